@@ -15,12 +15,12 @@ from typing import Any
 
 from docs.python_page import python_page as names_page
 from rampcli import llm
-from rampcli.batch.dialects.meanings import DERIVED, MEANINGS
 from rampcli.cli.main import main as run_command
-from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
 from rampcli.config.settings import FOREIGN, Setting, settings, shown
+from rampcli.planning.resolve import resolve
 from rampcli.report.plots import plot_plan
+from rampcli.words.meanings import DERIVED, MEANINGS
 from tests.cli.bad_input_page import line_of, page
 from tests.cli.bad_inputs import SECTIONS, BadInput
 

@@ -14,8 +14,8 @@ from rampcli.batch.ramp import RampStage
 from rampcli.config.schema import Config
 from rampcli.config.settings import FOREIGN, settings
 from rampcli.launch.protocol import Outcome
-from rampcli.report.run_record import RunRecord
-from rampcli.report.time_spent import TimeSpent
+from rampcli.runs.record import RunRecord
+from rampcli.runs.time_spent import TimeSpent
 
 INTRODUCTION = """# Python
 

@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "compose": "rampcli.config.compose",
-    "read_run": "rampcli.report.run_record",
+    "read_run": "rampcli.runs.record",
     "run": "rampcli.cli.training",
     "Config": "rampcli.config.schema",
     "BatchPlan": "rampcli.batch.plan",

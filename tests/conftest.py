@@ -18,10 +18,10 @@ from xdist.scheduler import LoadScopeScheduling
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
-from rampcli.config.resolve import resolve
-from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.launch.workers import reserve_port
+from rampcli.planning.resolve import resolve
+from rampcli.planning.run_plan import Resolved
 
 ROOT = Path(__file__).parent
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from rampcli.checkpoint.manifest import MANIFEST, Checkpoint
 from rampcli.checkpoint.shards import shard_of
 from rampcli.checkpoint.tensor_files import write_shards
 from rampcli.checksums import page_sums
 from rampcli.own_folder import write_json
+from rampcli.runs.manifest import MANIFEST, Checkpoint
 
 
 def cut(checkpoint: Checkpoint) -> None:

@@ -11,9 +11,9 @@ from rampcli.cli.composing import compose_rl
 from rampcli.launch.run import describe
 from rampcli.launch.workers import RL_WORKER
 from rampcli.report.tables import evaluations
-from rampcli.run_rows import read_rows
+from rampcli.runs.rows import read_rows
 from ranks import run_program, run_ranks
-from runs import Run
+from tiny_runs import Run
 
 MODEL = {
     "data": "pairs",

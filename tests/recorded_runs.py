@@ -5,9 +5,9 @@ from pathlib import Path
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
-from rampcli.config.resolve import resolve
 from rampcli.launch.run import describe
-from rampcli.run_directory import RunDirectory
+from rampcli.planning.resolve import resolve
+from rampcli.runs.directory import RunDirectory
 from run_files import metrics_row, state
 
 STEPS = 20

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 
 
 def metrics_row(**facts: Any) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from typing import Any
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
-from rampcli.config.resolve import resolve
-from rampcli.config.run_plan import Resolved
+from rampcli.planning.resolve import resolve
+from rampcli.planning.run_plan import Resolved
 from rampcli.tune.median import median_of
 from rampcli.tune.sizes import Candidate
 from rampcli.tune.trial import FITS, Trial

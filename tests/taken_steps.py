@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rampcli.config.run_plan import Resolved
+from rampcli.planning.run_plan import Resolved
 from rampcli.train.step import Step, StepResult
 
 

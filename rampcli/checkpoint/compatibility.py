@@ -6,10 +6,10 @@ World size, mesh and batch sizes may differ: a checkpoint loads on any number of
 from collections.abc import Mapping
 from typing import Any
 
-from rampcli.checkpoint.manifest import Checkpoint
 from rampcli.config import snapshot
 from rampcli.config.schema import Config
 from rampcli.errors import ForeignCheckpointError
+from rampcli.runs.manifest import Checkpoint
 
 REMEDY = "another name= or run_dir="
 

@@ -7,14 +7,14 @@ import torch
 import torch.distributed as dist
 
 from rampcli.checkpoint.compatibility import check_compatible
-from rampcli.checkpoint.manifest import Checkpoint, read_checkpoints
 from rampcli.checkpoint.shards import shard_of
 from rampcli.checkpoint.state import TrainingState, named_tensors
 from rampcli.checkpoint.tensor_files import TensorFiles
 from rampcli.errors import DamagedFileError, NoCheckpointError, reason_of
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.ranks import broadcast_from_rank_0, gather_from_all_ranks
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.manifest import Checkpoint, read_checkpoints
 
 Result = TypeVar("Result")
 

@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 from rampcli.checkpoint.compatibility import check_compatible
-from rampcli.checkpoint.manifest import Checkpoint, read_checkpoints
 from rampcli.checkpoint.shards import Shard, shard_of
 from rampcli.checkpoint.state import MODEL
 from rampcli.checkpoint.tensor_files import SUFFIX, TensorFiles
 from rampcli.config import snapshot
-from rampcli.config.model_size import BYTES_PER_NUMBER, count_parameters
 from rampcli.config.schema import Config
 from rampcli.errors import DamagedFileError, NoCheckpointError, reason_of, visible
+from rampcli.estimate.model_size import BYTES_PER_NUMBER, count_parameters
 from rampcli.models.decoder import Decoder
 from rampcli.models.families import build_decoder
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.manifest import Checkpoint, read_checkpoints
 
 MAX_BYTES_PER_PARAMETER = 64
 """Upper limit for a parameter in a checkpoint: value, optimiser state, and share of the headers."""

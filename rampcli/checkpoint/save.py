@@ -15,11 +15,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from rampcli.checkpoint.manifest import (
-    MANIFEST,
-    remove_checkpoints_from,
-    remove_old_checkpoints,
-)
 from rampcli.checkpoint.shards import HostCopies, Shard, shards_to_save
 from rampcli.checkpoint.state import SPECIAL_TOKENS, TOKENIZER, TrainingState, named_tensors
 from rampcli.checkpoint.tensor_files import write_shards
@@ -28,7 +23,12 @@ from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens
 from rampcli.errors import RampcliError, reason_of
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.ranks import gather_from_all_ranks
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.manifest import (
+    MANIFEST,
+    remove_checkpoints_from,
+    remove_old_checkpoints,
+)
 
 FORMAT = 1
 

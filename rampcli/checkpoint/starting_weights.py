@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 
 from rampcli import hub
-from rampcli.checkpoint.manifest import complete_checkpoints
 from rampcli.config import snapshot
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError, naming_setting
@@ -17,7 +16,8 @@ from rampcli.models.huggingface_config import (
     learned_positions,
     read_config,
 )
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.manifest import complete_checkpoints
 
 LENGTH_KEY = "data.sequence_length"
 REMEDY = f"{INIT_FROM_KEY}=RUN_DIR, a run with a checkpoint"

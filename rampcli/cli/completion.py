@@ -125,7 +125,7 @@ def words(incomplete: str) -> list[str]:
 
 def rl_words(incomplete: str) -> list[str]:
     """Returns completions of the words of `rampcli rl`: those without a section, and `words`."""
-    from rampcli.batch.dialects.rl import ALL_PAIRS, BARE_WORDS
+    from rampcli.words.rl import ALL_PAIRS, BARE_WORDS
 
     bare = [f"{word}=" for word in BARE_WORDS]
     all_pairs = f"micro_batch_size={ALL_PAIRS}"

@@ -4,22 +4,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rampcli import llm
-from rampcli.batch.dialects.rl import RL_COMMAND, expand_words
 from rampcli.batch.pairs import GENERATIONS_KEY
-from rampcli.checkpoint.manifest import consumed_samples
 from rampcli.checkpoint.starting_model import with_model_of_folder
 from rampcli.config.checks import check_name
 from rampcli.config.compose import apply_overrides
 from rampcli.config.groups import group_names
 from rampcli.config.layers import COMMAND_LINE, Layer, Precedence, Stack
-from rampcli.config.resolve import resolve
 from rampcli.config.rl_recipe import rl_word, with_own_name
-from rampcli.config.run_plan import Resolved
 from rampcli.config.sweeps import Combination
 from rampcli.config.words import join_split_lists, parse
 from rampcli.errors import Report, UsageError
 from rampcli.launch.files import read_files
-from rampcli.run_directory import RunDirectory
+from rampcli.planning.resolve import resolve
+from rampcli.planning.run_plan import Resolved
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.manifest import consumed_samples
+from rampcli.words.rl import RL_COMMAND, expand_words
 
 
 def compose_rl(factory: str, words: Sequence[str], *, config_dir: Path | None) -> Resolved:

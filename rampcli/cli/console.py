@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rampcli.config.corpora import missing_here
-from rampcli.config.run_plan import Resolved
 from rampcli.errors import visible
+from rampcli.planning.run_plan import Resolved
 from rampcli.report.plan_tables import plan_summary, plan_table
 
 PIPE_WIDTH = 160

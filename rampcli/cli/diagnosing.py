@@ -10,9 +10,9 @@ from rich.table import Table
 
 from rampcli.batch.plan import MICRO_KEY
 from rampcli.cli.console import build_console, print_table, say
-from rampcli.config.run_plan import Resolved
 from rampcli.errors import RampcliError
 from rampcli.launch.stop_signals import exit_code_after
+from rampcli.planning.run_plan import Resolved
 from rampcli.report.tables import build_table
 from rampcli.tune.bottleneck import Bottleneck, bottlenecks
 from rampcli.tune.diagnosis import Diagnosis, Part, read_diagnosis

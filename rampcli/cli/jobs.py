@@ -8,16 +8,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rampcli.checkpoint.manifest import consumed_samples
 from rampcli.cli.console import build_console, print_table, say
-from rampcli.config.run_plan import Resolved
 from rampcli.errors import visible
 from rampcli.launch.cancel import cancel
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.protocol import Job
 from rampcli.launch.run_lock import Holder
+from rampcli.planning.run_plan import Resolved
 from rampcli.report.tables import build_table
-from rampcli.run_directory import RunDirectory, find_run
+from rampcli.runs.directory import RunDirectory, find_run
+from rampcli.runs.manifest import consumed_samples
 
 
 def print_scripts(resolved: Resolved, *, one_stage: bool = False) -> None:

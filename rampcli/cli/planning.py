@@ -9,9 +9,6 @@ from typing import Any
 
 import typer
 
-from rampcli.batch.dialects import translate_plan
-from rampcli.batch.dialects.rl import PairSource, translate_pairs
-from rampcli.batch.dialects.translation import Translation
 from rampcli.batch.node_policies import NODE_POLICIES
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.batch.ramp import RAMP_KEY, RampSchedule
@@ -25,15 +22,18 @@ from rampcli.cli.pictures import writing_picture
 from rampcli.config.compose import apply_overrides
 from rampcli.config.groups import group_names
 from rampcli.config.layers import Precedence, sources_named, stack_of
-from rampcli.config.resolve import resolve
 from rampcli.config.rl_checks import is_rl, max_response_tokens, unit_of
-from rampcli.config.run_plan import Resolved
 from rampcli.config.words import MOST_VALUES, drop_launcher_section, read_values
 from rampcli.errors import Report, UsageError, UsageErrors
+from rampcli.planning.resolve import resolve
+from rampcli.planning.run_plan import Resolved
 from rampcli.report.comparison import comparison_table
-from rampcli.report.measured import read_measured
 from rampcli.report.memory import plan_with_memory
+from rampcli.runs.measured import read_measured
 from rampcli.schedule.seesaw import staircase, steps_in_the_limit
+from rampcli.words import translate_plan
+from rampcli.words.rl import PairSource, translate_pairs
+from rampcli.words.translation import Translation
 
 
 def with_measured(resolved: Resolved, paths: Sequence[Path]) -> Resolved:

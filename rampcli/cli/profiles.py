@@ -7,7 +7,7 @@ from rich.console import Console
 
 from rampcli.cli.console import print_table, say
 from rampcli.report.profiles import profile_table, profile_title
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 
 
 def print_profiles(run: RunDirectory, found: Sequence[Mapping[str, Any]], console: Console) -> None:

@@ -16,7 +16,7 @@ from rampcli.errors import printable, visible
 from rampcli.launch.elastic import World
 from rampcli.launch.observer import Observer
 from rampcli.report.tables import duration, evaluation_line, figure, share, validation_line
-from rampcli.run_rows import WARNINGS, loss_of
+from rampcli.runs.rows import WARNINGS, loss_of
 
 PLAIN_EVERY_S = 10.0
 """Seconds between plain lines."""

@@ -14,13 +14,13 @@ from rampcli.cli.console import build_console, print_table, say
 from rampcli.config.compose import apply_overrides
 from rampcli.config.corpora import lacks_path
 from rampcli.config.layers import stack_of
-from rampcli.config.model_size import count_parameters
-from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
 from rampcli.config.settings import shown
 from rampcli.config.settling import FILES, without_files
 from rampcli.config.snapshot import canonical_values
 from rampcli.errors import UsageError
+from rampcli.estimate.model_size import count_parameters
+from rampcli.planning.resolve import resolve
 from rampcli.report.tables import build_table
 
 PATH, FOLDER = "data.path=FILE", "model.init_from=FOLDER"

@@ -14,9 +14,7 @@ from rampcli.cli.profiles import print_profiles
 from rampcli.cli.sweep_results import print_results
 from rampcli.errors import UsageError
 from rampcli.report.differences import differing_settings
-from rampcli.report.followed_run import is_training
 from rampcli.report.html_report import write_report_html
-from rampcli.report.run_record import read_run
 from rampcli.report.run_report import RunReport, report_run
 from rampcli.report.run_text import (
     closing_lines,
@@ -26,8 +24,10 @@ from rampcli.report.run_text import (
     summary_lines,
     time_table,
 )
-from rampcli.run_directory import RunDirectory, find_run
-from rampcli.sweep_folder import find_sweep
+from rampcli.runs.directory import RunDirectory, find_run
+from rampcli.runs.followed_run import is_training
+from rampcli.runs.record import read_run
+from rampcli.runs.sweep_folder import find_sweep
 
 
 def print_report(

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from rampcli.run_directory import RUNS
+from rampcli.runs.directory import RUNS
 
 
 def serve(

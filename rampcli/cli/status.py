@@ -22,10 +22,10 @@ from rampcli.errors import RampcliError, UsageError, reason_of, visible
 from rampcli.launch.queues import Queues
 from rampcli.launch.status import STARTING, TRAINING, UNKNOWN, WAITING, RunStatus, read_status
 from rampcli.locks import is_held
-from rampcli.report.time_spent import time_spent
-from rampcli.run_directory import COMPLETE, RUNS, RunDirectory, find_run, runs_in
-from rampcli.run_rows import Tail
-from rampcli.sweep_folder import SweepFolder
+from rampcli.runs.directory import COMPLETE, RUNS, RunDirectory, find_run, runs_in
+from rampcli.runs.rows import Tail
+from rampcli.runs.sweep_folder import SweepFolder
+from rampcli.runs.time_spent import time_spent
 
 REFRESH_S = 2.0
 MOST_EVENT_BYTES = 2**20

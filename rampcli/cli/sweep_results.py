@@ -10,7 +10,6 @@ from rampcli.cli.pictures import writing_picture
 from rampcli.errors import RampcliError, reason_of
 from rampcli.launch.queues import Queues
 from rampcli.launch.status import read_status
-from rampcli.report.run_record import read_run
 from rampcli.report.sweep_results import (
     SweepResult,
     best_of,
@@ -18,8 +17,9 @@ from rampcli.report.sweep_results import (
     result_of,
     results_table,
 )
-from rampcli.run_directory import COMPLETE, RunDirectory
-from rampcli.sweep_folder import SweepFolder
+from rampcli.runs.directory import COMPLETE, RunDirectory
+from rampcli.runs.record import read_run
+from rampcli.runs.sweep_folder import SweepFolder
 
 
 def print_results(folder: SweepFolder, *, plot: Path | None, as_json: bool) -> None:

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from rampcli.checkpoint.manifest import newest_checkpoint
 from rampcli.cli.composing import compose_combination, folder_of_sweep
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
 from rampcli.config.rl_checks import refuse_rl
-from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
 from rampcli.config.settings import shown
 from rampcli.config.sweeps import Combination, combinations
@@ -19,9 +17,11 @@ from rampcli.config.words import join_split_lists
 from rampcli.errors import ForeignCheckpointError, Report, UsageError
 from rampcli.launch import run as launch
 from rampcli.launch.launchers import launcher_of
+from rampcli.planning.run_plan import Resolved
 from rampcli.report.differences import differing_settings
-from rampcli.run_directory import RunDirectory
-from rampcli.sweep_folder import SweepFolder
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.manifest import newest_checkpoint
+from rampcli.runs.sweep_folder import SweepFolder
 
 DECIDING = (
     *snapshot.IDENTITY,

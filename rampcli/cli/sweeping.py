@@ -20,7 +20,7 @@ from rampcli.launch.queues import Queues
 from rampcli.launch.status import read_status
 from rampcli.launch.stop_signals import catch_stop_signals, exit_code_after
 from rampcli.report.sweep_plan import PlannedRun, sweep_plan_table
-from rampcli.sweep_folder import SweepFolder
+from rampcli.runs.sweep_folder import SweepFolder
 
 
 def sweep(

@@ -10,7 +10,6 @@ from typing import NoReturn
 import typer
 from rich.console import Console
 
-from rampcli.checkpoint.manifest import complete_checkpoints, consumed_samples
 from rampcli.checkpoint.starting_model import with_model_of_folder
 from rampcli.cli.console import build_console, print_table, say
 from rampcli.cli.jobs import print_jobs
@@ -19,9 +18,7 @@ from rampcli.cli.progress import Progress
 from rampcli.config import snapshot
 from rampcli.config.corpora import describe_data, validation_names
 from rampcli.config.layers import PYTHON, Precedence, edited_stack, stack_of
-from rampcli.config.resolve import resolve
 from rampcli.config.rl_checks import is_rl
-from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError, Report, UsageError, visible
 from rampcli.launch import run as launch
@@ -29,6 +26,8 @@ from rampcli.launch.files import read_files
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.observer import Observer
 from rampcli.launch.protocol import SUBMITTED, Outcome
+from rampcli.planning.resolve import resolve
+from rampcli.planning.run_plan import Resolved
 from rampcli.report.overlap import overlap_result
 from rampcli.report.profiles import profiles
 from rampcli.report.tables import (
@@ -38,8 +37,9 @@ from rampcli.report.tables import (
     validation_line,
     validations,
 )
-from rampcli.run_directory import COMPLETE, STAGE_BOUNDARY, RunDirectory
-from rampcli.run_rows import read_rows
+from rampcli.runs.directory import COMPLETE, STAGE_BOUNDARY, RunDirectory
+from rampcli.runs.manifest import complete_checkpoints, consumed_samples
+from rampcli.runs.rows import read_rows
 
 
 def run(
@@ -203,9 +203,9 @@ def _print_outcome(outcome: Outcome, console: Console, data: str) -> None:
 
 def _print_complete(outcome: Outcome, console: Console) -> None:
     # They import numpy, which a command needs at its end only.
-    from rampcli.report.run_record import read_run
     from rampcli.report.run_report import report_run
     from rampcli.report.run_text import stage_table
+    from rampcli.runs.record import read_run
 
     record = read_run(outcome.run)
     print_table(console, stage_table(report_run(record)))

@@ -14,15 +14,15 @@ from rampcli.cli.console import build_console, print_table, say
 from rampcli.cli.jobs import print_jobs
 from rampcli.cli.pictures import check_picture, writing_picture
 from rampcli.config.layers import sources_named
-from rampcli.config.run_plan import Resolved
-from rampcli.config.same_batches import in_words, micro_batch_settings
 from rampcli.errors import RampcliError
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.run import check_corpora
 from rampcli.launch.stop_signals import exit_code_after
+from rampcli.planning.run_plan import Resolved
+from rampcli.planning.same_batches import in_words, micro_batch_settings
 from rampcli.report.memory import estimate_table, estimates
 from rampcli.report.tables import build_table
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 from rampcli.tune import job
 from rampcli.tune.run import Search, trials_here
 from rampcli.tune.search import SATURATED

@@ -7,11 +7,11 @@ from typing import Any
 
 import typer
 
-from rampcli.checkpoint.manifest import complete_checkpoints
 from rampcli.errors import NoCheckpointError
 from rampcli.hub import is_pinned
 from rampcli.launch.program import run_program
-from rampcli.run_directory import find_run
+from rampcli.runs.directory import find_run
+from rampcli.runs.manifest import complete_checkpoints
 from rampcli.weights.import_model import import_model
 
 

@@ -1,7 +1,7 @@
 """Finds the class of transformers that computes a model."""
 
-from rampcli.config.model_size import groups_of, head_size_of
 from rampcli.config.schema import Config, ModelConfig
+from rampcli.config.widths import groups_of, head_size_of
 from rampcli.errors import UsageError
 
 TYPE_KEY = "model.huggingface_type"

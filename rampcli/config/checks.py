@@ -8,12 +8,12 @@ from rampcli.batch.division import divisors
 from rampcli.config.architectures import check_huggingface_type
 from rampcli.config.corpora import check_corpora, check_document_mask, check_split
 from rampcli.config.launch_checks import LAUNCH_CHECKS
-from rampcli.config.model_size import head_size_of
 from rampcli.config.rl_checks import RL_CHECKS, check_reward
 from rampcli.config.schema import Config
 from rampcli.config.settings import Setting, leaves, settings, shown
 from rampcli.config.splits import SPLIT_CHECKS
 from rampcli.config.watch_checks import WATCH_CHECKS
+from rampcli.config.widths import head_size_of
 from rampcli.errors import Report, UsageError
 from rampcli.schedule.learning_rate import DECAY_STYLES, OF_EXTENSION
 

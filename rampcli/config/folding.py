@@ -3,9 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rampcli.batch.dialects import maxtext_mesh
-from rampcli.batch.dialects.maxtext import ACCUMULATION, ENABLE, SUGGESTED, WORDS, translate
-from rampcli.batch.dialects.spellings import Given, fold_spellings
 from rampcli.batch.micro_batch import LARGEST, STAGE_MICRO_KEY
 from rampcli.batch.pairs import GENERATIONS_KEY, PAIRS_KEY, PROMPTS_KEY
 from rampcli.batch.per_device import PER_DEVICE
@@ -23,6 +20,9 @@ from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.config.layers import Entry, Layer, Precedence, Stack
 from rampcli.config.settings import FOREIGN, shown
 from rampcli.errors import UsageError
+from rampcli.words import maxtext_mesh
+from rampcli.words.maxtext import ACCUMULATION, ENABLE, SUGGESTED, WORDS, translate
+from rampcli.words.spellings import Given, fold_spellings
 
 WARMUP_KEYS = ("optim.warmup_samples", "optim.warmup_steps")
 ONE_OF = (LENGTH_KEYS, WARMUP_KEYS, (RAMP_KEY, SCHEDULE_KEY))

@@ -14,13 +14,13 @@ from enum import IntEnum
 from functools import cache, cached_property
 from typing import Any
 
-from rampcli.batch.dialects.maxtext import SUGGESTED
-from rampcli.batch.dialects.maxtext_mesh import MODEL_WORDS
-from rampcli.batch.dialects.spellings import SPELLINGS
 from rampcli.config.schema import Config
 from rampcli.config.settings import FOREIGN, is_own, leaves, settings, shown
 from rampcli.config.values import put, typed
 from rampcli.errors import RampcliError, Report, UsageError, UsageErrors
+from rampcli.words.maxtext import SUGGESTED
+from rampcli.words.maxtext_mesh import MODEL_WORDS
+from rampcli.words.spellings import SPELLINGS
 
 COMMAND_LINE = "command line"
 PYTHON = "Python"

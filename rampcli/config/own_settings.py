@@ -12,6 +12,7 @@ from rampcli.config.fields import Extensible
 from rampcli.config.layers import DEFAULT, Entry, Layer, Precedence, Stack, sources_named
 from rampcli.config.settings import extension_of, how_to_know, settings, settings_of, shown
 from rampcli.config.values import typed
+from rampcli.config.watch_schema import TRACKERS
 from rampcli.errors import Report, UsageError
 from rampcli.extensions import (
     DATA_SOURCE,
@@ -23,7 +24,6 @@ from rampcli.extensions import (
     find,
     names,
 )
-from rampcli.tracking.tracker import TRACKERS
 
 CHOOSING = (OPTIMIZER, DECAY_STYLE, MODEL, DATA_SOURCE, TRACKER)
 """Settings that name extensions with settings of their own."""

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from rampcli.batch.dialects.rl import RL_COMMAND
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.config.compose import apply_overrides
 from rampcli.config.groups import option_names
 from rampcli.config.layers import Entry, Layer, Precedence, Stack
 from rampcli.config.schema import Config
+from rampcli.words.rl import RL_COMMAND
 
 DEFAULT_RL = "grpo"
 """Option of the group `rl` for recipes without one of their own."""

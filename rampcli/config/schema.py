@@ -1,7 +1,7 @@
 """The settings of a run, as mutable plain data.
 
 Each setting has a description, a unit and a range; conf/ owns the numbers. Fields that only accept
-spellings of other systems (`rampcli.batch.dialects.spellings`) come last in their class. They are
+spellings of other systems (`rampcli.words.spellings`) come last in their class. They are
 None in a resolved configuration.
 """
 

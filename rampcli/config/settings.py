@@ -10,16 +10,16 @@ from functools import cache
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from rampcli.batch.dialects.maxtext import WORDS
-from rampcli.batch.dialects.maxtext_mesh import AXES
-from rampcli.batch.dialects.meanings import DERIVED
-from rampcli.batch.dialects.rl import IN_OTHER_UNITS, IN_PRETRAINING
-from rampcli.batch.dialects.spellings import SPELLINGS
 from rampcli.batch.pairs import PAIRS_KEY
 from rampcli.config.fields import Extensible
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
 from rampcli.extensions import ENTRY_POINTS, VARIABLE, Extension, find, section_of
+from rampcli.words.maxtext import WORDS
+from rampcli.words.maxtext_mesh import AXES
+from rampcli.words.meanings import DERIVED
+from rampcli.words.rl import IN_OTHER_UNITS, IN_PRETRAINING
+from rampcli.words.spellings import SPELLINGS
 
 FOREIGN = frozenset({*SPELLINGS, *WORDS, *AXES})
 """Spellings of other systems, which reach our keys."""

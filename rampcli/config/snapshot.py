@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from rampcli import plain_yaml
-from rampcli.batch.dialects import maxtext_mesh
-from rampcli.batch.dialects.spellings import SPELLINGS
 from rampcli.batch.plan import GLOBAL_KEY
 from rampcli.config.checks import CHECKS, check_ranges
 from rampcli.config.layers import DEFAULT, Entry, Layer, Precedence, Stack, placed, stack_of
@@ -25,6 +23,8 @@ from rampcli.config.settings import (
 )
 from rampcli.config.settling import VALIDATION_KEY, VOCABULARY_KEY
 from rampcli.errors import Report, UsageError, printable
+from rampcli.words import maxtext_mesh
+from rampcli.words.spellings import SPELLINGS
 
 MOST_BYTES = 200_000
 PLACES = "set_by"

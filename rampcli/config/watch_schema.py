@@ -6,6 +6,8 @@ from rampcli.config.fields import Extensible, setting
 
 LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 1e-4, 1e4
 """Dividing logits by a lower temperature overflows; a higher one makes all logits equal."""
+TRACKERS = ("tensorboard", "wandb")
+"""Names of rampcli's own trackers."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -6,7 +6,7 @@ from rampcli.errors import UsageError
 from rampcli.launch.launchers import LAUNCHERS
 from rampcli.launch.protocol import Job
 from rampcli.launch.run_lock import Holder, holder_of
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 
 
 def cancel(directory: RunDirectory) -> Holder | list[Job]:

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from rampcli.batch.training_plan import StagePlan
-from rampcli.checkpoint.manifest import consumed_samples
-from rampcli.config.run_plan import Resolved
 from rampcli.config.splits import check_stages
 from rampcli.errors import UsageError
-from rampcli.run_directory import RunDirectory
+from rampcli.planning.run_plan import Resolved
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.manifest import consumed_samples
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,15 +3,15 @@
 from dataclasses import replace
 from pathlib import Path
 
-from rampcli.checkpoint.manifest import newest_checkpoint
 from rampcli.checkpoint.starting_weights import starting_vocabulary
 from rampcli.config.corpora import PATH_FORMS, missing_corpora
 from rampcli.config.data_schema import SOURCES
-from rampcli.config.run_plan import run_dir_of
 from rampcli.config.schema import Config
 from rampcli.config.settling import VOCABULARY_KEY, FileFacts, without_files
 from rampcli.errors import UsageError
-from rampcli.run_directory import RunDirectory
+from rampcli.planning.run_plan import run_dir_of
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.manifest import newest_checkpoint
 
 
 def read_files(config: Config) -> FileFacts:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.config.rewards import TRUSTED_REWARD
-from rampcli.config.run_plan import Resolved
 from rampcli.errors import EXIT_INTERRUPTED
 from rampcli.interpreter import python_command
 from rampcli.launch.elastic import World
@@ -28,8 +27,9 @@ from rampcli.launch.workers import (
 )
 from rampcli.lifeline import LISTENER, WAIT, StopSignals
 from rampcli.network import LOOPBACK
+from rampcli.planning.run_plan import Resolved
 from rampcli.processors import processors
-from rampcli.run_directory import PREEMPTED, RunDirectory
+from rampcli.runs.directory import PREEMPTED, RunDirectory
 
 
 class LocalLauncher(Launcher):

@@ -5,8 +5,8 @@ from typing import Any
 
 from rampcli.batch.training_plan import StagePlan
 from rampcli.launch.elastic import World
-from rampcli.run_directory import RunDirectory
-from rampcli.run_rows import Tail, end_of_step
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.rows import Tail, end_of_step
 
 
 class Observer:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from rampcli.batch.training_plan import StagePlan
-from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
 from rampcli.launch.doctor.check import Check
 from rampcli.launch.observer import Observer
-from rampcli.run_directory import RunDirectory
+from rampcli.planning.run_plan import Resolved
+from rampcli.runs.directory import RunDirectory
 
 SUBMITTED = "submitted"
 """Status of an outcome whose stages are trained later, by jobs."""

@@ -7,7 +7,7 @@ from rampcli.errors import DamagedFileError, RampcliError, UsageError
 from rampcli.launch.launchers import LAUNCHERS
 from rampcli.launch.protocol import Job
 from rampcli.launch.run_lock import Holder
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 
 ASK_EVERY_S = 30.0
 """Seconds for which an answer of a queue is used again."""

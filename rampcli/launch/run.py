@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from rampcli.checkpoint.compatibility import check_compatible
-from rampcli.checkpoint.manifest import Checkpoint, complete_checkpoints
 from rampcli.checkpoint.starting_weights import check_starting_weights
 from rampcli.config import snapshot
 from rampcli.config.corpora import PATH_FORMS
 from rampcli.config.data_schema import SOURCES
 from rampcli.config.layers import sources_named
-from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
 from rampcli.errors import NoCheckpointError, UsageError
 from rampcli.launch.launchers import LAUNCHERS, launcher_of
@@ -21,7 +19,9 @@ from rampcli.launch.protocol import Launch, Launcher, Outcome
 from rampcli.launch.run_lock import lock_run
 from rampcli.launch.trackers import Trackers, check_packages
 from rampcli.locks import is_held
-from rampcli.run_directory import COMPLETE, RunDirectory, event_row
+from rampcli.planning.run_plan import Resolved
+from rampcli.runs.directory import COMPLETE, RunDirectory, event_row
+from rampcli.runs.manifest import Checkpoint, complete_checkpoints
 
 
 def run(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rampcli.errors import DamagedFileError, UsageError, printable
 from rampcli.locks import hold, holder_here, is_held
 from rampcli.records import POSITIVE, read_json
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 
 WAIT_S = 0.2
 """How long to wait for the lock: checking it takes it for an instant."""

@@ -11,19 +11,19 @@ from typing import Any
 
 from rampcli.batch.time_left import RECENT_STEPS, Speed, median_of, settled_rows, time_left
 from rampcli.batch.training_plan import StagePlan
-from rampcli.checkpoint.manifest import MANIFEST, Checkpoint, newest_checkpoint
 from rampcli.launch.protocol import Job
 from rampcli.launch.queues import COMPLETING, RUNNING, Queues
 from rampcli.launch.run_lock import Holder, holder_of
 from rampcli.locks import is_held
-from rampcli.run_directory import (
+from rampcli.runs.directory import (
     BEFORE_THE_START,
     COMPLETE,
     PREEMPTED,
     STAGE_BOUNDARY,
     RunDirectory,
 )
-from rampcli.run_rows import EVALUATED, WARNINGS, last_events, last_rows
+from rampcli.runs.manifest import MANIFEST, Checkpoint, newest_checkpoint
+from rampcli.runs.rows import EVALUATED, WARNINGS, last_events, last_rows
 
 TRAINING, STARTING, WAITING = "training", "starting", "waiting"
 CRASHED, UNKNOWN = "crashed", "unknown"

@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.batch.training_plan import StagePlan
-from rampcli.checkpoint.manifest import complete_checkpoints, consumed_samples
-from rampcli.config.out_of_memory import out_of_memory
-from rampcli.config.run_plan import Resolved
 from rampcli.errors import EXIT_CTRL_C, RampcliError
 from rampcli.host_memory import count_oom_kills
 from rampcli.launch.elastic import Nodes, World
@@ -25,7 +22,9 @@ from rampcli.launch.worker_log import WorkerLog
 from rampcli.launch.workers import Workers
 from rampcli.lifeline import StopSignals
 from rampcli.locks import is_held
-from rampcli.run_directory import (
+from rampcli.planning.out_of_memory import out_of_memory
+from rampcli.planning.run_plan import Resolved
+from rampcli.runs.directory import (
     BEFORE_THE_START,
     COMPLETE,
     PREEMPTED,
@@ -34,6 +33,7 @@ from rampcli.run_directory import (
     RunDirectory,
     event_row,
 )
+from rampcli.runs.manifest import complete_checkpoints, consumed_samples
 
 POLL_S = 0.1
 NEXT_STAGE_LEAD_S = 30.0

@@ -20,7 +20,7 @@ from rampcli.extensions import TRACKER
 from rampcli.launch.trackers import CATCH_UP_S
 from rampcli.lifeline import die_with_parent
 from rampcli.locks import hold
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 from rampcli.tracking.follow import POLL_S, Follower
 from rampcli.tracking.position import Position, read_position, save_position
 from rampcli.tracking.tracker import TRACKERS, Tracker

@@ -18,8 +18,8 @@ from rampcli.interpreter import python_command, safe_environment
 from rampcli.launch.observer import Observer
 from rampcli.launch.worker_log import WorkerLog
 from rampcli.lifeline import StopSignals
-from rampcli.run_directory import RunDirectory, event_row
-from rampcli.run_rows import last_rows
+from rampcli.runs.directory import RunDirectory, event_row
+from rampcli.runs.rows import last_rows
 from rampcli.tracking.position import begin_position, read_position
 from rampcli.tracking.tracker import TRACKERS
 

@@ -17,7 +17,7 @@ from rampcli.interpreter import safe_environment
 from rampcli.lifeline import SUPERVISOR, die_with, signal_name
 from rampcli.network import LOOPBACK
 from rampcli.own_folder import private_folder
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 
 WORKER = "rampcli.worker"
 RL_WORKER = "rampcli.rl.rank"

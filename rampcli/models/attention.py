@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rampcli.config.model_size import head_size_of
 from rampcli.config.schema import ModelConfig
+from rampcli.config.widths import head_size_of
 from rampcli.models.cache import LayerCache
 from rampcli.models.norm import RMSNorm
 from rampcli.models.rotary import rotate

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rampcli.config.model_size import vocabulary_of
 from rampcli.config.schema import ModelConfig
+from rampcli.config.widths import vocabulary_of
 from rampcli.models.attention import build_attention
 from rampcli.models.cache import Cache, LayerCache
 from rampcli.models.loss import summed_loss

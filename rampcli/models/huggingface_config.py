@@ -8,9 +8,9 @@ from typing import Any
 from rampcli.config.architectures import ARCHITECTURES, model_type, types_of
 from rampcli.config.checks import check_heads, check_ranges, check_rotary
 from rampcli.config.layers import build
-from rampcli.config.model_size import head_size_of
 from rampcli.config.schema import ModelConfig
 from rampcli.config.settings import shown
+from rampcli.config.widths import head_size_of
 from rampcli.errors import DamagedFileError, Report, UsageError, reason_of
 from rampcli.records import POSITIVE, RATE, check_shape, read_json
 

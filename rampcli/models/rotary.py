@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rampcli.config.model_size import head_size_of
 from rampcli.config.schema import ModelConfig
+from rampcli.config.widths import head_size_of
 
 
 class RotaryTable(nn.Module):

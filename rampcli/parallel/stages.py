@@ -13,7 +13,7 @@ import torch
 from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
 from torch.distributed.pipelining.schedules import SEND_B, SEND_F, _batch_p2p, _wait_batch_p2p
 
-from rampcli.config.flights import SENDS_IN_FLIGHT
+from rampcli.estimate.flights import SENDS_IN_FLIGHT
 
 
 class Stage(PipelineStage):

@@ -6,9 +6,9 @@ from rich.table import Table
 
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.rl_checks import is_rl
-from rampcli.config.run_plan import Resolved
-from rampcli.config.stage_memory import fullest_stage
 from rampcli.errors import UsageError
+from rampcli.planning.run_plan import Resolved
+from rampcli.planning.stage_memory import fullest_stage
 from rampcli.report.memory import memory_cell
 from rampcli.report.plan_tables import plan_totals
 from rampcli.report.tables import build_table

@@ -5,13 +5,11 @@ from typing import Any
 
 import yaml
 
-from rampcli.batch.dialects.meanings import DERIVED, MEANINGS
 from rampcli.batch.pairs import PAIRS_KEY, PROMPTS_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.layers import Entry, Stack, stack_of
 from rampcli.config.rl_checks import RESPONSE_KEY, max_response_tokens, unit_of
-from rampcli.config.run_plan import Resolved
 from rampcli.config.settings import (
     FOREIGN,
     extension_of,
@@ -22,6 +20,8 @@ from rampcli.config.settings import (
     unknown_key,
 )
 from rampcli.errors import UsageError
+from rampcli.planning.run_plan import Resolved
+from rampcli.words.meanings import DERIVED, MEANINGS
 
 
 def explain(key: str, resolved: Resolved) -> dict[str, Any]:

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rampcli.own_folder import replace_file
-from rampcli.report.followed_run import FollowedRun
 from rampcli.report.page_data import View, run_data
 from rampcli.report.page_files import report_page
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.followed_run import FollowedRun
 
 BUCKETS = 2000
 """Points per curve. A report cannot fetch more when a reader zooms, so it has more than a page."""

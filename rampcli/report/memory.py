@@ -7,11 +7,11 @@ from typing import Any
 from rich.table import Table
 
 from rampcli.batch.training_plan import StagePlan
-from rampcli.config.memory import KINDS, MemoryEstimate, estimate_memory
-from rampcli.config.memory_remedies import changes_that_fit
 from rampcli.config.rl_checks import is_rl
-from rampcli.config.run_plan import Resolved
-from rampcli.config.stage_memory import (
+from rampcli.estimate.memory import KINDS, MemoryEstimate, estimate_memory
+from rampcli.planning.memory_remedies import changes_that_fit
+from rampcli.planning.run_plan import Resolved
+from rampcli.planning.stage_memory import (
     device_memory_bytes,
     fullest_stage,
     shorten_bytes,

@@ -7,9 +7,9 @@ from typing import Any
 from rampcli.batch.overlap import overlapped_s, saved_at_best
 from rampcli.batch.pairs import PairBatch
 from rampcli.config.rl_checks import ROLLOUT_KEY
-from rampcli.config.run_plan import Resolved
-from rampcli.run_directory import RunDirectory
-from rampcli.run_rows import read_rows
+from rampcli.planning.run_plan import Resolved
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.rows import read_rows
 
 STEPS = 20
 """Last steps of a run that times are taken from."""

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rampcli.report.decimation import Rows, bucket_edges, fill_buckets
-from rampcli.report.followed_run import CHARTED, FollowedRun, is_training
-from rampcli.report.run_events import thin
-from rampcli.report.time_spent import TRAINING, time_spent
 from rampcli.report.training_parts import exchange_share, training_parts
-from rampcli.run_directory import BEFORE_THE_START
+from rampcli.runs.decimation import Rows, bucket_edges, fill_buckets
+from rampcli.runs.directory import BEFORE_THE_START
+from rampcli.runs.events import thin
+from rampcli.runs.followed_run import CHARTED, FollowedRun, is_training
+from rampcli.runs.time_spent import TRAINING, time_spent
 
 DEFAULT_BUCKETS, MOST_BUCKETS = 1200, 4000
 """Points per curve that a page gets, and at most asks for."""

@@ -17,7 +17,7 @@ from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.corpora import describe_data
 from rampcli.config.layers import DEFAULT, stack_of
 from rampcli.config.rl_checks import is_rl
-from rampcli.config.run_plan import Resolved
+from rampcli.planning.run_plan import Resolved
 from rampcli.report.memory import memory_cell, memory_notes
 from rampcli.report.overlap import overlap_lines
 from rampcli.report.tables import build_table

@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from rampcli.report.decimation import bucket_edges, bucket_means
 from rampcli.report.plots import new_figure, sample_ticks, save_figure
-from rampcli.report.run_record import RunRecord
+from rampcli.runs.decimation import bucket_edges, bucket_means
+from rampcli.runs.record import RunRecord
 
 STYLES = ("-", "--", ":", "-.")
 MOST_POINTS = 2000

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rampcli.report.profiles import profiles
-from rampcli.report.run_record import RunRecord
-from rampcli.report.time_spent import STOPPED, TRAINING, TimeSpent
 from rampcli.report.training_parts import exchange_share, training_parts
-from rampcli.run_directory import RunDirectory
-from rampcli.run_rows import WARNINGS
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.record import RunRecord
+from rampcli.runs.rows import WARNINGS
+from rampcli.runs.time_spent import STOPPED, TRAINING, TimeSpent
 
 LAST_STEPS = 10
 """Steps at the end of a stage over which its loss and its rewards are averaged."""

@@ -8,10 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from rampcli.errors import visible
-from rampcli.report.run_record import RunRecord
 from rampcli.report.run_report import report_run, weighted_by_time
 from rampcli.report.tables import build_table, figure
-from rampcli.run_directory import COMPLETE
+from rampcli.runs.directory import COMPLETE
+from rampcli.runs.record import RunRecord
 
 BEST = "best"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from rampcli.records import read_json
 from rampcli.report.profiles import profiles
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 
 COMPUTING, COMPUTING_AND_EXCHANGE, EXCHANGE, DATA, RESPONSES, BETWEEN = (
     "computing",

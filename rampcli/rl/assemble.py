@@ -12,7 +12,6 @@ from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.config import snapshot
 from rampcli.config.rewards import KEY, TRUSTED_REWARD, names_code
 from rampcli.config.rl_checks import is_rl, max_response_tokens
-from rampcli.config.run_plan import Resolved, pair_settings
 from rampcli.config.schema import Config
 from rampcli.data.hosts import build_reading
 from rampcli.data.loader import Loader, ValidationLoader
@@ -20,6 +19,7 @@ from rampcli.data.prompts import Prompts, open_prompts
 from rampcli.errors import UsageError
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.mesh import Meshes, build_meshes
+from rampcli.planning.run_plan import Resolved, pair_settings
 from rampcli.rl.bridge import PATIENCE, Bridge
 from rampcli.rl.generator import Generator
 from rampcli.rl.objective import Objective
@@ -30,7 +30,7 @@ from rampcli.rl.scorer import Scorer
 from rampcli.rl.serve import serve
 from rampcli.rl.sources import FromOtherRanks, RolloutSource, TakingTurns
 from rampcli.rl.trainer import PolicyTrainer
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 from rampcli.train.observers.boundary import BoundaryCosts
 from rampcli.train.observers.observer import Observers
 from rampcli.train.stopping import StopRequest

@@ -3,22 +3,22 @@
 import torch
 
 from rampcli.batch.plan import BatchPlan
-from rampcli.checkpoint.manifest import consumed_samples
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
-from rampcli.config.out_of_memory import rollout_out_of_memory
-from rampcli.config.run_plan import Resolved, run_plan
 from rampcli.data.loader import samples_of
 from rampcli.data.prompts import open_prompts
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.ranks import device_here
+from rampcli.planning.out_of_memory import rollout_out_of_memory
+from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.rl.bridge import Bridge, BridgeClosed, Order, finish
 from rampcli.rl.generator import Generator
 from rampcli.rl.policy import DTYPES
 from rampcli.rl.roles import Roles
 from rampcli.rl.scorer import Scorer
 from rampcli.rl.sources import Share
-from rampcli.run_directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY, RunDirectory
+from rampcli.runs.directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY, RunDirectory
+from rampcli.runs.manifest import consumed_samples
 from rampcli.train.whole_model import empty_model
 from rampcli.worker.assemble import naming_out_of_memory
 

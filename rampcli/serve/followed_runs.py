@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rampcli.launch.status import read_time_left
-from rampcli.report.followed_run import FollowedRun
 from rampcli.report.page_data import View, run_data
+from rampcli.runs.followed_run import FollowedRun
 from rampcli.serve.runs_folder import RunsFolder
 
 PIECE_BYTES = 2**20

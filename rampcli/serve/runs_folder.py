@@ -9,9 +9,9 @@ from typing import Any
 
 from rampcli.config import snapshot
 from rampcli.errors import RampcliError, printable, reason_of
-from rampcli.report.followed_run import Signature, is_training, signature
-from rampcli.run_directory import BEFORE_THE_START, RunDirectory
-from rampcli.run_rows import last_rows
+from rampcli.runs.directory import BEFORE_THE_START, RunDirectory
+from rampcli.runs.followed_run import Signature, is_training, signature
+from rampcli.runs.rows import last_rows
 
 LIST_AGAIN_S = 1.0
 """The folder is listed at most this often, however many people watch."""

@@ -8,8 +8,8 @@ from itertools import islice
 from typing import Any
 
 from rampcli.errors import DamagedFileError
-from rampcli.run_directory import RunDirectory
-from rampcli.run_rows import Tail, end_of_step
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.rows import Tail, end_of_step
 from rampcli.tracking.points import Point, point_of_event, point_of_step
 from rampcli.tracking.position import Position
 from rampcli.tracking.tracker import SAMPLES, TOKENS, Tracker

@@ -7,8 +7,8 @@ from typing import Any
 from rampcli.errors import DamagedFileError
 from rampcli.own_folder import read_file
 from rampcli.records import COUNT, parse_json
-from rampcli.run_directory import RunDirectory
-from rampcli.run_rows import Tail, end_of_rows, last_rows
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.rows import Tail, end_of_rows, last_rows
 
 Facts = dict[str, str | int]
 POSITION = {

@@ -15,7 +15,7 @@ from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from rampcli.errors import visible
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 from rampcli.tracking.position import Facts, Position
 from rampcli.tracking.tracker import SAMPLES, TOKENS
 

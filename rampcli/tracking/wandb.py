@@ -9,7 +9,7 @@ from typing import Any
 
 import wandb
 
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 from rampcli.tracking.position import Facts, Position
 from rampcli.tracking.tracker import SAMPLES, TOKENS
 

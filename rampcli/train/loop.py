@@ -16,8 +16,8 @@ from rampcli.checkpoint.state import TrainingState
 from rampcli.config.schema import Config
 from rampcli.data.loader import Loader, RankBatch, ValidationLoader
 from rampcli.parallel.ranks import broadcast_from_rank_0
-from rampcli.run_directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY, RunDirectory
-from rampcli.run_rows import read_rows
+from rampcli.runs.directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY, RunDirectory
+from rampcli.runs.rows import read_rows
 from rampcli.schedule.learning_rate import LearningRate
 from rampcli.train.compiling import compile_passes
 from rampcli.train.observers.observer import Observer

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
-from rampcli.config.run_plan import Resolved, run_plan
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError, UsageError
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.protocol import Job
@@ -22,8 +21,9 @@ from rampcli.launch.slurm import chain
 from rampcli.launch.slurm.job import LOCK_WAIT_S, SrunWorkers
 from rampcli.launch.slurm.scripts import render_search
 from rampcli.launch.stop_signals import catch_stop_signals
+from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.records import COUNT, POSITIVE, RATE, read_json
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 from rampcli.tune.results import differences
 from rampcli.tune.run import Search, folder_of
 from rampcli.tune.trial import RANK, Effort, Trials

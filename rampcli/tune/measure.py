@@ -10,9 +10,9 @@ import torch.distributed as dist
 from rampcli.batch.plan import BatchPlan
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
-from rampcli.config.run_plan import run_plan
 from rampcli.errors import EXIT_INTERRUPTED
 from rampcli.parallel.ranks import broadcast_from_rank_0, gather_from_all_ranks
+from rampcli.planning.run_plan import run_plan
 from rampcli.train.loop import Trainer
 from rampcli.train.memory import Pressure, peak_bytes
 from rampcli.train.observers.boundary import BoundaryCosts

@@ -12,15 +12,15 @@ from typing import Any
 from rampcli import __version__
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.config import snapshot
-from rampcli.config.run_plan import Resolved
 from rampcli.errors import DamagedFileError
 from rampcli.gpus import gpu_names
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.resources import gpus_needed
+from rampcli.planning.run_plan import Resolved
 from rampcli.processors import processors
 from rampcli.records import COUNT, POSITIVE, RATE, read_json
-from rampcli.report.measured import TUNE_FILE
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.measured import TUNE_FILE
 from rampcli.tune.median import FEWEST, Median
 from rampcli.tune.trial import FITS, OUT_OF_MEMORY, THRASHES, TIMED_OUT, Effort, Trial
 from rampcli.tune.verdict import Verdict

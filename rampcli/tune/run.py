@@ -8,19 +8,19 @@ from typing import Any
 
 from rampcli.batch.plan import MICRO_KEY
 from rampcli.config.layers import sources_named
-from rampcli.config.memory import estimate_memory
-from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
-from rampcli.config.stage_memory import device_memory_bytes, usable_bytes
 from rampcli.errors import UsageError, printable
+from rampcli.estimate.memory import estimate_memory
 from rampcli.host_memory import available_bytes
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.local import LocalWorkers
 from rampcli.launch.run import check_corpora, describe
 from rampcli.launch.run_lock import lock_run
 from rampcli.launch.stop_signals import catch_stop_signals
-from rampcli.report.measured import TUNE_FILE, TUNE_FOLDER
-from rampcli.run_directory import RunDirectory
+from rampcli.planning.run_plan import Resolved
+from rampcli.planning.stage_memory import device_memory_bytes, usable_bytes
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.measured import TUNE_FILE, TUNE_FOLDER
 from rampcli.tune import results
 from rampcli.tune.search import next_size, next_smaller
 from rampcli.tune.sizes import Candidate, candidates

@@ -9,10 +9,10 @@ from rampcli.batch.ramp import RAMP_KEY
 from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.layers import with_values
-from rampcli.config.run_plan import Resolved, run_plan
-from rampcli.config.same_batches import micro_batch_settings
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
+from rampcli.planning.run_plan import Resolved, run_plan
+from rampcli.planning.same_batches import micro_batch_settings
 
 MOST_SAMPLES = 10_000
 """Largest micro batch that is considered."""

@@ -7,7 +7,6 @@ from itertools import pairwise
 from pathlib import Path
 
 from rampcli.batch.plan import MICRO_KEY
-from rampcli.config.run_plan import Resolved, run_plan
 from rampcli.errors import RampcliError
 from rampcli.host_memory import count_oom_kills
 from rampcli.launch.elastic import World
@@ -16,9 +15,10 @@ from rampcli.launch.supervise import WorkersExit, wait_for_orphans
 from rampcli.launch.worker_log import WorkerLog
 from rampcli.launch.workers import Workers
 from rampcli.lifeline import StopSignals
-from rampcli.report.measured import TUNE_FOLDER
-from rampcli.run_directory import BEFORE_THE_START, RunDirectory
-from rampcli.run_rows import read_rows
+from rampcli.planning.run_plan import Resolved, run_plan
+from rampcli.runs.directory import BEFORE_THE_START, RunDirectory
+from rampcli.runs.measured import TUNE_FOLDER
+from rampcli.runs.rows import read_rows
 from rampcli.tune.median import FEWEST, Median, median_of
 from rampcli.tune.sizes import Candidate, trial_config
 from rampcli.tune.trial_files import STACK_SIGNAL, Order, Result, TrialDirectory

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.records import COUNT, POSITIVE, RATE, read_json
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 
 STACK_SIGNAL = signal.SIGUSR2
 """Signal at which a rank writes its stack."""

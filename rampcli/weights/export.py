@@ -18,7 +18,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from rampcli.checkpoint.load_weights import open_run, read_weights
-from rampcli.checkpoint.manifest import Checkpoint
 from rampcli.config.schema import Config
 from rampcli.data.special_tokens import GENERATION_FILE
 from rampcli.errors import UsageError, reason_of
@@ -27,6 +26,7 @@ from rampcli.models.families import build_decoder
 from rampcli.models.huggingface import group_by_tensor, places
 from rampcli.models.huggingface_config import to_huggingface
 from rampcli.own_folder import write_json
+from rampcli.runs.manifest import Checkpoint
 from rampcli.weights.program import run_and_exit
 from rampcli.weights.tokenizer import (
     read_special_tokens,

@@ -6,16 +6,16 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from rampcli.checkpoint.manifest import Checkpoint
 from rampcli.checkpoint.state import SPECIAL_TOKENS, TOKENIZER
-from rampcli.config.model_size import vocabulary_of
 from rampcli.config.schema import Config
+from rampcli.config.widths import vocabulary_of
 from rampcli.data.chat_template import CONFIG_FILE, TEMPLATE_FILE
 from rampcli.data.special_tokens import NONE_KNOWN, ROLES, SpecialTokens, special_tokens_of
 from rampcli.data.tokenizer import open_tokenizer, vocab_size_of
 from rampcli.errors import DamagedFileError, UsageError
 from rampcli.own_folder import replace_file, write_json
 from rampcli.records import COUNT, read_json
+from rampcli.runs.manifest import Checkpoint
 
 _SPECIAL_TOKENS = {
     "ends": [COUNT],

@@ -14,7 +14,7 @@ from typing import NoReturn
 from rampcli.errors import RampcliError
 from rampcli.lifeline import SUPERVISOR, WAIT, die_with_parent
 from rampcli.locks import SHARE_WAIT_S, hold
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 from rampcli.train.stopping import StopRequest
 
 STARTED = time.time()

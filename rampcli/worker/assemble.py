@@ -17,18 +17,15 @@ import torch.distributed as dist
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.checkpoint.load import load_newest
 from rampcli.checkpoint.load_weights import open_run, read_weights
-from rampcli.checkpoint.manifest import complete_checkpoints, consumed_samples
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.starting_weights import check_starting_weights, is_run
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config import snapshot
 from rampcli.config.corpora import validation_names
 from rampcli.config.layers import sources_named
-from rampcli.config.model_size import vocabulary_of
-from rampcli.config.out_of_memory import out_of_memory
 from rampcli.config.rl_checks import is_rl, unit_of
-from rampcli.config.run_plan import Resolved, run_plan
 from rampcli.config.schema import Config
+from rampcli.config.widths import vocabulary_of
 from rampcli.data.hosts import build_reading
 from rampcli.data.loader import Loader, ValidationLoader
 from rampcli.data.sources import open_corpora
@@ -39,7 +36,10 @@ from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import WeightFolder
 from rampcli.parallel.mesh import DATA, Meshes, build_meshes
 from rampcli.parallel.ranks import broadcast_from_rank_0
-from rampcli.run_directory import PREEMPTED, RunDirectory
+from rampcli.planning.out_of_memory import out_of_memory
+from rampcli.planning.run_plan import Resolved, run_plan
+from rampcli.runs.directory import PREEMPTED, RunDirectory
+from rampcli.runs.manifest import complete_checkpoints, consumed_samples
 from rampcli.train.build import build_parts
 from rampcli.train.loop import Trainer
 from rampcli.train.memory import is_out_of_memory

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from rampcli.errors import RampcliError
 from rampcli.locks import hold
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 
 CAUSE_FIRST_S = 1.0
 """Time that a rank with an unforeseen error waits before it exits.

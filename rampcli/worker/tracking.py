@@ -8,7 +8,7 @@ from rampcli.checkpoint.state import TrainingState
 from rampcli.errors import visible
 from rampcli.launch import observer
 from rampcli.launch.trackers import Trackers
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 from rampcli.train.observers.observer import Observer
 from rampcli.train.step import Step
 

@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from rampcli.batch.pairs import GENERATIONS_KEY, PROMPTS_KEY, UPDATES_KEY, PairSettings, check_pairs
-from rampcli.config.run_plan import run_plan
 from rampcli.config.schema import Config
 from rampcli.config.settings import FOREIGN
 from rampcli.config.values import put
 from rampcli.errors import UsageError, UsageErrors
+from rampcli.planning.run_plan import run_plan
 
 SPELT = {PROMPTS_KEY: "model.global_batch_size"}
 

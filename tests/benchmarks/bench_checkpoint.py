@@ -40,14 +40,14 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from rampcli.checkpoint import tensor_files
 from rampcli.checkpoint.load import load_newest
-from rampcli.checkpoint.manifest import complete_checkpoints
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState, named_tensors
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.data.loader import MicroBatch
 from rampcli.parallel.mesh import build_meshes
 from rampcli.parallel.ranks import gather_from_all_ranks
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.manifest import complete_checkpoints
 from rampcli.train.build import build_parts
 from rampcli.train.optimizers import build_optimizers
 from rampcli.train.passes import Passes

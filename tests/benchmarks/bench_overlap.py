@@ -21,8 +21,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from rampcli.run_directory import RunDirectory
-from rampcli.run_rows import read_rows
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.rows import read_rows
 
 PROMPTS, GENERATIONS = 32, 16
 FIRST = 2

@@ -24,7 +24,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from rampcli.run_rows import read_rows
+from rampcli.runs.rows import read_rows
 
 PARTS = ("lost_s", "save_s", "exit_s", "wait_s", "start_s", "import_s", "load_s", "first_step_s")
 RAMP = [

@@ -41,8 +41,8 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from rampcli.config.model_size import count_parameters
 from rampcli.config.snapshot import read
+from rampcli.estimate.model_size import count_parameters
 
 LAYERS, HEADS, WIDTH, CONTEXT, BATCH = 4, 4, 128, 64, 12
 LR, MIN_LR, WARMUP_STEPS = 1e-3, 1e-4, 100

@@ -20,8 +20,8 @@ from pathlib import Path
 from matplotlib.axes import Axes
 
 from rampcli.report.plots import new_figure, save_figure
-from rampcli.run_directory import RunDirectory
-from rampcli.run_rows import read_rows
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.rows import read_rows
 
 WINDOW = 5
 """Steps on each side over which the reward of a step is averaged in the picture."""

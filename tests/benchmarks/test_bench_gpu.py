@@ -2,7 +2,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from runs import environment
+from tiny_runs import environment
 
 
 def test_the_benchmark_for_gpus_runs_to_its_table_with_a_tiny_model_on_the_cpu():

@@ -7,7 +7,7 @@ from rampcli.checkpoint.load import load_newest
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState
 from rampcli.data.loader import MicroBatch
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 from rampcli.train.optimizers import build_optimizers
 from rampcli.train.step import accumulate_gradient
 

@@ -5,12 +5,12 @@ import threading
 import pytest
 
 from rampcli.checkpoint import save as checkpoint_module
-from rampcli.checkpoint.manifest import complete_checkpoints
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.shards import HostCopies
 from rampcli.checkpoint.state import TrainingState
 from rampcli.errors import RampcliError
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.manifest import complete_checkpoints
 from rampcli.train.optimizers import BUILDERS
 
 

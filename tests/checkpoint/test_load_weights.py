@@ -5,14 +5,14 @@ import torch
 
 from harms import HARMS, cut
 from rampcli.checkpoint.load_weights import load_model, open_run
-from rampcli.checkpoint.manifest import MANIFEST, complete_checkpoints
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config.snapshot import identity, to_yaml
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import DamagedFileError, ForeignCheckpointError, NoCheckpointError
 from rampcli.own_folder import write_json
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.manifest import MANIFEST, complete_checkpoints
 
 
 @pytest.fixture

@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from rampcli import llm
-from rampcli.checkpoint.manifest import MANIFEST
 from rampcli.checkpoint.starting_weights import check_starting_weights
 from rampcli.config.compose import compose
-from rampcli.config.resolve import resolve
 from rampcli.errors import UsageError
 from rampcli.launch.run import describe
 from rampcli.models.huggingface_config import to_huggingface
 from rampcli.own_folder import write_json
-from rampcli.run_directory import RunDirectory
+from rampcli.planning.resolve import resolve
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.manifest import MANIFEST
 from run_files import manifest
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import rampcli
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
-from runs import Run
+from tiny_runs import Run
 
 WORDS = ["model.rampup_batch_size=[4,4,8]", "trainer.num_nodes=1", "trainer.max_samples=32"]
 

@@ -13,8 +13,8 @@ import rampcli as package
 from rampcli import llm
 from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides
-from rampcli.config.resolve import resolve
 from rampcli.config.settings import flatten
+from rampcli.planning.resolve import resolve
 
 NODES = {256: 8, 512: 8, 768: 8, 1024: 8, 1280: 10, 1536: 12, 1792: 14, 2048: 16}
 """Nodes per batch size of gpt3_5b, from NeMo's documentation."""

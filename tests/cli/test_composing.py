@@ -3,13 +3,13 @@ import json
 import pytest
 
 from rampcli import llm
-from rampcli.checkpoint.manifest import MANIFEST
 from rampcli.cli.composing import compose_words
 from rampcli.config.compose import apply_overrides
-from rampcli.config.resolve import resolve
 from rampcli.config.snapshot import canonical_values
 from rampcli.errors import UsageError
-from rampcli.run_directory import RunDirectory
+from rampcli.planning.resolve import resolve
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.manifest import MANIFEST
 from run_files import manifest
 
 FIXED = ["rampup.node_policy=fixed", "model.rampup_batch_size=[256,1792,10M]"]

@@ -5,7 +5,7 @@ from rich.console import Console
 
 from rampcli import llm
 from rampcli.cli.console import PIPE_WIDTH, build_console, print_table, say, show_plan
-from rampcli.config.resolve import resolve
+from rampcli.planning.resolve import resolve
 from rampcli.report.tables import build_table
 
 LONG = "/a path/" + "x" * 300

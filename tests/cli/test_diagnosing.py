@@ -26,8 +26,8 @@ from rampcli.tune.diagnosis import (
     read_diagnosis,
 )
 from rampcli.tune.median import FEWEST
-from runs import TINY, environment
 from slow_disk import read_slowly
+from tiny_runs import TINY, environment
 
 REPLICATED = {
     "model.hidden_size": "64",

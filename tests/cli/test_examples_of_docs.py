@@ -15,7 +15,6 @@ import typer
 import rampcli
 from doc_examples import ROOT, differs, examples_of
 from rampcli import llm
-from rampcli.batch.dialects.rl import RL_COMMAND, expand_words
 from rampcli.cli import console
 from rampcli.cli.main import app
 from rampcli.cli.new_recipe import write_recipe
@@ -24,6 +23,7 @@ from rampcli.config.rl_recipe import rl_word
 from rampcli.config.settings import find_setting
 from rampcli.config.words import join_split_lists
 from rampcli.errors import Report
+from rampcli.words.rl import RL_COMMAND, expand_words
 
 PAGES = [
     ROOT / "README.md",

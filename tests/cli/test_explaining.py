@@ -3,7 +3,7 @@ import json
 import pytest
 
 from rampcli import llm
-from rampcli.config.resolve import resolve
+from rampcli.planning.resolve import resolve
 from rampcli.report.explain import explain
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
-from runs import Run
+from tiny_runs import Run
 
 WORDS = (
     "model.rampup_batch_size=null",

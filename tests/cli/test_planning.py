@@ -10,10 +10,10 @@ import pytest
 from rampcli import llm
 from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides
-from rampcli.config.resolve import resolve
 from rampcli.own_folder import replace_file
+from rampcli.planning.resolve import resolve
 from rampcli.report.memory import plan_with_memory
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 from run_files import metrics_row
 
 STAGE = (

@@ -5,8 +5,8 @@ from rich.console import Console
 
 from rampcli import llm
 from rampcli.cli.progress import Progress
-from rampcli.config.resolve import resolve
 from rampcli.launch.elastic import World
+from rampcli.planning.resolve import resolve
 
 
 def row(consumed: int, stage: int = 0, **more) -> dict:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from commands import Command
-from runs import Run, environment
+from tiny_runs import Run, environment
 
 ROOT = "tests/cli/api_runs.py"
 

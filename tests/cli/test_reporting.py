@@ -3,7 +3,7 @@ import shutil
 
 import pytest
 
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 from recorded_runs import write_run
 
 

@@ -6,15 +6,15 @@ import re
 import pytest
 
 from rampcli import llm
-from rampcli.checkpoint.manifest import MANIFEST
 from rampcli.cli.composing import compose_rl, compose_words
 from rampcli.config import snapshot
 from rampcli.config.layers import stack_of
-from rampcli.config.resolve import resolve
 from rampcli.config.rl_recipe import rl_word
 from rampcli.errors import UsageError
+from rampcli.planning.resolve import resolve
 from rampcli.report.memory import plan_with_memory
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.manifest import MANIFEST
 from run_files import manifest
 from tests.prompts import PROMPT_WORDS
 

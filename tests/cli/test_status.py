@@ -20,9 +20,9 @@ from processes import wait_until
 from rampcli.cli.status import Runs
 from rampcli.cli.status_table import COLUMNS, ListedRun, StatusTable
 from rampcli.launch.status import read_status
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 from run_files import coming, failure, metrics_row, state, submit, write_squeue
-from runs import Run, environment
+from tiny_runs import Run, environment
 
 COMMAND = [sys.executable, "-m", "rampcli"]
 

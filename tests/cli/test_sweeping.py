@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from rampcli.cli.sweep_runs import MOST_NAMED, name_combinations
 from rampcli.config.sweeps import Combination
 from rampcli.launch.run_lock import lock_run
-from rampcli.run_directory import COMPLETE, RunDirectory
-from rampcli.sweep_folder import SweepFolder
+from rampcli.runs.directory import COMPLETE, RunDirectory
+from rampcli.runs.sweep_folder import SweepFolder
 from recorded_runs import write_run
 from report.svg_texts import texts
 

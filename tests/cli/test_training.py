@@ -6,9 +6,9 @@ import subprocess
 
 import pytest
 
-from rampcli.checkpoint.manifest import complete_checkpoints
-from rampcli.run_rows import read_rows
-from runs import Run, environment
+from rampcli.runs.manifest import complete_checkpoints
+from rampcli.runs.rows import read_rows
+from tiny_runs import Run, environment
 
 WORDS = ["model.rampup_batch_size=null", "trainer.num_nodes=1", "trainer.val_samples=0"]
 

@@ -10,7 +10,7 @@ import pytest
 from commands import Command, run_command
 from memory_limits import join_group, limit_addresses, memory_group, swap_space
 from processes import children_of, wait_until
-from runs import TINY, environment
+from tiny_runs import TINY, environment
 
 # A prime number of samples per rank: the sizes are this one and 1.
 LARGE = ("data.micro_batch_size=4093", "trainer.num_nodes=1", "--steps", "1")

@@ -7,8 +7,8 @@ import pytest
 from commands import run_command
 from rampcli.config.schema import ModelConfig
 from rampcli.models.huggingface_config import to_huggingface
-from rampcli.run_directory import RunDirectory
-from rampcli.run_rows import read_rows
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.rows import read_rows
 
 SMALL = [
     "model.num_layers=1",

@@ -3,8 +3,8 @@
 import pytest
 
 from rampcli.config.compose import apply_overrides
-from rampcli.config.resolve import resolve
 from rampcli.errors import UsageError
+from rampcli.planning.resolve import resolve
 
 RAMP = {
     "per_device_batch_size": 16.0,

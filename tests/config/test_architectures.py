@@ -5,10 +5,10 @@ import pytest
 from models.families import FAMILIES
 from rampcli import llm
 from rampcli.config.architectures import export_notes, model_type, types_of
-from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
 from rampcli.config.snapshot import identity
 from rampcli.errors import UsageError
+from rampcli.planning.resolve import resolve
 
 UNEVEN = replace(FAMILIES["llama3"], hidden_size=50, head_size=4, num_attention_heads=3)
 

@@ -15,13 +15,13 @@ from omegaconf import OmegaConf
 from rampcli.bundled import bundled
 from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.groups import group_names, option_names, some_of
-from rampcli.config.resolve import resolve
 from rampcli.config.settings import flatten, leaves
 from rampcli.config.settings import settings as settings_by_key
 from rampcli.config.snapshot import canonical_values
 from rampcli.config.values import typed
 from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.llm import from_factory, recipe_names
+from rampcli.planning.resolve import resolve
 
 
 def snapshot(config):

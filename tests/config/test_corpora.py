@@ -17,10 +17,10 @@ from rampcli.config.corpora import (
     missing_here,
     shares_of,
 )
-from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
 from rampcli.config.settings import leaves, settings
 from rampcli.errors import RampcliError, UsageError
+from rampcli.planning.resolve import resolve
 
 WEIGHTS = st.decimals(min_value="0.001", max_value=1000, places=3).map(Fraction)
 BLEND = ["0.7", "data/wiki", "0.3", "data/code"]

@@ -5,10 +5,10 @@ import pytest
 from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.folding import fold
 from rampcli.config.layers import Entry, Layer, Precedence, Stack
-from rampcli.config.resolve import resolve
 from rampcli.config.settings import FOREIGN, leaves
 from rampcli.config.snapshot import canonical_values
 from rampcli.errors import UsageError
+from rampcli.planning.resolve import resolve
 from tests.config.overrides import RAMP, refusal_of, resolved_with, words
 
 ENDS = {"max_steps": 10, "max_samples": 5000, "max_tokens": 9_000_000}

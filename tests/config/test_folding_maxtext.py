@@ -10,9 +10,9 @@ from rampcli import llm
 from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.folding import fold
 from rampcli.config.layers import build
-from rampcli.config.resolve import resolve
 from rampcli.config.settings import leaves
 from rampcli.config.snapshot import canonical_values
+from rampcli.planning.resolve import resolve
 from tests.config.overrides import RAMP, refusal_of, resolved_with, words
 
 

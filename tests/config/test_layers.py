@@ -8,11 +8,11 @@ from rampcli.cli.composing import compose_words
 from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.folding import fold
 from rampcli.config.layers import Entry, Layer, Precedence, Stack, stack_of
-from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
 from rampcli.config.settings import leaves, settings
 from rampcli.config.values import typed
 from rampcli.errors import Report, UsageError
+from rampcli.planning.resolve import resolve
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -4,14 +4,14 @@ import pytest
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
-from rampcli.config.memory import estimate_memory
-from rampcli.config.memory_remedies import changes_that_fit
-from rampcli.config.resolve import resolve
 from rampcli.config.rl_checks import max_response_tokens
-from rampcli.config.rollout_memory import with_rollout
-from rampcli.config.run_plan import throughput_of
-from rampcli.config.stage_memory import stage_memory
 from rampcli.errors import UsageError
+from rampcli.estimate.memory import estimate_memory
+from rampcli.estimate.rollout_memory import with_rollout
+from rampcli.planning.memory_remedies import changes_that_fit
+from rampcli.planning.resolve import resolve
+from rampcli.planning.run_plan import throughput_of
+from rampcli.planning.stage_memory import stage_memory
 from tests.prompts import PROMPT_WORDS
 
 RL = ("rl=grpo", *PROMPT_WORDS)

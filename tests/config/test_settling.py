@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from rampcli.config import snapshot
 from rampcli.config.layers import stack_of
-from rampcli.config.resolve import resolve
 from rampcli.config.schema import MOST_VOCABULARY, Config
 from rampcli.config.settling import MULTIPLE, PADDED_FROM, VOCABULARY_KEY, FileFacts, padded
 from rampcli.errors import UsageError
+from rampcli.planning.resolve import resolve
 
 
 def open_config(**model):

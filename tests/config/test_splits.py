@@ -13,7 +13,6 @@ from rampcli import llm
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.compose import apply_overrides
 from rampcli.config.corpora import lacks_path
-from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
 from rampcli.config.settings import settings
 from rampcli.config.splits import (
@@ -25,6 +24,7 @@ from rampcli.config.splits import (
 )
 from rampcli.config.values import put
 from rampcli.errors import Report, UsageError, UsageErrors
+from rampcli.planning.resolve import resolve
 
 WIDTHS = ("num_attention_heads", "num_query_groups", "ffn_hidden_size", "vocab_size", "hidden_size")
 """Sizes of a model that must divide over tensor ranks."""

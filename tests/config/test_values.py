@@ -13,12 +13,12 @@ from rampcli import llm
 from rampcli.batch.quantities import parse_count
 from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import build
-from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
 from rampcli.config.settings import EXAMPLES, MOST, flatten, leaves, settings
 from rampcli.config.values import typed
 from rampcli.config.words import parse
 from rampcli.errors import Report, UsageError, UsageErrors
+from rampcli.planning.resolve import resolve
 
 
 def built_or_refused(key, value):

@@ -7,10 +7,10 @@ import pytest
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
-from rampcli.config.resolve import resolve
 from rampcli.launch.run import describe
-from rampcli.run_directory import RunDirectory
-from runs import TINY, environment
+from rampcli.planning.resolve import resolve
+from rampcli.runs.directory import RunDirectory
+from tiny_runs import TINY, environment
 
 # Modules that only commands or other settings need.
 UNNEEDED = {
@@ -39,7 +39,7 @@ UNNEEDED = {
         "rampcli.launch",
         "rampcli.report",
         "rampcli.config.compose",
-        "rampcli.config.resolve",
+        "rampcli.planning.resolve",
         "rampcli.data.building",
     ),
 }

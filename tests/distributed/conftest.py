@@ -5,7 +5,7 @@ import pytest
 
 from once import make_once
 from rampcli.data.indexed import write_index
-from runs import Run, assert_every_sample_is_read_once, assert_same_training
+from tiny_runs import Run, assert_every_sample_is_read_once, assert_same_training
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from safetensors import safe_open
 
 from commands import Command
 from distributed.killed_while_saving import train_until_saving
-from rampcli.checkpoint.manifest import MANIFEST, complete_checkpoints
 from rampcli.own_folder import write_json
+from rampcli.runs.manifest import MANIFEST, complete_checkpoints
 from ranks import run_ranks
-from runs import Run, environment
+from tiny_runs import Run, environment
 
 EVERY = ["checkpoint.every_steps=2", "checkpoint.keep_last=100"]
 STEADY = [

@@ -7,7 +7,7 @@ import pytest
 from torch._logging import set_logs
 
 from commands import Command
-from runs import Run, environment
+from tiny_runs import Run, environment
 
 ONE_PROCESS = ("trainer.num_nodes=1", "rampup.at_boundary=continue")
 

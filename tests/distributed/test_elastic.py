@@ -8,7 +8,7 @@ from itertools import groupby
 import pytest
 
 from processes import children_of, paused, wait_until, wait_until_all_have_ended
-from runs import Run
+from tiny_runs import Run
 
 ENDLESS = [
     "model.rampup_batch_size=null",

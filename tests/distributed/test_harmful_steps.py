@@ -1,4 +1,4 @@
-from rampcli.checkpoint.manifest import complete_checkpoints
+from rampcli.runs.manifest import complete_checkpoints
 
 """Steps that would do harm: stopped at, or passed over with the order of the samples intact."""
 

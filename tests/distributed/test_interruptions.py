@@ -15,8 +15,8 @@ from processes import (
     wait_until,
     wait_until_all_have_ended,
 )
-from rampcli.checkpoint.manifest import complete_checkpoints
-from runs import environment
+from rampcli.runs.manifest import complete_checkpoints
+from tiny_runs import environment
 
 ENDLESS = [
     "model.rampup_batch_size=null",

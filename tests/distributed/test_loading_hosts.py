@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from once import make_once
-from runs import Run
+from tiny_runs import Run
 
 WORDS = [
     "data=indexed",

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from distributed.step_memory import forward_rests, step_peaks, tracked_peaks
-from rampcli.config.memory import estimate_memory
 from rampcli.config.schema import Config, ModelConfig
+from rampcli.estimate.memory import estimate_memory
 from ranks import run_ranks
 
 LLAMA = ModelConfig(

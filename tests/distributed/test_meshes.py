@@ -7,7 +7,7 @@ from distributed.part_of_70b import build_part
 from once import make_once
 from rampcli.weights.export import export
 from ranks import run_ranks, stop_ranks
-from runs import Run
+from tiny_runs import Run
 
 # Four steps through a ramp, with accumulation: two of each batch size.
 WORDS = {

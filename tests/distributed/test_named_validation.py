@@ -8,7 +8,7 @@ import pytest
 
 from once import make_once
 from rampcli.data.tokenizer import train_bpe
-from runs import Run
+from tiny_runs import Run
 
 LENGTH, SAMPLES = 16, 5
 TEXTS = {

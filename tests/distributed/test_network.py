@@ -8,7 +8,7 @@ from commands import Command
 from processes import children_of, listening_addresses, wait_until
 from rampcli.launch.workers import reserve_port
 from rampcli.network import address_towards, is_loopback
-from runs import environment
+from tiny_runs import environment
 
 # Validations, saves in the background and each axis of the mesh have process groups.
 GROUPS = [

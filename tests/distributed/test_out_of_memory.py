@@ -6,7 +6,7 @@ import pytest
 
 from commands import Command
 from memory_limits import join_group, limit_addresses, memory_group
-from runs import environment
+from tiny_runs import environment
 
 TOO_LARGE = [
     "model.rampup_batch_size=null",

@@ -3,7 +3,7 @@
 import gzip
 import json
 
-from runs import Run
+from tiny_runs import Run
 
 WORDS = [
     "model.rampup_batch_size=null",

@@ -13,9 +13,9 @@ import pytest
 
 from commands import Command
 from processes import children_of, wait_until, wait_until_all_have_ended
-from rampcli.report.run_record import read_run
-from rampcli.report.time_spent import LOST
-from runs import Run, environment
+from rampcli.runs.record import read_run
+from rampcli.runs.time_spent import LOST
+from tiny_runs import Run, environment
 
 KILLS = int(os.environ.get("KILLS", "5"))
 SEED = int(os.environ.get("SEED", "0"))

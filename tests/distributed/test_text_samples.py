@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from rampcli.weights.generate import main
-from runs import Run
+from tiny_runs import Run
 
 PROMPTS = ["def f(", "class "]
 WORDS = [

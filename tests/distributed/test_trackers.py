@@ -10,7 +10,7 @@ import pytest
 
 from commands import Command
 from processes import children_of, processes_with, send, wait_until, wait_until_all_have_ended
-from runs import environment
+from tiny_runs import environment
 from tracked import (
     Hanging,
     Raising,

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from commands import run_command
-from runs import TINY, environment
+from tiny_runs import TINY, environment
 
 WORDS = TINY | {
     "data": "indexed",

@@ -14,8 +14,8 @@ from commands import Command
 from hostile.namespaces import ip, leave_mounts, move_to_host, two_hosts
 from once import make_once
 from processes import children_of, paused, wait_until
-from rampcli.checkpoint.manifest import complete_checkpoints
-from runs import Run, assert_same_training, environment
+from rampcli.runs.manifest import complete_checkpoints
+from tiny_runs import Run, assert_same_training, environment
 
 PROCESSES = 2
 WORDS = [

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from rampcli.locks import hold
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 from run_files import metrics_row, state
 
 

@@ -2,10 +2,10 @@ import pytest
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
-from rampcli.config.resolve import resolve
-from rampcli.config.run_plan import Resolved
 from rampcli.launch.elastic import Nodes, World
-from rampcli.run_directory import RunDirectory
+from rampcli.planning.resolve import resolve
+from rampcli.planning.run_plan import Resolved
+from rampcli.runs.directory import RunDirectory
 
 
 def of_four_nodes(*words: str) -> Resolved:

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from rampcli.checkpoint.manifest import MANIFEST
 from rampcli.cli.composing import compose_words
 from rampcli.config.settling import FileFacts
 from rampcli.errors import UsageError
 from rampcli.launch.run import check
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.manifest import MANIFEST
 from run_files import manifest
 from small_corpora import numbered, write_files
 

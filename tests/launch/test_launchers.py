@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from rampcli.launch.launchers import LAUNCHERS
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)

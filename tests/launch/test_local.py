@@ -7,7 +7,7 @@ from processes import command_of, environment_of
 from rampcli.errors import UsageError
 from rampcli.launch.elastic import World
 from rampcli.launch.local import LocalWorkers
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 
 
 @pytest.fixture

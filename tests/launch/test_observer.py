@@ -3,7 +3,7 @@ import json
 import pytest
 
 from rampcli.launch.observer import Feed, Observer, Observers
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 from run_files import metrics_row
 
 

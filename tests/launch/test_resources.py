@@ -4,9 +4,9 @@ import tempfile
 import pytest
 
 from rampcli import llm
-from rampcli.config.resolve import resolve
 from rampcli.errors import UsageError
 from rampcli.launch.resources import gpus_needed, reserve_gpus
+from rampcli.planning.resolve import resolve
 
 
 @pytest.fixture

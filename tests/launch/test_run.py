@@ -4,14 +4,14 @@ from collections.abc import Sequence
 import pytest
 
 from rampcli import llm
-from rampcli.checkpoint.manifest import MANIFEST, consumed_samples
 from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides
-from rampcli.config.resolve import resolve
-from rampcli.config.run_plan import Resolved
 from rampcli.errors import ForeignCheckpointError, NoCheckpointError, UsageError
 from rampcli.launch.run import describe, run
-from rampcli.run_directory import RunDirectory
+from rampcli.planning.resolve import resolve
+from rampcli.planning.run_plan import Resolved
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.manifest import MANIFEST, consumed_samples
 from run_files import manifest
 from tests.prompts import PROMPT_WORDS
 

@@ -11,13 +11,13 @@ from rampcli.errors import UsageError
 from rampcli.launch.cancel import cancel
 from rampcli.launch.run_lock import Holder, holder_of, lock_run
 from rampcli.locks import hold
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 
 SUPERVISOR = """
 import sys, time
 from pathlib import Path
 from rampcli.launch.run_lock import lock_run
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 with lock_run(RunDirectory(Path(sys.argv[1]))):
     print("held", flush=True)
     time.sleep(60)

@@ -10,7 +10,7 @@ from rampcli.errors import DamagedFileError
 from rampcli.launch.queues import Queues
 from rampcli.launch.status import read_status
 from rampcli.locks import hold
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 from run_files import coming, failure, metrics_row, state, submit, write_squeue
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
-from rampcli.config.resolve import resolve
 from rampcli.errors import RampcliError
 from rampcli.launch.observer import Observer
 from rampcli.launch.supervise import Supervisor, WorkersExit
@@ -18,8 +17,9 @@ from rampcli.launch.worker_log import WorkerLog
 from rampcli.launch.workers import Workers, start_process, worker_environment
 from rampcli.lifeline import StopSignals
 from rampcli.locks import hold
-from rampcli.run_directory import RunDirectory
-from rampcli.run_rows import read_rows
+from rampcli.planning.resolve import resolve
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.rows import read_rows
 from run_files import state
 
 ACTOR = str(Path(__file__).with_name("actor.py"))

@@ -11,7 +11,7 @@ import pytest
 from processes import processes_with, wait_until
 from rampcli.tracking.position import begin_position, read_position
 from run_files import metrics_row
-from runs import Run, environment
+from tiny_runs import Run, environment
 from wandb_server import serving
 
 STEPS = 40

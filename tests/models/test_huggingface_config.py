@@ -9,8 +9,8 @@ from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen3Config
 from models.families import FAMILIES
 from rampcli.config.architectures import model_type
 from rampcli.config.layers import build
-from rampcli.config.model_size import groups_of, head_size_of
 from rampcli.config.schema import Config, ModelConfig
+from rampcli.config.widths import groups_of, head_size_of
 from rampcli.errors import UsageError
 from rampcli.models.huggingface_config import (
     ASSUMED,

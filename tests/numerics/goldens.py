@@ -9,10 +9,10 @@ from pathlib import Path
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
-from rampcli.config.resolve import resolve
 from rampcli.launch.run import describe
-from rampcli.run_directory import RunDirectory
-from rampcli.run_rows import read_rows
+from rampcli.planning.resolve import resolve
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.rows import read_rows
 from ranks import run_ranks, train_rank
 
 FILE = Path(__file__).with_name("goldens.json")

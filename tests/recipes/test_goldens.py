@@ -10,9 +10,9 @@ import pytest
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
-from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
 from rampcli.config.snapshot import canonical_values
+from rampcli.planning.resolve import resolve
 
 FILE = Path(__file__).with_name("goldens.json")
 REQUIRED = {

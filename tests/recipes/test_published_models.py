@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from rampcli import llm
-from rampcli.config.model_size import count_parameters, head_size_of
-from rampcli.config.resolve import resolve
+from rampcli.config.widths import head_size_of
+from rampcli.estimate.model_size import count_parameters
 from rampcli.models.decoder import Decoder
+from rampcli.planning.resolve import resolve
 
 PARAMETERS = {
     # Hugging Face, safetensors of meta-llama, mistralai and Qwen; tied embeddings count once.

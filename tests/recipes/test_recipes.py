@@ -6,11 +6,11 @@ import pytest
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
-from rampcli.config.model_size import count_parameters
-from rampcli.config.resolve import resolve
 from rampcli.config.snapshot import canonical_values, read, to_yaml
 from rampcli.data.sources import open_corpora
 from rampcli.errors import UsageError
+from rampcli.estimate.model_size import count_parameters
+from rampcli.planning.resolve import resolve
 from rampcli.report.explain import explain
 from rampcli.report.memory import memory_notes
 from recipes.test_goldens import REQUIRED

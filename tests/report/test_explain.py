@@ -5,17 +5,17 @@ import re
 import pytest
 import yaml
 
-from rampcli.batch.dialects.meanings import DERIVED
-from rampcli.batch.dialects.spellings import SPELLINGS
 from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides
-from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
 from rampcli.config.settings import FOREIGN, flatten, settings
 from rampcli.config.values import put
 from rampcli.config.words import quoted
 from rampcli.errors import UsageError
+from rampcli.planning.resolve import resolve
 from rampcli.report.explain import derived, explain, with_provenance
+from rampcli.words.meanings import DERIVED
+from rampcli.words.spellings import SPELLINGS
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from rampcli.errors import UsageError
 from rampcli.report.html_report import write_report_html
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 from recorded_runs import write_run
 
 HOSTILE = "</script><script>alert(1)</script><!--\u2028"

@@ -3,8 +3,8 @@ import re
 
 import pytest
 
-from rampcli.config.memory import KINDS
-from rampcli.config.stage_memory import (
+from rampcli.estimate.memory import KINDS
+from rampcli.planning.stage_memory import (
     GB,
     fullest_stage,
     shorten_bytes,

@@ -7,10 +7,10 @@ import pytest
 from rampcli import llm
 from rampcli.batch.overlap import overlapped_s
 from rampcli.config.compose import apply_overrides
-from rampcli.config.resolve import resolve
-from rampcli.report.columns import Columns
+from rampcli.planning.resolve import resolve
 from rampcli.report.overlap import overlap_lines, overlap_result
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.columns import Columns
+from rampcli.runs.directory import RunDirectory
 from run_files import metrics_row
 
 

@@ -3,10 +3,10 @@ import json
 import numpy as np
 import pytest
 
-from rampcli.report.followed_run import FollowedRun
 from rampcli.report.page_data import AXES, View, run_data
-from rampcli.report.run_record import read_run
 from rampcli.report.run_report import report_run
+from rampcli.runs.followed_run import FollowedRun
+from rampcli.runs.record import read_run
 from recorded_runs import STEPS, write_run
 from run_files import metrics_row
 

@@ -1,8 +1,8 @@
 from rich.console import Console
 
 from rampcli.report.profiles import profile_table, profile_title, profiles
-from rampcli.run_directory import RunDirectory
-from rampcli.run_rows import read_rows
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.rows import read_rows
 
 
 def record(run: RunDirectory, *, rank: int, steps: list[int], **operator: float) -> None:

@@ -2,7 +2,7 @@ import pytest
 
 from rampcli.report import run_plots
 from rampcli.report.run_plots import plot_runs
-from rampcli.report.run_record import read_run
+from rampcli.runs.record import read_run
 from recorded_runs import write_run
 from report.svg_texts import texts
 

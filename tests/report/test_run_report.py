@@ -2,13 +2,13 @@ import json
 
 import pytest
 
-from rampcli.report.followed_run import FollowedRun
 from rampcli.report.page_data import View, run_data
-from rampcli.report.run_record import read_run
 from rampcli.report.run_report import report_run
 from rampcli.report.run_text import stage_table
 from rampcli.report.training_parts import exchange_share
-from rampcli.run_rows import read_rows
+from rampcli.runs.followed_run import FollowedRun
+from rampcli.runs.record import read_run
+from rampcli.runs.rows import read_rows
 from recorded_runs import STEPS, write_run
 from run_files import failure, metrics_row, state
 

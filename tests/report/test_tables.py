@@ -8,8 +8,8 @@ from rampcli.report.tables import (
     validation_line,
     validations,
 )
-from rampcli.run_directory import RunDirectory
-from rampcli.run_rows import read_rows
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.rows import read_rows
 
 
 def printed(table, width: int = 200) -> str:

@@ -9,7 +9,7 @@ from commands import Command
 from policy_runs import assert_same_bits
 from processes import children_of, wait_until, wait_until_all_have_ended
 from rampcli.launch.workers import RL_WORKER, reserve_port
-from runs import environment
+from tiny_runs import environment
 
 OVERLAP = ("trainer.devices=2", "rl.rollout_ranks=1")
 LONG = ("rl.kl_weight=0", "trainer.max_steps=24", "trainer.val_every_steps=null")

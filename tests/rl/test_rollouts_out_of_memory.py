@@ -6,7 +6,7 @@ from commands import Command
 from memory_limits import limit_addresses
 from policy_runs import PolicyRun
 from rampcli.errors import OutOfMemoryError
-from runs import environment
+from tiny_runs import environment
 
 TOO_MANY = [
     "model.init_from=null",

@@ -10,11 +10,11 @@ from selenium.webdriver.common.keys import Keys
 
 from commands import Command
 from rampcli.report.html_report import write_report_html
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 from recorded_runs import write_run
 from run_files import failure, state
-from runs import Run, environment
 from serve.browser import running_browser, wait_for
+from tiny_runs import Run, environment
 
 HOSTILE = "<img src=x onerror=window.hacked=1>"
 WORDS = (

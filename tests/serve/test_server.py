@@ -13,7 +13,7 @@ from rampcli.errors import UsageError
 from rampcli.launch.status import read_status
 from rampcli.locks import hold
 from rampcli.report.page_files import SCRIPTS, STYLES
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 from rampcli.serve.runs_folder import RunsFolder
 from rampcli.serve.server import DEFAULT_PORT, PageServer
 from recorded_runs import write_run

@@ -7,10 +7,10 @@ import pytest
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
-from rampcli.config.resolve import resolve
-from rampcli.config.run_plan import Resolved
-from runs import RAMP_OF_JOBS
+from rampcli.planning.resolve import resolve
+from rampcli.planning.run_plan import Resolved
 from slurm.cluster import PROGRAMS, Cluster, start_cluster
+from tiny_runs import RAMP_OF_JOBS
 
 # A fake interpreter that records its arguments and environment beside itself.
 RECORDER = """\

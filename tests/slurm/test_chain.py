@@ -14,14 +14,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from processes import wait_until
-from rampcli.config.resolve import resolve
-from rampcli.config.run_plan import Resolved
 from rampcli.errors import RampcliError, UsageError
 from rampcli.launch.run import describe, run
 from rampcli.launch.slurm import chain, commands
 from rampcli.launch.slurm.job import requeue
 from rampcli.launch.slurm.scripts import render
-from rampcli.run_directory import RunDirectory
+from rampcli.planning.resolve import resolve
+from rampcli.planning.run_plan import Resolved
+from rampcli.runs.directory import RunDirectory
 
 LASTS = 'trap "exit 0" USR1\nfor _ in $(seq 600); do sleep 0.1; done\n'
 
@@ -175,11 +175,11 @@ echo "$answer"
 SUBMIT = """
 import sys
 from pathlib import Path
-from rampcli.config.resolve import resolve
+from rampcli.planning.resolve import resolve
 from rampcli.config.snapshot import read
 from rampcli.launch.slurm import chain
 from rampcli.launch.slurm.scripts import render
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 directory = RunDirectory(Path(sys.argv[1]))
 chain.submit(directory, render(resolve(read(directory.config)), directory))
 """

@@ -7,7 +7,7 @@ import pytest
 from commands import run_command
 from policy_runs import PolicyRun, assert_same_policies, weights_to_start_from
 from processes import wait_until
-from runs import environment
+from tiny_runs import environment
 
 # Quarters, so that sums have no rounding. While the test is about to disturb a job, it is slow.
 REWARDS = """

@@ -5,8 +5,8 @@ import json
 from commands import run_command
 from processes import wait_until
 from rampcli.launch.slurm import chain
-from rampcli.run_directory import RunDirectory
-from runs import TINY, environment
+from rampcli.runs.directory import RunDirectory
+from tiny_runs import TINY, environment
 
 
 def test_runs_are_submitted_once_and_their_results_are_shown_before_and_after_they_end(

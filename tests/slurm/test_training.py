@@ -13,12 +13,12 @@ from commands import run_command
 from planted import plant_modules
 from processes import environment_of, is_pending, paused, processes_with, wait_until
 from rampcli import llm
-from rampcli.checkpoint.manifest import complete_checkpoints
 from rampcli.config.compose import apply_overrides
-from rampcli.config.resolve import resolve
 from rampcli.launch.run import run as pretrain
 from rampcli.launch.slurm.scripts import SIGNAL_MARGIN_S
-from runs import Run, assert_every_sample_is_read_once, assert_same_training, environment
+from rampcli.planning.resolve import resolve
+from rampcli.runs.manifest import complete_checkpoints
+from tiny_runs import Run, assert_every_sample_is_read_once, assert_same_training, environment
 
 # Steps without end, so that there is time to disturb the run.
 ENDLESS = [

@@ -9,8 +9,8 @@ import pytest
 from commands import run_command
 from processes import command_of, processes_with, wait_until
 from rampcli.launch.slurm import chain
-from rampcli.run_directory import RunDirectory
-from runs import TINY, environment
+from rampcli.runs.directory import RunDirectory
+from tiny_runs import TINY, environment
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from time import sleep
 import pytest
 
 from rampcli.errors import DamagedFileError
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 from rampcli.tracking import follow
 from rampcli.tracking.follow import Follower
 from rampcli.tracking.position import begin_position, read_position, save_position

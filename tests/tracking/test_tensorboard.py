@@ -1,7 +1,7 @@
 import pytest
 
 from rampcli.errors import UsageError
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 from rampcli.tracking.position import Position
 from rampcli.tracking.tensorboard import TensorBoard
 from tracked import read_tensorboard

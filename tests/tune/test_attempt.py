@@ -12,7 +12,7 @@ from rampcli.launch.run import describe
 from rampcli.launch.workers import Workers, start_process
 from rampcli.lifeline import WAIT, StopSignals
 from rampcli.locks import hold, is_held
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 from rampcli.tune.run import folder_of
 from rampcli.tune.sizes import own_candidate
 from rampcli.tune.trial import RANK, TIMED_OUT, Effort, Trials

@@ -10,14 +10,14 @@ def gradients_with_and_without(settings):
     """Returns how gradients compare: of a step before, without and after an exchange."""
     from rampcli import llm
     from rampcli.config.compose import apply_overrides
-    from rampcli.config.resolve import resolve
     from rampcli.data.loader import MicroBatch
     from rampcli.parallel.mesh import build_meshes
+    from rampcli.planning.resolve import resolve
     from rampcli.train.build import build_parts
     from rampcli.train.passes import Passes
     from rampcli.train.step import accumulate_gradient
     from rampcli.tune.exchange import Exchange
-    from runs import TINY
+    from tiny_runs import TINY
 
     config = resolve(
         apply_overrides(
@@ -67,7 +67,7 @@ def gradients_with_and_without(settings):
     ("ranks", "shards"), [(2, 2), (2, 1), (4, 2)], ids=["sharded", "replicated", "both"]
 )
 def test_a_step_without_exchange_needs_no_other_rank_and_leaves_no_trace(ranks, shards, tmp_path):
-    from runs import TINY
+    from tiny_runs import TINY
 
     settings = TINY | {
         "model.rampup_batch_size": "null",

@@ -8,7 +8,7 @@ import pytest
 
 from rampcli.cli.tuning import tune
 from rampcli.errors import RampcliError, UsageError
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 from rampcli.tune import job
 from rampcli.tune.run import Search, folder_of
 from rampcli.tune.trial import Effort

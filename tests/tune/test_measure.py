@@ -5,11 +5,11 @@ import torch
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
-from rampcli.config.resolve import resolve
-from rampcli.run_directory import RunDirectory
+from rampcli.planning.resolve import resolve
+from rampcli.runs.directory import RunDirectory
 from rampcli.train.memory import Pressure
 from rampcli.tune.trial_files import Order
-from runs import TINY
+from tiny_runs import TINY
 
 CPU = torch.device("cpu")
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 from rampcli.tune.run import Search
 from rampcli.tune.trial import TIMED_OUT, Effort
 from searches import resolved_search, trial_of

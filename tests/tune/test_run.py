@@ -2,7 +2,7 @@
 
 from rampcli import host_memory, llm
 from rampcli.config.compose import apply_overrides
-from rampcli.config.resolve import resolve
+from rampcli.planning.resolve import resolve
 from rampcli.tune.run import predict
 from rampcli.tune.sizes import candidates
 

@@ -4,8 +4,8 @@ import pytest
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
-from rampcli.config.resolve import resolve
-from rampcli.config.run_plan import run_plan
+from rampcli.planning.resolve import resolve
+from rampcli.planning.run_plan import run_plan
 from rampcli.tune.sizes import (
     candidates,
     own_candidate,

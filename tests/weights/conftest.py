@@ -12,7 +12,7 @@ from rampcli.config.schema import Config, ModelConfig
 from rampcli.config.snapshot import identity, to_yaml
 from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens
 from rampcli.models.decoder import Decoder
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ import rampcli.weights.export as export_module
 from harms import BEHIND_AN_HONEST_MANIFEST
 from models.families import FAMILIES
 from rampcli.checkpoint.load_weights import load_model, open_run
-from rampcli.checkpoint.manifest import complete_checkpoints
 from rampcli.data.special_tokens import SpecialTokens
 from rampcli.data.tokenizer import byte_tokenizer, character_tokenizer
 from rampcli.errors import DamagedFileError, NoCheckpointError, UsageError
@@ -21,7 +20,8 @@ from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import WeightFolder
 from rampcli.models.huggingface_config import read_config
 from rampcli.models.sampler import Sampling, generate_tokens
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.manifest import complete_checkpoints
 from rampcli.train.build import fill_weights
 from rampcli.weights.export import export
 

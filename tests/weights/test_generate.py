@@ -18,7 +18,7 @@ from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import DamagedFileError, NoCheckpointError, UsageError, visible
 from rampcli.models.decoder import Decoder
 from rampcli.models.sampler import Sampling, generate_tokens
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 from rampcli.train.build import fill_weights, initial_weights
 from rampcli.weights.generate import count_new_tokens, main
 

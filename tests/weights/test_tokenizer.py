@@ -5,12 +5,12 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from chat_folders import CHATML, make_tokenizer
-from rampcli.checkpoint.manifest import Checkpoint
 from rampcli.checkpoint.state import SPECIAL_TOKENS, TOKENIZER
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.data.special_tokens import SpecialTokens
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import DamagedFileError
+from rampcli.runs.manifest import Checkpoint
 from rampcli.weights.tokenizer import (
     read_special_tokens,
     read_tokenizer,

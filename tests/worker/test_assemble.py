@@ -4,10 +4,10 @@ import sys
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
-from rampcli.config.resolve import resolve
 from rampcli.launch.run import describe
-from rampcli.run_directory import RunDirectory
-from runs import TINY, environment
+from rampcli.planning.resolve import resolve
+from rampcli.runs.directory import RunDirectory
+from tiny_runs import TINY, environment
 
 
 def test_an_error_in_a_worker_names_the_word_that_was_typed(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import torch.distributed as dist
 
 from rampcli.errors import OutOfMemoryError, RampcliError
-from rampcli.run_directory import COMPLETE, RunDirectory
+from rampcli.runs.directory import COMPLETE, RunDirectory
 from rampcli.worker.leave import leave_after, record_failure
 
 

@@ -1,8 +1,8 @@
 """Skips checks of parts that only the workers' machines need."""
 
-from rampcli.config.run_plan import Resolved
 from rampcli.launch.doctor.check import Check, Status
 from rampcli.launch.launchers import launcher_of
+from rampcli.planning.run_plan import Resolved
 
 
 def skip_if_remote(name: str, resolved: Resolved | None) -> Check | None:

@@ -3,9 +3,9 @@
 import resource
 import shutil
 
-from rampcli.config.run_plan import Resolved
 from rampcli.launch.doctor.check import Check, Status, format_bytes
 from rampcli.launch.doctor.elsewhere import skip_if_remote
+from rampcli.planning.run_plan import Resolved
 from rampcli.processors import processors
 
 LEAST_SHARED_MEMORY_BYTES = 64 * 2**20

@@ -1,6 +1,5 @@
 """All checks of `rampcli doctor`, in the order in which it prints them."""
 
-from rampcli.config.run_plan import Resolved
 from rampcli.launch.doctor.check import Check
 from rampcli.launch.doctor.host_checks import (
     check_open_files,
@@ -10,6 +9,7 @@ from rampcli.launch.doctor.host_checks import (
 from rampcli.launch.doctor.storage_checks import check_run_directory
 from rampcli.launch.doctor.torch_checks import TORCH_TIMEOUT_S, check_torch
 from rampcli.launch.launchers import LAUNCHERS
+from rampcli.planning.run_plan import Resolved
 
 
 def check_machine(

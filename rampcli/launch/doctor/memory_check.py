@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from rampcli.config.run_plan import Resolved
-from rampcli.config.stage_memory import (
+from rampcli.launch.doctor.check import Check, Status
+from rampcli.launch.launchers import launcher_of
+from rampcli.planning.run_plan import Resolved
+from rampcli.planning.stage_memory import (
     device_memory_bytes,
     fullest_stage,
     shorten_bytes,
     stage_memory,
     usable_bytes,
 )
-from rampcli.launch.doctor.check import Check, Status
-from rampcli.launch.launchers import launcher_of
 
 REMEDY = "settings that fit, which `rampcli plan` names"
 

@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 
 import rampcli
-from rampcli.checkpoint.manifest import complete_checkpoints
-from rampcli.config.model_size import checkpoint_bytes
-from rampcli.config.run_plan import Resolved
 from rampcli.errors import printable
+from rampcli.estimate.model_size import checkpoint_bytes
 from rampcli.launch.doctor.check import Check, Status, format_bytes
 from rampcli.locks import hold, is_held
-from rampcli.run_directory import RunDirectory
+from rampcli.planning.run_plan import Resolved
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.manifest import complete_checkpoints
 
 CLOCK_TOLERANCE_S = 2.0
 FOLDER_REMEDY = "run_dir= in a folder that you may write to, on a disk with free space"

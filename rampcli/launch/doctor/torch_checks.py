@@ -12,7 +12,6 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any
 
-from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Accelerator
 from rampcli.errors import UsageError, printable
 from rampcli.gpus import visible_gpus
@@ -23,6 +22,7 @@ from rampcli.launch.doctor.memory_check import check_memory
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.resources import gpus_in_words, gpus_needed
 from rampcli.lifeline import signal_name
+from rampcli.planning.run_plan import Resolved
 
 LEAST_PYTHON = (3, 11)
 LEAST_TORCH = (2, 10)

@@ -13,7 +13,7 @@ from rampcli.launch.protocol import Job, JobRecord, JobScript
 from rampcli.launch.slurm import FOLDER, SEARCH, commands
 from rampcli.own_folder import link_refused
 from rampcli.records import COUNT, POSITIVE, read_json
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 
 TEXT_OR_NULL = (str, None)
 JOB = {

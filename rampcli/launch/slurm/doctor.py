@@ -3,9 +3,9 @@
 import shutil
 import subprocess
 
-from rampcli.config.run_plan import Resolved
 from rampcli.errors import printable
 from rampcli.launch.doctor.check import Check, Status
+from rampcli.planning.run_plan import Resolved
 
 TIMEOUT_S = 10.0
 PROGRAMS = ("sbatch", "srun", "scontrol", "squeue", "scancel", "sinfo")

@@ -15,10 +15,8 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from rampcli.checkpoint.manifest import consumed_samples
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
-from rampcli.config.run_plan import Resolved, run_plan
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError
 from rampcli.interpreter import python_command
 from rampcli.launch.elastic import World
@@ -40,8 +38,10 @@ from rampcli.launch.workers import (
 )
 from rampcli.lifeline import StopSignals
 from rampcli.network import LOOPBACK, address_towards
-from rampcli.run_directory import COMPLETE, PREEMPTED, RunDirectory
-from rampcli.run_rows import read_rows
+from rampcli.planning.run_plan import Resolved, run_plan
+from rampcli.runs.directory import COMPLETE, PREEMPTED, RunDirectory
+from rampcli.runs.manifest import consumed_samples
+from rampcli.runs.rows import read_rows
 
 SEARCH_PROGRAM = "rampcli.tune.job"
 """Program for which the word `SEARCH` stands."""

@@ -3,14 +3,14 @@
 import shutil
 import sys
 
-from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
 from rampcli.launch.doctor.check import Check
 from rampcli.launch.protocol import SUBMITTED, Job, JobScript, Launch, Launcher, Outcome
 from rampcli.launch.record_failure import record_failure
 from rampcli.launch.slurm import chain
 from rampcli.launch.slurm.doctor import check_slurm
-from rampcli.run_directory import RunDirectory
+from rampcli.planning.run_plan import Resolved
+from rampcli.runs.directory import RunDirectory
 
 
 class SlurmLauncher(Launcher):

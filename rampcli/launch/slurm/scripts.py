@@ -8,14 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rampcli.config.run_plan import Resolved
 from rampcli.errors import UsageError
 from rampcli.launch.protocol import JobScript
 from rampcli.launch.slurm import FOLDER, SEARCH
 from rampcli.launch.slurm.template import TemplateError, render_within_limits
 from rampcli.launch.slurm.template import render as render_template
 from rampcli.own_folder import read_file
-from rampcli.run_directory import RunDirectory
+from rampcli.planning.run_plan import Resolved
+from rampcli.runs.directory import RunDirectory
 
 TEMPLATE_KEY = "launch.slurm.template"
 SIGNAL_MARGIN_S = 60

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rampcli.checkpoint.state import TrainingState
-from rampcli.run_directory import STAGE_BOUNDARY, RunDirectory
-from rampcli.run_rows import read_rows
+from rampcli.runs.directory import STAGE_BOUNDARY, RunDirectory
+from rampcli.runs.rows import read_rows
 from rampcli.train.observers.events import record_event
 from rampcli.train.observers.observer import Observer
 from rampcli.train.step import Step

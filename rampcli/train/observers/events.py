@@ -3,7 +3,7 @@
 from typing import Any
 
 from rampcli.checkpoint.state import TrainingState
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 
 
 def record_event(run: RunDirectory, kind: str, state: TrainingState, **facts: Any) -> None:

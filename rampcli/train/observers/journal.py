@@ -10,10 +10,10 @@ import torch.distributed as dist
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.checkpoint.save import SavedCheckpoint
 from rampcli.checkpoint.state import TrainingState
-from rampcli.config.model_size import flops_per_token
 from rampcli.config.schema import Config
+from rampcli.estimate.model_size import flops_per_token
 from rampcli.processors import processor_name
-from rampcli.run_directory import COMPLETE, RunDirectory
+from rampcli.runs.directory import COMPLETE, RunDirectory
 from rampcli.train.memory import peak_bytes
 from rampcli.train.observers.events import record_event
 from rampcli.train.observers.observer import Observer

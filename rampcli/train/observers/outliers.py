@@ -5,11 +5,11 @@ from collections import deque
 from collections.abc import Iterable
 from statistics import fmean, pstdev
 
-from rampcli.checkpoint.manifest import complete_checkpoints
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config.schema import OnNonfinite
 from rampcli.errors import RampcliError
+from rampcli.runs.manifest import complete_checkpoints
 from rampcli.train.observers.observer import Observer
 from rampcli.train.step import Step, StepResult
 

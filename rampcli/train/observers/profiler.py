@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from rampcli.checkpoint.state import TrainingState
 from rampcli.errors import RampcliError, reason_of
 from rampcli.parallel.ranks import gather_from_all_ranks
-from rampcli.run_directory import PREEMPTED, RunDirectory
+from rampcli.runs.directory import PREEMPTED, RunDirectory
 from rampcli.train.observers.events import record_event
 from rampcli.train.observers.observer import Observer
 from rampcli.train.step import Step

@@ -3,7 +3,7 @@
 from collections import deque
 
 from rampcli.checkpoint.state import TrainingState
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 from rampcli.train.observers.events import record_event
 from rampcli.train.observers.observer import Observer
 from rampcli.train.step import Step

@@ -16,7 +16,7 @@ from rampcli.errors import DamagedFileError, RampcliError, reason_of
 from rampcli.models.decoder import Decoder
 from rampcli.models.sampler import Sampling, generate_tokens
 from rampcli.parallel.ranks import broadcast_from_rank_0
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 from rampcli.train.memory import is_out_of_memory
 from rampcli.train.observers.events import record_event
 from rampcli.train.observers.observer import Observer

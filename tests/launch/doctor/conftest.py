@@ -4,10 +4,10 @@ import pytest
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
-from rampcli.config.resolve import resolve
-from rampcli.config.run_plan import Resolved
 from rampcli.launch.doctor.check import Check
 from rampcli.launch.doctor.machine import check_machine
+from rampcli.planning.resolve import resolve
+from rampcli.planning.run_plan import Resolved
 
 
 @pytest.fixture(autouse=True)

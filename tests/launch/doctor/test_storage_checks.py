@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rampcli.checkpoint.manifest import MANIFEST
 from rampcli.launch.doctor.check import Check, Status
 from rampcli.launch.doctor.storage_checks import FOLDER_REMEDY, check_clock, check_run_directory
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.manifest import MANIFEST
 from run_files import manifest
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rampcli.errors import DamagedFileError, UsageError
 from rampcli.launch.cancel import cancel
 from rampcli.launch.slurm import chain
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 from run_files import chained_job
 
 JOB = chained_job(dependency="6")

@@ -2,11 +2,11 @@ import pytest
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
-from rampcli.config.resolve import resolve
-from rampcli.config.run_plan import Resolved
 from rampcli.launch.doctor.check import Check, Status
 from rampcli.launch.slurm import doctor
 from rampcli.launch.slurm.doctor import check_slurm
+from rampcli.planning.resolve import resolve
+from rampcli.planning.run_plan import Resolved
 
 
 def run_of(*words: str) -> Resolved:

@@ -3,14 +3,14 @@ import json
 import pytest
 
 from rampcli import llm
-from rampcli.checkpoint.manifest import MANIFEST
 from rampcli.config.compose import apply_overrides
-from rampcli.config.resolve import resolve
 from rampcli.errors import RampcliError
 from rampcli.launch.run import describe
 from rampcli.launch.slurm.job import FRUITLESS_STARTS, check_progress, train_stages
 from rampcli.lifeline import StopSignals
-from rampcli.run_directory import RunDirectory
+from rampcli.planning.resolve import resolve
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.manifest import MANIFEST
 from run_files import manifest, state
 
 

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from planted import plant_modules
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
-from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
 from rampcli.launch.slurm import template
 from rampcli.launch.slurm.scripts import MOST_TEMPLATE_BYTES, SIGNAL_MARGIN_S, JobScript, render
-from rampcli.run_directory import RunDirectory
-from runs import RAMP_OF_JOBS
+from rampcli.planning.resolve import resolve
+from rampcli.runs.directory import RunDirectory
+from tiny_runs import RAMP_OF_JOBS
 
 SAME_PROCESSES = ("rampup.at_boundary=continue", "rampup.node_policy=fixed", "trainer.num_nodes=1")
 RECORDER = '#!/bin/bash\nprintf "%s\\0" "$PWD" "$WORD" "$@" >"$(dirname "$0")/started"\n'

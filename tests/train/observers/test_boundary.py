@@ -1,6 +1,6 @@
 import pytest
 
-from rampcli.run_directory import RunDirectory
+from rampcli.runs.directory import RunDirectory
 from rampcli.train.observers.boundary import StartTimes, boundary_costs
 
 PARTS = ("save_s", "exit_s", "wait_s", "start_s", "import_s", "load_s", "first_step_s")

@@ -5,10 +5,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rampcli import llm
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config.compose import apply_overrides
-from rampcli.config.model_size import flops_per_token
-from rampcli.config.resolve import resolve
-from rampcli.run_directory import RunDirectory
-from rampcli.run_rows import read_rows
+from rampcli.estimate.model_size import flops_per_token
+from rampcli.planning.resolve import resolve
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.rows import read_rows
 from rampcli.train.observers.boundary import BoundaryCosts
 from rampcli.train.observers.journal import Journal
 from rampcli.train.observers.observer import Observers

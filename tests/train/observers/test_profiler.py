@@ -3,9 +3,9 @@ import torch
 
 from rampcli import llm
 from rampcli.checkpoint.state import TrainingState
-from rampcli.config.resolve import resolve
-from rampcli.run_directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY, RunDirectory
-from rampcli.run_rows import read_rows
+from rampcli.planning.resolve import resolve
+from rampcli.runs.directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY, RunDirectory
+from rampcli.runs.rows import read_rows
 from rampcli.train.observers.profiler import Profiler
 from taken_steps import step_of
 

@@ -7,12 +7,12 @@ import torch
 from rampcli import llm
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config.compose import apply_overrides
-from rampcli.config.resolve import resolve
 from rampcli.data.special_tokens import SpecialTokens
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import UsageError
-from rampcli.run_directory import RunDirectory
-from rampcli.run_rows import read_rows
+from rampcli.planning.resolve import resolve
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.rows import read_rows
 from rampcli.train.observers.text_samples import TextSamples
 from rampcli.train.stopping import STOP_SIGNALS, StopRequest
 

@@ -1,0 +1,357 @@
+"""Estimates the memory of a rank at the fullest moment of a training step, without torch.
+
+A step is fullest at the end of a forward pass, in the backward pass of a layer, when gradients are
+reduced, or in the optimiser's step. The terms follow `rampcli.train.step`, torch's FSDP2 and its
+pipeline schedules.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+
+from rampcli.config.schema import Config
+from rampcli.config.widths import head_size_of, vocabulary_of
+from rampcli.estimate.flights import Flight, PipelineSchedule
+from rampcli.estimate.layer_memory import (
+    FP32,
+    NUMBER_BYTES,
+    MicroBatchPart,
+    RankWeights,
+    layer_memory,
+    norm_bytes,
+)
+from rampcli.estimate.model_size import STATES_PER_WEIGHT, layer_shapes
+
+TOKENS_AT_ONCE = {"cpu": 256, "gpu": 2048}
+LOGITS_AT_ONCE = 2**23
+"""Tokens per chunk of logits, at least, and logits per chunk, as in `rampcli.models.loss`."""
+MAX_STACK_ELEMENTS = 2**22
+"""Numbers in the matrices that Muon orthogonalises at once, as in `rampcli.train.optimizers`."""
+BF16, INT64 = 2, 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryEstimate:
+    """Bytes of one rank at the fullest moment of a step, by what they hold. An estimate.
+
+    Misses the context of CUDA, buffers of NCCL, workspaces of kernels and fragmentation.
+
+    Attributes:
+        weights: this rank's shards in fp32, and tables of positions.
+        gradients: this rank's shards, and gradients before their reduction.
+        optimizer: states of the optimiser, and what its step computes with.
+        gathered: weights gathered from other ranks, and buffers of gathering and reducing.
+        activations: results of the forward pass that the backward pass needs, what the backward
+            pass of a layer computes, and what pipeline stages send and receive.
+        logits: logits of a chunk of tokens, and the gradients that the loss holds.
+        moment: when the step is fullest.
+    """
+
+    weights: int = 0
+    gradients: int = 0
+    optimizer: int = 0
+    gathered: int = 0
+    activations: int = 0
+    logits: int = 0
+    moment: str = ""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Sum of all kinds."""
+        return sum(self.by_kind().values())
+
+    def by_kind(self) -> dict[str, int]:
+        """Returns the bytes of each kind, by its name."""
+        return {kind: getattr(self, kind) for kind in KINDS}
+
+
+KINDS = tuple(field.name for field in fields(MemoryEstimate) if field.name != "moment")
+"""What memory holds, in the order of a table."""
+
+
+def estimate_memory(
+    config: Config, *, data_parallel_size: int, micro_batch_size: int, accumulate_grad_batches: int
+) -> MemoryEstimate:
+    """Returns the estimate of the rank that needs most.
+
+    A GPU computes, unless `trainer.accelerator=cpu`. Compiled layers usually need less.
+
+    Args:
+        config: settings that fit the model's split.
+        data_parallel_size: number of data-parallel ranks.
+        micro_batch_size: samples per data-parallel rank in one forward and backward pass.
+        accumulate_grad_batches: micro batches per step.
+    """
+    ranks = (
+        _Rank(
+            config,
+            pipeline_rank,
+            data_ranks=data_parallel_size,
+            samples=micro_batch_size,
+            micro_batches=accumulate_grad_batches,
+        )
+        for pipeline_rank in range(config.parallel.pipeline_parallel_size)
+    )
+    return max(
+        (moment for rank in ranks for moment in rank.moments()),
+        key=lambda moment: moment.peak_bytes,
+    )
+
+
+class _Rank:
+    """A rank of a pipeline stage: its weights, and its part of a micro batch."""
+
+    def __init__(
+        self,
+        config: Config,
+        pipeline_rank: int,
+        *,
+        data_ranks: int,
+        samples: int,
+        micro_batches: int,
+    ) -> None:
+        parallel, self.config, self.model = config.parallel, config, config.model
+        tensor, context = parallel.tensor_parallel_size, parallel.context_parallel_size
+        stages = parallel.pipeline_parallel_size
+        self.parts = parallel.virtual_pipeline_parallel_size
+        self.is_piped, self.is_last = stages > 1, pipeline_rank == stages - 1
+        pieces = (parallel.num_pipeline_microbatches or 1) if self.is_piped else 1
+        self.micro_batches = micro_batches * pieces
+        self.schedule = PipelineSchedule(
+            ranks=stages, rank=pipeline_rank, parts=self.parts, micro_batches=self.micro_batches
+        )
+        self.number = NUMBER_BYTES[config.trainer.precision]
+        self.part = MicroBatchPart(
+            samples=max(1, samples // pieces),
+            sequence=config.data.sequence_length,
+            context=context,
+            tensor=tensor,
+            on_cpu=config.trainer.accelerator == "cpu",
+            number_bytes=self.number,
+        )
+        self.layer = layer_memory(config, self.part)
+        self.layers = config.model.num_layers // (stages * self.parts)
+        self.shards = (parallel.data_parallel_shard_size or data_ranks) * context
+        self.weights = RankWeights.of(config, pipeline_rank, shards=self.shards)
+        self.last_of_layer = config.model.ffn_hidden_size // tensor * config.model.hidden_size
+        self.output = vocabulary_of(config.model) // tensor * config.model.hidden_size
+        # As `rampcli.parallel.fsdp.shard_over_data_ranks` decides.
+        self.is_wrapped = data_ranks * context * tensor > 1 or self.number < FP32
+        # Gradients that are reduced once per step outlive their micro batch as a whole.
+        self.keeps_whole = self.is_wrapped and (
+            self.is_piped or (self.micro_batches > 1 and config.trainer.accumulate_reduce == "last")
+        )
+        # Between micro batches that are reduced one by one, FSDP2 still refers to the last buffer
+        # that it reduced, and to the results of all-reduces. The first result is the gradient.
+        reduces_each = self.is_wrapped and self.micro_batches > 1 and not self.keeps_whole
+        self.last_buffer = FP32 * self.weights.rest if reduces_each else 0
+        is_copied = reduces_each and data_ranks * context > self.shards
+        self.shard_copies = 2 if is_copied and self.micro_batches > 2 else 1
+        self.copies_at_end = 2 if is_copied else 1
+
+    def moments(self) -> Iterator[MemoryEstimate]:
+        """Yields the memory at the moments that can be the fullest."""
+        rest = self._at_rest()
+        yield _plus(
+            rest,
+            "optimiser step",
+            gradients=FP32 * self.weights.shard,
+            optimizer=self._optimizer_work(),
+        )
+        if self.is_wrapped:
+            yield from self._last_reductions(rest)
+        alone = [Flight(passes=1, held=float(self.micro_batches > 1))]
+        for flight in self.schedule.flights() if self.is_piped else alone:
+            held = _plus(rest, "", **self._held(flight))
+            if self.is_last:
+                yield _plus(
+                    held,
+                    "end of the forward pass",
+                    gathered=self.last_buffer
+                    + (0 if self.is_piped and flight.held else self._layer_buffer()),
+                    activations=self.layers * self.layer.kept
+                    + norm_bytes(self.model, self.part)
+                    + self.part.gathered_bytes(self.model),
+                    logits=self._logits(),
+                )
+            for index in {self.layers - 1, max(0, self.layers - 2), 0}:
+                yield from self._backward(held, flight, index)
+
+    def _at_rest(self) -> MemoryEstimate:
+        """Returns what outlives a step: weights, tables of positions and optimiser states."""
+        tables = INT64 * self.part.queries
+        if self.model.position_embedding == "rope":
+            tables += FP32 * 2 * self.part.sequence * head_size_of(self.model)
+        states = STATES_PER_WEIGHT * self.weights.shard
+        if self.config.optim.optimizer == "muon":
+            states -= self.weights.layers * self.weights.matrices_shard
+        return MemoryEstimate(
+            weights=FP32 * self.weights.shard + self.parts * tables, optimizer=FP32 * states
+        )
+
+    def _optimizer_work(self) -> int:
+        """Returns the bytes of Muon's largest stack of matrices; AdamW needs none."""
+        if self.config.optim.optimizer != "muon":
+            return 0
+        shapes = Counter(shape for shape in layer_shapes(self.model, tensor=1) if shape[1] > 1)
+        work = []
+        for (rows, columns), alike in shapes.items():
+            at_once = max(1, MAX_STACK_ELEMENTS // (rows * columns))
+            stack = min(alike * self.weights.layers, at_once)
+            # The updates alone and stacked, two iterates, and two products of an iterate by itself.
+            numbers = 4 * rows * columns + 2 * min(rows, columns) ** 2
+            work.append(BF16 * stack * numbers)
+        return max(work, default=0)
+
+    def _held(self, flight: Flight) -> dict[str, float]:
+        """Returns what a rank holds beside the layers in their forward or backward pass."""
+        gathered = gradients = activations = 0.0
+        if self.is_wrapped:
+            gathered = self.number * (self.weights.whole if self.is_piped else self.weights.rest)
+        if self.is_piped or self.micro_batches > 1:
+            whole = self.keeps_whole or not self.is_wrapped
+            held = self.weights.whole if whole else self.shard_copies * self.weights.shard
+            gradients = flight.held * FP32 * held
+        if self.is_piped:
+            activations = flight.exchanged * self.part.hidden_bytes(self.model)
+            activations += (flight.passes - 1) * self.layers * self.layer.kept
+        return {"gathered": gathered, "gradients": gradients, "activations": activations}
+
+    def _layer_buffer(self) -> int:
+        """Returns the bytes of the buffer into which a layer's weights are gathered."""
+        if not self.is_wrapped or self.shards == 1:
+            return 0
+        return self.number * self.weights.layer_shard * self.shards
+
+    def _logits(self) -> int:
+        """Returns the bytes of the loss's forward pass, which computes gradients too."""
+        part, vocabulary = self.part, vocabulary_of(self.model) // self.part.tensor
+        if part.tensor > 1:
+            # All logits in fp32: their logarithms, and their gradients while they are computed.
+            return 4 * FP32 * part.tokens * vocabulary
+        least = TOKENS_AT_ONCE["cpu" if part.on_cpu else "gpu"]
+        chunk = min(part.tokens, max(least, LOGITS_AT_ONCE // vocabulary))
+        logits, weights = FP32, FP32
+        if self.number < FP32:
+            # Logits and their gradients in bf16, and the product that is added to the gradient.
+            logits, weights = FP32 + 2 * self.number, FP32 + self.number
+        states = FP32 * chunk * self.model.hidden_size
+        gradients = weights * self.output + part.gathered_bytes(self.model)
+        return logits * chunk * vocabulary + gradients + states
+
+    def _backward(
+        self, held: MemoryEstimate, flight: Flight, index: int
+    ) -> Iterator[MemoryEstimate]:
+        """Yields moments in the backward pass of a part's layer `index`."""
+        layer, after = self.layer, self.layers - 1 - index
+        below = index * layer.kept
+        gathered, gradients = self._so_far(flight, after)
+        ahead = self._layer_buffer() if index and not self.is_piped else 0
+        in_place = (
+            flight.held > 0 and self.number == FP32 and (self.keeps_whole or not self.is_wrapped)
+        )
+        own = 0 if in_place else self.number
+        if self.is_wrapped and not self.is_piped:
+            gathered += self.number * self.weights.layer
+        base = _plus(held, "", gathered=gathered + ahead, gradients=gradients)
+        yield _plus(
+            base,
+            "backward pass of a feed-forward layer",
+            gradients=self.number * self.last_of_layer,
+            activations=below + layer.recomputed + layer.feed_forward_gradients,
+        )
+        yield _plus(
+            base,
+            "backward pass of attention",
+            gradients=own * self.weights.layer,
+            activations=below + layer.attention + layer.attention_gradients,
+        )
+        if self.is_wrapped and not self.is_piped:
+            yield from self._reduction(
+                _plus(
+                    held,
+                    "",
+                    gathered=ahead,
+                    gradients=gradients,
+                    activations=below + self.part.hidden_bytes(self.model),
+                ),
+                self.weights.layer,
+                self.weights.layer_shard,
+                last=self.last_of_layer,
+            )
+
+    def _reduction(
+        self, before: MemoryEstimate, weights: int, shard: int, *, last: int
+    ) -> Iterator[MemoryEstimate]:
+        """Yields moments in the reduction of the gradients of some weights.
+
+        Args:
+            before: memory without these gradients, unless they are held already.
+            weights: number of weights.
+            shard: number of them on this rank afterwards.
+            last: numbers in the last matrix among them.
+        """
+        moment, buffer = "reduction of gradients", FP32 * weights
+        number = FP32 if self.keeps_whole else self.number
+        yield _plus(
+            before,
+            moment,
+            gathered=buffer,
+            gradients=0 if self.keeps_whole else number * weights,
+        )
+        # Gloo copies what it reduces and scatters. FSDP2 still refers to the last gradient.
+        copy = buffer if self.part.on_cpu and self.shards > 1 else 0
+        kept = number * last if self.shards > 1 else 0
+        yield _plus(
+            before,
+            moment,
+            gathered=buffer + copy,
+            gradients=FP32 * shard + kept - (FP32 * weights if self.keeps_whole else 0),
+        )
+
+    def _so_far(self, flight: Flight, after: int) -> tuple[int, int]:
+        """Returns the bytes of buffers, and of gradients that are not held, of later layers.
+
+        Args:
+            flight: the point in the schedule.
+            after: layers whose backward pass is over.
+        """
+        output = self.output if self.is_last else 0
+        if not self.is_wrapped:
+            return 0, (0 if flight.held else FP32 * (output + after * self.weights.layer))
+        gradients = self.number * output
+        if flight.held and self.keeps_whole and self.number == FP32:
+            gradients = 0
+        if self.is_piped:
+            return 0, gradients + (0 if flight.held else FP32 * after * self.weights.layer)
+        shards = FP32 * after * self.weights.layer_shard
+        if self.keeps_whole:
+            gradients += shards - FP32 * after * self.weights.layer
+        else:
+            gradients += shards * (self.copies_at_end - (self.shard_copies if flight.held else 0))
+        return FP32 * self.weights.layer if after else self.last_buffer, gradients
+
+    def _last_reductions(self, rest: MemoryEstimate) -> Iterator[MemoryEstimate]:
+        """Yields the memory when the last gradients of a step are reduced."""
+        if self.is_piped:
+            before = _plus(
+                rest,
+                "",
+                gathered=self.number * self.weights.whole,
+                gradients=FP32 * self.weights.whole,
+            )
+            yield from self._reduction(
+                before, self.weights.layer, self.weights.layer_shard, last=self.last_of_layer
+            )
+        else:
+            held = FP32 * self.weights.rest if self.keeps_whole else 0
+            layers = FP32 * self.copies_at_end * (self.weights.shard - self.weights.rest_shard)
+            before = _plus(rest, "", gradients=held + layers)
+        untied = 0 if self.model.tie_embeddings or not self.is_last else self.output
+        yield from self._reduction(before, self.weights.rest, self.weights.rest_shard, last=untied)
+
+
+def _plus(estimate: MemoryEstimate, moment: str, **more: float) -> MemoryEstimate:
+    """Returns an estimate with more bytes of some kinds, and another moment."""
+    sums = {kind: getattr(estimate, kind) + int(size) for kind, size in more.items()}
+    return replace(estimate, moment=moment, **sums)

@@ -1,0 +1,1 @@
+"""From settings to the plan of a run. No torch."""

@@ -1,0 +1,105 @@
+"""Settings with which a run needs less memory, by its estimate."""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations, product
+from typing import Any, get_args
+
+from rampcli.batch.division import divisors
+from rampcli.batch.plan import SHARD_KEY
+from rampcli.config.layers import with_values
+from rampcli.config.schema import ActivationCheckpointing
+from rampcli.errors import UsageError
+from rampcli.estimate.rollout_memory import generating_bytes
+from rampcli.planning.resolve import resolve
+from rampcli.planning.run_plan import Resolved
+from rampcli.planning.same_batches import in_words, micro_batch_settings
+from rampcli.planning.stage_memory import CHECKPOINTING_KEY, stage_memory
+
+REDUCE_KEY = "trainer.accumulate_reduce"
+
+Change = Mapping[str, Any]
+"""Other values of some settings, by key."""
+
+
+def changes_that_fit(resolved: Resolved, usable_bytes: int) -> list[str]:
+    """Returns changes with which the estimate of every stage fits, as words of the command line.
+
+    Each of them is enough, and keeps all batch sizes. It changes as few settings as possible, and
+    these as little as possible. The list is empty if nothing fits.
+    """
+
+    def fits(*changes: Change) -> bool:
+        return _fits(resolved, changes, usable_bytes)
+
+    choices = _choices(resolved)
+    for count in range(1, len(choices) + 1):
+        found = []
+        for some in combinations(choices, count):
+            # The strongest changes first: if they do not fit, no milder ones do.
+            if fits(*(choice[-1] for choice in some)):
+                found.append(next(changes for changes in product(*some) if fits(*changes)))
+        if found:
+            return [" ".join(in_words(change, resolved) for change in changes) for changes in found]
+    return []
+
+
+def smaller_rollouts(resolved: Resolved, usable_bytes: int) -> list[str]:
+    """Returns the mildest change with which the estimate of a rank that only generates fits.
+
+    It answers fewer prompts at once. The list is empty if nothing fits.
+    """
+    for change in _smaller_micro_batches(resolved):
+        changed = _with(resolved, [change])
+        if changed and all(
+            generating_bytes(changed.config, stage.micro_batch_size) <= usable_bytes
+            for stage in changed.plan.stages
+        ):
+            return [in_words(change, resolved)]
+    return []
+
+
+def _choices(resolved: Resolved) -> list[list[Change]]:
+    """Returns the legal changes that can help: per setting, the mildest first."""
+    trainer, parallel = resolved.config.trainer, resolved.config.parallel
+    modes = get_args(ActivationCheckpointing)
+    choices: list[list[Change]] = [
+        _smaller_micro_batches(resolved),
+        [
+            {CHECKPOINTING_KEY: mode}
+            for mode in modes[modes.index(trainer.activation_checkpointing) + 1 :]
+        ],
+        [{REDUCE_KEY: "each"}] if trainer.accumulate_reduce == "last" else [],
+        [{SHARD_KEY: None}] if parallel.data_parallel_shard_size is not None else [],
+    ]
+    legal = [[change for change in choice if _with(resolved, [change])] for choice in choices]
+    return [choice for choice in legal if choice]
+
+
+def _smaller_micro_batches(resolved: Resolved) -> list[Change]:
+    """Returns smaller micro batches, the largest first, with what keeps the batch as it is."""
+    largest = max(resolved.passes(stage)[0] for stage in resolved.plan.stages)
+    smaller = reversed(divisors(largest, most=largest - 1))
+    return [micro_batch_settings(resolved, size) for size in smaller]
+
+
+def _with(resolved: Resolved, changes: Sequence[Change]) -> Resolved | None:
+    """Returns the run with some changes, or None if it refuses them or has other batch sizes."""
+    values = {key: value for change in changes for key, value in change.items()}
+    stack = with_values(resolved.config, values, "remedy")
+    # Finished stages need not fit the nodes of today.
+    finished = resolved.plan.stages[0].first_sample if resolved.plan.passed else 0
+    try:
+        changed = resolve(stack, consumed_samples_in=lambda _: finished)
+    except UsageError:
+        return None
+    before, after = (
+        [stage.global_batch_size for stage in each.plan.stages] for each in (resolved, changed)
+    )
+    return changed if before == after[-len(before) :] else None
+
+
+def _fits(resolved: Resolved, changes: Sequence[Change], usable_bytes: int) -> bool:
+    changed = _with(resolved, changes)
+    return changed is not None and all(
+        stage_memory(changed, stage).peak_bytes <= usable_bytes for stage in changed.plan.stages
+    )

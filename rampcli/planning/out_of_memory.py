@@ -1,0 +1,79 @@
+"""The error of a run that needs more memory than its devices have."""
+
+from rampcli.batch.pairs import PAIRS_KEY
+from rampcli.batch.plan import MICRO_KEY
+from rampcli.config.layers import stack_of
+from rampcli.config.rl_checks import RESPONSE_KEY, max_response_tokens
+from rampcli.config.schema import Config
+from rampcli.errors import OutOfMemoryError
+from rampcli.estimate.rollout_memory import generating_bytes
+from rampcli.planning.run_plan import Resolved
+from rampcli.planning.stage_memory import (
+    CHECKPOINTING_KEY,
+    device_memory_bytes,
+    shorten_bytes,
+    stage_memory,
+    usable_bytes,
+)
+
+
+def out_of_memory(resolved: Resolved, *, consumed_samples: int, reason: str) -> OutOfMemoryError:
+    """Returns the error of a rank that ran out of memory.
+
+    Args:
+        resolved: configuration and plan of the run.
+        consumed_samples: samples consumed before the step in which memory ran out.
+        reason: which rank ran out, and how that was noticed.
+    """
+    # Imported here, because workers that do not run out of memory never need it.
+    from rampcli.planning.memory_remedies import changes_that_fit
+
+    config, stage = resolved.config, resolved.plan.stage_at(consumed_samples)
+    micro, _ = resolved.passes(stage)
+    key = MICRO_KEY if resolved.pairs(stage) is None else PAIRS_KEY
+    checkpointing = config.trainer.activation_checkpointing
+    needed = stage_memory(resolved, stage).peak_bytes
+    changes = changes_that_fit(resolved, _enough(config, needed))
+    error = OutOfMemoryError(
+        f"{reason}, with {key}={micro} and {CHECKPOINTING_KEY}={checkpointing}:"
+        f" a rank needs an estimated {shorten_bytes(needed)}",
+        keys=(key, CHECKPOINTING_KEY),
+        remedy=", or ".join([*changes, "more devices that share the weights"]),
+    )
+    stack_of(config).name_sources(error)
+    return error
+
+
+def rollout_out_of_memory(
+    resolved: Resolved, *, consumed_samples: int, reason: str
+) -> OutOfMemoryError:
+    """Returns the error of a rank that only generates and ran out of memory.
+
+    The arguments are those of `out_of_memory`.
+    """
+    from rampcli.planning.memory_remedies import smaller_rollouts
+
+    config, stage = resolved.config, resolved.plan.stage_at(consumed_samples)
+    micro, _ = resolved.passes(stage)
+    longest = max_response_tokens(config)
+    needed = generating_bytes(config, stage.micro_batch_size)
+    changes = smaller_rollouts(resolved, _enough(config, needed))
+    if longest > 1:
+        changes.append(f"{RESPONSE_KEY}={longest // 2} in a new run")
+    error = OutOfMemoryError(
+        f"{reason} while it generated, with {PAIRS_KEY}={micro} and {RESPONSE_KEY}={longest}:"
+        f" it needs an estimated {shorten_bytes(needed)}",
+        keys=(PAIRS_KEY, RESPONSE_KEY),
+        remedy=", or ".join(changes) or None,
+    )
+    stack_of(config).name_sources(error)
+    return error
+
+
+def _enough(config: Config, needed: int) -> int:
+    """Returns how much a rank may need that ran out of memory although its estimate was `needed`.
+
+    Whatever the estimate says, as much is too much.
+    """
+    memory_bytes = device_memory_bytes(config)
+    return min(needed - 1, usable_bytes(config, memory_bytes) if memory_bytes else needed)

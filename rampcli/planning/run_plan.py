@@ -1,0 +1,314 @@
+"""From a settled configuration to the plan of its run.
+
+Commands, workers and Slurm jobs all plan here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+from rampcli.batch.loading import LoadedBatch, count_readers
+from rampcli.batch.micro_batch import LARGEST, UNLIMITED
+from rampcli.batch.node_policies import NODE_POLICIES
+from rampcli.batch.nodes import Fleet
+from rampcli.batch.pairs import PROMPTS_KEY, PairBatch, PairSettings, check_pairs, in_pairs
+from rampcli.batch.pipeline import check_pipeline
+from rampcli.batch.plan import GLOBAL_KEY, BatchPlan, ParallelSizes
+from rampcli.batch.quantities import as_written
+from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
+from rampcli.batch.throughput import EFFICIENCY_KEY, Throughput, check_curve, parse_points
+from rampcli.batch.training_plan import StagePlan, TrainingPlan, plan_training
+from rampcli.config.layers import sources_named, stack_of
+from rampcli.config.own_settings import own_function
+from rampcli.config.rl_checks import unit_of
+from rampcli.config.schema import Config
+from rampcli.config.settling import FileFacts
+from rampcli.config.splits import check_stages
+from rampcli.errors import Report, UsageError, UsageErrors
+from rampcli.estimate.model_size import flops_per_token
+from rampcli.extensions import DECAY_STYLE
+from rampcli.schedule.learning_rate import LearningRate
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resolved:
+    """A settled configuration and the plan of its run. Neither is changed from here on.
+
+    Attributes:
+        config: in canonical keys, checked.
+        plan: the stages of the run.
+        notes: what a user may not expect of the configuration.
+        files: what its files have decided.
+    """
+
+    config: Config
+    plan: TrainingPlan
+    notes: tuple[str, ...] = ()
+    files: FileFacts = field(default_factory=FileFacts)
+
+    @property
+    def run_dir(self) -> Path:
+        """The run directory, relative to the working directory unless it was given absolute."""
+        return run_dir_of(self.config)
+
+    def learning_rate(self) -> LearningRate:
+        """Returns the learning rate over the run."""
+        optim, schedule = self.config.optim, self.config.schedule
+        return LearningRate.over(
+            self.plan,
+            decay_style=schedule.decay_style,
+            peak=optim.lr,
+            floor=optim.min_lr,
+            warmup_samples=optim.warmup_samples,
+            warmup_steps=optim.warmup_steps,
+            wsd_decay_samples=schedule.wsd_decay_samples,
+            batch_coupling=schedule.batch_coupling,
+            own_decay=own_function(DECAY_STYLE, schedule.decay_style, schedule),
+        )
+
+    def pairs(self, stage: StagePlan) -> PairBatch | None:
+        """Returns the pairs of a stage's steps, or None without reinforcement learning."""
+        settings = pair_settings(self.config)
+        if settings is None:
+            return None
+        batch = BatchPlan(
+            global_batch_size=stage.global_batch_size,
+            micro_batch_size=stage.micro_batch_size,
+            data_parallel_size=stage.data_parallel_size,
+            accumulate_grad_batches=stage.accumulate_grad_batches,
+        )
+        return PairBatch.of(batch, settings)
+
+    def passes(self, stage: StagePlan) -> tuple[int, int]:
+        """Returns the micro batch of a stage, and the micro batches per rank and update.
+
+        Micro batches are in samples, or in pairs in reinforcement learning.
+        """
+        pairs = self.pairs(stage)
+        if pairs is None:
+            return stage.micro_batch_size, stage.accumulate_grad_batches
+        return pairs.micro_batch_size, pairs.accumulation
+
+    def loading(self, stage: StagePlan) -> tuple[LoadedBatch, int] | None:
+        """Returns the batch that a step loads and the number of hosts that read it.
+
+        None means that every host reads its own samples.
+
+        Raises:
+            UsageError: the batch to load is not whole.
+        """
+        factor = self.config.data.expansion_factor_real_data
+        if factor is None or factor <= 0:
+            return None
+        return self.loaded(stage), count_readers(stage.num_nodes, as_written(factor))
+
+    def loaded(self, stage: StagePlan) -> LoadedBatch:
+        """Returns the samples that a step of a stage loads and trains on, as MaxText counts them.
+
+        Raises:
+            UsageError: the batch to load is not whole.
+        """
+        factor = self.config.data.expansion_factor_real_data
+        passes = self.plan.loads_per_step(stage)
+        return LoadedBatch.of(
+            per_device_batch_size=Fraction(stage.global_batch_size, stage.world_size * passes),
+            expansion_factor=None if factor is None else as_written(factor),
+            num_devices=stage.world_size,
+            gradient_accumulation_steps=passes,
+        )
+
+
+def run_dir_of(config: Config) -> Path:
+    """Returns the run directory of a configuration."""
+    return Path(config.run_dir or f"runs/{config.name}")
+
+
+def run_plan(config: Config, *, consumed_samples: int = 0) -> Resolved:
+    """Plans the run of a settled configuration: canonical keys only, and checked.
+
+    Args:
+        config: from `resolve` or `snapshot.read`.
+        consumed_samples: progress of the run. Stages before it are not checked.
+
+    Raises:
+        UsageError: all stages that do not divide, with the places that set their sizes.
+    """
+    with sources_named(config):
+        resolved = Resolved(config=config, plan=_plan(config, consumed_samples))
+        ahead = [
+            stage
+            for stage in resolved.plan.stages
+            if stage.end_sample is None or stage.end_sample > consumed_samples
+        ]
+        _check_stages(resolved, ahead)
+    return resolved
+
+
+def _plan(config: Config, consumed_samples: int) -> TrainingPlan:
+    """Plans the run. One of reinforcement learning is planned in prompts."""
+    pairs = pair_settings(config)
+    if pairs is None:
+        return _plan_samples(
+            config,
+            consumed_samples,
+            micro_batch_size=config.data.micro_batch_size,
+            micro_batch=config.rampup.micro_batch,
+        )
+    _check_pairs(config, pairs)
+    micro = pairs.prompts_per_micro_batch
+    try:
+        return _plan_samples(
+            config,
+            consumed_samples,
+            micro_batch_size=UNLIMITED if micro is None else micro,
+            micro_batch=LARGEST if micro is None else config.rampup.micro_batch,
+            updates=pairs.updates,
+        )
+    except UsageErrors as error:
+        raise UsageErrors([in_pairs(one, pairs.generations) for one in error.errors]) from error
+    except UsageError as error:
+        raise in_pairs(error, pairs.generations) from error
+
+
+def pair_settings(config: Config) -> PairSettings | None:
+    """Returns how prompts become pairs, or None without reinforcement learning."""
+    rl = config.rl
+    if rl.generations_per_prompt is None:
+        return None
+    return PairSettings(
+        generations=rl.generations_per_prompt,
+        micro_batch_size=rl.micro_batch_size,
+        updates=rl.updates_per_rollout,
+        splits_groups=rl.split_groups,
+    )
+
+
+def _check_pairs(config: Config, pairs: PairSettings) -> None:
+    """Checks a batch that does not change on all the nodes. Other batches are checked in stages."""
+    model, trainer = config.model, config.trainer
+    pairs.check()
+    prompts = model.global_batch_size
+    if prompts is None and model.step_batch_size_schedule is None:
+        raise UsageError(
+            f"{PROMPTS_KEY} is not set", keys=(GLOBAL_KEY,), remedy=f"{PROMPTS_KEY}=32"
+        )
+    if (
+        prompts is not None
+        and model.rampup_batch_size is None
+        and model.step_batch_size_schedule is None
+        and NODE_POLICIES[config.rampup.node_policy].largest_uses_all_nodes
+        and not config.rampup.decrease_batch_size_if_needed
+    ):
+        processes = trainer.num_nodes * max(1, trainer.devices - config.rl.rollout_ranks)
+        ranks = _parallel_sizes(config).data_parallel_size(processes)
+        varies = config.rampup.micro_batch == LARGEST
+        check_pairs(prompts, pairs, data_parallel_size=ranks, varies=varies)
+
+
+def _plan_samples(
+    config: Config,
+    consumed_samples: int,
+    *,
+    micro_batch_size: int | None,
+    micro_batch: str,
+    updates: int = 1,
+) -> TrainingPlan:
+    model, trainer, rampup = config.model, config.trainer, config.rampup
+    return plan_training(
+        batch=BatchSettings(
+            global_batch_size=model.global_batch_size,
+            micro_batch_size=micro_batch_size,
+            accumulate_grad_batches=trainer.accumulate_grad_batches,
+        ),
+        ramp=RampSettings(
+            rampup_batch_size=model.rampup_batch_size,
+            step_batch_size_schedule=model.step_batch_size_schedule,
+            semantics=rampup.semantics,
+            decrease_batch_size_if_needed=rampup.decrease_batch_size_if_needed,
+            micro_batch=micro_batch,
+            updates=updates,
+        ),
+        fleet=Fleet(
+            num_nodes=trainer.num_nodes,
+            # Ranks that only generate have no part of the batch. They need a run on one node.
+            devices=max(1, trainer.devices - config.rl.rollout_ranks),
+            parallel=_parallel_sizes(config),
+        ),
+        node_policy=rampup.node_policy,
+        sequence_length=config.data.sequence_length,
+        length=RunLength(
+            max_steps=trainer.max_steps,
+            max_samples=trainer.max_samples,
+            max_tokens=trainer.max_tokens,
+            unit=unit_of(config),
+        ),
+        throughput=throughput_of(config),
+        restart_s=rampup.restart_s,
+        restarts_always=rampup.at_boundary == "restart",
+        consumed_samples=consumed_samples,
+    )
+
+
+def _parallel_sizes(config: Config) -> ParallelSizes:
+    parallel = config.parallel
+    ranks, parts = parallel.pipeline_parallel_size, parallel.num_pipeline_microbatches
+    # `rl_checks` refuses pipelines, so their micro batches need no further error.
+    splits_batch = ranks > 1 and pair_settings(config) is None
+    return ParallelSizes(
+        tensor=parallel.tensor_parallel_size,
+        pipeline=ranks,
+        context=parallel.context_parallel_size,
+        virtual_pipeline=parallel.virtual_pipeline_parallel_size if splits_batch else 1,
+        # Parts that do not fill the pipeline are refused below, by `check_pipeline`.
+        pipeline_microbatches=parts if parts and splits_batch and parts % ranks == 0 else 1,
+    )
+
+
+def throughput_of(config: Config) -> Throughput | None:
+    """Returns the throughput of one GPU according to the settings, or None if they do not say."""
+    throughput, peak = config.throughput, config.trainer.peak_tflops
+    sequence_length = config.data.sequence_length
+    if config.rampup.efficiency is not None:
+        return Throughput(
+            points=parse_points(config.rampup.efficiency),
+            basis=f"{EFFICIENCY_KEY} ({stack_of(config).entry(EFFICIENCY_KEY).place})",
+        )
+    if throughput.samples_per_s_per_gpu is not None:
+        return Throughput.constant(
+            throughput.samples_per_s_per_gpu * sequence_length,
+            has_bubble=False,
+            basis=f"{throughput.samples_per_s_per_gpu:g} {unit_of(config)}/s per GPU, as declared",
+        )
+    if throughput.mfu is None or peak is None or pair_settings(config) is not None:
+        return None  # FLOPs say nothing about the time that generating takes.
+    flops = flops_per_token(config.model, sequence_length=sequence_length)
+    return Throughput.constant(
+        throughput.mfu * peak * 1e12 / flops,
+        has_bubble=False,
+        basis=f"an estimate from FLOPs, at {throughput.mfu:.0%} of {peak:g} TFLOP/s per GPU,"
+        " as declared",
+    )
+
+
+def _check_stages(resolved: Resolved, stages: Sequence[StagePlan]) -> None:
+    config, report = resolved.config, Report()
+    with report.noting():
+        check_pipeline(
+            num_pipeline_microbatches=config.parallel.num_pipeline_microbatches,
+            pipeline_size=config.parallel.pipeline_parallel_size,
+            num_layers=config.model.num_layers,
+        )
+    with report.noting():
+        check_stages(config, stages)
+    with report.noting():
+        if config.rampup.efficiency is not None:
+            check_curve(config.rampup.efficiency, [stage.micro_batch_size for stage in stages])
+    with report.noting():
+        for stage in stages:
+            try:
+                resolved.loading(stage)
+            except UsageError as error:
+                error.message = f"stage {stage.stage}: {error.message}"
+                raise
+    report.close()

@@ -1,0 +1,47 @@
+"""Settings that give a run other micro batches and leave its batches as they are."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rampcli.batch.pairs import PAIRS_KEY, SPLIT_KEY
+from rampcli.batch.per_device import PER_DEVICE
+from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
+from rampcli.config.layers import is_spelling, stack_of
+from rampcli.config.settings import shown
+from rampcli.planning.run_plan import Resolved
+from rampcli.words.maxtext import ACCUMULATION
+
+
+def micro_batch_settings(resolved: Resolved, size: int) -> dict[str, Any]:
+    """Returns the settings, by key, that give a run a micro batch size and keep its batches.
+
+    Args:
+        resolved: the run.
+        size: samples per micro batch; pairs in reinforcement learning.
+    """
+    config, values = resolved.config, {MICRO_KEY: size}
+    if (generations := config.rl.generations_per_prompt) is not None:
+        return {PAIRS_KEY: size} | ({SPLIT_KEY: True} if size % generations else {})
+    if size == resolved.plan.micro_batch.size:
+        return values
+    accumulates = config.trainer.accumulate_grad_batches is not None
+    set_by = stack_of(config).entry(GLOBAL_KEY).by
+    is_derived = config.model.global_batch_size is None or (
+        accumulates and set_by in (PER_DEVICE, ACCUMULATION)
+    )
+    pinned: dict[str, Any] = {ACCUMULATE_KEY: None} if accumulates else {}
+    if is_derived and config.model.step_batch_size_schedule is None:
+        pinned[GLOBAL_KEY] = resolved.plan.global_batch_size
+    return values | pinned
+
+
+def in_words(values: Mapping[str, Any], resolved: Resolved) -> str:
+    """Returns settings as words of the command line.
+
+    They take the place of the run's own words for the same settings, and so use their spellings.
+    """
+    stack, words = stack_of(resolved.config), []
+    for key, value in values.items():
+        entry = stack.entry(key)
+        words.append(f"{entry.by if is_spelling(key, entry) else key}={shown(value)}")
+    return " ".join(words)

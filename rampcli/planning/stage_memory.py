@@ -1,0 +1,55 @@
+"""The memory that the stages of a plan need, estimated, and that of the device of a rank."""
+
+from rampcli.batch.training_plan import StagePlan
+from rampcli.config.schema import Config
+from rampcli.estimate.memory import MemoryEstimate, estimate_memory
+from rampcli.estimate.rollout_memory import with_rollout
+from rampcli.gpus import gpu_memory_bytes
+from rampcli.planning.run_plan import Resolved
+
+GB, MB = 2**30, 2**20
+"""Bytes of a GB, as in `trainer.device_memory_gb`, and of a MB."""
+USABLE_SHARE = 0.95
+"""Share of a device's memory that an estimate may fill. Fragmentation takes some of the rest."""
+CONTEXT_BYTES = 2 * GB
+"""Memory of a GPU that an estimate leaves to the CUDA context and to communication buffers."""
+CHECKPOINTING_KEY = "trainer.activation_checkpointing"
+
+
+def stage_memory(resolved: Resolved, stage: StagePlan) -> MemoryEstimate:
+    """Returns the estimate of a stage's fullest rank."""
+    micro, accumulation = resolved.passes(stage)
+    estimate = estimate_memory(
+        resolved.config,
+        data_parallel_size=stage.data_parallel_size,
+        micro_batch_size=micro,
+        accumulate_grad_batches=accumulation,
+    )
+    pairs = resolved.pairs(stage)
+    return estimate if pairs is None else with_rollout(estimate, resolved.config, pairs)
+
+
+def fullest_stage(resolved: Resolved) -> StagePlan:
+    """Returns the stage with the largest estimate, the first of several."""
+    return max(resolved.plan.stages, key=lambda stage: stage_memory(resolved, stage).peak_bytes)
+
+
+def device_memory_bytes(config: Config) -> int | None:
+    """Returns the memory of the device of one rank, or None if it is unknown."""
+    if config.trainer.device_memory_gb is not None:
+        return round(config.trainer.device_memory_gb * GB)
+    return None if config.trainer.accelerator == "cpu" else gpu_memory_bytes()
+
+
+def usable_bytes(config: Config, memory_bytes: int) -> int:
+    """Returns how much of a device's memory an estimate may fill."""
+    context = 0 if config.trainer.accelerator == "cpu" else CONTEXT_BYTES
+    return round(USABLE_SHARE * memory_bytes) - context
+
+
+def shorten_bytes(size_bytes: int) -> str:
+    """Returns a size in GB of 2^30 bytes or MB of 2^20, such as "77GB"."""
+    size = size_bytes / GB
+    if size < 1:
+        return f"{size_bytes / MB:.0f}MB"
+    return f"{size:,.0f}GB" if size >= 10 else f"{size:.1f}GB"

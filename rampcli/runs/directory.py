@@ -1,0 +1,372 @@
+"""The run directory: paths of its files, and reading and writing of its JSON files.
+
+Every file is JSON or text. state.json is replaced as a whole, so a reader sees the old or the new
+state. `rampcli.runs.rows` reads the rows of metrics.jsonl, events.jsonl and responses.jsonl.
+"""
+
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rampcli.errors import DamagedFileError, UsageError
+from rampcli.own_folder import OwnFolder, link_refused
+from rampcli.records import COUNT, POSITIVE, read_json
+from rampcli.runs.rows import TEXT_OR_NULL, Tail, end_of_rows, end_of_step, read_rows
+
+STAGE_BOUNDARY, COMPLETE, PREEMPTED = "stage_boundary", "complete", "preempted"
+"""Values of `status` in state.json if workers have ended in an orderly way."""
+STAGE_IS_OVER = (STAGE_BOUNDARY, COMPLETE)
+RUNS = "runs"
+"""Folder of run directories, below the working directory."""
+MAX_OLD_FILES = 10_000
+OWN_NAMES = (
+    "config.yaml",
+    "overrides.txt",
+    "plan.json",
+    "state.json",
+    "metrics.jsonl",
+    "events.jsonl",
+    "responses.jsonl",
+    "checkpoints",
+    "profile",
+    "logs",
+    "slurm",
+    "trackers",
+    "tune.json",
+    "tune",
+)
+MAX_STATE_BYTES = 2**20
+MAX_PLAN_BYTES = 16 * 2**20
+_APPEND_LOCK = threading.Lock()
+_STEP_FOLDER = re.compile(r"step_(\d{8,18})", re.ASCII)
+
+# Shapes, in the notation of `rampcli.records`, of the fields that readers rely on. Files may hold
+# more.
+NEXT = {"stage": COUNT, "global_batch_size": COUNT, "num_nodes": COUNT, "command": TEXT_OR_NULL}
+FAILURE = {
+    "message": str,
+    "set_by": [str],
+    "remedy": TEXT_OR_NULL,
+    "exit_code": COUNT,
+    "understood": bool,
+    "out_of_memory?": bool,
+}
+STATE = {
+    "status": str,
+    "step": COUNT,
+    "consumed_samples": COUNT,
+    "stage": COUNT,
+    "next": (NEXT, None),
+    "error?": FAILURE,
+}
+STAGE = {
+    "stage": COUNT,
+    "global_batch_size": POSITIVE,
+    "first_sample": COUNT,
+    "samples": (COUNT, None),
+    "first_step": COUNT,
+    "steps": (COUNT, None),
+    "num_nodes": (POSITIVE, None),
+    "world_size": (POSITIVE, None),
+    "data_parallel_size": (POSITIVE, None),
+    "micro_batch_size": (POSITIVE, None),
+    "accumulate_grad_batches": (POSITIVE, None),
+}
+PLAN = {"sequence_length": POSITIVE, "stages": [STAGE], "restarts_always?": bool}
+BEFORE_THE_START: dict[str, Any] = {
+    "status": "not started",
+    "step": 0,
+    "consumed_samples": 0,
+    "stage": 0,
+    "next": None,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory(OwnFolder):
+    """`runs/NAME`, with the layout of docs/reference/run-directory.md."""
+
+    KIND: ClassVar[str] = "run directory"
+
+    def claim(self) -> None:
+        """Makes and marks the folder, as `OwnFolder.claim` does.
+
+        Run directories of earlier versions have no marker. They are recognised by their config.yaml
+        and state.json, and marked.
+        """
+        if not self.is_claimed():
+            with suppress(DamagedFileError):
+                if self.config.is_file() and self.read_state() is not None:
+                    self.mark()
+        OwnFolder.claim(self)
+
+    def refuse_links(self) -> None:
+        """Checks that none of the run's files and folders is a symbolic link.
+
+        Raises:
+            UsageError: one of them is; the message names it.
+        """
+        for name in OWN_NAMES:
+            if (self.path / name).is_symlink():
+                raise link_refused(self.path / name)
+
+    @property
+    def config(self) -> Path:
+        """Snapshot of the configuration, which workers read."""
+        return self.path / "config.yaml"
+
+    @property
+    def state(self) -> Path:
+        """The progress of the run when its processes started or ended last."""
+        return self.path / "state.json"
+
+    @property
+    def metrics(self) -> Path:
+        """One row per optimiser step."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def events(self) -> Path:
+        """One row per start, stage, checkpoint, validation, stop and fault."""
+        return self.path / "events.jsonl"
+
+    @property
+    def responses(self) -> Path:
+        """Some responses of reinforcement learning, with their rewards."""
+        return self.path / "responses.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Parent of the checkpoint folders."""
+        return self.path / "checkpoints"
+
+    @property
+    def trackers(self) -> Path:
+        """Folder of the trackers' files and positions."""
+        return self.path / "trackers"
+
+    @property
+    def profile(self) -> Path:
+        """Folder of the traces and memory snapshots."""
+        return self.path / "profile"
+
+    @property
+    def lock(self) -> Path:
+        """Lock held by the run's supervisor."""
+        return self.path / "lock"
+
+    @property
+    def workers_lock(self) -> Path:
+        """Lock shared by the run's workers, and by ranks of its trials, while they live."""
+        return self.path / "workers.lock"
+
+    @property
+    def logs(self) -> Path:
+        """Folder of the workers' output."""
+        return self.path / "logs"
+
+    def checkpoint_folder(self, step: int) -> Path:
+        """Returns the path of the checkpoint of `step`."""
+        return self.checkpoints / f"step_{step:08d}"
+
+    def checkpoint_folders(self) -> list[Path]:
+        """Returns the folders named after a step, oldest first, whether complete or not."""
+        return sorted(
+            (path for path in self.checkpoints.glob("step_*") if _STEP_FOLDER.fullmatch(path.name)),
+            key=step_of,
+        )
+
+    def write_state(self, state: dict[str, Any]) -> None:
+        """Replaces state.json."""
+        self.write_json(self.state, state)
+
+    def change_status(self, status: str, **facts: Any) -> None:
+        """Replaces the status and the given facts in state.json, and drops an earlier error."""
+        state = {
+            key: value
+            for key, value in (self.read_state() or BEFORE_THE_START).items()
+            if key != "error"
+        }
+        self.write_state({**state, "status": status, **facts})
+
+    def read_state(self) -> dict[str, Any] | None:
+        """Returns the content of state.json, or None if the run has not started.
+
+        Raises:
+            DamagedFileError: the file is damaged.
+        """
+        with suppress(FileNotFoundError):
+            try:
+                state: dict[str, Any] = read_json(self.state, STATE, most_bytes=MAX_STATE_BYTES)
+            except DamagedFileError as error:
+                error.remedy = (
+                    f"delete {self.state}: the run resumes from its checkpoints without it"
+                )
+                raise
+            return state
+        return None
+
+    def read_plan(self) -> dict[str, Any] | None:
+        """Returns the content of plan.json, or None if there is none.
+
+        Raises:
+            DamagedFileError: the file is damaged.
+        """
+        with suppress(FileNotFoundError):
+            plan: dict[str, Any] = read_json(
+                self.path / "plan.json", PLAN, most_bytes=MAX_PLAN_BYTES
+            )
+            return plan
+        return None
+
+    def last_written_at(self) -> float:
+        """Returns when its state, metrics or events were last written, in seconds since 1970.
+
+        0 if it has none of them.
+        """
+        times = [0.0]
+        for path in (self.state, self.metrics, self.events):
+            with suppress(OSError):
+                times.append(path.stat(follow_symlinks=False).st_mtime)
+        return max(times)
+
+    def append_event(self, kind: str, **facts: Any) -> None:
+        """Appends a row to events.jsonl."""
+        self.append_row(self.events, event_row(kind, **facts))
+
+    def append_row(self, path: Path, row: dict[str, Any]) -> None:
+        """Appends a row to a JSON lines file, replacing an incomplete last line. Thread-safe."""
+        with _APPEND_LOCK, self.open_to_append(path) as file:
+            if file.seek(0, os.SEEK_END) > 0:
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":
+                    file.truncate(end_of_rows(path))
+            file.write(json.dumps(row).encode() + b"\n")
+
+    def drop_rows_after(self, step: int) -> None:
+        """Drops the metrics and responses after `step`, because those steps will be taken again.
+
+        The event `lost` tells how much work that is.
+        """
+        for path in (self.metrics, self.responses):
+            if not os.path.lexists(path):
+                continue
+            end = end_of_step(path, step)
+            lost = lost_work(Tail(path, end).rows()) if path == self.metrics else None
+            with self.open_to_append(path) as file:
+                file.truncate(end)
+                os.fsync(file.fileno())
+            if lost is not None:
+                self.append_event("lost", step=step, **lost)
+
+    def set_metrics_aside(self) -> Path | None:
+        """Renames metrics.jsonl, so that a run that starts from step 0 again keeps its old rows.
+
+        Responses and the trackers' folder are renamed, too, even if there are no rows: a start that
+        failed may have dropped them. Returns the new path of the metrics, or None without rows.
+        """
+        for path in (self.responses, self.trackers):
+            if os.path.lexists(path):
+                self.set_aside(path)
+        if next(read_rows(self.metrics), None) is None:
+            return None
+        aside = self.set_aside(self.metrics)
+        if (lost := lost_work(read_rows(aside))) is not None:
+            self.append_event("lost", step=0, **lost)
+        return aside
+
+    def set_aside(self, path: Path) -> Path:
+        """Renames a file to a free name with a number, such as metrics.1.jsonl, and returns it."""
+        aside = next(name for name in _names_aside(path) if not os.path.lexists(name))
+        self.rename(path, aside)
+        return aside
+
+    def files_aside(self, path: Path) -> list[Path]:
+        """Returns where earlier files of this name are, newest first."""
+        return list(takewhile(os.path.lexists, _names_aside(path)))[::-1]
+
+
+def _names_aside(path: Path) -> Iterator[Path]:
+    return (path.with_suffix(f".{number}{path.suffix}") for number in range(1, MAX_OLD_FILES))
+
+
+def event_row(kind: str, **facts: Any) -> dict[str, Any]:
+    """Returns a row of events.jsonl for an event that happens now."""
+    return {"event": kind, "time": round(time.time(), 3), **facts}
+
+
+def existing_run(path: Path) -> RunDirectory:
+    """Returns the run directory at a path.
+
+    Raises:
+        UsageError: there is no run directory.
+    """
+    run = RunDirectory(path)
+    if not run.config.is_file():
+        raise UsageError(
+            f"{path} is not a run directory (it has no config.yaml)",
+            remedy="runs/NAME, the directory of a run that has started",
+        )
+    return run
+
+
+def find_run(word: str) -> RunDirectory:
+    """Returns the run that a word names: the path of its directory, or a name below runs/.
+
+    Raises:
+        UsageError: there is no run directory.
+    """
+    path, below = Path(word), Path(RUNS, word)
+    is_name = word not in ("", ".", "..") and "/" not in word
+    if is_name and not RunDirectory(path).config.is_file() and below.is_dir():
+        path = below
+    return existing_run(path)
+
+
+def runs_in(folder: Path) -> list[RunDirectory]:
+    """Returns the run directories in a folder, the one that was written to last first.
+
+    Folders of other programs, which may have a config.yaml too, are left out.
+    """
+    runs = []
+    with suppress(OSError):
+        for path in folder.iterdir():
+            run = RunDirectory(path)
+            with suppress(OSError):
+                if run.config.is_file() and (run.is_claimed() or run.state.is_file()):
+                    runs.append((run.last_written_at(), run))
+    return [run for _, run in sorted(runs, key=lambda pair: (-pair[0], pair[1].path.name))]
+
+
+def lost_work(rows: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
+    """Returns how much work is lost if the steps of some metrics rows are repeated.
+
+    None if there are no rows. The time of the last step is unknown in runs of earlier versions.
+    """
+    steps, lost_s, consumed_samples, row = 0, 0.0, 0, dict[str, Any]()
+    for row in rows:
+        if steps == 0:
+            consumed_samples = row["consumed_samples"] - row["global_batch_size"]
+        steps += 1
+        lost_s += row["step_time_s"]
+    if steps == 0:
+        return None
+    return {
+        "consumed_samples": max(0, consumed_samples),
+        "steps": steps,
+        "lost_s": round(lost_s, 3),
+        "last_step_at": row.get("time"),
+    }
+
+
+def step_of(folder: Path) -> int:
+    """Returns the step in the name of a checkpoint folder."""
+    return int(folder.name.removeprefix("step_"))

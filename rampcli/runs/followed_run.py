@@ -1,0 +1,255 @@
+"""A run that a page shows: its files, read further whenever they grow."""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rampcli import plain_yaml
+from rampcli.config import snapshot
+from rampcli.config.settings import flatten, shown
+from rampcli.errors import DamagedFileError, RampcliError, printable, reason_of
+from rampcli.locks import is_held
+from rampcli.runs.columns import Columns
+from rampcli.runs.decimation import BLOCK_ROWS, Blocks, Rows, change_rows
+from rampcli.runs.directory import COMPLETE, RunDirectory
+from rampcli.runs.events import MOST_TEXTS, RunEvents, cut
+from rampcli.runs.rows import Tail, last_rows
+
+CHARTED = (
+    "loss",
+    "lr",
+    "grad_norm",
+    "tokens_per_s",
+    "mfu",
+    "mfu_causal",
+    "step_time_s",
+    "data_time_s",
+    "peak_memory_bytes",
+    "reward",
+    "solved",
+    "response_tokens",
+    "entropy",
+    "reference_kl",
+    "old_kl",
+    "rollout_s",
+    "training_s",
+)
+"""Columns of metrics.jsonl that have a chart."""
+PLACES = ("step", "time", "consumed_samples", "consumed_tokens")
+STAGES = ("stage", "global_batch_size", "world_size")
+READ = (*CHARTED, *PLACES, *STAGES)
+LONGEST_NOTE = 40
+MOST_STAGES = 10_000
+
+Signature = tuple[int, int, int]
+"""Inode, bytes and time of the last change of a file; zeros if it does not exist."""
+
+
+@dataclass(slots=True)
+class FollowedRun:
+    """A run and what was read of it so far.
+
+    Attributes:
+        name: name that the page shows.
+        directory: the run directory.
+        columns: metrics that were read.
+        blocks: summaries of the charted columns.
+        events: events that were read.
+        settings: settings as text, by dotted key.
+        unit: what the run counts, samples or prompts.
+        texts: the last responses of reinforcement learning.
+        state: content of state.json, or None before the start.
+        plan: content of plan.json, or None if there is none.
+        damage: why a file could not be read, or None.
+        version: grows whenever a page would show something else. It begins with the time, so that
+            a server that was restarted does not give an earlier version to something new.
+    """
+
+    name: str
+    directory: RunDirectory
+    columns: Columns = field(init=False)
+    blocks: dict[str, Blocks] = field(default_factory=dict)
+    events: RunEvents = field(default_factory=RunEvents)
+    settings: dict[str, str] = field(default_factory=dict)
+    unit: str = "samples"
+    texts: list[dict[str, Any]] = field(default_factory=list)
+    state: dict[str, Any] | None = None
+    plan: dict[str, Any] | None = None
+    damage: str | None = None
+    version: int = field(default_factory=lambda: time.time_ns() // 10**6)
+    _tail: Tail = field(init=False)
+    _changes: Rows = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    _scanned: int = 0
+    _events_inode: int = 0
+    _seen: dict[str, tuple[Signature, str | None]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.columns = Columns(self.directory.metrics, names=READ, dtype=np.float32)
+        self._tail = Tail(self.directory.events)
+
+    def read(self, *, most_bytes: int | None = None) -> bool:
+        """Reads what was added to the files, and returns whether all of the metrics are read.
+
+        A damaged file is noted in `damage`. What was read of it before stays, and the other files
+        are read.
+
+        Args:
+            most_bytes: read about this much of the metrics. None reads them to the end.
+        """
+        damage = _damage_of(self.directory.refuse_links)
+        is_read = True
+        if damage is None:
+            files = (
+                self._damage_if_changed(self.directory.config, self._read_settings),
+                self._damage_if_changed(self.directory.path / "plan.json", self._read_plan),
+                self._damage_if_changed(self.directory.state, self._read_state),
+                _damage_of(self._read_events),
+                self._damage_if_changed(self.directory.responses, self._read_texts),
+                _damage_of(lambda: self._read_metrics(most_bytes)),
+            )
+            damage = next((reason for reason in files if reason is not None), None)
+            is_read = self.columns.is_at_end
+        if damage != self.damage:
+            self.damage, self.version = damage, self.version + 1
+        return is_read
+
+    @property
+    def progress(self) -> float:
+        """Share of the metrics that was read. An incomplete last line counts as read."""
+        if not self.columns.is_at_end:
+            with suppress(OSError, ZeroDivisionError):
+                return min(1.0, self.columns.bytes_read / self.directory.metrics.stat().st_size)
+        return 1.0
+
+    @property
+    def stage_starts(self) -> Rows:
+        """First rows of the parts in which stage, batch and processes stay the same."""
+        return np.concatenate((np.zeros(min(1, self.columns.rows), np.int64), self._changes))
+
+    def has(self, name: str) -> bool:
+        """Returns whether rows have a column of numbers. A damaged file may have text there."""
+        return self.columns.numbers(name) is not None
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Returns a column of numbers, all of them NaN if rows have none."""
+        values = self.columns.numbers(name)
+        return np.full(self.columns.rows, np.nan) if values is None else values
+
+    def sum_of(self, name: str) -> float:
+        """Returns the sum of a charted column, without rows that have no value."""
+        if not self.has(name):
+            return 0.0
+        blocks, values = self.blocks[name], self.column(name)
+        rest = values[len(blocks.total) * BLOCK_ROWS :]
+        return float(blocks.total.sum() + np.nansum(rest, dtype=np.float64))
+
+    def _damage_if_changed(self, path: Path, read: Callable[[], None]) -> str | None:
+        """Calls `read` if a file has changed or was damaged.
+
+        Returns why it cannot be read, or None.
+        """
+        try:
+            found = signature(path)
+        except OSError as error:
+            return reason_of(error)
+        seen = self._seen.get(path.name)
+        if seen is None or seen[0] != found or seen[1] is not None:  # an error may pass
+            self._seen[path.name] = found, _damage_of(read)
+            self.version += self._seen[path.name] != seen
+        return self._seen[path.name][1]
+
+    def _read_settings(self) -> None:
+        path = self.directory.config
+        try:
+            _, root = plain_yaml.read(path, most_bytes=snapshot.MOST_BYTES)
+            tree = plain_yaml.values_of(root)
+        except plain_yaml.NotPlainError as error:
+            raise DamagedFileError(f"cannot read {path}: {error.reason}") from error
+        tree.pop(snapshot.PLACES, None)
+        self.settings = {
+            printable(str(key)): printable(shown(value)) for key, value in flatten(tree).items()
+        }
+        self.unit = snapshot.unit(path)
+
+    def _read_plan(self) -> None:
+        self.plan = self.directory.read_plan()
+
+    def _read_state(self) -> None:
+        self.state = self.directory.read_state()
+
+    def _read_events(self) -> None:
+        before = self._tail.offset
+        inode, size, _ = signature(self.directory.events)
+        if inode != self._events_inode or size < before:  # replaced by hand
+            self._tail, self.events = Tail(self.directory.events), RunEvents()
+            self._events_inode = inode
+            self.version += 1
+        self.events.add(self._tail.rows())
+        self.version += self._tail.offset != before
+
+    def _read_texts(self) -> None:
+        self.texts = [
+            {
+                "step": row["step"],
+                "prompt": cut(row.get("prompt")),
+                "text": cut(row.get("response")),
+                "note": f"reward {row.get('reward')}"[:LONGEST_NOTE],
+            }
+            for row in reversed(last_rows(self.directory.responses, MOST_TEXTS))
+        ]
+
+    def _read_metrics(self, most_bytes: int | None) -> None:
+        before = self.columns.rows, self.columns.resets
+        try:
+            self.columns.read(most_bytes=most_bytes)
+        finally:  # rows before a damaged one are shown
+            self.version += (self.columns.rows, self.columns.resets) != before
+            self._summarise(is_reset=self.columns.resets != before[1])
+
+    def _summarise(self, *, is_reset: bool) -> None:
+        """Brings the summaries of rows up to date. `is_reset`: rows were dropped before others."""
+        if is_reset:
+            self.blocks, self._scanned, self._changes = {}, 0, self._changes[:0]
+        for name in CHARTED:
+            if self.has(name):
+                self.blocks.setdefault(name, Blocks()).extend(self.column(name))
+        known = [self.column(name) for name in STAGES if self.has(name)]
+        first = max(0, self._scanned - 1)
+        if known:
+            found = first + change_rows(*(column[first:] for column in known))
+            self._changes = np.concatenate((self._changes, found))[:MOST_STAGES]
+        self._scanned = self.columns.rows
+
+
+def signature(path: Path) -> Signature:
+    """Returns the signature of a file, which changes if it is replaced or written."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return (0, 0, 0)
+    return (found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def _damage_of(read: Callable[[], None]) -> str | None:
+    """Calls a function that reads a file, and returns why it cannot be read, or None."""
+    try:
+        read()
+    except Exception as error:  # whatever a file holds, other files and runs are still shown
+        return reason_of(error)
+    return None
+
+
+def is_training(directory: RunDirectory, status: str) -> bool | None:
+    """Returns whether processes train a run with this status; None if its locks cannot be tried."""
+    if status in (COMPLETE, "failed", "damaged"):
+        return False
+    try:
+        return is_held(directory.lock) or is_held(directory.workers_lock)
+    except (RampcliError, OSError):
+        return None

@@ -1,0 +1,180 @@
+"""Manifests of checkpoints: finds checkpoints, checks their files, removes old ones. No torch.
+
+A checkpoint is a folder of tensor files and a manifest.json that gives the size and checksum of
+each. The manifest is written last, so a folder without one is an interrupted save.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rampcli.checksums import checksum_fits
+from rampcli.errors import DamagedFileError
+from rampcli.records import COUNT, read_json
+from rampcli.runs.directory import RunDirectory, step_of
+
+MANIFEST = "manifest.json"
+SETTING = (str, bool, int, float, None, [(str, int, float)])
+FILE = {"bytes": COUNT, "sums?": str, "sha256?": str}
+SHAPE = {
+    "step": COUNT,
+    "consumed_samples": COUNT,
+    "order_hash": (str, None),
+    "recent?": [[float]],
+    "corpus": str,
+    "settings": {...: SETTING},
+    "files": {...: FILE},
+}
+"""Shape of a manifest, in the notation of `rampcli.records`. A manifest may hold more."""
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint folder and the content of its manifest."""
+
+    path: Path
+    manifest: dict[str, Any]
+
+    @property
+    def step(self) -> int:
+        """Optimiser steps taken."""
+        return int(self.manifest["step"])
+
+    @property
+    def consumed_samples(self) -> int:
+        """Samples consumed."""
+        return int(self.manifest["consumed_samples"])
+
+    @property
+    def files(self) -> dict[str, dict[str, Any]]:
+        """Facts about the other files, by name: `bytes`, and a checksum in `sums` or `sha256`."""
+        return dict(self.manifest["files"])
+
+    def damage(self, *, by_checksum: bool = True) -> str | None:
+        """Returns why a file differs from the manifest, or None if none does.
+
+        Args:
+            by_checksum: read the files and compare checksums; otherwise only sizes are compared.
+        """
+        for name, file in self.files.items():
+            path = self.path / name
+            if not path.is_file():
+                return f"{name} is missing"
+            if path.stat().st_size != file["bytes"]:
+                return f"{name} has {path.stat().st_size} bytes instead of {file['bytes']}"
+            if by_checksum and not checksum_fits(path, file):
+                return f"{name} does not have the checksum in its manifest"
+        return None
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """Reads the manifest of a checkpoint folder.
+
+    Raises:
+        FileNotFoundError: the folder has no manifest.
+        DamagedFileError: the manifest has another shape or step, or names a file outside the folder
+            or without a checksum.
+    """
+    path = folder / MANIFEST
+    manifest = read_json(path, SHAPE)
+    if manifest["step"] != step_of(folder):
+        raise DamagedFileError(f"{path} is damaged: it is of step {manifest['step']}")
+    for name, facts in manifest["files"].items():
+        if not _PLAIN_NAME.fullmatch(name):
+            raise DamagedFileError(
+                f"{path} is damaged: {name!r} is not the name of a file in its folder"
+            )
+        if not {"sums", "sha256"} & facts.keys():
+            raise DamagedFileError(f"{path} is damaged: it has no checksum of {name}")
+    if any(len(pair) != 2 for pair in manifest.get("recent", ())):
+        raise DamagedFileError(f"{path} is damaged: recent is not a list of pairs")
+    return Checkpoint(folder, manifest)
+
+
+def read_checkpoints(run: RunDirectory) -> tuple[list[Checkpoint], dict[int, DamagedFileError]]:
+    """Returns complete checkpoints and the errors of damaged manifests by step, oldest first."""
+    found, damaged = [], dict[int, DamagedFileError]()
+    for folder in run.checkpoint_folders():
+        try:
+            found.append(read_checkpoint(folder))
+        except FileNotFoundError:  # an interrupted save
+            continue
+        except DamagedFileError as error:
+            damaged[step_of(folder)] = error
+    return found, damaged
+
+
+def complete_checkpoints(run: RunDirectory) -> list[Checkpoint]:
+    """Returns the checkpoints that have a valid manifest, oldest first. Files are not checked.
+
+    Raises:
+        DamagedFileError: there are manifests, but all of them are damaged.
+    """
+    found, damaged = read_checkpoints(run)
+    if damaged and not found:
+        raise damaged[max(damaged)]
+    return found
+
+
+def newest_checkpoint(run: RunDirectory) -> Checkpoint | None:
+    """Returns the newest of the complete checkpoints, or None, and reads no older manifest.
+
+    Raises:
+        DamagedFileError: as `complete_checkpoints`.
+    """
+    damaged = None
+    for folder in reversed(run.checkpoint_folders()):
+        try:
+            return read_checkpoint(folder)
+        except FileNotFoundError:  # an interrupted save
+            continue
+        except DamagedFileError as error:
+            damaged = damaged or error
+    if damaged is not None:
+        raise damaged
+    return None
+
+
+def consumed_samples(run: RunDirectory) -> int:
+    """Returns the samples consumed at the newest complete checkpoint, or 0 if there is none.
+
+    Raises:
+        DamagedFileError: as `complete_checkpoints`.
+    """
+    return max((checkpoint.consumed_samples for checkpoint in complete_checkpoints(run)), default=0)
+
+
+def remove_old_checkpoints(run: RunDirectory, *, keep_last: int) -> None:
+    """Removes interrupted saves and every checkpoint older than the last `keep_last` complete ones.
+
+    Nothing but interrupted saves is removed while there are fewer complete checkpoints than that.
+    """
+    folders = set(run.checkpoint_folders())
+    for path in run.checkpoints.glob("step_*"):
+        if path not in folders or not (path / MANIFEST).is_file():
+            run.remove_tree(path)
+    complete = complete_checkpoints(run)
+    if len(complete) < keep_last:
+        return
+    for folder in run.checkpoint_folders():
+        if step_of(folder) < complete[-keep_last].step:
+            _remove(run, folder)
+
+
+def remove_checkpoints_from(run: RunDirectory, step: int) -> None:
+    """Removes the checkpoints of `step` and of later steps.
+
+    They could not be loaded, so the run resumed before them and took their steps again.
+    """
+    for folder in run.checkpoint_folders():
+        if step_of(folder) >= step:
+            _remove(run, folder)
+
+
+def _remove(run: RunDirectory, folder: Path) -> None:
+    """Removes a checkpoint, manifest first: a half-removed checkpoint must not look complete."""
+    if not folder.is_symlink():
+        run.remove_file(folder / MANIFEST)
+    run.remove_tree(folder)

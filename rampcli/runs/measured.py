@@ -1,0 +1,246 @@
+"""Reads the throughput and the restarts that earlier runs measured, for the hours of a plan."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rampcli.batch.throughput import Size
+from rampcli.config import snapshot
+from rampcli.config.schema import Config
+from rampcli.config.settings import leaves, shown
+from rampcli.errors import DamagedFileError, UsageError
+from rampcli.records import POSITIVE, RATE, read_json
+from rampcli.runs.directory import RunDirectory, existing_run
+from rampcli.runs.rows import read_rows
+
+SAME_KEYS = (
+    "model.",
+    "data.sequence_length",
+    "data.document_mask",
+    "optim.optimizer",
+    "trainer.precision",
+    "trainer.compile",
+    "trainer.activation_checkpointing",
+    "trainer.accumulate_reduce",
+    "parallel.",
+)
+"""Beginnings of the keys that decide throughput. All runs must have the same values."""
+OTHER_KEYS = (
+    "model.init_",
+    "model.norm_epsilon",
+    "model.rotary_",
+    "model.global_batch_size",
+    "model.rampup_batch_size",
+    "model.step_batch_size_schedule",
+)
+"""Beginnings of keys among them that do not decide it."""
+WARM_UP_STEPS = 3
+"""Steps at the start of a stage that are not counted, while memory and caches warm up."""
+TUNE_FILE = "tune.json"
+TUNE_FOLDER = "tune"
+"""Folder with the `config.yaml` under which `TUNE_FILE` was measured."""
+TUNE = {
+    "device": (str, None),
+    "device_name": (str, None),
+    "points": [
+        {
+            "micro_batch_size": POSITIVE,
+            "accumulate_grad_batches": POSITIVE,
+            "tokens_per_s_per_gpu": RATE,
+        }
+    ],
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """What earlier runs measured.
+
+    Attributes:
+        points: median tokens per second per GPU.
+        restart_s: median seconds that training lost at a stage boundary, or None without one.
+    """
+
+    points: dict[Size, float]
+    restart_s: float | None
+
+
+def read_measured(paths: Sequence[Path], config: Config) -> Measured:
+    """Returns the throughput and restarts of runs and of tune results, all together.
+
+    Args:
+        paths: run directories, in which runs have trained or searches have measured. A point that
+            several of them have is their median.
+        config: resolved settings of the run that is planned.
+
+    Raises:
+        UsageError: a folder is not a run directory or has no throughput, or its run had another
+            model, optimiser, precision, mesh or device.
+        DamagedFileError: a file is damaged.
+    """
+    found: dict[Size, list[float]] = defaultdict(list)
+    lost_s: list[float] = []
+    devices: dict[str, Path] = {}
+    for path in paths:
+        sources = [*_read_run(path), *_read_tune(path)]
+        if not any(source.points for source in sources):
+            existing_run(path)
+            raise UsageError(
+                f"--measured {path}: no stage has more than {WARM_UP_STEPS} steps,"
+                f" and there is no {TUNE_FILE}",
+                remedy="the directory of a longer run",
+            )
+        points: dict[Size, float] = {}
+        for source in sources:
+            _check_same(path, source.config, config)
+            _check_accelerator(path, source, config)
+            for name in source.device_names:
+                devices.setdefault(name, path)
+            points |= source.points
+            lost_s += source.lost_s
+        for point, rate in points.items():
+            found[point].append(rate)
+    _check_devices(devices)
+    return Measured(
+        points={point: round(median(rates), 1) for point, rates in sorted(found.items())},
+        restart_s=round(median(lost_s), 3) if lost_s else None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Source:
+    """What one run or search has measured.
+
+    Attributes:
+        config: its settings.
+        points: median tokens per second per GPU.
+        accelerators: kinds of devices that computed, as `trainer.accelerator` names them.
+        device_names: names of these devices.
+        lost_s: seconds that each stage boundary cost.
+    """
+
+    config: Config
+    points: dict[Size, float]
+    accelerators: set[str]
+    device_names: list[str]
+    lost_s: list[float]
+
+
+def _read_run(path: Path) -> list[_Source]:
+    """Returns what a run has measured; the list is empty if the path holds no run."""
+    run = RunDirectory(path)
+    if not run.config.is_file():
+        return []
+    config, starts = snapshot.read(run.config), _starts(run)
+    return [
+        _Source(
+            config=config,
+            points=_run_points(run, config),
+            accelerators={_kind(row["device"]) for row in starts if "device" in row},
+            device_names=[
+                row["device_name"] for row in starts if row.get("device_name") is not None
+            ],
+            lost_s=_lost_s(run),
+        )
+    ]
+
+
+def _read_tune(path: Path) -> list[_Source]:
+    """Returns what a search has measured; the list is empty without `TUNE_FILE`."""
+    try:
+        tune = read_json(path / TUNE_FILE, TUNE)
+    except FileNotFoundError:
+        return []
+    rates: dict[Size, list[float]] = defaultdict(list)
+    for one in tune["points"]:
+        point = one["micro_batch_size"], one["accumulate_grad_batches"]
+        rates[point].append(one["tokens_per_s_per_gpu"])
+    name, device = tune["device_name"], tune["device"]
+    return [
+        _Source(
+            config=snapshot.read(RunDirectory(path / TUNE_FOLDER).config),
+            points={point: median(several) for point, several in rates.items()},
+            accelerators=set() if device is None else {_kind(device)},
+            device_names=[] if name is None else [name],
+            lost_s=[],
+        )
+    ]
+
+
+def _run_points(run: RunDirectory, config: Config) -> dict[Size, float]:
+    """Returns the median rates in metrics.jsonl, without the first steps of each stage."""
+    parallel = config.parallel
+    model_ranks = (
+        parallel.tensor_parallel_size
+        * parallel.pipeline_parallel_size
+        * parallel.context_parallel_size
+    )
+    rates: dict[Size, list[float]] = defaultdict(list)
+    steps: dict[tuple[int, int], int] = defaultdict(int)
+    for row in read_rows(run.metrics):
+        world_size, count = row["world_size"], row["accumulate_grad_batches"]
+        steps[row["stage"], world_size] += 1
+        micro, rest = divmod(row["global_batch_size"] * model_ranks, world_size * count)
+        if rest or not micro:
+            raise DamagedFileError(
+                f"{run.metrics} is damaged: the batch of {row['global_batch_size']} samples in step"
+                f" {row['step']} does not divide into {count} micro batches on {world_size}"
+                " processes"
+            )
+        if steps[row["stage"], world_size] > WARM_UP_STEPS:
+            rates[micro, count].append(row["tokens_per_s"] / world_size)
+    return {point: median(several) for point, several in rates.items()}
+
+
+def _check_same(path: Path, theirs: Config, ours: Config) -> None:
+    """Checks that an earlier run had the same settings as far as they decide throughput."""
+    earlier = dict(leaves(theirs))
+    for key, value in leaves(ours):
+        decides = key.startswith(SAME_KEYS) and not key.startswith(OTHER_KEYS)
+        if decides and earlier[key] != value:
+            raise UsageError(
+                f"--measured {path}: that run had {key}={shown(earlier[key])}, and this one has"
+                f" {shown(value)}",
+                keys=(key,),
+                remedy=f"the directory of a run with {key}={shown(value)}",
+            )
+
+
+def _check_accelerator(path: Path, source: _Source, ours: Config) -> None:
+    """Checks that an earlier run trained on the kind of device that is asked for, if one is."""
+    wanted = ours.trainer.accelerator
+    for kind in sorted(source.accelerators or {source.config.trainer.accelerator}):
+        if "auto" not in (kind, wanted) and kind != wanted:
+            raise UsageError(
+                f"--measured {path}: that run trained on the {kind}, and this one has"
+                f" trainer.accelerator={wanted}",
+                keys=("trainer.accelerator",),
+                remedy=f"the directory of a run with trainer.accelerator={wanted}",
+            )
+
+
+def _check_devices(places: dict[str, Path]) -> None:
+    if len(places) > 1:
+        named = " and ".join(f"{name} ({path})" for name, path in places.items())
+        raise UsageError(
+            f"--measured: throughputs of different devices cannot be combined: {named}",
+            remedy="the directories of runs on one kind of device",
+        )
+
+
+def _lost_s(run: RunDirectory) -> list[float]:
+    """Returns the seconds that each boundary cost."""
+    rows = (row for row in read_rows(run.events) if row["event"] == "boundary")
+    return [max(0.0, row["lost_s"]) for row in rows]
+
+
+def _starts(run: RunDirectory) -> list[dict[str, Any]]:
+    return [row for row in read_rows(run.events) if row["event"] == "start"]
+
+
+def _kind(device: str) -> str:
+    """Returns the `trainer.accelerator` of a torch device such as `cuda:0`."""
+    return "cpu" if device == "cpu" else "gpu"

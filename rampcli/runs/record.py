@@ -1,0 +1,86 @@
+"""A run as data: its settings, its plan, what it trained and what happened."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rampcli.config import snapshot
+from rampcli.config.rl_checks import unit_of
+from rampcli.runs.columns import Columns
+from rampcli.runs.directory import BEFORE_THE_START, RunDirectory, find_run
+from rampcli.runs.rows import read_rows
+from rampcli.runs.time_spent import TimeSpent, time_spent
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunRecord:
+    """What a run directory says about a run.
+
+    Attributes:
+        path: the run directory.
+        name: name of the run.
+        unit: what the run counts: samples, or prompts.
+        settings: value of each setting by dotted key.
+        plan: the plan, as `rampcli plan --json` prints it. Without a plan, its `stages` are empty.
+        metrics: columns of metrics.jsonl by name, one value per step. Whole numbers have the type
+            int64, others float64, with NaN for null. Columns of text are arrays of objects.
+        events: rows of events.jsonl.
+        state: contents of state.json.
+    """
+
+    path: Path
+    name: str
+    unit: str
+    settings: dict[str, Any]
+    plan: dict[str, Any]
+    metrics: Mapping[str, NDArray[Any]]
+    events: list[dict[str, Any]]
+    state: dict[str, Any]
+
+    @property
+    def last_step_at(self) -> float | None:
+        """When the last step ended, in seconds since 1970: 0 without a step, None if unknown."""
+        if not len(self.metrics.get("step", ())):
+            return 0.0
+        times = self.metrics.get("time")
+        return None if times is None or np.isnan(times[-1]) else float(times[-1])
+
+    def time_spent(self, *, now: float | None = None) -> TimeSpent:
+        """Returns where the time of the run went.
+
+        Args:
+            now: the present time in seconds since 1970 if the run is training, else None.
+        """
+        return time_spent(self.events, last_step_at=self.last_step_at, now=now)
+
+
+def read_run(run: str | Path | RunDirectory) -> RunRecord:
+    """Reads a run, whether it has ended or is training.
+
+    pandas and polars make a data frame of `read_run(RUN).metrics`.
+
+    Args:
+        run: path of a run directory, or the name of a run below runs/.
+
+    Raises:
+        UsageError: there is no run directory, or its settings cannot be read.
+        DamagedFileError: a file of the run is damaged.
+    """
+    directory = run if isinstance(run, RunDirectory) else find_run(str(run))
+    config = snapshot.read(directory.config)
+    columns = Columns(directory.metrics)
+    columns.read()
+    return RunRecord(
+        path=directory.path,
+        name=config.name,
+        unit=unit_of(config),
+        settings=snapshot.canonical_values(config),
+        plan=directory.read_plan() or {"stages": []},
+        metrics={name: columns[name] for name in columns},
+        events=list(read_rows(directory.events)),
+        state=directory.read_state() or BEFORE_THE_START,
+    )

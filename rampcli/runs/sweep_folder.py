@@ -1,0 +1,70 @@
+"""The folder of a sweep: its run directories, and a file that lists their values."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rampcli.errors import DamagedFileError
+from rampcli.own_folder import OwnFolder, link_refused
+from rampcli.records import read_json
+from rampcli.runs.directory import RUNS
+
+RUN = {"folder": str, "values": {...: str}}
+SWEEP = {"runs": [RUN]}
+"""Shape of .sweep.json, in the notation of `rampcli.records`."""
+MOST_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class SweepFolder(OwnFolder):
+    """A folder whose folders are the run directories of a sweep."""
+
+    KIND: ClassVar[str] = "sweep"
+
+    @property
+    def listing(self) -> Path:
+        """The file that lists the runs. A pattern such as `FOLDER/*` leaves it out."""
+        return self.path / ".sweep.json"
+
+    def run_path(self, name: str) -> Path:
+        """Returns the path of a run directory.
+
+        Raises:
+            UsageError: it is a symbolic link.
+        """
+        path = self.path / name
+        if path.is_symlink():
+            raise link_refused(path)
+        return path
+
+    def read(self) -> dict[str, dict[str, str]]:
+        """Returns the values of each run by the name of its folder, in order.
+
+        Empty if there is no list yet.
+
+        Raises:
+            DamagedFileError: the list is damaged.
+        """
+        with suppress(FileNotFoundError):
+            facts: dict[str, Any] = read_json(self.listing, SWEEP, most_bytes=MOST_BYTES)
+            runs = {run["folder"]: run["values"] for run in facts["runs"]}
+            if outside := [name for name in runs if "/" in name or name in ("", ".", "..")]:
+                raise DamagedFileError(f"{self.listing} is damaged: {outside[0]!r} is not a name")
+            return runs
+        return {}
+
+    def add(self, runs: Mapping[str, Mapping[str, str]]) -> None:
+        """Lists runs first, in this order; runs that are listed already come after them."""
+        others = {name: values for name, values in self.read().items() if name not in runs}
+        listed = [{"folder": name, "values": dict(of)} for name, of in {**runs, **others}.items()]
+        self.write_json(self.listing, {"runs": listed})
+
+
+def find_sweep(word: str) -> SweepFolder | None:
+    """Returns the sweep that a word names, by path or by name below runs/, or None."""
+    for path in (Path(word), Path(RUNS, word)):
+        if (sweep := SweepFolder(path)).is_claimed():
+            return sweep
+    return None

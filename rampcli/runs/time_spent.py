@@ -1,0 +1,230 @@
+"""Where the time of a run went, from its events: steps that count, and everything else."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from rampcli.runs.directory import STAGE_BOUNDARY
+
+TRAINING, VALIDATION, SAMPLES, CHECKPOINTS, COMPILATION = (
+    "training",
+    "validation",
+    "text samples",
+    "checkpoints",
+    "compilation",
+)
+START, BOUNDARIES, RESTARTS, LOST, STOPPED = (
+    "start and end",
+    "stage boundaries",
+    "restarts",
+    "lost work",
+    "stopped",
+)
+PARTS = (
+    TRAINING,
+    VALIDATION,
+    SAMPLES,
+    CHECKPOINTS,
+    COMPILATION,
+    START,
+    BOUNDARIES,
+    RESTARTS,
+    LOST,
+    STOPPED,
+)
+"""The parts of the time between the first launch and the last sign of life."""
+DURATIONS = {
+    "validation": ("validation_s", VALIDATION),
+    "evaluation": ("evaluation_s", VALIDATION),
+    "samples": ("samples_s", SAMPLES),
+    "compile": ("compile_s", COMPILATION),
+    "checkpoint": ("stall_s", CHECKPOINTS),
+}
+"""Events that interrupt training: the column with their seconds, and the part that these are."""
+ROUNDING_S = 0.002
+"""Times and durations are written in milliseconds."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimeSpent:
+    """Where the time of a run went.
+
+    Attributes:
+        parts: seconds by name, such as `"training"`, `"validation"` and `"restarts"`. They add up
+            to `elapsed_s`.
+    """
+
+    parts: dict[str, float]
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds from the first launch to the last sign of life."""
+        return sum(self.parts.values())
+
+    @property
+    def running_s(self) -> float:
+        """Seconds of these in which the run had processes, or waited to restart them."""
+        return self.elapsed_s - self.parts[STOPPED]
+
+    @property
+    def goodput(self) -> float | None:
+        """Share of the running time that went into steps that count; None before the start."""
+        return self.parts[TRAINING] / self.running_s if self.running_s > 0 else None
+
+
+def time_spent(
+    events: Sequence[Mapping[str, Any]],
+    *,
+    last_step_at: float | None = None,
+    now: float | None = None,
+) -> TimeSpent:
+    """Returns where the time of a run went.
+
+    Args:
+        events: rows of events.jsonl, in their order.
+        last_step_at: when the last step of metrics.jsonl ended, in seconds since 1970; 0 if there
+            is no step, None if the time is unknown.
+        now: the present time if the run is training, else None.
+    """
+    clock = _Clock()
+    for number, event in enumerate(events):
+        if clock.part == TRAINING and event["event"] in ("launch", "lost", "start"):
+            # Nothing recorded the end of the earlier processes, so they were killed.
+            clock.die(at=_last_step_dropped(islice(events, number, None)))
+        clock.hear(event)
+    clock.end(last_step_at=last_step_at, now=now)
+    return TimeSpent(parts={part: max(0.0, seconds) for part, seconds in clock.parts.items()})
+
+
+@dataclass(slots=True)
+class _Clock:
+    """Attributes each moment to a part, event by event.
+
+    Attributes:
+        parts: seconds by part.
+        at: time up to which seconds are attributed; None before the first event.
+        part: the part that the time after `at` belongs to.
+        begin: the part that the next start of processes belongs to.
+        died_at: when processes that trained ended without a last save; None if they did not.
+        has_saved: whether the processes ended with a last save.
+        stalls: time and seconds of each checkpoint since the start.
+        started_at: when the processes began to train.
+        first_step: steps that were taken before.
+        trained_before_s: seconds of training before.
+        has_lost: whether the event `lost` came since then.
+    """
+
+    parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    at: float | None = None
+    part: str = STOPPED
+    begin: str = START
+    died_at: float | None = None
+    has_saved: bool = False
+    stalls: list[tuple[float, float]] = field(default_factory=list)
+    started_at: float = 0.0
+    first_step: int | None = None
+    trained_before_s: float = 0.0
+    has_lost: bool = False
+
+    def hear(self, event: Mapping[str, Any]) -> None:
+        """Attributes the time up to an event."""
+        kind, time = event["event"], event["time"]
+        self._pass(time)
+        match kind:
+            case "launch":
+                self.part, self.has_saved = self.begin, False
+            case "start":
+                self._start(event)
+            case "stop":
+                self._stop(event)
+            case "exit":
+                if self.part == TRAINING:
+                    self.died_at = time
+                self.part = STOPPED
+            case "fault":
+                if self.part == STOPPED and not self.has_saved:
+                    self.part = RESTARTS  # the supervisor waits, then restarts them
+            case "lost":
+                self._lose(event)
+            case _ if kind in DURATIONS:
+                self._interrupt(event)
+
+    def die(self, *, at: float | None) -> None:
+        """Ends processes that were killed, after their last step or at the last event."""
+        if at is not None:
+            self._pass(at)
+        self.part, self.died_at = STOPPED, self.at
+
+    def end(self, *, last_step_at: float | None, now: float | None) -> None:
+        """Attributes the time after the last event."""
+        if now is not None:
+            self._pass(now)
+        elif self.part == TRAINING and last_step_at is not None:
+            self._pass(last_step_at)
+        if self.died_at is not None and last_step_at is not None:
+            self._lose_since(last_step_at)
+
+    def _pass(self, time: float) -> None:
+        """Attributes the time until a moment. The clock of the system may have been set back."""
+        if self.at is not None:
+            self.parts[self.part] += max(0.0, time - self.at)
+        self.at = time if self.at is None else max(self.at, time)
+
+    def _move(self, seconds: float, part: str) -> None:
+        """Attributes seconds that were counted as training to another part."""
+        moved = min(seconds, self.parts[TRAINING])
+        self.parts[TRAINING] -= moved
+        self.parts[part] += moved
+
+    def _start(self, event: Mapping[str, Any]) -> None:
+        """Begins to train. Processes that died without a step that counts have lost their time."""
+        if self.died_at is not None and not self.has_lost and event.get("step") == self.first_step:
+            self._lose_since(0.0)
+        self.part, self.begin, self.died_at, self.stalls = TRAINING, RESTARTS, None, []
+        self.started_at, self.first_step, self.has_lost = event["time"], event.get("step"), False
+        self.trained_before_s = self.parts[TRAINING]
+
+    def _lose_since(self, last_step_at: float) -> None:
+        """Attributes what processes that died have trained since their last step."""
+        assert self.died_at is not None
+        if last_step_at > self.started_at:
+            self._move(max(0.0, self.died_at - last_step_at), LOST)
+        else:
+            self._move(max(0.0, self.parts[TRAINING] - self.trained_before_s), LOST)
+
+    def _interrupt(self, event: Mapping[str, Any]) -> None:
+        column, part = DURATIONS[event["event"]]
+        seconds = event.get(column) or 0.0
+        if part == CHECKPOINTS:
+            self.stalls.append((event["time"], seconds))
+        self._move(seconds, part)
+
+    def _stop(self, event: Mapping[str, Any]) -> None:
+        """Attributes the last save, as far as the event `checkpoint` has not done so."""
+        first = event["time"] - event["save_s"] - ROUNDING_S
+        counted = sum(seconds for time, seconds in self.stalls if time >= first)
+        self._move(max(0.0, event["save_s"] - counted), CHECKPOINTS)
+        self.has_saved = True
+        at_boundary = event["status"] == STAGE_BOUNDARY
+        self.part = BOUNDARIES if at_boundary else START
+        self.begin = BOUNDARIES if at_boundary else RESTARTS
+
+    def _lose(self, event: Mapping[str, Any]) -> None:
+        """Attributes the steps that will be repeated, and the step that was interrupted."""
+        last, interrupted_s = event["last_step_at"], 0.0
+        if last is not None and self.died_at is not None:
+            interrupted_s = max(0.0, self.died_at - last)
+        self._move(event["lost_s"] + interrupted_s, LOST)
+        self.has_lost = True
+
+
+def _last_step_dropped(events: Iterable[Mapping[str, Any]]) -> float | None:
+    """Returns when the last step ended that the processes drop which start with these events."""
+    for event in events:
+        if event["event"] == "lost":
+            last: float | None = event["last_step_at"]
+            return last
+        if event["event"] == "start":
+            break
+    return None

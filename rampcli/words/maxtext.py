@@ -1,0 +1,271 @@
+"""MaxText: its words in our settings, and a plan in its words.
+
+Numbers follow MaxText's `types.py` and `rampup_batch.py`, but a fraction that MaxText truncates is
+refused.
+"""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from math import gcd
+from typing import Any
+
+from rampcli.batch.micro_batch import LARGEST, STAGE_MICRO_KEY
+from rampcli.batch.node_policies import POLICY_KEY
+from rampcli.batch.per_device import PER_DEVICE, nearest_per_device, to_samples
+from rampcli.batch.pipeline import MICROBATCHES_KEY, PIPELINE_SIZE_KEY
+from rampcli.batch.plan import ACCUMULATE_KEY, FLEET_KEYS, GLOBAL_KEY, MICRO_KEY
+from rampcli.batch.quantities import as_written, decimal, is_decimal
+from rampcli.batch.ramp import RAMP_KEY, SEMANTICS_KEY
+from rampcli.errors import UsageError
+from rampcli.words.maxtext_mesh import FILLS
+from rampcli.words.translation import (
+    Source,
+    Translation,
+    decrease_differences,
+    semantics_differences,
+    step_schedule_differences,
+    to_assignments,
+)
+
+ENABLE = "enable_rampup_batch_size"
+START = "per_device_batch_size_start"
+INCREMENT = "per_device_batch_size_increment"
+RAMP_SAMPLES = "global_rampup_samples"
+RAMP_WORDS = (START, INCREMENT, RAMP_SAMPLES)
+WORDS = (PER_DEVICE, ENABLE, *RAMP_WORDS)
+"""MaxText's batch size per device, and its words for a ramp."""
+ACCUMULATION = "gradient_accumulation_steps"
+SPELLINGS: dict[str, str] = {
+    ACCUMULATION: "trainer.accumulate_grad_batches",
+    "expansion_factor_real_data": "data.expansion_factor_real_data",
+    "num_pipeline_microbatches": "parallel.num_pipeline_microbatches",
+}
+"""MaxText's words that mean exactly one of our keys."""
+SUGGESTED = (MICRO_KEY, STAGE_MICRO_KEY, SEMANTICS_KEY, POLICY_KEY, MICROBATCHES_KEY)
+"""Keys for which MaxText's words are only a suggestion: an explicit setting overrides them."""
+DEFAULTS = {PER_DEVICE: 12.0, START: 4.0, INCREMENT: 2.0, RAMP_SAMPLES: 500}
+
+
+def translate(
+    words: Mapping[str, Any],
+    *,
+    num_devices: int,
+    model_parallel_size: int,
+    settings: Mapping[str, Any],
+    one_micro_batch: bool = False,
+) -> dict[str, Any]:
+    """Translates MaxText's words into our settings, by canonical key.
+
+    Sizes count per device. If the model is split over `m` devices, a data-parallel rank therefore
+    has `m` times as many samples. As in MaxText, a ramp in these words runs on all devices
+    throughout, and a rank takes its samples of a step in one micro batch, which grows.
+
+    Args:
+        words: values by name in `WORDS`; None or absent if not given.
+        num_devices: all devices.
+        model_parallel_size: devices that share one sample.
+        settings: canonical settings given beside the words.
+        one_micro_batch: a ramp has one micro batch: the largest that divides every batch size.
+
+    Raises:
+        UsageError: a word is missing, or a batch is not whole.
+    """
+    if num_devices < 1 or num_devices % max(1, model_parallel_size):
+        return {}  # The plan refuses this fleet and names its keys.
+    meant: dict[str, Any] = {}
+    per_device, accumulate = words.get(PER_DEVICE), settings[ACCUMULATE_KEY]
+    if per_device is not None:
+        samples = to_samples(
+            PER_DEVICE,
+            as_written(per_device),
+            num_devices=num_devices,
+            model_parallel_size=model_parallel_size,
+        )
+        meant[GLOBAL_KEY] = samples * (accumulate or 1)
+    _check_enabled(words)
+    if words.get(ENABLE):
+        target = meant.get(GLOBAL_KEY, settings[GLOBAL_KEY])
+        _check_ramp_words(words, target=target, accumulate=accumulate)
+        ramp, unit = _translate_ramp(
+            words, num_devices=num_devices, model_parallel_size=model_parallel_size
+        )
+        if one_micro_batch:
+            return meant | ramp | {MICRO_KEY: unit}
+        if (stages := settings[PIPELINE_SIZE_KEY]) > 1 and unit % stages == 0:
+            ramp[MICROBATCHES_KEY] = stages
+        largest = max(1, target * model_parallel_size // num_devices)
+        return meant | ramp | {MICRO_KEY: largest, STAGE_MICRO_KEY: LARGEST}
+    if words.get(ENABLE) is False:
+        meant[RAMP_KEY] = None
+    if per_device is not None:
+        meant[MICRO_KEY] = _samples_per_rank(per_device, model_parallel_size)
+        if settings[PIPELINE_SIZE_KEY] > 1:
+            meant[MICROBATCHES_KEY] = settings[PIPELINE_SIZE_KEY]
+    return meant
+
+
+def _check_enabled(words: Mapping[str, Any]) -> None:
+    given = [word for word in RAMP_WORDS if words.get(word) is not None]
+    if given and words.get(ENABLE) is None:
+        raise UsageError(
+            f"{given[0]}={words[given[0]]} without {ENABLE}: MaxText would ignore it",
+            keys=(given[0], ENABLE),
+            remedy=f"{ENABLE}=true",
+        )
+
+
+def _samples_per_rank(per_device: float, model_parallel_size: int) -> int:
+    """Returns the micro batch of a data-parallel rank.
+
+    Raises:
+        UsageError: it is not whole.
+    """
+    per_rank = as_written(per_device) * model_parallel_size
+    if per_rank.denominator > 1:
+        raise UsageError(
+            f"{PER_DEVICE}={per_device} x {model_parallel_size} model-parallel devices is"
+            f" {decimal(per_rank)} samples per data-parallel rank, which is not whole",
+            keys=(
+                PER_DEVICE,
+                "parallel.tensor_parallel_size",
+                PIPELINE_SIZE_KEY,
+                "parallel.context_parallel_size",
+            ),
+            remedy=f"{PER_DEVICE}={nearest_per_device(per_rank, model_parallel_size)}",
+        )
+    return int(per_rank)
+
+
+def _check_ramp_words(
+    words: Mapping[str, Any], *, target: int | None, accumulate: int | None
+) -> None:
+    """Checks that a ramp has all its words and is not combined with accumulation."""
+    missing = [word for word in RAMP_WORDS if words.get(word) is None]
+    if target is None:
+        missing.append(PER_DEVICE)
+    if missing:
+        verb, defaults = ("is", "default") if len(missing) == 1 else ("are", "defaults")
+        examples = " ".join(f"{word}={DEFAULTS[word]}" for word in missing)
+        raise UsageError(
+            f"{ENABLE}=true, but {' and '.join(missing)} {verb} not given",
+            keys=(ENABLE, *missing),
+            remedy=f"{examples} (MaxText's {defaults})",
+        )
+    if words[RAMP_SAMPLES] < 0:
+        raise UsageError(
+            f"{RAMP_SAMPLES}={words[RAMP_SAMPLES]} is below 0",
+            keys=(RAMP_SAMPLES,),
+            remedy=f"{RAMP_SAMPLES}={DEFAULTS[RAMP_SAMPLES]}",
+        )
+    if (accumulate or 1) > 1:
+        raise UsageError(
+            f"{ENABLE}=true cannot be combined with {ACCUMULATE_KEY}={accumulate}",
+            keys=(ENABLE, ACCUMULATE_KEY),
+            remedy=f"{ACCUMULATE_KEY}=null, or {RAMP_KEY} with {SEMANTICS_KEY}=maxtext",
+        )
+
+
+def _translate_ramp(
+    words: Mapping[str, Any], *, num_devices: int, model_parallel_size: int
+) -> tuple[dict[str, Any], int]:
+    """Returns the settings of a ramp, and the samples that every rank's share is a multiple of."""
+    start, increment = (
+        to_samples(
+            word,
+            as_written(words[word]),
+            num_devices=num_devices,
+            model_parallel_size=model_parallel_size,
+        )
+        for word in (START, INCREMENT)
+    )
+    data_ranks = num_devices // model_parallel_size
+    unit = gcd(start, increment)
+    if unit % data_ranks:
+        multiple = decimal(Fraction(data_ranks, num_devices))
+        raise UsageError(
+            f"the ramp from {start} in steps of {increment} samples is not whole"
+            f" on each of {data_ranks} data-parallel ranks",
+            keys=(START, INCREMENT, *FLEET_KEYS),
+            remedy=f"{START} and {INCREMENT} in multiples of {multiple}",
+        )
+    ramp = {
+        RAMP_KEY: [start, increment, words[RAMP_SAMPLES]],
+        SEMANTICS_KEY: "maxtext",
+        POLICY_KEY: "fixed",
+        ACCUMULATE_KEY: None,  # MaxText takes a step's samples in one pass, whatever their number.
+    }
+    return ramp, unit // data_ranks
+
+
+def write(source: Source) -> Translation:
+    """Returns a batch in MaxText's words."""
+    plan, stage, ramp = source.plan, source.stage, source.ramp
+    parallel, devices = plan.fleet.parallel, stage.world_size
+    per_pass = stage.micro_batch_size * stage.data_parallel_size
+    micro_batches = max(1, plan.global_batch_size // per_pass)
+    if ramp and plan.micro_batch.varies:
+        micro_batches = max(one.accumulate_grad_batches for one in plan.stages)
+    accumulate = 1 if ramp else micro_batches
+    sizes = {PER_DEVICE: Fraction(plan.global_batch_size, devices * accumulate)}
+    if ramp:
+        sizes |= {START: Fraction(ramp[0], devices), INCREMENT: Fraction(ramp[1], devices)}
+    axes = {
+        "tensor": parallel.tensor,
+        "pipeline": parallel.pipeline,
+        "context": parallel.context,
+    }
+    if (shard := source.data_parallel_shard_size) is not None:
+        axes |= {"fsdp": shard, "data": FILLS}
+    words = {
+        PER_DEVICE: float(sizes[PER_DEVICE]),
+        ACCUMULATION: accumulate,
+        ENABLE: "true" if ramp else None,
+        START: float(sizes[START]) if ramp else None,
+        INCREMENT: float(sizes[INCREMENT]) if ramp else None,
+        RAMP_SAMPLES: ramp[2] if ramp else None,
+        "num_pipeline_microbatches": source.num_pipeline_microbatches,
+        "expansion_factor_real_data": source.expansion_factor_real_data,
+        "max_target_length": plan.sequence_length,
+        "steps": plan.end_step,
+    } | {f"ici_{axis}_parallelism": size for axis, size in axes.items()}
+    differences = [
+        *step_schedule_differences(source, "MaxText"),
+        *semantics_differences(source, "MaxText", "maxtext"),
+        *decrease_differences(source, "MaxText"),
+        *_pass_differences(source, micro_batches=micro_batches, accumulate=accumulate),
+        *_decimal_differences(sizes, devices),
+    ]
+    return Translation(words=to_assignments(words), unsaid=tuple(differences))
+
+
+def _pass_differences(source: Source, *, micro_batches: int, accumulate: int) -> list[str]:
+    """Returns the differences in how MaxText splits a step into passes and microbatches."""
+    differences = []
+    if source.ramp and micro_batches > 1:
+        differences.append(
+            "MaxText takes a step's samples in one pass;"
+            f" here each rank takes {micro_batches} micro batches"
+        )
+    stages = source.plan.fleet.parallel.pipeline
+    microbatches = source.num_pipeline_microbatches or stages
+    samples = source.plan.global_batch_size // accumulate
+    if stages > 1 and samples % microbatches:
+        differences.append(
+            f"MaxText's pipeline splits a pass into {microbatches} microbatches,"
+            f" and {samples} samples do not divide into them"
+        )
+    return differences
+
+
+def _decimal_differences(sizes: Mapping[str, Fraction], devices: int) -> list[str]:
+    """Returns the differences of sizes per device that MaxText does not read exactly."""
+    differences = []
+    for word, size in sizes.items():
+        written = float(size)
+        if not is_decimal(size):
+            differences.append(f"{word} is exactly {size}, which no decimal equals")
+        elif int(devices * written) != devices * size:
+            differences.append(
+                f"MaxText truncates {devices} x {word}={written} to {int(devices * written)}"
+            )
+    return differences

@@ -1,0 +1,119 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rampcli import llm
+from rampcli.config.schema import Config, ModelConfig
+from rampcli.estimate import memory
+from rampcli.estimate.memory import KINDS, estimate_memory
+from rampcli.estimate.model_size import checkpoint_bytes
+from rampcli.models import loss
+from rampcli.train import optimizers
+
+GIB = 2**30
+LAYOUTS = st.fixed_dictionaries(
+    {
+        "tensor_parallel_size": st.sampled_from([1, 2]),
+        "pipeline_parallel_size": st.sampled_from([1, 2, 4]),
+        "context_parallel_size": st.sampled_from([1, 2]),
+        "virtual_pipeline_parallel_size": st.sampled_from([1, 2]),
+    }
+)
+
+
+def estimate(config: Config, *, ranks: int = 8, micro: int = 1, accumulate: int = 4):
+    return estimate_memory(
+        config,
+        data_parallel_size=ranks,
+        micro_batch_size=micro,
+        accumulate_grad_batches=accumulate,
+    )
+
+
+@st.composite
+def configs(draw):
+    config = Config(
+        model=ModelConfig(num_layers=16, num_query_groups=draw(st.sampled_from([None, 2])))
+    )
+    for key, size in draw(LAYOUTS).items():
+        setattr(config.parallel, key, size)
+    if config.parallel.pipeline_parallel_size == 1:
+        config.parallel.virtual_pipeline_parallel_size = 1
+    config.trainer.precision = draw(st.sampled_from(["fp32", "bf16"]))
+    config.trainer.accelerator = draw(st.sampled_from(["cpu", "gpu"]))
+    config.trainer.accumulate_reduce = draw(st.sampled_from(["last", "each"]))
+    config.trainer.activation_checkpointing = draw(st.sampled_from(["none", "selective", "full"]))
+    config.optim.optimizer = draw(st.sampled_from(["adamw", "muon"]))
+    config.data.document_mask = draw(st.booleans())
+    return config
+
+
+@given(config=configs(), micro=st.integers(1, 8), accumulate=st.integers(1, 8))
+def test_a_larger_micro_batch_never_needs_less(config, micro, accumulate):
+    smaller, larger = (
+        estimate(config, micro=samples, accumulate=accumulate).peak_bytes
+        for samples in (micro, micro + 1)
+    )
+    assert smaller <= larger
+
+
+@given(config=configs(), accumulate=st.integers(1, 8))
+def test_each_kind_of_memory_is_at_least_nothing_and_they_sum_to_the_peak(config, accumulate):
+    kinds = estimate(config, accumulate=accumulate).by_kind()
+    assert min(kinds.values()) >= 0
+    assert sum(kinds.values()) == estimate(config, accumulate=accumulate).peak_bytes
+    assert tuple(kinds) == KINDS
+
+
+@given(config=configs(), accumulate=st.integers(1, 8))
+def test_recomputing_more_activations_never_needs_more(config, accumulate):
+    peaks = []
+    for config.trainer.activation_checkpointing in ("full", "selective", "none"):
+        peaks.append(estimate(config, micro=4, accumulate=accumulate).peak_bytes)
+    assert peaks == sorted(peaks)
+
+
+@given(config=configs(), ranks=st.sampled_from([2, 4]), rounds=st.integers(4, 500))
+def test_the_micro_batches_of_a_step_do_not_fill_the_memory_of_a_pipeline(config, ranks, rounds):
+    config.parallel.pipeline_parallel_size = ranks
+    assert estimate(config, accumulate=rounds * ranks) == estimate(config, accumulate=4 * ranks)
+
+
+@given(config=configs(), accumulate=st.integers(1, 600), micro=st.sampled_from([1, 10_000]))
+def test_the_smallest_and_the_largest_models_have_an_estimate(config, accumulate, micro):
+    for size, sequence in ((2, 4), (1_000_000, 16_000_000)):
+        config.model.hidden_size = config.model.num_attention_heads = size
+        config.model.ffn_hidden_size = config.model.vocab_size = size
+        config.model.num_query_groups = None
+        config.data.sequence_length = sequence
+        assert estimate(config, micro=micro, accumulate=accumulate).peak_bytes > 0
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("recipe", ["llama3_8b", "qwen3_0p6b", "gpt3_5b", "mistral_7b"])
+def test_one_rank_holds_the_weights_and_states_of_a_checkpoint(recipe, optimizer):
+    config = getattr(llm, recipe).pretrain_recipe()
+    config.parallel = replace(Config().parallel)
+    config.optim.optimizer = optimizer
+    config.data.sequence_length = 1024
+    found = memory._Rank(config, 0, data_ranks=1, samples=1, micro_batches=1)
+    states = found._at_rest().optimizer
+    assert memory.FP32 * found.weights.whole + states == checkpoint_bytes(config)
+
+
+def test_llama3_8b_is_near_what_torchtitan_publishes():
+    """77 to 82 GiB reserved on 8 H100s (torchtitan's benchmarks, 2 x 8192 tokens per GPU)."""
+    config = llm.llama3_8b.pretrain_recipe()
+    config.parallel.context_parallel_size = 1
+    config.trainer.activation_checkpointing = "selective"
+    peak = estimate(config, ranks=8, micro=2, accumulate=1).peak_bytes
+    assert 0.8 * 77 * GIB < peak < 82 * GIB
+
+
+def test_constants_are_those_of_the_code_that_is_estimated():
+    tokens = loss.TOKENS_AT_ONCE
+    assert {"cpu": tokens["cpu"], "gpu": tokens["cuda"]} == memory.TOKENS_AT_ONCE
+    assert memory.LOGITS_AT_ONCE == loss.LOGITS_AT_ONCE
+    assert memory.MAX_STACK_ELEMENTS == optimizers.MAX_STACK_ELEMENTS

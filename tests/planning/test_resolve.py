@@ -1,0 +1,415 @@
+import copy
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import settings as run
+from hypothesis import strategies as st
+
+from prompts import PROMPTS
+from rampcli import llm
+from rampcli.config.compose import apply_overrides
+from rampcli.config.layers import sources_named
+from rampcli.config.schema import Config
+from rampcli.config.settings import leaves, settings
+from rampcli.config.values import put
+from rampcli.errors import Report, UsageError, UsageErrors
+from rampcli.planning.resolve import resolve
+from rampcli.words.spellings import SPELLINGS
+
+INTEGERS = [key for key, setting in settings().items() if setting.type is int]
+
+
+def refusal_of(config):
+    with pytest.raises(UsageError) as refusal:
+        resolve(config)
+    return refusal.value
+
+
+def refusal_or_none(config):
+    try:
+        resolve(config)
+    except UsageError as refusal:
+        return refusal
+    return None
+
+
+def smallest():
+    config = Config()
+    config.model.global_batch_size, config.data.micro_batch_size = 16, 4
+    return config
+
+
+def test_resolving_does_not_change_its_input(recipe):
+    recipe.data.global_batch_size = 4096
+    before = copy.deepcopy(recipe)
+    resolve(recipe)
+    assert recipe == before
+
+
+def test_resolving_twice_equals_resolving_once(recipe):
+    recipe.data.global_batch_size = 4096
+    recipe.trainer.max_samples = 10
+    once = resolve(recipe)
+    twice = resolve(once.config)
+    assert twice.config == once.config
+    assert twice.plan == once.plan
+
+
+def test_a_configuration_built_in_python_resolves():
+    plan = resolve(smallest()).plan
+    assert [
+        (stage.global_batch_size, stage.accumulate_grad_batches, stage.steps)
+        for stage in plan.stages
+    ] == [(16, 4, None)]
+
+
+SPELT = {
+    "data.global_batch_size": {"model.global_batch_size": 24},
+    "data.rampup_batch_size": {"model.rampup_batch_size": [8, 8, 64]},
+    "model.micro_batch_size": {"data.micro_batch_size": 2},
+    "model.tensor_model_parallel_size": {"parallel.tensor_parallel_size": 2},
+    "model.pipeline_model_parallel_size": {"parallel.pipeline_parallel_size": 2},
+    "model.context_parallel_size": {"parallel.context_parallel_size": 2},
+    "trainer.strategy.tensor_model_parallel_size": {"parallel.tensor_parallel_size": 2},
+    "trainer.strategy.pipeline_model_parallel_size": {"parallel.pipeline_parallel_size": 2},
+    "trainer.strategy.context_parallel_size": {"parallel.context_parallel_size": 2},
+    "train.micro_batch_size": {"data.micro_batch_size": 2},
+    "train.global_batch_size": {"model.global_batch_size": 24},
+    "train.rampup_batch_size": {"model.rampup_batch_size": [8, 8, 64]},
+    "train.step_batch_size_schedule": {
+        "model.step_batch_size_schedule": "0:8 16K:16",
+        "model.global_batch_size": None,
+    },
+    "train.decrease_batch_size_if_needed": {
+        "rampup.decrease_batch_size_if_needed": True,
+        "model.global_batch_size": 17,
+    },
+    "train.train_iters": {"trainer.max_steps": 20},
+    "train.train_samples": {"trainer.max_samples": 320, "trainer.max_steps": None},
+    "model.seq_length": {"data.sequence_length": 64},
+    "dataset.seq_length": {"data.sequence_length": 64},
+    "dataset.sequence_length": {"data.sequence_length": 64},
+    "scheduler.lr_warmup_iters": {"optim.warmup_steps": 2, "optim.warmup_samples": None},
+    "scheduler.lr_warmup_samples": {"optim.warmup_samples": 32, "optim.warmup_steps": None},
+    "optimizer.lr": {"optim.lr": 0.002},
+    "optimizer.min_lr": {"optim.min_lr": 0.0001},
+    "gradient_accumulation_steps": {"trainer.accumulate_grad_batches": 8},
+    "expansion_factor_real_data": {"data.expansion_factor_real_data": 1.0},
+    "num_pipeline_microbatches": {
+        "parallel.num_pipeline_microbatches": 2,
+        "parallel.pipeline_parallel_size": 2,
+        "data.micro_batch_size": 2,
+    },
+    "rl.prompts_per_step": {
+        "model.global_batch_size": 24,
+        "rl.generations_per_prompt": 4,
+        "data.micro_batch_size": None,
+        **PROMPTS,
+    },
+}
+"""By spelling, its canonical key with a value, and the other settings that it needs."""
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize("start", ["recipe", "by hand"])
+def test_another_systems_spelling_is_equivalent_to_the_canonical_key(recipe, start, spelling):
+    plain = recipe if start == "recipe" else Config()
+    canonical, *others = SPELT[spelling]
+    needed = {
+        "model.global_batch_size": 16,
+        "data.micro_batch_size": 1,
+        "trainer.num_nodes": 1,
+        "trainer.devices": 2,
+        "model.rampup_batch_size": None,
+    } | {key: SPELT[spelling][key] for key in others}
+    for key, number in needed.items():
+        if key != canonical:
+            put(plain, key, number)
+    spelt, spoken = copy.deepcopy(plain), copy.deepcopy(plain)
+    put(spelt, spelling, SPELT[spelling][canonical])
+    put(spoken, canonical, SPELT[spelling][canonical])
+    assert SPELLINGS[spelling] == canonical
+    assert resolve(spelt) == resolve(spoken)
+    assert dict(leaves(resolve(spelt).config))[canonical] == SPELT[spelling][canonical]
+
+
+def test_a_resolved_configuration_has_no_spellings_of_other_systems(recipe):
+    recipe.data.global_batch_size = 4096
+    resolved = dict(leaves(resolve(recipe).config))
+    assert (resolved["model.global_batch_size"], resolved["data.global_batch_size"]) == (4096, None)
+
+
+def test_two_spellings_with_different_values_are_refused_with_both_places(composed):
+    refusal = refusal_of(
+        apply_overrides(composed, ["data.global_batch_size=4096", "model.global_batch_size=1024"])
+    )
+    assert refusal.keys == ("data.global_batch_size", "model.global_batch_size")
+    assert refusal.set_by == (
+        "data.global_batch_size=4096 (command line)",
+        "model.global_batch_size=1024 (command line)",
+    )
+
+
+def test_a_refusal_says_what_is_wrong_who_set_it_and_what_would_work(
+    composed, line_of, gpt3_5b_place
+):
+    conf = f"batch/nemo_gpt3.yaml:{line_of('conf/batch/nemo_gpt3.yaml', 'micro_batch_size: 4')}"
+    assert str(
+        refusal_of(
+            apply_overrides(
+                composed, ["model.global_batch_size=2176", "model.rampup_batch_size=null"]
+            )
+        )
+    ) == (
+        "error: model.global_batch_size=2176 does not divide into data.micro_batch_size=4 x 128"
+        " data-parallel ranks = 512\n       set by: model.global_batch_size=2176 (command line) ·"
+        f" {conf} · {gpt3_5b_place}\n       try:    model.global_batch_size=2048 or 2560, or"
+        " data.micro_batch_size=1, or rampup.node_policy=best"
+    )
+
+
+def test_a_refused_spelling_is_placed_where_it_was_set(recipe):
+    recipe.data.global_batch_size, recipe.model.rampup_batch_size = 100, None
+    assert refusal_of(recipe).set_by[0] == "data.global_batch_size=100 (Python)"
+
+
+@pytest.mark.parametrize("end", ["max_samples", "max_tokens"])
+def test_an_end_on_the_command_line_replaces_an_end_from_conf_in_another_unit(
+    composed, recipe, end
+):
+    assert composed.trainer.max_steps == 75_000
+    setattr(recipe.trainer, end, 640)
+    for config in (recipe, apply_overrides(composed, [f"trainer.{end}=640"]).config()):
+        trainer = resolve(config).config.trainer
+        assert (getattr(trainer, end), trainer.max_steps) == (640, None)
+
+
+def test_an_end_on_the_command_line_replaces_an_end_assigned_by_the_recipe(recipe):
+    recipe.trainer.max_samples = 10
+    trainer = resolve(apply_overrides(recipe, ["trainer.max_tokens=640"])).config.trainer
+    assert (trainer.max_steps, trainer.max_samples, trainer.max_tokens) == (None, None, 640)
+
+
+def test_two_ends_on_the_command_line_are_refused(composed):
+    refusal = refusal_of(
+        apply_overrides(composed, ["trainer.max_steps=10", "trainer.max_tokens=640"])
+    )
+    assert (
+        refusal.message == "the length of the run is set more than once:"
+        " trainer.max_steps=10 and trainer.max_tokens=640"
+    )
+
+
+def test_setting_the_end_to_null_gives_a_run_without_end(recipe):
+    recipe.trainer.max_steps = None
+    assert resolve(recipe).plan.end_sample is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": -1}, "seed=-1 is below 0"),
+        ({"data.sequence_length": 0}, "data.sequence_length=0 is below 1"),
+        ({"model.num_query_groups": 0}, "model.num_query_groups=0 is below 1"),
+        ({"checkpoint.keep_last": 0}, "checkpoint.keep_last=0 is below 1"),
+        ({"trainer.val_every_steps": 0}, "trainer.val_every_steps=0 is below 1"),
+        ({"trainer.num_nodes": 0}, "trainer.num_nodes=0 is below 1"),
+        ({"trainer.devices": -8}, "trainer.devices=-8 is below 1"),
+        ({"optim.lr": -0.1}, "optim.lr=-0.1 is below 0"),
+        ({"trainer.gradient_clip_val": 0.0}, "trainer.gradient_clip_val=0.0 is not above 0"),
+        ({"optim.eps": 0.0}, "optim.eps=0.0 is not above 0"),
+        ({"name": ""}, "name='' cannot name a folder"),
+        ({"name": ".."}, "name='..' cannot name a folder"),
+        ({"name": "a/b"}, "name='a/b' cannot name a folder"),
+        ({"name": "a\nb"}, r"name='a\nb' cannot name a folder"),
+        (
+            {"model.hidden_size": 130},
+            "model.hidden_size=130 does not divide into model.num_attention_heads=4",
+        ),
+        (
+            {"model.num_query_groups": 3},
+            "model.num_attention_heads=4 does not divide into model.num_query_groups=3",
+        ),
+        ({"model.num_attention_heads": 128}, "rotary positions need an even size"),
+        (
+            {"optim.warmup_samples": 8, "optim.warmup_steps": 1},
+            "the warm-up is given twice: optim.warmup_samples=8 and optim.warmup_steps=1",
+        ),
+        ({"model.rampup_batch_size": [8, 4]}, "model.rampup_batch_size=[8,4] has 2 values"),
+        ({"trainer.max_steps": 0}, "trainer.max_steps=0 is below 1"),
+        (
+            {"parallel.tensor_parallel_size": 2},
+            "1 processes do not divide into tensor 2 x pipeline 1 x context 1",
+        ),
+        ({"seed": "many"}, "seed=many is not an integer"),
+        ({"seed": 2**64}, f"seed={2**64}"),
+        ({"optim.lr": float("nan")}, "optim.lr=nan is not a finite number"),
+    ],
+)
+def test_an_impossible_setting_is_refused_with_its_key_and_place(changes, message):
+    config = smallest()
+    for key, value in changes.items():
+        put(config, key, value)
+    refusal = refusal_of(config)
+    assert message in refusal.message
+    assert any("Python" in place for place in refusal.set_by)
+
+
+@run(max_examples=20)
+@given(changes=st.dictionaries(st.sampled_from(INTEGERS), st.integers(1, 9), max_size=4))
+@example(changes={"seed": 2**100})
+@example(changes={"model.num_query_groups": 9})
+def test_any_integers_are_planned_or_refused_with_their_key_and_place(changes):
+    config = smallest()
+    for key, value in changes.items():
+        put(config, key, value)
+    refusal = refusal_or_none(config)
+    for error in [] if refusal is None else getattr(refusal, "errors", [refusal]):
+        assert error.keys
+        assert error.set_by
+
+
+def test_values_assigned_in_python_are_read_like_those_of_the_command_line():
+    config = smallest()
+    config.trainer.max_tokens, config.model.rampup_batch_size = "2M", [4, 4, "1K"]
+    resolved = resolve(config).config
+    assert (resolved.trainer.max_tokens, resolved.model.rampup_batch_size) == (
+        2_000_000,
+        [4, 4, 1000],
+    )
+
+
+def test_a_run_directory_defaults_to_the_name_of_the_run():
+    config = smallest()
+    config.name = "first"
+    assert resolve(config).run_dir == Path("runs/first")
+    config.run_dir = "/elsewhere"
+    assert resolve(config).run_dir == Path("/elsewhere")
+
+
+@pytest.mark.parametrize("warmup", ["samples", "steps"])
+def test_a_note_tells_that_the_run_ends_within_its_warm_up(warmup):
+    config = smallest()
+    config.trainer.max_steps = 5
+    setattr(config.optim, f"warmup_{warmup}", 5 if warmup == "steps" else 80)
+    assert resolve(config).notes == ()
+    config.trainer.max_steps = 4
+    (note,) = resolve(config).notes
+    assert "after 64 samples, within its warm-up of 80" in note
+    assert f"optim.warmup_{warmup}" in note
+
+
+def test_all_errors_are_reported_at_once_with_their_places(composed, gpt3_5b_place):
+    with pytest.raises(UsageErrors) as refused:
+        resolve(
+            apply_overrides(
+                composed,
+                ["seed=-1", "optim.min_lr=5", "trainer.max_steps=1", "trainer.max_samples=2"],
+            )
+        )
+    assert [error.set_by for error in refused.value.errors] == [
+        ("seed=-1 (command line)",),
+        ("optim.min_lr=5.0 (command line)", gpt3_5b_place),
+        ("trainer.max_steps=1 (command line)", "trainer.max_samples=2 (command line)"),
+    ]
+    assert refused.value.exit_code == 2
+
+
+def test_earlier_errors_are_raised_with_new_ones_and_their_keys_not_checked_again(composed):
+    report = Report()
+    report.errors.append(UsageError("seen before", keys=("model.global_batch_size",)))
+    with pytest.raises(UsageErrors) as refused:
+        resolve(
+            apply_overrides(composed, ["model.global_batch_size=100", "seed=-1"]), report=report
+        )
+    assert [error.message for error in refused.value.errors] == [
+        "seen before",
+        "seed=-1 is below 0",
+    ]
+
+
+def test_a_wrong_type_assigned_in_python_is_reported_once(recipe):
+    recipe.seed, recipe.optim.lr = "many", "fast"
+    with pytest.raises(UsageErrors) as refused:
+        resolve(recipe)
+    assert [error.message for error in refused.value.errors] == [
+        "seed=many is not an integer",
+        "optim.lr=fast is not a number",
+    ]
+    assert {error.set_by for error in refused.value.errors} == {("Python",)}
+
+
+def test_finished_stages_are_not_checked_and_remaining_ones_are(composed):
+    awkward = apply_overrides(
+        composed, ["rampup.node_policy=fixed", "model.rampup_batch_size=[256,1792,10M]"]
+    ).config()
+    assert "stage 0 (batch size 256)" in refusal_of(awkward).message
+    asked = []
+
+    def consumed(path):
+        asked.append(path)
+        return 10_000_128
+
+    resolved = resolve(awkward, consumed_samples_in=consumed)
+    assert asked == [Path("runs/gpt3_5b")]
+    assert [stage.stage for stage in resolved.plan.stages] == [1]
+    assert [stage.global_batch_size for stage in resolved.plan.passed] == [256]
+
+
+def test_an_invalid_run_directory_is_not_read(composed):
+    def consumed(path):
+        raise AssertionError(path)
+
+    with pytest.raises(UsageError, match="cannot name a folder"):
+        resolve(apply_overrides(composed, ["name=a/b"]), consumed_samples_in=consumed)
+
+
+def test_an_error_after_resolving_says_where_values_came_from(composed):
+    config = resolve(apply_overrides(composed, ["trainer.num_nodes=8"])).config
+    with pytest.raises(UsageError) as refused, sources_named(config):
+        raise UsageError("too few", keys=("trainer.num_nodes", "seed"))
+    assert refused.value.set_by == ("trainer.num_nodes=8 (command line)", "seed=1234 (default)")
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (
+            ["gradient_accumulation_steps=3", "model.global_batch_size=2048"],
+            "model.global_batch_size=1536, or gradient_accumulation_steps=4",
+        ),
+        (
+            ["per_device_batch_size=16", "data.micro_batch_size=5", "model.rampup_batch_size=null"],
+            "data.micro_batch_size=4",
+        ),
+        (
+            [
+                *[
+                    "per_device_batch_size=16",
+                    "data.micro_batch_size=4",
+                    "trainer.accumulate_grad_batches=3",
+                ],
+                "model.rampup_batch_size=null",
+            ],
+            "trainer.accumulate_grad_batches=12",
+        ),
+    ],
+)
+def test_remedies_use_the_words_that_were_typed(composed, words, remedy):
+    with pytest.raises(UsageError) as refused:
+        resolve(apply_overrides(composed, words))
+    assert remedy in refused.value.remedy
+    assert refused.value.remedy.count("model.global_batch_size=") == remedy.count(
+        "model.global_batch_size="
+    )
+
+
+@pytest.mark.parametrize(("first", "notes"), [(2, 0), (3, 1)])
+def test_a_run_that_ends_before_the_steps_to_profile_has_a_note(first, notes):
+    words = ["model.rampup_batch_size=null", "model.global_batch_size=8", "trainer.max_samples=16"]
+    config = apply_overrides(
+        llm.from_factory("llama3_tiny"), [*words, f"profile.steps=[{first},9]"]
+    )
+    found = [note for note in resolve(config).notes if "profile.steps" in note]
+    assert found == [f"the run ends after 2 steps, before profile.steps=[{first},9]"][:notes]

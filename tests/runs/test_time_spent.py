@@ -1,0 +1,184 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rampcli.runs.directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY
+from rampcli.runs.time_spent import (
+    BOUNDARIES,
+    CHECKPOINTS,
+    COMPILATION,
+    LOST,
+    RESTARTS,
+    START,
+    STOPPED,
+    TRAINING,
+    VALIDATION,
+    time_spent,
+)
+
+
+def at(time, event, **facts):
+    return {"event": event, "time": float(time), **facts}
+
+
+def parts(events, **more):
+    spent = time_spent(events, **more)
+    return {part: round(seconds, 3) for part, seconds in spent.parts.items() if seconds}
+
+
+STAGE = [
+    at(0, "launch"),
+    at(8, "start"),
+    at(9, "compile", compile_s=1.0),
+    at(11, "validation", validation_s=2.0),
+    at(30, "checkpoint", stall_s=1.5),
+]
+STOP = [
+    at(40, "checkpoint", stall_s=2.0),
+    at(40, "stop", save_s=2.0, status=STAGE_BOUNDARY),
+    at(41, "exit", exit_code=0),
+]
+
+
+def test_a_run_through_a_boundary_is_attributed_in_full():
+    events = [
+        *STAGE,
+        *STOP,
+        at(41, "launch"),
+        at(46, "start"),
+        at(60, "stop", save_s=1.0, status=COMPLETE),
+        at(61, "exit", exit_code=0),
+    ]
+    assert parts(events) == {
+        START: 9,
+        COMPILATION: 1,
+        VALIDATION: 2,
+        CHECKPOINTS: 4.5,
+        TRAINING: 38.5,
+        BOUNDARIES: 6,
+    }
+    spent = time_spent(events)
+    assert (spent.elapsed_s, spent.running_s) == (61, 61)
+    assert spent.goodput == 38.5 / 61
+
+
+def test_a_last_save_that_no_checkpoint_event_reports_counts_as_checkpoint():
+    events = [at(0, "start"), at(10, "stop", save_s=3.0, status=COMPLETE)]
+    assert parts(events) == {TRAINING: 7, CHECKPOINTS: 3}
+
+
+def test_a_pause_of_the_user_is_not_running_time():
+    events = [
+        *STAGE,
+        *STOP,
+        at(1041, "launch"),
+        at(1046, "start"),
+    ]
+    spent = time_spent(events, now=1056.0)
+    assert (spent.parts[STOPPED], spent.running_s) == (1000, 56)
+
+
+def test_a_crash_costs_its_steps_the_interrupted_one_and_the_restart():
+    events = [
+        *STAGE,
+        at(50, "exit", exit_code=1),
+        at(50, "fault", reason="x"),
+        at(52, "launch"),
+        at(57, "lost", lost_s=15.0, last_step_at=48.0),
+        at(58, "start"),
+    ]
+    assert parts(events, now=60) == {
+        START: 8,
+        COMPILATION: 1,
+        VALIDATION: 2,
+        CHECKPOINTS: 1.5,
+        TRAINING: 42 - 4.5 - 17 + 2,
+        LOST: 17,
+        RESTARTS: 8,
+    }
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_after_everything_was_killed_the_run_counts_as_stopped_from_its_last_step_on(by_hand):
+    events = [
+        *STAGE,
+        *([] if by_hand else [at(500, "launch")]),
+        at(505, "lost", lost_s=15.0, last_step_at=48.0),
+        at(506, "start"),
+    ]
+    spent = parts(events, now=510)
+    assert spent[LOST] == 15
+    assert spent[STOPPED] == (458 if by_hand else 452)
+    assert spent.get(RESTARTS, 0) == (0 if by_hand else 6)
+
+
+def test_a_crash_before_the_first_step_is_followed_by_a_restart():
+    events = [
+        at(0, "launch"),
+        at(3, "exit", exit_code=1),
+        at(3, "fault", reason="x"),
+        at(4, "launch"),
+        at(9, "start"),
+    ]
+    assert parts(events, now=10) == {START: 8, RESTARTS: 1, TRAINING: 1}
+
+
+def test_a_run_that_died_has_trained_until_its_last_step():
+    assert parts(STAGE, last_step_at=45.0)[TRAINING] == 37 - 4.5
+    assert parts(STAGE)[TRAINING] == 22 - 4.5
+
+
+FAILED = [at(0, "launch"), at(5, "start", step=0), at(15, "exit", exit_code=1)]
+
+
+def test_a_step_that_failed_is_lost_work():
+    assert parts(FAILED, last_step_at=0.0) == {START: 5, LOST: 10}
+    assert parts(FAILED, last_step_at=12.0) == {START: 5, TRAINING: 7, LOST: 3}
+    assert parts(FAILED) == {START: 5, TRAINING: 10}
+
+
+def test_processes_that_died_before_their_first_step_have_lost_their_time():
+    again = [at(15, "fault", reason="x"), at(16, "launch"), at(20, "start", step=0)]
+    assert parts([*FAILED, *again], now=30.0) == {START: 5, LOST: 10, RESTARTS: 5, TRAINING: 10}
+    later = [*again[:2], at(20, "start", step=3)]
+    assert parts([*FAILED, *later], now=30.0) == {START: 5, RESTARTS: 5, TRAINING: 20}
+
+
+def test_time_after_the_end_does_not_count():
+    events = [*STAGE, at(40, "stop", save_s=2.0, status=PREEMPTED), at(41, "exit")]
+    assert time_spent(events, last_step_at=39.0).elapsed_s == 41
+
+
+def test_a_run_without_events_has_spent_no_time():
+    spent = time_spent([])
+    assert (spent.elapsed_s, spent.goodput) == (0, None)
+
+
+KINDS = {
+    "launch": {},
+    "start": {},
+    "stage": {},
+    "compile": {"compile_s": 3.0},
+    "validation": {"validation_s": 2.0},
+    "checkpoint": {"stall_s": 1.0},
+    "stop": {"save_s": 4.0, "status": STAGE_BOUNDARY},
+    "exit": {"exit_code": 0},
+    "fault": {"reason": "x"},
+    "lost": {"lost_s": 5.0, "last_step_at": 7.0},
+}
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(sorted(KINDS)), st.floats(0, 100)), max_size=20),
+    st.none() | st.floats(0, 4000),
+)
+def test_parts_add_up_to_the_time_from_the_first_event_in_any_order_of_events(steps, now):
+    times = [sum(each for _, each in steps[: number + 1]) for number in range(len(steps))]
+    events = [at(time, kind, **KINDS[kind]) for time, (kind, _) in zip(times, steps, strict=True)]
+    spent = time_spent(events, now=now)
+    assert min(spent.parts.values()) >= 0
+    last = max([*times[-1:], *([] if now is None or not times else [now])], default=0.0)
+    if events:
+        assert math.isclose(spent.elapsed_s, last - times[0], rel_tol=1e-9, abs_tol=1e-6)
