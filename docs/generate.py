@@ -63,7 +63,7 @@ def config_page() -> str:
         if setting.key not in FOREIGN:
             section, _, _ = setting.key.rpartition(".")
             sections.setdefault(section, []).append(setting)
-    lines = [GENERATED.format(source="rampcli/config/*schema.py"), SETTINGS_INTRODUCTION]
+    lines = [GENERATED.format(source="rampcli/config/schema/"), SETTINGS_INTRODUCTION]
     for section, rows in sections.items():
         title = f"`{section}`" if section else "The run"
         about = f"{_section_doc(section)}\n\n" if section else ""

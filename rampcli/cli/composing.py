@@ -6,7 +6,7 @@ from pathlib import Path
 from rampcli import llm
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.checkpoint.starting_model import with_model_of_folder
-from rampcli.config.checks import check_name
+from rampcli.config.checks.run import check_name
 from rampcli.config.compose import apply_overrides
 from rampcli.config.groups import group_names
 from rampcli.config.layers import COMMAND_LINE, Layer, Precedence, Stack

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from rampcli.cli.composing import compose_rl, compose_words
-from rampcli.config.rl_checks import is_rl
+from rampcli.config.checks.rl import is_rl
 from rampcli.config.settings import shown
 from rampcli.config.words import join_split_lists
 from rampcli.errors import Report, UsageError, visible

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from rampcli import llm
-from rampcli.config.checks import check_name
+from rampcli.config.checks.run import check_name
 from rampcli.config.schema import Config
 from rampcli.config.words import as_word, typeable
 from rampcli.data.windows import fitting_words

@@ -19,10 +19,10 @@ from rampcli.batch.training_plan import TrainingPlan
 from rampcli.cli.composing import compose_words
 from rampcli.cli.console import build_console, print_table, say, show_plan
 from rampcli.cli.pictures import writing_picture
+from rampcli.config.checks.rl import is_rl, max_response_tokens, unit_of
 from rampcli.config.compose import apply_overrides
 from rampcli.config.groups import group_names
 from rampcli.config.layers import Precedence, sources_named, stack_of
-from rampcli.config.rl_checks import is_rl, max_response_tokens, unit_of
 from rampcli.config.words import MOST_VALUES, drop_launcher_section, read_values
 from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.planning.resolve import resolve

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rampcli.cli.composing import compose_combination, folder_of_sweep
 from rampcli.config import snapshot
+from rampcli.config.checks.rl import refuse_rl
 from rampcli.config.layers import sources_named
-from rampcli.config.rl_checks import refuse_rl
 from rampcli.config.schema import Config
 from rampcli.config.settings import shown
 from rampcli.config.sweeps import Combination, combinations

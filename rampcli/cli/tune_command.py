@@ -48,7 +48,7 @@ def tune(
     Takes real steps with each size in processes of their own, and times them.
     """
     from rampcli.cli.composing import compose_words
-    from rampcli.config.rl_checks import refuse_rl
+    from rampcli.config.checks.rl import refuse_rl
 
     others = {"--exhaustive": exhaustive, "--fresh": fresh, "--estimate": estimate, "--plot": plot}
     for name, given in others.items():

@@ -8,8 +8,8 @@ from fractions import Fraction
 from math import gcd, lcm
 from pathlib import Path
 
-from rampcli.config.data_schema import SOURCES
 from rampcli.config.schema import Config
+from rampcli.config.schema.data import SOURCES
 from rampcli.config.settings import shown
 from rampcli.errors import UsageError
 from rampcli.hub import is_pinned

@@ -11,8 +11,8 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from rampcli.batch.pairs import PAIRS_KEY
-from rampcli.config.fields import Extensible
 from rampcli.config.schema import Config
+from rampcli.config.schema.fields import Extensible
 from rampcli.errors import UsageError
 from rampcli.extensions import ENTRY_POINTS, VARIABLE, Extension, find, section_of
 from rampcli.words.maxtext import WORDS

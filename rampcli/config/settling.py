@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rampcli.config.checks.rl import unit_of
 from rampcli.config.corpora import validation_paths
 from rampcli.config.layers import Entry, Layer, Precedence, Stack, stack_of
-from rampcli.config.rl_checks import unit_of
-from rampcli.config.schema import MOST_VOCABULARY, Config
+from rampcli.config.schema import Config
+from rampcli.config.schema.model import MOST_VOCABULARY
 from rampcli.config.settings import shown
 from rampcli.errors import UsageError
 

@@ -1,7 +1,7 @@
 """Reads from the corpora of a run what they decide about its settings. Imports no torch."""
 
+from rampcli.config.checks.rl import is_rl
 from rampcli.config.corpora import corpora_of, validation_paths
-from rampcli.config.rl_checks import is_rl
 from rampcli.config.schema import Config
 from rampcli.config.settling import FileFacts
 from rampcli.data.prompts import check_prompts

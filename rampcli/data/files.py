@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rampcli.config.corpora import NAMED_KEY, corpora_of, paths_of, validation_paths
-from rampcli.config.schema import MOST_VOCABULARY, Config
+from rampcli.config.schema import Config
+from rampcli.config.schema.model import MOST_VOCABULARY
 from rampcli.data.corpus import Corpus, Cut, TokenCorpus
 from rampcli.data.indexed import IndexedFile, bin_of, manifest_of, tokenizer_of
 from rampcli.data.manifest import read_manifest

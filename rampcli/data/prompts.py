@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rampcli.config.rl_checks import RESPONSE_KEY, SEQUENCE_KEY, max_response_tokens
+from rampcli.config.checks.rl import RESPONSE_KEY, SEQUENCE_KEY, max_response_tokens
 from rampcli.config.schema import Config
 from rampcli.data.examples import Example, Examples, open_examples
 from rampcli.data.pair_format import PairFormat, Tokens

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from rampcli.config.checks.rl import is_rl
 from rampcli.config.own_settings import own_function
-from rampcli.config.rl_checks import is_rl
 from rampcli.config.schema import Config
 from rampcli.data.blend import Blend
 from rampcli.data.corpus import Corpus, MockCorpus

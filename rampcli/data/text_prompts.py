@@ -2,9 +2,9 @@
 
 from tokenizers import Tokenizer
 
+from rampcli.config.checks.watch import NEW_TOKENS_KEY, PROMPTS_KEY
 from rampcli.config.corpora import paths_of
 from rampcli.config.schema import Config
-from rampcli.config.watch_checks import NEW_TOKENS_KEY, PROMPTS_KEY
 from rampcli.data.indexed import tokenizer_of
 from rampcli.data.tokenizer import byte_tokenizer, encoder_of, open_tokenizer
 from rampcli.data.tokenizer_path import tokenizer_path

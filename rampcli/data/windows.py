@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from rampcli.config.checks.splits import sequence_unit
 from rampcli.config.corpora import NAMED_KEY, PATH_FORMS, validation_paths
 from rampcli.config.schema import Config
 from rampcli.config.settings import shown
-from rampcli.config.splits import sequence_unit
 from rampcli.data.blend import Blend
 from rampcli.data.corpus import Corpus, TokenCorpus
 from rampcli.data.files import cut_of, open_prefix, parts_of

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from rampcli.batch.training_plan import StagePlan
-from rampcli.config.splits import check_stages
+from rampcli.config.checks.splits import check_stages
 from rampcli.errors import UsageError
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory

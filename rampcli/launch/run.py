@@ -9,9 +9,9 @@ from rampcli.checkpoint.compatibility import check_compatible
 from rampcli.checkpoint.starting_weights import check_starting_weights
 from rampcli.config import snapshot
 from rampcli.config.corpora import PATH_FORMS
-from rampcli.config.data_schema import SOURCES
 from rampcli.config.layers import sources_named
 from rampcli.config.schema import Config
+from rampcli.config.schema.data import SOURCES
 from rampcli.errors import NoCheckpointError, UsageError
 from rampcli.launch.launchers import LAUNCHERS, launcher_of
 from rampcli.launch.observer import Observer, Observers

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from rampcli.config import snapshot
+from rampcli.config.checks.rl import is_rl
 from rampcli.config.own_settings import own_function
-from rampcli.config.rl_checks import is_rl
 from rampcli.errors import RampcliError, reason_of
 from rampcli.extensions import TRACKER
 from rampcli.launch.trackers import CATCH_UP_S

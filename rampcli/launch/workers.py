@@ -10,8 +10,8 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from rampcli.config.checks.rl import is_rl
 from rampcli.config.rewards import TRUSTED_REWARD
-from rampcli.config.rl_checks import is_rl
 from rampcli.config.schema import Config
 from rampcli.interpreter import safe_environment
 from rampcli.lifeline import SUPERVISOR, die_with, signal_name

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.config.architectures import ARCHITECTURES, model_type, types_of
-from rampcli.config.checks import check_heads, check_ranges, check_rotary
+from rampcli.config.checks import check_ranges
+from rampcli.config.checks.model import check_heads, check_rotary
 from rampcli.config.layers import build
 from rampcli.config.schema import ModelConfig
 from rampcli.config.settings import shown

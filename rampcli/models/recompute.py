@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from rampcli.config.schema import ActivationCheckpointing
+from rampcli.config.schema.trainer import ActivationCheckpointing
 
 KEPT = [
     torch.ops.aten.mm.default,

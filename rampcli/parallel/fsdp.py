@@ -7,7 +7,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from rampcli.config.schema import Precision
+from rampcli.config.schema.trainer import Precision
 from rampcli.parallel.mesh import PIPELINE, REPLICATE, SHARD, TENSOR
 
 POLICIES = {

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from rampcli.config.schema import Accelerator
+from rampcli.config.schema.trainer import Accelerator
 from rampcli.errors import UsageError
 
 MAX_GATHERED_BYTES = 4096

@@ -7,7 +7,7 @@ from typing import Any, get_args
 from rampcli.batch.division import divisors
 from rampcli.batch.plan import SHARD_KEY
 from rampcli.config.layers import with_values
-from rampcli.config.schema import ActivationCheckpointing
+from rampcli.config.schema.trainer import ActivationCheckpointing
 from rampcli.errors import UsageError
 from rampcli.estimate.rollout_memory import generating_bytes
 from rampcli.planning.resolve import resolve

@@ -2,8 +2,8 @@
 
 from rampcli.batch.pairs import PAIRS_KEY
 from rampcli.batch.plan import MICRO_KEY
+from rampcli.config.checks.rl import RESPONSE_KEY, max_response_tokens
 from rampcli.config.layers import stack_of
-from rampcli.config.rl_checks import RESPONSE_KEY, max_response_tokens
 from rampcli.config.schema import Config
 from rampcli.errors import OutOfMemoryError
 from rampcli.estimate.rollout_memory import generating_bytes

@@ -8,10 +8,11 @@ from pathlib import Path
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.config.architectures import export_notes
 from rampcli.config.checks import CHECKS_OF_WORDS, check_ranges
+from rampcli.config.checks.rl import rl_notes, unit_of
+from rampcli.config.checks.splits import check_tensor
 from rampcli.config.folding import fold
 from rampcli.config.layers import PYTHON, Precedence, Stack, edited_stack
 from rampcli.config.own_settings import with_extensions
-from rampcli.config.rl_checks import rl_notes, unit_of
 from rampcli.config.schema import Config
 from rampcli.config.settings import settings, shown
 from rampcli.config.settling import (
@@ -23,7 +24,6 @@ from rampcli.config.settling import (
     settle,
     without_files,
 )
-from rampcli.config.splits import check_tensor
 from rampcli.config.values import put
 from rampcli.errors import Report
 from rampcli.planning.run_plan import Resolved, run_dir_of, run_plan

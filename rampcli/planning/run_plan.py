@@ -19,12 +19,12 @@ from rampcli.batch.quantities import as_written
 from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
 from rampcli.batch.throughput import EFFICIENCY_KEY, Throughput, check_curve, parse_points
 from rampcli.batch.training_plan import StagePlan, TrainingPlan, plan_training
+from rampcli.config.checks.rl import unit_of
+from rampcli.config.checks.splits import check_stages
 from rampcli.config.layers import sources_named, stack_of
 from rampcli.config.own_settings import own_function
-from rampcli.config.rl_checks import unit_of
 from rampcli.config.schema import Config
 from rampcli.config.settling import FileFacts
-from rampcli.config.splits import check_stages
 from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.estimate.model_size import flops_per_token
 from rampcli.extensions import DECAY_STYLE

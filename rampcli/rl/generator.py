@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rampcli.config.rl_checks import max_response_tokens
+from rampcli.config.checks.rl import max_response_tokens
 from rampcli.config.schema import Config
 from rampcli.data.examples import Example, Examples
 from rampcli.data.order import SampleOrder

@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 
-from rampcli.config.rl_checks import ROLLOUT_KEY
+from rampcli.config.checks.rl import ROLLOUT_KEY
 from rampcli.errors import UsageError
 from rampcli.worker.join import are_on_one_host, rank_variables
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rampcli.config import snapshot
-from rampcli.config.rl_checks import unit_of
+from rampcli.config.checks.rl import unit_of
 from rampcli.runs.columns import Columns
 from rampcli.runs.directory import BEFORE_THE_START, RunDirectory, find_run
 from rampcli.runs.rows import read_rows

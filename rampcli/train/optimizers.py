@@ -9,8 +9,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import AdamW
 from torch.optim import Optimizer as TorchOptimizer
 
-from rampcli.config.optim_schema import OptimConfig
 from rampcli.config.own_settings import own_function
+from rampcli.config.schema.optim import OptimConfig
 from rampcli.extensions import OPTIMIZER
 from rampcli.models.decoder import Decoder
 

@@ -11,7 +11,7 @@ from tokenizers.decoders import DecodeStream
 
 from rampcli.checkpoint.load_weights import load_model, open_run
 from rampcli.config.schema import Config
-from rampcli.config.watch_schema import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE
+from rampcli.config.schema.watch import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE
 from rampcli.data.tokenizer import encoder_of, failing_as, vocab_size_of
 from rampcli.errors import DamagedFileError, UsageError, visible
 from rampcli.models.sampler import Sampling, generate_tokens

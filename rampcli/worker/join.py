@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from rampcli.config.schema import Accelerator
+from rampcli.config.schema.trainer import Accelerator
 from rampcli.errors import RampcliError
 from rampcli.lifeline import LISTENER
 from rampcli.network import LOOPBACK, address_towards, interface_of, is_loopback

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from rampcli.config import snapshot
 from rampcli.config.layers import stack_of
-from rampcli.config.schema import MOST_VOCABULARY, Config
+from rampcli.config.schema import Config
+from rampcli.config.schema.model import MOST_VOCABULARY
 from rampcli.config.settling import MULTIPLE, PADDED_FROM, VOCABULARY_KEY, FileFacts, padded
 from rampcli.errors import UsageError
 from rampcli.planning.resolve import resolve

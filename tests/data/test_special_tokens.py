@@ -3,8 +3,8 @@ import json
 import pytest
 
 from chat_folders import CHATML, make_tokenizer, write_folder
-from rampcli.config.data_schema import DataConfig
 from rampcli.config.schema import Config, ModelConfig
+from rampcli.config.schema.data import DataConfig
 from rampcli.data.building.build import build
 from rampcli.data.building.options import BuildOptions
 from rampcli.data.sources import open_corpora

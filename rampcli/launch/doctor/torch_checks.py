@@ -12,7 +12,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any
 
-from rampcli.config.schema import Accelerator
+from rampcli.config.schema.trainer import Accelerator
 from rampcli.errors import UsageError, printable
 from rampcli.gpus import visible_gpus
 from rampcli.interpreter import python_command, safe_environment

@@ -7,7 +7,7 @@ from statistics import fmean, pstdev
 
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState
-from rampcli.config.schema import OnNonfinite
+from rampcli.config.schema.trainer import OnNonfinite
 from rampcli.errors import RampcliError
 from rampcli.runs.manifest import complete_checkpoints
 from rampcli.train.observers.observer import Observer

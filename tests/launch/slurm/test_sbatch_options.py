@@ -1,8 +1,8 @@
 import pytest
 
 from rampcli import llm
+from rampcli.config.checks.launch import check_slurm_words
 from rampcli.config.compose import apply_overrides
-from rampcli.config.launch_checks import check_slurm_words
 from rampcli.errors import UsageError
 
 

@@ -3,16 +3,10 @@ from hypothesis import example, given
 from hypothesis import settings as run
 from hypothesis import strategies as st
 
-from rampcli.config.checks import (
-    CHECKS,
-    check_heads,
-    check_name,
-    check_paths,
-    check_ranges,
-    check_rotary,
-    check_schedule,
-    check_warmup,
-)
+from rampcli.config.checks import CHECKS, check_ranges
+from rampcli.config.checks.model import check_heads, check_rotary
+from rampcli.config.checks.run import check_name, check_paths
+from rampcli.config.checks.schedule import check_schedule, check_warmup
 from rampcli.config.layers import build
 from rampcli.config.schema import Config
 from rampcli.config.settings import FOREIGN, settings

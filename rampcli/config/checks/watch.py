@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from rampcli.config.schema import Config
+from rampcli.config.schema.watch import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE
 from rampcli.config.settings import settings, shown
-from rampcli.config.watch_schema import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE
 from rampcli.errors import UsageError
 
 TRACKERS_KEY = "logging.trackers"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from rampcli.config.fields import Extensible, setting, spelling
+from rampcli.config.schema.fields import Extensible, setting, spelling
 
 SOURCES = ("stdlib", "mock", "indexed", "text", "pairs")
 """Data sources that `rampcli.data.sources` opens."""

@@ -5,7 +5,7 @@ from typing import Literal
 
 from rampcli.batch.node_policies import NODE_POLICIES
 from rampcli.batch.ramp import SEMANTICS
-from rampcli.config.fields import setting
+from rampcli.config.schema.fields import setting
 
 
 @dataclass(kw_only=True, slots=True)

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from rampcli import llm
 from rampcli.batch.training_plan import StagePlan
-from rampcli.config.compose import apply_overrides
-from rampcli.config.corpora import lacks_path
-from rampcli.config.schema import Config
-from rampcli.config.settings import settings
-from rampcli.config.splits import (
+from rampcli.config.checks.splits import (
     SPLIT_CHECKS,
     check_pipeline_parts,
     check_sequence,
     check_stages,
     check_tensor,
 )
+from rampcli.config.compose import apply_overrides
+from rampcli.config.corpora import lacks_path
+from rampcli.config.schema import Config
+from rampcli.config.settings import settings
 from rampcli.config.values import put
 from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.planning.resolve import resolve

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rampcli.config.fields import Extensible, setting
+from rampcli.config.schema.fields import Extensible, setting
 
 LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 1e-4, 1e4
 """Dividing logits by a lower temperature overflows; a higher one makes all logits equal."""

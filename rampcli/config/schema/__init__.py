@@ -1,0 +1,94 @@
+"""The settings of a run, as mutable plain data, in one file per section.
+
+Each setting has a description, a unit and a range; conf/ owns the numbers. Fields that only accept
+spellings of other systems (`rampcli.words.spellings`) come last in their class. They are
+None in a resolved configuration.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rampcli.config.schema.bridge import (
+    DatasetSpellings,
+    OptimizerSpellings,
+    SchedulerSpellings,
+    TrainSpellings,
+)
+from rampcli.config.schema.data import DataConfig
+from rampcli.config.schema.fields import setting, spelling
+from rampcli.config.schema.launch import (
+    CheckpointConfig,
+    LaunchConfig,
+    RampupConfig,
+    ThroughputConfig,
+)
+from rampcli.config.schema.model import ModelConfig
+from rampcli.config.schema.optim import OptimConfig, ScheduleConfig
+from rampcli.config.schema.rl import RLConfig
+from rampcli.config.schema.trainer import ParallelConfig, TrainerConfig
+from rampcli.config.schema.watch import GenerateConfig, LoggingConfig, ProfileConfig
+
+__all__ = ["Config", "ModelConfig", "ParallelConfig"]
+
+
+class Traced:
+    """Holds the layers that a configuration was made from (`rampcli.config.layers.Stack`)."""
+
+    __slots__ = ("stack",)
+    stack: Any
+
+
+@dataclass(kw_only=True, slots=True)
+class Config(Traced):
+    """A run."""
+
+    name: str = setting("run", "Name of the run, and of its run directory.")
+    run_dir: str | None = setting(None, "Run directory. `null`: `runs/NAME`.")
+    seed: int = setting(
+        1234,
+        "Seed of the initial weights, of the order of samples and of `data.source=mock`.",
+        at_least=0,
+        at_most=2**62,
+    )
+    resume: Literal["auto", "never", "must"] = setting(
+        "auto",
+        "Whether to resume from a checkpoint in the run directory. `auto`: if there is one."
+        " `never`: refuse a run directory that has one. `must`: refuse one that has none.",
+    )
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    rl: RLConfig = field(default_factory=RLConfig)
+    rampup: RampupConfig = field(default_factory=RampupConfig)
+    throughput: ThroughputConfig = field(default_factory=ThroughputConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    launch: LaunchConfig = field(default_factory=LaunchConfig)
+    logging: LoggingConfig = field(default_factory=LoggingConfig)
+    generate: GenerateConfig = field(default_factory=GenerateConfig)
+    profile: ProfileConfig = field(default_factory=ProfileConfig)
+
+    train: TrainSpellings = field(default_factory=TrainSpellings)
+    dataset: DatasetSpellings = field(default_factory=DatasetSpellings)
+    scheduler: SchedulerSpellings = field(default_factory=SchedulerSpellings)
+    optimizer: OptimizerSpellings = field(default_factory=OptimizerSpellings)
+    per_device_batch_size: float | None = spelling()
+    gradient_accumulation_steps: int | None = spelling()
+    expansion_factor_real_data: float | None = spelling()
+    num_pipeline_microbatches: int | None = spelling()
+    enable_rampup_batch_size: bool | None = spelling()
+    per_device_batch_size_start: float | None = spelling()
+    per_device_batch_size_increment: float | None = spelling()
+    global_rampup_samples: int | None = spelling()
+    ici_tensor_parallelism: int | None = spelling()
+    dcn_tensor_parallelism: int | None = spelling()
+    ici_pipeline_parallelism: int | None = spelling()
+    dcn_pipeline_parallelism: int | None = spelling()
+    ici_context_parallelism: int | None = spelling()
+    dcn_context_parallelism: int | None = spelling()
+    ici_fsdp_parallelism: int | None = spelling()
+    dcn_fsdp_parallelism: int | None = spelling()
+    ici_data_parallelism: int | None = spelling()
+    dcn_data_parallelism: int | None = spelling()

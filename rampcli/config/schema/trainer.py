@@ -1,0 +1,146 @@
+"""Settings of the hardware, the length of the run and how a step is computed."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rampcli.config.schema.fields import setting, spelling
+
+Accelerator = Literal["auto", "cpu", "gpu"]
+Precision = Literal["fp32", "bf16"]
+ActivationCheckpointing = Literal["none", "selective", "full"]
+OnNonfinite = Literal["stop", "skip"]
+
+
+@dataclass(kw_only=True, slots=True)
+class StrategySpellings:
+    """NeMo 2's `trainer.strategy`. Its fields are spellings only."""
+
+    tensor_model_parallel_size: int | None = spelling()
+    pipeline_model_parallel_size: int | None = spelling()
+    context_parallel_size: int | None = spelling()
+
+
+@dataclass(kw_only=True, slots=True)
+class TrainerConfig:
+    """Hardware, length of the run, and how a step is computed.
+
+    At most one of `max_steps`, `max_samples` and `max_tokens` is set. Without them, the run has no
+    end.
+    """
+
+    num_nodes: int = setting(
+        1,
+        "Number of nodes, at most. A ramp may use fewer.",
+        unit="nodes",
+        at_least=1,
+        at_most=100_000,
+    )
+    devices: int = setting(
+        1, "Processes per node, one per GPU.", unit="processes", at_least=1, at_most=10_000
+    )
+    accelerator: Accelerator = setting(
+        "auto",
+        "Device type. `auto`: GPUs if this machine has enough for the largest stage, else the CPU.",
+    )
+    precision: Precision = setting(
+        "fp32",
+        "Precision of the forward and backward pass. `bf16`: parameters are gathered and used in"
+        " bf16; gradients are reduced and weights kept in fp32.",
+    )
+    accumulate_grad_batches: int | None = setting(
+        None,
+        "Micro batches per optimiser step, where the batch is largest. `null`: derived.",
+        unit="micro batches",
+        at_least=1,
+    )
+    max_steps: int | None = setting(
+        None, "Length of the run in steps. `null`: not set.", unit="optimiser steps", at_least=1
+    )
+    max_samples: int | None = setting(
+        None, "Length of the run in samples. `null`: not set.", unit="samples", at_least=1
+    )
+    max_tokens: int | None = setting(
+        None, "Length of the run in tokens. `null`: not set.", unit="tokens", at_least=1
+    )
+    accumulate_reduce: Literal["last", "each"] = setting(
+        "last",
+        "When gradients are reduced over the ranks. `last`: once per step. `each`: after each micro"
+        " batch, which needs less memory.",
+    )
+    activation_checkpointing: ActivationCheckpointing = setting(
+        "none",
+        "Activations recomputed in the backward pass. `full`: everything but each layer's input."
+        " `selective`: everything but the input and the results of matrix products.",
+    )
+    compile: bool = setting(
+        False,
+        "Compile the layers with torch.compile before the first step. Needs a C++ compiler."
+        " Compiled code is cached for later runs.",
+    )
+    gradient_clip_val: float | None = setting(
+        1.0, "Maximum gradient norm. `null`: no clipping.", above=0
+    )
+    on_nonfinite: OnNonfinite = setting(
+        "stop",
+        "Response to a loss or gradient that is not finite. `stop`: end the run. `skip`: leave the"
+        " weights unchanged in that step.",
+    )
+    val_every_steps: int | None = setting(
+        None,
+        "Interval between validations. `null`: only before the first step and after the last.",
+        unit="optimiser steps",
+        at_least=1,
+    )
+    val_samples: int | None = setting(
+        0,
+        "Samples per validation. `null`: as many as the validation corpora have, up to"
+        " `max_val_samples`. `0`: no validation.",
+        unit="samples",
+        at_least=0,
+    )
+    max_val_samples: int = setting(
+        256, "Samples per validation at most, if `val_samples` is null.", unit="samples", at_least=0
+    )
+    peak_tflops: float | None = setting(
+        None,
+        "Peak throughput of one device, for `mfu` and for the hours in a plan. `null`: unknown.",
+        unit="TFLOP/s",
+        above=0,
+    )
+    device_memory_gb: float | None = setting(
+        None,
+        "Memory of one device, for the estimates in a plan. `null`: that of this machine's GPUs if"
+        " it has some, else unknown.",
+        unit="GB of 2^30 bytes",
+        above=0,
+    )
+
+    strategy: StrategySpellings = field(default_factory=StrategySpellings)
+
+
+@dataclass(kw_only=True, slots=True)
+class ParallelConfig:
+    """How the model is split. The remaining processes are data parallel."""
+
+    tensor_parallel_size: int = setting(1, "Ranks that share each layer.", at_least=1)
+    pipeline_parallel_size: int = setting(
+        1, "Pipeline stages that the layers are divided into.", at_least=1
+    )
+    context_parallel_size: int = setting(1, "Ranks that share each sequence.", at_least=1)
+    data_parallel_shard_size: int | None = setting(
+        None,
+        "Data-parallel ranks that share one copy of the weights; must divide their number. `1`:"
+        " each rank has a copy. `null`: all ranks share one.",
+        at_least=1,
+    )
+    virtual_pipeline_parallel_size: int = setting(
+        1,
+        "Groups of layers per pipeline rank, for the interleaved schedule. `1`: the 1F1B schedule.",
+        at_least=1,
+    )
+    num_pipeline_microbatches: int | None = setting(
+        None,
+        "Parts of a micro batch that pass through the pipeline one after another; a multiple of"
+        " the stages. `null`: the accumulated micro batches pass instead.",
+        at_least=1,
+    )
