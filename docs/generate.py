@@ -107,7 +107,7 @@ def bad_input_page() -> str:
         topic: [line_of(wrong, stderr_of(wrong)) for wrong in rows]
         for topic, rows in SECTIONS.items()
     }
-    return GENERATED.format(source="tests/cli/bad_inputs.py") + page(topics)
+    return GENERATED.format(source="tests/cli/bad_inputs.yaml") + page(topics)
 
 
 def stderr_of(wrong: BadInput) -> str:

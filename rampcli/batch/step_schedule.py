@@ -97,6 +97,7 @@ def _parse_entries(text: str) -> tuple[str, list[tuple[int, int]]]:
         raise UsageError(
             f"{SCHEDULE_KEY} has {len(words)} entries; the limit is {MOST_SIZES}",
             keys=(SCHEDULE_KEY,),
+            remedy=f"up to {MOST_SIZES} entries",
         )
     return unit, [_parse_entry(text, word) for word in words]
 

@@ -204,6 +204,7 @@ def parse_points(text: str) -> dict[Size, float]:
         raise UsageError(
             f"{EFFICIENCY_KEY} has {len(words)} points; the limit is {MOST_POINTS}",
             keys=(EFFICIENCY_KEY,),
+            remedy=f"up to {MOST_POINTS} points",
         )
     one_size = is_curve(text)
     for word in words:

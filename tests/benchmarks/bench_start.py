@@ -4,7 +4,7 @@
 
 Prints, for each command, the least and the median processor seconds of rampcli, the median of the
 bare application, and the median ratio of pairs that ran one after the other. Compares plans of 1e6
-and 1e12 samples, and prints the slowest wrong inputs of tests/cli/bad_inputs.py and their time.
+and 1e12 samples, and prints the slowest wrong inputs of tests/cli/bad_inputs.yaml and their time.
 """
 
 import argparse

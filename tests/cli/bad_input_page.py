@@ -1,19 +1,22 @@
 """Renders docs/reference/bad-input.md: one table per topic, one line per wrong input."""
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-BASE = ("plan", "--factory", "llama3_8b")
+from tests.cli.bad_inputs import BASE, BadInput
+
 LONGEST_TYPED = 120
 LONGEST_ANSWER = 400
-TABLE = "| typed | error | try |\n|---|---|---|\n"
+TABLE = "| typed | error | set by | try |\n|---|---|---|---|\n"
+BUNDLED_LINE = re.compile(r"([\w/]+\.(?:yaml|py)):\d+")
+"""A line of a bundled file, whose number would change the page with each edit of that file."""
 INTRODUCTION = """# Bad input
 
 Each of these {count} inputs is refused with exit code 2 and one message per error. Nothing is
-written. A message says what is wrong, where the value was set, and what to try; the tables leave
-out where. Words without a command were typed after `rampcli {base}`. Files
-that an input reads are shown below its words, with `\\n` for a new line.
+written. A message says what is wrong, where the value was set, and what to try. The tables leave
+out line numbers of bundled files. Words without a command were typed after `rampcli {base}`.
+Files that an input reads are shown below its words, with `\\n` for a new line.
 """
 
 
@@ -24,8 +27,8 @@ def page(topics: Mapping[str, Sequence[str]]) -> str:
     return INTRODUCTION.format(count=count, base=shlex.join(BASE)) + "".join(tables)
 
 
-def line_of(wrong: Any, stderr: str) -> str:
-    """Returns the table's line for a `BadInput` and what the command printed on standard error."""
+def line_of(wrong: BadInput, stderr: str) -> str:
+    """Returns the table's line for an input and what the command printed on standard error."""
     own = wrong.words[len(BASE) :]
     words = own if wrong.words[: len(BASE)] == BASE and own else ("rampcli", *wrong.words)
     typed = [_code(shlex.join(words), LONGEST_TYPED)]
@@ -36,7 +39,11 @@ def line_of(wrong: Any, stderr: str) -> str:
             else f": {_code(content, LONGEST_TYPED)}"
         )
         typed.append(f"{_code(name, LONGEST_TYPED)}{held}")
-    cells = [typed, _after("error: ", stderr), _after("try: ", stderr)]
+    set_by = [
+        BUNDLED_LINE.sub(lambda place: place[0] if place[1] in wrong.files else place[1], line)
+        for line in _after("set by: ", stderr)
+    ]
+    cells = [typed, _after("error: ", stderr), set_by, _after("try: ", stderr)]
     return f"| {' | '.join(' <br> '.join(cell) for cell in cells)} |\n"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.bad_input_page import TABLE, line_of
-from tests.cli.bad_inputs import BAD_INPUTS, SECTIONS, BadInput
+from tests.cli.bad_inputs import BAD_INPUTS, FILE, SECTIONS, BadInput
 
 SECRET = "hunter2-treasure"
 LIBRARIES = ("hydra", "omegaconf", "antlr")
@@ -54,7 +54,6 @@ def files_in(folder):
 def check_message(row, exit_code, stdout, stderr):
     assert exit_code == 2, stderr
     assert stdout == ""
-    assert [part for part in row.fragments if part not in stderr] == [], stderr
     assert SECRET not in stderr
     typed = " ".join((*row.words, *map(str, row.files.values()))).lower()
     assert [
@@ -63,6 +62,7 @@ def check_message(row, exit_code, stdout, stderr):
     lines = stderr.splitlines()
     assert [line for line in lines if not LINE.fullmatch(line)] == []
     assert lines[0].startswith("error: ")
+    assert any(line.startswith("       try: ") for line in lines)
     assert max(map(len, lines)) <= MOST_CHARACTERS
 
 
@@ -104,7 +104,8 @@ def test_rows_are_many_and_distinct():
     titles = {row.title for row in BAD_INPUTS}
     assert len(titles) == len(BAD_INPUTS) >= 60
     assert len({(row.words, str(row.files)) for row in BAD_INPUTS}) == len(BAD_INPUTS)
-    assert all(row.fragments and all(row.fragments) for row in BAD_INPUTS)
+    written = re.findall(r"^  \S", FILE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(written) == len(BAD_INPUTS)  # YAML keeps only the last of two rows with one title
     assert titles >= REAL
 
 
