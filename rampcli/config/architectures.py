@@ -1,7 +1,6 @@
 """Finds the class of transformers that computes a model."""
 
 from rampcli.config.schema import Config, ModelConfig
-from rampcli.config.widths import groups_of, head_size_of
 from rampcli.errors import UsageError
 
 TYPE_KEY = "model.huggingface_type"
@@ -29,8 +28,8 @@ def types_of(model: ModelConfig) -> tuple[str, ...]:
         return ()
     parts = (model.normalization, model.activation, model.position_embedding)
     if parts == ("layernorm", "gelu", "learned"):
-        whole_heads = groups_of(model) == model.num_attention_heads and (
-            head_size_of(model) * model.num_attention_heads == model.hidden_size
+        whole_heads = model.key_heads == model.num_attention_heads and (
+            model.head_width * model.num_attention_heads == model.hidden_size
         )
         plain = not model.qk_norm and model.sliding_window is None
         return ("gpt2",) if model.bias and whole_heads and plain else ()

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rampcli.config.schema import Config, ModelConfig
-from rampcli.config.widths import groups_of, head_size_of
 from rampcli.estimate.model_size import Shape, input_matrices_of, layer_shapes, other_shapes
 
 FP32 = 4
@@ -142,7 +141,7 @@ def layer_memory(config: Config, part: MicroBatchPart) -> LayerMemory:
     output = queries * size + scores
     attention = norm_bytes(model, part) + gathered + output + _attention_inputs(config, part)
     if model.qk_norm:
-        attention += _rms_norm_bytes(part, numbers=queries + keys, size=head_size_of(model))
+        attention += _rms_norm_bytes(part, numbers=queries + keys, size=model.head_width)
     # A feed-forward layer keeps as much after its activation function as before it.
     saved = attention + norm_bytes(model, part) + gathered + 2 * inner
     products = (queries + 2 * keys) * size + inner + 2 * gathered
@@ -174,10 +173,11 @@ def _rms_norm_bytes(part: MicroBatchPart, *, numbers: int, size: int) -> int:
 
 def _widths(model: ModelConfig, part: MicroBatchPart) -> tuple[int, int]:
     """Returns how many numbers a rank's queries have, and its keys."""
-    numbers = part.tokens * head_size_of(model)
-    return numbers * model.num_attention_heads // part.tensor, numbers * groups_of(
-        model
-    ) // part.tensor
+    numbers = part.tokens * model.head_width
+    return (
+        numbers * model.num_attention_heads // part.tensor,
+        numbers * model.key_heads // part.tensor,
+    )
 
 
 def _attention_inputs(config: Config, part: MicroBatchPart) -> int:
@@ -208,5 +208,5 @@ def _attention_inputs(config: Config, part: MicroBatchPart) -> int:
     if model.position_embedding == "rope" and size < FP32:
         # FSDP casts the fp32 table of rotations for each layer.
         positions = part.tokens if has_documents else part.queries
-        total += 2 * positions * head_size_of(model) * size
+        total += 2 * positions * model.head_width * size
     return total

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 from rampcli.config.schema import Config
-from rampcli.config.widths import head_size_of, vocabulary_of
 from rampcli.estimate.flights import Flight, PipelineSchedule
 from rampcli.estimate.layer_memory import (
     FP32,
@@ -134,7 +133,7 @@ class _Rank:
         self.shards = (parallel.data_parallel_shard_size or data_ranks) * context
         self.weights = RankWeights.of(config, pipeline_rank, shards=self.shards)
         self.last_of_layer = config.model.ffn_hidden_size // tensor * config.model.hidden_size
-        self.output = vocabulary_of(config.model) // tensor * config.model.hidden_size
+        self.output = config.model.vocabulary // tensor * config.model.hidden_size
         # As `rampcli.parallel.fsdp.shard_over_data_ranks` decides.
         self.is_wrapped = data_ranks * context * tensor > 1 or self.number < FP32
         # Gradients that are reduced once per step outlive their micro batch as a whole.
@@ -181,7 +180,7 @@ class _Rank:
         """Returns what outlives a step: weights, tables of positions and optimiser states."""
         tables = INT64 * self.part.queries
         if self.model.position_embedding == "rope":
-            tables += FP32 * 2 * self.part.sequence * head_size_of(self.model)
+            tables += FP32 * 2 * self.part.sequence * self.model.head_width
         states = STATES_PER_WEIGHT * self.weights.shard
         if self.config.optim.optimizer == "muon":
             states -= self.weights.layers * self.weights.matrices_shard
@@ -225,7 +224,7 @@ class _Rank:
 
     def _logits(self) -> int:
         """Returns the bytes of the loss's forward pass, which computes gradients too."""
-        part, vocabulary = self.part, vocabulary_of(self.model) // self.part.tensor
+        part, vocabulary = self.part, self.model.vocabulary // self.part.tensor
         if part.tensor > 1:
             # All logits in fp32: their logarithms, and their gradients while they are computed.
             return 4 * FP32 * part.tokens * vocabulary

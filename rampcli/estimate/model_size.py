@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 
 from rampcli.config.schema import Config, ModelConfig
-from rampcli.config.widths import groups_of, head_size_of, vocabulary_of
 
 BYTES_PER_NUMBER = 4
 """Weights and optimiser states are kept in fp32."""
@@ -21,12 +20,12 @@ def input_matrices_of(model: ModelConfig) -> int:
 
 def layer_shapes(model: ModelConfig, *, tensor: int = 1) -> list[Shape]:
     """Returns the shapes of a layer's weights on one of `tensor` tensor-parallel ranks."""
-    width, head_size = model.hidden_size, head_size_of(model)
+    width, head_size = model.hidden_size, model.head_width
     inner, queries = (
         model.ffn_hidden_size // tensor,
         model.num_attention_heads * head_size // tensor,
     )
-    keys = groups_of(model) * head_size // tensor
+    keys = model.key_heads * head_size // tensor
     rows = [queries, keys, keys, *[inner] * input_matrices_of(model)]
     shapes = [*((each, width) for each in rows), (width, queries), (width, inner)]
     shapes += [(width, 1)] * 2 * _vectors_per_norm(model)
@@ -54,7 +53,7 @@ def other_shapes(
         is_first: whether the stage embeds tokens.
         is_last: whether the stage computes the loss.
     """
-    shapes, vocabulary = [], (vocabulary_of(model) // tensor, model.hidden_size)
+    shapes, vocabulary = [], (model.vocabulary // tensor, model.hidden_size)
     if is_first or (is_last and model.tie_embeddings):
         shapes.append(vocabulary)
     if is_first and model.position_embedding == "learned":
@@ -103,11 +102,11 @@ def flops_per_token(model: ModelConfig, *, sequence_length: int, causal: bool = 
         causal: count only the tokens that causal attention looks at, on average over a sequence,
             and not all tokens of the sequence or of the sliding window.
     """
-    looked_up = 0 if model.tie_embeddings else vocabulary_of(model) * model.hidden_size
+    looked_up = 0 if model.tie_embeddings else model.vocabulary * model.hidden_size
     if model.position_embedding == "learned":
         looked_up += sequence_length * model.hidden_size
     seen: float = min(sequence_length, model.sliding_window or sequence_length)
     if causal:  # the token at position i looks at min(i, window) tokens
         seen -= seen * (seen - 1) / (2 * sequence_length)
-    attention = 12 * model.num_layers * model.num_attention_heads * head_size_of(model) * seen
+    attention = 12 * model.num_layers * model.num_attention_heads * model.head_width * seen
     return 6 * (count_parameters(model, sequence_length=sequence_length) - looked_up) + attention

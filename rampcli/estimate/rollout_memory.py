@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from rampcli.batch.pairs import PairBatch
 from rampcli.config.schema import Config
-from rampcli.config.widths import head_size_of, vocabulary_of
 from rampcli.estimate.layer_memory import FP32, NUMBER_BYTES
 from rampcli.estimate.memory import MemoryEstimate
 from rampcli.estimate.model_size import count_parameters
@@ -63,7 +62,7 @@ def draw_bytes(config: Config, prompts: int) -> int:
     if config.rl.top_k is not None:
         drawing = TOP_K_BYTES
     pairs = prompts * (config.rl.generations_per_prompt or 1)
-    return (FP32 + drawing) * pairs * vocabulary_of(config.model)
+    return (FP32 + drawing) * pairs * config.model.vocabulary
 
 
 def cache_bytes(config: Config, prompts: int) -> int:
@@ -74,8 +73,8 @@ def cache_bytes(config: Config, prompts: int) -> int:
         prompts: prompts that are answered at once.
     """
     model = config.model
-    groups = model.num_query_groups or model.num_attention_heads
-    per_token = 2 * model.num_layers * groups * head_size_of(model)
+    groups = model.key_heads
+    per_token = 2 * model.num_layers * groups * model.head_width
     pairs = prompts * (config.rl.generations_per_prompt or 1)
     number = NUMBER_BYTES[config.trainer.precision]
     return number * per_token * pairs * config.data.sequence_length

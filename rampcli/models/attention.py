@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rampcli.config.schema import ModelConfig
-from rampcli.config.widths import head_size_of
 from rampcli.models.cache import LayerCache
 from rampcli.models.norm import RMSNorm
 from rampcli.models.rotary import rotate
@@ -36,9 +35,9 @@ class Attention(nn.Module):
 
     def __init__(self, model: ModelConfig) -> None:
         super().__init__()
-        self.head_size = head_size_of(model)
+        self.head_size = model.head_width
         width = model.num_attention_heads * self.head_size
-        group_width = (model.num_query_groups or model.num_attention_heads) * self.head_size
+        group_width = model.key_heads * self.head_size
         self.query = nn.Linear(model.hidden_size, width, bias=model.bias)
         self.key = nn.Linear(model.hidden_size, group_width, bias=model.bias)
         self.value = nn.Linear(model.hidden_size, group_width, bias=model.bias)

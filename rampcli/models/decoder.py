@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rampcli.config.schema import ModelConfig
-from rampcli.config.widths import vocabulary_of
 from rampcli.models.attention import build_attention
 from rampcli.models.cache import Cache, LayerCache
 from rampcli.models.loss import summed_loss
@@ -70,7 +69,7 @@ class Decoder(nn.Module):
         self.norm: nn.Module | None = None
         self.output: nn.Linear | None = None
         if self.is_first or (self.is_last and model.tie_embeddings):
-            self.embedding = nn.Embedding(vocabulary_of(model), model.hidden_size)
+            self.embedding = nn.Embedding(model.vocabulary, model.hidden_size)
         if self.is_first and model.position_embedding == "learned":
             self.position_embedding = nn.Embedding(sequence_length, model.hidden_size)
         if model.position_embedding == "rope":
@@ -78,7 +77,7 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleDict({str(index): self.build_layer(model) for index in layers})
         if self.is_last:
             self.norm = build_norm(model)
-            self.output = nn.Linear(model.hidden_size, vocabulary_of(model), bias=False)
+            self.output = nn.Linear(model.hidden_size, model.vocabulary, bias=False)
         self.tie()
         self.register_buffer(
             "positions", torch.empty(sequence_length, dtype=torch.int64), persistent=False

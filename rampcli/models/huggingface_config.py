@@ -11,7 +11,6 @@ from rampcli.config.checks.model import check_heads, check_rotary
 from rampcli.config.layers import build
 from rampcli.config.schema import ModelConfig
 from rampcli.config.settings import shown
-from rampcli.config.widths import head_size_of
 from rampcli.errors import DamagedFileError, Report, UsageError, reason_of
 from rampcli.records import POSITIVE, RATE, check_shape, read_json
 
@@ -172,8 +171,8 @@ def _to_llama(model: ModelConfig, kind: str, sequence_length: int) -> dict[str, 
         "hidden_size": model.hidden_size,
         "intermediate_size": model.ffn_hidden_size,
         "num_attention_heads": model.num_attention_heads,
-        "num_key_value_heads": model.num_query_groups or model.num_attention_heads,
-        "head_dim": head_size_of(model),
+        "num_key_value_heads": model.key_heads,
+        "head_dim": model.head_width,
         "hidden_act": "silu",
         "max_position_embeddings": sequence_length,
         "rms_norm_eps": model.norm_epsilon,
@@ -397,9 +396,9 @@ def check_same_model(ours: ModelConfig, theirs: ModelConfig, name: str) -> None:
 def _meaning(model: ModelConfig, name: str) -> Any:
     """Returns a setting with its default filled in, or None if it has no effect."""
     if name == "head_size":
-        return head_size_of(model)
+        return model.head_width
     if name == "num_query_groups":
-        return model.num_query_groups or model.num_attention_heads
+        return model.key_heads
     if name.startswith("rotary_") and model.position_embedding == "learned":
         return None
     if (

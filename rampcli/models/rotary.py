@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from rampcli.config.schema import ModelConfig
-from rampcli.config.widths import head_size_of
 
 
 class RotaryTable(nn.Module):
@@ -21,7 +20,7 @@ class RotaryTable(nn.Module):
         super().__init__()
         self.model = model
         self.register_buffer(
-            "table", torch.empty(2, sequence_length, head_size_of(model)), persistent=False
+            "table", torch.empty(2, sequence_length, model.head_width), persistent=False
         )
         self.table: Tensor
 
@@ -38,7 +37,7 @@ class RotaryTable(nn.Module):
 
 def frequencies(model: ModelConfig) -> Tensor:
     """Returns radians per token for each pair of a head's dimensions, float64 [head_size / 2]."""
-    head_size = head_size_of(model)
+    head_size = model.head_width
     plain = model.rotary_base ** -(torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
     if model.rotary_scale_factor is None:
         return plain

@@ -8,7 +8,6 @@ from tokenizers import Tokenizer
 
 from rampcli.checkpoint.state import SPECIAL_TOKENS, TOKENIZER
 from rampcli.config.schema import Config
-from rampcli.config.widths import vocabulary_of
 from rampcli.data.chat_template import CONFIG_FILE, TEMPLATE_FILE
 from rampcli.data.special_tokens import NONE_KNOWN, ROLES, SpecialTokens, special_tokens_of
 from rampcli.data.tokenizer import open_tokenizer, vocab_size_of
@@ -37,7 +36,7 @@ def read_tokenizer(config: Config, checkpoint: Checkpoint) -> Tokenizer | None:
     except UsageError as error:
         raise DamagedFileError(error.message) from error
     # Checked before use: encoding and writing take memory in proportion to the largest token.
-    if vocab_size_of(tokenizer) > vocabulary_of(config.model):
+    if vocab_size_of(tokenizer) > config.model.vocabulary:
         raise DamagedFileError(
             f"the tokenizer of {checkpoint.path} has tokens that the model does not have"
         )

@@ -25,7 +25,6 @@ from rampcli.config.checks.rl import is_rl, unit_of
 from rampcli.config.corpora import validation_names
 from rampcli.config.layers import sources_named
 from rampcli.config.schema import Config
-from rampcli.config.widths import vocabulary_of
 from rampcli.data.hosts import build_reading
 from rampcli.data.loader import Loader, ValidationLoader
 from rampcli.data.sources import open_corpora
@@ -188,7 +187,7 @@ def build_trainer(
             for name in validation_names(config)
         },
         bytes_of_tokens=agreed_bytes_of_tokens(
-            tokenizer, vocab_size=vocabulary_of(config.model), device=device
+            tokenizer, vocab_size=config.model.vocabulary, device=device
         ),
         checkpoints=checkpoints,
         observers=Observers(observers),

@@ -133,7 +133,7 @@ def build(name: str, config: Config) -> torch.nn.Module:
         "dim": model.hidden_size,
         "layers": model.num_layers,
         "heads": model.num_attention_heads,
-        "groups": model.num_query_groups or model.num_attention_heads,
+        "groups": model.key_heads,
         "ffn": model.ffn_hidden_size,
         "vocab_size": model.vocab_size,
         "sequence_length": config.data.sequence_length,

@@ -10,7 +10,6 @@ from models.families import FAMILIES
 from rampcli.config.architectures import model_type
 from rampcli.config.layers import build
 from rampcli.config.schema import Config, ModelConfig
-from rampcli.config.widths import groups_of, head_size_of
 from rampcli.errors import UsageError
 from rampcli.models.huggingface_config import (
     ASSUMED,
@@ -197,8 +196,8 @@ def test_an_explicit_null_is_not_the_default_of_a_key(folder, key):
     read = read_config(folder({"model_type": "mistral", **told}))
     theirs = MistralConfig(**told)
     assert read.sliding_window == theirs.sliding_window
-    assert groups_of(read) == theirs.num_key_value_heads
-    assert head_size_of(read) == theirs.head_dim
+    assert read.key_heads == theirs.num_key_value_heads
+    assert read.head_width == theirs.head_dim
 
 
 def test_the_names_of_other_families_are_read_for_gpt2_as_transformers_reads_them(folder):

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from rampcli import llm
-from rampcli.config.widths import head_size_of
 from rampcli.estimate.model_size import count_parameters
 from rampcli.models.decoder import Decoder
 from rampcli.planning.resolve import resolve
@@ -180,7 +179,7 @@ def test_settings_that_parameter_counts_do_not_show_are_as_published(resolved, n
             model.rotary_base,
             model.rotary_scale_factor,
             model.sliding_window,
-            head_size_of(model),
+            model.head_width,
             model.init_std,
         )
         == uncounted
@@ -233,7 +232,7 @@ def test_the_parallel_sizes_are_as_published(resolved, name, split):
 def test_the_parallel_sizes_divide_the_model_and_occupy_every_process(resolved, name, split):
     config, plan = resolved[name].config, resolved[name].plan
     model = config.model
-    groups = model.num_query_groups or model.num_attention_heads
+    groups = model.key_heads
     for size in (
         model.num_attention_heads,
         groups,

@@ -2,14 +2,13 @@
 
 from rampcli.batch.division import divisors
 from rampcli.config.schema import Config
-from rampcli.config.widths import head_size_of
 from rampcli.errors import UsageError
 
 
 def check_heads(config: Config) -> None:
     """Checks that heads divide the width and groups the heads, and RoPE's head size is even."""
     model = config.model
-    groups = model.num_query_groups or model.num_attention_heads
+    groups = model.key_heads
     if model.head_size is None and model.hidden_size % model.num_attention_heads:
         heads = divisors(model.hidden_size, most=model.num_attention_heads)[-1]
         raise UsageError(
@@ -25,7 +24,7 @@ def check_heads(config: Config) -> None:
             keys=("model.num_attention_heads", "model.num_query_groups"),
             remedy=f"model.num_query_groups={divisors(model.num_attention_heads, most=groups)[-1]}",
         )
-    head_size = head_size_of(model)
+    head_size = model.head_width
     if model.position_embedding == "rope" and head_size % 2:
         raise UsageError(
             f"model.hidden_size={model.hidden_size} over"

@@ -113,3 +113,19 @@ class ModelConfig(Extensible):
     pipeline_model_parallel_size: int | None = spelling()
     context_parallel_size: int | None = spelling()
     seq_length: int | None = spelling()
+
+    @property
+    def head_width(self) -> int:
+        """Width of an attention head."""
+        return self.head_size or self.hidden_size // self.num_attention_heads
+
+    @property
+    def key_heads(self) -> int:
+        """Number of key and value heads."""
+        return self.num_query_groups or self.num_attention_heads
+
+    @property
+    def vocabulary(self) -> int:
+        """Size of the vocabulary, which is settled before a run starts."""
+        assert self.vocab_size is not None
+        return self.vocab_size
