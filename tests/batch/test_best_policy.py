@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fleets import EVEN, MICRO, chosen, divides, fleet_of, works_of
+from plans import EVEN, MICRO, chosen, divides, fleet_of, works_of
 from rampcli.batch.nodes import Clock, Work
 from rampcli.batch.throughput import Throughput
 

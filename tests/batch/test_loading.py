@@ -1,17 +1,15 @@
-import json
 import re
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oracles import RAMPS
 from rampcli.batch.loading import LoadedBatch, count_readers, reader_of_each_host
 from rampcli.errors import UsageError
 
-ORACLE = json.loads((Path(__file__).parent / "oracles" / "rampup.json").read_text(encoding="utf-8"))
-SIZES = ORACLE["maxtext_batch_sizes"]
+SIZES = RAMPS["maxtext_batch_sizes"]
 
 
 def is_truncated(case):

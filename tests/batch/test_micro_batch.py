@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleets import EVEN, FLEETS, chosen, divides, fleet_of, works_of
-from plans import DECREASE, plan, scheduled
+from plans import DECREASE, EVEN, FLEETS, chosen, divides, fleet_of, plan, scheduled, works_of
 from rampcli.batch.micro_batch import MicroBatchRule
 from rampcli.batch.node_policies import find_node_policy, nemo_schedule
 from rampcli.batch.plan import ParallelSizes

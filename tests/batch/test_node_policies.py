@@ -1,24 +1,22 @@
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleets import FLEETS, MICRO, chosen, divides, fleet_of, works_of
+from oracles import NODE_CASES
+from plans import FLEETS, MICRO, chosen, divides, fleet_of, works_of
 from rampcli.batch.node_policies import nemo_schedule
 from rampcli.batch.ramp import RampSchedule
 from rampcli.errors import UsageError
 
-ORACLE = json.loads((Path(__file__).parent / "oracles" / "nodes.json").read_text(encoding="utf-8"))
-CASES = {case["name"]: case for case in ORACLE["cases"]}
 READ_FROM_A_STALE_FILE = "stale_json_wins"
 WITH_SCHEDULE = [
     name
-    for name, case in CASES.items()
+    for name, case in NODE_CASES.items()
     if case["schedule"] is not None and name != READ_FROM_A_STALE_FILE
 ]
-CRASHES = [name for name, case in CASES.items() if case["schedule"] is None]
+CRASHES = [name for name, case in NODE_CASES.items() if case["schedule"] is None]
 
 SIZES = st.tuples(
     st.sampled_from([1, 2, 4, 8, 16, 32]), st.integers(1, 12), st.integers(1, 8), st.integers(0, 8)
@@ -44,7 +42,7 @@ def nemo_by_the_rule(sizes, micro, fleet):
 
 
 def from_case(name):
-    given = CASES[name]["input"]
+    given = NODE_CASES[name]["input"]
     fleet = fleet_of(
         given["num_nodes"],
         given["gpus_per_node"],
@@ -85,23 +83,25 @@ def test_nemo_gives_each_size_the_most_nodes_that_divide_it_and_no_more_than_the
 
 @pytest.mark.parametrize("name", WITH_SCHEDULE)
 def test_nemo_answers_what_the_launcher_answers(name):
-    assert from_case(name) == from_json(CASES[name]["schedule"])
+    assert from_case(name) == from_json(NODE_CASES[name]["schedule"])
 
 
 def test_a_schedule_follows_from_the_settings_even_beside_a_stale_file_of_the_launcher(
     tmp_path, monkeypatch
 ):
-    stale = CASES[READ_FROM_A_STALE_FILE]
+    stale = NODE_CASES[READ_FROM_A_STALE_FILE]
     (tmp_path / "nodes_scheduler.json").write_text(
         json.dumps(stale["input"]["existing_nodes_scheduler_json"]), encoding="utf-8"
     )
     monkeypatch.chdir(tmp_path)
     assert stale["schedule"] == {"999": 3}
-    assert from_case(READ_FROM_A_STALE_FILE) == from_json(CASES["nemo_docs_gpt3_5b"]["schedule"])
+    assert from_case(READ_FROM_A_STALE_FILE) == from_json(
+        NODE_CASES["nemo_docs_gpt3_5b"]["schedule"]
+    )
 
 
 def test_nodes_too_few_for_the_model_are_skipped_although_the_launcher_divides_by_zero():
-    assert CASES["tp8_pp2_zero_dp"]["error"]["type"] == "ZeroDivisionError"
+    assert NODE_CASES["tp8_pp2_zero_dp"]["error"]["type"] == "ZeroDivisionError"
     assert from_case("tp8_pp2_zero_dp") == {
         64: 8,
         128: 8,
@@ -115,7 +115,7 @@ def test_nodes_too_few_for_the_model_are_skipped_although_the_launcher_divides_b
 
 
 def test_a_size_that_no_nodes_divide_has_no_nodes_although_the_launcher_crashes():
-    case = CASES["no_feasible_max_empty"]
+    case = NODE_CASES["no_feasible_max_empty"]
     assert case["error"]["type"] == "ValueError"
     # The launcher never checks the largest size. Its looser condition alone gives the same nodes.
     assert from_case("no_feasible_max_empty") == from_json(
@@ -125,7 +125,7 @@ def test_a_size_that_no_nodes_divide_has_no_nodes_although_the_launcher_crashes(
 
 def test_every_case_of_the_oracle_is_tested():
     assert CRASHES == ["tp8_pp2_zero_dp", "no_feasible_max_empty"]
-    assert {*WITH_SCHEDULE, *CRASHES, READ_FROM_A_STALE_FILE} == set(CASES)
+    assert {*WITH_SCHEDULE, *CRASHES, READ_FROM_A_STALE_FILE} == set(NODE_CASES)
 
 
 @given(sizes=SIZES, micro=MICRO, fleet=FLEETS)
@@ -146,7 +146,7 @@ def test_under_nemo_a_stage_that_the_launchers_nodes_do_not_divide_has_no_nodes(
 def test_the_largest_size_has_no_nodes_if_it_does_not_divide_although_the_launcher_never_checks(
     name,
 ):
-    given, by_size = CASES[name]["input"], CASES[name]["schedule"]
+    given, by_size = NODE_CASES[name]["input"], NODE_CASES[name]["schedule"]
     fleet = fleet_of(given["num_nodes"], given["gpus_per_node"])
     nodes = chosen(
         "nemo", works_of(map(int, by_size)), micro=given["micro_batch_size"], fleet=fleet

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleets import EVEN, FLEETS, MICRO, divides, fleet_of
+from plans import EVEN, FLEETS, MICRO, divides, fleet_of
 from rampcli.batch.nodes import Work
 from rampcli.batch.throughput import Throughput
 from rampcli.errors import UsageError

@@ -1,28 +1,25 @@
-import json
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
+from oracles import RAMP_CASES, RAMPS
 from rampcli.batch.plan import BatchPlan
 from rampcli.batch.ramp import RampSchedule
 from rampcli.errors import UsageError
 
-ORACLE = json.loads((Path(__file__).parent / "oracles" / "rampup.json").read_text(encoding="utf-8"))
-CASES = {case["name"]: case for case in ORACLE["cases"]}
-MEGATRON = {name: case["megatron_legacy"] for name, case in CASES.items()}
-MAXTEXT = {name: case["maxtext"] for name, case in CASES.items() if "maxtext" in case}
+MEGATRON = {name: case["megatron_legacy"] for name, case in RAMP_CASES.items()}
+MAXTEXT = {name: case["maxtext"] for name, case in RAMP_CASES.items() if "maxtext" in case}
 WITH_STAGES = [name for name, megatron in MEGATRON.items() if megatron["error"] is None]
 FAILS_ON_THE_WAY = [
     name
     for name, megatron in MEGATRON.items()
     if megatron["error"] and megatron["error"]["phase"] == "step"
 ]
-DRIFTS = {str(run["rampup_batch_size"]): run for run in ORACLE["nemo2_drift"]["runs"]}
+DRIFTS = {str(run["rampup_batch_size"]): run for run in RAMPS["nemo2_drift"]["runs"]}
 
 
 def from_case(name, semantics="megatron"):
-    given = CASES[name]["input"]
+    given = RAMP_CASES[name]["input"]
     ramp = RampSchedule.from_rampup(
         given["rampup_batch_size"],
         global_batch_size=given["global_batch_size"],
@@ -37,7 +34,7 @@ def from_case(name, semantics="megatron"):
 
 
 def stages_in_the_words_of_megatron(name):
-    given = CASES[name]["input"]
+    given = RAMP_CASES[name]["input"]
     for stage in from_case(name).stages:
         batch = BatchPlan.divide(
             stage.global_batch_size,
@@ -88,7 +85,7 @@ def test_the_target_applies_from_the_start_where_megatron_divides_by_zero():
 
 
 def test_the_batch_is_exact_where_megatron_rounds_a_float_down():
-    floats = ORACLE["megatron_float_natural_walk"]
+    floats = RAMPS["megatron_float_natural_walk"]
     planned = RampSchedule.from_rampup(
         floats["rampup_batch_size"], global_batch_size=floats["global_batch_size"]
     )
@@ -129,7 +126,7 @@ def test_every_case_of_the_oracles_is_tested():
         "zero_increment",
         "two_values",
     }
-    assert {*WITH_STAGES, *FAILS_ON_THE_WAY, *refused} == set(CASES)
+    assert {*WITH_STAGES, *FAILS_ON_THE_WAY, *refused} == set(RAMP_CASES)
     assert {name for name, maxtext in MAXTEXT.items() if maxtext["error"]} == refused - {
         "two_values"
     }
@@ -139,7 +136,7 @@ def test_every_case_of_the_oracles_is_tested():
     "name", [name for name, maxtext in MAXTEXT.items() if maxtext["error"] is None]
 )
 def test_stages_under_maxtext_semantics_are_those_of_maxtext(name):
-    given = CASES[name]["input"]
+    given = RAMP_CASES[name]["input"]
     planned = RampSchedule.from_rampup(
         given["rampup_batch_size"],
         global_batch_size=given["global_batch_size"],

@@ -1,11 +1,10 @@
-import json
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oracles import RAMPS
 from rampcli.batch.nodes import Fleet
 from rampcli.batch.plan import BatchPlan, ParallelSizes
 from rampcli.batch.ramp import MOST_SIZES, RampSchedule, Threshold
@@ -14,9 +13,7 @@ from rampcli.batch.step_schedule import from_step_schedule, to_text
 from rampcli.batch.training_plan import plan_training
 from rampcli.errors import UsageError
 
-CASES = json.loads((Path(__file__).parent / "oracles" / "rampup.json").read_text(encoding="utf-8"))[
-    "step_schedule"
-]
+CASES = RAMPS["step_schedule"]
 READ = [case for case in CASES if case["error"] is None]
 WITH_DECREASE = [
     case

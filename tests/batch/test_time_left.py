@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleets import fleet_of
-from plans import plan
+from plans import fleet_of, plan
 from rampcli.batch.time_left import FIRST_STEPS, Speed, settled_rows, time_left
 
 RAMP = plan([2, 2, 48], 8, fleet=fleet_of(4, 1), max_samples=82)

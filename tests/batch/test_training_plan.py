@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleets import fleet_of
-from plans import MEASURED, plan, ramp_of, runs
+from plans import MEASURED, fleet_of, plan, ramp_of, runs
 from rampcli.batch.plan import BatchPlan
 from rampcli.batch.training_plan import StagePlan
 from rampcli.errors import UsageError

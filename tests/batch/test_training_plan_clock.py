@@ -5,8 +5,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 
-from fleets import fleet_of
-from plans import MEASURED, plan, runs, sizes_and_nodes
+from plans import MEASURED, fleet_of, plan, runs, sizes_and_nodes
 from rampcli.errors import UsageError
 
 

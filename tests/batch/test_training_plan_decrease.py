@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleets import fleet_of
-from plans import DECREASE, oracle_case, plan, ramp_of
+from oracles import RAMP_CASES
+from plans import DECREASE, fleet_of, plan, ramp_of
 from rampcli.batch.throughput import Throughput
 from rampcli.errors import UsageError
 
@@ -36,7 +36,7 @@ def decreased_runs(draw):
 
 
 def test_decreased_stages_run_the_steps_of_megatron_and_are_noted():
-    case = oracle_case("rampup.json", "mbs_dp_not_dividing_mid_decrease")
+    case = RAMP_CASES["mbs_dp_not_dividing_mid_decrease"]
     given = case["input"]
     planned = plan(
         given["rampup_batch_size"],
@@ -70,7 +70,7 @@ def test_decreased_stages_run_the_steps_of_megatron_and_are_noted():
 
 
 def test_a_batch_that_megatron_would_decrease_to_zero_is_refused():
-    case = oracle_case("rampup.json", "mbs_dp_gt_start_decrease")
+    case = RAMP_CASES["mbs_dp_gt_start_decrease"]
     given = case["input"]
     assert case["megatron_legacy"]["error"]["type"] == "SilentZeroMicrobatches"
     with pytest.raises(UsageError) as refusal:

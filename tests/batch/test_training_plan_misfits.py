@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleets import fleet_of
-from plans import oracle_case, plan, scheduled, sizes_and_nodes
+from oracles import NODE_CASES, RAMP_CASES
+from plans import fleet_of, plan, scheduled, sizes_and_nodes
 from rampcli.errors import UsageError, UsageErrors
 
 
@@ -19,7 +19,7 @@ from rampcli.errors import UsageError, UsageErrors
     ],
 )
 def test_a_stage_on_which_megatron_fails_later_is_refused_before_the_start(policy, wrong):
-    case = oracle_case("rampup.json", "mbs_dp_not_dividing_mid")
+    case = RAMP_CASES["mbs_dp_not_dividing_mid"]
     given, failed = case["input"], case["megatron_legacy"]["error"]
     assert (failed["phase"], failed["iteration"]) == ("step", 4)
     fleet = fleet_of(1, given["data_parallel_size"])
@@ -44,7 +44,7 @@ def test_a_stage_on_which_megatron_fails_later_is_refused_before_the_start(polic
 def test_a_last_stage_that_the_launcher_does_not_check_is_refused_with_targets_that_fit(
     name, remedy
 ):
-    given = oracle_case("nodes.json", name)["input"]
+    given = NODE_CASES[name]["input"]
     fleet = fleet_of(given["num_nodes"], given["gpus_per_node"])
     with pytest.raises(UsageError) as refusal:
         plan(

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleets import fleet_of
-from plans import plan, ramp_of, scheduled
+from plans import fleet_of, plan, ramp_of, scheduled
 from rampcli.batch.training_plan import StageExtent
 from rampcli.errors import UsageError
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from fleets import fleet_of
-from plans import plan, scheduled
+from plans import fleet_of, plan, scheduled
 from rampcli.errors import UsageError
 
 

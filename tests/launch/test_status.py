@@ -4,8 +4,7 @@ from functools import partial
 
 import pytest
 
-from fleets import fleet_of
-from plans import plan
+from plans import fleet_of, plan
 from rampcli.errors import DamagedFileError
 from rampcli.launch.queues import Queues
 from rampcli.launch.status import read_status

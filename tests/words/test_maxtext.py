@@ -1,13 +1,12 @@
-import json
 import re
 from fractions import Fraction
 from math import gcd, lcm
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oracles import RAMP_CASES
 from rampcli.batch.loading import LoadedBatch
 from rampcli.batch.micro_batch import LARGEST, STAGE_MICRO_KEY, MicroBatchRule
 from rampcli.batch.per_device import PER_DEVICE
@@ -16,9 +15,7 @@ from rampcli.batch.ramp import RampSchedule
 from rampcli.errors import UsageError
 from rampcli.words.maxtext import ENABLE, INCREMENT, RAMP_SAMPLES, START, translate
 
-ORACLE = Path(__file__).parents[1] / "batch" / "oracles" / "rampup.json"
-CASES = json.loads(ORACLE.read_text(encoding="utf-8"))["cases"]
-RAMPS = {case["name"]: case for case in CASES if "maxtext" in case}
+RAMPS = {name: case for name, case in RAMP_CASES.items() if "maxtext" in case}
 UNSET = {
     "model.global_batch_size": None,
     "trainer.accumulate_grad_batches": None,

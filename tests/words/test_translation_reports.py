@@ -2,7 +2,7 @@
 
 from hypothesis import example, given
 
-from fleets import fleet_of
+from plans import fleet_of
 from rampcli.batch.step_schedule import from_step_schedule
 from rampcli.words import DIALECTS, translate_plan
 from tests.words.translating import (

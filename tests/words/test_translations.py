@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 
-from fleets import fleet_of
+from plans import fleet_of
 from rampcli.batch.plan import SHARD_KEY, ParallelSizes
 from rampcli.words import DIALECTS, maxtext_mesh
 from rampcli.words.maxtext import translate

@@ -4,7 +4,7 @@ import shlex
 
 from hypothesis import strategies as st
 
-from fleets import fleet_of
+from plans import fleet_of
 from rampcli.batch.ramp import RampSchedule
 from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
 from rampcli.batch.training_plan import plan_training
