@@ -17,11 +17,12 @@ for module in (
     "ranks",
     "rampcli.rl.assemble",
     # Commands import these when they need them.
-    "rampcli.cli.doctor",
+    "rampcli.launch.doctor.machine",
     "rampcli.cli.progress",
     "rampcli.cli.training",
-    "rampcli.cli.tuning",
-    "rampcli.cli.weights",
+    "rampcli.cli.tune_search",
+    "rampcli.launch.program",
+    "rampcli.weights.import_model",
     # Torch, NumPy and sockets import these when they are first used.
     "torch.distributed.checkpoint",
     "torch.distributed.pipelining",

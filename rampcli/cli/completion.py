@@ -1,11 +1,15 @@
-"""Shell completion of commands, options, recipes, settings, groups and values, without hydra.
+"""`rampcli completion`: commands, options, recipes, settings, groups and values, without hydra.
 
 The shells' scripts run `rampcli __complete WORD...` with the words up to the cursor. The last word
 is unfinished.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
+
+import typer
+
+from rampcli.errors import UsageError
 
 SCRIPTS = {
     "bash": r"""_rampcli_complete() {
@@ -64,6 +68,18 @@ complete -c rampcli -n 'contains -- (commandline -opc)[-1] --config-dir --plot -
 """,
 }
 """Scripts by shell, to be passed to `eval`, or to `source` in fish."""
+
+
+def completion(
+    shell: Annotated[str, typer.Argument(help=f"Shell: {', '.join(SCRIPTS)}.")],
+) -> None:
+    """Print the script that enables completion in a shell."""
+    if shell not in SCRIPTS:
+        raise UsageError(
+            f"there is no completion for {shell}",
+            remedy=" or ".join(f"rampcli completion {name}" for name in SCRIPTS),
+        )
+    typer.echo(SCRIPTS[shell], nl=False)
 
 
 def candidates(words: Sequence[str], command: Any) -> list[str]:

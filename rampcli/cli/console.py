@@ -1,4 +1,4 @@
-"""Printing to standard output: lines, tables and plans."""
+"""Printing to standard output: lines and tables."""
 
 import errno
 import os
@@ -8,10 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rampcli.config.corpora import missing_here
 from rampcli.errors import visible
-from rampcli.planning.run_plan import Resolved
-from rampcli.report.plan_tables import plan_summary, plan_table
 
 PIPE_WIDTH = 160
 """Columns of a file or pipe, which has no width of its own."""
@@ -66,15 +63,3 @@ def print_table(console: Console, table: Table) -> None:
 def say(console: Console, text: str) -> None:
     """Prints text without wrapping its lines, so that paths and commands can be copied."""
     console.print(Text(visible(text, keeps="\n")), soft_wrap=True)
-
-
-def show_plan(resolved: Resolved) -> None:
-    """Prints the table and the summary of a plan, and notes files that do not exist here."""
-    console = build_console()
-    bars = not console.options.ascii_only
-    print_table(console, plan_table(resolved, width=console.width, bars=bars))
-    console.print()
-    for line in plan_summary(resolved):
-        say(console, line)
-    for setting in missing_here(resolved.config):
-        say(console, f"note: {setting} does not exist on this machine")

@@ -1,204 +1,128 @@
-"""Runs `rampcli data`: shows the progress and the result of a build, and inspections."""
+"""`rampcli data build` and `rampcli data inspect`."""
 
 import gc
 import json
-import shlex
-import signal
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-from rich.text import Text
 
-from rampcli.cli.console import build_console, say
-from rampcli.cli.own_text import training_command
-from rampcli.cli.progress import PLAIN_EVERY_S
-from rampcli.data.building.build import Built, build
-from rampcli.data.building.options import BuildOptions
-from rampcli.data.building.partial import Written
-from rampcli.data.building.watcher import Watcher
-from rampcli.data.indexed import bin_of, idx_of, manifest_of, tokenizer_of
-from rampcli.data.inspection import Inspection, faults_of, inspect
-from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED, printable, visible
+from rampcli.cli.light_typer import LightTyper
+from rampcli.cli.options import AsJson
+from rampcli.errors import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rampcli.data.inspection import Inspection
 
 BAR_WIDTH = 40
 
-
-class Stopped(BaseException):
-    """Raised when a signal asks the build to stop."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+data = LightTyper()
 
 
-class BuildProgress(Watcher):
-    """Shows progress as a bar on a terminal, elsewhere as a line from time to time.
+class OnBadRecord(StrEnum):
+    """What to do with a record without a valid text."""
 
-    Between two chunks it raises `Stopped` if a signal has arrived.
-    """
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.bar: Progress | None = None
-        if console.is_terminal:
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TaskProgressColumn(),
-                TextColumn("{task.fields[facts]}"),
-            )
-            self.bar = Progress(*columns, console=console, transient=True)
-        self._phase = ""
-        self._total_bytes = 0
-        self._first: int | None = None
-        self._signal: int | None = None
-        self._began = self._plain_at = time.monotonic()
-
-    def __enter__(self) -> "BuildProgress":
-        if self.bar is not None:
-            self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.stop()
-
-    def on_phase(self, name: str, total_bytes: int) -> None:
-        """Starts the bar of a pass over the inputs."""
-        self._phase, self._total_bytes, self._first = name, max(1, total_bytes), None
-        self._began = time.monotonic()
-        self._plain_at = self._began + PLAIN_EVERY_S
-        if self.bar is not None:
-            for task in self.bar.task_ids:
-                self.bar.remove_task(task)
-            self.bar.add_task(name, total=self._total_bytes, facts="")
-
-    @contextmanager
-    def deferring_signals(self) -> Iterator[None]:
-        """Defers SIGINT and SIGTERM to the end of a chunk; a second signal stops at once.
-
-        An exception raised by a signal handler could interrupt a library at any point.
-        """
-        before = {
-            number: signal.signal(number, self._on_signal)
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _on_signal(self, number: int, _frame: object) -> None:
-        if self._signal is not None:
-            raise Stopped(number)
-        self._signal = number
-
-    def on_progress(self, consumed_bytes: int, written: Written | None) -> None:
-        """Updates the bar after a chunk, or prints a line if one is due."""
-        if self._signal is not None:
-            raise Stopped(self._signal)
-        if self._first is None:
-            self._first = consumed_bytes  # a resumed build has not read the bytes before
-        facts = self._facts(consumed_bytes, written)
-        if self.bar is not None:
-            self.bar.update(self.bar.task_ids[0], completed=consumed_bytes, facts=facts)
-        elif time.monotonic() >= self._plain_at:
-            self._plain_at = time.monotonic() + PLAIN_EVERY_S
-            say(self.console, f"{self._phase}: {consumed_bytes / self._total_bytes:.0%} · {facts}")
-
-    def on_note(self, line: str) -> None:
-        """Prints a line above the bar."""
-        say(self.console, printable(line))
-
-    def _facts(self, consumed_bytes: int, written: Written | None) -> str:
-        speed = (consumed_bytes - (self._first or 0)) / max(1e-3, time.monotonic() - self._began)
-        parts = [] if written is None else [f"{written.documents:,} documents"]
-        if speed:
-            left = timedelta(seconds=round((self._total_bytes - consumed_bytes) / speed))
-            parts += [f"{speed / 1e6:.1f} MB/s", f"{left} left"]
-        return " · ".join(parts)
+    stop = "stop"
+    skip = "skip"
 
 
-def run_build(options: BuildOptions, *, as_json: bool) -> int:
-    """Builds a corpus, showing its progress, and returns the exit code.
+@data.command("build")
+def build(
+    inputs: Annotated[
+        list[Path],
+        typer.Argument(metavar="INPUT", help="Text files, or folders of them.", show_default=False),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PREFIX",
+            help="Write PREFIX.bin, PREFIX.idx and so on.",
+            show_default=False,
+        ),
+    ],
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="bytes, chars, a tokenizer.json or its folder, or a model of the hub.",
+            show_default=False,
+        ),
+    ] = None,
+    train_bpe: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Train a BPE tokenizer with a vocabulary of N tokens, in place of --tokenizer.",
+            show_default=False,
+        ),
+    ] = None,
+    eod: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOKEN",
+            help="End-of-document token, or none. Default: the tokenizer's own.",
+            show_default=False,
+        ),
+    ] = None,
+    text_key: Annotated[
+        str, typer.Option(metavar="KEY", help="Key or column of the text in JSON and Parquet.")
+    ] = "text",
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Number of processes. Default: at most one per CPU.",
+            show_default=False,
+        ),
+    ] = None,
+    on_bad_record: Annotated[
+        OnBadRecord, typer.Option(help="What to do with a record without a valid text.")
+    ] = OnBadRecord.stop,
+    as_json: AsJson = False,
+) -> None:
+    """Encode text into a corpus to train on. If interrupted, the same command resumes."""
+    from rampcli.cli.data_build import run_build
+    from rampcli.data.building.options import BuildOptions
 
-    Raises:
-        RampcliError: as in `build`.
-    """
-    gc.enable()
-    options = options.located()  # while Ctrl-C still ends a download at once
-    console = (
-        Console(stderr=True, highlight=False, quiet=not sys.stderr.isatty())
-        if as_json
-        else build_console()
+    options = BuildOptions(
+        inputs=tuple(inputs),
+        output=output,
+        tokenizer=tokenizer,
+        train_bpe=train_bpe,
+        eod=eod,
+        text_key=text_key,
+        workers=workers,
+        on_bad_record=on_bad_record.value,
     )
-    try:
-        with BuildProgress(console) as progress, progress.deferring_signals():
-            built = build(options, progress)
-    except Stopped as stopped:
-        say(
-            console,
-            f"stopped; progress is saved in {options.partial}"
-            if options.partial.is_dir()
-            else "stopped; there was no progress to save",
-        )
-        say(console, f"resume with:\n  {shlex.join(['rampcli', *sys.argv[1:]])}")
-        return EXIT_INTERRUPTED if stopped.number == signal.SIGTERM else EXIT_CTRL_C
-    if as_json:
-        typer.echo(json.dumps({**built.manifest, "seconds": round(built.seconds, 3)}))
-    else:
-        _show_result(options, built, console)
-    return 0
+    raise typer.Exit(run_build(options, as_json=as_json))
 
 
-def _show_result(options: BuildOptions, built: Built, console: Console) -> None:
-    manifest = built.manifest
-    tokens, text_bytes = manifest["tokens"], manifest["text_bytes"]
-    if built.was_complete:
-        say(console, f"{idx_of(options.output)} already exists, from the same inputs and options")
-    counts = [
-        f"{manifest['documents']:,} documents",
-        f"{tokens:,} tokens",
-        f"{text_bytes / max(1, tokens):.2f} bytes per token",
-    ]
-    counts += [f"{manifest['empty']:,} empty texts left out"] if manifest["empty"] else []
-    say(console, ", ".join(counts))
-    if not built.was_complete:
-        megabytes = built.encoded_bytes / 1e6
-        speed = megabytes / max(1e-3, built.seconds)
-        say(console, f"{megabytes:,.1f} MB of text in {built.seconds:.1f} s: {speed:.1f} MB/s")
-    written = [
-        bin_of(options.output),
-        idx_of(options.output),
-        tokenizer_of(options.output),
-        manifest_of(options.output),
-    ]
-    if manifest["skipped"]:
-        say(console, f"skipped {manifest['skipped']:,} bad records: {options.skipped}")
-        written.append(options.skipped)
-    if not built.was_complete:
-        say(console, f"wrote {', '.join(map(str, written))}")
-    say(console, f"train on it:\n  {visible(training_command(options.output))}")
+@data.command("inspect")
+def inspect(
+    prefix: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PREFIX", help="Corpus in PREFIX.bin and PREFIX.idx.", show_default=False
+        ),
+    ],
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read the whole corpus and list its faults.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Summarise a corpus that rampcli or Megatron wrote."""
+    from rampcli.cli.console import build_console, say
+    from rampcli.data import inspection
 
-
-def run_inspection(prefix: Path, *, verify: bool, as_json: bool) -> int:
-    """Shows a corpus and returns the exit code, 1 if `verify` finds a fault.
-
-    Raises:
-        UsageError: the corpus does not exist, or cannot be read.
-    """
     gc.enable()
-    faults = faults_of(prefix) if verify else []
-    found = None if faults else inspect(prefix)
+    faults = inspection.faults_of(prefix) if verify else []
+    found = None if faults else inspection.inspect(prefix)
     if as_json:
         shown: dict[str, Any] = {} if found is None else found.to_json()
         typer.echo(json.dumps({**shown, **({"faults": faults} if verify else {})}))
@@ -210,10 +134,14 @@ def run_inspection(prefix: Path, *, verify: bool, as_json: bool) -> int:
                 say(console, "verified: no faults")
         for fault in faults:
             say(console, f"fault: {fault}")
-    return 1 if faults else 0
+    raise typer.Exit(1 if faults else 0)
 
 
-def _show(found: Inspection, console: Console) -> None:
+def _show(found: "Inspection", console: "Console") -> None:
+    from rich.text import Text
+
+    from rampcli.cli.console import say
+
     sequences = f" in {found.sequences:,} sequences" if found.sequences != found.documents else ""
     rows = {
         "documents": f"{found.documents:,}{sequences}",
@@ -236,7 +164,9 @@ def _show(found: Inspection, console: Console) -> None:
         console.print(Text(f"  {printable(found.sample)}"), soft_wrap=True)
 
 
-def _show_histogram(found: Inspection, console: Console) -> None:
+def _show_histogram(found: "Inspection", console: "Console") -> None:
+    from rampcli.cli.console import say
+
     say(console, "\ndocuments by length in tokens")
     most = max(count for _, _, count in found.histogram)
     columns = zip(*found.histogram, strict=True)

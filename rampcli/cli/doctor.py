@@ -4,58 +4,66 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from rampcli.cli.composing import compose_words
-from rampcli.cli.console import build_console, say
+from rampcli.cli.options import AsJson, ConfigDir, Overrides
 from rampcli.errors import UsageError, visible
-from rampcli.launch.doctor.check import Check, Status
-from rampcli.launch.doctor.machine import check_machine
 
-STYLES = {
-    Status.ok: "green",
-    Status.warning: "yellow",
-    Status.failure: "bold red",
-    Status.not_needed: "dim",
-}
+if TYPE_CHECKING:
+    from rampcli.launch.doctor.check import Check
+
+STYLES = {"ok": "green", "warning": "yellow", "failure": "bold red", "not needed": "dim"}
 
 
-def run_checks(
-    factory: str | None, words: Sequence[str], *, config_dir: Path | None, as_json: bool
-) -> bool:
-    """Prints all checks as a table or as JSON, and returns whether none of them failed.
+def doctor(
+    overrides: Overrides = None,
+    factory: Annotated[
+        str | None,
+        typer.Option(
+            "--factory",
+            "-f",
+            metavar="NAME",
+            help="Recipe of the run to check.",
+            show_default=False,
+        ),
+    ] = None,
+    config_dir: ConfigDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check that this machine is ready to train.
 
-    Args:
-        factory: recipe of the run that is to start here; None checks what any run needs.
-        words: overrides of the recipe.
-        config_dir: folder of further config groups.
-        as_json: print JSON.
-
-    Raises:
-        UsageError: there are overrides but no recipe, or the configuration is invalid.
+    With a recipe, checks what that run needs; otherwise, what any run needs.
     """
+    from rampcli.cli.composing import compose_words
+    from rampcli.launch.doctor.check import Status
+    from rampcli.launch.doctor.machine import check_machine
+
+    words = overrides or []
     if factory is None and (words or config_dir is not None):
         given = f"--config-dir {config_dir}" if not words else words[0]
         raise UsageError(f"{given} needs a recipe", remedy="--factory llama3_tiny")
-    resolved = (
+    checks = check_machine(
         None
         if factory is None
         else compose_words(factory, words, config_dir=config_dir, resumes=True)
     )
-    checks = check_machine(resolved)
     ok = all(check.status is not Status.failure for check in checks)
     if as_json:
         typer.echo(json.dumps({"checks": [asdict(check) for check in checks], "ok": ok}, indent=1))
     else:
         _print_checks(checks)
-    return ok
+    if not ok:
+        raise typer.Exit(1)
 
 
-def _print_checks(checks: Sequence[Check]) -> None:
+def _print_checks(checks: Sequence["Check"]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from rampcli.cli.console import build_console, say
+
     table = Table(box=None, show_header=False, pad_edge=False)
     for check in checks:
         lines = check.finding if check.remedy is None else f"{check.finding}\ntry: {check.remedy}"
@@ -66,10 +74,10 @@ def _print_checks(checks: Sequence[Check]) -> None:
         )
     console = build_console()
     console.print(table)
-    counts = Counter(check.status for check in checks)
+    counts = Counter(check.status.value for check in checks)
     problems = ", ".join(
         f"{counts[status]} {status}{'s' if counts[status] > 1 else ''}"
-        for status in (Status.failure, Status.warning)
+        for status in ("failure", "warning")
         if counts[status]
     )
     say(console, f"\n{problems or 'no problems found'}")

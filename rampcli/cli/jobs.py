@@ -1,22 +1,19 @@
-"""`rampcli cancel`, and the scripts and jobs that `pretrain` prints."""
+"""Prints the jobs of a run, and the scripts that would start them."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rampcli.cli.console import build_console, print_table, say
+from rampcli.cli.console import print_table
 from rampcli.errors import visible
-from rampcli.launch.cancel import cancel
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.protocol import Job
-from rampcli.launch.run_lock import Holder
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.tables import build_table
-from rampcli.runs.directory import RunDirectory, find_run
+from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import consumed_samples
 
 
@@ -49,19 +46,3 @@ def jobs_table(jobs: Sequence[Job]) -> Table:
         words = (job.job or "", job.dependency or "", job.state or "over", job.reason or "")
         table.add_row(*lists, str(job.num_nodes), *(Text(visible(word)) for word in words))
     return table
-
-
-def cancel_run(run_dir: Path) -> None:
-    """Asks a run to save and exit.
-
-    Raises:
-        UsageError: the folder is not a run directory, or the run is not training here.
-        RampcliError: the queue does not answer.
-    """
-    asked = cancel(find_run(str(run_dir)))
-    console = build_console()
-    if isinstance(asked, Holder):
-        say(console, f"asked {asked} to save and exit")
-    else:
-        print_jobs(asked, console)
-        say(console, "a running job saves before it ends")

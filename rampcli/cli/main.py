@@ -11,28 +11,23 @@ from typing import Annotated, Any, TextIO, cast
 import typer
 
 from rampcli import __version__
-from rampcli.cli.commands import (
-    cancel,
-    completion,
-    doctor,
-    explain,
-    export,
-    generate,
-    import_,
-    plan,
-    pretrain,
-    recipes,
-    status,
-)
-from rampcli.cli.completion import candidates
-from rampcli.cli.data_commands import data
+from rampcli.cli.cancel import cancel
+from rampcli.cli.completion import candidates, completion
+from rampcli.cli.data import data
+from rampcli.cli.doctor import doctor
+from rampcli.cli.explain import explain
 from rampcli.cli.light_typer import LightTyper
-from rampcli.cli.report_command import compare, report
-from rampcli.cli.rl_command import rl
-from rampcli.cli.serve_command import serve
-from rampcli.cli.sweep_command import sweep
-from rampcli.cli.tune_command import tune
+from rampcli.cli.plan import plan
+from rampcli.cli.pretrain import pretrain
+from rampcli.cli.recipes import recipes
+from rampcli.cli.report import compare, report
+from rampcli.cli.rl import rl
+from rampcli.cli.serve import serve
+from rampcli.cli.status import status
+from rampcli.cli.sweep import sweep
+from rampcli.cli.tune import tune
 from rampcli.cli.usage import TyperError, as_usage_error
+from rampcli.cli.weights import export, generate, import_
 from rampcli.errors import EXIT_CTRL_C, RampcliError, UsageError, visible
 from rampcli.interpreter import remove_working_directory_from_path
 

@@ -43,3 +43,11 @@ Cfg = Annotated[
     ),
 ]
 OneStage = Annotated[bool, typer.Option("--one-stage", help="Stop at the next stage boundary.")]
+RunDir = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN",
+        help="Run directory, or name of a run below runs/.",
+        show_default=False,
+    ),
+]

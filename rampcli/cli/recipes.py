@@ -1,34 +1,90 @@
-"""`rampcli recipes`: lists the recipes, or shows what one is made of."""
+"""`rampcli recipes`: lists the recipes, shows what one is made of, or writes a new one."""
 
-import inspect
 import json
-from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from rampcli import llm
-from rampcli.batch.quantities import shorten
-from rampcli.checkpoint.starting_model import takes_model_from_folder
-from rampcli.cli.console import build_console, print_table, say
-from rampcli.config.compose import apply_overrides
-from rampcli.config.corpora import lacks_path
-from rampcli.config.layers import stack_of
-from rampcli.config.schema import Config
-from rampcli.config.settings import shown
-from rampcli.config.settling import FILES, without_files
-from rampcli.config.snapshot import canonical_values
+from rampcli.cli.options import AsJson
 from rampcli.errors import UsageError
-from rampcli.estimate.model_size import count_parameters
-from rampcli.planning.resolve import resolve
-from rampcli.report.tables import build_table
 
-PATH, FOLDER = "data.path=FILE", "model.init_from=FOLDER"
+TEMPLATE = '''"""The recipe {name}: rampcli pretrain --factory {name}.py"""
+
+from rampcli import Config, compose
 
 
-def list_recipes(*, as_json: bool) -> None:
+def {name}(num_nodes: int = 1, num_gpus_per_node: int = 1) -> Config:
+    """Trains a Llama of a million parameters on Python's own source code, on any machine.
+
+    Change what you like. `rampcli explain KEY` says what a setting means, and
+    `rampcli pretrain --factory {name}.py --cfg` lists all of them.
+    """
+    return compose(
+        "name={name}",  # the run directory is runs/{name}
+        # Each of these is a file of settings. The settings below override them.
+        # `rampcli recipes NAME` shows which files the recipe NAME is made of.
+        "model=llama3_tiny",
+        "data=stdlib",  # data=text data.path=FILE trains on a text file of yours
+        "optim=llama3_tiny",
+        # The batch: 16 samples per step, in micro batches of 4 on each process. The ramp starts
+        # with steps of 4 samples and adds 4 three times until sample 2,400.
+        "model.global_batch_size=16",
+        "model.rampup_batch_size=[4,4,2_400]",
+        "data.micro_batch_size=4",
+        "data.sequence_length=128",
+        # The length of the run, and the learning rate.
+        "trainer.max_samples=3_204",
+        "trainer.max_val_samples=256",
+        "optim.lr=3e-3",
+        "optim.min_lr=3e-4",
+        "optim.warmup_samples=200",
+        f"trainer.num_nodes={{num_nodes}}",
+        f"trainer.devices={{num_gpus_per_node}}",
+    )
+
+
+# A file may have several recipes: --factory {name}.py:NAME chooses one, and arguments are given as
+# --factory '{name}.py:{name}(num_nodes=2)'. It may also register an optimiser, a model or a data
+# source of your own; see the guide to extensions.
+'''
+
+
+def recipes(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="Show what this recipe is made of.", show_default=False
+        ),
+    ] = None,
+    new: Annotated[
+        str | None,
+        typer.Option("--new", metavar="NAME", help="Write NAME.py, a recipe to begin with."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the recipes, show what one is made of, or write one of your own."""
+    if new is not None:
+        if recipe is not None or as_json:
+            raise UsageError(
+                "--new takes neither a recipe nor --json", remedy=f"rampcli recipes --new {new}"
+            )
+        write_recipe(new)
+    elif recipe is None:
+        _list_recipes(as_json=as_json)
+    else:
+        _show_recipe(recipe, as_json=as_json)
+
+
+def _list_recipes(*, as_json: bool) -> None:
     """Prints all recipes, as a table or as JSON."""
-    facts = [_facts(name, llm.from_factory(name)) for name in llm.recipe_names()]
+    from rampcli import llm
+    from rampcli.batch.quantities import shorten
+    from rampcli.cli.console import build_console, print_table, say
+    from rampcli.cli.recipe_facts import recipe_row
+    from rampcli.report.tables import build_table
+
+    facts = [recipe_row(name, llm.from_factory(name)) for name in llm.recipe_names()]
     if as_json:
         typer.echo(json.dumps(facts, indent=1))
         return
@@ -49,7 +105,7 @@ def list_recipes(*, as_json: bool) -> None:
     say(console, "\nrampcli recipes NAME shows what a recipe is made of")
 
 
-def show_recipe(name: str, *, as_json: bool) -> None:
+def _show_recipe(name: str, *, as_json: bool) -> None:
     """Prints what a recipe is made of, for a person or as JSON.
 
     Args:
@@ -59,6 +115,10 @@ def show_recipe(name: str, *, as_json: bool) -> None:
     Raises:
         UsageError: there is no such recipe.
     """
+    from rampcli import llm
+    from rampcli.cli.console import build_console, say
+    from rampcli.cli.recipe_facts import recipe_facts
+
     if not llm.is_own(name) and name not in llm.recipe_names():
         near = llm.similar_names(name, most=3)
         raise UsageError(
@@ -67,65 +127,11 @@ def show_recipe(name: str, *, as_json: bool) -> None:
             if near == llm.recipe_names()
             else " or ".join(f"rampcli recipes {one}" for one in near),
         )
-    config = llm.from_factory(name)
-    found = _facts(name, config) | _made_of(config)
-    found["command"] = " ".join(("rampcli pretrain --factory", name, *_required(config)))
+    found = recipe_facts(name)
     if as_json:
         typer.echo(json.dumps(found, indent=1))
     else:
         say(build_console(), _to_text(found))
-
-
-def _required(config: Config) -> list[str]:
-    """Returns the words without which the recipe is refused."""
-    return [
-        *([FOLDER] if takes_model_from_folder(stack_of(config)) else []),
-        *([PATH] if lacks_path(config) else []),
-    ]
-
-
-def _facts(name: str, config: Config) -> dict[str, Any]:
-    """Returns the row of a recipe in the table."""
-    recipe, own = llm.find_recipe(name)
-    description, _, source = (inspect.getdoc(recipe) or "").partition("\n\nSource: ")
-    vocab_size = config.model.vocab_size or without_files(config).tokens
-    model = replace(config.model, vocab_size=vocab_size or 0)
-    return {
-        "name": name,
-        "description": description,
-        "source": source or own,
-        "parameters": None
-        if takes_model_from_folder(stack_of(config))
-        else count_parameters(model, sequence_length=config.data.sequence_length),
-        "vocab_size": vocab_size,
-        "sequence_length": config.data.sequence_length,
-        "global_batch_size": config.model.global_batch_size,
-        "rampup_batch_size": config.model.rampup_batch_size,
-        "num_nodes": config.trainer.num_nodes,
-        "gpus_per_node": config.trainer.devices,
-    }
-
-
-def _made_of(config: Config) -> dict[str, Any]:
-    """Returns the options of conf/ that a recipe is made of, and the settings that it sets."""
-    resolved = resolve(apply_overrides(config, _required(config)))
-    # The values of an option may all be set elsewhere.
-    options = {
-        group: option
-        for group, option in stack_of(config).choices.items()
-        if isinstance(option, str)
-    }
-    own: dict[str, Any] = {}
-    stack = stack_of(resolved.config)
-    for key in canonical_values(resolved.config):
-        entry = next(each for each in reversed(stack.history(key)) if each.by != FILES)
-        place, _, line = entry.place.rpartition(":")
-        folder, _, file = place.partition("/")
-        if line.isdecimal() and file.endswith(".py"):
-            own[key] = entry.value
-        elif line.isdecimal():
-            options[folder] = file.removesuffix(".yaml")
-    return {"options": options, "settings": own}
 
 
 def _batch(fact: dict[str, Any]) -> str:
@@ -141,6 +147,8 @@ def _shown_parameters(found: dict[str, Any]) -> str:
 
 
 def _to_text(found: dict[str, Any]) -> str:
+    from rampcli.config.settings import shown
+
     nodes, devices = found["num_nodes"], found["gpus_per_node"]
     rows = {
         "parameters": _shown_parameters(found),
@@ -166,3 +174,28 @@ def _to_text(found: dict[str, Any]) -> str:
         f"  {found['command']}",
     ]
     return "\n".join(lines)
+
+
+def write_recipe(name: str) -> None:
+    """Writes `NAME.py` in the working directory, and prints the commands that use it.
+
+    Raises:
+        UsageError: the name is not a function's, or the file exists.
+    """
+    stem = name.removesuffix(".py")
+    if not stem.isidentifier() or not stem.isascii():
+        raise UsageError(
+            f"--new {name}: a recipe's name is the name of a Python function",
+            remedy="--new my_recipe",
+        )
+    file = Path(f"{stem}.py")
+    try:
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(TEMPLATE.format(name=stem))
+    except FileExistsError as error:
+        raise UsageError(f"{file} exists already", remedy="--new with another name") from error
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror}") from error
+    typer.echo(f"wrote {file}; see its plan, then train it:")
+    typer.echo(f"  rampcli plan --factory {file}")
+    typer.echo(f"  rampcli pretrain --factory {file}")

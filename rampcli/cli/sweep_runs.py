@@ -1,4 +1,4 @@
-"""The runs of a sweep: composed and checked together, before the first one starts."""
+"""The runs of a sweep: composed and checked together, then started in turn."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
+from rich.console import Console
+
 from rampcli.cli.composing import compose_combination, folder_of_sweep
+from rampcli.cli.console import say
+from rampcli.cli.training import train
 from rampcli.config import snapshot
 from rampcli.config.checks.rl import refuse_rl
 from rampcli.config.layers import sources_named
@@ -14,9 +18,17 @@ from rampcli.config.schema import Config
 from rampcli.config.settings import shown
 from rampcli.config.sweeps import Combination, combinations
 from rampcli.config.words import join_split_lists
-from rampcli.errors import ForeignCheckpointError, Report, UsageError
+from rampcli.errors import (
+    EXIT_INTERRUPTED,
+    ForeignCheckpointError,
+    RampcliError,
+    Report,
+    UsageError,
+)
 from rampcli.launch import run as launch
 from rampcli.launch.launchers import launcher_of
+from rampcli.launch.status import read_status
+from rampcli.launch.stop_signals import catch_stop_signals, exit_code_after
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.differences import differing_settings
 from rampcli.runs.directory import RunDirectory
@@ -229,3 +241,59 @@ def _deciding(config: Config) -> dict[str, object]:
         for key, value in snapshot.canonical_values(config).items()
         if (key in DECIDING or f"{key.partition('.')[0]}." in DECIDING) and key not in NOT_DECIDING
     }
+
+
+def run_all(runs: Sequence[SweepRun], command: Sequence[str], console: Console) -> int:
+    """Starts the runs that are not complete, and returns the exit code.
+
+    A run that fails does not keep the others from starting. A stop signal ends the sweep.
+
+    Raises:
+        RampcliError: workers did not save after a stop signal, or standard output was closed.
+    """
+    failed, code = 0, 0
+    with catch_stop_signals() as signals:
+        for number, run in enumerate(runs, start=1):
+            title = f"run {number} of {len(runs)}: {run.combination}"
+            try:
+                code = _start(run, title, command, console)
+            except RampcliError as error:
+                if signals.signal is not None or error.exit_code == EXIT_INTERRUPTED:
+                    raise
+                say(console, str(error))
+                failed += 1
+            if code or signals.signal is not None:
+                stopped = f"the sweep stopped at run {number} of {len(runs)}"
+                say(console, f"{stopped}; the same command resumes it")
+                return code or exit_code_after(signals)
+    if failed:
+        say(console, f"{failed} of {len(runs)} runs failed; the same command starts them again")
+    return 1 if failed else 0
+
+
+def _start(run: SweepRun, title: str, command: Sequence[str], console: Console) -> int:
+    """Trains a run, or submits its jobs, unless it is complete or something else trains it.
+
+    Returns:
+        0, or the exit code of a run that was interrupted.
+
+    Raises:
+        RampcliError: it failed.
+    """
+    if run.is_complete:
+        say(console, f"{title} is complete")
+        return 0
+    status = read_status(run.directory)
+    if any(job.is_active for job in status.jobs):
+        say(console, f"{title} has jobs in the queue")
+        return 0
+    if status.supervisor is not None:
+        say(console, f"{title} is trained by {status.supervisor}")
+        return 0
+    words = run.combination.words
+    if launcher_of(run.resolved.config).runs_here:
+        say(console, f"\n{title}")
+        return train(run.resolved, command=command, overrides=words, console=console).exit_code
+    jobs = launch.run(run.resolved, command=command, overrides=words).jobs
+    say(console, f"{title}: submitted {', '.join(job.job or '' for job in jobs)}")
+    return 0

@@ -1,21 +1,142 @@
-"""`rampcli generate`, `export` and `import`."""
+"""`rampcli generate`, `export` and `import`: the weights of trained models."""
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-from rampcli.errors import NoCheckpointError
-from rampcli.hub import is_pinned
-from rampcli.launch.program import run_program
-from rampcli.runs.directory import find_run
-from rampcli.runs.manifest import complete_checkpoints
-from rampcli.weights.import_model import import_model
+from rampcli.cli.options import AsJson, RunDir
+from rampcli.errors import NoCheckpointError, UsageError
+
+Step = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Use the checkpoint after N steps. Default: the newest.",
+        show_default=False,
+    ),
+]
 
 
-def run_on_checkpoint(
+def generate(
+    run_dir: RunDir,
+    prompt: Annotated[
+        str,
+        typer.Option(
+            "--prompt", "-p", metavar="TEXT", help="Text to continue.", show_default=False
+        ),
+    ],
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Maximum number of tokens to generate. Default: as many as fit.",
+            show_default=False,
+        ),
+    ] = None,
+    temperature: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            metavar="T",
+            help="Sampling temperature. 0 always takes the likeliest token.",
+        ),
+    ] = 0.8,
+    top_k: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="K", help="Sample from the K likeliest tokens.", show_default=False
+        ),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**62, metavar="N", help="Random seed of sampling.")
+    ] = 0,
+    step: Step = None,
+    as_json: AsJson = False,
+) -> None:
+    """Continue a text with a trained model."""
+    options = {
+        "prompt": prompt,
+        "max-tokens": max_tokens,
+        "temperature": temperature,
+        "top-k": top_k,
+        "seed": seed,
+        "step": step,
+    }
+    _run_on_checkpoint("rampcli.weights.generate", run_dir, [], options, as_json=as_json)
+
+
+def export(
+    run_dir: RunDir,
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", help="Folder to create and write to.", show_default=False),
+    ],
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TYPE",
+            help="Type of the weights: fp32 or bf16. Default: the run's.",
+            show_default=False,
+        ),
+    ] = None,
+    step: Step = None,
+    as_json: AsJson = False,
+) -> None:
+    """Export a trained model to a folder for transformers."""
+    if dtype not in (None, "fp32", "bf16"):
+        raise UsageError(
+            f"--dtype {dtype} is neither fp32 nor bf16", remedy="--dtype fp32 or --dtype bf16"
+        )
+    _run_on_checkpoint(
+        "rampcli.weights.export",
+        run_dir,
+        [str(folder)],
+        {"dtype": dtype, "step": step},
+        as_json=as_json,
+    )
+
+
+def import_(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Folder as save_pretrained writes it, or a model of the Hugging Face hub: NAME or"
+            " NAME@REVISION.",
+            show_default=False,
+        ),
+    ],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="File to write: CONF/model/NAME.yaml.", show_default=False
+        ),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Import a Hugging Face model to train it further.
+
+    Writes the model's settings, and where its weights are, to a file of the config group model.
+    """
+    from rampcli.hub import is_pinned
+    from rampcli.weights.import_model import import_model
+
+    settings = import_model(model, file)
+    if as_json:
+        typer.echo(json.dumps({"file": str(file), "settings": settings}))
+        return
+    command = f"rampcli pretrain --factory NAME --config-dir {file.parent.parent} model={file.stem}"
+    typer.echo(f"wrote {file}")
+    if is_pinned(settings["init_from"]):
+        typer.echo(f"a run will download the weights of {settings['init_from']}")
+    typer.echo(f"train it with:\n  {command}")
+
+
+def _run_on_checkpoint(
     module: str, run_dir: Path, words: Sequence[str], options: Mapping[str, Any], *, as_json: bool
 ) -> None:
     """Runs a program that needs torch on a trained run, and exits with its exit code.
@@ -31,6 +152,10 @@ def run_on_checkpoint(
         UsageError: `run_dir` is not a run directory.
         NoCheckpointError: the run has no checkpoint yet.
     """
+    from rampcli.launch.program import run_program
+    from rampcli.runs.directory import find_run
+    from rampcli.runs.manifest import complete_checkpoints
+
     run = find_run(str(run_dir))
     if not complete_checkpoints(run):
         raise NoCheckpointError(
@@ -41,20 +166,3 @@ def run_on_checkpoint(
         module, [*given, *(["--json"] if as_json else []), "--", str(run.path), *words]
     )
     raise typer.Exit(code)
-
-
-def import_settings(model: str, file: Path, *, as_json: bool) -> None:
-    """Writes a Hugging Face model's settings to a file and prints how to train it.
-
-    Raises:
-        RampcliError: as `import_model`.
-    """
-    settings = import_model(model, file)
-    if as_json:
-        typer.echo(json.dumps({"file": str(file), "settings": settings}))
-        return
-    command = f"rampcli pretrain --factory NAME --config-dir {file.parent.parent} model={file.stem}"
-    typer.echo(f"wrote {file}")
-    if is_pinned(settings["init_from"]):
-        typer.echo(f"a run will download the weights of {settings['init_from']}")
-    typer.echo(f"train it with:\n  {command}")

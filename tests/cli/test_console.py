@@ -4,7 +4,8 @@ import pytest
 from rich.console import Console
 
 from rampcli import llm
-from rampcli.cli.console import PIPE_WIDTH, build_console, print_table, say, show_plan
+from rampcli.cli.console import PIPE_WIDTH, build_console, print_table, say
+from rampcli.cli.plan import print_plan
 from rampcli.planning.resolve import resolve
 from rampcli.report.tables import build_table
 
@@ -35,7 +36,7 @@ def test_a_table_that_is_wider_than_the_terminal_is_printed_at_its_full_width(ca
 def test_a_plan_is_shown_with_its_summary_below(capsys):
     config = llm.gpt3_5b.pretrain_recipe()
     config.model.init_from = "nowhere"
-    show_plan(resolve(config))
+    print_plan(resolve(config))
     table, _, summary = capsys.readouterr().out.partition("\n\n")
     assert len(table.splitlines()) == 1 + 8 + 1
     assert summary.startswith("133,965,568 samples, 75,000 steps")

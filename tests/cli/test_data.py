@@ -180,7 +180,7 @@ def test_help_of_the_data_commands_imports_neither_numpy_nor_tokenizers(words):
 
 
 def test_a_build_does_not_import_torch(corpus, tmp_path):
-    probe = "import sys, rampcli.cli.data; print('torch' in sys.modules)"
+    probe = "import sys, rampcli.cli.data_build; print('torch' in sys.modules)"
     assert corpus
     done = subprocess.run(
         [sys.executable, "-c", probe], cwd=tmp_path, capture_output=True, text=True, check=True

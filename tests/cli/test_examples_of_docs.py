@@ -17,7 +17,7 @@ from doc_examples import ROOT, differs, examples_of
 from rampcli import llm
 from rampcli.cli import console
 from rampcli.cli.main import app
-from rampcli.cli.new_recipe import write_recipe
+from rampcli.cli.recipes import write_recipe
 from rampcli.config.compose import apply_overrides
 from rampcli.config.rl_recipe import rl_word
 from rampcli.config.settings import find_setting

@@ -17,7 +17,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from processes import wait_until
-from rampcli.cli.status import Runs
+from rampcli.cli.status_runs import Runs
 from rampcli.cli.status_table import COLUMNS, ListedRun, StatusTable
 from rampcli.launch.status import read_status
 from rampcli.runs.directory import RunDirectory

@@ -115,7 +115,9 @@ def test_estimates_and_sweeps_do_not_import_torch(words):
 
 
 def test_supervising_does_not_import_torch():
-    probe = "import sys, rampcli.cli.training, rampcli.cli.tuning; print('torch' in sys.modules)"
+    probe = (
+        "import sys, rampcli.cli.training, rampcli.cli.tune_search; print('torch' in sys.modules)"
+    )
     assert (
         subprocess.run(
             [sys.executable, "-c", probe], capture_output=True, text=True, check=True

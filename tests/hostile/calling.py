@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 import typer.main
 
-import rampcli.cli.weights
+import rampcli.launch.program
 from rampcli.cli.main import main
 
 TIME_LIMIT_S, CPU_LIMIT_S = 300.0, 10.0
@@ -68,7 +68,7 @@ def _cpu_s() -> float:
 def _exit_code_of(words: Sequence[str]) -> int | None:
     with (
         patch.object(sys, "argv", ["rampcli", *words]),
-        patch.object(rampcli.cli.weights, "run_program", _run_here),
+        patch.object(rampcli.launch.program, "run_program", _run_here),
         patch.object(typer.main, "get_command", _COMMANDS),
     ):
         try:

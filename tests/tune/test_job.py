@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from rampcli.cli.tuning import tune
+from rampcli.cli import tune_search
 from rampcli.errors import RampcliError, UsageError
 from rampcli.runs.directory import RunDirectory
 from rampcli.tune import job
@@ -92,7 +92,7 @@ def test_a_command_shows_the_search_of_the_job_in_the_queue_or_says_that_it_is_a
     def show(*words):
         asked = resolved_search(tmp_path / "run", "launch=slurm", *words)
         options = {"fresh": False, "exhaustive": False, "as_json": True, "plot": None}
-        assert tune(asked, effort=EFFORT, **options) == 0
+        assert tune_search.search(asked, effort=EFFORT, **options) == 0
         return json.loads(capsys.readouterr().out)["trials"]
 
     submit(resolved, Effort(most_steps=1))

@@ -1,13 +1,17 @@
-"""The command `rampcli tune` and its options. It imports what it needs when it runs."""
+"""`rampcli tune`: finds the micro batch size to use, or where the time of a step goes."""
 
 import gc
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rampcli.cli.options import AsJson, ConfigDir, Factory, Overrides
 from rampcli.errors import UsageError
+
+if TYPE_CHECKING:
+    from rampcli.planning.run_plan import Resolved
 
 
 def tune(
@@ -63,23 +67,21 @@ def tune(
         "tune measures steps of pretraining, and this is a run of reinforcement learning",
         remedy="rl=none",
     )
-    from rampcli.tune.trial import Effort
-
     if estimate:
-        from rampcli.cli import tuning
-
-        tuning.estimate(resolved, as_json=as_json)
+        _print_estimates(resolved, as_json=as_json)
         return
     gc.enable()
+    from rampcli.tune.trial import Effort
+
     effort = Effort(most_steps=steps, timeout_s=timeout)
     if diagnose:
-        from rampcli.cli import diagnosing
+        from rampcli.cli import tune_diagnosis
 
-        code = diagnosing.diagnose(resolved, effort=effort, as_json=as_json)
+        code = tune_diagnosis.diagnose(resolved, effort=effort, as_json=as_json)
     else:
-        from rampcli.cli import tuning
+        from rampcli.cli import tune_search
 
-        code = tuning.tune(
+        code = tune_search.search(
             resolved,
             effort=effort,
             fresh=fresh,
@@ -88,3 +90,22 @@ def tune(
             plot=plot,
         )
     raise typer.Exit(code)
+
+
+def _print_estimates(resolved: "Resolved", *, as_json: bool) -> None:
+    """Prints the estimated memory of each micro batch size that the run admits. Starts nothing."""
+    from rampcli.cli.console import build_console, print_table, say
+    from rampcli.report.memory import estimate_table, estimates
+    from rampcli.tune.sizes import candidates
+
+    sizes = [candidate.micro_batch_size for candidate in candidates(resolved)]
+    if as_json:
+        typer.echo(json.dumps(estimates(resolved, sizes), indent=1))
+        return
+    console = build_console()
+    print_table(console, estimate_table(resolved, sizes))
+    say(
+        console,
+        "estimated per rank, not measured; without the CUDA context, communication buffers and"
+        " fragmentation",
+    )

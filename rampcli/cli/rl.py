@@ -1,4 +1,4 @@
-"""The command `rampcli rl` and its options. It imports what it needs when it runs."""
+"""`rampcli rl`: trains a recipe by reinforcement learning, or prints its plan."""
 
 from typing import Annotated
 
@@ -13,6 +13,7 @@ from rampcli.cli.options import (
     OneStage,
     Overrides,
 )
+from rampcli.cli.plan import print_plan
 from rampcli.errors import UsageError, visible
 
 
@@ -47,12 +48,10 @@ def rl(
 
         typer.echo(visible(with_provenance(resolved), keeps="\n"), nl=False)
     elif show_dialects:
-        from rampcli.cli.planning import translate
+        from rampcli.cli.dialects import translate
 
         translate(resolved, as_json=as_json)
     elif dry_run:
-        from rampcli.cli.planning import print_plan
-
         print_plan(resolved, as_json=as_json)
         if not as_json:
             from rampcli.cli.jobs import print_scripts

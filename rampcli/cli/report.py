@@ -1,36 +1,70 @@
-"""Prints the reports of runs, and writes them to files."""
+"""`rampcli report` and `rampcli compare`: print what runs have trained, and write it to files."""
 
 import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from rampcli.cli.console import build_console, print_table, say
-from rampcli.cli.pictures import check_picture, writing_picture
-from rampcli.cli.profiles import print_profiles
-from rampcli.cli.sweep_results import print_results
+from rampcli.cli.options import AsJson
 from rampcli.errors import UsageError
-from rampcli.report.differences import differing_settings
-from rampcli.report.html_report import write_report_html
-from rampcli.report.run_report import RunReport, report_run
-from rampcli.report.run_text import (
-    closing_lines,
-    comparison_table,
-    difference_table,
-    stage_table,
-    summary_lines,
-    time_table,
-)
-from rampcli.runs.directory import RunDirectory, find_run
-from rampcli.runs.followed_run import is_training
-from rampcli.runs.record import read_run
-from rampcli.runs.sweep_folder import find_sweep
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rampcli.report.run_report import RunReport
+    from rampcli.runs.directory import RunDirectory
+
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="Run directory, or the name of a run below runs/.", show_default=False
+    ),
+]
+Runs = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN",
+        help="Run directories, or names of runs below runs/. Several are compared.",
+        show_default=False,
+    ),
+]
+Html = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Write the live page of the runs to one file.",
+        show_default=False,
+    ),
+]
+Plot = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Plot batch, loss and throughput to an .svg or .png file.",
+        show_default=False,
+    ),
+]
 
 
-def print_report(
+def report(runs: Runs, html: Html = None, plot: Plot = None, as_json: AsJson = False) -> None:
+    """Show what runs have trained and where their time went.
+
+    Also works for a run that is training, has crashed or was interrupted.
+    """
+    _print_report(runs, html=html, plot=plot, as_json=as_json)
+
+
+def compare(
+    first: Run, second: Run, html: Html = None, plot: Plot = None, as_json: AsJson = False
+) -> None:
+    """Compare two runs: their results, and the settings in which they differ."""
+    _print_report([first, second], html=html, plot=plot, as_json=as_json)
+
+
+def _print_report(
     runs: Sequence[str], *, html: Path | None, plot: Path | None, as_json: bool
 ) -> None:
     """Prints the report of one run, a comparison of several, or the results of a sweep.
@@ -41,16 +75,26 @@ def print_report(
         UsageError: a word names no run, or a file cannot be written.
         DamagedFileError: a file of a run is damaged.
     """
+    from rampcli.cli.console import build_console, say
+    from rampcli.cli.pictures import check_picture, writing_picture
+    from rampcli.cli.profiles import print_profiles
+    from rampcli.cli.sweep_results import print_results
+    from rampcli.report.differences import differing_settings
+    from rampcli.report.run_report import report_run
+    from rampcli.runs.followed_run import is_training
+    from rampcli.runs.record import read_run
+    from rampcli.runs.sweep_folder import find_sweep
+
     if plot is not None:
         check_picture(plot)
     if len(runs) == 1 and (sweep := find_sweep(runs[0])) is not None:
         if html is not None:
-            _write_html(find_runs(runs[0]), html)
+            _write_html(_find_runs(runs[0]), html)
         print_results(sweep, plot=plot, as_json=as_json)
         if html is not None and not as_json:
             say(build_console(), f"wrote {html}")
         return
-    directories = list(dict.fromkeys(run for word in runs for run in find_runs(word)))
+    directories = list(dict.fromkeys(run for word in runs for run in _find_runs(word)))
     records, reports = [], []
     for directory in directories:
         record = read_run(directory)
@@ -79,25 +123,30 @@ def print_report(
         say(console, f"wrote {path}")
 
 
-def find_runs(word: str) -> list[RunDirectory]:
+def _find_runs(word: str) -> list["RunDirectory"]:
     """Returns the run that a word names, or the runs of the sweep that it names.
 
     Raises:
         UsageError: there is no run directory.
         DamagedFileError: the list of the sweep's runs is damaged.
     """
+    from rampcli.runs.directory import RunDirectory, find_run
+    from rampcli.runs.sweep_folder import find_sweep
+
     if (sweep := find_sweep(word)) is None:
         return [find_run(word)]
     runs = [RunDirectory(sweep.run_path(name)) for name in sweep.read()]
     return [run for run in runs if run.config.is_file()]
 
 
-def _write_html(runs: Sequence[RunDirectory], path: Path) -> None:
+def _write_html(runs: Sequence["RunDirectory"], path: Path) -> None:
     """Writes the page of some runs as one file.
 
     Raises:
         UsageError: the file cannot be written.
     """
+    from rampcli.report.html_report import write_report_html
+
     try:
         write_report_html(runs, path)
     except OSError as error:
@@ -106,7 +155,10 @@ def _write_html(runs: Sequence[RunDirectory], path: Path) -> None:
         ) from error
 
 
-def _print_run(report: RunReport, console: Console) -> None:
+def _print_run(report: "RunReport", console: "Console") -> None:
+    from rampcli.cli.console import print_table, say
+    from rampcli.report.run_text import closing_lines, stage_table, summary_lines, time_table
+
     for line in summary_lines(report):
         say(console, line)
     if report.stages:
@@ -121,8 +173,11 @@ def _print_run(report: RunReport, console: Console) -> None:
 
 
 def _print_comparison(
-    reports: Sequence[RunReport], differences: dict[str, list[str]], console: Console
+    reports: Sequence["RunReport"], differences: dict[str, list[str]], console: "Console"
 ) -> None:
+    from rampcli.cli.console import print_table, say
+    from rampcli.report.run_text import comparison_table, difference_table
+
     print_table(console, comparison_table(reports))
     console.print()
     if not differences:

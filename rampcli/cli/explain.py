@@ -1,48 +1,50 @@
 """`rampcli explain`: settings, their values, and where the values come from."""
 
 import json
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-from rampcli.cli.composing import compose_rl, compose_words
-from rampcli.config.checks.rl import is_rl
-from rampcli.config.settings import shown
-from rampcli.config.words import join_split_lists
+from rampcli.cli.options import AsJson, ConfigDir
 from rampcli.errors import Report, UsageError, visible
-from rampcli.report.explain import explain
 
 NO_RECIPE = "llama3_tiny"
 NO_RL_RECIPE = "sort_digits"
 
 
-def explain_keys(
-    arguments: Sequence[str], *, factory: str | None, config_dir: Path | None, as_json: bool
+def explain(
+    keys: Annotated[
+        list[str],
+        typer.Argument(metavar="KEY", help="Settings to explain. KEY=VALUE overrides the recipe."),
+    ],
+    factory: Annotated[
+        str | None,
+        typer.Option("--factory", "-f", metavar="NAME", help="Recipe.", show_default=False),
+    ] = None,
+    config_dir: ConfigDir = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Prints explanations of settings, as text or as JSON.
+    """Explain what a setting means, its value and where that value comes from."""
+    from rampcli.cli.composing import compose_rl, compose_words
+    from rampcli.config.checks.rl import is_rl
+    from rampcli.config.words import join_split_lists
+    from rampcli.report.explain import explain
 
-    Without a recipe, settings of reinforcement learning are explained in a run of `rampcli rl`.
-
-    Raises:
-        UsageError: there is no key among the arguments, or no such setting.
-    """
     report, found = Report(), []
-    joined = join_split_lists(arguments, report=report)
+    joined = join_split_lists(keys, report=report)
     report.close()
-    keys = [argument for argument in joined if "=" not in argument]
-    if not keys:
+    asked = [word for word in joined if "=" not in word]
+    if not asked:
         raise UsageError(
             "explain needs the key of a setting", remedy="rampcli explain model.global_batch_size"
         )
     words = [word for word in joined if "=" in word]
-    asks_rl = any(key.startswith("rl.") for key in keys)
+    asks_rl = any(key.startswith("rl.") for key in asked)
     if factory is None and asks_rl:
         resolved = compose_rl(NO_RL_RECIPE, words, config_dir=config_dir)
     else:
         resolved = compose_words(factory or NO_RECIPE, words, config_dir=config_dir)
-    for key in keys:
+    for key in asked:
         with report.noting():
             found.append(explain(key, resolved))
     report.close()
@@ -58,6 +60,8 @@ def explain_keys(
 
 
 def _as_text(fact: dict[str, Any]) -> str:
+    from rampcli.config.settings import shown
+
     rows = {
         "meaning": fact["doc"],
         "value": shown(fact["value"])

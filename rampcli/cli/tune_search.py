@@ -1,4 +1,4 @@
-"""`rampcli tune`: searches for micro batch sizes, and prints what was found."""
+"""Searches for the micro batch sizes of `rampcli tune`, and prints what was found."""
 
 import json
 from collections.abc import Sequence
@@ -20,18 +20,16 @@ from rampcli.launch.run import check_corpora
 from rampcli.launch.stop_signals import exit_code_after
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.same_batches import in_words, micro_batch_settings
-from rampcli.report.memory import estimate_table, estimates
 from rampcli.report.tables import build_table
 from rampcli.runs.directory import RunDirectory
 from rampcli.tune import job
 from rampcli.tune.run import Search, trials_here
 from rampcli.tune.search import SATURATED
-from rampcli.tune.sizes import candidates
 from rampcli.tune.trial import OUT_OF_MEMORY, TIMED_OUT, Effort, Trial
 from rampcli.tune.verdict import Verdict, scaling, verdict_of
 
 
-def tune(
+def search(
     resolved: Resolved,
     *,
     effort: Effort,
@@ -57,10 +55,10 @@ def tune(
     if plot is not None:
         check_picture(plot)
     search_with = _tune_here if launcher_of(resolved.config).runs_here else _tune_in_job
-    search, code = search_with(
+    found, code = search_with(
         resolved, effort=effort, fresh=fresh, exhaustive=exhaustive, as_json=as_json
     )
-    if plot is not None and not draw(search, plot) and not as_json:
+    if plot is not None and not draw(found, plot) and not as_json:
         say(build_console(), "nothing to plot yet")
     return code
 
@@ -94,21 +92,6 @@ def draw(search: Search, path: Path) -> bool:
 
         plot_search(search.outcomes(), verdict, path, title=search.resolved.config.name)
     return True
-
-
-def estimate(resolved: Resolved, *, as_json: bool) -> None:
-    """Prints the estimated memory of each micro batch size that the run admits. Starts nothing."""
-    sizes = [candidate.micro_batch_size for candidate in candidates(resolved)]
-    if as_json:
-        typer.echo(json.dumps(estimates(resolved, sizes), indent=1))
-        return
-    console = build_console()
-    print_table(console, estimate_table(resolved, sizes))
-    say(
-        console,
-        "estimated per rank, not measured; without the CUDA context, communication buffers and"
-        " fragmentation",
-    )
 
 
 def _tune_in_job(

@@ -11,6 +11,7 @@ import yaml
 
 import rampcli as package
 from rampcli import llm
+from rampcli.cli.main import COMMANDS
 from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides
 from rampcli.config.settings import flatten
@@ -141,16 +142,12 @@ def test_the_version_is_that_of_the_package(succeed):
     "command",
     [
         [],
-        ["pretrain"],
-        ["plan"],
-        ["explain"],
-        ["completion"],
-        ["doctor"],
-        ["status"],
-        ["cancel"],
-        ["llm"],
+        *([name] for name in COMMANDS),
+        ["data", "build"],
+        ["data", "inspect"],
         ["llm", "pretrain"],
     ],
+    ids=" ".join,
 )
 def test_every_command_has_help(succeed, command):
     assert "Usage: rampcli" in succeed(*command, "--help")

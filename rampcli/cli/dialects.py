@@ -1,0 +1,50 @@
+"""`--dialects`: prints a batch as settings of other systems."""
+
+import json
+from dataclasses import asdict
+
+import typer
+
+from rampcli.cli.console import build_console, say
+from rampcli.config.checks.rl import max_response_tokens
+from rampcli.planning.run_plan import Resolved
+from rampcli.words import translate_plan
+from rampcli.words.rl import PairSource, translate_pairs
+from rampcli.words.translation import Translation
+
+
+def translate(resolved: Resolved, *, as_json: bool) -> None:
+    """Prints the batch in each system's words, with the differences that they cannot express."""
+    translations = _translations(resolved)
+    if as_json:
+        typer.echo(json.dumps({name: asdict(one) for name, one in translations.items()}, indent=1))
+        return
+    console = build_console()
+    for name, translation in translations.items():
+        say(console, f"# {name}")
+        say(console, str(translation))
+        for difference in translation.unsaid:
+            say(console, f"#   not the same: {difference}")
+
+
+def _translations(resolved: Resolved) -> dict[str, Translation]:
+    config, model, parallel = resolved.config, resolved.config.model, resolved.config.parallel
+    stages = resolved.plan.stages
+    batch = resolved.pairs(max(stages, key=lambda stage: stage.global_batch_size))
+    if batch is not None:
+        return translate_pairs(
+            PairSource(
+                batch=batch,
+                num_stages=resolved.plan.number_of_stages,
+                temperature=config.rl.temperature,
+                max_response_tokens=max_response_tokens(config),
+            )
+        )
+    return translate_plan(
+        resolved.plan,
+        rampup_batch_size=model.rampup_batch_size,
+        step_batch_size_schedule=model.step_batch_size_schedule,
+        data_parallel_shard_size=parallel.data_parallel_shard_size,
+        num_pipeline_microbatches=parallel.num_pipeline_microbatches,
+        expansion_factor_real_data=config.data.expansion_factor_real_data,
+    )

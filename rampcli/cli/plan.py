@@ -1,0 +1,175 @@
+"""`rampcli plan`: shows the stages of a run without starting it."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rampcli.cli.options import AsJson, ConfigDir, Factory, Overrides
+from rampcli.errors import UsageError
+
+if TYPE_CHECKING:
+    from rampcli.planning.run_plan import Resolved
+
+WhatIf = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=A,B,C",
+        help="Compare plans for several values of a setting. Repeat it for combinations.",
+    ),
+]
+Plot = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Plot batch size and nodes to an .svg or .png file."),
+]
+Measured = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="RUN_DIR",
+        help="Use the throughput measured in an earlier run. Repeat it for several runs.",
+        exists=True,
+    ),
+]
+ShowDialects = Annotated[
+    bool,
+    typer.Option(
+        "--dialects",
+        help="Print the same batch as NeMo, Megatron Bridge, Megatron-LM and MaxText settings.",
+    ),
+]
+ShowSeesaw = Annotated[
+    bool, typer.Option("--seesaw", help="Grow the batch instead of decaying the learning rate.")
+]
+SeesawFactor = Annotated[
+    float | None,
+    typer.Option(
+        metavar="A",
+        help="Factor by which --seesaw grows the batch. Default: 2.",
+        show_default=False,
+    ),
+]
+
+
+def plan(
+    factory: Factory,
+    overrides: Overrides = None,
+    config_dir: ConfigDir = None,
+    as_json: AsJson = False,
+    what_if: WhatIf = None,
+    plot: Plot = None,
+    measured: Measured = None,
+    show_dialects: ShowDialects = False,
+    show_seesaw: ShowSeesaw = False,
+    seesaw_factor: SeesawFactor = None,
+) -> None:
+    """Show the stages of a run without starting it.
+
+    Prints batch size, nodes, accumulation, steps, hours and learning rate of each stage. Takes the
+    same recipe and settings as pretrain.
+    """
+    from rampcli.cli.composing import compose_words
+
+    words = overrides or []
+    single = {
+        "--plot": plot,
+        "--dialects": show_dialects,
+        "--seesaw": show_seesaw,
+        "--seesaw-factor": seesaw_factor,
+    }
+    if what_if:
+        from rampcli.cli.what_if import compare
+
+        for name, value in single.items():
+            if value not in (None, False):
+                raise UsageError(
+                    f"--what-if compares several plans, but {name} takes a single one",
+                    remedy=f"{name} without --what-if",
+                )
+        if not compare(
+            factory, words, what_if, config_dir=config_dir, measured=measured or [], as_json=as_json
+        ):
+            raise typer.Exit(2)
+        return
+    resolved = compose_words(factory, words, config_dir=config_dir)
+    if measured:
+        resolved = with_measured(resolved, measured)
+    lines: list[str] = []
+    if seesaw_factor is not None and not show_seesaw:
+        raise UsageError(
+            "--seesaw-factor needs --seesaw", remedy=f"--seesaw --seesaw-factor {seesaw_factor:g}"
+        )
+    if show_seesaw:
+        from rampcli.cli.seesaw import seesaw
+
+        resolved, lines = seesaw(resolved, 2.0 if seesaw_factor is None else seesaw_factor)
+    if plot is not None:
+        _draw(resolved, plot)
+        lines.append(f"wrote {plot}")
+    if show_dialects:
+        from rampcli.cli.dialects import translate
+
+        translate(resolved, as_json=as_json)
+    else:
+        print_plan(resolved, as_json=as_json)
+        for line in () if as_json else lines:
+            typer.echo(line)
+
+
+def with_measured(resolved: "Resolved", paths: Sequence[Path]) -> "Resolved":
+    """Returns the plan with the throughput of earlier runs, and with the time of their restarts.
+
+    `rampup.restart_s` is left as it is if it was typed.
+    """
+    from rampcli.batch.throughput import EFFICIENCY_KEY, RESTART_KEY, to_text
+    from rampcli.config.compose import apply_overrides
+    from rampcli.config.layers import Precedence, sources_named, stack_of
+    from rampcli.planning.resolve import resolve
+    from rampcli.runs.measured import read_measured
+
+    with sources_named(resolved.config):
+        measured = read_measured(paths, resolved.config)
+    words = [f"{EFFICIENCY_KEY}='{to_text(measured.points)}'"]
+    is_typed = stack_of(resolved.config).precedence(RESTART_KEY) is Precedence.USER
+    if measured.restart_s is not None and not is_typed:
+        words.append(f"{RESTART_KEY}={measured.restart_s}")
+    place = f"measured in {', '.join(map(str, paths))}"
+    return resolve(apply_overrides(resolved.config, words, place=place))
+
+
+def print_plan(resolved: "Resolved", *, as_json: bool = False) -> None:
+    """Prints the table and the summary of a plan, and notes files that do not exist here."""
+    if as_json:
+        from rampcli.report.memory import plan_with_memory
+
+        typer.echo(json.dumps(plan_with_memory(resolved), indent=1))
+        return
+    from rampcli.cli.console import build_console, print_table, say
+    from rampcli.config.corpora import missing_here
+    from rampcli.report.plan_tables import plan_summary, plan_table
+
+    console = build_console()
+    bars = not console.options.ascii_only
+    print_table(console, plan_table(resolved, width=console.width, bars=bars))
+    console.print()
+    for line in plan_summary(resolved):
+        say(console, line)
+    for setting in missing_here(resolved.config):
+        say(console, f"note: {setting} does not exist on this machine")
+
+
+def _draw(resolved: "Resolved", path: Path) -> None:
+    """Writes a picture of a plan.
+
+    Raises:
+        UsageError: as `writing_picture`.
+    """
+    from rampcli.cli.pictures import writing_picture
+    from rampcli.config.checks.rl import unit_of
+
+    with writing_picture(path):
+        from rampcli.report.plots import plot_plan
+
+        config = resolved.config
+        plot_plan(resolved.plan, path, title=config.name, unit=unit_of(config))

@@ -1,0 +1,84 @@
+"""What a recipe is made of: its size, options, settings and source."""
+
+import inspect
+from dataclasses import replace
+from typing import Any
+
+from rampcli import llm
+from rampcli.checkpoint.starting_model import takes_model_from_folder
+from rampcli.config.compose import apply_overrides
+from rampcli.config.corpora import lacks_path
+from rampcli.config.layers import stack_of
+from rampcli.config.schema import Config
+from rampcli.config.settling import FILES, without_files
+from rampcli.config.snapshot import canonical_values
+from rampcli.estimate.model_size import count_parameters
+from rampcli.planning.resolve import resolve
+
+PATH, FOLDER = "data.path=FILE", "model.init_from=FOLDER"
+
+
+def recipe_facts(name: str) -> dict[str, Any]:
+    """Returns the facts that `rampcli recipes NAME` shows.
+
+    Raises:
+        UsageError: the recipe cannot be loaded.
+    """
+    config = llm.from_factory(name)
+    return {
+        **recipe_row(name, config),
+        **_made_of(config),
+        "command": " ".join(("rampcli pretrain --factory", name, *_required(config))),
+    }
+
+
+def _required(config: Config) -> list[str]:
+    """Returns the words without which the recipe is refused."""
+    return [
+        *([FOLDER] if takes_model_from_folder(stack_of(config)) else []),
+        *([PATH] if lacks_path(config) else []),
+    ]
+
+
+def recipe_row(name: str, config: Config) -> dict[str, Any]:
+    """Returns the row of a recipe in the table."""
+    recipe, own = llm.find_recipe(name)
+    description, _, source = (inspect.getdoc(recipe) or "").partition("\n\nSource: ")
+    vocab_size = config.model.vocab_size or without_files(config).tokens
+    model = replace(config.model, vocab_size=vocab_size or 0)
+    return {
+        "name": name,
+        "description": description,
+        "source": source or own,
+        "parameters": None
+        if takes_model_from_folder(stack_of(config))
+        else count_parameters(model, sequence_length=config.data.sequence_length),
+        "vocab_size": vocab_size,
+        "sequence_length": config.data.sequence_length,
+        "global_batch_size": config.model.global_batch_size,
+        "rampup_batch_size": config.model.rampup_batch_size,
+        "num_nodes": config.trainer.num_nodes,
+        "gpus_per_node": config.trainer.devices,
+    }
+
+
+def _made_of(config: Config) -> dict[str, Any]:
+    """Returns the options of conf/ that a recipe is made of, and the settings that it sets."""
+    resolved = resolve(apply_overrides(config, _required(config)))
+    # The values of an option may all be set elsewhere.
+    options = {
+        group: option
+        for group, option in stack_of(config).choices.items()
+        if isinstance(option, str)
+    }
+    own: dict[str, Any] = {}
+    stack = stack_of(resolved.config)
+    for key in canonical_values(resolved.config):
+        entry = next(each for each in reversed(stack.history(key)) if each.by != FILES)
+        place, _, line = entry.place.rpartition(":")
+        folder, _, file = place.partition("/")
+        if line.isdecimal() and file.endswith(".py"):
+            own[key] = entry.value
+        elif line.isdecimal():
+            options[folder] = file.removesuffix(".yaml")
+    return {"options": options, "settings": own}

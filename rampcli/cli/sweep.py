@@ -1,0 +1,104 @@
+"""`rampcli sweep`: trains a recipe with every combination of values."""
+
+import gc
+import json
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rampcli.cli.options import AsJson, ConfigDir, Factory
+from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED
+
+if TYPE_CHECKING:
+    from rampcli.cli.sweep_runs import SweepRun
+    from rampcli.runs.sweep_folder import SweepFolder
+
+
+def sweep(
+    factory: Factory,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=A,B,C",
+            help="Settings. Those with several values vary: A,B,C or range(8,33,8).",
+            show_default=False,
+        ),
+    ] = None,
+    config_dir: ConfigDir = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check and print all runs without starting one.")
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Plot the loss over a value that varies to an .svg or .png file.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a recipe with every combination of values. Run the same command again to resume.
+
+    The runs are in runs/NAME_sweep, or in the folder that run_dir= names.
+    """
+    from rich.console import Console
+
+    from rampcli.cli.console import build_console, say
+    from rampcli.cli.pictures import check_picture
+    from rampcli.cli.sweep_runs import compose_sweep, run_all
+    from rampcli.launch.launchers import launcher_of
+
+    gc.enable()
+    if plot is not None:
+        check_picture(plot)
+    folder, runs = compose_sweep(
+        factory, overrides or [], config_dir=config_dir, starts=not dry_run
+    )
+    if dry_run:
+        _print_plan(folder, runs, as_json=as_json)
+        return
+    console = Console(file=open(os.devnull, "w")) if as_json else build_console()  # noqa: SIM115
+    folder.claim()
+    folder.add({run.combination.folder: run.combination.values for run in runs})
+    code = run_all(runs, ["rampcli", *sys.argv[1:]], console)
+    if as_json or code not in (EXIT_CTRL_C, EXIT_INTERRUPTED):
+        # It imports numpy, which a command needs at its end only.
+        from rampcli.cli.sweep_results import print_results
+
+        console.print()
+        print_results(folder, plot=plot, as_json=as_json)
+    if code == 0 and not as_json and not launcher_of(runs[0].resolved.config).runs_here:
+        report = f"rampcli report {shlex.quote(str(folder.path))}"
+        say(console, f"follow the jobs with:\n  {report}")
+    raise typer.Exit(code)
+
+
+def _print_plan(folder: "SweepFolder", runs: Sequence["SweepRun"], *, as_json: bool) -> None:
+    from rampcli.cli.console import build_console, print_table, say
+    from rampcli.launch.queues import Queues
+    from rampcli.launch.status import read_status
+    from rampcli.report.sweep_plan import PlannedRun, sweep_plan_table
+
+    queues = Queues()
+    planned = [
+        PlannedRun(
+            run_dir=str(run.directory.path),
+            values=run.combination.values,
+            state=read_status(run.directory, queues).state,
+            plan=run.resolved.plan,
+        )
+        for run in runs
+    ]
+    if as_json:
+        facts = {"folder": str(folder.path), "runs": [run.to_json() for run in planned]}
+        typer.echo(json.dumps(facts, indent=1))
+        return
+    console = build_console()
+    print_table(console, sweep_plan_table(planned))
+    say(console, f"folder: {folder.path}")

@@ -1,0 +1,171 @@
+"""`rampcli plan --what-if`: compares plans for several values of a setting."""
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from rampcli.batch.throughput import check_curve
+from rampcli.cli.composing import compose_words
+from rampcli.cli.console import build_console, print_table, say
+from rampcli.cli.plan import with_measured
+from rampcli.config.groups import group_names
+from rampcli.config.layers import sources_named
+from rampcli.config.words import MOST_VALUES, drop_launcher_section, read_values
+from rampcli.errors import Report, UsageError, UsageErrors
+from rampcli.planning.run_plan import Resolved
+from rampcli.report.comparison import comparison_table
+from rampcli.report.memory import plan_with_memory
+
+
+def compare(
+    factory: str,
+    words: Sequence[str],
+    what_if: Sequence[str],
+    *,
+    config_dir: Path | None,
+    measured: Sequence[Path],
+    as_json: bool,
+) -> bool:
+    """Prints a plan for each value of a setting, or each combination of several, side by side.
+
+    Args:
+        factory: the recipe.
+        words: overrides of the command line.
+        what_if: `KEY=VALUE,VALUE,...`, each with another key.
+        config_dir: the user's option files, or None.
+        measured: directories to take the throughput from.
+        as_json: print JSON.
+
+    Returns:
+        Whether at least one plan fits.
+
+    Raises:
+        UsageError: `what_if` does not have this form, every plan has the same error, or the plan
+            does not depend on a setting.
+    """
+    values = _values_of(what_if, config_dir)
+    others = [word for word in words if drop_launcher_section(word).partition("=")[0] not in values]
+
+    def plan_with(combination: Sequence[str]) -> Resolved | UsageError:
+        try:
+            resolved = compose_words(factory, [*others, *combination], config_dir=config_dir)
+            return with_measured(resolved, measured) if measured else resolved
+        except UsageError as error:
+            return error
+
+    combinations = list(product(*values.values()))
+    if len(combinations) > MOST_VALUES:
+        raise UsageError(
+            f"--what-if: {len(combinations)} combinations of values; at most {MOST_VALUES} are"
+            " compared",
+            keys=tuple(values),
+            remedy="fewer values",
+        )
+    found = [plan_with(combination) for combination in combinations]
+    _raise_shared_errors(found)
+    _check_curves([one for one in found if isinstance(one, Resolved)])
+    _check_matters(values, combinations, found, f"rampcli sweep --factory {factory}")
+    variants = [(" ".join(words), one) for words, one in zip(combinations, found, strict=True)]
+    _print_comparison(variants, as_json=as_json)
+    return any(isinstance(one, Resolved) for one in found)
+
+
+def _values_of(what_if: Sequence[str], config_dir: Path | None) -> dict[str, list[str]]:
+    """Returns the words `KEY=VALUE` for each key of `--what-if`.
+
+    Raises:
+        UsageError: a word does not have the form `KEY=VALUE,VALUE,...`, or a key comes twice.
+    """
+    values: dict[str, list[str]] = {}
+    for word in what_if:
+        try:
+            key, texts = read_values(word, group_names(config_dir))
+            if key in values:
+                raise UsageError(f"{key} is given twice", keys=(key,), remedy=f"{key}=A,B,C")
+        except UsageError as error:
+            error.set_by = ("--what-if",)
+            if "=" not in word:
+                error.remedy = "--what-if trainer.num_nodes=8,16,32"
+            raise
+        values[key] = [f"{key}={text}" for text in texts]
+    return values
+
+
+def _check_matters(
+    values: Mapping[str, Sequence[str]],
+    combinations: Sequence[Sequence[str]],
+    found: Sequence[Resolved | UsageError],
+    sweep: str,
+) -> None:
+    """Checks that each setting changes the plan, so that no two rows of the table are equal.
+
+    Raises:
+        UsageError: one does not.
+    """
+    if any(isinstance(one, UsageError) for one in found):
+        return
+    plans = [(one.plan, plan_with_memory(one)) for one in found if isinstance(one, Resolved)]
+    for place, (key, words) in enumerate(values.items()):
+        alike: dict[tuple[str, ...], list[Any]] = {}
+        for combination, plan in zip(combinations, plans, strict=True):
+            rest = (*combination[:place], *combination[place + 1 :])
+            alike.setdefault(rest, []).append(plan)
+        if len(words) > 1 and all(one == group[0] for group in alike.values() for one in group):
+            texts = ",".join(word.partition("=")[2] for word in words)
+            raise UsageError(
+                f"--what-if {key}={texts}: the plan is the same for each value",
+                keys=(key,),
+                set_by=("--what-if",),
+                remedy=f"{sweep} {key}={texts}, which trains with each value",
+            )
+
+
+def _check_curves(variants: Sequence[Resolved]) -> None:
+    """Checks that plans with different micro batch sizes have a throughput for each.
+
+    Raises:
+        UsageError: `rampup.efficiency` names no micro batch sizes, and the plans have several.
+    """
+    sizes = [stage.micro_batch_size for variant in variants for stage in variant.plan.stages]
+    for variant in variants:
+        if variant.config.rampup.efficiency is not None:
+            with sources_named(variant.config):
+                check_curve(variant.config.rampup.efficiency, sizes)
+
+
+def _print_comparison(
+    variants: Sequence[tuple[str, Resolved | UsageError]], *, as_json: bool
+) -> None:
+    if as_json:
+        rows = [
+            {"words": word, "plan": None, "error": found.message}
+            if isinstance(found, UsageError)
+            else {"words": word, "plan": plan_with_memory(found), "error": None}
+            for word, found in variants
+        ]
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    console = build_console()
+    print_table(console, comparison_table(variants))
+    for word, found in variants:
+        if isinstance(found, UsageError):
+            say(console, f"\n{word} does not fit: {found.message}")
+
+
+def _raise_shared_errors(found: Sequence[Resolved | UsageError]) -> None:
+    """Raises the errors that every value has: they do not depend on it."""
+    each = [
+        {str(one): one for one in (error.errors if isinstance(error, UsageErrors) else [error])}
+        for error in found
+        if isinstance(error, UsageError)
+    ]
+    if len(each) == len(found):
+        report = Report()
+        report.errors = [
+            error for text, error in each[0].items() if all(text in other for other in each)
+        ]
+        report.close()
