@@ -33,16 +33,12 @@ class OnBadRecord(StrEnum):
 def build(
     inputs: Annotated[
         list[Path],
-        typer.Argument(metavar="INPUT", help="Text files, or folders of them.", show_default=False),
+        typer.Argument(metavar="INPUT", help="Text files, or folders of them."),
     ],
     output: Annotated[
         Path,
         typer.Option(
-            "--output",
-            "-o",
-            metavar="PREFIX",
-            help="Write PREFIX.bin, PREFIX.idx and so on.",
-            show_default=False,
+            "--output", "-o", metavar="PREFIX", help="Write PREFIX.bin, PREFIX.idx and so on."
         ),
     ],
     tokenizer: Annotated[
@@ -50,7 +46,6 @@ def build(
         typer.Option(
             metavar="NAME",
             help="bytes, chars, a tokenizer.json or its folder, or a model of the hub.",
-            show_default=False,
         ),
     ] = None,
     train_bpe: Annotated[
@@ -58,15 +53,12 @@ def build(
         typer.Option(
             metavar="N",
             help="Train a BPE tokenizer with a vocabulary of N tokens, in place of --tokenizer.",
-            show_default=False,
         ),
     ] = None,
     eod: Annotated[
         str | None,
         typer.Option(
-            metavar="TOKEN",
-            help="End-of-document token, or none. Default: the tokenizer's own.",
-            show_default=False,
+            metavar="TOKEN", help="End-of-document token, or none. Default: the tokenizer's own."
         ),
     ] = None,
     text_key: Annotated[
@@ -74,12 +66,7 @@ def build(
     ] = "text",
     workers: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Number of processes. Default: at most one per CPU.",
-            show_default=False,
-        ),
+        typer.Option(min=1, metavar="N", help="Number of processes. Default: at most one per CPU."),
     ] = None,
     on_bad_record: Annotated[
         OnBadRecord, typer.Option(help="What to do with a record without a valid text.")
@@ -107,9 +94,7 @@ def build(
 def inspect(
     prefix: Annotated[
         Path,
-        typer.Argument(
-            metavar="PREFIX", help="Corpus in PREFIX.bin and PREFIX.idx.", show_default=False
-        ),
+        typer.Argument(metavar="PREFIX", help="Corpus in PREFIX.bin and PREFIX.idx."),
     ],
     verify: Annotated[
         bool, typer.Option("--verify", help="Read the whole corpus and list its faults.")

@@ -21,13 +21,7 @@ def doctor(
     overrides: Overrides = None,
     factory: Annotated[
         str | None,
-        typer.Option(
-            "--factory",
-            "-f",
-            metavar="NAME",
-            help="Recipe of the run to check.",
-            show_default=False,
-        ),
+        typer.Option("--factory", "-f", metavar="NAME", help="Recipe of the run to check."),
     ] = None,
     config_dir: ConfigDir = None,
     as_json: AsJson = False,

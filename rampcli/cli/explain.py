@@ -19,7 +19,7 @@ def explain(
     ],
     factory: Annotated[
         str | None,
-        typer.Option("--factory", "-f", metavar="NAME", help="Recipe.", show_default=False),
+        typer.Option("--factory", "-f", metavar="NAME", help="Recipe."),
     ] = None,
     config_dir: ConfigDir = None,
     as_json: AsJson = False,

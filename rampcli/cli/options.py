@@ -13,14 +13,11 @@ Factory = Annotated[
         metavar="NAME",
         help="Recipe: a name such as llama3_8b, your FILE.py, FILE.py:NAME or MODULE:NAME, or a"
         " run's config.yaml. Arguments may follow: 'llama3_8b(num_nodes=2)'.",
-        show_default=False,
     ),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="KEY=VALUE", help="Settings that override the recipe.", show_default=False
-    ),
+    typer.Argument(metavar="KEY=VALUE", help="Settings that override the recipe."),
 ]
 ConfigDir = Annotated[
     Path | None,
@@ -44,10 +41,5 @@ Cfg = Annotated[
 ]
 OneStage = Annotated[bool, typer.Option("--one-stage", help="Stop at the next stage boundary.")]
 RunDir = Annotated[
-    Path,
-    typer.Argument(
-        metavar="RUN",
-        help="Run directory, or name of a run below runs/.",
-        show_default=False,
-    ),
+    Path, typer.Argument(metavar="RUN", help="Run directory, or name of a run below runs/.")
 ]

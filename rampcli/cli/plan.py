@@ -44,11 +44,7 @@ ShowSeesaw = Annotated[
 ]
 SeesawFactor = Annotated[
     float | None,
-    typer.Option(
-        metavar="A",
-        help="Factor by which --seesaw grows the batch. Default: 2.",
-        show_default=False,
-    ),
+    typer.Option(metavar="A", help="Factor by which --seesaw grows the batch. Default: 2."),
 ]
 
 

@@ -53,9 +53,7 @@ def {name}(num_nodes: int = 1, num_gpus_per_node: int = 1) -> Config:
 def recipes(
     recipe: Annotated[
         str | None,
-        typer.Argument(
-            metavar="NAME", help="Show what this recipe is made of.", show_default=False
-        ),
+        typer.Argument(metavar="NAME", help="Show what this recipe is made of."),
     ] = None,
     new: Annotated[
         str | None,

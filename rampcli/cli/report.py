@@ -19,33 +19,20 @@ if TYPE_CHECKING:
 
 Run = Annotated[
     str,
-    typer.Argument(
-        metavar="RUN", help="Run directory, or the name of a run below runs/.", show_default=False
-    ),
+    typer.Argument(metavar="RUN", help="Run directory, or the name of a run below runs/."),
 ]
 Runs = Annotated[
     list[str],
     typer.Argument(
-        metavar="RUN",
-        help="Run directories, or names of runs below runs/. Several are compared.",
-        show_default=False,
+        metavar="RUN", help="Run directories, or names of runs below runs/. Several are compared."
     ),
 ]
 Html = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Write the live page of the runs to one file.",
-        show_default=False,
-    ),
+    Path | None, typer.Option(metavar="FILE", help="Write the live page of the runs to one file.")
 ]
 Plot = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Plot batch, loss and throughput to an .svg or .png file.",
-        show_default=False,
-    ),
+    typer.Option(metavar="FILE", help="Plot batch, loss and throughput to an .svg or .png file."),
 ]
 
 

@@ -7,14 +7,15 @@ from typing import Annotated
 import typer
 
 from rampcli.errors import UsageError, visible
-from rampcli.runs.directory import RUNS
 
 
 def serve(
     runs_dir: Annotated[
-        Path,
-        typer.Argument(metavar="RUNS_DIR", help="Folder of runs, or a single run directory."),
-    ] = Path(RUNS),
+        Path | None,
+        typer.Argument(
+            metavar="RUNS_DIR", help="Folder of runs, or a single run directory. Default: runs."
+        ),
+    ] = None,
     host: Annotated[
         str,
         typer.Option(
@@ -29,20 +30,21 @@ def serve(
             max=65535,
             metavar="PORT",
             help="Port to listen on. Default: 7267, or a free one if that is in use.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:
     """Serve a live page with the charts of all runs. Ctrl-C ends it."""
+    from rampcli.runs.directory import RUNS
     from rampcli.serve.runs_folder import RunsFolder
     from rampcli.serve.server import PageServer
 
+    folder = runs_dir or Path(RUNS)
     # The folder need not exist yet: the page shows runs once they start.
-    if runs_dir.exists() and not runs_dir.is_dir():
-        raise UsageError(f"{runs_dir} is not a folder", remedy="rampcli serve runs")
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder", remedy="rampcli serve runs")
     gc.enable()  # unlike other commands, this one runs for days
-    with PageServer(RunsFolder(runs_dir), host=host, port=port) as server:
-        typer.echo(visible(f"serving {runs_dir} at {server.url}", keeps="\n"))
+    with PageServer(RunsFolder(folder), host=host, port=port) as server:
+        typer.echo(visible(f"serving {folder} at {server.url}", keeps="\n"))
         if server.token is not None:
             typer.echo(
                 "Anyone with this address can read the runs. The connection is not encrypted."

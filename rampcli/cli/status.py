@@ -9,7 +9,6 @@ import typer
 
 from rampcli.cli.options import AsJson
 from rampcli.errors import UsageError, visible
-from rampcli.runs.directory import RUNS
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -28,7 +27,6 @@ def status(
         typer.Argument(
             metavar="RUN",
             help="Run directories, or names of runs below runs/. Default: all runs below runs/.",
-            show_default=False,
         ),
     ] = None,
     watch: Annotated[
@@ -118,6 +116,8 @@ def _supervision(run: "RunDirectory", status: "RunStatus") -> Iterator[str]:
 
 def nothing_found() -> str:
     """Returns the sentence that is printed if there is no run."""
+    from rampcli.runs.directory import RUNS
+
     return (
         f"there is no run in {RUNS}/; start one with `rampcli pretrain --factory llama3_tiny`, or"
         " name the directory of a run: rampcli status RUN"

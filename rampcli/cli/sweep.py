@@ -26,7 +26,6 @@ def sweep(
         typer.Argument(
             metavar="KEY=A,B,C",
             help="Settings. Those with several values vary: A,B,C or range(8,33,8).",
-            show_default=False,
         ),
     ] = None,
     config_dir: ConfigDir = None,
@@ -36,9 +35,7 @@ def sweep(
     plot: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE",
-            help="Plot the loss over a value that varies to an .svg or .png file.",
-            show_default=False,
+            metavar="FILE", help="Plot the loss over a value that varies to an .svg or .png file."
         ),
     ] = None,
     as_json: AsJson = False,

@@ -12,11 +12,7 @@ from rampcli.errors import NoCheckpointError, UsageError
 
 Step = Annotated[
     int | None,
-    typer.Option(
-        metavar="N",
-        help="Use the checkpoint after N steps. Default: the newest.",
-        show_default=False,
-    ),
+    typer.Option(metavar="N", help="Use the checkpoint after N steps. Default: the newest."),
 ]
 
 
@@ -24,9 +20,7 @@ def generate(
     run_dir: RunDir,
     prompt: Annotated[
         str,
-        typer.Option(
-            "--prompt", "-p", metavar="TEXT", help="Text to continue.", show_default=False
-        ),
+        typer.Option("--prompt", "-p", metavar="TEXT", help="Text to continue."),
     ],
     max_tokens: Annotated[
         int | None,
@@ -34,22 +28,17 @@ def generate(
             min=1,
             metavar="N",
             help="Maximum number of tokens to generate. Default: as many as fit.",
-            show_default=False,
         ),
     ] = None,
     temperature: Annotated[
         float,
         typer.Option(
-            min=0.0,
-            metavar="T",
-            help="Sampling temperature. 0 always takes the likeliest token.",
+            min=0.0, metavar="T", help="Sampling temperature. 0 always takes the likeliest token."
         ),
     ] = 0.8,
     top_k: Annotated[
         int | None,
-        typer.Option(
-            min=1, metavar="K", help="Sample from the K likeliest tokens.", show_default=False
-        ),
+        typer.Option(min=1, metavar="K", help="Sample from the K likeliest tokens."),
     ] = None,
     seed: Annotated[
         int, typer.Option(min=0, max=2**62, metavar="N", help="Random seed of sampling.")
@@ -73,15 +62,11 @@ def export(
     run_dir: RunDir,
     folder: Annotated[
         Path,
-        typer.Argument(metavar="FOLDER", help="Folder to create and write to.", show_default=False),
+        typer.Argument(metavar="FOLDER", help="Folder to create and write to."),
     ],
     dtype: Annotated[
         str | None,
-        typer.Option(
-            metavar="TYPE",
-            help="Type of the weights: fp32 or bf16. Default: the run's.",
-            show_default=False,
-        ),
+        typer.Option(metavar="TYPE", help="Type of the weights: fp32 or bf16. Default: the run's."),
     ] = None,
     step: Step = None,
     as_json: AsJson = False,
@@ -107,14 +92,11 @@ def import_(
             metavar="MODEL",
             help="Folder as save_pretrained writes it, or a model of the Hugging Face hub: NAME or"
             " NAME@REVISION.",
-            show_default=False,
         ),
     ],
     file: Annotated[
         Path,
-        typer.Argument(
-            metavar="FILE", help="File to write: CONF/model/NAME.yaml.", show_default=False
-        ),
+        typer.Argument(metavar="FILE", help="File to write: CONF/model/NAME.yaml."),
     ],
     as_json: AsJson = False,
 ) -> None:
