@@ -2,13 +2,16 @@
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rampcli.data.corpus import Corpus, Samples
 from rampcli.data.order import SampleOrder
+from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens
 
 Indices = NDArray[np.int64]
 
@@ -26,20 +29,26 @@ class Blend:
     of each of two corpora is within half a sample of its share, of eight within one and a half.
 
     Args:
-        corpora: at least one; each has at least one window.
+        corpora: at least one.
         shares: positive integers, one per corpus, whose sum is below 2^31 so that products fit into
             64 bits.
         seed: seed of the order; None reads the windows of each corpus in their own order.
     """
 
     def __init__(
-        self, corpora: Sequence[Corpus], shares: Sequence[int], *, seed: int | None
+        self, corpora: Sequence[Corpus], shares: Sequence[int] = (1,), *, seed: int | None = None
     ) -> None:
         self.corpora = corpora
         self.shares = shares
-        self.orders = [
+        self.seed = seed
+
+    @cached_property
+    def orders(self) -> list[SampleOrder | None]:
+        """The order of the windows of each corpus. Each must have at least one."""
+        seed = self.seed
+        return [
             None if seed is None else SampleOrder(windows=corpus.windows, seed=seed, corpus=number)
-            for number, corpus in enumerate(corpora)
+            for number, corpus in enumerate(self.corpora)
         ]
 
     @property
@@ -115,6 +124,25 @@ class Blend:
             np.concatenate(positions)[back] if positions else None,
             sum(part.valid_tokens for part in parts),
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Corpora:
+    """The corpora of a run.
+
+    Attributes:
+        training: samples by index.
+        validation: samples by index, of each corpus by name; None if it has no name.
+        tokenizer: contents of `tokenizer.json`; None if unknown.
+        vocab_size: size of its vocabulary; None if unknown.
+        special_tokens: special tokens of the texts, as far as they are known.
+    """
+
+    training: Blend
+    validation: Mapping[str | None, Blend]
+    tokenizer: str | None = None
+    vocab_size: int | None = None
+    special_tokens: SpecialTokens = NONE_KNOWN
 
 
 def _halves(corpora: int) -> Iterator[tuple[int, int, int]]:

@@ -1,8 +1,8 @@
 """Corpora from files: text is read into memory, indexed tokens are memory-mapped."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from itertools import accumulate
 from pathlib import Path
@@ -15,7 +15,8 @@ from tokenizers import Tokenizer
 from rampcli.config.corpora import NAMED_KEY, corpora_of, paths_of, validation_paths
 from rampcli.config.schema import Config
 from rampcli.config.schema.model import MOST_VOCABULARY
-from rampcli.data.corpus import Corpus, Cut, TokenCorpus
+from rampcli.data.blend import Blend, Corpora
+from rampcli.data.corpus import Cut, TokenCorpus
 from rampcli.data.indexed import IndexedFile, bin_of, manifest_of, tokenizer_of
 from rampcli.data.manifest import read_manifest
 from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens, read_special_tokens
@@ -33,25 +34,6 @@ from rampcli.errors import UsageError, naming_setting
 PROBES, PROBE_BYTES = 64, 4096
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Opened:
-    """Corpora of a data source.
-
-    Attributes:
-        training: corpora with their shares, see `rampcli.config.corpora`.
-        validation: corpora with their shares, by name; None if they have no name.
-        tokenizer: contents of `tokenizer.json`; None if unknown.
-        vocab_size: size of its vocabulary; None if unknown.
-        special_tokens: special tokens of the texts, as far as they are known.
-    """
-
-    training: Sequence[tuple[int, Corpus]]
-    validation: Mapping[str | None, Sequence[tuple[int, Corpus]]]
-    tokenizer: str | None
-    vocab_size: int | None
-    special_tokens: SpecialTokens = NONE_KNOWN
-
-
 def cut_of(config: Config) -> Cut:
     """Returns how a configuration cuts tokens into samples.
 
@@ -67,7 +49,7 @@ def cut_of(config: Config) -> Cut:
     )
 
 
-def open_text(config: Config) -> Opened:
+def open_text(config: Config) -> Corpora:
     """Reads and encodes text files.
 
     Raises:
@@ -80,38 +62,52 @@ def open_text(config: Config) -> Opened:
             texts[path] = read_texts(path)
             if not any(texts[path]):
                 raise UsageError(f"{path} has no text", remedy="a file or folder with text")
-    special_tokens = NONE_KNOWN
-    if config.data.tokenizer == "bytes":
-        tokenizer = byte_tokenizer()
-    elif config.data.tokenizer == "chars":
+
+    def alphabet() -> set[str]:
         # A resume may name other corpora for validation, and must not change the tokens.
-        tokenizer = character_tokenizer(
-            {
-                character
-                for path, documents in texts.items()
-                if paths[path] != NAMED_KEY
-                for text in documents
-                for character in set(text)
-            }
-        )
-    else:
-        path = tokenizer_path(config.data.tokenizer)
-        with naming_setting("data.tokenizer"):
-            tokenizer = open_tokenizer(path)
-        special_tokens = read_special_tokens(path.parent, tokenizer)
+        kept = (texts[path] for path, key in paths.items() if key != NAMED_KEY)
+        return {character for documents in kept for text in documents for character in set(text)}
+
+    tokenizer, special_tokens, _ = open_named_tokenizer(config.data.tokenizer, alphabet)
     # The saved tokenizer also reads prompts, in which special tokens are allowed.
     saved = tokenizer.to_str()
     tokenizer.encode_special_tokens = True
     encode, cut = encoder_of(tokenizer), cut_of(config)
-    return replace(
-        _open_all(
-            config,
-            lambda path: in_memory(str(path), encode(texts[path]), cut, tokenizer),
-            tokenizer=saved,
-            vocab_size=vocab_size_of(tokenizer),
-        ),
+    training, validation = _open_all(
+        config, lambda path: in_memory(str(path), encode(texts[path]), cut, tokenizer)
+    )
+    return Corpora(
+        training=training,
+        validation=validation,
+        tokenizer=saved,
+        vocab_size=vocab_size_of(tokenizer),
         special_tokens=special_tokens,
     )
+
+
+def open_named_tokenizer(
+    name: str, alphabet: Callable[[], Iterable[str]]
+) -> tuple[Tokenizer, SpecialTokens, Path | None]:
+    """Opens the tokenizer of `data.tokenizer`.
+
+    Args:
+        name: value of the setting.
+        alphabet: returns the characters of the corpora, which are the tokens of `chars`.
+
+    Returns:
+        The tokenizer, its special tokens and the folder of its file, if it has one.
+
+    Raises:
+        RampcliError: its file cannot be read or downloaded.
+    """
+    if name == "bytes":
+        return byte_tokenizer(), NONE_KNOWN, None
+    if name == "chars":
+        return character_tokenizer(alphabet()), NONE_KNOWN, None
+    path = tokenizer_path(name)
+    with naming_setting("data.tokenizer"):
+        tokenizer = open_tokenizer(path)
+    return tokenizer, read_special_tokens(path.parent, tokenizer), path.parent
 
 
 def in_memory(
@@ -138,7 +134,7 @@ def in_memory(
     )
 
 
-def open_indexed(config: Config) -> Opened:
+def open_indexed(config: Config) -> Corpora:
     """Opens indexed files; reads their indices and samples across their tokens.
 
     Raises:
@@ -166,16 +162,13 @@ def open_indexed(config: Config) -> Opened:
             sizes.append(size)
         return corpus
 
-    opened = _open_all(
-        config,
-        open_path,
-        tokenizer=None if first is None else tokenizers[first],
-        vocab_size=None,
-    )
+    training, validation = _open_all(config, open_path)
     manifests = [read_manifest(path) for path in paths_of(config)]
     ends = [manifest["eod"] for manifest in manifests if manifest and manifest["eod"] is not None]
-    return replace(
-        opened,
+    return Corpora(
+        training=training,
+        validation=validation,
+        tokenizer=None if first is None else tokenizers[first],
         vocab_size=max(sizes, default=None),
         special_tokens=NONE_KNOWN.ending_with(*ends),
     )
@@ -226,12 +219,8 @@ def _hash_probes(file: IndexedFile) -> str:
 
 
 def _open_all(
-    config: Config,
-    open_path: Callable[[Path], TokenCorpus],
-    *,
-    tokenizer: str | None,
-    vocab_size: int | None,
-) -> Opened:
+    config: Config, open_path: Callable[[Path], TokenCorpus]
+) -> tuple[Blend, dict[str | None, Blend]]:
     """Opens training and validation corpora: separate corpora, or parts of the same ones."""
     opened = {}
     for path, key in paths_of(config).items():
@@ -239,20 +228,12 @@ def _open_all(
             opened[path] = open_path(path)
     shares, paths = zip(*corpora_of(config), strict=True)
     training = [opened[path] for path in paths]
-    held_out: dict[str | None, list[tuple[int, TokenCorpus]]] = {
-        name: [(1, opened[path])] for name, path in validation_paths(config).items()
-    }
+    held_out = {name: Blend([opened[path]]) for name, path in validation_paths(config).items()}
     if None not in held_out:
         parts = [parts_of(whole, config.data.split) for whole in training]
         training = [first for first, _, _ in parts]
-        seconds = [second for _, second, _ in parts]
-        held_out = held_out or {None: list(zip(shares, seconds, strict=True))}
-    return Opened(
-        training=list(zip(shares, training, strict=True)),
-        validation=held_out,
-        tokenizer=tokenizer,
-        vocab_size=vocab_size,
-    )
+        held_out = held_out or {None: Blend([second for _, second, _ in parts], shares)}
+    return Blend(training, shares, seed=config.seed), held_out
 
 
 def parts_of(whole: TokenCorpus, split: Sequence[float]) -> list[TokenCorpus]:

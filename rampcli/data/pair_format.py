@@ -82,8 +82,7 @@ class PairFormat:
         return self.encode_text(texts) if self._chat is None else self._chat.encode(texts)
 
     def encode_responses(self, texts: list[str]) -> list[Tokens]:
-        """Returns the tokens of responses. Each ends with the token `end`, which
-        occurs nowhere else.
+        """Returns the tokens of responses. Each ends with the token `end`, its only one.
 
         Raises:
             UsageError: the tokenizer cannot encode a text, or a text holds the token `end`.
@@ -98,16 +97,6 @@ class PairFormat:
                     remedy="data.response_end=TOKEN with a token that is in no response",
                 )
         return [np.append(tokens, self.end) for tokens in encoded]
-
-    def encode_prompt(self, text: str) -> list[int]:
-        """Returns the tokens of a prompt, as `encode_prompts` does."""
-        tokens: list[int] = self.encode_prompts([text])[0].tolist()
-        return tokens
-
-    def encode_response(self, text: str) -> list[int]:
-        """Returns the tokens of a response, as `encode_responses` does."""
-        tokens: list[int] = self.encode_responses([text])[0].tolist()
-        return tokens
 
     def decode_response(self, tokens: Sequence[int]) -> str:
         """Returns the text of the tokens before the first `end`, or of all of them without one.

@@ -12,20 +12,14 @@ from numpy.typing import NDArray
 
 from rampcli.config.corpora import NAMED_KEY
 from rampcli.config.schema import Config
+from rampcli.data.blend import Blend, Corpora
 from rampcli.data.chat_template import read_chat_template
 from rampcli.data.corpus import IGNORED, PADDING, Corpus, Samples
 from rampcli.data.examples import Examples, open_examples, open_named_examples
-from rampcli.data.files import Opened, check_vocabulary, cut_of
+from rampcli.data.files import check_vocabulary, cut_of, open_named_tokenizer
 from rampcli.data.pair_format import NEW_LINE, PairFormat
-from rampcli.data.special_tokens import NONE_KNOWN, read_special_tokens
 from rampcli.data.tasks import TASK_CHARACTERS
-from rampcli.data.tokenizer import (
-    byte_tokenizer,
-    character_tokenizer,
-    open_tokenizer,
-    vocab_size_of,
-)
-from rampcli.data.tokenizer_path import tokenizer_path
+from rampcli.data.tokenizer import vocab_size_of
 from rampcli.errors import UsageError, naming_setting
 
 ENCODED_AT_ONCE = 1024
@@ -149,7 +143,8 @@ class TaskPairs:
         Raises:
             UsageError: a window has no room for a pair.
         """
-        around = len(pair_format.encode_prompt("0")) + len(pair_format.encode_response("0")) - 2
+        encoded = (*pair_format.encode_prompts(["0"]), *pair_format.encode_responses(["0"]))
+        around = sum(map(len, encoded)) - 2
         example = examples[0]
         most_tokens = len(example.prompt) + len(example.response or "") + around
         if most_tokens > length:
@@ -296,7 +291,7 @@ def _too_long(place: str, count: int, length: int) -> UsageError:
     )
 
 
-def open_pairs(config: Config) -> Opened:
+def open_pairs(config: Config) -> Corpora:
     """Opens prompts and responses for supervised training.
 
     Raises:
@@ -331,9 +326,9 @@ def open_pairs(config: Config) -> Opened:
         held_out = {None: replace(endless, examples=validation)}
         if len(validation):
             validation[0]  # refuses a task with too few prompts
-    return Opened(
-        training=[(1, trained)],
-        validation={name: [(1, corpus)] for name, corpus in held_out.items()},
+    return Corpora(
+        training=Blend([trained], seed=config.seed),
+        validation={name: Blend([corpus]) for name, corpus in held_out.items()},
         tokenizer=pair_format.tokenizer,
         vocab_size=len(pair_format.is_special),
         special_tokens=pair_format.special_tokens,
@@ -346,18 +341,12 @@ def open_format(config: Config, *examples: Examples) -> PairFormat:
     Raises:
         UsageError: a file cannot be read, or the model's vocabulary is too small.
     """
-    data, template, special_tokens = config.data, None, NONE_KNOWN
-    if data.tokenizer == "bytes":
-        tokenizer = byte_tokenizer()
-    elif data.tokenizer == "chars":
-        tokenizer = character_tokenizer(_alphabet(config, examples))
-    else:
-        path = tokenizer_path(data.tokenizer)
-        with naming_setting("data.tokenizer"):
-            tokenizer = open_tokenizer(path)
-        special_tokens = read_special_tokens(path.parent, tokenizer)
-        if data.chat_template == "auto":
-            template = read_chat_template(path.parent)
+    data, template = config.data, None
+    tokenizer, special_tokens, folder = open_named_tokenizer(
+        data.tokenizer, lambda: _alphabet(config, examples)
+    )
+    if folder is not None and data.chat_template == "auto":
+        template = read_chat_template(folder)
     check_vocabulary(data.tokenizer, vocab_size_of(tokenizer), cut_of(config))
     return PairFormat(
         tokenizer.to_str(),

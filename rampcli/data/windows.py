@@ -93,7 +93,7 @@ def fitting_words(prefix: Path, config: Config) -> list[str]:
     whole, _ = open_prefix(prefix, cut_of(config))
     if _gives_both(whole, config.data.split):
         return []
-    if split := larger_share(Blend([whole], [1], seed=None)):
+    if split := larger_share(Blend([whole])):
         return [split]
     training = parts_of(whole, config.data.split)[0]
     return [] if training.windows else _shorter(config, training, 1)

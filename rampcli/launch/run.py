@@ -126,9 +126,9 @@ def check_corpora(resolved: Resolved) -> str | None:
     fingerprint = resolved.files.fingerprint
     # The imports need numpy and tokenizers, which other runs do not need here.
     if not (built_in or resolved.files.opened):
-        from rampcli.data.sources import check_files
+        from rampcli.data.facts import read_facts
 
-        fingerprint = check_files(config)
+        fingerprint = read_facts(config).fingerprint
     if config.generate.prompts:
         from rampcli.data.text_prompts import check_text_prompts
 

@@ -67,15 +67,15 @@ def test_a_prompt_has_the_tokens_that_transformers_gives_it(chat, prompt):
     wanted = oracle.apply_chat_template(
         [message], add_generation_prompt=True, tokenize=True, return_dict=False
     )
-    assert pair_format.encode_prompt(prompt) == wanted
+    assert pair_format.encode_prompts([prompt])[0].tolist() == wanted
 
 
 @pytest.mark.parametrize("prompt", INJECTIONS)
 def test_the_names_of_special_tokens_in_a_prompt_stay_text(chat, prompt):
     pair_format, oracle = chat
-    tokens = pair_format.encode_prompt(prompt)
+    tokens = pair_format.encode_prompts([prompt])[0].tolist()
     special = {oracle.convert_tokens_to_ids(name) for name in (*SPECIAL, "<|endoftext|>")}
-    harmless = pair_format.encode_prompt("x")
+    harmless = pair_format.encode_prompts(["x"])[0].tolist()
     assert [token for token in tokens if token in special] == [
         token for token in harmless if token in special
     ]

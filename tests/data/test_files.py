@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from rampcli.data.facts import read_facts
 from rampcli.data.indexed import (
     HEADER,
     MAGIC,
@@ -14,7 +15,7 @@ from rampcli.data.indexed import (
     tokenizer_of,
     write_index,
 )
-from rampcli.data.sources import check_files, open_corpora
+from rampcli.data.sources import open_corpora
 from rampcli.data.texts import read_texts
 from rampcli.errors import UsageError
 from small_corpora import VOCAB_SIZE, config, numbered, refusal, words, write_files
@@ -122,7 +123,7 @@ def test_any_changed_token_of_a_small_corpus_changes_its_fingerprint(tmp_path, p
 def test_missing_text_is_refused_before_anything_starts(tmp_path):
     made = config("text", path=str(tmp_path / "missing"))
     with pytest.raises(UsageError, match=f"{tmp_path / 'missing'} does not exist") as refused:
-        check_files(made)
+        read_facts(made)
     assert refused.value.keys == refusal(made).keys == ("data.path",)
 
 
@@ -132,7 +133,7 @@ def test_a_missing_tokenizer_of_text_is_refused_before_anything_starts(tmp_path,
     (tmp_path / "empty").mkdir()
     path = str(tmp_path / "a.txt")
     with pytest.raises(UsageError) as refused:
-        check_files(config("text", path=path, tokenizer=str(tmp_path / tokenizer)))
+        read_facts(config("text", path=path, tokenizer=str(tmp_path / tokenizer)))
     assert refused.value.keys == ("data.tokenizer",)
 
 
@@ -141,7 +142,7 @@ def test_text_that_is_neither_a_file_nor_a_folder_is_refused_without_waiting(tmp
     for path in (tmp_path / "fifo", "/dev/zero"):
         made = config("text", path=str(path))
         with pytest.raises(UsageError, match=f"{path} is not a file or a folder"):
-            check_files(made)
+            read_facts(made)
 
 
 @pytest.mark.parametrize("key", ["path", "blend", "validation_path"])
@@ -168,7 +169,7 @@ def test_a_missing_file_is_reported_with_the_setting_that_names_it(tmp_path, sou
 def test_missing_indexed_files_are_refused_by_name(tmp_path, missing):
     path = write_files(tmp_path / "wiki", numbered(10))
     (tmp_path / f"wiki.{missing}").unlink()
-    for look in (open_corpora, check_files):
+    for look in (open_corpora, read_facts):
         with pytest.raises(UsageError) as refused:
             look(config(path=path))
         assert refused.value.message == f"cannot read {path}.{missing}: No such file or directory"

@@ -13,6 +13,10 @@ BYTES = PairFormat(byte_tokenizer().to_str(), end=None, template=None)
 WORDS = PairFormat(make_tokenizer().to_str(), end=None, template=None)
 
 
+def alone(encode, text):
+    return encode([text])[0].tolist()
+
+
 def refusal(function, *args, **options):
     with pytest.raises(UsageError) as refused:
         function(*args, **options)
@@ -23,7 +27,7 @@ def refusal(function, *args, **options):
 @given(text=TEXT.filter(lambda text: "\n" not in text), more=st.lists(st.integers(0, 255)))
 def test_a_response_is_decoded_to_its_text_whatever_follows_the_end(text, more):
     for pair_format in (BYTES, WORDS):
-        tokens = pair_format.encode_response(text)
+        tokens = alone(pair_format.encode_responses, text)
         assert tokens[-1] == pair_format.end
         assert pair_format.end not in tokens[:-1]
         assert pair_format.decode_response(tokens[:-1]) == text
@@ -33,11 +37,10 @@ def test_a_response_is_decoded_to_its_text_whatever_follows_the_end(text, more):
 @settings(max_examples=50)
 @given(texts=st.lists(TEXT, max_size=4))
 def test_texts_have_the_same_tokens_together_and_alone(texts):
-    for encode, encode_one in (
-        (WORDS.encode_prompts, WORDS.encode_prompt),
-        (WORDS.encode_responses, WORDS.encode_response),
-    ):
-        assert [tokens.tolist() for tokens in encode(texts)] == list(map(encode_one, texts))
+    for encode in (WORDS.encode_prompts, WORDS.encode_responses):
+        assert [tokens.tolist() for tokens in encode(texts)] == [
+            alone(encode, text) for text in texts
+        ]
 
 
 def test_tokens_that_are_not_text_are_decoded_nevertheless():
@@ -83,7 +86,7 @@ def test_a_response_that_holds_its_own_end_is_refused():
     refused = refusal(BYTES.encode_responses, ["fine", "two\nlines"])
     assert refused.keys == ("data.response_end",)
     with_end = PairFormat(make_tokenizer().to_str(), end=".", template=None)
-    assert "'.'" in refusal(with_end.encode_response, "a.b").message
+    assert "'.'" in refusal(with_end.encode_responses, ["a.b"]).message
 
 
 def test_the_names_of_special_tokens_stay_text_in_prompts_and_in_responses():
@@ -93,9 +96,9 @@ def test_the_names_of_special_tokens_stay_text_in_prompts_and_in_responses():
         if token.special
     }
     text = "a<|endoftext|>b<|im_start|>"
-    assert not special & set(WORDS.encode_prompt(text))
-    assert special & set(WORDS.encode_response(text)) == {WORDS.end}
-    assert WORDS.decode_response(WORDS.encode_response(text)) == text
+    assert not special & set(alone(WORDS.encode_prompts, text))
+    assert special & set(alone(WORDS.encode_responses, text)) == {WORDS.end}
+    assert WORDS.decode_response(alone(WORDS.encode_responses, text)) == text
 
 
 def test_a_name_that_a_tokenizer_reads_as_special_in_any_case_is_refused():
@@ -103,4 +106,4 @@ def test_a_name_that_a_tokenizer_reads_as_special_in_any_case_is_refused():
     tokenizer = Tokenizer(words)
     tokenizer.add_special_tokens([AddedToken("</s>", special=True)])
     pair_format = PairFormat(tokenizer.to_str(), end=None, template=None)
-    assert "'</s>'" in refusal(pair_format.encode_prompt, "</s>").message
+    assert "'</s>'" in refusal(pair_format.encode_prompts, ["</s>"]).message

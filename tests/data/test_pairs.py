@@ -13,10 +13,11 @@ from listed_examples import ListedExamples
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.data.corpus import IGNORED
 from rampcli.data.examples import Split
+from rampcli.data.facts import read_facts
 from rampcli.data.pair_format import PairFormat
 from rampcli.data.pairs import ENCODED_AT_ONCE, PackedPairs, blocks_of
 from rampcli.data.prompts import open_prompts
-from rampcli.data.sources import check_files, open_corpora
+from rampcli.data.sources import open_corpora
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import UsageError
 from rampcli.models.decoder import Decoder
@@ -194,7 +195,7 @@ def test_sides_of_a_file_are_separate_corpora_and_prompts_are_the_same_ones(tmp_
     pairs = [(f"{number}", "x") for number in range(200)]
     made = config(write(tmp_path / "a.jsonl", pairs), split=[60, 20, 20], sequence_length=6)
     made.trainer.val_samples = 20
-    check_files(made)
+    read_facts(made)
     corpora, split = open_corpora(made), Split.of([60, 20, 20])
     prompts = open_prompts(made)
     for number, (blend, examples) in enumerate(
@@ -212,7 +213,7 @@ def test_prompts_need_no_responses(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"prompt": "x", "answer": 1}')
     prompts = open_prompts(config(tmp_path / "a.jsonl"))
     assert prompts.training[0].fields["answer"] == 1
-    assert prompts.format.encode_prompt("x") == [120]
+    assert prompts.format.encode_prompts(["x"])[0].tolist() == [120]
     assert "there is no response" in refusal(config(tmp_path / "a.jsonl")).message
 
 
