@@ -2,6 +2,7 @@
 
 import gc
 import json
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -109,7 +110,7 @@ def inspect(
     faults = inspection.faults_of(prefix) if verify else []
     found = None if faults else inspection.inspect(prefix)
     if as_json:
-        shown: dict[str, Any] = {} if found is None else found.to_json()
+        shown: dict[str, Any] = {} if found is None else asdict(found)
         typer.echo(json.dumps({**shown, **({"faults": faults} if verify else {})}))
     else:
         console = build_console()

@@ -1,7 +1,8 @@
 """Inspects a corpus: summarises and verifies it, in blocks, so that it may have any size."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +17,6 @@ from rampcli.data.tokenizer import decode, open_tokenizer, vocab_size_of
 from rampcli.errors import UsageError
 
 SAMPLE_TOKENS = 200
-LOW_BITS = 16
 
 Result = TypeVar("Result")
 
@@ -26,9 +26,7 @@ class Inspection:
     """Summary of a corpus.
 
     Attributes:
-        documents: number of documents.
         sequences: number of sequences; Megatron may store several in a document.
-        tokens: number of tokens.
         type: type that tokens are stored in.
         is_ours: True if the corpus has a manifest.
         tokenizer: the tokenizer's name or file; None if unknown.
@@ -61,10 +59,6 @@ class Inspection:
     empty: int | None
     skipped: int | None
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the fields as plain data for JSON."""
-        return asdict(self)
-
 
 def inspect(prefix: Path) -> Inspection:
     """Summarises a corpus from its index; reads the tokens only if there is no manifest.
@@ -76,7 +70,7 @@ def inspect(prefix: Path) -> Inspection:
     manifest = read_manifest(prefix)
     known = manifest or {}
     tokenizer = open_tokenizer(tokenizer_of(prefix)) if tokenizer_of(prefix).exists() else None
-    lengths = _Lengths(file)
+    lengths, counts = _count_lengths(file)
     first = file.tokens[:SAMPLE_TOKENS].tolist()
     return Inspection(
         documents=file.documents,
@@ -89,81 +83,46 @@ def inspect(prefix: Path) -> Inspection:
         eod_token=known.get("eod_token"),
         largest_token=known["largest_token"] if "largest_token" in known else _extremes(file)[1],
         mean_length=len(file.tokens) / max(1, file.documents),
-        median_length=lengths.median(),
-        longest=lengths.longest(),
-        histogram=lengths.histogram(),
+        median_length=_median(lengths, counts) if len(lengths) else 0,
+        longest=max(lengths.tolist(), default=0),
+        histogram=_histogram(lengths, counts) if len(lengths) else [],
         sample=" ".join(map(str, first)) if tokenizer is None else decode(tokenizer, first),
         empty=known.get("empty"),
         skipped=known.get("skipped"),
     )
 
 
-class _Lengths:
-    """Statistics of the documents' lengths in tokens."""
+def _count_lengths(file: IndexedFile) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns the lengths of documents in tokens, ascending, and how many documents have each.
 
-    def __init__(self, file: IndexedFile) -> None:
-        self.file = file
-
-    def blocks(self) -> Iterator[NDArray[np.int64]]:
-        """Yields the lengths in order, in blocks."""
-        file = self.file
-        for first in range(0, file.documents, BLOCK):
-            yield np.diff(file.token_offsets(first, first + BLOCK))
-
-    def longest(self) -> int:
-        """Returns the largest length, or 0 without documents."""
-        return max((int(block.max()) for block in self.blocks()), default=0)
-
-    def median(self) -> int:
-        """Returns the median length, the lower one of two, or 0 without documents.
-
-        Counts the high bits of all lengths first, then the low bits of those with the median's
-        high bits.
-        """
-        half = (self.file.documents + 1) // 2
-        if not half:
-            return 0
-        high, before = _number_at(half, (block >> LOW_BITS for block in self.blocks()))
-        low, _ = _number_at(
-            half - before,
-            (block[block >> LOW_BITS == high] & ((1 << LOW_BITS) - 1) for block in self.blocks()),
-        )
-        return (high << LOW_BITS) + low
-
-    def histogram(self) -> list[tuple[int, int, int]]:
-        """Counts documents by powers of two, from the shortest length to the longest.
-
-        Returns:
-            Rows (first, last, documents).
-        """
-        counts = np.zeros(64, dtype=np.int64)
-        for block in self.blocks():
-            counts += np.bincount(np.frexp(block.astype(np.float64))[1], minlength=64)
-        filled = np.flatnonzero(counts)
-        return (
-            []
-            if not len(filled)
-            else [_range(int(bits), int(counts[bits])) for bits in range(filled[0], filled[-1] + 1)]
-        )
-
-
-def _range(bits: int, count: int) -> tuple[int, int, int]:
-    return (0, 0, count) if bits == 0 else (1 << (bits - 1), (1 << bits) - 1, count)
-
-
-def _number_at(rank: int, blocks: Iterator[NDArray[np.int64]]) -> tuple[int, int]:
-    """Returns the rank-th smallest of small non-negative numbers, and how many are smaller.
-
-    Ranks count from 1.
+    There are few different lengths: at most the square root of twice the number of tokens.
     """
-    counts = np.zeros(1, dtype=np.int64)
-    for block in blocks:
-        found = np.bincount(block, minlength=len(counts))
-        found[: len(counts)] += counts
-        counts = found
-    sums = np.cumsum(counts)
-    number = int(np.searchsorted(sums, rank))
-    return number, int(sums[number] - counts[number])
+    counts: Counter[int] = Counter()
+    for first in range(0, file.documents, BLOCK):
+        block = np.diff(file.token_offsets(first, first + BLOCK))
+        lengths, found = np.unique(block, return_counts=True)
+        counts.update(dict(zip(lengths.tolist(), found.tolist(), strict=True)))
+    ordered = sorted(counts)
+    return np.array(ordered), np.array([counts[length] for length in ordered])
+
+
+def _median(lengths: NDArray[np.int64], counts: NDArray[np.int64]) -> int:
+    """Returns the median length, the lower one of two."""
+    half = (counts.sum() + 1) // 2
+    return int(lengths[np.searchsorted(np.cumsum(counts), half)])
+
+
+def _histogram(lengths: NDArray[np.int64], counts: NDArray[np.int64]) -> list[tuple[int, int, int]]:
+    """Counts documents by powers of two, from the shortest length to the longest.
+
+    Returns:
+        Rows (first, last, documents).
+    """
+    bits = np.frexp(lengths.astype(np.float64))[1]
+    totals = np.bincount(bits, weights=counts).astype(np.int64).tolist()
+    return [
+        (1 << power >> 1, (1 << power) - 1, totals[power]) for power in range(bits[0], bits[-1] + 1)
+    ]
 
 
 def _extremes(file: IndexedFile) -> tuple[int | None, int | None]:

@@ -11,21 +11,25 @@ FORMAT = 1
 MOST_BYTES = 256 << 20
 """Largest manifest that is read. It names every input, and there may be millions."""
 FILE = {"bytes": COUNT, "sha256": str}
+SETTINGS = {
+    "tokenizer": str,
+    "tokenizer_sha256": (str, None),
+    "eod_option": (str, None),
+    "text_key": str,
+    "on_bad_record": str,
+}
+"""Shape of what determines a build besides its inputs, for `rampcli.records.check_shape`."""
 MANIFEST = {
+    **SETTINGS,
     **dict.fromkeys(("tokens", "documents", "empty", "skipped", "text_bytes"), COUNT),
     "largest_token": (COUNT, None),
     "vocab_size": POSITIVE,
     "eod": (COUNT, None),
     "eod_token": (str, None),
     "inputs": ANY,
-    "tokenizer": str,
-    "tokenizer_sha256": (str, None),
-    "eod_option": (str, None),
-    "text_key": str,
-    "on_bad_record": str,
     "files": {"bin": FILE, "idx": FILE, "tokenizer": FILE},
 }
-"""Shape of a manifest, for `rampcli.records.check_shape`."""
+"""Shape of a manifest."""
 
 
 def read_manifest(prefix: Path) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ from rampcli.data import tokenizer as tokenizers
 from rampcli.data.building.encoding import Encoding, encode_in_order
 from rampcli.data.building.folder import BuildFolder
 from rampcli.data.building.options import BuildOptions
-from rampcli.data.building.partial import PartialBuild, move_into_place, writing
+from rampcli.data.building.partial import PartialBuild, is_complete, move_into_place, writing
 from rampcli.data.building.records import Input, Reader, find_inputs
 from rampcli.data.building.vocabulary import (
     SPECIAL_SHOWN,
@@ -105,7 +105,7 @@ def _finished(options: BuildOptions, settings: dict[str, Any]) -> dict[str, Any]
     """
     existing = [path for path in options.products if os.path.lexists(path)]
     if not existing or (
-        idx_of(options.output) not in existing and BuildFolder(options.partial).is_complete()
+        idx_of(options.output) not in existing and is_complete(BuildFolder(options.partial))
     ):
         return None
     if idx_of(options.output) in existing and bin_of(options.output) in existing:

@@ -1,4 +1,4 @@
-"""PREFIX.building, the folder of an unfinished build: its files, their formats and its lock."""
+"""PREFIX.building, the folder of an unfinished build: its files and its lock."""
 
 import fcntl
 import os
@@ -6,40 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from rampcli.data.manifest import MOST_BYTES
-from rampcli.errors import DamagedFileError, UsageError
+from rampcli.errors import UsageError
 from rampcli.own_folder import OwnFolder
-from rampcli.records import ANY, COUNT, read_json
-
-PROGRESS = {
-    "position": {"input": COUNT, "offset": COUNT, "line": COUNT},
-    **dict.fromkeys(
-        (
-            "consumed_bytes",
-            "tokens",
-            "documents",
-            "open_tokens",
-            "empty",
-            "text_bytes",
-            "skipped",
-            "skipped_bytes",
-        ),
-        COUNT,
-    ),
-    "largest_token": (COUNT, None),
-    "is_complete": bool,
-}
-SETTINGS = {
-    "inputs": [{"name": str, "bytes": COUNT, "mtime_ns": ANY}],
-    "tokenizer": str,
-    "tokenizer_sha256": (str, None),
-    "eod_option": (str, None),
-    "text_key": str,
-    "on_bad_record": str,
-}
-"""Shapes of progress.json and settings.json, for `rampcli.records.check_shape`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,30 +116,3 @@ class BuildFolder(OwnFolder):
         if self.is_claimed():
             with suppress(OSError, UsageError), self.locked():
                 self.remove_file(self.progress)
-
-    def read_progress(self) -> dict[str, Any] | None:
-        """Returns the contents of progress.json, or None if the file does not exist.
-
-        Raises:
-            DamagedFileError: the file cannot be read, or has another shape.
-        """
-        with suppress(FileNotFoundError):
-            return dict(read_json(self.progress, PROGRESS, most_bytes=MOST_BYTES))
-        return None
-
-    def read_settings(self) -> dict[str, Any]:
-        """Returns the contents of settings.json.
-
-        Raises:
-            DamagedFileError: the file is missing, cannot be read, or has another shape.
-        """
-        try:
-            return dict(read_json(self.settings, SETTINGS, most_bytes=MOST_BYTES))
-        except FileNotFoundError as error:
-            raise DamagedFileError(f"{self.settings} is missing") from error
-
-    def is_complete(self) -> bool:
-        """Returns True if the build is complete; some of its files may already be in place."""
-        with suppress(OSError, DamagedFileError):
-            return self.is_claimed() and bool((self.read_progress() or {}).get("is_complete"))
-        return False

@@ -2,14 +2,16 @@
 
 import json
 import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from io import BytesIO
 
 from rampcli.data.building.records import Kind, Slice
 from rampcli.data.building.streams import PIECE_BYTES, find_cut
 
 KEYS_SHOWN = 8
-
+JSON_LINES = "one JSON object on each line"
 IN_UTF_8 = "text in UTF-8 (`iconv -f CP1252 -t UTF-8 OLD.txt > NEW.txt`, for a file from Windows)"
 
 
@@ -50,6 +52,10 @@ class Text:
         yield data[place:].decode()
 
 
+class _NoText(Exception):
+    """A record has no valid text. The arguments are `reason` and `remedy` of its `BadRecord`."""
+
+
 def parse_slice(part: Slice, text_key: str) -> Iterator[Text | BadRecord]:
     """Yields the texts and bad records of a slice, in order.
 
@@ -59,85 +65,72 @@ def parse_slice(part: Slice, text_key: str) -> Iterator[Text | BadRecord]:
         yield BadRecord(part.input, part.first_line, part.refused)
     elif not isinstance(part.content, bytes):
         for row, content in enumerate(part.content, part.first_line):
-            found = "the text is null" if content is None else _decode(content)
-            yield BadRecord(part.input, row, found) if isinstance(found, str) else found
+            yield _parsed(part, row, content, _decode)
     elif part.kind is Kind.json:
+        parse = partial(_parse_json, key=text_key)
         for number, line in enumerate(part.content.split(b"\n"), part.first_line):
             if line and not line.isspace():
-                found = _parse_json(line, text_key)
-                if isinstance(found, str):
-                    remedy = _remedy_of_json(line, text_key)
-                    yield BadRecord(part.input, number, found, remedy)
-                else:
-                    yield found
-    else:
-        yield from _texts_in_lines(part, part.content)
-
-
-def _texts_in_lines(part: Slice, content: bytes) -> Iterator[Text | BadRecord]:
-    whole = _decode(content)
-    if isinstance(whole, Text):
+                yield _parsed(part, number, line, parse)
+    elif isinstance(whole := _parsed(part, part.first_line, part.content, _decode), Text):
         yield whole
-        return
-    good = []
-    for number, line in enumerate(_lines(content), part.first_line):
-        found = _decode(line)
-        if isinstance(found, str):
-            yield BadRecord(part.input, number, found, IN_UTF_8)
-        else:
-            good.append(found)
-    yield Text("".join(line.content for line in good), sum(line.bytes for line in good))
+    else:
+        good = []
+        # BytesIO ends lines at line feeds only, `bytes.splitlines` also at carriage returns.
+        for number, line in enumerate(BytesIO(part.content), part.first_line):
+            found = _parsed(part, number, line, _decode)
+            if isinstance(found, Text):
+                good.append(found)
+            else:
+                yield replace(found, remedy=IN_UTF_8)
+        yield Text("".join(line.content for line in good), sum(line.bytes for line in good))
 
 
-def _lines(content: bytes) -> list[bytes]:
-    """Splits after line feeds only; `bytes.splitlines` would also split at carriage returns."""
-    *lines, last = content.split(b"\n")
-    return [*(line + b"\n" for line in lines), *([last] if last else [])]
+def _parsed(
+    part: Slice, number: int, record: bytes | None, parse: Callable[[bytes], Text]
+) -> Text | BadRecord:
+    """Returns the text of a line or row, None being a null, or what is wrong with it."""
+    if record is None:
+        return BadRecord(part.input, number, "the text is null")
+    try:
+        return parse(record)
+    except _NoText as bad:
+        return BadRecord(part.input, number, *bad.args)
 
 
-def _decode(content: bytes) -> Text | str:
-    """Returns the text, or a message if it is not valid UTF-8."""
+def _decode(content: bytes, remedy: str | None = None) -> Text:
     try:
         return Text(content.decode(), len(content))
     except UnicodeDecodeError as error:
         byte, place = content[error.start], error.start + 1
-        return f"not UTF-8: byte 0x{byte:02x} at {place:,} of {len(content):,}"
+        reason = f"not UTF-8: byte 0x{byte:02x} at {place:,} of {len(content):,}"
+        raise _NoText(reason, remedy) from error
 
 
-def _parse_json(line: bytes, key: str) -> Text | str:
-    """Returns the text of a line of JSON, or a message if the line has none."""
-    decoded = _decode(line)
-    if isinstance(decoded, str):
-        return decoded
+def _parse_json(line: bytes, key: str) -> Text:
+    """Returns the text of a line of JSON."""
+    decoded = _decode(line, JSON_LINES).content
     try:
-        record = json.loads(decoded.content)
+        record = json.loads(decoded)
     except (ValueError, RecursionError) as error:
-        return f"not JSON: {error}"
+        raise _NoText(f"not JSON: {error}", JSON_LINES) from error
     if not isinstance(record, dict):
-        return f"not a JSON object but a {type(record).__name__}: {_shown(decoded.content)}"
-    if key not in record:
+        kind = type(record).__name__
+        raise _NoText(f"not a JSON object but a {kind}: {_shown(decoded)}", JSON_LINES)
+    text = record.get(key)
+    if isinstance(text, str):
+        try:
+            return Text(text, len(text.encode()))
+        except UnicodeEncodeError as error:
+            place = error.start + 1
+            reason = f"{key} is not valid Unicode: lone surrogate at character {place:,}"
+    elif key in record:
+        reason = f"{key} is not a string but a {type(text).__name__}"
+    else:
         names = [_shown(name) for name in list(record)[:KEYS_SHOWN]]
         names += ["..."] if len(record) > KEYS_SHOWN else []
-        return f"no key {key}; the keys are: {', '.join(names) or 'none'}"
-    text = record[key]
-    if not isinstance(text, str):
-        return f"{key} is not a string but a {type(text).__name__}"
-    try:
-        return Text(text, len(text.encode()))
-    except UnicodeEncodeError as error:
-        return f"{key} is not valid Unicode: lone surrogate at character {error.start + 1:,}"
-
-
-def _remedy_of_json(line: bytes, key: str) -> str | None:
-    """Returns what would give a line of JSON its text: another key, or other lines."""
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        record = None
-    if not isinstance(record, dict):
-        return "one JSON object on each line"
-    texts = [name for name, value in record.items() if name != key and isinstance(value, str)]
-    return f"--text-key {shlex.quote(texts[0])}" if texts else None
+        reason = f"no key {key}; the keys are: {', '.join(names) or 'none'}"
+    others = [name for name, value in record.items() if name != key and isinstance(value, str)]
+    raise _NoText(reason, f"--text-key {shlex.quote(others[0])}" if others else None)
 
 
 def _shown(text: str) -> str:

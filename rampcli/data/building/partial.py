@@ -18,9 +18,13 @@ from numpy.typing import NDArray
 from rampcli.data.building.encoding import Encoded
 from rampcli.data.building.folder import BuildFolder
 from rampcli.data.building.records import Chunk, Position
+from rampcli.data.manifest import MOST_BYTES, SETTINGS
 from rampcli.errors import DamagedFileError, RampcliError, UsageError
 from rampcli.own_folder import OwnFolder
+from rampcli.records import ANY, COUNT, read_json
 
+SHAPE = {**SETTINGS, "inputs": [{"name": str, "bytes": COUNT, "mtime_ns": ANY}]}
+"""Shape of settings.json."""
 LENGTHS_AT_ONCE = 1 << 17
 CHANGES_SHOWN = 5
 
@@ -56,6 +60,37 @@ class Written:
     is_complete: bool = False
 
 
+PROGRESS = {
+    **dict.fromkeys(Written.__slots__, COUNT),
+    "position": dict.fromkeys(Position.__slots__, COUNT),
+    "largest_token": (COUNT, None),
+    "is_complete": bool,
+}
+"""Shape of progress.json, for `rampcli.records.check_shape`."""
+
+
+def read_progress(folder: BuildFolder) -> Written | None:
+    """Returns the contents of progress.json, or None if the file does not exist.
+
+    Raises:
+        DamagedFileError: the file cannot be read, or has another shape.
+    """
+    try:
+        state = read_json(folder.progress, PROGRESS, most_bytes=MOST_BYTES)
+    except FileNotFoundError:
+        return None
+    # The file may hold more, which another version has written.
+    state["position"] = Position(*(state["position"][name] for name in Position.__slots__))
+    return Written(**{name: state[name] for name in Written.__slots__})
+
+
+def is_complete(folder: BuildFolder) -> bool:
+    """Returns True if the build is complete; some of its files may already be in place."""
+    with suppress(OSError, DamagedFileError):
+        return folder.is_claimed() and (read_progress(folder) or Written()).is_complete
+    return False
+
+
 @dataclass(slots=True)
 class PartialBuild:
     """An unfinished build. Use it as `with folder.locked(): with partial.opened(kind): ...`."""
@@ -80,18 +115,15 @@ class PartialBuild:
             UsageError: it was started with other inputs or options, or its files are damaged.
         """
         try:
-            state = self.folder.read_progress()
-            if state is None:
+            written = read_progress(self.folder)
+            if written is None:
                 return self._start(settings)
-            found = self.folder.read_settings()
+            found = read_json(self.folder.settings, SHAPE, most_bytes=MOST_BYTES)
         except DamagedFileError as error:
             raise self._cannot_resume(error.message) from error
-        self.written = Written(
-            **{
-                **{name: state[name] for name in asdict(Written())},
-                "position": Position(**_position_in(state)),
-            }
-        )
+        except FileNotFoundError as error:
+            raise self._cannot_resume(f"{self.folder.settings} is missing") from error
+        self.written = written
         if self.written.position.input > len(found["inputs"]):
             raise self._cannot_resume(
                 f"{self.folder.progress} is damaged: there is no input"
@@ -161,12 +193,8 @@ class PartialBuild:
             names: names of the inputs, for the list of bad records.
         """
         before, folder = self.written, self.folder
-        tokens, lengths, open_tokens, empty = (
-            encoded.tokens,
-            encoded.lengths,
-            before.open_tokens,
-            encoded.empty,
-        )
+        tokens, lengths = encoded.tokens, encoded.lengths
+        open_tokens, empty = before.open_tokens, encoded.empty
         if chunk.is_piece:
             tokens, lengths, open_tokens = _after_piece(
                 tokens, before.open_tokens, eod, closes=chunk.slices[0].closes
@@ -285,11 +313,6 @@ def _after_piece(
     if eod is not None:
         tokens = np.append(tokens, np.array(eod, dtype=tokens.dtype))
     return tokens, np.array([open_tokens + len(tokens)], dtype=np.int64), 0
-
-
-def _position_in(state: dict[str, Any]) -> dict[str, int]:
-    """Returns the fields of a `Position`; progress.json may hold more."""
-    return {name: state["position"][name] for name in asdict(Position())}
 
 
 def _changes(found: dict[str, Any], settings: dict[str, Any]) -> list[str]:

@@ -82,6 +82,10 @@ class Position:
     offset: int = 0
     line: int = 0
 
+    def after(self, content: bytes) -> "Position":
+        """Returns the position behind whole lines or a piece of a text."""
+        return Position(self.input, self.offset + len(content), self.line + content.count(b"\n"))
+
 
 @dataclass(frozen=True, slots=True)
 class Slice:
@@ -295,18 +299,11 @@ def _pieces_of_text(stream: Stream, place: Position, size: int) -> Iterator[tupl
         opens, closes = place.offset == 0, len(data) < size
         cut = len(data) if closes else find_cut(data)
         content, data = data[:cut], data[cut:]
-        end = Position(place.input, place.offset + cut, place.line + content.count(b"\n"))
-        after = Position(place.input + 1) if closes else end
+        end = place.after(content)
+        text = content.removeprefix(BOM) if opens else content
         yield (
-            Slice(
-                place.input,
-                Kind.text,
-                place.line + 1,
-                content.removeprefix(BOM) if opens else content,
-                opens,
-                closes,
-            ),
-            after,
+            Slice(place.input, Kind.text, place.line + 1, text, opens, closes),
+            Position(place.input + 1) if closes else end,
         )
         if closes:
             return
@@ -320,33 +317,15 @@ def _lines(stream: Stream, place: Position, size: int) -> Iterator[tuple[Slice, 
         too_long = len(rest) == LONGEST_LINE_BYTES and not rest.endswith(b"\n")
         content = data[: data.rfind(b"\n") + 1] if too_long else data + rest
         if content:
-            end = Position(
-                place.input, place.offset + len(content), place.line + content.count(b"\n")
+            lines, end = (
+                content if place.offset else content.removeprefix(BOM),
+                place.after(content),
             )
-            yield (
-                Slice(
-                    place.input,
-                    Kind.json,
-                    place.line + 1,
-                    content.removeprefix(BOM) if not place.offset else content,
-                ),
-                end,
-            )
+            yield Slice(place.input, Kind.json, place.line + 1, lines), end
             place = end
         if too_long:
-            end = Position(
-                place.input,
-                place.offset + len(data) + len(rest) - len(content) + stream.skip_line(),
-                place.line + 1,
-            )
-            yield (
-                Slice(
-                    place.input,
-                    Kind.json,
-                    place.line + 1,
-                    b"",
-                    refused=f"line longer than {LONGEST_LINE_BYTES >> 20} MB",
-                ),
-                end,
-            )
+            left_out = len(data) + len(rest) - len(content) + stream.skip_line()
+            end = Position(place.input, place.offset + left_out, place.line + 1)
+            reason = f"line longer than {LONGEST_LINE_BYTES >> 20} MB"
+            yield Slice(place.input, Kind.json, place.line + 1, b"", refused=reason), end
             place = end
