@@ -48,7 +48,6 @@ class Extension:
     """A registered function.
 
     Attributes:
-        key: setting that names it, a key of `ENTRY_POINTS`.
         name: value of that setting.
         function: the user's function.
         settings: dataclass of its own settings, or None if it has none.

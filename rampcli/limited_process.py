@@ -29,7 +29,6 @@ def ask(module: str, request: Any, *, cpu_s: int = CPU_S, wall_s: float = WALL_S
 
     Args:
         module: name of a module that calls `answer`.
-        request: plain data.
         cpu_s: seconds of processor time for the answer.
         wall_s: seconds for everything.
 

@@ -32,7 +32,6 @@ class NotPlainError(Exception):
     """A file is not plain YAML.
 
     Attributes:
-        reason: what is not plain.
         line: number of the line, from 1; None if the reason concerns no single line.
     """
 

@@ -34,7 +34,6 @@ class StoredTensor:
 
     Attributes:
         dtype: its type, by the format's name.
-        shape: its shape.
         begin: its first byte in the file.
         end: the byte after its last.
     """

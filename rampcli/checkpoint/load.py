@@ -32,7 +32,6 @@ def load_newest(
     Each damaged checkpoint that is passed over leaves a `fault` in events.jsonl.
 
     Args:
-        run: the run directory.
         parts: this rank's parts of the model, filled in place.
         optimizers: their optimisers, whose state is filled in place.
         settings: `snapshot.identity` of the run's configuration.

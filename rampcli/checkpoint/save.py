@@ -38,8 +38,6 @@ class SavedCheckpoint:
     """A checkpoint that has just become complete.
 
     Attributes:
-        step: optimiser steps taken.
-        consumed_samples: samples consumed.
         save_s: seconds from the request until the checkpoint was complete.
         stall_s: seconds of these during which training waited.
     """
@@ -62,9 +60,6 @@ class Checkpoints:
     optimiser step, which changes the tensors, waits for the copy.
 
     Args:
-        run: the run directory.
-        parts: this rank's parts of the model.
-        optimizers: their optimisers.
         keep_last: complete checkpoints to keep.
         facts: what the checkpoints belong to, for their manifests: `settings`, `corpus`,
             `world_size`.
@@ -117,7 +112,6 @@ class Checkpoints:
         A step that was loaded or saved last is not saved again.
 
         Args:
-            state: how far the run has come.
             is_last: return only when the checkpoint is complete, because training is over.
             on_saved: called on every rank once the checkpoint is complete, possibly by another
                 thread.

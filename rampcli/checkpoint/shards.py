@@ -16,10 +16,8 @@ class Shard:
     """A rectangular part of a tensor.
 
     Attributes:
-        name: name of the tensor.
         offsets: first index of the shard in each dimension of the tensor.
         values: the numbers of the shard, on any device.
-        tensor_shape: shape of the whole tensor.
     """
 
     name: str

@@ -24,7 +24,6 @@ def with_model_of_folder(stack: Stack, *, report: Report) -> Stack:
     the command line and of Python apply over them.
 
     Args:
-        stack: the layers.
         report: receives the errors; the stack is then returned as it is.
     """
     if not takes_model_from_folder(stack):

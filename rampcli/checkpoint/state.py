@@ -18,7 +18,6 @@ class TrainingState:
     """How far a run has come.
 
     Attributes:
-        step: optimiser steps taken.
         consumed_samples: samples that they have read.
         order_hash: hash of the order in which samples were read, or None if it is not audited.
         recent: loss and gradient norm of the last steps, with which later steps are compared.
@@ -41,8 +40,6 @@ def named_tensors(
     """Yields weights and optimiser state under names that do not depend on how the model is split.
 
     Args:
-        parts: this rank's parts of the model.
-        optimizers: their optimisers.
         copies: also yield tied weights that another part of the model owns and saves.
     """
     states = {

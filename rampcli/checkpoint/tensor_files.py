@@ -231,7 +231,6 @@ class TensorFiles:
         """Fills shards in place, however their tensors were split when they were saved.
 
         Args:
-            shards: the shards to fill.
             to_check: files that are read whole and compared with their checksums.
 
         Raises:

@@ -32,7 +32,6 @@ class ChatTemplate:
     Attributes:
         before, after: texts around the prompt.
         strips: True if white space around the prompt is removed.
-        source: the template itself.
     """
 
     before: str

@@ -79,7 +79,6 @@ class TokenCorpus:
     """Concatenated documents cut into windows. A window may span several documents.
 
     Attributes:
-        name: name for messages.
         tokens: tokens of all documents, any integer type, in memory or memory-mapped, [tokens].
         documents: offset of each document's start, ascending, any integer type, [documents].
         unit: units of these offsets per token: 1 if they count tokens, else bytes per token.

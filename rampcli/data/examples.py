@@ -46,7 +46,6 @@ class Example:
     """A prompt.
 
     Attributes:
-        prompt: text of the prompt.
         response: text of the wanted response, or None if it is not given.
         fields: the whole JSON object, for rewards. A task gives `prompt` and `answer`.
     """
@@ -111,8 +110,6 @@ class FileExamples:
     """Examples of a file of JSON lines. A line is parsed when it is asked for.
 
     Attributes:
-        path: the file.
-        content: its bytes.
         starts: offset of each example's line, int64 [examples].
         fingerprint: hash of the file and of the offsets.
     """
@@ -147,8 +144,6 @@ def read_file_examples(path: Path, split: Split, *, needs_responses: bool) -> li
     lines are left out.
 
     Args:
-        path: the file.
-        split: sides of the prompts.
         needs_responses: refuse a line without a response.
 
     Raises:
@@ -226,10 +221,7 @@ class TaskExamples:
     """Examples of a built-in task on one side of a split, without end.
 
     Attributes:
-        task: `data.task`.
-        digits: digits of each number.
         seed: seed of the numbers.
-        split: sides of the prompts.
         side: the side of these examples.
     """
 

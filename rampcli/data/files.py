@@ -242,7 +242,6 @@ def parts_of(whole: TokenCorpus, split: Sequence[float]) -> list[TokenCorpus]:
     A corpus of a single document is cut between two tokens.
 
     Args:
-        whole: the corpus.
         split: share of the documents in each part, or of the tokens of a single document; each
             boundary is rounded to the nearest.
     """

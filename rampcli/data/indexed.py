@@ -296,7 +296,6 @@ def write_index(path: Path, kind: np.dtype[Any], lengths: Callable[[], Iterator[
 
     Args:
         path: path of the index; must not lead through a symbolic link.
-        kind: type of the tokens.
         lengths: returns a new iterator over the documents' lengths in tokens, in blocks.
     """
     code = next(code for code, name in TYPES.items() if np.dtype(name) == kind)

@@ -58,7 +58,6 @@ class Loader:
     Args:
         blend: the samples; None if another process reads for this one.
         reading: the ranks that this process reads for.
-        device: device to copy the samples to.
     """
 
     def __init__(self, blend: Blend | None, *, reading: Reading, device: torch.device) -> None:
@@ -143,11 +142,7 @@ def samples_of(ranks: Sequence[int], first_sample: int, plan: BatchPlan) -> Indi
 
 
 class ValidationLoader:
-    """Reads one data-parallel rank's share of the first samples of a blend.
-
-    Args:
-        blend, reading, device: as for `Loader`.
-    """
+    """Reads one data-parallel rank's share of the first samples of a blend."""
 
     def __init__(self, blend: Blend | None, *, reading: Reading, device: torch.device) -> None:
         self.blend = blend

@@ -21,7 +21,6 @@ class SampleOrder:
 
     Args:
         windows: number of windows in the corpus; each epoch is a permutation of them.
-        seed: the run's seed.
         corpus: index of the corpus in a blend.
     """
 

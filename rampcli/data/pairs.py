@@ -74,9 +74,6 @@ class PackedPairs:
     """The pairs of a file, in its order. Each window has as many of them as fit.
 
     Attributes:
-        name: name for messages.
-        pairs: all pairs.
-        sequence_length: tokens in a window.
         firsts: the first pair of each window, and the number of pairs, [windows + 1].
         fingerprint: hash of the pairs and of the sequence length.
     """
@@ -125,10 +122,7 @@ class TaskPairs:
     """The pairs of a task, without end. Each window has the same number of them.
 
     Attributes:
-        examples: the examples of the task.
         format: turns them into tokens.
-        sequence_length: tokens in a window.
-        pairs_per_window: pairs in a window.
     """
 
     examples: Examples
@@ -198,9 +192,7 @@ def encode_pairs(
     """Encodes examples, in blocks.
 
     Args:
-        examples: examples with responses.
         pair_format: turns them into tokens.
-        indices: which examples.
         length: largest number of tokens of a pair.
 
     Raises:
@@ -233,8 +225,6 @@ def blocks_of(
     """Yields examples in blocks that are small enough to be encoded at once.
 
     Args:
-        examples: the examples.
-        indices: which examples.
         length: largest number of tokens of a prompt and its response.
         with_responses: give the texts of responses, and not "".
 

@@ -45,8 +45,6 @@ def failing_as(
 
     Args:
         message: what failed; the library's reason is appended.
-        kind: class of the error to raise.
-        remedy: the error's remedy.
 
     Raises:
         RampcliError: of class `kind`, if the block fails.

@@ -41,9 +41,7 @@ def check_validation(config: Config, blend: Blend, samples: int, *, training: Bl
     """Checks that the validation corpora have the samples of a validation.
 
     Args:
-        config: the configuration.
         blend: corpora of a validation.
-        samples: samples that it needs.
         training: the training corpora, for remedies.
 
     Raises:
@@ -84,7 +82,6 @@ def fitting_words(prefix: Path, config: Config) -> list[str]:
     """Returns the words with which a recipe trains on an indexed corpus, however small it is.
 
     Args:
-        prefix: the corpus.
         config: of the recipe.
 
     Raises:

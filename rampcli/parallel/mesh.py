@@ -73,7 +73,6 @@ def build_meshes(device: torch.device, parallel: ParallelConfig) -> Meshes:
     """Returns the meshes over all ranks of the process group.
 
     Args:
-        device: device that the ranks compute on.
         parallel: sizes of the axes; their product divides the number of ranks.
     """
     pipeline, context, tensor = (

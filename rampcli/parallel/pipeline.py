@@ -28,7 +28,6 @@ class Pipeline:
     Args:
         parts: this rank's stages of the model, as `layers_of_rank` divides it.
         mesh: the pipeline axis.
-        device: device that this rank computes on.
         scale_loss: scales the last stage's loss before the backward pass.
     """
 

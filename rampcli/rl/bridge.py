@@ -68,7 +68,6 @@ class Bridge:
         """Sends an order and the weights for it. Every rank that trains calls this.
 
         Args:
-            order: what to do.
             weights: whole weights, in the order of the model's parameters. Producing them may be
                 collective.
 

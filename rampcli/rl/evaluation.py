@@ -33,12 +33,9 @@ def evaluate(
     (`sampled`). The ranks divide the prompts among them. Every rank calls this.
 
     Args:
-        generator: generates and scores.
-        model: the policy.
         prompts: number of prompts, from the first one.
         at_once: prompts that a rank answers at once.
         step: steps taken so far.
-        device: the device of this rank.
         stops: ends the evaluation if a rank must stop.
 
     Raises:

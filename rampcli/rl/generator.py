@@ -35,9 +35,7 @@ class Generator:
     """Generates and scores responses.
 
     Args:
-        config: the configuration.
         data: prompts, and how they become tokens.
-        scorer: scores responses.
 
     Attributes:
         last_bad_reward: why a response could last not be scored, or None.
@@ -73,8 +71,6 @@ class Generator:
         """Returns prompts by the indices of their examples.
 
         Args:
-            examples: the examples.
-            indices: which of them.
             numbers: number of each prompt, which its random numbers belong to.
 
         Raises:

@@ -21,13 +21,11 @@ class RolloutSums:
     """Sums over rollouts.
 
     Attributes:
-        pairs: number of pairs.
         scored: pairs that have a reward.
         reward: sum of their rewards.
         squares: sum of the squares of their rewards.
         solved: pairs whose reward is at least `SOLVED`.
         flat_groups: groups whose rewards are all the same, which have no gradient.
-        groups: number of groups.
         response_tokens: tokens of the responses.
         tokens: tokens of the prompts of all pairs, and of the responses.
         cut: responses that have reached the longest length without an end.
@@ -53,7 +51,6 @@ class RolloutSums:
         """Returns the sums over some rollouts with the same number of generations.
 
         Args:
-            rollouts: the rollouts.
             stop: the token that ends a response.
         """
         rewards = torch.cat([rollout.rewards for rollout in rollouts])
@@ -83,7 +80,6 @@ class RolloutSums:
         """Returns the sums over all ranks. Every rank calls this.
 
         Args:
-            device: the device of this rank.
             counts: False on a rank whose pairs another rank counts.
         """
         *addends, best = astuple(self)
@@ -133,7 +129,6 @@ class StepTimes:
             step_time_s: seconds of the step.
             generators: ranks that only generate; 0 if all ranks take turns.
             micro_batches: rollouts of a data-parallel rank.
-            data_ranks: data-parallel ranks.
         """
         training_s = step_time_s - waited_s
         if generators == 0:
@@ -164,7 +159,6 @@ def columns_of(
     Args:
         totals: sums over the rollouts of all ranks.
         sums: `PolicySums` of all updates and ranks.
-        times: seconds of the step.
         generations: responses to each prompt.
     """
     mean = totals.reward / totals.scored if totals.scored else None

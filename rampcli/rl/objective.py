@@ -39,7 +39,6 @@ class PolicySums(NamedTuple):
 
     Attributes:
         pairs: number of pairs with a response.
-        tokens: number of response tokens.
         ratios: number of ratios: one for each token, or one for each pair.
         ratio: sum of the ratios of the present policy to the old one.
         clipped: number of ratios whose gradient is zero because of the clipping.

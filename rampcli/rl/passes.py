@@ -24,8 +24,6 @@ class PolicyPasses(Passes):
     """Passes whose loss is the one of policy gradients.
 
     Args:
-        config, parts, meshes, device: as for `Passes`.
-        objective: the loss.
         reference: model with the starting weights, for the KL divergence; None without it.
 
     Attributes:
@@ -77,9 +75,7 @@ def batch_of(
     """Returns some pairs of a rollout as a batch of one pass.
 
     Args:
-        rollout: the rollout.
         advantages: of all its pairs, fp32 [pairs].
-        pairs: the pairs of the pass.
         is_first_update: the policy is still the one that generated.
         multiple: the length of the sequences is a multiple of this.
     """

@@ -18,8 +18,6 @@ class Policy:
 
     Args:
         trained: this rank's part of the model.
-        config: the configuration.
-        device: the device of this rank.
 
     Attributes:
         model: the model that generates responses.

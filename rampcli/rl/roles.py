@@ -14,8 +14,6 @@ class Roles:
 
     Attributes:
         rank: this rank, among all.
-        trainers: number of ranks that train.
-        generators: number of ranks that only generate.
     """
 
     rank: int

@@ -65,7 +65,6 @@ class Question:
 
     Attributes:
         number: its number, which its random numbers belong to.
-        tokens: the prompt.
         example: what the prompt comes from.
     """
 

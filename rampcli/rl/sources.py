@@ -56,7 +56,6 @@ class RolloutSource(Protocol):
         The weights stand still until the first update. Every rank calls this.
 
         Args:
-            share: the prompts.
             stops: ends the rollouts if a rank must stop.
 
         Raises:
@@ -70,11 +69,7 @@ class TakingTurns:
     The tensor-parallel ranks of a data-parallel rank generate in turn.
 
     Args:
-        generator: generates and scores.
         policy: the model that generates responses.
-        meshes: the ranks.
-        seed: seed of the run.
-        device: the device of this rank.
     """
 
     def __init__(
@@ -145,10 +140,6 @@ class FromOtherRanks:
 
     Args:
         bridge: the connection to these ranks.
-        generator: reads the prompts.
-        policy: the trained weights.
-        meshes: the ranks that train.
-        device: the device of this rank.
     """
 
     def __init__(

@@ -56,7 +56,6 @@ class PolicyTrainer(Trainer):
     """Trains a policy. The samples of its stages are prompts.
 
     Attributes:
-        generator: generates and scores.
         policy: the model that generates responses.
         source: yields the rollouts of each step.
         pairs: how prompts become pairs.

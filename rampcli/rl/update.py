@@ -25,10 +25,8 @@ def accumulate_policy_gradient(
     batches nor ranks change the gradient.
 
     Args:
-        passes: passes through the model.
         batches: this rank's pairs, one batch for each pass. They may arrive while earlier ones are
             trained on.
-        count: number of batches.
         gradient_clip_val: largest norm of the gradient. None disables clipping.
         between: called between passes. An exception that it raises ends the step, which then has
             no effect.

@@ -162,7 +162,6 @@ def _decay(
 
     Args:
         schedule: peak, floor and end of the run.
-        step: the step.
         curve: maps the share of the decay that has passed to the share of `peak - floor` left.
         over: samples of the decay. The rate stays at the peak if there are none.
     """

@@ -35,9 +35,6 @@ def build_parts(
     They are split before memory is allocated, so no rank ever holds the whole model.
 
     Args:
-        config: the configuration.
-        meshes: the ranks that the model is split over.
-        device: the device of this rank.
         rows_of: source of the weights. None draws the initial weights of `config.seed`.
         filled: give the weights their values. Pass False before loading a checkpoint: drawing the
             weights of a large model takes long.

@@ -31,7 +31,6 @@ class Batch:
     """This rank's share of a global batch, with the stage that it belongs to.
 
     Attributes:
-        stage: the stage.
         plan: how the global batch is divided.
         share: this rank's samples.
         began: when reading began, by `time.perf_counter`.

@@ -23,12 +23,6 @@ class Passes:
     Losses are in nats, summed over valid tokens. If several ranks compute the same loss, one of
     them returns it and the others return 0, so that a sum over ranks counts it once.
 
-    Args:
-        config: the configuration.
-        parts: this rank's parts of the model.
-        meshes: the ranks that the model is split over.
-        device: the device of this rank.
-
     Attributes:
         forward_micro_batches: micro batches that a forward pass should take at once, to fill a
             pipeline.

@@ -37,11 +37,8 @@ class Step:
     """A training step that has been taken.
 
     Attributes:
-        stage: the stage that it belongs to.
         batch_plan: how its global batch was divided over ranks and micro batches.
         samples: indices of the samples that this rank read.
-        result: loss and gradient norm.
-        lr: learning rate.
         skipped: why it changed neither weights nor optimiser state, or None if it did. If a step
             has several updates, this names those that were skipped.
         step_time_s: seconds that it took, reading included.
@@ -95,7 +92,6 @@ def accumulate_gradient(
     The gradient is the one of the mean loss over all valid tokens of the global batch.
 
     Args:
-        passes: passes through the model.
         micro_batches: this rank's share of the global batch.
         global_tokens: valid tokens of the global batch, over all ranks.
         gradient_clip_val: largest norm of the gradient. None disables clipping.
@@ -154,10 +150,8 @@ def validate(
     """Computes the mean loss over the micro batches of all ranks. Every rank calls this.
 
     Args:
-        passes: passes through the model.
         micro_batches: this rank's share of the samples. They may be read while others are computed.
         samples: number of samples, over all ranks.
-        corpus: name of the corpus.
         bytes_of_tokens: bytes of text that each token stands for, int32 [vocabulary], if known.
         between: called between passes. An exception that it raises ends the validation.
     """

@@ -33,7 +33,6 @@ class Operator:
 
     Attributes:
         calls: number of calls, also of an operator by itself.
-        cpu_us: microseconds on the CPU.
         device_us: microseconds of the kernels and copies that they start on a GPU.
     """
 
@@ -47,7 +46,6 @@ class Trace:
     """What a trace says.
 
     Attributes:
-        operators: operators by name.
         exchange_us: microseconds of the marked steps in which a collective was in progress and
             nothing was computed. Waiting for slower ranks is part of it.
     """

@@ -68,9 +68,6 @@ def copy_to_rank_0(
     Every rank calls this. A rank holds no more than one whole tensor at a time, besides `into`.
 
     Args:
-        parts: this rank's parts of the model.
-        meshes: the ranks that the model is split over.
-        config: the configuration.
         into: the whole model on rank 0, None on other ranks.
     """
     for part in parts:

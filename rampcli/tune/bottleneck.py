@@ -27,7 +27,6 @@ class Bottleneck:
     """A part of a step that takes much of its time, or `TOKENS` if no other part does.
 
     Attributes:
-        what: the part.
         message: its share, and what changes it.
     """
 

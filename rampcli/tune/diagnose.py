@@ -143,9 +143,7 @@ class Bench:
     The learning rate is 0, so that all steps compute with the same weights.
 
     Args:
-        trainer: what takes the steps.
         accumulate: micro batches per step.
-        pressure: counts signs that memory is short.
     """
 
     def __init__(self, trainer: Trainer, accumulate: int, pressure: Pressure) -> None:

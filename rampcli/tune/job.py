@@ -54,8 +54,6 @@ def submit(
     """Submits a job that searches on the nodes of the run's largest stage.
 
     Args:
-        resolved: configuration and plan of the run.
-        effort: how much is measured.
         fresh: ignore what an earlier search has measured.
         exhaustive: try all sizes, from the smallest to the first that does not fit.
         report: receives what becomes of earlier results.

@@ -31,7 +31,6 @@ def measure_and_leave(trial: TrialDirectory, stop: StopRequest, *, started: floa
 
     Args:
         trial: run directory of the trial.
-        stop: set by stop signals.
         started: when this process started, in seconds since 1970.
     """
     gc.freeze()
@@ -74,8 +73,6 @@ def time_steps(trainer: Trainer, order: Order, pressure: Pressure) -> dict[int, 
     The steps of the largest kind come first, so that memory reaches its peak early.
 
     Args:
-        trainer: what takes the steps.
-        order: what to time.
         pressure: counts signs that memory is short in the steps that are timed, of all kinds.
     """
     trainer.observers.at_start(trainer.state)

@@ -17,7 +17,6 @@ class Median:
     Attributes:
         s: the median.
         low_s, high_s: interval of the true median, with a confidence of `CONFIDENCE`.
-        steps: number of times.
     """
 
     s: float

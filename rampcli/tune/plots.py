@@ -19,7 +19,6 @@ def plot_search(trials: Sequence[Trial], verdict: Verdict, path: Path, *, title:
 
     Args:
         trials: outcomes in ascending order of size.
-        verdict: what they say.
         path: .svg or .png file to write or replace. The same outcomes give the same bytes.
         title: line above the picture.
     """

@@ -35,8 +35,6 @@ def trials_here(resolved: Resolved, effort: Effort, *, diagnoses: bool = False) 
     Stop signals end the trial that runs, not this process.
 
     Args:
-        resolved: configuration and plan of the run.
-        effort: how much is measured.
         diagnoses: measure where the time of a step goes.
 
     Raises:
@@ -104,10 +102,8 @@ class Search:
     """A search, which can be interrupted after each trial and resumed later.
 
     Attributes:
-        resolved: configuration and plan of the run.
         directory: run directory, with tune.json.
         candidates: sizes that may be tried, in ascending order.
-        predicted: size to start with.
         exhaustive: try all sizes, from the smallest to the first that does not fit.
         conditions: what outcomes depend on.
         known: outcomes so far, by size.
@@ -137,9 +133,7 @@ class Search:
         Outcomes that this effort may change are left out.
 
         Args:
-            resolved: configuration and plan of the run.
             directory: run directory, with tune.json.
-            effort: how much is measured.
             fresh: ignore what an earlier search has measured.
             exhaustive: try all sizes, from the smallest to the first that does not fit.
             conditions: those that a job was submitted with, or None for those of this process.
@@ -207,7 +201,6 @@ class Search:
 
         Args:
             attempt: tries a size; returns None if a stop signal ended the trial.
-            report: receives lines about the progress.
 
         Returns:
             False if a stop signal came first.

@@ -18,7 +18,6 @@ def next_size(
     Args:
         sizes: sizes that may be tried, in ascending order.
         fits: sizes that were tried, and whether they fit.
-        predicted: size to start with.
         exhaustive: try all sizes, from the smallest to the first that does not fit.
     """
     if exhaustive:

@@ -100,8 +100,6 @@ def trial_config(resolved: Resolved, candidate: Candidate, folder: Path) -> Conf
     """Returns the configuration of a trial: one long stage on all ranks of the largest one.
 
     Args:
-        resolved: configuration and plan of the run.
-        candidate: the micro batch size to try.
         folder: run directory of the trial.
     """
     stage = candidate.stage

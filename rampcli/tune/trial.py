@@ -54,8 +54,6 @@ class Trial:
         micro_batch_size: samples per data-parallel rank per forward and backward pass.
         verdict: `FITS`, `OUT_OF_MEMORY`, `THRASHES` or `TIMED_OUT`.
         reason: what was noticed, or None if the size fits.
-        world_size: number of ranks.
-        data_parallel_size: number of data-parallel ranks.
         accumulate_grad_batches: micro batches per rank and step of the run.
         medians: time of the steps that were timed, by micro batches per step; empty if there are
             none.
@@ -134,11 +132,9 @@ class Trials:
     """Runs trials.
 
     Attributes:
-        resolved: configuration and plan of the run.
         run: run directory, which holds those of the trials.
         start: starts the ranks of a trial.
         signals: stop signals received so far.
-        effort: how much is measured.
         diagnoses: trials diagnose the step of a size instead of only timing it.
     """
 

@@ -60,7 +60,6 @@ def export(
     """Writes weights, config.json, generation_config.json and, if the run has one, the tokenizer.
 
     Args:
-        run_dir: run directory.
         folder: new or empty folder to write.
         step: step of the checkpoint. None takes the newest one.
         dtype: a key of `DTYPES`. None takes the precision of the run.

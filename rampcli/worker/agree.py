@@ -20,7 +20,6 @@ def agreed_bytes_of_tokens(
     Args:
         tokenizer: contents of tokenizer.json on rank 0.
         vocab_size: size of the model's vocabulary.
-        device: the device of this rank.
     """
     known = None
     if dist.get_rank() == 0 and tokenizer is not None:
@@ -39,7 +38,6 @@ def agreed_fingerprint(fingerprint: str | None, *, device: torch.device) -> str:
 
     Args:
         fingerprint: fingerprint that this rank found, or None if another rank reads for it.
-        device: the device of this rank.
 
     Raises:
         RampcliError: the fingerprints differ.

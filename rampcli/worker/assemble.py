@@ -63,8 +63,6 @@ def train_and_leave(
     """Trains, and ends this process with an exit code of `rampcli.errors`.
 
     Args:
-        run: the run directory.
-        stop: set by stop signals.
         started: when this process ran its first line, or was told to train if it waited, in
             seconds since 1970.
         lock: lock that shows that this worker lives. It ends with the process.
@@ -110,7 +108,6 @@ def naming_out_of_memory(
     The log gets torch's own message.
 
     Args:
-        resolved: configuration and plan of the run.
         consumed_samples: returns the samples consumed so far, which tell the stage.
         rank: this rank; None asks torch.distributed.
         error_of: returns the error, as `out_of_memory`.
@@ -202,14 +199,7 @@ Build = Callable[[Resolved, RunDirectory, torch.device, StopRequest, BoundaryCos
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loaded:
-    """A model and its optimisers with the newest checkpoint loaded.
-
-    Attributes:
-        parts: this rank's parts of the model.
-        optimizers: their optimisers.
-        state: how far the run has come.
-        checkpoints: saves them.
-    """
+    """A model and its optimisers with the newest checkpoint loaded."""
 
     parts: list[Decoder]
     optimizers: Sequence[torch.optim.Optimizer]
@@ -230,10 +220,6 @@ def load_model_and_state(
     """Builds the model and its optimisers, and loads the newest checkpoint. Every rank calls this.
 
     Args:
-        config: the configuration.
-        run: the run directory.
-        meshes: the ranks that the model is split over.
-        device: the device of this rank.
         fingerprint: of the data that this rank reads, or None if another rank reads for it.
         tokenizer: contents of tokenizer.json, for checkpoints.
         special_tokens: special tokens of the data, for checkpoints.
@@ -293,9 +279,6 @@ def build_initial_model(
     """Returns this rank's parts of the model with the weights that the run starts from.
 
     Args:
-        config: the configuration.
-        meshes: the ranks that the model is split over.
-        device: the device of this rank.
         step: step of the run in `model.init_from`; None for its newest checkpoint.
 
     Raises:
@@ -331,14 +314,10 @@ def build_observers(
     Workers without a supervisor start the trackers themselves.
 
     Args:
-        resolved: configuration and plan of the run.
-        run: the run directory.
-        passes: the model, and the ranks that it is split over.
         loaded: the state of the run, and its checkpoints.
         costs: notes the cost of a boundary.
         tokenizer: contents of tokenizer.json, if this rank reads data.
         special_tokens: special tokens of the data.
-        stop: set by stop signals.
     """
     config = resolved.config
     guard = StepGuard(

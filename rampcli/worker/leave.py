@@ -63,7 +63,6 @@ def record_failure(run: RunDirectory, error: RampcliError, *, understood: bool =
     If several ranks fail, state.json keeps an error that is understood.
 
     Args:
-        run: the run directory.
         error: why the run failed.
         understood: whether the error was foreseen, rather than a bug.
     """

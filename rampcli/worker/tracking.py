@@ -17,7 +17,6 @@ class Tracking(Observer):
     """Runs the trackers until training ends. Only rank 0 has one.
 
     Args:
-        run: the run directory.
         names: names of trackers.
     """
 

@@ -41,7 +41,6 @@ class Encoded:
         lengths: length in tokens of each document that is not empty, int64 [documents]; for a piece
             of a text, the length of the piece.
         empty: number of documents without tokens.
-        text_bytes: size of its texts in UTF-8.
         bad: records that were left out.
         failure: why the tokenizer cannot encode the chunk, or None.
     """
@@ -59,7 +58,6 @@ class Encoding:
     """How chunks are encoded.
 
     Attributes:
-        tokenizer: the tokenizer's file.
         text_key: key of the texts in JSON.
         eod: end-of-document token, or None.
         kind: numpy's name of the type that tokens are stored in.

@@ -23,7 +23,6 @@ class BuildOptions:
     """What to build, and how.
 
     Attributes:
-        inputs: files and folders.
         output: PREFIX.
         tokenizer: "bytes", "chars", a file, a folder or a model of the hub; None with `train_bpe`.
         tokenizer_path: the tokenizer's file, once `located` has found it.

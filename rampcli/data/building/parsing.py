@@ -20,9 +20,7 @@ class BadRecord:
     """A record without a valid text.
 
     Attributes:
-        input: index of the input.
         line: line or row, from 1.
-        reason: what is wrong with it.
         remedy: an option or a form of the file with which it has a text, or None.
     """
 

@@ -36,13 +36,10 @@ class Written:
     Attributes:
         position: position in the inputs at which reading resumes.
         consumed_bytes: size of the inputs before that position, as stored.
-        tokens: number of tokens.
         documents: number of documents that have ended.
         open_tokens: tokens of a text whose last piece is still to come.
         empty: number of documents without tokens.
         largest_token: largest token, or None before the first.
-        text_bytes: size of the encoded text in UTF-8.
-        skipped: number of bad records.
         skipped_bytes: size of their list.
         is_complete: True if the files only need to be moved into place.
     """
@@ -187,8 +184,6 @@ class PartialBuild:
         """Appends an encoded chunk.
 
         Args:
-            chunk: the next chunk of the inputs.
-            encoded: the result of encoding it.
             eod: end-of-document token, or None.
             names: names of the inputs, for the list of bad records.
         """

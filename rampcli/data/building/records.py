@@ -73,7 +73,6 @@ class Position:
     """A position between two slices.
 
     Attributes:
-        input: index of the input.
         offset: bytes of it before the position, after decompression; rows in Parquet.
         line: lines before the position; rows in Parquet.
     """
@@ -92,8 +91,6 @@ class Slice:
     """Whole records of an input, or a piece of a text.
 
     Attributes:
-        input: index of the input.
-        kind: kind of the input.
         first_line: first line or row, from 1.
         content: bytes of a text or of lines of JSON, or the texts of rows, None for a null.
         opens: True if it is the start of a text, or whole records.
@@ -124,7 +121,6 @@ class Chunk:
     """A unit of encoding: slices of whole records, or one piece of a longer text.
 
     Attributes:
-        slices: the slices, in order.
         end: position at which reading continues.
         consumed_bytes: size of the inputs before that position, as stored.
     """
@@ -220,7 +216,6 @@ class Reader:
     """Reads inputs in order, chunk by chunk.
 
     Attributes:
-        inputs: the files.
         text_key: column of the text in Parquet.
         chunk_bytes: approximate size of a chunk.
     """

@@ -24,13 +24,7 @@ SPECIAL_SHOWN = 6
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The inputs of a build, read as text.
-
-    Attributes:
-        options: the build's options.
-        reader: reads the inputs.
-        watcher: receives the progress.
-    """
+    """The inputs of a build, read as text."""
 
     options: BuildOptions
     reader: Reader
@@ -131,7 +125,6 @@ def end_of_document(wanted: str | None, tokenizer: Tokenizer) -> int | None:
 
     Args:
         wanted: the token's name, "none", or None for the tokenizer's own.
-        tokenizer: the build's tokenizer.
 
     Raises:
         UsageError: the tokenizer has no such token.

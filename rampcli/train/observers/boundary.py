@@ -31,7 +31,6 @@ class BoundaryCosts(Observer):
     """Writes the event `boundary` after the first step that follows a stage boundary.
 
     Args:
-        run: the run directory.
         started: as in `StartTimes`.
         imported: as in `StartTimes`.
     """

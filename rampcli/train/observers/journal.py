@@ -21,14 +21,7 @@ from rampcli.train.step import Step, Validation
 
 
 class Journal(Observer):
-    """Writes rows and states. Only rank 0 has one.
-
-    Args:
-        run: the run directory.
-        plan: the stages of the run.
-        config: the configuration.
-        device: the device of this rank.
-    """
+    """Writes rows and states. Only rank 0 has one."""
 
     def __init__(
         self, run: RunDirectory, plan: TrainingPlan, config: Config, device: torch.device

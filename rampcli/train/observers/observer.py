@@ -52,7 +52,6 @@ class Observer:
         """Called when training ends in an orderly way, after the last save.
 
         Args:
-            state: how far the run has come.
             status: status for state.json: complete, stage_boundary or preempted.
             save_s: seconds that the last save took.
         """

@@ -20,7 +20,6 @@ class OrderAudit(Observer):
 
     Args:
         data: mesh of the data-parallel ranks.
-        device: the device of this rank.
     """
 
     def __init__(self, data: DeviceMesh, device: torch.device) -> None:

@@ -39,10 +39,7 @@ class Profiler(Observer):
     writes the events of all.
 
     Args:
-        run: the run directory.
         steps: first and last step of the window.
-        ranks: the ranks to profile.
-        device: the device of this rank.
     """
 
     def __init__(

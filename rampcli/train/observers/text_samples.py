@@ -45,10 +45,6 @@ class TextSamples(Observer):
     time, in fp32. Every rank has one of these, because all take part in the copy.
 
     Args:
-        run: the run directory.
-        plan: the stages of the run.
-        config: the configuration.
-        passes: the model, and the ranks that it is split over.
         tokenizer: contents of tokenizer.json; other ranks than 0 need not know them.
         special_tokens: special tokens of the data. A text stops at one of its ends.
         stop: a stop request on rank 0 ends the generation.
