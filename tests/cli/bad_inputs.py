@@ -62,6 +62,7 @@ CONTENTS: dict[str, str | bytes] = {
     "<a truncated index>": index()[:40],
     "<20 bytes>": bytes(20),
     "<24 bytes>": bytes(24),
+    "<settings in UTF-16>": "lr: 1\n".encode("utf-16"),
     "<settings that are not text>": b"lr: \xff\xfe\n",
     "<pairs that are not text>": b'{"prompt": "2+2=", "response": "4"}\n{"prompt": "\xff"}',
     "<a tokenizer>": '{"version": "1.0", "added_tokens": [], "model": {"type": "WordLevel",'

@@ -11,7 +11,6 @@ from rampcli.config.corpora import (
     MOST_SHARES,
     check_corpora,
     check_document_mask,
-    check_split,
     corpora_of,
     describe_data,
     missing_here,
@@ -19,7 +18,7 @@ from rampcli.config.corpora import (
 )
 from rampcli.config.schema import Config
 from rampcli.config.settings import leaves, settings
-from rampcli.errors import RampcliError, UsageError
+from rampcli.errors import UsageError
 from rampcli.planning.resolve import resolve
 
 WEIGHTS = st.decimals(min_value="0.001", max_value=1000, places=3).map(Fraction)
@@ -92,44 +91,6 @@ def test_a_tilde_in_a_path_is_expanded(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("blend", "reason"),
-    [
-        (["0.7", "data/wiki", "0.3"], "is not a list of weights and paths in turn"),
-        ([], "is not a list of weights and paths in turn"),
-        (["data/wiki", "data/code"], "has data/wiki in place of a weight"),
-        (["data/wiki", "0.7"], "has data/wiki in place of a weight"),
-        (["1", "a", "b", "2"], "has b in place of a weight"),
-        (["nan", "a"], "has nan in place of a weight"),
-        (["inf", "a"], "has inf in place of a weight"),
-        (["1/0", "a"], "has 1/0 in place of a weight"),
-        (["", "a"], "has  in place of a weight"),
-        (["0", "a"], "has the weight 0, which is not above 0"),
-        (["1", "a", "-0.5", "b"], "has the weight -0.5, which is not above 0"),
-    ],
-    ids=str,
-)
-def test_a_malformed_blend_is_refused_and_the_wrong_word_named(blend, reason):
-    refused = refusal(check_corpora, config(blend=blend))
-    assert refused.message == f"data.blend=[{','.join(blend)}] {reason}"
-    assert refused.keys == ("data.blend",)
-    assert refused.remedy == "data.blend=[0.7,data/wiki,0.3,data/code]"
-
-
-@pytest.mark.parametrize("source", OF_FILES)
-def test_a_source_of_files_requires_either_a_path_or_a_blend(source):
-    check_corpora(config(source, path="data/wiki"))
-    check_corpora(config(source, blend=BLEND, validation_path="data/held_out"))
-    missing = refusal(check_corpora, config(source, validation_path="data/held_out"))
-    assert missing.message == f"data.source={source} needs data.path, which is not given"
-    assert missing.keys == ("data.source", "data.path")
-    both = refusal(check_corpora, config(source, path="data/wiki", blend=BLEND))
-    assert (both.message, both.keys) == (
-        "data.path and data.blend are both given",
-        ("data.path", "data.blend"),
-    )
-
-
-@pytest.mark.parametrize(
     "source",
     [source for source in settings()["data.source"].choices if source not in (*OF_FILES, "pairs")],
 )
@@ -152,32 +113,6 @@ def test_a_path_that_would_not_be_read_is_refused(source, key, value):
     assert refused.keys == (f"data.{key}", "data.source")
 
 
-def test_pairs_have_either_a_file_or_a_task():
-    check_corpora(config("pairs", path="a.jsonl", validation_path="b.jsonl", response_end="."))
-    check_corpora(config("pairs", task="sort"))
-    missing = refusal(check_corpora, config("pairs"))
-    assert missing.keys == ("data.source", "data.path")
-    assert missing.remedy == "data.path=FILE.jsonl, or data.task=sort"
-    both = refusal(check_corpora, config("pairs", path="a.jsonl", task="sort"))
-    assert (both.keys, both.remedy) == (("data.path", "data.task"), "one of them")
-    held_out = refusal(check_corpora, config("pairs", task="sort", validation_path="b.jsonl"))
-    assert held_out.keys == ("data.validation_path", "data.task")
-
-
-@pytest.mark.parametrize(
-    ("source", "key", "value"),
-    [
-        ("pairs", "blend", BLEND),
-        *((source, "task", "sort") for source in OF_FILES),
-        *((source, "response_end", ".") for source in OF_FILES),
-    ],
-    ids=str,
-)
-def test_a_setting_of_another_source_of_files_is_refused(source, key, value):
-    refused = refusal(check_corpora, config(source, path="data/wiki", **{key: value}))
-    assert refused.keys == (f"data.{key}", "data.source")
-
-
 def test_pairs_need_the_document_mask_which_their_option_sets():
     check_document_mask(compose("data=pairs", "data.task=sort"))
     refused = refusal(check_document_mask, config("pairs", task="sort"))
@@ -190,26 +125,6 @@ def test_pairs_need_the_document_mask_which_their_option_sets():
 )
 def test_a_split_has_three_shares(split):
     check_corpora(config(path="a", split=split))
-
-
-@pytest.mark.parametrize(
-    "split",
-    [
-        [],
-        [99, 1],
-        [1, 1, 1, 1],
-        [0, 1, 1],
-        [98, -1, 1],
-    ],
-    ids=str,
-)
-def test_a_malformed_split_is_refused(split):
-    refused = refusal(check_split, config(split=split))
-    assert (
-        refused.message == f"data.split=[{','.join(map(str, split))}]"
-        " is not three shares: the first above 0, the others at least 0"
-    )
-    assert (refused.keys, refused.remedy) == (("data.split",), "data.split=[98,1,1]")
 
 
 @pytest.mark.parametrize(
@@ -250,11 +165,6 @@ def test_a_recipe_reads_files_with_an_option_and_a_word(composed, option, typed)
         == [Path("data")] * len(corpora_of(read))
         != []
     )
-
-
-def test_files_without_a_path_are_refused_before_anything_starts(composed):
-    with pytest.raises(RampcliError, match=r"data\.source=indexed needs data\.path"):
-        resolve(apply_overrides(composed, ["data=indexed"]))
 
 
 def test_the_options_are_settings_of_corpora_that_pass_the_check():

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 
 from rampcli.bundled import bundled
@@ -20,9 +18,6 @@ BUNDLED = {"batch", "data", "hardware", "launch", "model", "optim", "rl"}
 
 def names_in(group):
     return sorted(path.stem for path in (bundled("conf") / group).glob("*.yaml"))
-
-
-ALL = f"model={some_of(names_in('model'))}"
 
 
 def refusal(group, option, config_dir):
@@ -61,26 +56,6 @@ def test_an_option_is_found_in_the_first_folder_that_has_it(option):
 def test_every_option_in_conf_contains_only_plain_settings(group):
     for name in option_names(group):
         check_option(group, name, None)
-
-
-@pytest.mark.parametrize(
-    ("option", "remedy"),
-    [
-        ("llama3_tny", "model=llama3_tiny or llama3_8b"),
-        ("mistral", "model=mistral_7b"),
-        ("../optim/llama3_8b", "model=llama3_8b or llama3_70b"),
-        ("zzz", ALL),
-        ("null", ALL),
-        ("/etc/passwd", ALL),
-        (".", ALL),
-        ("", ALL),
-        ("${oc.env:HOME}", ALL),
-    ],
-)
-def test_an_unknown_option_is_refused_with_the_nearest_options(option, remedy):
-    refused = refusal("model", option, None)
-    assert refused.message == f"model={option}: there is no conf/model/{option}.yaml"
-    assert (refused.keys, refused.remedy) == (("model",), remedy)
 
 
 def test_few_options_are_all_suggested_and_many_are_counted():
@@ -135,55 +110,6 @@ def test_an_option_file_may_set_several_sections(option, header):
     check_option("batch", "mine", option("batch/mine", f"{header}\ntrainer:\n  max_steps: 5\n"))
 
 
-@pytest.mark.parametrize(
-    ("content", "reason", "line"),
-    [
-        ("", "no settings", None),
-        ("# nothing\n", "no settings", None),
-        ("- 1\n", "no settings", None),
-        ("0.5\n", "no settings", None),
-        ("null\n", "no settings", None),
-        ("lr: 1\nmin_lr: 0\nlr: 2\n", "lr is set twice", 3),
-        ("lr: [\n", "not YAML: while parsing a flow node, expected the node content", 2),
-        ("lr: 1\n\tmin_lr: 2\n", "not YAML", 2),
-        ("lr: 1\n  min_lr: 2\n", "not YAML", 2),
-        (
-            "lr: 1\n---\nlr: 2\n",
-            "not YAML: expected a single document in the stream, but found another document",
-            2,
-        ),
-        (b"lr: \xff\n", "not YAML", None),
-        ("lr: 1\n".encode("utf-16"), "not YAML", None),
-        ("lr: \0\n", "not YAML", None),
-        ("a: &a 1\nlr: 1\n", "anchors, aliases and tags are not supported", 1),
-        ("lr: 1\na: *b\n", "anchors, aliases and tags are not supported", 2),
-        ("lr: 1\n\na: !!float 1\n", "anchors, aliases and tags are not supported", 3),
-        (
-            "lr: !!python/object/apply:os.getpid []\n",
-            "anchors, aliases and tags are not supported",
-            1,
-        ),
-        ("lr: !mine 1\n", "anchors, aliases and tags are not supported", 1),
-        (
-            "lr: 1\ndefaults: [llama3_8b]\n",
-            "defaults is not a setting; an option file holds settings only",
-            2,
-        ),
-        ("hydra: {}\n", "hydra is not a setting; an option file holds settings only", 1),
-        ("# @package hydra\nrun: {}\n", "the only package header", 1),
-        ("# @package hydra.job\nname: x\n", "the only package header", 1),
-        ("# @package model\nbias: true\n", "the only package header", 1),
-    ],
-)
-def test_an_unsafe_option_file_is_refused_by_its_line_before_anything_is_built(
-    option, content, reason, line
-):
-    refused = refusal("optim", "mine", option("optim/mine", content))
-    assert reason in refused.message
-    assert refused.set_by == (f"optim/mine.yaml{'' if line is None else f':{line}'}",)
-    assert refused.keys == ("optim",)
-
-
 def test_an_option_file_may_have_the_size_limit_and_not_exceed_it(option, monkeypatch):
     monkeypatch.setattr("rampcli.config.groups.LARGEST_FILE_BYTES", 100)
     check_option("optim", "mine", option("optim/mine", "lr: 1\n".ljust(100, "#")))
@@ -198,8 +124,3 @@ def test_a_deeply_nested_option_file_is_refused_without_a_crash(option):
     refused = refusal("optim", "mine", option("optim/mine", f"lr: {'[' * 600}{']' * 600}\n"))
     assert "more than 20 levels" in refused.message
     assert len(refused.message) < 300
-
-
-def test_a_folder_with_the_name_of_an_option_is_not_an_option(tmp_path):
-    (tmp_path / "optim" / "mine.yaml").mkdir(parents=True)
-    assert "there is no conf/optim/mine.yaml" in refusal("optim", "mine", Path(tmp_path)).message

@@ -111,67 +111,6 @@ def test_an_error_names_a_key_without_the_section_of_nemos_launcher(word):
     assert str(only_error(inside)) == str(only_error(word))
 
 
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        ("seed", "'seed' is not KEY=VALUE"),
-        ("=5", "'=5' is not KEY=VALUE"),
-        ("", "'' is not KEY=VALUE"),
-        ("+seed=5", "+seed=5: settings cannot be added or deleted; they all exist"),
-        ("++seed=5", "++seed=5: settings cannot be added or deleted; they all exist"),
-        ("~seed=5", "~seed=5: settings cannot be added or deleted; they all exist"),
-        ("~seed", "~seed: settings cannot be added or deleted; they all exist"),
-        (
-            "seed=1,2",
-            "seed=1,2: a setting takes one value; rampcli sweep trains with each",
-        ),
-        (
-            "seed=range(1,3)",
-            "seed=range(1,3): a setting takes one value; rampcli sweep trains with each",
-        ),
-        (
-            "seed=choice(1,2)",
-            "seed=choice(1,2): a setting takes one value; rampcli sweep trains with each",
-        ),
-        (
-            "model=llama3_8b,gpt3_5b",
-            "model=llama3_8b,gpt3_5b: a setting takes one value; rampcli sweep trains with each",
-        ),
-        ("name='a", "cannot read the value in name='a"),
-        ("seed={a: 1", "cannot read the value in seed={a: 1"),
-        ("seed=１６", "cannot read the value in seed=１６"),
-        ("name=a=b", "cannot read the value in name=a=b"),
-        ("seed=int(x)", "seed=int(x): conversions such as int() are not supported"),
-        ("seed=int(1.9)", "seed=int(1.9): conversions such as int() are not supported"),
-        ("seeed=5", "there is no setting seeed"),
-        ("model@data=llama3_8b", "there is no setting model@data"),
-        ("hydra.run.dir=x", "there is no setting hydra.run.dir"),
-        ("batch=x", "there is no setting batch"),
-        ("trainer=1", "trainer is a section, not a setting"),
-    ],
-)
-def test_a_word_that_sets_nothing_is_refused_with_its_place(word, message):
-    error = only_error(word)
-    assert error.message == message
-    assert error.set_by == ("here",)
-
-
-@pytest.mark.parametrize(
-    ("word", "remedy"),
-    [
-        ("+seed=5", "seed=5"),
-        ("~seed", "seed=null"),
-        ("seed=1,2", "seed=1"),
-        ("--seed", "seed=VALUE"),
-        ("name=a=b", "quotes: \"name='a=b'\""),
-        ("seed={a: 1", "closing the bracket: 'seed={a: 1}'"),
-        ("modell=x", "model=OPTION or model.bias or model.init_std"),
-    ],
-)
-def test_the_remedy_for_a_refused_word_is_the_word_that_was_meant(word, remedy):
-    assert only_error(word).remedy.startswith(remedy.partition(" or ")[0])
-
-
 def test_a_key_with_two_different_values_is_refused_and_with_equal_ones_accepted():
     values, (error,) = parsed("seed=1", "optim.lr=1", "seed=2")
     assert values == {"seed": 1, "optim.lr": 1}
