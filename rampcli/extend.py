@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rampcli import extensions
+from rampcli.config.fields import setting
 from rampcli.config.own_settings import check_declaration
-from rampcli.config.schema.fields import setting
 from rampcli.extensions import Extension
 
 __all__ = [

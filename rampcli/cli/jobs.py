@@ -9,8 +9,7 @@ from rich.text import Text
 
 from rampcli.cli.console import print_table
 from rampcli.errors import visible
-from rampcli.launch.launchers import launcher_of
-from rampcli.launch.protocol import Job
+from rampcli.launch.protocol import Job, launcher_of
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.tables import build_table
 from rampcli.runs.directory import RunDirectory

@@ -49,7 +49,7 @@ def sweep(
     from rampcli.cli.console import build_console, say
     from rampcli.cli.pictures import check_picture
     from rampcli.cli.sweep_runs import compose_sweep, run_all
-    from rampcli.launch.launchers import launcher_of
+    from rampcli.launch.protocol import launcher_of
 
     gc.enable()
     if plot is not None:

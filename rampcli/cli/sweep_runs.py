@@ -26,7 +26,7 @@ from rampcli.errors import (
     UsageError,
 )
 from rampcli.launch import run as launch
-from rampcli.launch.launchers import launcher_of
+from rampcli.launch.protocol import launcher_of
 from rampcli.launch.status import read_status
 from rampcli.launch.stop_signals import catch_stop_signals, exit_code_after
 from rampcli.planning.run_plan import Resolved

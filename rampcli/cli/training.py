@@ -23,9 +23,8 @@ from rampcli.config.schema import Config
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError, Report, UsageError, visible
 from rampcli.launch import run as launch
 from rampcli.launch.files import read_files
-from rampcli.launch.launchers import launcher_of
 from rampcli.launch.observer import Observer
-from rampcli.launch.protocol import SUBMITTED, Outcome
+from rampcli.launch.protocol import SUBMITTED, Outcome, launcher_of
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.overlap import overlap_result

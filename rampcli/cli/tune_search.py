@@ -15,7 +15,7 @@ from rampcli.cli.jobs import print_jobs
 from rampcli.cli.pictures import check_picture, writing_picture
 from rampcli.config.layers import sources_named
 from rampcli.errors import RampcliError
-from rampcli.launch.launchers import launcher_of
+from rampcli.launch.protocol import launcher_of
 from rampcli.launch.run import check_corpora
 from rampcli.launch.stop_signals import exit_code_after
 from rampcli.planning.run_plan import Resolved

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from rampcli.config.checks.ranges import check_range
+from rampcli.config.fields import Extensible
 from rampcli.config.layers import DEFAULT, Entry, Layer, Precedence, Stack, sources_named
-from rampcli.config.schema.fields import Extensible
 from rampcli.config.schema.watch import TRACKERS
 from rampcli.config.settings import extension_of, how_to_know, settings, settings_of, shown
 from rampcli.config.values import typed

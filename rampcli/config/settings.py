@@ -11,8 +11,8 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from rampcli.batch.pairs import PAIRS_KEY
+from rampcli.config.fields import Extensible
 from rampcli.config.schema import Config
-from rampcli.config.schema.fields import Extensible
 from rampcli.errors import UsageError
 from rampcli.extensions import ENTRY_POINTS, VARIABLE, Extension, find, section_of
 from rampcli.words.maxtext import WORDS
@@ -50,26 +50,13 @@ KNOWN_ELSEWHERE = {
 }
 """Our keys for other systems' keys that are not accepted, by their last part."""
 EXAMPLES = {
-    "model.rampup_batch_size": "[256,128,50000000]",
-    "model.step_batch_size_schedule": "'0:768 250B:1536'",
-    "data.path": "data/wiki",
-    "data.blend": "[0.7,data/wiki,0.3,data/code]",
-    "data.validation": "{wiki:data/wiki,code:data/code}",
-    "data.split": "[98,1,1]",
-    "data.task": "sort",
-    "data.response_end": "'<|im_end|>'",
-    "profile.steps": "[10,12]",
-    "rampup.efficiency": "'1:9000 4:11500'",
-    "generate.prompts": "[ROMEO,JULIET]",
-    "launch.slurm.sbatch_args": "[--exclusive]",
-    "launch.slurm.time": "4:00:00",
-    "logging.trackers": "[tensorboard,wandb]",
     "per_device_batch_size": "4",
     "per_device_batch_size_start": "4",
     "per_device_batch_size_increment": "2",
     "enable_rampup_batch_size": "true",
     "global_rampup_samples": "500",
 } | dict.fromkeys(AXES, "1")
+"""Accepted values of other systems' words."""
 _EXTENSIBLE = frozenset(map(section_of, ENTRY_POINTS))
 LIST_ALL = "rampcli pretrain --factory NAME --cfg, which lists all settings"
 _TYPE_NAMES = {
@@ -104,6 +91,7 @@ class Setting:
     above: float | None = None
     below: float | None = None
     extensible: bool = False
+    example_value: str | None = None
 
     @property
     def choices(self) -> list[str]:
@@ -127,7 +115,7 @@ class Setting:
         if self.key in SPELLINGS:
             _, _, value = (settings()[SPELLINGS[self.key]].example() or "=null").partition("=")
             return f"{self.key}={value}"
-        return f"{self.key}={shown(self.default)}"
+        return f"{self.key}={self.example_value or shown(self.default)}"
 
     def range_name(self) -> str:
         """Returns `from 1`, `above 0 up to 1`, ...; empty if the range is unlimited."""

@@ -6,8 +6,8 @@ from keyword import iskeyword
 from typing import Any, Literal, get_args, get_origin
 
 from rampcli.batch.quantities import parse_count
+from rampcli.config.fields import Extensible
 from rampcli.config.schema import Config
-from rampcli.config.schema.fields import Extensible
 from rampcli.config.settings import MOST, Setting, find_setting, shown, unknown_key
 from rampcli.errors import UsageError
 

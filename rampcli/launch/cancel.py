@@ -3,8 +3,7 @@
 import socket
 
 from rampcli.errors import UsageError
-from rampcli.launch.launchers import LAUNCHERS
-from rampcli.launch.protocol import Job
+from rampcli.launch.protocol import Job, launchers
 from rampcli.launch.run_lock import Holder, holder_of
 from rampcli.runs.directory import RunDirectory
 
@@ -21,7 +20,7 @@ def cancel(directory: RunDirectory) -> Holder | list[Job]:
         RampcliError: a job queue does not answer.
     """
     # Jobs come first: the supervisor inside a running job holds the run's lock too.
-    for launcher in LAUNCHERS.values():
+    for launcher in launchers().values():
         if jobs := launcher.cancel(directory):
             return jobs
     holder = holder_of(directory)

@@ -1,22 +1,33 @@
 """The interface of launchers, which start the workers of a run, and list and cancel its jobs."""
 
 import sys
-from abc import abstractmethod
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from enum import Enum
+from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.schema import Config
 from rampcli.launch.doctor.check import Check
+from rampcli.launch.elastic import World
 from rampcli.launch.observer import Observer
+from rampcli.launch.workers import Workers
+from rampcli.launchers import LAUNCHERS
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 
 SUBMITTED = "submitted"
 """Status of an outcome whose stages are trained later, by jobs."""
+SEARCH_PROGRAM = "rampcli.tune.job"
+"""What the job of a search runs: `python -m rampcli.tune.job FOLDER`."""
+
+StartRanks = Callable[[RunDirectory, World, Path], Workers]
+"""Starts the ranks of a world. Takes their run directory, the world, and the log they print to."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,23 +72,37 @@ class JobRecord:
     dependency: str | None
 
 
+class Phase(Enum):
+    """What a job does, whatever its queue calls this."""
+
+    WAITING = "waits, or will run again"
+    RUNNING = "runs"
+    ENDING = "has run, and the queue still cleans up after it"
+    OVER = "will not run again"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job(JobRecord):
     """A recorded job with what its queue reports.
 
     Attributes:
-        state: PENDING or RUNNING, for example; None if the queue no longer lists the job.
+        state: the queue's word for its state, or None if the queue no longer lists the job.
         reason: why the job is in this state, or None if the queue gives no reason.
-        is_active: True if the job waits, runs or will run again.
+        phase: what the state means.
     """
 
     state: str | None
     reason: str | None
-    is_active: bool
+    phase: Phase
+
+    @property
+    def is_active(self) -> bool:
+        """True if the job waits, runs or will run again."""
+        return self.phase is not Phase.OVER
 
     def to_json(self) -> dict[str, Any]:
         """Returns the job as `rampcli status --json` shows it."""
-        return {name: value for name, value in asdict(self).items() if name != "is_active"}
+        return {name: value for name, value in asdict(self).items() if name != "phase"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,8 +150,8 @@ class Outcome:
     observer_error: Exception | None = None
 
 
-class Launcher(Protocol):
-    """Starts the workers of a run. `rampcli.launch.launchers` lists the launchers by name.
+class Launcher(ABC):
+    """Starts the workers of a run. `rampcli.launchers` lists the launchers by name.
 
     Starting a run calls `check`, `scripts`, `reserve_gpus`, `refuse_active` and `start`, in this
     order. The first three write nothing into the run directory. The defaults suit a launcher
@@ -135,6 +160,8 @@ class Launcher(Protocol):
 
     runs_here: ClassVar[bool]
     """True if the workers run on this machine and need its GPUs and processors."""
+    irrelevant_to_trials: ClassVar[Sequence[str]] = ()
+    """Settings of `launch.NAME` that the time and memory of a step do not depend on."""
 
     def check(self, _resolved: Resolved, /) -> None:
         """Checks that this machine has what the launcher needs.
@@ -172,8 +199,44 @@ class Launcher(Protocol):
             RampcliError: the workers failed, or a job was refused.
         """
 
+    @abstractmethod
+    def rank_starter(
+        self, resolved: Resolved, program: str, /, *, gpus: Sequence[str] = ()
+    ) -> StartRanks:
+        """Returns a function that starts ranks here, or in the job that calls it.
+
+        Args:
+            resolved: configuration and plan of the run.
+            program: module that a rank runs. It takes the run directory, and perhaps `WAIT`.
+            gpus: what `reserve_gpus` has reserved.
+        """
+
     def can_ask(self) -> bool:
         """Returns whether this machine has the programs to ask the launcher's job queue."""
+        return False
+
+    def search_script(self, _resolved: Resolved, _folder: RunDirectory, /) -> JobScript:
+        """Returns the script of a job that runs `SEARCH_PROGRAM` on the largest stage's nodes.
+
+        Args:
+            resolved: configuration and plan of the run.
+            folder: the run directory of the search, which belongs to that of the run.
+
+        Raises:
+            UsageError: the script cannot be rendered.
+        """
+        raise NotImplementedError
+
+    def submit(self, _directory: RunDirectory, _scripts: Sequence[JobScript], /) -> list[Job]:
+        """Submits jobs, each of which waits for the one before. The caller holds the run's lock.
+
+        Raises:
+            RampcliError: a job was refused. Then no job stays in the queue.
+        """
+        raise NotImplementedError
+
+    def is_cancelled(self, _directory: RunDirectory, /) -> bool:
+        """Returns whether the jobs of a run were asked to end, as a job asks that starts late."""
         return False
 
     def refuse_active(self, _directory: RunDirectory, /) -> None:
@@ -222,3 +285,16 @@ class Launcher(Protocol):
     def machine_checks(self, _resolved: Resolved | None, /) -> list[Check]:
         """Returns what `rampcli doctor` reports about the launcher's own programs."""
         return []
+
+
+@cache
+def launchers() -> Mapping[str, Launcher]:
+    """Returns the launchers by the value of `launch.launcher`."""
+    return {
+        name: import_module(f"{package}.launcher").LAUNCHER for name, package in LAUNCHERS.items()
+    }
+
+
+def launcher_of(config: Config) -> Launcher:
+    """Returns the launcher that a configuration chooses."""
+    return launchers()[config.launch.launcher]

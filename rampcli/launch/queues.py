@@ -4,8 +4,7 @@ import time
 from dataclasses import dataclass
 
 from rampcli.errors import DamagedFileError, RampcliError, UsageError
-from rampcli.launch.launchers import LAUNCHERS
-from rampcli.launch.protocol import Job
+from rampcli.launch.protocol import Job, Phase, launchers
 from rampcli.launch.run_lock import Holder
 from rampcli.runs.directory import RunDirectory
 
@@ -14,8 +13,6 @@ ASK_EVERY_S = 30.0
 ASK_SOON_S = 10.0
 """The same in the first `SETTLING_S` after a run has started or ended, if its job has not yet."""
 SETTLING_S = 60.0
-RUNNING, COMPLETING = "RUNNING", "COMPLETING"
-"""States of a job that runs, and of one that ends."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +34,7 @@ class Answer:
     def is_usable(self, holder: Holder | bool) -> bool:
         """Returns whether the queue need not be asked again."""
         now = time.monotonic()
-        agrees = bool(holder) == any(job.state == RUNNING for job in self.jobs)
+        agrees = bool(holder) == any(job.phase is Phase.RUNNING for job in self.jobs)
         has_settled = agrees or now - self.holds_since > SETTLING_S
         lasts_s = ASK_EVERY_S if has_settled else ASK_SOON_S
         return holder == self.holder and now - self.at < lasts_s
@@ -65,7 +62,7 @@ class Queues:
             UsageError: the record is a symbolic link.
         """
         jobs, unknown = list[Job](), None
-        for name in LAUNCHERS:
+        for name in launchers():
             try:
                 jobs += self._ask(name, directory, holder)
             except (DamagedFileError, UsageError):
@@ -75,7 +72,7 @@ class Queues:
         return tuple(jobs), unknown
 
     def _ask(self, name: str, directory: RunDirectory, holder: Holder | bool) -> list[Job]:
-        launcher, now, key = LAUNCHERS[name], time.monotonic(), (name, str(directory.path))
+        launcher, now, key = launchers()[name], time.monotonic(), (name, str(directory.path))
         if not launcher.has_jobs(directory):
             return []
         known = self._answers.get(key)

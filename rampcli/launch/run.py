@@ -13,9 +13,8 @@ from rampcli.config.layers import sources_named
 from rampcli.config.schema import Config
 from rampcli.config.schema.data import SOURCES
 from rampcli.errors import NoCheckpointError, UsageError
-from rampcli.launch.launchers import LAUNCHERS, launcher_of
 from rampcli.launch.observer import Observer, Observers
-from rampcli.launch.protocol import Launch, Launcher, Outcome
+from rampcli.launch.protocol import Launch, Launcher, Outcome, launcher_of, launchers
 from rampcli.launch.run_lock import lock_run
 from rampcli.launch.trackers import Trackers, check_packages
 from rampcli.locks import is_held
@@ -145,7 +144,7 @@ def _refuse_active_jobs(directory: RunDirectory, launcher: Launcher) -> None:
     """
     # A queue that this machine cannot ask starts no job here, and a job of the run that starts
     # elsewhere finds the run locked by this process.
-    for other in LAUNCHERS.values():
+    for other in launchers().values():
         if other is launcher or other.can_ask():
             other.refuse_active(directory)
 

@@ -16,6 +16,8 @@ from rampcli.runs.directory import RunDirectory
 
 WAIT_S = 0.2
 """How long to wait for the lock: checking it takes it for an instant."""
+JOB_WAIT_S = 120.0
+"""The same for a job that was requeued: it may still hold the lock on a node that was lost."""
 MOST_LOCK_BYTES = 4096
 CLAIM = {"host": str, "pid": POSITIVE, "in_thread?": bool}
 """Shape of the lock file, in the notation of `rampcli.records`."""

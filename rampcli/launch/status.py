@@ -11,8 +11,8 @@ from typing import Any
 
 from rampcli.batch.time_left import RECENT_STEPS, Speed, median_of, settled_rows, time_left
 from rampcli.batch.training_plan import StagePlan
-from rampcli.launch.protocol import Job
-from rampcli.launch.queues import COMPLETING, RUNNING, Queues
+from rampcli.launch.protocol import Job, Phase
+from rampcli.launch.queues import Queues
 from rampcli.launch.run_lock import Holder, holder_of
 from rampcli.locks import is_held
 from rampcli.runs.directory import (
@@ -207,7 +207,7 @@ def _state(
     if is_held:
         launched, started = (newest.get(kind, {}).get("time", 0.0) for kind in ("launch", "start"))
         return STARTING if launched > started or not newest else TRAINING
-    has_job = any(job.state == RUNNING for job in jobs)
+    has_job = any(job.phase is Phase.RUNNING for job in jobs)
     if status == "running":
         # The locks of another machine may be invisible here.
         if has_job:
@@ -217,7 +217,7 @@ def _state(
     if has_job and status == BEFORE_THE_START["status"]:
         return STARTING
     # A job of a run that has stopped is about to end, or has just started.
-    if not has_job and any(job.is_active and job.state != COMPLETING for job in jobs):
+    if not has_job and any(job.phase is Phase.WAITING for job in jobs):
         return WAITING
     return CRASHED if status == "running" else _STATES.get(status, status)
 

@@ -3,7 +3,7 @@
 import math
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,11 +15,12 @@ from rampcli.errors import EXIT_CTRL_C, RampcliError
 from rampcli.host_memory import count_oom_kills
 from rampcli.launch.elastic import Nodes, World
 from rampcli.launch.observer import Feed, Observer
+from rampcli.launch.protocol import StartRanks
 from rampcli.launch.record_failure import record_failure
 from rampcli.launch.restarts import Restarts
 from rampcli.launch.trackers import Trackers
 from rampcli.launch.worker_log import WorkerLog
-from rampcli.launch.workers import Workers
+from rampcli.launch.workers import NO_MEMORY, Workers
 from rampcli.lifeline import StopSignals
 from rampcli.locks import is_held
 from rampcli.planning.out_of_memory import out_of_memory
@@ -41,8 +42,6 @@ NEXT_STAGE_LEAD_S = 30.0
 have imported torch by then."""
 ORPHANS_EXIT_S = 60.0
 """Seconds to wait for orphaned workers to exit."""
-SLURM_OUT_OF_MEMORY = "Out Of Memory"
-"""How srun says that a task was killed for lack of memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,8 +69,9 @@ class WorkersExit:
 
     Attributes:
         exit_code: 0, or the exit code of a worker that failed.
-        killed: ranks that a signal killed, and its name. Ranks that were still running when
-            another one had failed are not included, nor those that the supervisor killed.
+        killed: ranks that were killed, as `Workers.killed` returns them. Ranks that were still
+            running when another one had failed are not included, nor those that the supervisor
+            killed.
         oom_kills: processes that the kernel killed meanwhile for lack of memory, as
             `count_oom_kills` counts them.
         to_grow: True if the workers were stopped so that a larger world can start.
@@ -86,7 +86,7 @@ class WorkersExit:
 
     def ranks_out_of_memory(self) -> list[int]:
         """Returns the ranks that were killed because memory ran out."""
-        signs = {SLURM_OUT_OF_MEMORY} | ({"SIGKILL"} if self.oom_kills else set())
+        signs = {NO_MEMORY} | ({"SIGKILL"} if self.oom_kills else set())
         return [rank for rank, name in self.killed.items() if name in signs]
 
     def cause(self, state: dict[str, Any]) -> str:
@@ -111,7 +111,7 @@ class Supervisor:
     Attributes:
         resolved: configuration and plan of the run.
         run: run directory.
-        start: starts the ranks of a world and directs their output to a log file.
+        start: starts the ranks of a world.
         observer: receives progress.
         signals: stop signals received so far; the supervisor stops at the next safe point.
         gpus: number of GPUs of this machine that the run uses.
@@ -120,7 +120,7 @@ class Supervisor:
 
     resolved: Resolved
     run: RunDirectory
-    start: Callable[[World, Path], Workers]
+    start: StartRanks
     observer: Observer
     signals: StopSignals
     gpus: int = 0
@@ -203,7 +203,7 @@ class Supervisor:
         if world.reason is not None:
             self.run.append_event("spare_ranks", spare_ranks=world.spare_ranks, reason=world.reason)
         log, oom_kills = WorkerLog(self._log_of(stage)), count_oom_kills()
-        workers = self._take_early_workers(stage) or self.start(world, log.path)
+        workers = self._take_early_workers(stage) or self.start(self.run, world, log.path)
         running = RunningStage(
             world=world,
             nodes=nodes,
@@ -261,7 +261,7 @@ class Supervisor:
         if self._early or row is None or stage is None or self.signals.signal is not None:
             return
         if stage.first_sample - row["consumed_samples"] <= NEXT_STAGE_LEAD_S * row["samples_per_s"]:
-            self._early = (stage, self.start(World.planned(stage), self._log_of(stage)))
+            self._early = (stage, self.start(self.run, World.planned(stage), self._log_of(stage)))
 
     def _stage_to_start_during(self, stage: StagePlan) -> StagePlan | None:
         """Returns the stage whose workers are started while `stage` runs, or None."""

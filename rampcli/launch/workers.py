@@ -22,6 +22,8 @@ from rampcli.runs.directory import RunDirectory
 WORKER = "rampcli.worker"
 RL_WORKER = "rampcli.rl.rank"
 """Programs of a rank, in pretraining and in reinforcement learning."""
+NO_MEMORY = "lack of memory"
+"""What killed a rank, in place of a signal's name, if its starter says that memory ran out."""
 OPENMP_SPINS = "3000"
 MALLOC = {"mmap_threshold": 2**30, "trim_threshold": 2**32, "hugetlb": 1}
 """glibc malloc tunables of workers: keep freed pieces of up to 1 GiB, and up to 4 GiB in all, and
@@ -68,7 +70,7 @@ class Workers:
         return None if None in codes else 0
 
     def killed(self) -> dict[int, str]:
-        """Returns the ranks that were killed by a signal so far, with the signal's name."""
+        """Returns the ranks that were killed so far, with the signal's name or `NO_MEMORY`."""
         codes = {rank: process.poll() for rank, process in enumerate(self.processes)}
         return {
             rank: signal_name(-code)

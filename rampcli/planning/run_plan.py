@@ -1,6 +1,6 @@
 """From a settled configuration to the plan of its run.
 
-Commands, workers and Slurm jobs all plan here.
+Commands, workers and jobs all plan here.
 """
 
 from collections.abc import Sequence

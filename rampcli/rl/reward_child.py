@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def pass_over_stop_signals() -> Callable[[], None]:
-    """Makes stop signals do nothing, because Slurm may send them to all processes of a rank.
+    """Makes stop signals do nothing, because a cluster may send them to all processes of a rank.
 
     Returns a function that undoes this. Processes forked by the user's code call it, because that
     code may end them with a signal.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rampcli.config.checks.rl import ROLLOUT_KEY
 from rampcli.errors import UsageError
-from rampcli.worker.join import are_on_one_host, rank_variables
+from rampcli.worker.starters import are_on_one_host, rank_variables
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rampcli.errors import DamagedFileError, UsageError
+from rampcli.launchers import LAUNCHERS
 from rampcli.own_folder import OwnFolder, link_refused
 from rampcli.records import COUNT, POSITIVE, read_json
 from rampcli.runs.rows import TEXT_OR_NULL, Tail, end_of_rows, end_of_step, read_rows
@@ -38,7 +39,7 @@ OWN_NAMES = (
     "checkpoints",
     "profile",
     "logs",
-    "slurm",
+    *LAUNCHERS,
     "trackers",
     "tune.json",
     "tune",

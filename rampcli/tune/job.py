@@ -1,4 +1,4 @@
-"""A search as a job of Slurm, on nodes of the cluster: `python -m rampcli.tune.job FOLDER`.
+"""A search as a job, on nodes of a cluster: `python -m rampcli.tune.job FOLDER`.
 
 FOLDER is the folder `tune` of the run directory. It is a run directory itself, with the
 configuration, the job and its log.
@@ -7,19 +7,14 @@ configuration, the job and its log.
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError, UsageError
-from rampcli.launch.launchers import launcher_of
-from rampcli.launch.protocol import Job
+from rampcli.launch.protocol import Job, launcher_of
 from rampcli.launch.record_failure import record_failure
-from rampcli.launch.run_lock import lock_run
-from rampcli.launch.slurm import chain
-from rampcli.launch.slurm.job import LOCK_WAIT_S, SrunWorkers
-from rampcli.launch.slurm.scripts import render_search
+from rampcli.launch.run_lock import JOB_WAIT_S, lock_run
 from rampcli.launch.stop_signals import catch_stop_signals
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.records import COUNT, POSITIVE, RATE, read_json
@@ -60,14 +55,14 @@ def submit(
 
     Raises:
         UsageError: the run is in use, or a job of the run or of the search is in the queue.
-        RampcliError: Slurm refused the job.
+        RampcliError: the job was refused.
     """
     run = RunDirectory(resolved.run_dir)
-    folder = folder_of(run)
+    folder, launcher = folder_of(run), launcher_of(resolved.config)
     with lock_run(run):
         for directory in (run, folder):  # a job that waits does not hold the lock
-            chain.refuse_active(directory)
-        script = render_search(resolved, folder)
+            launcher.refuse_active(directory)
+        script = launcher.search_script(resolved, folder)
         search = Search.of(resolved, run, effort, fresh=fresh, exhaustive=exhaustive)
         search.begin(report)
         folder.change_status("submitted")
@@ -77,15 +72,14 @@ def submit(
             "conditions": search.conditions,
         }
         folder.write_json(folder.path / "options.json", options)
-        jobs = chain.submit(folder, [script]).jobs
-    return [chain.with_state(job, "PENDING") for job in jobs]
+        return launcher.submit(folder, [script])
 
 
 def active_jobs(resolved: Resolved) -> list[Job]:
     """Returns the job of the search if it waits or runs.
 
     Raises:
-        RampcliError: Slurm does not answer.
+        RampcliError: the queue does not answer.
     """
     return [
         job
@@ -161,17 +155,17 @@ def main() -> None:
 
 
 def _search(folder: RunDirectory) -> int:
-    if chain.is_cancelled(folder):
-        return 0
     with catch_stop_signals() as signals, record_failure(folder):
         resolved = run_plan(snapshot.read(folder.config))
-        run = RunDirectory(resolved.run_dir)
-        with lock_run(run, wait_s=LOCK_WAIT_S), sources_named(resolved.config):
+        run, launcher = RunDirectory(resolved.run_dir), launcher_of(resolved.config)
+        if launcher.is_cancelled(folder):
+            return 0
+        with lock_run(run, wait_s=JOB_WAIT_S), sources_named(resolved.config):
             search, effort = search_of(folder)
             trials = Trials(
                 resolved=resolved,
                 run=run,
-                start=partial(SrunWorkers, resolved, module=RANK),
+                start=launcher.rank_starter(resolved, RANK),
                 signals=signals,
                 effort=effort,
             )

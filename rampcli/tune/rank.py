@@ -14,13 +14,13 @@ from rampcli.lifeline import WAIT
 from rampcli.locks import SHARE_WAIT_S, hold
 from rampcli.train.stopping import StopRequest
 from rampcli.tune.trial_files import STACK_SIGNAL, TrialDirectory
+from rampcli.worker.starters import rank_of
 
 
 def main() -> None:
     """Times the steps of a trial, and exits with a code of `rampcli.errors`."""
     trial = TrialDirectory(Path(sys.argv[1]))
-    rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID", "0")
-    stack = trial.open_to_append(trial.stack(rank))
+    stack = trial.open_to_append(trial.stack(rank_of(os.environ)))
     faulthandler.register(STACK_SIGNAL, file=stack, all_threads=True)
     stop = StopRequest(exits_at_second_signal=True)
     stop.listen()

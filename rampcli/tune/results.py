@@ -14,7 +14,7 @@ from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.config import snapshot
 from rampcli.errors import DamagedFileError
 from rampcli.gpus import gpu_names
-from rampcli.launch.launchers import launcher_of
+from rampcli.launch.protocol import launcher_of, launchers
 from rampcli.launch.resources import gpus_needed
 from rampcli.planning.run_plan import Resolved
 from rampcli.processors import processors
@@ -87,9 +87,11 @@ IRRELEVANT = (
     "launch.grace_s",
     "launch.elastic",
     "launch.min_nodes",
-    "launch.slurm.account",
-    "launch.slurm.qos",
-    "launch.slurm.time",
+    *(
+        f"launch.{name}.{setting}"
+        for name, launcher in launchers().items()
+        for setting in launcher.irrelevant_to_trials
+    ),
     "logging.",
 )
 """Beginnings of the keys of settings that the time and memory of a trial do not depend on."""

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from rampcli.batch.plan import MICRO_KEY
@@ -12,8 +11,7 @@ from rampcli.config.schema import Config
 from rampcli.errors import UsageError, printable
 from rampcli.estimate.memory import estimate_memory
 from rampcli.host_memory import available_bytes
-from rampcli.launch.launchers import launcher_of
-from rampcli.launch.local import LocalWorkers
+from rampcli.launch.protocol import launcher_of, launchers
 from rampcli.launch.run import check_corpora, describe
 from rampcli.launch.run_lock import lock_run
 from rampcli.launch.stop_signals import catch_stop_signals
@@ -49,7 +47,9 @@ def trials_here(resolved: Resolved, effort: Effort, *, diagnoses: bool = False) 
             raise UsageError(
                 "--diagnose measures on this machine, but the run trains elsewhere",
                 keys=("launch.launcher",),
-                remedy="launch=local",
+                remedy=" or ".join(
+                    f"launch={name}" for name, one in launchers().items() if one.runs_here
+                ),
             )
         launcher.check(resolved)
         with (
@@ -57,11 +57,10 @@ def trials_here(resolved: Resolved, effort: Effort, *, diagnoses: bool = False) 
             launcher.reserve_gpus(resolved) as gpus,
             catch_stop_signals() as signals,
         ):
-            devices = resolved.config.trainer.devices
             yield Trials(
                 resolved=resolved,
                 run=run,
-                start=partial(LocalWorkers, devices=devices, gpus=gpus, module=RANK),
+                start=launcher.rank_starter(resolved, RANK, gpus=gpus),
                 signals=signals,
                 effort=effort,
                 diagnoses=diagnoses,

@@ -1,7 +1,6 @@
 """One trial: ranks that time a micro batch size, and the verdict on it."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +9,7 @@ from rampcli.batch.plan import MICRO_KEY
 from rampcli.errors import RampcliError
 from rampcli.host_memory import count_oom_kills
 from rampcli.launch.elastic import World
+from rampcli.launch.protocol import StartRanks
 from rampcli.launch.run import describe
 from rampcli.launch.supervise import WorkersExit, wait_for_orphans
 from rampcli.launch.worker_log import WorkerLog
@@ -29,8 +29,8 @@ RANK = "rampcli.tune.rank"
 """Program of a rank."""
 POLL_S = 0.1
 START_S = 300.0
-"""Time that ranks may take to start, besides the time of the trial: Slurm may first have to end the
-ranks of the trial before, or to load a container."""
+"""Time that ranks may take to start, besides the time of the trial: a cluster may first have to
+end the ranks of the trial before, or to load a container."""
 STACKS_S = 2.0
 """Time that ranks get to write their stacks before they are killed."""
 MOST_FAULTS_PER_STEP = 10
@@ -41,9 +41,6 @@ DIAGNOSE_S = 120.0
 """A diagnosis ends after this time, but not before `FEWEST` rounds."""
 MAIN_THREAD = "Current thread"
 """Beginning of the line above the main thread's stack, innermost frame first."""
-
-Start = Callable[[TrialDirectory, World, Path], Workers]
-"""Starts the ranks of a world; takes the trial, the world and the log."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,7 +137,7 @@ class Trials:
 
     resolved: Resolved
     run: RunDirectory
-    start: Start
+    start: StartRanks
     signals: StopSignals
     effort: Effort
     diagnoses: bool = False

@@ -49,7 +49,7 @@ def main(
         )
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun may be killed without ending its workers
         die_with_parent()
-    # A worker may get the same signal from its supervisor, from torchrun and from Slurm.
+    # A worker may get the same signal from its supervisor, from torchrun and from the cluster.
     stop = StopRequest(exits_at_second_signal=SUPERVISOR not in os.environ)
     stop.listen()
     run = RunDirectory(Path(sys.argv[1]))

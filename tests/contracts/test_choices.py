@@ -6,7 +6,7 @@ from rampcli.batch.node_policies import NODE_POLICIES
 from rampcli.config.settings import settings
 from rampcli.data.sources import SOURCES
 from rampcli.data.tasks import TASKS
-from rampcli.launch.launchers import LAUNCHERS
+from rampcli.launch.protocol import launchers
 from rampcli.models.decoder import FEED_FORWARDS, NORMS
 from rampcli.parallel.fsdp import POLICIES
 from rampcli.train.optimizers import BUILDERS
@@ -17,7 +17,7 @@ from rampcli.train.optimizers import BUILDERS
     [
         ("data.source", SOURCES),
         ("data.task", TASKS),
-        ("launch.launcher", LAUNCHERS),
+        ("launch.launcher", launchers()),
         ("model.activation", FEED_FORWARDS),
         ("model.normalization", NORMS),
         ("optim.optimizer", BUILDERS),

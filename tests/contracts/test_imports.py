@@ -8,6 +8,7 @@ import pytest
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
 from rampcli.launch.run import describe
+from rampcli.launchers import LAUNCHERS
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 from tiny_runs import TINY, environment
@@ -36,7 +37,6 @@ UNNEEDED = {
     *(
         "torch._inductor.compile_fx",
         "rampcli.cli",
-        "rampcli.launch",
         "rampcli.report",
         "rampcli.config.compose",
         "rampcli.planning.resolve",
@@ -59,6 +59,18 @@ except SystemExit as end:
     code = end.code or 0
 print(json.dumps({"exit_code": code, "loaded": list(sys.modules)}), file=sys.stderr)
 """
+
+
+def of_launch(modules) -> set[str]:
+    return {name for name in modules if name.startswith("rampcli.launch.")}
+
+
+def of_declarations() -> set[str]:
+    """The modules of `rampcli.launch` that every command imports."""
+    probe = "import sys; from rampcli.launchers import declarations; declarations()"
+    probe += "; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    return of_launch(done.stdout.split())
 
 
 def imported_by(*words: str, folder: Path | None = None) -> tuple[int, set[str]]:
@@ -99,6 +111,12 @@ def test_a_command_that_only_reads_settings_imports_no_slow_module(words, exit_c
     code, loaded = imported_by(*words, folder=tmp_path)
     assert code == exit_code
     assert SLOW & loaded == set()
+
+
+def test_settings_import_the_declarations_of_launchers_and_not_the_launchers():
+    _, loaded = imported_by("explain", "--factory", "llama3_8b", "launch.slurm.time")
+    assert of_declarations() <= loaded
+    assert {f"{package}.launcher" for package in LAUNCHERS.values()} & loaded == set()
 
 
 @pytest.mark.parametrize(
@@ -154,5 +172,6 @@ def test_a_worker_imports_only_what_a_plain_run_needs_and_nearly_all_before_its_
         ]
         assert {"torch", "rampcli.train.loop"} <= set(imported)
         assert UNNEEDED & set(imported) == set()
+        assert of_launch(imported) <= of_declarations()
         assert len(imported) - imported.index("rampcli.worker.assemble") < 20
         assert RunDirectory(tmp_path).read_state()["stage"] == stage + 1

@@ -3,14 +3,14 @@ import sys
 
 import pytest
 
-from rampcli.launch.launchers import LAUNCHERS
+from rampcli.launch.protocol import launchers
 from rampcli.runs.directory import RunDirectory
 
 
-@pytest.mark.parametrize("name", LAUNCHERS)
+@pytest.mark.parametrize("name", launchers())
 def test_a_run_that_never_started_has_no_jobs_under_any_launcher(name, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))  # so that no Slurm command is found
-    launcher, directory = LAUNCHERS[name], RunDirectory(tmp_path / "run")
+    launcher, directory = launchers()[name], RunDirectory(tmp_path / "run")
     assert launcher.jobs(directory) == launcher.cancel(directory) == []
     assert not launcher.can_ask()
     launcher.refuse_active(directory)

@@ -14,7 +14,7 @@ from rampcli.errors import RampcliError
 from rampcli.launch.observer import Observer
 from rampcli.launch.supervise import Supervisor, WorkersExit
 from rampcli.launch.worker_log import WorkerLog
-from rampcli.launch.workers import Workers, start_process, worker_environment
+from rampcli.launch.workers import NO_MEMORY, Workers, start_process, worker_environment
 from rampcli.lifeline import StopSignals
 from rampcli.locks import hold
 from rampcli.planning.resolve import resolve
@@ -52,7 +52,7 @@ def play(tmp_path):
     """
     run = RunDirectory(tmp_path)
 
-    def start(world, log):  # starts one actor, as rank 0
+    def start(_run, world, log):  # starts one actor, as rank 0
         supervise.worlds.append(world.nodes)
         scene = supervise.scenes.pop(0) if len(supervise.scenes) > 1 else supervise.scenes[0]
         environment = worker_environment(threads=1) | {"PYTHONPATH": str(TESTS)}
@@ -309,10 +309,10 @@ def test_no_workers_are_started_beside_orphaned_ones(play, monkeypatch):
 @pytest.mark.parametrize(
     ("oom_kills", "ranks"), [(0, [1]), (1, [0, 1])], ids=["elsewhere", "on this host"]
 )
-def test_ranks_out_of_memory_are_those_that_slurm_or_the_kernel_of_this_host_tells(
+def test_ranks_out_of_memory_are_those_that_their_starter_or_the_kernel_of_this_host_tells(
     tmp_path, oom_kills, ranks
 ):
-    killed = {0: "SIGKILL", 1: "Out Of Memory", 2: "SIGSEGV"}
+    killed = {0: "SIGKILL", 1: NO_MEMORY, 2: "SIGSEGV"}
     log = WorkerLog(tmp_path / "log")
     ended = WorkersExit(exit_code=1, killed=killed, oom_kills=oom_kills, to_grow=False, log=log)
     assert ended.ranks_out_of_memory() == ranks

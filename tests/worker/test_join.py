@@ -3,7 +3,8 @@ import os
 import pytest
 
 from rampcli.errors import RampcliError
-from rampcli.worker.join import join_ranks, rank_variables
+from rampcli.worker.join import join_ranks
+from rampcli.worker.starters import rank_variables
 
 ALONE = {
     "RANK": "0",

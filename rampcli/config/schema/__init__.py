@@ -8,6 +8,7 @@ None in a resolved configuration.
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from rampcli.config.fields import setting, spelling
 from rampcli.config.schema.bridge import (
     DatasetSpellings,
     OptimizerSpellings,
@@ -15,7 +16,6 @@ from rampcli.config.schema.bridge import (
     TrainSpellings,
 )
 from rampcli.config.schema.data import DataConfig
-from rampcli.config.schema.fields import setting, spelling
 from rampcli.config.schema.launch import (
     CheckpointConfig,
     LaunchConfig,

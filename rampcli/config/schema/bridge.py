@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rampcli.config.schema.fields import spelling
+from rampcli.config.fields import spelling
 
 
 @dataclass(kw_only=True, slots=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from rampcli.config.schema.fields import Extensible, setting, spelling
+from rampcli.config.fields import Extensible, setting, spelling
 
 SOURCES = ("stdlib", "mock", "indexed", "text", "pairs")
 """Data sources that `rampcli.data.sources` opens."""
@@ -37,17 +37,20 @@ class DataConfig(Extensible):
         None,
         "Corpus. For `indexed`, the common prefix of its two files; for `text`, a file or folder;"
         " for `pairs`, a file of JSON lines. `null`: no corpus, or the corpora in `blend`.",
+        example="data/wiki",
     )
     blend: list[str] | None = setting(
         None,
         "Several corpora with weights, `[0.7,data/wiki,0.3,data/code]`; each path as in `path`."
         " `null`: one corpus.",
+        example="[0.7,data/wiki,0.3,data/code]",
     )
     split: list[float] = setting(
         [99.0, 1.0, 0.0],
         "Shares of each corpus for training, validation and testing. Documents are divided in their"
         " order; a single document is divided by tokens. `pairs` are divided by a hash of the"
         " prompt.",
+        example="[98,1,1]",
     )
     validation_path: str | None = setting(
         None,
@@ -59,6 +62,7 @@ class DataConfig(Extensible):
         "Corpora that are used only for validation, `{wiki:data/wiki,code:data/code}`; each path as"
         " in `path`. Each is validated on its own, on `trainer.val_samples` samples. The second"
         " share in `split` is then not read. `null`: not set.",
+        example="{wiki:data/wiki,code:data/code}",
     )
     tokenizer: str = setting(
         "bytes",
@@ -69,6 +73,7 @@ class DataConfig(Extensible):
         None,
         "Built-in task for `pairs`, instead of a file: `sort` or `reverse` the digits of a number,"
         " or `add` two numbers. `null`: the file in `path`.",
+        example="sort",
     )
     task_digits: int = setting(
         8, "Digits of each number of the task.", unit="digits", at_least=1, at_most=64
@@ -77,6 +82,7 @@ class DataConfig(Extensible):
         None,
         "Text of the token that ends a response of `pairs`. `null`: the tokenizer's end-of-document"
         " token, or a new line if its tokens are bytes or characters.",
+        example="'<|im_end|>'",
     )
     chat_template: Literal["auto", "none"] = setting(
         "auto",

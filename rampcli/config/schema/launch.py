@@ -1,11 +1,14 @@
 """Settings for dividing a run into stages, launching it and saving it."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from rampcli.batch.node_policies import NODE_POLICIES
 from rampcli.batch.ramp import SEMANTICS
-from rampcli.config.schema.fields import setting
+from rampcli.config.fields import setting
+from rampcli.launchers import LAUNCHERS, declarations
+
+T = TypeVar("T")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -45,6 +48,7 @@ class RampupConfig:
         " `'1x1:9000 1x4:11500 8x1:14000'`; or by the latter alone, `'1:9000 4:11500'`, for one"
         " micro batch size. `null`: the same for all.",
         unit="micro batch size x micro batches : tokens/s",
+        example="'1:9000 4:11500'",
     )
     restart_s: float = setting(
         60.0,
@@ -92,60 +96,29 @@ class CheckpointConfig:
     )
 
 
-@dataclass(kw_only=True, slots=True)
-class SlurmConfig:
-    """Options of the Slurm jobs and the environment of their workers. Scripts quote all values."""
-
-    partition: str | None = setting(None, "Partition. `null`: the cluster's default.")
-    account: str | None = setting(None, "Account that is charged. `null`: the cluster's default.")
-    qos: str | None = setting(None, "Quality of service. `null`: the cluster's default.")
-    time: str | None = setting(
-        None,
-        "Time limit of a job, in sbatch's format. A job that reaches it saves and is requeued."
-        " `null`: the cluster's default.",
-    )
-    mem: str | None = setting(
-        None, "Memory per node, in sbatch's format. `null`: the cluster's default."
-    )
-    gpus_per_node: int | None = setting(
-        None,
-        "GPUs per node. `null`: one per process, or none if `trainer.accelerator` is `cpu`.",
-        unit="GPUs",
-        at_least=0,
-    )
-    cpus_per_task: int | None = setting(
-        None,
-        "Processors per process. `null`: the cluster's default.",
-        unit="processors",
-        at_least=1,
-    )
-    sbatch_args: list[str] = setting(
-        [], """Further sbatch options, `'[--exclusive,"--constraint=h100"]'`."""
-    )
-    srun_args: list[str] = setting(
-        [], "Further srun options, for example those of a container plugin."
-    )
-    modules: list[str] = setting([], "Modules to load with `module load`.")
-    environment: list[str] = setting([], """Environment variables of a job, `'["NAME=VALUE"]'`.""")
-    container: list[str] = setting(
-        [], "Words in front of the workers' command, `[apptainer,exec,--nv,image.sif]`."
-    )
-    python: str | None = setting(
-        None, "Python interpreter of the workers. `null`: the one that submits the jobs."
-    )
-    template: str | None = setting(
-        None, "Jinja template for the jobs' scripts. `null`: the bundled one."
-    )
+def with_launchers(schema: type[T]) -> type[T]:
+    """Adds the section of each launcher to a class that becomes a dataclass."""
+    for name, declaration in declarations().items():
+        if (section := declaration.section) is not None:
+            schema.__annotations__[name] = section
+            setattr(schema, name, field(default_factory=section))
+    return schema
 
 
 @dataclass(kw_only=True, slots=True)
+@with_launchers
 class LaunchConfig:
     """How workers start, stop and resume."""
 
-    launcher: Literal["local", "slurm"] = setting(
+    launcher: str = setting(
         "local",
-        "Where workers run. `local`: on this machine, one stage after another. `slurm`: in a chain"
-        " of jobs, one wherever new processes start.",
+        " ".join(
+            (
+                "Where workers run.",
+                *(f"`{name}`: {each.about}." for name, each in declarations().items()),
+            )
+        ),
+        choices=LAUNCHERS,
     )
     max_restarts: int = setting(
         3, "Restarts of crashed workers in a stage, each from the last checkpoint.", at_least=0
@@ -170,4 +143,8 @@ class LaunchConfig:
     min_nodes: int = setting(
         1, "With `elastic`: the run waits while fewer nodes are left.", unit="nodes", at_least=1
     )
-    slurm: SlurmConfig = field(default_factory=SlurmConfig)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, launcher: str) -> Any:
+            """Returns the section of a launcher."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from rampcli.config.schema.fields import Extensible, setting, spelling
+from rampcli.config.fields import Extensible, setting, spelling
 
 MOST_WIDTH = 1_000_000
 MOST_VOCABULARY = 100_000_000
@@ -99,13 +99,17 @@ class ModelConfig(Extensible):
         at_least=1,
     )
     rampup_batch_size: list[int] | None = setting(
-        None, "Batch-size ramp, `[start, increment, samples]`. `null`: no ramp.", unit="samples"
+        None,
+        "Batch-size ramp, `[start, increment, samples]`. `null`: no ramp.",
+        unit="samples",
+        example="[256,128,50000000]",
     )
     step_batch_size_schedule: str | None = setting(
         None,
         "Batch sizes from given points on, `'0:768 250B:1536'`. The points count tokens, or samples"
         " with `samples:` in front. `null`: no schedule.",
         unit="tokens or samples : samples",
+        example="'0:768 250B:1536'",
     )
 
     micro_batch_size: int | None = spelling()

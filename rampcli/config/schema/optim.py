@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rampcli.config.schema.fields import Extensible, setting
+from rampcli.config.fields import Extensible, setting
 from rampcli.schedule.learning_rate import BATCH_COUPLINGS, DECAY_STYLES
 
 OPTIMIZERS = ("adamw", "muon")

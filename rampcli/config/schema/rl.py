@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from rampcli.config.schema.fields import setting, spelling
+from rampcli.config.fields import setting, spelling
 
 Ratio = Literal["token", "sequence"]
 ScaleRewards = Literal["none", "group", "batch"]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rampcli.config.schema.fields import setting, spelling
+from rampcli.config.fields import setting, spelling
 
 Accelerator = Literal["auto", "cpu", "gpu"]
 Precision = Literal["fp32", "bf16"]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rampcli.config.schema.fields import Extensible, setting
+from rampcli.config.fields import Extensible, setting
 
 LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 1e-4, 1e4
 """Dividing logits by a lower temperature overflows; a higher one makes all logits equal."""
@@ -19,6 +19,7 @@ class LoggingConfig(Extensible):
         "Trackers that show the metrics: `tensorboard`, `wandb`, or both, `[tensorboard,wandb]`."
         " They never delay training.",
         extensible=True,
+        example="[tensorboard,wandb]",
     )
 
 
@@ -26,7 +27,7 @@ class LoggingConfig(Extensible):
 class GenerateConfig:
     """Texts that the model continues while it trains, as `rampcli generate` does."""
 
-    prompts: list[str] = setting([], "Beginnings of texts to continue.")
+    prompts: list[str] = setting([], "Beginnings of texts to continue.", example="[ROMEO,JULIET]")
     every_steps: int | None = setting(
         None,
         "Interval between continuations. `null`: only after the last step.",
@@ -50,5 +51,6 @@ class ProfileConfig:
         None,
         "First and last step to profile, `[10,12]`. `null`: no profile.",
         unit="optimiser steps",
+        example="[10,12]",
     )
     ranks: list[int] = setting([0], "Ranks to profile.", unit="ranks")

@@ -1,7 +1,7 @@
 """Skips checks of parts that only the workers' machines need."""
 
 from rampcli.launch.doctor.check import Check, Status
-from rampcli.launch.launchers import launcher_of
+from rampcli.launch.protocol import launcher_of
 from rampcli.planning.run_plan import Resolved
 
 

@@ -8,7 +8,7 @@ from rampcli.launch.doctor.host_checks import (
 )
 from rampcli.launch.doctor.storage_checks import check_run_directory
 from rampcli.launch.doctor.torch_checks import TORCH_TIMEOUT_S, check_torch
-from rampcli.launch.launchers import LAUNCHERS
+from rampcli.launch.protocol import launchers
 from rampcli.planning.run_plan import Resolved
 
 
@@ -23,7 +23,7 @@ def check_machine(
     """
     return [
         *check_torch(resolved, torch_timeout_s),
-        *(check for each in LAUNCHERS.values() for check in each.machine_checks(resolved)),
+        *(check for each in launchers().values() for check in each.machine_checks(resolved)),
         *check_run_directory(resolved),
         check_open_files(resolved),
         check_processors(resolved),

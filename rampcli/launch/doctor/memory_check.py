@@ -3,7 +3,7 @@
 from typing import Any
 
 from rampcli.launch.doctor.check import Check, Status
-from rampcli.launch.launchers import launcher_of
+from rampcli.launch.protocol import launcher_of
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import (
     device_memory_bytes,

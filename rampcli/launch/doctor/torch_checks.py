@@ -19,7 +19,7 @@ from rampcli.interpreter import python_command, safe_environment
 from rampcli.launch.doctor.check import Check, Status, format_bytes
 from rampcli.launch.doctor.elsewhere import skip_if_remote
 from rampcli.launch.doctor.memory_check import check_memory
-from rampcli.launch.launchers import launcher_of
+from rampcli.launch.protocol import launcher_of
 from rampcli.launch.resources import gpus_in_words, gpus_needed
 from rampcli.lifeline import signal_name
 from rampcli.planning.run_plan import Resolved

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.errors import DamagedFileError, RampcliError, UsageError
-from rampcli.launch.protocol import Job, JobRecord, JobScript
+from rampcli.launch.protocol import Job, JobRecord, JobScript, Phase
 from rampcli.launch.slurm import FOLDER, SEARCH, commands
 from rampcli.own_folder import link_refused
 from rampcli.records import COUNT, POSITIVE, read_json
@@ -38,6 +38,10 @@ _ALLOWED = {
 }
 """What text fields of a recorded job may contain: they reach Slurm's command line."""
 _CAN_SAVE = frozenset({"RUNNING", "SUSPENDED"})
+_PHASES = {"RUNNING": Phase.RUNNING, "COMPLETING": Phase.ENDING, None: Phase.OVER} | dict.fromkeys(
+    commands.OVER, Phase.OVER
+)
+"""Phases of the states that Slurm reports. In other states, a job waits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,8 +98,8 @@ def _read_job(path: Path, position: int, facts: dict[str, Any]) -> JobRecord:
 
 def with_state(record: JobRecord, state: str | None, *, reason: str | None = None) -> Job:
     """Returns a recorded job with the state that Slurm reports; None if Slurm does not list it."""
-    is_active = state is not None and state not in commands.OVER
-    return Job(**asdict(record), state=state, reason=reason, is_active=is_active)
+    phase = _PHASES.get(state, Phase.WAITING)
+    return Job(**asdict(record), state=state, reason=reason, phase=phase)
 
 
 def is_cancelled(directory: RunDirectory) -> bool:
@@ -104,11 +108,14 @@ def is_cancelled(directory: RunDirectory) -> bool:
     return chain is not None and chain.cancelled
 
 
-def submit(directory: RunDirectory, scripts: Sequence[JobScript]) -> Chain:
+def submit(directory: RunDirectory, scripts: Sequence[JobScript]) -> list[Job]:
     """Writes the scripts and submits them, each dependent on the success of the previous job.
 
     Either all jobs are submitted or none: the first job is held until the last one is in the
     queue. The caller holds the run's lock.
+
+    Returns:
+        The jobs, which wait.
 
     Raises:
         UsageError: jobs of the run are already in the queue.
@@ -135,7 +142,7 @@ def submit(directory: RunDirectory, scripts: Sequence[JobScript]) -> Chain:
     except BaseException:
         _withdraw(directory)
         raise
-    return chain
+    return [with_state(job, "PENDING") for job in chain.jobs]
 
 
 def refuse_active(directory: RunDirectory) -> None:

@@ -5,133 +5,32 @@ another program, so that one template serves both.
 """
 
 import os
-import re
 import runpy
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError
-from rampcli.interpreter import python_command
-from rampcli.launch.elastic import World
 from rampcli.launch.observer import Observer
+from rampcli.launch.protocol import SEARCH_PROGRAM
 from rampcli.launch.record_failure import record_failure
-from rampcli.launch.run_lock import lock_run
+from rampcli.launch.run_lock import JOB_WAIT_S, lock_run
 from rampcli.launch.slurm import SEARCH, chain, commands
+from rampcli.launch.slurm.launcher import LAUNCHER
 from rampcli.launch.stop_signals import catch_stop_signals
 from rampcli.launch.supervise import Supervisor
-from rampcli.launch.worker_log import WorkerLog
-from rampcli.launch.workers import (
-    WORKER,
-    Workers,
-    reserve_port,
-    start_process,
-    trust_reward,
-    worker_environment,
-    worker_program,
-)
+from rampcli.launch.workers import trust_reward, worker_program
 from rampcli.lifeline import StopSignals
-from rampcli.network import LOOPBACK, address_towards
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.runs.directory import COMPLETE, PREEMPTED, RunDirectory
 from rampcli.runs.manifest import consumed_samples
 from rampcli.runs.rows import read_rows
 
-SEARCH_PROGRAM = "rampcli.tune.job"
-"""Program for which the word `SEARCH` stands."""
-LOCK_WAIT_S = 120.0
-"""Seconds to wait for the run's lock: the same job may still hold it on a node that was lost."""
 FRUITLESS_STARTS = 3
 """After this many starts without a checkpoint, the job is not requeued."""
-_TASK_ENDED = re.compile(r"srun: error: \S+: tasks? (?P<ranks>\d[\d,-]*): (?P<how>.+)", re.ASCII)
-
-
-class SrunWorkers(Workers):
-    """One srun process and the workers that it starts on all nodes.
-
-    Slurm may need up to KillWait to end the workers.
-    """
-
-    exit_timeout_s = 60.0
-    stop_signal = signal.SIGUSR1  # srun passes it on; SIGTERM would end the job step
-
-    def __init__(
-        self,
-        resolved: Resolved,
-        directory: RunDirectory,
-        world: World,
-        log: Path,
-        *,
-        module: str = WORKER,
-    ) -> None:
-        """Starts the ranks of a world; their output is appended to `log`.
-
-        Each runs `module`, which takes the run directory.
-        """
-        trainer, slurm = resolved.config.trainer, resolved.config.launch.slurm
-        address = _rendezvous_address(len(world.nodes))
-        rendezvous_socket = reserve_port(address)
-        threads = slurm.cpus_per_task or _processors_per_task(trainer.devices)
-        environment = worker_environment(threads=threads)
-        port = rendezvous_socket.getsockname()[1]
-        environment |= {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
-        interpreter = slurm.python or sys.executable
-        command = [
-            *("srun", "--kill-on-bad-exit=1", "--export=ALL"),
-            f"--nodes={len(world.nodes)}",
-            f"--ntasks={world.ranks + resolved.config.rl.rollout_ranks}",
-            f"--ntasks-per-node={trainer.devices}",
-            *([] if slurm.cpus_per_task is None else [f"--cpus-per-task={slurm.cpus_per_task}"]),
-            *slurm.srun_args,
-            *slurm.container,
-            *python_command(module, str(directory.path), interpreter=interpreter),
-        ]
-        self.log = WorkerLog(log)
-        super().__init__([start_process(command, directory, log, environment)], rendezvous_socket)
-
-    def kill(self) -> None:
-        """Ends the job step. srun has to live until then: without it, the ranks would stay."""
-        for process in self.processes:
-            if process.poll() is None:
-                process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            for process in self.processes:
-                process.wait(self.exit_timeout_s)
-        super().kill()
-
-    def killed(self) -> dict[int, str]:
-        """Returns the ranks that a signal killed first, with the signal's name.
-
-        srun reports them in the log. The ranks that it reports later were killed by srun.
-        """
-        ended = next(filter(None, map(_TASK_ENDED.fullmatch, self.log.lines())), None)
-        if ended is None or ended["how"].startswith("Exited"):
-            return {}
-        ends = [part.partition("-") for part in ended["ranks"].split(",")]
-        ranks = [
-            rank for first, _, last in ends for rank in range(int(first), int(last or first) + 1)
-        ]
-        names = {signal.strsignal(known): known.name for known in signal.Signals}
-        how = ended["how"].removesuffix(" (core dumped)")
-        return dict.fromkeys(ranks, names.get(how, how))
-
-
-def _rendezvous_address(num_nodes: int) -> str:
-    """Returns the address of this node, the job's first, as the other nodes reach it."""
-    if num_nodes == 1:
-        return LOOPBACK
-    others = commands.nodes_named(os.environ["SLURM_JOB_NODELIST"])[1:]
-    return address_towards(commands.address_of(others[0]))
-
-
-def _processors_per_task(devices: int) -> int:
-    return max(1, int(os.environ.get("SLURM_CPUS_ON_NODE", "1")) // devices)
 
 
 def main() -> None:
@@ -157,7 +56,7 @@ def train_stages(directory: RunDirectory, stages: Sequence[int], signals: StopSi
     """
     if chain.is_cancelled(directory):
         return 0
-    with lock_run(directory, wait_s=LOCK_WAIT_S), record_failure(directory):
+    with lock_run(directory, wait_s=JOB_WAIT_S), record_failure(directory):
         consumed = consumed_samples(directory)
         resolved = run_plan(snapshot.read(directory.config), consumed_samples=consumed)
         if _already_trained(resolved, stages, directory, consumed):
@@ -166,7 +65,7 @@ def train_stages(directory: RunDirectory, stages: Sequence[int], signals: StopSi
         supervisor = Supervisor(
             resolved=resolved,
             run=directory,
-            start=partial(SrunWorkers, resolved, directory, module=worker_program(resolved.config)),
+            start=LAUNCHER.rank_starter(resolved, worker_program(resolved.config)),
             observer=Observer(),
             signals=signals,
         )

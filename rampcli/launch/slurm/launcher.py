@@ -2,13 +2,24 @@
 
 import shutil
 import sys
+from collections.abc import Sequence
+from functools import partial
 
 from rampcli.config.schema import Config
 from rampcli.launch.doctor.check import Check
-from rampcli.launch.protocol import SUBMITTED, Job, JobScript, Launch, Launcher, Outcome
+from rampcli.launch.protocol import (
+    SUBMITTED,
+    Job,
+    JobScript,
+    Launch,
+    Launcher,
+    Outcome,
+    StartRanks,
+)
 from rampcli.launch.record_failure import record_failure
 from rampcli.launch.slurm import chain
 from rampcli.launch.slurm.doctor import check_slurm
+from rampcli.launch.slurm.workers import SrunWorkers
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 
@@ -17,6 +28,7 @@ class SlurmLauncher(Launcher):
     """Submits the jobs of a run to Slurm."""
 
     runs_here = False
+    irrelevant_to_trials = ("account", "qos", "time")
 
     def scripts(
         self, resolved: Resolved, directory: RunDirectory, consumed_samples: int, /
@@ -30,15 +42,36 @@ class SlurmLauncher(Launcher):
     def start(self, launch: Launch, /) -> Outcome:
         """Submits the jobs. The first one starts once all are in the queue."""
         with record_failure(launch.directory):
-            jobs = chain.submit(launch.directory, launch.scripts).jobs
+            jobs = chain.submit(launch.directory, launch.scripts)
         return Outcome(
             run=launch.directory,
             status=SUBMITTED,
             state=launch.directory.read_state() or {},
             started=True,
             exit_code=0,
-            jobs=tuple(chain.with_state(job, "PENDING") for job in jobs),
+            jobs=tuple(jobs),
         )
+
+    def rank_starter(
+        self, resolved: Resolved, program: str, /, *, gpus: Sequence[str] = ()
+    ) -> StartRanks:
+        """Returns a function that starts ranks on the nodes of this job; srun gives them GPUs."""
+        assert not gpus
+        return partial(SrunWorkers, resolved, module=program)
+
+    def search_script(self, resolved: Resolved, folder: RunDirectory, /) -> JobScript:
+        """Renders the sbatch script of a search."""
+        from rampcli.launch.slurm.scripts import render_search  # which imports jinja2
+
+        return render_search(resolved, folder)
+
+    def submit(self, directory: RunDirectory, scripts: Sequence[JobScript], /) -> list[Job]:
+        """Submits jobs. The first one starts once all are in the queue."""
+        return chain.submit(directory, scripts)
+
+    def is_cancelled(self, directory: RunDirectory, /) -> bool:
+        """Returns whether the run's chain was cancelled."""
+        return chain.is_cancelled(directory)
 
     def can_ask(self) -> bool:
         """Returns whether squeue is on PATH."""
@@ -68,3 +101,6 @@ class SlurmLauncher(Launcher):
     def machine_checks(self, resolved: Resolved | None, /) -> list[Check]:
         """Returns the check of Slurm's programs, its controller and its partitions."""
         return [check_slurm(resolved)]
+
+
+LAUNCHER = SlurmLauncher()

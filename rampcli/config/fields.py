@@ -17,6 +17,7 @@ def setting(
     above: float | None = None,
     below: float | None = None,
     extensible: bool = False,
+    example: str | None = None,
 ) -> Any:
     """Returns a field with its description and range.
 
@@ -28,6 +29,7 @@ def setting(
         unit: unit of the value, in words.
         at_least, at_most, above, below: accepted range.
         extensible: also accept names of extensions (`rampcli.extensions`).
+        example: value for error messages, as it is typed. None stands for the default.
     """
     about = {
         "doc": doc,
@@ -39,6 +41,7 @@ def setting(
         "above": above,
         "below": below,
         "extensible": extensible,
+        "example_value": example,
     }
     if isinstance(default, list):
         return field(default_factory=default.copy, metadata=about)

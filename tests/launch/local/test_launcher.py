@@ -6,7 +6,7 @@ import pytest
 from processes import command_of, environment_of
 from rampcli.errors import UsageError
 from rampcli.launch.elastic import World
-from rampcli.launch.local import LocalWorkers
+from rampcli.launch.local.launcher import LocalWorkers
 from rampcli.runs.directory import RunDirectory
 
 

@@ -1,4 +1,4 @@
-"""Trains on this machine, which emulates all nodes of a stage."""
+"""The launcher `local`: one process per rank, on this machine."""
 
 import signal
 import socket
@@ -14,7 +14,7 @@ from rampcli.errors import EXIT_INTERRUPTED
 from rampcli.interpreter import python_command
 from rampcli.launch.elastic import World
 from rampcli.launch.observer import Observers
-from rampcli.launch.protocol import Launch, Launcher, Outcome
+from rampcli.launch.protocol import Launch, Launcher, Outcome, StartRanks
 from rampcli.launch.resources import gpus_needed, reserve_gpus
 from rampcli.launch.stop_signals import catch_stop_signals, exit_code_after
 from rampcli.launch.supervise import Supervisor
@@ -47,20 +47,15 @@ class LocalLauncher(Launcher):
 
     def start(self, launch: Launch, /) -> Outcome:
         """Trains the run until it completes, stops or fails."""
-        config = launch.resolved.config
         with catch_stop_signals() as signals:
             observers = Observers(launch.observers, stop=partial(_ask_to_stop, signals))
             supervisor = Supervisor(
                 resolved=launch.resolved,
                 run=launch.directory,
-                start=partial(
-                    LocalWorkers,
-                    launch.directory,
-                    devices=config.trainer.devices,
+                start=self.rank_starter(
+                    launch.resolved,
+                    worker_program(launch.resolved.config),
                     gpus=launch.gpus,
-                    module=worker_program(config),
-                    helpers=config.rl.rollout_ranks,
-                    reward=config.rl.reward,
                 ),
                 observer=observers,
                 signals=signals,
@@ -75,6 +70,20 @@ class LocalLauncher(Launcher):
             started=True,
             exit_code=_exit_code(state, signals),
             observer_error=observers.error,
+        )
+
+    def rank_starter(
+        self, resolved: Resolved, program: str, /, *, gpus: Sequence[str] = ()
+    ) -> StartRanks:
+        """Returns a function that starts ranks on this machine."""
+        config = resolved.config
+        return partial(
+            LocalWorkers,
+            devices=config.trainer.devices,
+            gpus=gpus,
+            module=program,
+            helpers=config.rl.rollout_ranks,
+            reward=config.rl.reward,
         )
 
 
@@ -165,3 +174,6 @@ class LocalWorkers(Workers):
             self.kill()
         else:
             super().ask_to_stop()
+
+
+LAUNCHER = LocalLauncher()

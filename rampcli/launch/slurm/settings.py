@@ -1,0 +1,128 @@
+"""The settings of the section `launch.slurm`, and their checks."""
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rampcli.config.fields import setting
+from rampcli.errors import UsageError
+from rampcli.launch.slurm.sbatch_options import FORBIDDEN, forbidden_option, is_option
+
+if TYPE_CHECKING:  # the schema imports this module
+    from rampcli.config.schema import Config
+
+NAMES = ("partition", "account", "qos", "time", "mem")
+SBATCH_KEY = "launch.slurm.sbatch_args"
+_EXAMPLE = f"{SBATCH_KEY}=[--exclusive]"
+_PLAIN = re.compile(r"[\w.,:+@/%*=-]+", re.ASCII)
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=[^\0]*", re.ASCII | re.DOTALL)
+
+
+@dataclass(kw_only=True, slots=True)
+class SlurmConfig:
+    """Options of the Slurm jobs and the environment of their workers. Scripts quote all values."""
+
+    partition: str | None = setting(None, "Partition. `null`: the cluster's default.")
+    account: str | None = setting(None, "Account that is charged. `null`: the cluster's default.")
+    qos: str | None = setting(None, "Quality of service. `null`: the cluster's default.")
+    time: str | None = setting(
+        None,
+        "Time limit of a job, in sbatch's format. A job that reaches it saves and is requeued."
+        " `null`: the cluster's default.",
+        example="4:00:00",
+    )
+    mem: str | None = setting(
+        None, "Memory per node, in sbatch's format. `null`: the cluster's default."
+    )
+    gpus_per_node: int | None = setting(
+        None,
+        "GPUs per node. `null`: one per process, or none if `trainer.accelerator` is `cpu`.",
+        unit="GPUs",
+        at_least=0,
+    )
+    cpus_per_task: int | None = setting(
+        None,
+        "Processors per process. `null`: the cluster's default.",
+        unit="processors",
+        at_least=1,
+    )
+    sbatch_args: list[str] = setting(
+        [],
+        """Further sbatch options, `'[--exclusive,"--constraint=h100"]'`.""",
+        example="[--exclusive]",
+    )
+    srun_args: list[str] = setting(
+        [], "Further srun options, for example those of a container plugin."
+    )
+    modules: list[str] = setting([], "Modules to load with `module load`.")
+    environment: list[str] = setting([], """Environment variables of a job, `'["NAME=VALUE"]'`.""")
+    container: list[str] = setting(
+        [], "Words in front of the workers' command, `[apptainer,exec,--nv,image.sif]`."
+    )
+    python: str | None = setting(
+        None, "Python interpreter of the workers. `null`: the one that submits the jobs."
+    )
+    template: str | None = setting(
+        None, "Jinja template for the jobs' scripts. `null`: the bundled one."
+    )
+
+
+def check_elastic(config: "Config") -> None:
+    """Checks that elastic training is not asked for: the nodes of a job stay the same."""
+    if config.launch.launcher == "slurm" and config.launch.elastic:
+        raise UsageError(
+            "launch.elastic=true needs launch=local, because the nodes of a Slurm job are fixed",
+            keys=("launch.elastic", "launch.launcher"),
+            remedy="launch.elastic=false; a job that loses a node is requeued",
+        )
+
+
+def check_names(config: "Config") -> None:
+    """Checks Slurm names in the script header: they must not contain spaces, quotes or newlines."""
+    for name in NAMES:
+        text = getattr(config.launch.slurm, name)
+        if text is not None and not _PLAIN.fullmatch(text):
+            key = f"launch.slurm.{name}"
+            raise UsageError(
+                f"{key}={text!r} is not a value that sbatch accepts",
+                keys=(key,),
+                remedy=f"{key}={'4:00:00' if name == 'time' else 'null'}",
+            )
+
+
+def check_words(config: "Config") -> None:
+    """Checks sbatch options, environment variables and the path of the interpreter."""
+    slurm = config.launch.slurm
+    for word in slurm.sbatch_args:
+        _check_option(word)
+    for word in slurm.environment:
+        if not _ASSIGNMENT.fullmatch(word):
+            raise UsageError(
+                f"launch.slurm.environment has {word!r}, which is not NAME=VALUE",
+                keys=("launch.slurm.environment",),
+                remedy="""'launch.slurm.environment=["NCCL_DEBUG=INFO"]'""",
+            )
+    # bash's exec would take a leading dash for an option.
+    if slurm.python is not None and slurm.python.startswith("-"):
+        raise UsageError(
+            f"launch.slurm.python={slurm.python} is not a path",
+            keys=("launch.slurm.python",),
+            remedy="launch.slurm.python=null",
+        )
+
+
+def _check_option(word: str) -> None:
+    if not is_option(word):
+        raise UsageError(
+            f"{SBATCH_KEY} has {word!r}, which is not an option",
+            keys=(SBATCH_KEY,),
+            remedy=_EXAMPLE,
+        )
+    if (name := forbidden_option(word)) is not None:
+        meant = "" if word.startswith(f"--{name}") else f" (--{name})"
+        raise UsageError(
+            f"{SBATCH_KEY} has {word}{meant}, which would break the chain of jobs:"
+            f" {FORBIDDEN[name]}",
+            keys=(SBATCH_KEY,),
+            remedy=_EXAMPLE,
+        )
