@@ -17,7 +17,8 @@ from docs.python_page import python_page as names_page
 from rampcli import llm
 from rampcli.cli.main import main as run_command
 from rampcli.config.schema import Config
-from rampcli.config.settings import FOREIGN, Setting, settings, shown
+from rampcli.config.settings import FOREIGN, Setting, settings
+from rampcli.errors import shown
 from rampcli.planning.resolve import resolve
 from rampcli.report.plots import plot_plan
 from rampcli.words.meanings import DERIVED, MEANINGS

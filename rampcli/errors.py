@@ -3,8 +3,10 @@
 Each of them is a `RampcliError`, which is shown as one message and never as a traceback.
 """
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 LONGEST_SHOWN = 300
@@ -30,13 +32,62 @@ def printable(text: str) -> str:
     return f"{line[: LONGEST_SHOWN * 2 // 3]} ... {line[-LONGEST_SHOWN // 4 :]}"
 
 
+def shown(value: Any) -> str:
+    """Returns the value of a setting as it is typed on a command line."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{name}:{shown(item)}' for name, item in value.items())}}}"
+    return f"[{','.join(map(shown, value))}]" if isinstance(value, list) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignments:
+    """Settings that would work, as words of a command line.
+
+    Attributes:
+        values: by key; each of a key's values would work. Several keys are set together.
+        note: text that follows them, such as " or more".
+    """
+
+    values: Mapping[str, tuple[Any, ...]]
+    note: str = ""
+
+    def renamed(self, names: Mapping[str, str]) -> "Assignments":
+        """Returns the same settings with other names for some keys."""
+        return replace(self, values={names.get(key, key): v for key, v in self.values.items()})
+
+    def __str__(self) -> str:
+        words = []
+        for key, (value, *others) in self.values.items():
+            texts = (f"{key}={shown(value)}", *map(shown, others))
+            words.append(" or ".join(map(shlex.quote, texts)))
+        return " ".join(words) + self.note
+
+
+Remedy = str | Assignments
+"""One way out of an error: settings, or prose."""
+
+
+def set_to(key: str, *values: Any, note: str = "") -> Assignments:
+    """Returns the remedy that sets a key to one of some values: `KEY=80 or 120`."""
+    return Assignments({key: values}, note)
+
+
+def set_together(values: Mapping[str, Any], *, note: str = "") -> Assignments:
+    """Returns the remedy that sets several keys, each to its value: `KEY=80 OTHER=null`."""
+    return Assignments({key: (value,) for key, value in values.items()}, note)
+
+
 class RampcliError(Exception):
     """An error with a message for the user.
 
     Attributes:
         message: what is wrong, in one sentence.
         keys: the config keys that the error is about, most important first.
-        remedy: what would work, or None.
+        remedies: what would work, the best first. Each is enough.
         set_by: where the values of `keys` were set. `rampcli.config` fills it in for errors raised
             by code that does not know.
     """
@@ -48,14 +99,25 @@ class RampcliError(Exception):
         message: str,
         *,
         keys: Sequence[str] = (),
-        remedy: str | None = None,
+        remedy: Remedy | Sequence[Remedy] | None = None,
         set_by: Sequence[str] = (),
     ) -> None:
         super().__init__(message)
         self.message = printable(message)
         self.keys = tuple(keys)
-        self.remedy = None if remedy is None else printable(remedy)
+        self.remedies: tuple[Remedy, ...] = (
+            (remedy,) if isinstance(remedy, Remedy) else tuple(remedy or ())
+        )
         self.set_by = tuple(set_by)
+
+    @property
+    def remedy(self) -> str | None:
+        """The remedies as text, or None if there are none."""
+        return printable(", or ".join(map(str, self.remedies))) or None
+
+    def add_context(self, context: str) -> None:
+        """Begins the message with what it is about, such as "stage 3"."""
+        self.message = printable(f"{context}: {self.message}")
 
     def facts(self) -> dict[str, Any]:
         """Returns the fields of `state.json` that describe the error."""

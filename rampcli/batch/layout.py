@@ -10,7 +10,7 @@ from rampcli.batch.plan import GLOBAL_KEY, complete_sizes
 from rampcli.batch.ramp import RAMP_KEY, SEMANTICS, SEMANTICS_KEY, RampSchedule, RampStage
 from rampcli.batch.run_settings import DECREASE_KEY, BatchSettings, RampSettings
 from rampcli.batch.step_schedule import SCHEDULE_KEY, from_step_schedule
-from rampcli.errors import Report, UsageError
+from rampcli.errors import Report, UsageError, set_to
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,7 +190,7 @@ def _check_step_schedule(ramp: RampSettings) -> None:
         raise UsageError(
             f"{DECREASE_KEY}=true cannot be combined with {SCHEDULE_KEY}, which states its sizes",
             keys=(DECREASE_KEY, SCHEDULE_KEY),
-            remedy=f"{DECREASE_KEY}=false",
+            remedy=set_to(DECREASE_KEY, False),
         )
 
 
@@ -199,7 +199,7 @@ def _check_last_size(schedule: RampSchedule, batch: BatchSettings) -> None:
         raise UsageError(
             f"{SCHEDULE_KEY} ends at {schedule.target}, but {GLOBAL_KEY}={batch.global_batch_size}",
             keys=(SCHEDULE_KEY, GLOBAL_KEY),
-            remedy=f"{GLOBAL_KEY}={schedule.target}, or null",
+            remedy=set_to(GLOBAL_KEY, schedule.target, None),
         )
 
 
@@ -210,5 +210,5 @@ def _check_decrease(ramp: RampSettings) -> None:
     raise UsageError(
         f"{DECREASE_KEY}=true is not supported by {SEMANTICS_KEY}={ramp.semantics}",
         keys=(DECREASE_KEY, SEMANTICS_KEY),
-        remedy=f"{DECREASE_KEY}=false, or {SEMANTICS_KEY}={' or '.join(others)}",
+        remedy=[set_to(DECREASE_KEY, False), set_to(SEMANTICS_KEY, *others)],
     )

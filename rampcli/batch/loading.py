@@ -10,7 +10,7 @@ from rampcli.batch.division import divisors
 from rampcli.batch.per_device import PER_DEVICE, to_samples
 from rampcli.batch.plan import FLEET_KEYS, NUM_NODES_KEY
 from rampcli.batch.quantities import as_written, decimal
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, set_to
 
 EXPANSION_KEY = "data.expansion_factor_real_data"
 
@@ -62,7 +62,7 @@ class LoadedBatch:
                 f"{EXPANSION_KEY}={decimal(expansion)} x {decimal(unexpanded)} samples"
                 f" is {decimal(load)}, which is not whole",
                 keys=(EXPANSION_KEY, *FLEET_KEYS),
-                remedy=f"{EXPANSION_KEY}=1",
+                remedy=set_to(EXPANSION_KEY, 1),
             )
         return cls(
             global_batch_to_load=int(load) * gradient_accumulation_steps,
@@ -86,7 +86,7 @@ def count_readers(num_nodes: int, expansion_factor: Fraction | None) -> int:
             f"{EXPANSION_KEY}={factor} lets one host in {factor} read, but"
             f" {NUM_NODES_KEY}={num_nodes} is not a multiple of {factor}",
             keys=(EXPANSION_KEY, NUM_NODES_KEY),
-            remedy=f"{EXPANSION_KEY}={largest}",
+            remedy=set_to(EXPANSION_KEY, largest),
         )
     return int(hosts)
 

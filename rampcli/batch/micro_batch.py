@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from rampcli.batch.division import divisors, nearest_multiples
 from rampcli.batch.pipeline import MICROBATCHES_KEY
 from rampcli.batch.plan import FLEET_KEYS, GLOBAL_KEY, MICRO_KEY, BatchPlan, ParallelSizes
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, set_to
 
 STAGE_MICRO_KEY = "rampup.micro_batch"
 FIXED, LARGEST = "fixed", "largest"
@@ -73,12 +73,11 @@ class MicroBatchRule:
         size = self.on(global_batch_size, data_parallel_size, parallel)
         if size is None and (self.varies or self.updates > 1):
             unit = self.smallest(parallel) * data_parallel_size
-            sizes = " or ".join(map(str, nearest_multiples(global_batch_size, unit)))
             raise UsageError(
                 f"{GLOBAL_KEY}={global_batch_size} does not divide into {self.describe(parallel)}"
                 f" x {data_parallel_size} data-parallel ranks = {unit}",
                 keys=(GLOBAL_KEY, *FLEET_KEYS),
-                remedy=f"{GLOBAL_KEY}={sizes}",
+                remedy=set_to(GLOBAL_KEY, *nearest_multiples(global_batch_size, unit)),
             )
         return BatchPlan.divide(
             global_batch_size,
@@ -97,7 +96,7 @@ class MicroBatchRule:
             raise UsageError(
                 f"{MICRO_KEY}={self.size} is smaller than {MICROBATCHES_KEY}={parts}",
                 keys=(MICRO_KEY, MICROBATCHES_KEY),
-                remedy=f"{MICRO_KEY}={parts} or more",
+                remedy=set_to(MICRO_KEY, parts, note=" or more"),
             )
 
     def describe(self, parallel: ParallelSizes) -> str:

@@ -10,7 +10,7 @@ from rampcli.batch.plan import FLEET_KEYS, GLOBAL_KEY, MICRO_KEY, check_product
 from rampcli.batch.ramp import RAMP_KEY, RampStage
 from rampcli.batch.remedies import suggest_changes, suggest_targets
 from rampcli.batch.step_schedule import SCHEDULE_KEY
-from rampcli.errors import Report, UsageError
+from rampcli.errors import Report, UsageError, set_to
 
 MOST_SHOWN = 5
 
@@ -72,11 +72,11 @@ def _check_largest(layout: Layout, sizes: Sequence[int]) -> None:
         if len(sizes) > 1:
             changes = [*suggest_targets(layout), *suggest_changes(sizes, layout)]
             unit = rule.smallest(parallel) * ranks
-            error.remedy = ", or ".join(changes) or f"batch sizes that are multiples of {unit}"
+            error.remedies = tuple(changes or [f"batch sizes that are multiples of {unit}"])
         else:
             for policy in NODE_POLICIES.values():
                 if not policy.largest_uses_all_nodes and replace(layout, policy=policy).fits(sizes):
-                    error.remedy = f"{error.remedy}, or {POLICY_KEY}={policy.name}"
+                    error.remedies += (set_to(POLICY_KEY, policy.name),)
         raise
 
 
@@ -111,7 +111,7 @@ def _refuse(without_nodes: Sequence[tuple[int, int]], sizes: Sequence[int], layo
         if len(sizes) > 1
         else f"{GLOBAL_KEY}={sizes[0]} does not divide {misfit}",
         keys=tuple(keys),
-        remedy=", or ".join(suggest_changes(sizes, layout))
+        remedy=[*suggest_changes(sizes, layout)]
         or f"batch sizes that are multiples of {layout.smallest_unit()}",
     )
 

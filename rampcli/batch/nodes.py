@@ -6,9 +6,8 @@ from itertools import pairwise
 
 from rampcli.batch.division import divisors
 from rampcli.batch.pipeline import bubble
-from rampcli.batch.plan import FLEET_KEYS, ParallelSizes
+from rampcli.batch.plan import DEVICES_KEY, NUM_NODES_KEY, ParallelSizes, check_counts
 from rampcli.batch.throughput import Throughput
-from rampcli.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,11 +25,7 @@ class Fleet:
     parallel: ParallelSizes
 
     def __post_init__(self) -> None:
-        for key, value in zip(FLEET_KEYS, (self.num_nodes, self.devices), strict=True):
-            if value < 1:
-                raise UsageError(
-                    f"{key}={value} is less than one", keys=(key,), remedy=f"{key}=1 or more"
-                )
+        check_counts({NUM_NODES_KEY: self.num_nodes, DEVICES_KEY: self.devices})
 
     def data_parallel_size(self, num_nodes: int) -> int:
         """Returns the number of data-parallel ranks on `num_nodes` nodes.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from rampcli.batch.division import divisors, nearest_multiples
 from rampcli.batch.plan import FLEET_KEYS, GLOBAL_KEY, MICRO_KEY, BatchPlan
-from rampcli.errors import UsageError
+from rampcli.errors import Assignments, Remedy, UsageError, set_to
 
 PROMPTS_KEY = "rl.prompts_per_step"
 GENERATIONS_KEY = "rl.generations_per_prompt"
@@ -52,14 +52,14 @@ class PairSettings:
         nearest = nearest_multiples(micro, group)
         if self.splits_groups and micro < group:
             nearest.insert(0, divisors(group, most=micro)[-1])
-        changes = [f"{PAIRS_KEY}={' or '.join(map(str, nearest))}"]
+        remedies = [set_to(PAIRS_KEY, *nearest)]
         if not self.splits_groups and group % micro == 0:
-            changes.append(f"{SPLIT_KEY}=true")
+            remedies.append(set_to(SPLIT_KEY, True))
         relation = "neither a multiple nor a divisor" if self.splits_groups else "not a multiple"
         raise UsageError(
             f"{PAIRS_KEY}={micro} is {relation} of {GENERATIONS_KEY}={group}",
             keys=(PAIRS_KEY, GENERATIONS_KEY, SPLIT_KEY),
-            remedy=", or ".join(changes),
+            remedy=remedies,
         )
 
     @property
@@ -158,16 +158,16 @@ def check_pairs(
         else f"{PAIRS_KEY}={micro}"
     )
     factors.append(f"{data_parallel_size} data-parallel ranks")
-    changes = [f"{PROMPTS_KEY}={' or '.join(map(str, nearest_multiples(prompts, unit)))}"]
+    remedies = [set_to(PROMPTS_KEY, *nearest_multiples(prompts, unit))]
     groups, rest = divmod(prompts, settings.updates * data_parallel_size)
     if together > 1 and not rest:
-        changes.append(f"{PAIRS_KEY}={divisors(groups, most=together)[-1] * generations}")
+        remedies.append(set_to(PAIRS_KEY, divisors(groups, most=together)[-1] * generations))
     raise UsageError(
         f"{PROMPTS_KEY}={prompts} x {GENERATIONS_KEY}={generations}"
         f" = {prompts * generations} pairs do not divide into {' x '.join(factors)}"
         f" = {unit * generations}",
         keys=(GLOBAL_KEY, GENERATIONS_KEY, PAIRS_KEY, UPDATES_KEY, *FLEET_KEYS),
-        remedy=", or ".join(changes),
+        remedy=remedies,
     )
 
 
@@ -178,17 +178,15 @@ def in_pairs(error: UsageError, generations: int) -> UsageError:
     """
     message = re.sub(rf"{MICRO_KEY}=(\d+)", r"\1 prompts per micro batch", error.message)
     message = re.sub(r"(micro batches of at least \d+)", r"\1 prompts", message)
-    remedy = re.sub(
-        rf"{MICRO_KEY}=(\d+)",
-        lambda match: f"{PAIRS_KEY}={int(match[1]) * generations}",
-        error.remedy or "",
-    )
+    remedies: list[Remedy] = []
+    for one in error.remedies:
+        if isinstance(one, Assignments):
+            if MICRO_KEY in one.values:
+                one = set_to(MICRO_KEY, *(n * generations for n in one.values[MICRO_KEY]))
+            one = one.renamed({MICRO_KEY: PAIRS_KEY, GLOBAL_KEY: PROMPTS_KEY})
+        remedies.append(one)
     return UsageError(
-        _renamed(re.sub(r"\b1 prompts", "1 prompt", message)),
+        re.sub(r"\b1 prompts", "1 prompt", message).replace(GLOBAL_KEY, PROMPTS_KEY),
         keys=[PAIRS_KEY if key == MICRO_KEY else key for key in error.keys],
-        remedy=_renamed(remedy) or None,
+        remedy=remedies,
     )
-
-
-def _renamed(text: str) -> str:
-    return text.replace(MICRO_KEY, PAIRS_KEY).replace(GLOBAL_KEY, PROMPTS_KEY)

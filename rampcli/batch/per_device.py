@@ -4,7 +4,7 @@ from fractions import Fraction
 
 from rampcli.batch.plan import FLEET_KEYS
 from rampcli.batch.quantities import decimal, is_decimal
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, set_to
 
 PER_DEVICE = "per_device_batch_size"
 
@@ -31,16 +31,16 @@ def to_samples(
         if samples <= 0
         else f"x {num_devices} devices is {decimal(samples)} samples, which is not whole"
     )
-    nearest = nearest_per_device(per_device * model_parallel_size, model_parallel_size)
+    sizes = nearest_per_device(per_device * model_parallel_size, model_parallel_size)
     raise UsageError(
         f"{word}={decimal(per_device)} {problem}",
         keys=(word, *FLEET_KEYS),
-        remedy=f"{word}={nearest}",
+        remedy=set_to(word, *sizes),
     )
 
 
-def nearest_per_device(per_rank: Fraction, model_parallel_size: int) -> str:
-    """Returns the nearest sizes per device, as a remedy: `1.5 or 2`.
+def nearest_per_device(per_rank: Fraction, model_parallel_size: int) -> list[str]:
+    """Returns the nearest sizes per device, as decimals.
 
     They are whole on every data-parallel rank and can be written as decimals.
 
@@ -54,4 +54,4 @@ def nearest_per_device(per_rank: Fraction, model_parallel_size: int) -> str:
     exact = [size for size in sizes if is_decimal(size)]
     lower = [size for size in exact if size * model_parallel_size <= below]
     upper = [size for size in exact if size * model_parallel_size > below]
-    return " or ".join(decimal(size) for size in lower[:1] + upper[:1])
+    return [decimal(size) for size in lower[:1] + upper[:1]]

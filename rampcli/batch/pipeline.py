@@ -2,7 +2,7 @@
 
 from rampcli.batch.division import nearest_multiples
 from rampcli.batch.plan import ParallelSizes
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, set_to
 
 LAYERS_KEY = "model.num_layers"
 MICROBATCHES_KEY = "parallel.num_pipeline_microbatches"
@@ -23,7 +23,7 @@ def check_pipeline(
         raise UsageError(
             f"{LAYERS_KEY}={num_layers} does not divide into {PIPELINE_SIZE_KEY}={pipeline_size}",
             keys=(LAYERS_KEY, PIPELINE_SIZE_KEY),
-            remedy=f"{PIPELINE_SIZE_KEY}={fewer}",
+            remedy=set_to(PIPELINE_SIZE_KEY, fewer),
         )
     if num_pipeline_microbatches is None:
         return
@@ -32,15 +32,15 @@ def check_pipeline(
             f"{MICROBATCHES_KEY}={num_pipeline_microbatches}, but {PIPELINE_SIZE_KEY}=1:"
             " there is no pipeline",
             keys=(MICROBATCHES_KEY, PIPELINE_SIZE_KEY),
-            remedy=f"{MICROBATCHES_KEY}=null",
+            remedy=set_to(MICROBATCHES_KEY, None),
         )
     if num_pipeline_microbatches % pipeline_size:
-        nearest = " or ".join(map(str, nearest_multiples(num_pipeline_microbatches, pipeline_size)))
+        nearest = nearest_multiples(num_pipeline_microbatches, pipeline_size)
         raise UsageError(
             f"{MICROBATCHES_KEY}={num_pipeline_microbatches} is not a multiple"
             f" of {PIPELINE_SIZE_KEY}={pipeline_size}",
             keys=(MICROBATCHES_KEY, PIPELINE_SIZE_KEY),
-            remedy=f"{MICROBATCHES_KEY}={nearest}",
+            remedy=set_to(MICROBATCHES_KEY, *nearest),
         )
 
 

@@ -1,9 +1,10 @@
 """How the batch of one optimiser step is split over micro batches and ranks."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rampcli.batch.division import divisors, nearest_multiples
-from rampcli.errors import UsageError
+from rampcli.errors import Assignments, UsageError, set_to
 
 GLOBAL_KEY = "model.global_batch_size"
 MICRO_KEY = "data.micro_batch_size"
@@ -91,7 +92,7 @@ class BatchPlan:
         Raises:
             UsageError: the batch does not divide. The message names the nearest sizes that do.
         """
-        _check_sizes({GLOBAL_KEY: global_batch_size, MICRO_KEY: micro_batch_size})
+        check_counts({GLOBAL_KEY: global_batch_size, MICRO_KEY: micro_batch_size})
         samples_per_micro_step = micro_batch_size * data_parallel_size
         if global_batch_size % samples_per_micro_step:
             raise UsageError(
@@ -142,6 +143,21 @@ class BatchPlan:
         )
 
 
+def check_counts(counts: Mapping[str, int]) -> None:
+    """Checks that the values of some keys are at least one.
+
+    Raises:
+        UsageError: one is not.
+    """
+    for key, count in counts.items():
+        if count < 1:
+            raise UsageError(
+                f"{key}={count} is less than one",
+                keys=(key,),
+                remedy=set_to(key, 1, note=" or more"),
+            )
+
+
 def check_product(
     global_batch_size: int,
     micro_batch_size: int,
@@ -158,15 +174,15 @@ def check_product(
     unit = micro_batch_size * data_parallel_size
     product = unit * accumulate_grad_batches
     if product != global_batch_size:
-        instead = (
-            "" if global_batch_size % unit else f", or {ACCUMULATE_KEY}={global_batch_size // unit}"
-        )
+        remedies = [set_to(GLOBAL_KEY, product)]
+        if global_batch_size % unit == 0:
+            remedies.append(set_to(ACCUMULATE_KEY, global_batch_size // unit))
         raise UsageError(
             f"{MICRO_KEY}={micro_batch_size} x {data_parallel_size} data-parallel ranks"
             f" x {ACCUMULATE_KEY}={accumulate_grad_batches} = {product},"
             f" but {GLOBAL_KEY}={global_batch_size}",
             keys=(GLOBAL_KEY, MICRO_KEY, ACCUMULATE_KEY, *FLEET_KEYS),
-            remedy=f"{GLOBAL_KEY}={product}{instead}",
+            remedy=remedies,
         )
 
 
@@ -187,19 +203,20 @@ def complete_sizes(
         MICRO_KEY: micro_batch_size,
         ACCUMULATE_KEY: accumulate_grad_batches,
     }
-    _check_sizes({key: value for key, value in given.items() if value is not None})
+    check_counts({key: value for key, value in given.items() if value is not None})
     if micro_batch_size is None:
         if global_batch_size is None or accumulate_grad_batches is None:
-            raise UsageError(f"{MICRO_KEY} is not set", keys=(MICRO_KEY,), remedy=f"{MICRO_KEY}=1")
+            raise UsageError(
+                f"{MICRO_KEY} is not set", keys=(MICRO_KEY,), remedy=set_to(MICRO_KEY, 1)
+            )
         samples_per_unit = data_parallel_size * accumulate_grad_batches
         if global_batch_size % samples_per_unit:
-            sizes = " or ".join(map(str, nearest_multiples(global_batch_size, samples_per_unit)))
             raise UsageError(
                 f"{GLOBAL_KEY}={global_batch_size} does not divide into"
                 f" {ACCUMULATE_KEY}={accumulate_grad_batches}"
                 f" x {data_parallel_size} data-parallel ranks = {samples_per_unit}",
                 keys=(GLOBAL_KEY, ACCUMULATE_KEY, *FLEET_KEYS),
-                remedy=f"{GLOBAL_KEY}={sizes}",
+                remedy=set_to(GLOBAL_KEY, *nearest_multiples(global_batch_size, samples_per_unit)),
             )
         micro_batch_size = global_batch_size // samples_per_unit
     if global_batch_size is None:
@@ -207,22 +224,13 @@ def complete_sizes(
     return global_batch_size, micro_batch_size
 
 
-def _check_sizes(sizes: dict[str, int]) -> None:
-    for key, size in sizes.items():
-        if size < 1:
-            raise UsageError(
-                f"{key}={size} is less than one", keys=(key,), remedy=f"{key}=1 or more"
-            )
-
-
-def _suggest_sizes(global_batch_size: int, micro_batch_size: int, data_parallel_size: int) -> str:
+def _suggest_sizes(
+    global_batch_size: int, micro_batch_size: int, data_parallel_size: int
+) -> list[Assignments]:
     """Returns the nearest global batches that divide, and the largest micro batch that does."""
-    sizes = " or ".join(
-        str(size)
-        for size in nearest_multiples(global_batch_size, micro_batch_size * data_parallel_size)
-    )
-    if global_batch_size % data_parallel_size:
-        return f"{GLOBAL_KEY}={sizes}"
-    per_rank = global_batch_size // data_parallel_size
-    largest_micro = divisors(per_rank, most=micro_batch_size)[-1]
-    return f"{GLOBAL_KEY}={sizes}, or {MICRO_KEY}={largest_micro}"
+    sizes = nearest_multiples(global_batch_size, micro_batch_size * data_parallel_size)
+    remedies = [set_to(GLOBAL_KEY, *sizes)]
+    per_rank, rest = divmod(global_batch_size, data_parallel_size)
+    if not rest:
+        remedies.append(set_to(MICRO_KEY, divisors(per_rank, most=micro_batch_size)[-1]))
+    return remedies

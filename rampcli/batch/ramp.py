@@ -11,7 +11,8 @@ from functools import cached_property
 
 from rampcli.batch.division import nearest_divisors, nearest_multiples
 from rampcli.batch.plan import GLOBAL_KEY as TARGET_KEY
-from rampcli.errors import UsageError
+from rampcli.batch.plan import check_counts
+from rampcli.errors import UsageError, set_to
 
 RAMP_KEY = "model.rampup_batch_size"
 SEMANTICS_KEY = "rampup.semantics"
@@ -95,12 +96,7 @@ class RampSchedule:
             UsageError: wrong number of values, a value out of range, a start above the target, or
                 an increment that does not divide the rise.
         """
-        if global_batch_size < 1:
-            raise UsageError(
-                f"{TARGET_KEY}={global_batch_size} is less than one",
-                keys=(TARGET_KEY,),
-                remedy=f"{TARGET_KEY}=1 or more",
-            )
+        check_counts({TARGET_KEY: global_batch_size})
         if rampup_batch_size is None:
             return cls(thresholds=(Threshold(0, global_batch_size),))
         start, increment, samples = _check(rampup_batch_size, global_batch_size)
@@ -238,7 +234,7 @@ def maxtext_thresholds(start: int, increment: int, samples: int, target: int) ->
             f"{RAMP_KEY} starts at {TARGET_KEY}={target}, but {SEMANTICS_KEY}=maxtext needs a start"
             " below it",
             keys=(RAMP_KEY, TARGET_KEY, SEMANTICS_KEY),
-            remedy=f"{RAMP_KEY}=null, or a start below {target}",
+            remedy=[set_to(RAMP_KEY, None), f"a start below {target}"],
         )
     increments = (target - start) // increment
     thresholds = [Threshold(0, start)]
@@ -279,7 +275,7 @@ def _check(rampup_batch_size: Sequence[int], target: int) -> tuple[int, int, int
             f"{shown} has {len(values)} value{plural}; it takes three:"
             " [start batch size, increment, ramp-up samples]",
             keys=(RAMP_KEY,),
-            remedy=f"{RAMP_KEY}=[256,128,50000000]",
+            remedy=set_to(RAMP_KEY, [256, 128, 50_000_000]),
         )
     start, increment, samples = values
     for name, value, least in (
@@ -306,15 +302,13 @@ def _check(rampup_batch_size: Sequence[int], target: int) -> tuple[int, int, int
 def _check_increment(shown: str, start: int, increment: int, target: int) -> None:
     rise = target - start
     if rise % increment:
-        targets = " or ".join(
-            str(start + multiple) for multiple in nearest_multiples(rise, increment)
-        )
+        targets = [start + multiple for multiple in nearest_multiples(rise, increment)]
         increments = " or ".join(map(str, nearest_divisors(increment, rise)))
         raise UsageError(
             f"{shown}: from {start} to {TARGET_KEY}={target} is {rise}, which is not a multiple of"
             f" the increment {increment}",
             keys=(RAMP_KEY, TARGET_KEY),
-            remedy=f"{TARGET_KEY}={targets}, or an increment of {increments}",
+            remedy=[set_to(TARGET_KEY, *targets), f"an increment of {increments}"],
         )
     if rise // increment >= MOST_SIZES:
         raise UsageError(

@@ -10,12 +10,13 @@ from rampcli.batch.micro_batch import UNLIMITED
 from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY
 from rampcli.batch.plan import GLOBAL_KEY, MICRO_KEY, NUM_NODES_KEY
 from rampcli.batch.ramp import RAMP_KEY
+from rampcli.errors import Assignments, set_to
 
 MOST_SCHEDULED = 10_000
 """Batch sizes to schedule while searching for one remedy, so that it takes less than a second."""
 
 
-def suggest_changes(sizes: Sequence[int], layout: Layout) -> Iterator[str]:
+def suggest_changes(sizes: Sequence[int], layout: Layout) -> Iterator[Assignments]:
     """Yields the smallest change of each kind after which every batch size fits.
 
     The kinds are the micro batch, the increment of a ramp, the number of nodes and the node policy.
@@ -29,21 +30,21 @@ def suggest_changes(sizes: Sequence[int], layout: Layout) -> Iterator[str]:
     smaller = range(rule.size - 1, 0, -1) if rule.size < UNLIMITED else ()
     for micro in islice(smaller, tries):
         if replace(layout, micro_batch=replace(rule, size=micro)).fits(sizes):
-            yield f"{MICRO_KEY}={micro}"
+            yield set_to(MICRO_KEY, micro)
             break
     if layout.ramp is not None:
         yield from _suggest_increment(layout.ramp, layout)
     for nodes in islice(_near(layout.fleet.num_nodes), tries):
         if replace(layout, fleet=replace(layout.fleet, num_nodes=nodes)).fits(sizes):
-            yield f"{NUM_NODES_KEY}={nodes}"
+            yield set_to(NUM_NODES_KEY, nodes)
             break
     for policy in NODE_POLICIES.values():
         if policy is not layout.policy and replace(layout, policy=policy).fits(sizes):
-            yield f"{POLICY_KEY}={policy.name}"
+            yield set_to(POLICY_KEY, policy.name)
             break
 
 
-def _suggest_increment(ramp: Sequence[int], layout: Layout) -> Iterator[str]:
+def _suggest_increment(ramp: Sequence[int], layout: Layout) -> Iterator[Assignments]:
     start, increment, samples = ramp
     ramps = (
         (other, range(start, layout.target + 1, other))
@@ -51,11 +52,11 @@ def _suggest_increment(ramp: Sequence[int], layout: Layout) -> Iterator[str]:
     )
     for other, sizes in _affordable(ramps):
         if layout.fits(sizes):
-            yield f"'{RAMP_KEY}=[{start},{other},{samples}]'"
+            yield set_to(RAMP_KEY, [start, other, samples])
             return
 
 
-def suggest_targets(layout: Layout) -> list[str]:
+def suggest_targets(layout: Layout) -> list[Assignments]:
     """Returns a remedy with the nearest targets below and above with which every size fits.
 
     The list is empty if there are none.
@@ -71,7 +72,7 @@ def suggest_targets(layout: Layout) -> list[str]:
             if replace(layout, target=target).fits(sizes):
                 found.append(target)
                 break
-    return [f"{GLOBAL_KEY}={' or '.join(map(str, found))}"] if found else []
+    return [set_to(GLOBAL_KEY, *found)] if found else []
 
 
 def _affordable(ramps: Iterable[tuple[int, range]]) -> Iterator[tuple[int, range]]:

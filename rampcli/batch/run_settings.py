@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rampcli.batch.micro_batch import FIXED
+from rampcli.batch.plan import check_counts
 from rampcli.batch.ramp import RampSchedule
 from rampcli.errors import UsageError
 
@@ -44,11 +45,7 @@ class RunLength:
                 keys=tuple(given),
                 remedy="one of them",
             )
-        for key, value in given.items():
-            if value < 1:
-                raise UsageError(
-                    f"{key}={value} is less than one", keys=(key,), remedy=f"{key}=1 or more"
-                )
+        check_counts(given)
 
     def steps(self, ramp: RampSchedule, *, sequence_length: int) -> int | None:
         """Returns the optimiser steps of the whole run, or None if it has no end."""

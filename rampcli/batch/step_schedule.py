@@ -13,11 +13,11 @@ from itertools import pairwise
 
 from rampcli.batch.quantities import MOST_CHARACTERS, UNITS
 from rampcli.batch.ramp import MOST_SIZES, RampSchedule, Threshold
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, set_to
 
 SCHEDULE_KEY = "model.step_batch_size_schedule"
 LENGTH_KEY = "data.sequence_length"
-EXAMPLE = f"{SCHEDULE_KEY}='0:768 250B:1536 500B:3072'"
+EXAMPLE = set_to(SCHEDULE_KEY, "0:768 250B:1536 500B:3072")
 _NUMBER = re.compile(r"\+?(?P<digits>[\d._]+)(?P<power>e[-+]?\d{1,2})?(?P<unit>[KMBT]?)", re.I)
 
 

@@ -8,11 +8,11 @@ from itertools import accumulate
 
 from rampcli.batch.plan import MICRO_KEY
 from rampcli.batch.quantities import parse_count
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, set_to
 
 EFFICIENCY_KEY = "rampup.efficiency"
 RESTART_KEY = "rampup.restart_s"
-CURVE, SURFACE = "'1:9000 4:11500'", "'1x1:9000 1x4:11500 8x1:14000'"
+CURVE, SURFACE = "1:9000 4:11500", "1x1:9000 1x4:11500 8x1:14000"
 """Examples of the two forms of `rampup.efficiency`."""
 
 Size = tuple[int, int]
@@ -216,14 +216,14 @@ def parse_points(text: str) -> dict[Size, float]:
             raise UsageError(
                 f"{EFFICIENCY_KEY}={text!r}: {word!r} is not {form}, each combination once",
                 keys=(EFFICIENCY_KEY,),
-                remedy=f"{EFFICIENCY_KEY}={CURVE if one_size else SURFACE}",
+                remedy=set_to(EFFICIENCY_KEY, CURVE if one_size else SURFACE),
             )
         points[point[0], point[1]] = tokens_per_s
     if not points:
         raise UsageError(
             f"{EFFICIENCY_KEY} is empty",
             keys=(EFFICIENCY_KEY,),
-            remedy=f"{EFFICIENCY_KEY}={CURVE}, or null",
+            remedy=set_to(EFFICIENCY_KEY, CURVE, None),
         )
     return points
 
@@ -245,7 +245,7 @@ def check_curve(text: str, micro_batch_sizes: Collection[int]) -> None:
             f"{EFFICIENCY_KEY}={text!r} holds for one micro batch size, and there are"
             f" {', '.join(map(str, sizes[:-1]))} and {sizes[-1]}",
             keys=(EFFICIENCY_KEY, MICRO_KEY),
-            remedy=f"{EFFICIENCY_KEY}={SURFACE}, with the micro batch size before each x",
+            remedy=set_to(EFFICIENCY_KEY, SURFACE, note=" (a micro batch size before each x)"),
         )
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from rampcli.cli.options import AsJson, ConfigDir
-from rampcli.errors import Report, UsageError, visible
+from rampcli.errors import Report, UsageError, shown, visible
 
 NO_RECIPE = "llama3_tiny"
 NO_RL_RECIPE = "sort_digits"
@@ -60,7 +60,6 @@ def explain(
 
 
 def _as_text(fact: dict[str, Any]) -> str:
-    from rampcli.config.settings import shown
 
     rows = {
         "meaning": fact["doc"],

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from rampcli.cli.options import AsJson
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, shown
 
 TEMPLATE = '''"""The recipe {name}: rampcli pretrain --factory {name}.py"""
 
@@ -145,7 +145,6 @@ def _shown_parameters(found: dict[str, Any]) -> str:
 
 
 def _to_text(found: dict[str, Any]) -> str:
-    from rampcli.config.settings import shown
 
     nodes, devices = found["num_nodes"], found["gpus_per_node"]
     rows = {

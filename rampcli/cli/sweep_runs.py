@@ -15,7 +15,6 @@ from rampcli.config import snapshot
 from rampcli.config.checks.rl import refuse_rl
 from rampcli.config.layers import sources_named
 from rampcli.config.schema import Config
-from rampcli.config.settings import shown
 from rampcli.config.sweeps import Combination, combinations
 from rampcli.config.words import join_split_lists
 from rampcli.errors import (
@@ -24,6 +23,7 @@ from rampcli.errors import (
     RampcliError,
     Report,
     UsageError,
+    shown,
 )
 from rampcli.launch import run as launch
 from rampcli.launch.protocol import launcher_of
@@ -143,7 +143,7 @@ class _Errors:
             if text in known:
                 continue
             if named := name_combinations(having, self.combinations):
-                error.message = f"with {named}: {error.message}"
+                error.add_context(f"with {named}")
             self.report.errors.append(error)
         self.report.close()
 

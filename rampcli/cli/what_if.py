@@ -89,7 +89,7 @@ def _values_of(what_if: Sequence[str], config_dir: Path | None) -> dict[str, lis
         except UsageError as error:
             error.set_by = ("--what-if",)
             if "=" not in word:
-                error.remedy = "--what-if trainer.num_nodes=8,16,32"
+                error.remedies = ("--what-if trainer.num_nodes=8,16,32",)
             raise
         values[key] = [f"{key}={text}" for text in texts]
     return values

@@ -1,7 +1,7 @@
 """Finds the class of transformers that computes a model."""
 
 from rampcli.config.schema import Config, ModelConfig
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, set_to
 
 TYPE_KEY = "model.huggingface_type"
 ARCHITECTURES = {
@@ -58,7 +58,7 @@ def model_type(model: ModelConfig) -> str:
         raise UsageError(
             f"{TYPE_KEY}={wanted} does not compute this model: {_rules(model)}",
             keys=(TYPE_KEY, *_KEYS),
-            remedy=f"{TYPE_KEY}=null, which exports {ARCHITECTURES[types[0]]}",
+            remedy=set_to(TYPE_KEY, None, note=f" (exports {ARCHITECTURES[types[0]]})"),
         )
     return wanted or types[0]
 

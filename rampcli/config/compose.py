@@ -32,10 +32,10 @@ from rampcli.config.layers import (
     placed,
 )
 from rampcli.config.schema import Config
-from rampcli.config.settings import is_mapping, shown
+from rampcli.config.settings import is_mapping
 from rampcli.config.snapshot import MOST_BYTES, PLACES
 from rampcli.config.words import as_option, parse, quoted
-from rampcli.errors import Report, UsageError
+from rampcli.errors import Report, UsageError, shown
 
 ROOT = "config"
 _HYDRA = threading.Lock()

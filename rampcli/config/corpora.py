@@ -10,19 +10,18 @@ from pathlib import Path
 
 from rampcli.config.schema import Config
 from rampcli.config.schema.data import SOURCES
-from rampcli.config.settings import shown
-from rampcli.errors import UsageError
+from rampcli.errors import Remedy, UsageError, set_to, shown
 from rampcli.hub import is_pinned
 
 MOST_SHARES = 2**31
 """Limit of the sum of whole shares, so that products with counts of samples fit in 64 bits."""
 MOST_DIGITS = 30
-PATH_FORMS = {
-    "indexed": "PREFIX, as given to `rampcli data build`",
-    "text": "FILE, or a folder",
-    "pairs": "FILE.jsonl, or data.task=sort",
+PATH_FORMS: dict[str, list[Remedy]] = {
+    "indexed": [set_to("data.path", "PREFIX", note=", as given to `rampcli data build`")],
+    "text": [set_to("data.path", "FILE"), "a folder"],
+    "pairs": [set_to("data.path", "FILE.jsonl"), set_to("data.task", "sort")],
 }
-"""The form of `data.path`, for each source that reads the user's files."""
+"""Remedies without a path, for each source that reads the user's files."""
 DESCRIPTIONS = {"mock": "random tokens", "stdlib": "source of Python's standard library, as bytes"}
 """What the sources without files contain."""
 KEYS_OF_SOURCES = {
@@ -158,7 +157,7 @@ def _invalid_blend(blend: list[str], reason: str) -> UsageError:
     return UsageError(
         f"data.blend={shown(blend)} {reason}",
         keys=("data.blend",),
-        remedy="data.blend=[0.7,data/wiki,0.3,data/code]",
+        remedy=set_to("data.blend", [0.7, "data/wiki", 0.3, "data/code"]),
     )
 
 
@@ -180,7 +179,7 @@ def check_corpora(config: Config) -> None:
             raise UsageError(
                 f"data.{key} does not apply to data.source={data.source}",
                 keys=(f"data.{key}", "data.source"),
-                remedy=", or ".join(f"data={source}" for source in KEYS_OF_SOURCES[key]),
+                remedy=[set_to("data", source) for source in KEYS_OF_SOURCES[key]],
             )
     if data.source not in PATH_FORMS:
         return
@@ -189,7 +188,7 @@ def check_corpora(config: Config) -> None:
         raise UsageError(
             f"data.source={data.source} needs data.path, which is not given",
             keys=("data.source", "data.path"),
-            remedy=f"data.path={PATH_FORMS[data.source]}",
+            remedy=PATH_FORMS[data.source],
         )
     if len(places) > 1:
         raise UsageError(
@@ -199,7 +198,7 @@ def check_corpora(config: Config) -> None:
         raise UsageError(
             f"data.validation_path and {NAMED_KEY} are both given",
             keys=("data.validation_path", NAMED_KEY),
-            remedy=f"data.validation_path=null, and its path in {NAMED_KEY}",
+            remedy=set_to("data.validation_path", None, note=f", and its path in {NAMED_KEY}"),
         )
     _check_held_out(config, places)
 
@@ -226,7 +225,7 @@ def _check_held_out(config: Config, places: Sequence[str]) -> None:
                 if data.task is not None
                 else f"{key}: {path} is also a training corpus",
                 keys=(key, *places),
-                remedy=f"{key}=null, so that data.split applies",
+                remedy=set_to(key, None, note=", so that data.split applies"),
             )
 
 
@@ -236,7 +235,7 @@ def check_document_mask(config: Config) -> None:
         raise UsageError(
             "data.document_mask=false does not apply to data.source=pairs",
             keys=("data.document_mask", "data.source"),
-            remedy="data.document_mask=true",
+            remedy=set_to("data.document_mask", True),
         )
 
 
@@ -248,5 +247,5 @@ def check_split(config: Config) -> None:
             f"data.split={shown(split)} is not three shares: the first above 0, the others at"
             " least 0",
             keys=("data.split",),
-            remedy="data.split=[98,1,1]",
+            remedy=set_to("data.split", [98, 1, 1]),
         )

@@ -18,8 +18,8 @@ from rampcli.batch.ramp import RAMP_KEY
 from rampcli.batch.run_settings import LENGTH_KEYS
 from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.config.layers import Entry, Layer, Precedence, Stack
-from rampcli.config.settings import FOREIGN, shown
-from rampcli.errors import UsageError
+from rampcli.config.settings import FOREIGN
+from rampcli.errors import UsageError, shown
 from rampcli.words import maxtext_mesh
 from rampcli.words.maxtext import ACCUMULATION, ENABLE, SUGGESTED, WORDS, translate
 from rampcli.words.spellings import Given, fold_spellings
@@ -86,7 +86,7 @@ def _check_rl_word(word: str, folding: "_Folding") -> None:
             f"{word}={shown(folding.values[word])} does not apply: {GENERATIONS_KEY} is null, so"
             " nothing is generated",
             keys=(word,),
-            remedy=f"{GLOBAL_KEY}, or rampcli rl",
+            remedy=[GLOBAL_KEY, "rampcli rl"],
         )
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from rampcli import plain_yaml
 from rampcli.bundled import bundled
-from rampcli.config.settings import shown
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, shown
 
 LARGEST_FILE_BYTES = 20_000
 _GLOBAL = re.compile(r"\s*#\s*@package\s+_global_\s*")

@@ -15,9 +15,9 @@ from functools import cache, cached_property
 from typing import Any
 
 from rampcli.config.schema import Config
-from rampcli.config.settings import FOREIGN, is_own, leaves, settings, shown
+from rampcli.config.settings import FOREIGN, is_own, leaves, settings
 from rampcli.config.values import put, typed
-from rampcli.errors import RampcliError, Report, UsageError, UsageErrors
+from rampcli.errors import RampcliError, Remedy, Report, UsageError, UsageErrors, shown
 from rampcli.words.maxtext import SUGGESTED
 from rampcli.words.maxtext_mesh import MODEL_WORDS
 from rampcli.words.spellings import SPELLINGS
@@ -176,7 +176,7 @@ class Stack:
         for one in error.errors if isinstance(error, UsageErrors) else (error,):
             if not one.set_by:
                 one.set_by = self._places(one.keys)
-                one.remedy = one.remedy and self._in_words_used(one.remedy)
+                one.remedies = self._in_words_used(one.remedies)
 
     def _places(self, keys: Sequence[str]) -> tuple[str, ...]:
         places = []
@@ -187,21 +187,30 @@ class Stack:
             )
         return tuple(dict.fromkeys(places))
 
-    def _in_words_used(self, remedy: str) -> str:
-        """Returns a remedy with the spellings that the user typed in place of canonical keys.
+    def _in_words_used(self, remedies: Sequence[Remedy]) -> tuple[Remedy, ...]:
+        """Returns remedies with the spellings that the user typed in place of canonical keys.
 
-        Canonical keys would contradict those spellings. Alternatives that they cannot express are
+        Canonical keys would contradict those spellings. Remedies that they cannot express are
         left out.
         """
-        alternatives, used = remedy.split(", or "), []
+        spellings, words = {}, {}
         for key, (_, entry) in self._nearest.items():
             if entry.by in FOREIGN and key not in FOREIGN:
-                used.append(entry.by)
                 if is_spelling(key, entry):
-                    alternatives = [one.replace(f"{key}=", f"{entry.by}=") for one in alternatives]
+                    spellings[key] = entry.by
                 elif key not in SUGGESTED:
-                    alternatives = [one for one in alternatives if f"{key}=" not in one]
-        return ", or ".join(alternatives) or f"another {' or '.join(dict.fromkeys(used))}"
+                    words[key] = entry.by
+        kept: list[Remedy] = []
+        left_out: list[str] = []
+        for one in remedies:
+            keys = () if isinstance(one, str) else one.values
+            if decided := [words[key] for key in keys if key in words]:
+                left_out += decided
+            else:
+                kept.append(one if isinstance(one, str) else one.renamed(spellings))
+        if left_out and not kept:
+            kept.append(f"another {' or '.join(dict.fromkeys(left_out))}")
+        return tuple(kept)
 
 
 def is_spelling(key: str, entry: Entry) -> bool:

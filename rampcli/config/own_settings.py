@@ -11,9 +11,9 @@ from rampcli.config.checks.ranges import check_range
 from rampcli.config.fields import Extensible
 from rampcli.config.layers import DEFAULT, Entry, Layer, Precedence, Stack, sources_named
 from rampcli.config.schema.watch import TRACKERS
-from rampcli.config.settings import extension_of, how_to_know, settings, settings_of, shown
+from rampcli.config.settings import extension_of, how_to_know, settings, settings_of
 from rampcli.config.values import typed
-from rampcli.errors import Report, UsageError
+from rampcli.errors import Report, UsageError, set_to, shown
 from rampcli.extensions import (
     DATA_SOURCE,
     DECAY_STYLE,
@@ -126,7 +126,7 @@ def _unused(key: str, stack: Stack) -> UsageError:
     return UsageError(
         f"{key} does not apply to {chooser}={shown(value)}",
         keys=(key, chooser),
-        remedy=f"{chooser}={wanted}",
+        remedy=set_to(chooser, wanted),
     )
 
 

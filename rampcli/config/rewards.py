@@ -12,7 +12,7 @@ import difflib
 import os
 from dataclasses import dataclass
 
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, set_to
 from rampcli.extensions import REWARD, entry_point, find
 
 KEY = REWARD
@@ -105,5 +105,5 @@ def _malformed(text: str) -> UsageError:
     return UsageError(
         f"{KEY}={text} is neither FILE.py:FUNCTION nor MODULE:FUNCTION",
         keys=(KEY,),
-        remedy=f"{KEY}=rewards.py:score, for the function score of the file rewards.py",
+        remedy=set_to(KEY, "rewards.py:score", note=" (function score of the file rewards.py)"),
     )

@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from rampcli.batch.pairs import PAIRS_KEY
 from rampcli.config.fields import Extensible
 from rampcli.config.schema import Config
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, shown
 from rampcli.extensions import ENTRY_POINTS, VARIABLE, Extension, find, section_of
 from rampcli.words.maxtext import WORDS
 from rampcli.words.maxtext_mesh import AXES
@@ -265,17 +265,6 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
             branch = branch.setdefault(parent, {})
         branch[name] = value
     return tree
-
-
-def shown(value: Any) -> str:
-    """Returns a value as it is typed on a command line."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict):
-        return f"{{{','.join(f'{name}:{shown(item)}' for name, item in value.items())}}}"
-    return f"[{','.join(map(shown, value))}]" if isinstance(value, list) else str(value)
 
 
 def unknown_key(key: str, groups: Mapping[str, Any] | None = None) -> UsageError:

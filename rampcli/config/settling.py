@@ -12,8 +12,7 @@ from rampcli.config.corpora import validation_paths
 from rampcli.config.layers import Entry, Layer, Precedence, Stack, stack_of
 from rampcli.config.schema import Config
 from rampcli.config.schema.model import MOST_VOCABULARY
-from rampcli.config.settings import shown
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, set_to, shown
 
 VOCABULARY_KEY, VALIDATION_KEY = "model.vocab_size", "trainer.val_samples"
 MOST_VALIDATION_KEY = "trainer.max_val_samples"
@@ -110,7 +109,10 @@ def _vocabulary(config: Config, facts: FileFacts) -> int:
                 f"the tokenizer of {facts.name} has {facts.tokens:,} tokens, more than the"
                 f" {facts.weights:,} of the weights in {facts.folder}",
                 keys=("model.init_from", "data.path", "data.tokenizer"),
-                remedy="a corpus with the tokenizer of the weights, or model.init_from=null",
+                remedy=[
+                    "a corpus with the tokenizer of the weights",
+                    set_to("model.init_from", None),
+                ],
             )
         return facts.weights
     size = padded(facts.tokens or 0, tensor=config.parallel.tensor_parallel_size)

@@ -11,18 +11,9 @@ from rampcli.batch.plan import GLOBAL_KEY
 from rampcli.config.checks import CHECKS, check_ranges
 from rampcli.config.layers import DEFAULT, Entry, Layer, Precedence, Stack, placed, stack_of
 from rampcli.config.schema import Config
-from rampcli.config.settings import (
-    FOREIGN,
-    flatten,
-    is_own,
-    leaves,
-    nest,
-    settings,
-    shown,
-    unknown_key,
-)
+from rampcli.config.settings import FOREIGN, flatten, is_own, leaves, nest, settings, unknown_key
 from rampcli.config.settling import VALIDATION_KEY, VOCABULARY_KEY
-from rampcli.errors import Report, UsageError, printable
+from rampcli.errors import Report, UsageError, printable, shown
 from rampcli.words import maxtext_mesh
 from rampcli.words.spellings import SPELLINGS
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from rampcli.config.groups import group_names, option_names
 from rampcli.config.layers import COMMAND_LINE, placed
-from rampcli.config.settings import shown
 from rampcli.config.values import typed
 from rampcli.config.words import parse, sweep_values, typeable
-from rampcli.errors import Report, UsageError
+from rampcli.errors import Report, UsageError, shown
 from rampcli.words.spellings import SPELLINGS
 
 MOST_RUNS = 1000

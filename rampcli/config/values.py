@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args, get_origin
 from rampcli.batch.quantities import parse_count
 from rampcli.config.fields import Extensible
 from rampcli.config.schema import Config
-from rampcli.config.settings import MOST, Setting, find_setting, shown, unknown_key
-from rampcli.errors import UsageError
+from rampcli.config.settings import MOST, Setting, find_setting, unknown_key
+from rampcli.errors import Assignments, UsageError, set_to, shown
 
 SWITCHES = dict.fromkeys(("true", "yes", "on", "y"), True) | dict.fromkeys(
     ("false", "no", "off", "n"), False
@@ -53,7 +53,7 @@ def typed(key: str, value: Any) -> Any:
         return None
     if value == "None" and setting.optional:
         raise UsageError(
-            f"{key}=None: the word for no value is null", keys=(key,), remedy=f"{key}=null"
+            f"{key}=None: the word for no value is null", keys=(key,), remedy=set_to(key, None)
         )
     try:
         converted = value if _may_be_extension(setting, value) else _convert(setting.type, value)
@@ -76,7 +76,7 @@ def typed(key: str, value: Any) -> Any:
     return converted
 
 
-def _nearest(setting: Setting, value: Any) -> str | None:
+def _nearest(setting: Setting, value: Any) -> Assignments | None:
     """Returns the values of the setting's type that are nearest to what was typed, if any."""
     if setting.type is not int or not isinstance(value, float | str):
         return None
@@ -87,7 +87,7 @@ def _nearest(setting: Setting, value: Any) -> str | None:
     if not 1 <= abs(number) <= MOST:
         return None
     whole = sorted({math.floor(number), math.ceil(number)})
-    return f"{setting.key}={' or '.join(map(str, whole))}"
+    return set_to(setting.key, *whole)
 
 
 def _may_be_extension(setting: Setting, value: Any) -> bool:

@@ -8,8 +8,8 @@ from typing import Any, get_origin
 
 from rampcli.config.layers import placed
 from rampcli.config.plain_words import is_plain, value_of
-from rampcli.config.settings import find_setting, is_mapping, settings, shown, unknown_key
-from rampcli.errors import Report, UsageError
+from rampcli.config.settings import find_setting, is_mapping, settings, unknown_key
+from rampcli.errors import Report, UsageError, shown
 
 LONGEST_VALUE = 5000
 MOST_PARTS = 300

@@ -268,9 +268,8 @@ def _encode_block(
         if len(block) > 1:
             for texts in block:  # the first bad one raises
                 _encode_block(examples, pair_format, [texts])
-        raise UsageError(
-            f"{examples.place(block[0][0])}: {error.message}", keys=error.keys, remedy=error.remedy
-        ) from error
+        error.add_context(examples.place(block[0][0]))
+        raise
 
 
 def _too_long(place: str, count: int, length: int) -> UsageError:

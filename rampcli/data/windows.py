@@ -7,11 +7,10 @@ from pathlib import Path
 from rampcli.config.checks.splits import sequence_unit
 from rampcli.config.corpora import NAMED_KEY, PATH_FORMS, validation_paths
 from rampcli.config.schema import Config
-from rampcli.config.settings import shown
 from rampcli.data.blend import Blend
 from rampcli.data.corpus import Corpus, TokenCorpus
 from rampcli.data.files import cut_of, open_prefix, parts_of
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, shown
 
 LENGTH_KEY, SAMPLES_KEY = "data.sequence_length", "trainer.val_samples"
 SHARES = (10, 20, 50)

@@ -10,8 +10,7 @@ from rampcli.config.checks import check_ranges
 from rampcli.config.checks.model import check_heads, check_rotary
 from rampcli.config.layers import build
 from rampcli.config.schema import ModelConfig
-from rampcli.config.settings import shown
-from rampcli.errors import DamagedFileError, Report, UsageError, reason_of
+from rampcli.errors import DamagedFileError, Report, UsageError, reason_of, shown
 from rampcli.records import POSITIVE, RATE, check_shape, read_json
 
 INIT_FROM_KEY = "model.init_from"

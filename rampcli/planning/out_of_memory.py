@@ -5,7 +5,7 @@ from rampcli.batch.plan import MICRO_KEY
 from rampcli.config.checks.rl import RESPONSE_KEY, max_response_tokens
 from rampcli.config.layers import stack_of
 from rampcli.config.schema import Config
-from rampcli.errors import OutOfMemoryError
+from rampcli.errors import OutOfMemoryError, Remedy, set_to
 from rampcli.estimate.rollout_memory import generating_bytes
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import (
@@ -38,7 +38,7 @@ def out_of_memory(resolved: Resolved, *, consumed_samples: int, reason: str) -> 
         f"{reason}, with {key}={micro} and {CHECKPOINTING_KEY}={checkpointing}:"
         f" a rank needs an estimated {shorten_bytes(needed)}",
         keys=(key, CHECKPOINTING_KEY),
-        remedy=", or ".join([*changes, "more devices that share the weights"]),
+        remedy=[*changes, "more devices that share the weights"],
     )
     stack_of(config).name_sources(error)
     return error
@@ -57,14 +57,14 @@ def rollout_out_of_memory(
     micro, _ = resolved.passes(stage)
     longest = max_response_tokens(config)
     needed = generating_bytes(config, stage.micro_batch_size)
-    changes = smaller_rollouts(resolved, _enough(config, needed))
+    remedies: list[Remedy] = [*smaller_rollouts(resolved, _enough(config, needed))]
     if longest > 1:
-        changes.append(f"{RESPONSE_KEY}={longest // 2} in a new run")
+        remedies.append(set_to(RESPONSE_KEY, longest // 2, note=" in a new run"))
     error = OutOfMemoryError(
         f"{reason} while it generated, with {PAIRS_KEY}={micro} and {RESPONSE_KEY}={longest}:"
         f" it needs an estimated {shorten_bytes(needed)}",
         keys=(PAIRS_KEY, RESPONSE_KEY),
-        remedy=", or ".join(changes) or None,
+        remedy=remedies,
     )
     stack_of(config).name_sources(error)
     return error

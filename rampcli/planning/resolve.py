@@ -14,7 +14,7 @@ from rampcli.config.folding import fold
 from rampcli.config.layers import PYTHON, Precedence, Stack, edited_stack
 from rampcli.config.own_settings import with_extensions
 from rampcli.config.schema import Config
-from rampcli.config.settings import settings, shown
+from rampcli.config.settings import settings
 from rampcli.config.settling import (
     BYTES,
     VOCABULARY_KEY,
@@ -25,7 +25,7 @@ from rampcli.config.settling import (
     without_files,
 )
 from rampcli.config.values import put
-from rampcli.errors import Report
+from rampcli.errors import Report, shown
 from rampcli.planning.run_plan import Resolved, run_dir_of, run_plan
 from rampcli.words.maxtext import WORDS
 from rampcli.words.maxtext_mesh import AXES

@@ -25,7 +25,7 @@ from rampcli.config.layers import sources_named, stack_of
 from rampcli.config.own_settings import own_function
 from rampcli.config.schema import Config
 from rampcli.config.settling import FileFacts
-from rampcli.errors import Report, UsageError, UsageErrors
+from rampcli.errors import Report, UsageError, UsageErrors, set_to
 from rampcli.estimate.model_size import flops_per_token
 from rampcli.extensions import DECAY_STYLE
 from rampcli.schedule.learning_rate import LearningRate
@@ -191,7 +191,7 @@ def _check_pairs(config: Config, pairs: PairSettings) -> None:
     prompts = model.global_batch_size
     if prompts is None and model.step_batch_size_schedule is None:
         raise UsageError(
-            f"{PROMPTS_KEY} is not set", keys=(GLOBAL_KEY,), remedy=f"{PROMPTS_KEY}=32"
+            f"{PROMPTS_KEY} is not set", keys=(GLOBAL_KEY,), remedy=set_to(PROMPTS_KEY, 32)
         )
     if (
         prompts is not None
@@ -309,6 +309,6 @@ def _check_stages(resolved: Resolved, stages: Sequence[StagePlan]) -> None:
             try:
                 resolved.loading(stage)
             except UsageError as error:
-                error.message = f"stage {stage.stage}: {error.message}"
+                error.add_context(f"stage {stage.stage}")
                 raise
     report.close()

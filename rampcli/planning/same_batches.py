@@ -7,7 +7,7 @@ from rampcli.batch.pairs import PAIRS_KEY, SPLIT_KEY
 from rampcli.batch.per_device import PER_DEVICE
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.config.layers import is_spelling, stack_of
-from rampcli.config.settings import shown
+from rampcli.errors import shown
 from rampcli.planning.run_plan import Resolved
 from rampcli.words.maxtext import ACCUMULATION
 

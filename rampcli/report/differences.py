@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rampcli.config.settings import shown
+from rampcli.errors import shown
 
 SELF = ("name", "run_dir", "resume")
 """Settings that tell runs apart, and not how they train."""

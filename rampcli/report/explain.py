@@ -10,16 +10,8 @@ from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.checks.rl import RESPONSE_KEY, max_response_tokens, unit_of
 from rampcli.config.layers import Entry, Stack, stack_of
-from rampcli.config.settings import (
-    FOREIGN,
-    extension_of,
-    find_setting,
-    leaves,
-    nest,
-    shown,
-    unknown_key,
-)
-from rampcli.errors import UsageError
+from rampcli.config.settings import FOREIGN, extension_of, find_setting, leaves, nest, unknown_key
+from rampcli.errors import UsageError, shown
 from rampcli.planning.run_plan import Resolved
 from rampcli.words.meanings import DERIVED, MEANINGS
 

@@ -208,8 +208,8 @@ class RunDirectory(OwnFolder):
             try:
                 state: dict[str, Any] = read_json(self.state, STATE, most_bytes=MAX_STATE_BYTES)
             except DamagedFileError as error:
-                error.remedy = (
-                    f"delete {self.state}: the run resumes from its checkpoints without it"
+                error.remedies = (
+                    f"delete {self.state}: the run resumes from its checkpoints without it",
                 )
                 raise
             return state

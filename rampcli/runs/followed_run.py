@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from rampcli import plain_yaml
 from rampcli.config import snapshot
-from rampcli.config.settings import flatten, shown
-from rampcli.errors import DamagedFileError, RampcliError, printable, reason_of
+from rampcli.config.settings import flatten
+from rampcli.errors import DamagedFileError, RampcliError, printable, reason_of, shown
 from rampcli.locks import is_held
 from rampcli.runs.columns import Columns
 from rampcli.runs.decimation import BLOCK_ROWS, Blocks, Rows, change_rows

@@ -10,8 +10,8 @@ from typing import Any
 from rampcli.batch.throughput import Size
 from rampcli.config import snapshot
 from rampcli.config.schema import Config
-from rampcli.config.settings import leaves, shown
-from rampcli.errors import DamagedFileError, UsageError
+from rampcli.config.settings import leaves
+from rampcli.errors import DamagedFileError, UsageError, shown
 from rampcli.records import POSITIVE, RATE, read_json
 from rampcli.runs.directory import RunDirectory, existing_run
 from rampcli.runs.rows import read_rows

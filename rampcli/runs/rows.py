@@ -158,7 +158,7 @@ def row_of(line: bytes, path: Path, offset: int) -> dict[str, Any]:
         if shape is EVENT_ROW:
             check_shape(row, EVENT_ROWS.get(row["event"], {}), where=where)
     except DamagedFileError as error:
-        error.remedy = f"move {path} away: the run resumes without its rows"
+        error.remedies = (f"move {path} away: the run resumes without its rows",)
         raise
     return row
 

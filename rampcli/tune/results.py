@@ -149,7 +149,7 @@ def read_trials(run: RunDirectory, wanted: dict[str, Any], effort: Effort) -> li
         except DamagedFileError as error:
             if path != newest:
                 continue
-            error.remedy = f"delete {path}, or --fresh"
+            error.remedies = (f"delete {path}", "--fresh")
             raise
         if facts["conditions"] == wanted:
             return [trial for trial in trials if _is_enough(trial, effort)]

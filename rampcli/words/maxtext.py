@@ -16,7 +16,7 @@ from rampcli.batch.pipeline import MICROBATCHES_KEY, PIPELINE_SIZE_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, FLEET_KEYS, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.quantities import as_written, decimal, is_decimal
 from rampcli.batch.ramp import RAMP_KEY, SEMANTICS_KEY
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, set_to, set_together
 from rampcli.words.maxtext_mesh import FILLS
 from rampcli.words.translation import (
     Source,
@@ -110,7 +110,7 @@ def _check_enabled(words: Mapping[str, Any]) -> None:
         raise UsageError(
             f"{given[0]}={words[given[0]]} without {ENABLE}: MaxText would ignore it",
             keys=(given[0], ENABLE),
-            remedy=f"{ENABLE}=true",
+            remedy=set_to(ENABLE, True),
         )
 
 
@@ -131,7 +131,7 @@ def _samples_per_rank(per_device: float, model_parallel_size: int) -> int:
                 PIPELINE_SIZE_KEY,
                 "parallel.context_parallel_size",
             ),
-            remedy=f"{PER_DEVICE}={nearest_per_device(per_rank, model_parallel_size)}",
+            remedy=set_to(PER_DEVICE, *nearest_per_device(per_rank, model_parallel_size)),
         )
     return int(per_rank)
 
@@ -145,23 +145,23 @@ def _check_ramp_words(
         missing.append(PER_DEVICE)
     if missing:
         verb, defaults = ("is", "default") if len(missing) == 1 else ("are", "defaults")
-        examples = " ".join(f"{word}={DEFAULTS[word]}" for word in missing)
+        examples = {word: DEFAULTS[word] for word in missing}
         raise UsageError(
             f"{ENABLE}=true, but {' and '.join(missing)} {verb} not given",
             keys=(ENABLE, *missing),
-            remedy=f"{examples} (MaxText's {defaults})",
+            remedy=set_together(examples, note=f" (MaxText's {defaults})"),
         )
     if words[RAMP_SAMPLES] < 0:
         raise UsageError(
             f"{RAMP_SAMPLES}={words[RAMP_SAMPLES]} is below 0",
             keys=(RAMP_SAMPLES,),
-            remedy=f"{RAMP_SAMPLES}={DEFAULTS[RAMP_SAMPLES]}",
+            remedy=set_to(RAMP_SAMPLES, DEFAULTS[RAMP_SAMPLES]),
         )
     if (accumulate or 1) > 1:
         raise UsageError(
             f"{ENABLE}=true cannot be combined with {ACCUMULATE_KEY}={accumulate}",
             keys=(ENABLE, ACCUMULATE_KEY),
-            remedy=f"{ACCUMULATE_KEY}=null, or {RAMP_KEY} with {SEMANTICS_KEY}=maxtext",
+            remedy=[set_to(ACCUMULATE_KEY, None), f"{RAMP_KEY} with {SEMANTICS_KEY}=maxtext"],
         )
 
 

@@ -9,7 +9,7 @@ from math import prod
 
 from rampcli.batch.division import divisors
 from rampcli.batch.plan import FLEET_KEYS, SHARD_KEY, ParallelSizes
-from rampcli.errors import UsageError
+from rampcli.errors import Remedy, UsageError, set_to
 
 MODEL_AXES = {axis: f"parallel.{axis}_parallel_size" for axis in ("tensor", "pipeline", "context")}
 """Canonical key of each axis that splits the model."""
@@ -78,7 +78,7 @@ def _check_sizes(words: Mapping[str, int]) -> None:
     for word, size in words.items():
         if size < 1 and size != FILLS:
             raise UsageError(
-                f"{word}={size} must be 1 or more, or -1", keys=(word,), remedy=f"{word}=1"
+                f"{word}={size} must be 1 or more, or -1", keys=(word,), remedy=set_to(word, 1)
             )
 
 
@@ -109,7 +109,7 @@ def _find_filling(words: Mapping[str, int]) -> str | None:
         raise UsageError(
             f"{' and '.join(shown)} cannot {both} take the remaining devices",
             keys=tuple(word for word in filling if word in words),
-            remedy=f"{filling[0]}=1",
+            remedy=set_to(filling[0], 1),
         )
     return filling[0] if filling else None
 
@@ -129,9 +129,9 @@ def _divide(
     *_, last = sizes
     room, rest = divmod(ranks, taken // sizes[last])
     if rest:
-        remedy = f"sizes with the product {ranks}"
+        remedy: Remedy = f"sizes with the product {ranks}"
     else:
-        remedy = f"{last}={divisors(room, most=sizes[last])[-1] if filling else room}"
+        remedy = set_to(last, divisors(room, most=sizes[last])[-1] if filling else room)
     product = " x ".join(f"{word}={size}" for word, size in sizes.items())
     raise UsageError(
         f"{product}{f' = {taken}' if len(sizes) > 1 else ''} does not divide"

@@ -177,7 +177,8 @@ def test_an_invalid_or_repeated_entry_and_a_mixture_of_both_forms_are_refused(te
         parse_points(text)
     assert f"{EFFICIENCY_KEY}={text!r}: {word!r} is not {form}" in refusal.value.message
     assert refusal.value.keys == (EFFICIENCY_KEY,)
-    assert parse_points(refusal.value.remedy.removeprefix(f"{EFFICIENCY_KEY}=").strip("'"))
+    ((example, *_),) = refusal.value.remedies[0].values.values()
+    assert parse_points(example)
 
 
 @pytest.mark.parametrize("text", ["", "  ", ",", " , "])

@@ -3,7 +3,7 @@
 import pytest
 
 from plans import fleet_of, plan, scheduled
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, set_to
 
 
 def test_a_step_schedule_is_planned_stage_by_stage_and_a_shrinking_batch_is_noted():
@@ -36,7 +36,7 @@ def test_the_last_size_of_a_step_schedule_is_the_global_batch_size():
     assert scheduled("0:4 240:16", target=16, fleet=fleet_of(1, 1)).global_batch_size == 16
     with pytest.raises(UsageError, match=r"ends at 16, but model\.global_batch_size=32") as refusal:
         scheduled("0:4 240:16", target=32, fleet=fleet_of(1, 1))
-    assert refusal.value.remedy == "model.global_batch_size=16, or null"
+    assert refusal.value.remedies == (set_to("model.global_batch_size", 16, None),)
 
 
 def test_every_size_of_a_step_schedule_must_divide_and_the_refusal_is_about_the_schedule():

@@ -5,7 +5,7 @@ import pytest
 from model_folders import write_model
 from rampcli import llm
 from rampcli.cli import console
-from rampcli.config.settings import shown
+from rampcli.errors import shown
 
 
 def test_every_recipe_has_a_row_that_fits_a_hundred_columns(succeed, monkeypatch):

@@ -6,7 +6,7 @@ from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.folding import fold
 from rampcli.config.layers import Entry
 from rampcli.config.snapshot import canonical_values
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, set_to
 from tests.config.overrides import refusal_of, resolved_with
 
 TENSOR, SHARD = "parallel.tensor_parallel_size", "parallel.data_parallel_shard_size"
@@ -62,7 +62,7 @@ def test_a_size_names_every_word_that_decides_it(composed):
     ],
 )
 def test_a_remedy_uses_a_word_that_alone_decides_a_size(composed, typed, remedy):
-    error = UsageError("x", keys=(TENSOR,), remedy=f"{TENSOR}=4")
+    error = UsageError("x", keys=(TENSOR,), remedy=set_to(TENSOR, 4))
     folded(composed, *typed).name_sources(error)
     assert error.remedy == remedy
 

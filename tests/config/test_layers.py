@@ -11,7 +11,7 @@ from rampcli.config.layers import Entry, Layer, Precedence, Stack, stack_of
 from rampcli.config.schema import Config
 from rampcli.config.settings import leaves, settings
 from rampcli.config.values import typed
-from rampcli.errors import Report, UsageError
+from rampcli.errors import Report, UsageError, set_to
 from rampcli.planning.resolve import resolve
 
 REPOSITORY = Path(__file__).parents[2]
@@ -220,11 +220,11 @@ def test_a_remedy_does_not_set_a_key_that_a_word_decided_beside_its_own(composed
     error = UsageError(
         "x",
         keys=("seed",),
-        remedy="model.global_batch_size=8, or trainer.accumulate_grad_batches=2",
+        remedy=[set_to("model.global_batch_size", 8), set_to("trainer.accumulate_grad_batches", 2)],
     )
     stack, _ = fold(apply_overrides(composed, ["gradient_accumulation_steps=3"]))
     stack.name_sources(error)
-    assert error.remedy == "gradient_accumulation_steps=2"
+    assert error.remedies == (set_to("gradient_accumulation_steps", 2),)
 
 
 def test_every_value_is_converted_once_between_command_line_and_plan(monkeypatch):

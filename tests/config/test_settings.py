@@ -15,10 +15,10 @@ from rampcli.config.settings import (
     nearest_keys,
     nest,
     settings,
-    shown,
     unknown_key,
 )
 from rampcli.config.values import put
+from rampcli.errors import shown
 
 NAMES = st.text("abcdefgh_", min_size=1, max_size=4)
 TREES = st.dictionaries(

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rampcli.config.schema import Config
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, set_to
 from rampcli.launchers import declarations
 
 
@@ -15,7 +15,7 @@ def check_elastic(config: Config) -> None:
         raise UsageError(
             f"launch.min_nodes={launch.min_nodes} is above trainer.num_nodes={num_nodes}",
             keys=("launch.min_nodes", "trainer.num_nodes"),
-            remedy=f"launch.min_nodes={num_nodes} or less",
+            remedy=set_to("launch.min_nodes", num_nodes, note=" or less"),
         )
 
 

@@ -2,7 +2,7 @@
 
 from rampcli.batch.division import divisors
 from rampcli.config.schema import Config
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, set_to, set_together
 
 
 def check_heads(config: Config) -> None:
@@ -15,14 +15,16 @@ def check_heads(config: Config) -> None:
             f"model.hidden_size={model.hidden_size} does not divide into"
             f" model.num_attention_heads={model.num_attention_heads}",
             keys=("model.hidden_size", "model.num_attention_heads"),
-            remedy=f"model.num_attention_heads={heads}, or model.head_size=64",
+            remedy=[set_to("model.num_attention_heads", heads), set_to("model.head_size", 64)],
         )
     if model.num_attention_heads % groups:
         raise UsageError(
             f"model.num_attention_heads={model.num_attention_heads} does not divide into"
             f" model.num_query_groups={groups}",
             keys=("model.num_attention_heads", "model.num_query_groups"),
-            remedy=f"model.num_query_groups={divisors(model.num_attention_heads, most=groups)[-1]}",
+            remedy=set_to(
+                "model.num_query_groups", divisors(model.num_attention_heads, most=groups)[-1]
+            ),
         )
     head_size = model.head_width
     if model.position_embedding == "rope" and head_size % 2:
@@ -35,7 +37,7 @@ def check_heads(config: Config) -> None:
             keys=("model.hidden_size", "model.num_attention_heads")
             if model.head_size is None
             else ("model.head_size",),
-            remedy="model.position_embedding=learned, or an even head size",
+            remedy=[set_to("model.position_embedding", "learned"), "an even head size"],
         )
 
 
@@ -49,12 +51,14 @@ def check_rotary(config: Config) -> None:
             f"model.rotary_scale_factor={model.rotary_scale_factor:g} does not apply to"
             f" model.position_embedding={model.position_embedding}",
             keys=("model.rotary_scale_factor", "model.position_embedding"),
-            remedy="model.rotary_scale_factor=null",
+            remedy=set_to("model.rotary_scale_factor", None),
         )
     if model.rotary_low_freq_factor >= model.rotary_high_freq_factor:
         raise UsageError(
             f"model.rotary_low_freq_factor={model.rotary_low_freq_factor:g} is not below"
             f" model.rotary_high_freq_factor={model.rotary_high_freq_factor:g}",
             keys=("model.rotary_low_freq_factor", "model.rotary_high_freq_factor"),
-            remedy="model.rotary_low_freq_factor=1.0 model.rotary_high_freq_factor=4.0",
+            remedy=set_together(
+                {"model.rotary_low_freq_factor": 1.0, "model.rotary_high_freq_factor": 4.0}
+            ),
         )

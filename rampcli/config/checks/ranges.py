@@ -3,8 +3,8 @@
 from typing import Any
 
 from rampcli.config.schema import Config
-from rampcli.config.settings import Setting, leaves, settings, shown
-from rampcli.errors import Report, UsageError
+from rampcli.config.settings import Setting, leaves, settings
+from rampcli.errors import Report, UsageError, set_to, shown
 
 
 def check_ranges(config: Config) -> None:
@@ -34,7 +34,7 @@ def check_range(setting: Setting, value: Any) -> None:
         raise UsageError(
             f"{text} is below {setting.at_least:g}",
             keys=(key,),
-            remedy=f"{key}={setting.at_least:g} or more",
+            remedy=set_to(key, f"{setting.at_least:g}", note=" or more"),
         )
     if setting.above is not None and value <= setting.above:
         raise UsageError(
@@ -44,8 +44,10 @@ def check_range(setting: Setting, value: Any) -> None:
         raise UsageError(
             f"{text} is not below {setting.below:g}",
             keys=(key,),
-            remedy=f"{key}={shown(setting.default)}",
+            remedy=set_to(key, setting.default),
         )
     if setting.at_most is not None and value > setting.at_most:
         most = shown(setting.at_most)
-        raise UsageError(f"{text} is above {most}", keys=(key,), remedy=f"{key}={most} or less")
+        raise UsageError(
+            f"{text} is above {most}", keys=(key,), remedy=set_to(key, most, note=" or less")
+        )

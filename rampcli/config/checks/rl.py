@@ -9,8 +9,8 @@ from rampcli.batch.throughput import EFFICIENCY_KEY
 from rampcli.config.layers import Precedence, sources_named, stack_of
 from rampcli.config.rewards import KEY, names_code, parse_reward_name
 from rampcli.config.schema import Config
-from rampcli.config.settings import leaves, settings, shown
-from rampcli.errors import UsageError
+from rampcli.config.settings import leaves, settings
+from rampcli.errors import UsageError, set_to, set_together, shown
 
 RESPONSE_KEY = "rl.max_response_tokens"
 SEQUENCE_KEY = "data.sequence_length"
@@ -63,7 +63,7 @@ def check_unused(config: Config) -> None:
         raise UsageError(
             f"{changed[0]} does not apply: {GENERATIONS_KEY} is null, so nothing is generated",
             keys=(*changed, GENERATIONS_KEY),
-            remedy="rampcli rl, or rl=grpo",
+            remedy=["rampcli rl", set_to("rl", "grpo")],
         )
 
 
@@ -75,12 +75,11 @@ def check_counted_in_pairs(config: Config) -> None:
     }
     given = [key for key, value in others.items() if value is not None]
     if given:
-        nothing = " ".join(f"{key}=null" for key in given)
         raise UsageError(
             f"{given[0]}={shown(others[given[0]])} does not apply to reinforcement learning,"
             f" whose micro batches are counted in pairs: {PAIRS_KEY}",
             keys=given,
-            remedy=f"{nothing}, and {PAIRS_KEY} instead",
+            remedy=set_together(dict.fromkeys(given), note=f", and {PAIRS_KEY} instead"),
         )
 
 
@@ -92,13 +91,17 @@ def check_counted_in_prompts(config: Config) -> None:
             f"trainer.max_tokens={config.trainer.max_tokens} does not apply to reinforcement"
             " learning, which counts prompts",
             keys=("trainer.max_tokens",),
-            remedy="trainer.max_tokens=null, and trainer.max_steps or trainer.max_samples instead",
+            remedy=set_to(
+                "trainer.max_tokens",
+                None,
+                note=", and trainer.max_steps or trainer.max_samples instead",
+            ),
         )
     if schedule is not None and not counts_samples(schedule):
         raise UsageError(
             f"{SCHEDULE_KEY}={schedule} counts tokens, and reinforcement learning counts prompts",
             keys=(SCHEDULE_KEY,),
-            remedy=f"{SCHEDULE_KEY}='samples: 0:32 10K:64'",
+            remedy=set_to(SCHEDULE_KEY, "samples: 0:32 10K:64"),
         )
 
 
@@ -109,7 +112,7 @@ def check_throughput(config: Config) -> None:
             f"{EFFICIENCY_KEY} is a throughput of pretraining and says nothing about reinforcement"
             " learning",
             keys=(EFFICIENCY_KEY,),
-            remedy=f"{EFFICIENCY_KEY}=null",
+            remedy=set_to(EFFICIENCY_KEY, None),
         )
 
 
@@ -119,18 +122,18 @@ def check_prompts(config: Config) -> None:
         raise UsageError(
             f"data.source={config.data.source} has no prompts",
             keys=("data.source",),
-            remedy="data=pairs data.path=PROMPTS.jsonl, or data=pairs data.task=sort",
+            remedy=["data=pairs data.path=PROMPTS.jsonl", "data=pairs data.task=sort"],
         )
     longest, length = max_response_tokens(config), config.data.sequence_length
     if not 0 < longest < length:
-        changes = [f"{RESPONSE_KEY}={length // 2}"] if length > 1 else []
-        changes.append(f"{SEQUENCE_KEY}={max(2, 2 * longest)}")
+        remedies = [set_to(RESPONSE_KEY, length // 2)] if length > 1 else []
+        remedies.append(set_to(SEQUENCE_KEY, max(2, 2 * longest)))
         raise UsageError(
             f"{RESPONSE_KEY}={longest} leaves no room for prompts in {SEQUENCE_KEY}={length}"
             if longest
             else f"{SEQUENCE_KEY}={length} leaves no room for a prompt and a response",
             keys=(RESPONSE_KEY, SEQUENCE_KEY),
-            remedy=", or ".join(changes),
+            remedy=remedies,
         )
 
 
@@ -141,7 +144,7 @@ def check_one_evaluation(config: Config) -> None:
             "data.validation does not apply to reinforcement learning, which evaluates one set of"
             " prompts",
             keys=("data.validation",),
-            remedy="data.validation=null, or data.validation_path instead",
+            remedy=[set_to("data.validation", None), "data.validation_path instead"],
         )
 
 
@@ -156,7 +159,7 @@ def check_model_is_whole(config: Config) -> None:
                 f"{key}={ranks} does not apply to reinforcement learning, which splits a model over"
                 " data-parallel and tensor-parallel ranks",
                 keys=(key,),
-                remedy=f"{key}=1",
+                remedy=set_to(key, 1),
             )
 
 
@@ -169,26 +172,26 @@ def check_rollout_ranks(config: Config) -> None:
         raise UsageError(
             f"{ROLLOUT_KEY}={ranks} leaves no process to train: trainer.devices={trainer.devices}",
             keys=(ROLLOUT_KEY, "trainer.devices"),
-            remedy=f"{ROLLOUT_KEY}={trainer.devices - 1}, or trainer.devices={ranks + 1}",
+            remedy=[set_to(ROLLOUT_KEY, trainer.devices - 1), set_to("trainer.devices", ranks + 1)],
         )
     if trainer.num_nodes > 1:
         raise UsageError(
             f"{ROLLOUT_KEY}={ranks} needs one node, and trainer.num_nodes={trainer.num_nodes}",
             keys=(ROLLOUT_KEY, "trainer.num_nodes"),
-            remedy=f"{ROLLOUT_KEY}=0, or trainer.num_nodes=1",
+            remedy=[set_to(ROLLOUT_KEY, 0), set_to("trainer.num_nodes", 1)],
         )
     if config.launch.elastic:
         raise UsageError(
             f"{ROLLOUT_KEY}={ranks} and launch.elastic=true exclude each other",
             keys=(ROLLOUT_KEY, "launch.elastic"),
-            remedy=f"{ROLLOUT_KEY}=0, or launch.elastic=false",
+            remedy=[set_to(ROLLOUT_KEY, 0), set_to("launch.elastic", False)],
         )
     if config.rl.scale_rewards == "batch":
         raise UsageError(
             f"rl.scale_rewards=batch needs all rewards of a step before it trains, so"
             f" {ROLLOUT_KEY}={ranks} cannot overlap rollout and training",
             keys=("rl.scale_rewards", ROLLOUT_KEY),
-            remedy=f"rl.scale_rewards=group or none, or {ROLLOUT_KEY}=0",
+            remedy=[set_to("rl.scale_rewards", "group", "none"), set_to(ROLLOUT_KEY, 0)],
         )
 
 
@@ -217,7 +220,7 @@ def check_compile(config: Config) -> None:
             "trainer.compile=true does not apply to reinforcement learning: each micro batch has a"
             " length of its own, and would be compiled anew",
             keys=("trainer.compile",),
-            remedy="trainer.compile=false",
+            remedy=set_to("trainer.compile", False),
         )
 
 
@@ -228,7 +231,7 @@ def check_reference(config: Config) -> None:
             f"rl.kl_weight={config.rl.kl_weight:g} needs the starting weights, and model.init_from"
             " is null",
             keys=("rl.kl_weight", "model.init_from"),
-            remedy="model.init_from=RUN_DIR, or rl.kl_weight=0",
+            remedy=[set_to("model.init_from", "RUN_DIR"), set_to("rl.kl_weight", 0)],
         )
 
 

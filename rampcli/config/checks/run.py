@@ -3,7 +3,7 @@
 import re
 
 from rampcli.config.schema import Config
-from rampcli.errors import Report, UsageError
+from rampcli.errors import Report, UsageError, set_to
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
@@ -27,7 +27,7 @@ def check_name(config: Config) -> None:
         raise UsageError(
             f"run_dir={config.run_dir!r} is not a path",
             keys=("run_dir",),
-            remedy="run_dir=runs/NAME",
+            remedy=set_to("run_dir", "runs/NAME"),
         )
 
 

@@ -8,7 +8,7 @@ from rampcli.batch.pipeline import MICROBATCHES_KEY, PIPELINE_SIZE_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY, SHARD_KEY
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.schema import Config
-from rampcli.errors import Report, UsageError
+from rampcli.errors import Report, UsageError, set_to, set_together
 
 TENSOR_KEY = "parallel.tensor_parallel_size"
 CONTEXT_KEY = "parallel.context_parallel_size"
@@ -36,7 +36,7 @@ def check_tensor(config: Config) -> None:
             if others
             else f"{last} does not divide into {TENSOR_KEY}={ranks}",
             keys=(TENSOR_KEY, *wrong),
-            remedy=f"{TENSOR_KEY}={divisors(gcd(processes, *given.values()), most=ranks)[-1]}",
+            remedy=set_to(TENSOR_KEY, divisors(gcd(processes, *given.values()), most=ranks)[-1]),
         )
 
 
@@ -62,7 +62,7 @@ def check_sequence(config: Config) -> None:
         raise UsageError(
             f"{SEQUENCE_KEY}={length} does not divide into {' x '.join(factors.values())}",
             keys=(SEQUENCE_KEY, *factors),
-            remedy=f"{SEQUENCE_KEY}={' or '.join(map(str, lengths))}",
+            remedy=set_to(SEQUENCE_KEY, *lengths),
         )
 
 
@@ -75,7 +75,7 @@ def check_pipeline_parts(config: Config) -> None:
             raise UsageError(
                 f"{VIRTUAL_KEY}={parts} needs a pipeline, and {PIPELINE_SIZE_KEY}=1",
                 keys=(VIRTUAL_KEY, PIPELINE_SIZE_KEY),
-                remedy=f"{VIRTUAL_KEY}=1",
+                remedy=set_to(VIRTUAL_KEY, 1),
             )
         # Layers that do not divide over the ranks are reported by `check_pipeline`.
         if layers % ranks == 0 and layers % (ranks * parts):
@@ -83,7 +83,7 @@ def check_pipeline_parts(config: Config) -> None:
                 f"model.num_layers={layers} does not divide into {PIPELINE_SIZE_KEY}={ranks} x"
                 f" {VIRTUAL_KEY}={parts}",
                 keys=(VIRTUAL_KEY, "model.num_layers", PIPELINE_SIZE_KEY),
-                remedy=f"{VIRTUAL_KEY}={divisors(layers // ranks, most=parts)[-1]}",
+                remedy=set_to(VIRTUAL_KEY, divisors(layers // ranks, most=parts)[-1]),
             )
     with report.noting():
         if ranks > 1 and config.trainer.accumulate_reduce == "each":
@@ -91,7 +91,7 @@ def check_pipeline_parts(config: Config) -> None:
                 f"trainer.accumulate_reduce=each and {PIPELINE_SIZE_KEY}={ranks} exclude each"
                 " other: a pipeline reduces after its last micro batch",
                 keys=("trainer.accumulate_reduce", PIPELINE_SIZE_KEY),
-                remedy="trainer.accumulate_reduce=last",
+                remedy=set_to("trainer.accumulate_reduce", "last"),
             )
     report.close()
 
@@ -122,7 +122,7 @@ def _check_shards(config: Config, stages: Sequence[StagePlan]) -> None:
                 f" {'ranks do' if stage.data_parallel_size > 1 else 'rank does'} not divide into"
                 f" {SHARD_KEY}={shard}",
                 keys=(SHARD_KEY, "trainer.num_nodes", "trainer.devices"),
-                remedy=f"{SHARD_KEY}={divisors(common, most=shard)[-1]}, or null",
+                remedy=set_to(SHARD_KEY, divisors(common, most=shard)[-1], None),
             )
 
 
@@ -143,8 +143,10 @@ def _check_pieces(config: Config, stages: Sequence[StagePlan]) -> None:
         raise UsageError(
             f"{MICRO_KEY}={micro} does not divide into {MICROBATCHES_KEY}={pieces}",
             keys=(MICROBATCHES_KEY, MICRO_KEY),
-            remedy=f"{MICROBATCHES_KEY}={nearest or 'null'}"
-            + (f" {VIRTUAL_KEY}=1" if interleaved and nearest is None else ""),
+            remedy=set_together(
+                {MICROBATCHES_KEY: nearest}
+                | ({VIRTUAL_KEY: 1} if interleaved and nearest is None else {})
+            ),
         )
 
 
@@ -163,7 +165,7 @@ def _check_rounds(config: Config, stages: Sequence[StagePlan]) -> None:
                 f"stage {stage.stage}: the interleaved schedule takes micro batches {ranks} at a"
                 f" time, and a step has {micro_batches}",
                 keys=(VIRTUAL_KEY, PIPELINE_SIZE_KEY, GLOBAL_KEY, MICRO_KEY, ACCUMULATE_KEY),
-                remedy=f"{VIRTUAL_KEY}=1",
+                remedy=set_to(VIRTUAL_KEY, 1),
             )
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from rampcli.config.schema import Config
 from rampcli.config.schema.watch import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE
-from rampcli.config.settings import settings, shown
-from rampcli.errors import UsageError
+from rampcli.config.settings import settings
+from rampcli.errors import UsageError, set_to, shown
 
 TRACKERS_KEY = "logging.trackers"
 PROMPTS_KEY, NEW_TOKENS_KEY = "generate.prompts", "generate.max_tokens"
@@ -23,7 +23,7 @@ def check_trackers(config: Config) -> None:
         raise UsageError(
             f"{TRACKERS_KEY}={shown(names)} names a tracker twice",
             keys=(TRACKERS_KEY,),
-            remedy=f"{TRACKERS_KEY}={shown(list(dict.fromkeys(names)))}",
+            remedy=set_to(TRACKERS_KEY, list(dict.fromkeys(names))),
         )
 
 
@@ -62,14 +62,14 @@ def check_generate(config: Config) -> None:
             f"{NEW_TOKENS_KEY}={generate.max_tokens} leaves no room for a prompt in"
             f" data.sequence_length={length}",
             keys=(NEW_TOKENS_KEY, "data.sequence_length"),
-            remedy=f"{NEW_TOKENS_KEY}={max(1, length // 2)}" if length > 1 else "longer samples",
+            remedy=set_to(NEW_TOKENS_KEY, length // 2) if length > 1 else "longer samples",
         )
     if 0 < generate.temperature < LOWEST_TEMPERATURE:
         raise UsageError(
             f"generate.temperature={generate.temperature:g} is neither 0 nor from"
             f" {LOWEST_TEMPERATURE} to {HIGHEST_TEMPERATURE:g}",
             keys=("generate.temperature",),
-            remedy="generate.temperature=0",
+            remedy=set_to("generate.temperature", 0),
         )
 
 
@@ -82,15 +82,16 @@ def check_profile(config: Config) -> None:
         raise UsageError(
             f"{STEPS_KEY}={shown(steps)} is not a first and a last step, from 1 on",
             keys=(STEPS_KEY,),
-            remedy=f"{STEPS_KEY}=[10,12]",
+            remedy=set_to(STEPS_KEY, [10, 12]),
         )
     if steps[1] - steps[0] >= MOST_PROFILED_STEPS:
         raise UsageError(
             f"{STEPS_KEY}={shown(steps)} has {steps[1] - steps[0] + 1:,} steps, whose trace would"
             " fill the memory",
             keys=(STEPS_KEY,),
-            remedy=f"up to {MOST_PROFILED_STEPS} steps:"
-            f" {STEPS_KEY}={shown([steps[0], steps[0] + 2])}",
+            remedy=set_to(
+                STEPS_KEY, [steps[0], steps[0] + 2], note=f" (up to {MOST_PROFILED_STEPS} steps)"
+            ),
         )
     trainer = config.trainer
     world_size = trainer.num_nodes * trainer.devices - config.rl.rollout_ranks
@@ -98,7 +99,7 @@ def check_profile(config: Config) -> None:
         raise UsageError(
             f"{RANKS_KEY}={shown(ranks)} are not different ranks from 0 to {world_size - 1}",
             keys=(RANKS_KEY, "trainer.num_nodes", "trainer.devices"),
-            remedy=f"{RANKS_KEY}=[0]",
+            remedy=set_to(RANKS_KEY, [0]),
         )
 
 

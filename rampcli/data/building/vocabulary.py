@@ -55,8 +55,8 @@ class Inputs:
         """Raises a UsageError for the first bad record, if bad records stop the build."""
         if bad and self.options.on_bad_record == "stop":
             skip = "--on-bad-record skip, to leave such records out"
-            remedy = f"{bad[0].remedy}, or {skip}" if bad[0].remedy else skip
-            raise UsageError(self.describe(bad[0]), remedy=remedy)
+            remedies = [bad[0].remedy, skip] if bad[0].remedy else [skip]
+            raise UsageError(self.describe(bad[0]), remedy=remedies)
 
     def describe(self, bad: BadRecord) -> str:
         """Returns the place of a bad record and what is wrong with it."""

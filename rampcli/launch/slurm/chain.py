@@ -81,7 +81,7 @@ def read(directory: RunDirectory) -> Chain | None:
     except FileNotFoundError:
         return None
     except DamagedFileError as error:
-        error.remedy = f"delete {path} once `squeue --me` lists no job of the run"
+        error.remedies = (f"delete {path} once `squeue --me` lists no job of the run",)
         raise
     return Chain(jobs=jobs, submitted=facts["submitted"], cancelled=facts["cancelled"])
 
@@ -290,12 +290,12 @@ def _withdraw_after(directory: RunDirectory, error: RampcliError) -> RampcliErro
         return RampcliError(
             f"{error.message}; jobs may remain in the queue: {another.message}",
             keys=error.keys,
-            remedy=f"scancel {' '.join(jobs)}" if jobs else error.remedy,
+            remedy=f"scancel {' '.join(jobs)}" if jobs else error.remedies,
         )
     if not jobs:
         return error
     return RampcliError(
         f"{error.message}; cancelled the jobs that were already submitted: {', '.join(jobs)}",
         keys=error.keys,
-        remedy=error.remedy,
+        remedy=error.remedies,
     )

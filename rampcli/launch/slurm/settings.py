@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rampcli.config.fields import setting
-from rampcli.errors import UsageError
+from rampcli.errors import (UsageError, set_to)
 from rampcli.launch.slurm.sbatch_options import FORBIDDEN, forbidden_option, is_option
 
 if TYPE_CHECKING:  # the schema imports this module
@@ -73,7 +73,7 @@ def check_elastic(config: "Config") -> None:
         raise UsageError(
             "launch.elastic=true needs launch=local, because the nodes of a Slurm job are fixed",
             keys=("launch.elastic", "launch.launcher"),
-            remedy="launch.elastic=false; a job that loses a node is requeued",
+            remedy=set_to("launch.elastic", False, note=" (a job that loses a node is requeued)"),
         )
 
 
@@ -86,7 +86,7 @@ def check_names(config: "Config") -> None:
             raise UsageError(
                 f"{key}={text!r} is not a value that sbatch accepts",
                 keys=(key,),
-                remedy=f"{key}={'4:00:00' if name == 'time' else 'null'}",
+                remedy=set_to(key, "4:00:00" if name == "time" else None),
             )
 
 
@@ -100,14 +100,14 @@ def check_words(config: "Config") -> None:
             raise UsageError(
                 f"launch.slurm.environment has {word!r}, which is not NAME=VALUE",
                 keys=("launch.slurm.environment",),
-                remedy="""'launch.slurm.environment=["NCCL_DEBUG=INFO"]'""",
+                remedy=set_to("launch.slurm.environment", '["NCCL_DEBUG=INFO"]'),
             )
     # bash's exec would take a leading dash for an option.
     if slurm.python is not None and slurm.python.startswith("-"):
         raise UsageError(
             f"launch.slurm.python={slurm.python} is not a path",
             keys=("launch.slurm.python",),
-            remedy="launch.slurm.python=null",
+            remedy=set_to("launch.slurm.python", None),
         )
 
 

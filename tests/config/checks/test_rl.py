@@ -126,7 +126,7 @@ def test_a_contradiction_is_refused_alone_and_can_be_mended(wrong, settled):
         (REFUSED["a length in tokens"][0], ["trainer.max_tokens=null"]),
         (
             REFUSED["a schedule in tokens"][0],
-            ["model.step_batch_size_schedule='samples: 0:32 10K:64'"],
+            ["model.step_batch_size_schedule=samples: 0:32 10K:64"],
         ),
         (
             REFUSED["no room for a prompt"][0],
