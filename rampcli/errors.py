@@ -87,7 +87,7 @@ class RampcliError(Exception):
     Attributes:
         message: what is wrong, in one sentence.
         keys: the config keys that the error is about, most important first.
-        remedies: what would work, the best first. Each is enough.
+        remedies: what would work, the best first. Each is enough. `remedy` is their text.
         set_by: where the values of `keys` were set. `rampcli.config` fills it in for errors raised
             by code that does not know.
     """
