@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rampcli.config.fields import setting
-from rampcli.errors import (UsageError, set_to)
+from rampcli.errors import UsageError, set_to
 from rampcli.launch.slurm.sbatch_options import FORBIDDEN, forbidden_option, is_option
 
 if TYPE_CHECKING:  # the schema imports this module
