@@ -9,15 +9,13 @@ def cancel(run_dir: RunDir) -> None:
     Stops the jobs of the run, or the command that trains it on this machine.
     """
     from rampcli.cli.console import build_console, say
-    from rampcli.cli.jobs import print_jobs
+    from rampcli.cli.jobs import jobs_table
     from rampcli.launch.cancel import cancel
     from rampcli.launch.run_lock import Holder
     from rampcli.runs.directory import find_run
 
     asked = cancel(find_run(str(run_dir)))
-    console = build_console()
     if isinstance(asked, Holder):
-        say(console, f"asked {asked} to save and exit")
+        say(build_console(), f"asked {asked} to save and exit")
     else:
-        print_jobs(asked, console)
-        say(console, "a running job saves before it ends")
+        say(build_console(), jobs_table(asked), "a running job saves before it ends")

@@ -3,6 +3,7 @@
 import errno
 import os
 import sys
+from typing import IO
 
 from rich.console import Console
 from rich.table import Table
@@ -32,15 +33,15 @@ class Output(Console):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
-def build_console() -> Console:
+def build_console(*, quiet: bool = False) -> Console:
     """Returns a console for standard output, `PIPE_WIDTH` columns wide if it is not a terminal.
 
-    A notebook gets plain text too.
+    A notebook gets plain text too. A quiet console prints nothing, not even on a terminal.
     """
     console = _output(None)
-    if console.is_terminal:
+    if console.is_terminal and not quiet:
         return console
-    return _output(NOTEBOOK_WIDTH if is_notebook() else PIPE_WIDTH)
+    return _output(NOTEBOOK_WIDTH if is_notebook() else PIPE_WIDTH, quiet=quiet)
 
 
 def is_notebook() -> bool:
@@ -48,18 +49,34 @@ def is_notebook() -> bool:
     return Console().is_jupyter
 
 
-def _output(width: int | None) -> Output:
-    if is_notebook():  # kernels ask for colours, which rich would take for a terminal
-        return Output(highlight=False, width=width, force_jupyter=False, force_terminal=False)
-    return Output(highlight=False, width=width)
+def _output(width: int | None, *, file: IO[str] | None = None, quiet: bool = False) -> Output:
+    # The kernel of a notebook asks for colours, so rich would take it for a terminal.
+    plain = True if quiet or is_notebook() else None
+    return Output(
+        file=file,
+        highlight=False,
+        width=width,
+        quiet=quiet,
+        force_jupyter=plain and False,
+        force_terminal=plain and False,
+    )
+
+
+def say(console: Console, *things: str | Table) -> None:
+    """Prints texts and tables.
+
+    Lines of a text are not wrapped, so that paths and commands can be copied. A table has its full
+    width: a narrow terminal wraps its lines, and no figure is cut.
+    """
+    for thing in things:
+        if isinstance(thing, str):
+            console.print(Text(visible(thing, keeps="\n")), soft_wrap=True)
+        else:
+            natural = console.measure(thing, options=console.options.update(width=10_000)).maximum
+            width = max(console.width, natural)
+            _output(width, file=console.file, quiet=console.quiet).print(thing)
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Prints a table at its full width. A narrow terminal wraps lines, and no figure is cut."""
-    natural = console.measure(table, options=console.options.update(width=10_000)).maximum
-    _output(max(console.width, natural)).print(table)
-
-
-def say(console: Console, text: str) -> None:
-    """Prints text without wrapping its lines, so that paths and commands can be copied."""
-    console.print(Text(visible(text, keeps="\n")), soft_wrap=True)
+    """Prints a table."""
+    say(console, table)

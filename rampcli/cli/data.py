@@ -2,6 +2,7 @@
 
 import gc
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -14,8 +15,6 @@ from rampcli.cli.options import AsJson
 from rampcli.errors import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from rampcli.data.inspection import Inspection
 
 BAR_WIDTH = 40
@@ -115,19 +114,14 @@ def inspect(
     else:
         console = build_console()
         if found is not None:
-            _show(found, console)
-            if verify:
-                say(console, "verified: no faults")
-        for fault in faults:
-            say(console, f"fault: {fault}")
+            bar = "#" if console.options.ascii_only else "█"
+            say(console, *_described(found, bar), *(["verified: no faults"] if verify else []))
+        say(console, *(f"fault: {fault}" for fault in faults))
     raise typer.Exit(1 if faults else 0)
 
 
-def _show(found: "Inspection", console: "Console") -> None:
-    from rich.text import Text
-
-    from rampcli.cli.console import say
-
+def _described(found: "Inspection", bar: str) -> Iterator[str]:
+    """Yields the lines about a corpus, with a histogram whose bars consist of a character."""
     sequences = f" in {found.sequences:,} sequences" if found.sequences != found.documents else ""
     rows = {
         "documents": f"{found.documents:,}{sequences}",
@@ -143,22 +137,15 @@ def _show(found: "Inspection", console: "Console") -> None:
     if found.is_ours:
         rows["left out"] = f"{found.empty:,} empty texts, {found.skipped:,} bad records"
     for name, value in rows.items():
-        say(console, f"{name:<17} {printable(value)}")
-    if found.documents:
-        _show_histogram(found, console)
-        say(console, "\nbegins with")
-        console.print(Text(f"  {printable(found.sample)}"), soft_wrap=True)
-
-
-def _show_histogram(found: "Inspection", console: "Console") -> None:
-    from rampcli.cli.console import say
-
-    say(console, "\ndocuments by length in tokens")
+        yield f"{name:<17} {printable(value)}"
+    if not found.documents:
+        return
+    yield "\ndocuments by length in tokens"
     most = max(count for _, _, count in found.histogram)
     columns = zip(*found.histogram, strict=True)
     firsts, lasts, counts = (max(len(f"{number:,}") for number in column) for column in columns)
-    full = "#" if console.options.ascii_only else "█"
     for first, last, count in found.histogram:
-        bar = full * (-(-BAR_WIDTH * count // most))
-        row = f"  {first:>{firsts},} to {last:>{lasts},}  {count:>{counts},}  {bar}"
-        say(console, row.rstrip())
+        row = f"  {first:>{firsts},} to {last:>{lasts},}  {count:>{counts},}  "
+        yield (row + bar * -(-BAR_WIDTH * count // most)).rstrip()
+    yield "\nbegins with"
+    yield f"  {printable(found.sample)}"

@@ -19,12 +19,9 @@ def translate(resolved: Resolved, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({name: asdict(one) for name, one in translations.items()}, indent=1))
         return
-    console = build_console()
     for name, translation in translations.items():
-        say(console, f"# {name}")
-        say(console, str(translation))
-        for difference in translation.unsaid:
-            say(console, f"#   not the same: {difference}")
+        differences = (f"#   not the same: {one}" for one in translation.unsaid)
+        say(build_console(), f"# {name}", str(translation), *differences)
 
 
 def _translations(resolved: Resolved) -> dict[str, Translation]:

@@ -66,12 +66,12 @@ def _print_checks(checks: Sequence["Check"]) -> None:
             Text(check.status, style=STYLES[check.status]),
             Text(visible(lines, keeps="\n")),
         )
-    console = build_console()
-    console.print(table)
     counts = Counter(check.status.value for check in checks)
     problems = ", ".join(
         f"{counts[status]} {status}{'s' if counts[status] > 1 else ''}"
         for status in ("failure", "warning")
         if counts[status]
     )
+    console = build_console()
+    console.print(table)
     say(console, f"\n{problems or 'no problems found'}")

@@ -141,18 +141,16 @@ def print_plan(resolved: "Resolved", *, as_json: bool = False) -> None:
 
         typer.echo(json.dumps(plan_with_memory(resolved), indent=1))
         return
-    from rampcli.cli.console import build_console, print_table, say
+    from rampcli.cli.console import build_console, say
     from rampcli.config.corpora import missing_here
     from rampcli.report.plan_tables import plan_summary, plan_table
 
     console = build_console()
     bars = not console.options.ascii_only
-    print_table(console, plan_table(resolved, width=console.width, bars=bars))
-    console.print()
-    for line in plan_summary(resolved):
-        say(console, line)
-    for setting in missing_here(resolved.config):
-        say(console, f"note: {setting} does not exist on this machine")
+    table = plan_table(resolved, width=console.width, bars=bars)
+    missing = missing_here(resolved.config)
+    notes = (f"note: {setting} does not exist on this machine" for setting in missing)
+    say(console, table, "", *plan_summary(resolved), *notes)
 
 
 def _draw(resolved: "Resolved", path: Path) -> None:

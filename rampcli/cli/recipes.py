@@ -78,7 +78,7 @@ def _list_recipes(*, as_json: bool) -> None:
     """Prints all recipes, as a table or as JSON."""
     from rampcli import llm
     from rampcli.batch.quantities import shorten
-    from rampcli.cli.console import build_console, print_table, say
+    from rampcli.cli.console import build_console, say
     from rampcli.cli.recipe_facts import recipe_row
     from rampcli.report.tables import build_table
 
@@ -98,9 +98,7 @@ def _list_recipes(*, as_json: bool) -> None:
             str(fact["num_nodes"] * fact["gpus_per_node"]),
             fact["source"].partition(",")[0],
         )
-    console = build_console()
-    print_table(console, table)
-    say(console, "\nrampcli recipes NAME shows what a recipe is made of")
+    say(build_console(), table, "", "rampcli recipes NAME shows what a recipe is made of")
 
 
 def _show_recipe(name: str, *, as_json: bool) -> None:

@@ -2,7 +2,6 @@
 
 import gc
 import json
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -44,8 +43,6 @@ def sweep(
 
     The runs are in runs/NAME_sweep, or in the folder that run_dir= names.
     """
-    from rich.console import Console
-
     from rampcli.cli.console import build_console, say
     from rampcli.cli.pictures import check_picture
     from rampcli.cli.sweep_runs import compose_sweep, run_all
@@ -60,7 +57,7 @@ def sweep(
     if dry_run:
         _print_plan(folder, runs, as_json=as_json)
         return
-    console = Console(file=open(os.devnull, "w")) if as_json else build_console()  # noqa: SIM115
+    console = build_console(quiet=as_json)
     folder.claim()
     folder.add({run.combination.folder: run.combination.values for run in runs})
     code = run_all(runs, ["rampcli", *sys.argv[1:]], console)
@@ -77,7 +74,7 @@ def sweep(
 
 
 def _print_plan(folder: "SweepFolder", runs: Sequence["SweepRun"], *, as_json: bool) -> None:
-    from rampcli.cli.console import build_console, print_table, say
+    from rampcli.cli.console import build_console, say
     from rampcli.launch.queues import Queues
     from rampcli.launch.status import read_status
     from rampcli.report.sweep_plan import PlannedRun, sweep_plan_table
@@ -96,6 +93,4 @@ def _print_plan(folder: "SweepFolder", runs: Sequence["SweepRun"], *, as_json: b
         facts = {"folder": str(folder.path), "runs": [run.to_json() for run in planned]}
         typer.echo(json.dumps(facts, indent=1))
         return
-    console = build_console()
-    print_table(console, sweep_plan_table(planned))
-    say(console, f"folder: {folder.path}")
+    say(build_console(), sweep_plan_table(planned), f"folder: {folder.path}")

@@ -94,7 +94,7 @@ def tune(
 
 def _print_estimates(resolved: "Resolved", *, as_json: bool) -> None:
     """Prints the estimated memory of each micro batch size that the run admits. Starts nothing."""
-    from rampcli.cli.console import build_console, print_table, say
+    from rampcli.cli.console import build_console, say
     from rampcli.report.memory import estimate_table, estimates
     from rampcli.tune.sizes import candidates
 
@@ -102,10 +102,9 @@ def _print_estimates(resolved: "Resolved", *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(estimates(resolved, sizes), indent=1))
         return
-    console = build_console()
-    print_table(console, estimate_table(resolved, sizes))
     say(
-        console,
+        build_console(),
+        estimate_table(resolved, sizes),
         "estimated per rank, not measured; without the CUDA context, communication buffers and"
         " fragmentation",
     )

@@ -5,11 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from rampcli.batch.plan import MICRO_KEY
-from rampcli.cli.console import build_console, print_table, say
+from rampcli.cli.console import build_console, say
 from rampcli.errors import RampcliError
 from rampcli.launch.stop_signals import exit_code_after
 from rampcli.planning.run_plan import Resolved
@@ -39,14 +38,12 @@ def diagnose(resolved: Resolved, *, effort: Effort, as_json: bool) -> int:
     Raises:
         RampcliError: the step cannot be taken on this machine, or it does not fit.
     """
-    console, candidate = build_console(), own_candidate(resolved)
+    console, candidate = build_console(quiet=as_json), own_candidate(resolved)
     with trials_here(resolved, replace(effort, spread=SPREAD), diagnoses=True) as trials:
-        if not as_json:
-            say(console, f"diagnosing a step of {_described(candidate)}")
+        say(console, f"diagnosing a step of {_described(candidate)}")
         trial = trials.attempt(candidate)
         if trial is None:
-            if not as_json:
-                say(console, "interrupted")
+            say(console, "interrupted")
             return exit_code_after(trials.signals)
         if trial.verdict in REMEDIES:
             raise RampcliError(
@@ -58,8 +55,13 @@ def diagnose(resolved: Resolved, *, effort: Effort, as_json: bool) -> int:
     found = bottlenecks(diagnosis, resolved.config)
     if as_json:
         typer.echo(json.dumps(_to_json(diagnosis, candidate, trial, found), indent=1))
-    else:
-        _print(console, diagnosis, trial, found)
+        return 0
+    say(console, diagnosis_table(diagnosis))
+    for part, reason in diagnosis.not_measured.items():
+        say(console, f"not measured: {part}, because {reason}")
+    if trial.verdict == THRASHES:
+        say(console, f"memory is short ({trial.reason}); try a smaller {MICRO_KEY}")
+    say(console, *(one.message for one in found))
     return 0
 
 
@@ -88,16 +90,6 @@ def _to_json(
         **diagnosis.to_json(),
         "bottlenecks": [{"what": one.what, "message": one.message} for one in found],
     }
-
-
-def _print(console: Console, diagnosis: Diagnosis, trial: Trial, found: list[Bottleneck]) -> None:
-    print_table(console, diagnosis_table(diagnosis))
-    for part, reason in diagnosis.not_measured.items():
-        say(console, f"not measured: {part}, because {reason}")
-    if trial.verdict == THRASHES:
-        say(console, f"memory is short ({trial.reason}); try a smaller {MICRO_KEY}")
-    for one in found:
-        say(console, one.message)
 
 
 def diagnosis_table(diagnosis: Diagnosis) -> Table:

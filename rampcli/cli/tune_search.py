@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from rampcli.batch.plan import MICRO_KEY
-from rampcli.cli.console import build_console, print_table, say
-from rampcli.cli.jobs import print_jobs
+from rampcli.cli.console import build_console, say
+from rampcli.cli.jobs import jobs_table
 from rampcli.cli.pictures import check_picture, writing_picture
 from rampcli.config.layers import sources_named
 from rampcli.errors import RampcliError
@@ -58,8 +58,8 @@ def search(
     found, code = search_with(
         resolved, effort=effort, fresh=fresh, exhaustive=exhaustive, as_json=as_json
     )
-    if plot is not None and not draw(found, plot) and not as_json:
-        say(build_console(), "nothing to plot yet")
+    if plot is not None and not draw(found, plot):
+        say(build_console(quiet=as_json), "nothing to plot yet")
     return code
 
 
@@ -67,13 +67,12 @@ def _tune_here(
     resolved: Resolved, *, effort: Effort, fresh: bool, exhaustive: bool, as_json: bool
 ) -> tuple[Search, int]:
     """Searches on this machine, and prints what was found."""
-    console = build_console()
+    console = build_console(quiet=as_json)
     with trials_here(resolved, effort) as trials:
         search = Search.of(resolved, trials.run, effort, fresh=fresh, exhaustive=exhaustive)
-        report = _print_nothing if as_json else partial(say, console)
-        complete = search.continue_with(trials.attempt, report)
+        complete = search.continue_with(trials.attempt, partial(say, console))
     _print_search(search, console, as_json=as_json)
-    if not complete and not as_json:
+    if not complete:
         say(console, "interrupted; the same command continues and keeps what was measured")
     return search, 0 if complete else exit_code_after(trials.signals)
 
@@ -98,7 +97,7 @@ def _tune_in_job(
     resolved: Resolved, *, effort: Effort, fresh: bool, exhaustive: bool, as_json: bool
 ) -> tuple[Search, int]:
     """Submits the job of a search, or prints what it has found so far."""
-    run, console = RunDirectory(resolved.run_dir), build_console()
+    run, console = RunDirectory(resolved.run_dir), build_console(quiet=as_json)
     jobs = job.active_jobs(resolved)
     with sources_named(resolved.config):
         search = Search.of(resolved, run, effort, fresh=fresh and not jobs, exhaustive=exhaustive)
@@ -107,17 +106,12 @@ def _tune_in_job(
         elif search.next() is not None:
             job.raise_failure(resolved)
             check_corpora(resolved)
-            report = _print_nothing if as_json else partial(say, console)
+            report = partial(say, console)
             jobs = job.submit(resolved, effort, fresh=fresh, exhaustive=exhaustive, report=report)
     _print_search(search, console, as_json=as_json)
-    if jobs and not as_json:
-        print_jobs(jobs, console)
-        say(console, "the same command shows what the job has found")
+    if jobs:
+        say(console, jobs_table(jobs), "the same command shows what the job has found")
     return search, 0
-
-
-def _print_nothing(_: str) -> None:
-    """Receives progress of a search whose result is printed as JSON."""
 
 
 def _print_search(search: Search, console: Console, *, as_json: bool) -> None:
@@ -131,17 +125,15 @@ def _print_search(search: Search, console: Console, *, as_json: bool) -> None:
         typer.echo(json.dumps(search.to_json(), indent=1))
     elif trials:
         sequence_length = search.resolved.plan.sequence_length
-        print_table(console, tune_table(trials, sequence_length=sequence_length))
+        say(console, tune_table(trials, sequence_length=sequence_length))
     if search.next() is not None:
         return
     verdict = verdict_of(trials)
     if verdict is None:
         raise _nothing_fits(trials[0])
-    if not as_json:
-        size, resolved = verdict.recommended.micro_batch_size, search.resolved
-        words = in_words(micro_batch_settings(resolved, size), resolved)
-        for line in describe(verdict, words, all_fit=search.all_fit):
-            say(console, line)
+    size, resolved = verdict.recommended.micro_batch_size, search.resolved
+    words = in_words(micro_batch_settings(resolved, size), resolved)
+    say(console, *describe(verdict, words, all_fit=search.all_fit))
 
 
 def _nothing_fits(smallest: Trial) -> RampcliError:

@@ -10,7 +10,7 @@ import typer
 
 from rampcli.batch.throughput import check_curve
 from rampcli.cli.composing import compose_words
-from rampcli.cli.console import build_console, print_table, say
+from rampcli.cli.console import build_console, say
 from rampcli.cli.plan import with_measured
 from rampcli.config.groups import group_names
 from rampcli.config.layers import sources_named
@@ -149,11 +149,12 @@ def _print_comparison(
         ]
         typer.echo(json.dumps(rows, indent=1))
         return
-    console = build_console()
-    print_table(console, comparison_table(variants))
-    for word, found in variants:
-        if isinstance(found, UsageError):
-            say(console, f"\n{word} does not fit: {found.message}")
+    misfits = (
+        f"\n{word} does not fit: {found.message}"
+        for word, found in variants
+        if isinstance(found, UsageError)
+    )
+    say(build_console(), comparison_table(variants), *misfits)
 
 
 def _raise_shared_errors(found: Sequence[Resolved | UsageError]) -> None:

@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from rampcli import llm
-from rampcli.cli.console import PIPE_WIDTH, build_console, print_table, say
+from rampcli.cli.console import PIPE_WIDTH, build_console, say
 from rampcli.cli.plan import print_plan
 from rampcli.planning.resolve import resolve
 from rampcli.report.tables import build_table
@@ -24,13 +24,19 @@ def test_a_long_path_is_not_wrapped(capsys):
 
 
 @pytest.mark.parametrize("width", [20, 80])
-def test_a_table_that_is_wider_than_the_terminal_is_printed_at_its_full_width(capsys, width):
+def test_a_table_that_is_wider_than_the_terminal_is_printed_at_its_full_width(width):
     table = build_table("a column", "another", "and a third")
     table.add_row("1" * 30, "2" * 30, "3" * 30)
-    print_table(Console(file=io.StringIO(), width=width), table)
-    printed = capsys.readouterr().out
+    console = Console(file=io.StringIO(), width=width)
+    say(console, table)
+    printed = console.file.getvalue()
     assert [len(line) for line in printed.splitlines()] == [94, 94]
     assert "1" * 30 + "  " + "2" * 30 + "  " + "3" * 30 in printed
+
+
+def test_a_quiet_console_prints_neither_texts_nor_tables(capsys):
+    say(build_console(quiet=True), LONG, build_table("a column"))
+    assert capsys.readouterr().out == ""
 
 
 def test_a_plan_is_shown_with_its_summary_below(capsys):

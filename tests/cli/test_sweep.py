@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commands import run_command
 from rampcli.cli.sweep_runs import MOST_NAMED, name_combinations
 from rampcli.config.sweeps import Combination
 from rampcli.launch.run_lock import lock_run
@@ -13,6 +14,7 @@ from rampcli.runs.directory import COMPLETE, RunDirectory
 from rampcli.runs.sweep_folder import SweepFolder
 from recorded_runs import write_run
 from report.svg_texts import texts
+from tiny_runs import Run, environment
 
 SWEEP = ["sweep", "--factory", "llama3_tiny"]
 RAMP = ["model.rampup_batch_size=[4,4,80]", "model.global_batch_size=8"]
@@ -143,3 +145,11 @@ def test_a_dry_run_prints_json_alone(succeed, tmp_path):
     assert {run["state"] for run in facts["runs"]} == {"not started"}
     assert all(run["hours"] > 0.4 for run in facts["runs"])
     assert [*tmp_path.iterdir()] == []
+
+
+def test_a_sweep_that_trains_prints_json_alone(tmp_path):
+    settings = ["model.rampup_batch_size=null", "trainer.num_nodes=1", "trainer.max_samples=16"]
+    words = Run(tmp_path / "sweep").overrides([*settings, "optim.lr=0.01,0.001"])
+    done = run_command(["sweep", "--factory", "llama3_tiny", *words, "--json"], environment())
+    states = [run["state"] for run in json.loads(done.stdout)["runs"]]
+    assert (done.returncode, states) == (0, [COMPLETE, COMPLETE])
