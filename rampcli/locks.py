@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from rampcli.own_folder import OwnFolder
+from rampcli.guarded_folder import GuardedFolder
 
 POLL_S = 0.05
 SHARE_WAIT_S = 60.0
@@ -29,7 +29,7 @@ def hold(path: Path, *, shared: bool = False, wait_s: float = 0.0) -> IO[str]:
         UsageError: the path is a symbolic link, or not a regular file.
     """
     file = os.fdopen(
-        OwnFolder(path.parent).open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT),
+        GuardedFolder(path.parent).open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT),
         "a+",
         encoding="utf-8",
     )
@@ -48,7 +48,7 @@ def hold(path: Path, *, shared: bool = False, wait_s: float = 0.0) -> IO[str]:
 
 def is_held(path: Path) -> bool:
     """Returns whether a file is locked, shared or not. Does not create the file."""
-    folder = OwnFolder(path.parent)
+    folder = GuardedFolder(path.parent)
     try:
         descriptor = folder.open(path, os.O_RDWR)  # NFS needs a descriptor that is open for writing
     except FileNotFoundError:

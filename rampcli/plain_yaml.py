@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from rampcli.own_folder import read_file
+from rampcli.guarded_folder import read_file
 
 DEEPEST_LEVEL = 20
 """Settings are only a few levels deep."""

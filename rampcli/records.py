@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rampcli.errors import DamagedFileError
-from rampcli.own_folder import read_file
+from rampcli.guarded_folder import read_file
 
 MOST_BYTES = 64 * 2**20
 MOST = 10**18

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from rampcli.errors import DamagedFileError
-from rampcli.own_folder import open_to_read
+from rampcli.guarded_folder import open_to_read
 from rampcli.records import MOST, parse_json
 
 LENGTH_BYTES = 8

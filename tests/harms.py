@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from rampcli.checkpoint.shards import shard_of
 from rampcli.checkpoint.tensor_files import write_shards
 from rampcli.checksums import page_sums
-from rampcli.own_folder import write_json
+from rampcli.guarded_folder import write_json
 from rampcli.runs.manifest import MANIFEST, Checkpoint
 
 

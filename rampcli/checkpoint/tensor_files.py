@@ -25,7 +25,7 @@ from torch import Tensor
 from rampcli.checkpoint.shards import Shard, Tiling, overlap
 from rampcli.checksums import PIECE_BYTES, PageSums, expected_checksum
 from rampcli.errors import DamagedFileError
-from rampcli.own_folder import OwnFolder, open_to_read
+from rampcli.guarded_folder import GuardedFolder, open_to_read
 from rampcli.records import parse_json
 from rampcli.safetensors_header import METADATA, is_counts, read_header
 
@@ -88,7 +88,7 @@ def _write(path: Path, shards: Sequence[Shard]) -> dict[str, Any]:
     ]
     sums, written = PageSums(), 0
     memory = mmap.mmap(-1, PIECE_BYTES)
-    descriptor = OwnFolder(path.parent).open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    descriptor = GuardedFolder(path.parent).open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     with os.fdopen(descriptor, "wb", buffering=0) as opened, memoryview(memory) as view:
         file = opened.fileno()
         with suppress(OSError):  # the file system has no direct writes

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.errors import DamagedFileError, UsageError
+from rampcli.guarded_folder import read_file
 from rampcli.limited_process import CPU_S, LimitError, ask
-from rampcli.own_folder import read_file
 from rampcli.records import ANY, check_shape, read_json
 
 TEMPLATE_FILE, CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"

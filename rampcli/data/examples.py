@@ -24,7 +24,7 @@ from rampcli.config.corpora import NAMED_KEY
 from rampcli.config.schema import Config
 from rampcli.data.tasks import pose
 from rampcli.errors import UsageError, naming_setting
-from rampcli.own_folder import read_file
+from rampcli.guarded_folder import read_file
 from rampcli.records import values_of
 
 MOST_BYTES = 4 << 30

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from rampcli.data.texts import build_remedy, is_plain_text
 from rampcli.errors import UsageError
-from rampcli.own_folder import OwnFolder, open_to_read
+from rampcli.guarded_folder import GuardedFolder, open_to_read
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
@@ -311,7 +311,7 @@ def write_index(path: Path, kind: np.dtype[Any], lengths: Callable[[], Iterator[
     counts = [(len(sequence_lengths), len(pieces)) for sequence_lengths, pieces in sequences()]
     total, documents = sum(count[0] for count in counts), sum(count[1] for count in counts)
     with os.fdopen(
-        OwnFolder(path.parent).open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb"
+        GuardedFolder(path.parent).open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb"
     ) as file:
         file.write(HEADER.pack(MAGIC, VERSION, code, total, documents + 1))
         for sequence_lengths, _ in sequences():

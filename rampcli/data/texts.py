@@ -7,7 +7,7 @@ from pathlib import Path
 from rampcli.config.corpora import paths_of
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
-from rampcli.own_folder import read_file
+from rampcli.guarded_folder import read_file
 
 MOST_TEXT_BYTES = 4 << 30
 """Most bytes of text in a corpus, which is held in memory."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from rampcli.errors import RampcliError, UsageError
-from rampcli.own_folder import read_file
+from rampcli.guarded_folder import read_file
 
 MOST_BYTES = 512 << 20
 """Largest tokenizer.json that is read. The largest known ones have some tens of megabytes."""

@@ -8,8 +8,8 @@ from rampcli.batch.training_plan import TrainingPlan
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
 from rampcli.gpus import visible_gpus
+from rampcli.guarded_folder import private_folder
 from rampcli.locks import hold
-from rampcli.own_folder import private_folder
 
 
 @contextmanager

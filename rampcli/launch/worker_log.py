@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from rampcli.errors import printable
-from rampcli.own_folder import open_to_read
+from rampcli.guarded_folder import open_to_read
 
 MOST_BYTES = 2**16
 """Only this many bytes at the end of a log are read."""

@@ -13,10 +13,10 @@ from pathlib import Path
 from rampcli.config.checks.rl import is_rl
 from rampcli.config.rewards import TRUSTED_REWARD
 from rampcli.config.schema import Config
+from rampcli.guarded_folder import private_folder
 from rampcli.interpreter import safe_environment
 from rampcli.lifeline import SUPERVISOR, die_with, signal_name
 from rampcli.network import LOOPBACK
-from rampcli.own_folder import private_folder
 from rampcli.runs.directory import RunDirectory
 
 WORKER = "rampcli.worker"

@@ -10,9 +10,9 @@ from torch import Tensor
 from rampcli.config.architectures import model_type
 from rampcli.config.schema import ModelConfig
 from rampcli.errors import DamagedFileError
+from rampcli.guarded_folder import open_to_read
 from rampcli.models.decoder import Decoder
 from rampcli.models.families import build_decoder
-from rampcli.own_folder import open_to_read
 from rampcli.safetensors_header import StoredTensor, read_header
 
 TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}

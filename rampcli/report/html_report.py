@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rampcli.own_folder import replace_file
+from rampcli.guarded_folder import replace_file
 from rampcli.report.page_data import View, run_data
 from rampcli.report.page_files import report_page
 from rampcli.runs.directory import RunDirectory

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from rampcli.batch.quantities import scale
 from rampcli.batch.training_plan import TrainingPlan
-from rampcli.own_folder import replace_file
+from rampcli.guarded_folder import replace_file
 
 MOST_LABELLED = 12
 """With more stages than this, their batch sizes are not written into the picture."""

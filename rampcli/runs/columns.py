@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rampcli.errors import DamagedFileError
-from rampcli.own_folder import open_to_read
+from rampcli.guarded_folder import open_to_read
 from rampcli.records import COUNT, MOST, POSITIVE, RATE
 from rampcli.runs.rows import MAX_ROW_BYTES, METRICS_ROW, NUMBER_OR_NULL, row_of
 

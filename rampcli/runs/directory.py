@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rampcli.errors import DamagedFileError, UsageError
+from rampcli.guarded_folder import GuardedFolder, link_refused
 from rampcli.launchers import LAUNCHERS
-from rampcli.own_folder import OwnFolder, link_refused
 from rampcli.records import COUNT, POSITIVE, read_json
 from rampcli.runs.rows import TEXT_OR_NULL, Tail, end_of_rows, end_of_step, read_rows
 
@@ -92,13 +92,13 @@ BEFORE_THE_START: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class RunDirectory(OwnFolder):
+class RunDirectory(GuardedFolder):
     """`runs/NAME`, with the layout of docs/reference/run-directory.md."""
 
     KIND: ClassVar[str] = "run directory"
 
     def claim(self) -> None:
-        """Makes and marks the folder, as `OwnFolder.claim` does.
+        """Makes and marks the folder, as `GuardedFolder.claim` does.
 
         Run directories of earlier versions have no marker. They are recognised by their config.yaml
         and state.json, and marked.
@@ -107,7 +107,7 @@ class RunDirectory(OwnFolder):
             with suppress(DamagedFileError):
                 if self.config.is_file() and self.read_state() is not None:
                     self.mark()
-        OwnFolder.claim(self)
+        GuardedFolder.claim(self)
 
     def refuse_links(self) -> None:
         """Checks that none of the run's files and folders is a symbolic link.

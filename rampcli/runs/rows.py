@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from rampcli.checksums import PIECE_BYTES
 from rampcli.errors import DamagedFileError
-from rampcli.own_folder import open_to_read
+from rampcli.guarded_folder import open_to_read
 from rampcli.records import COUNT, POSITIVE, RATE, check_shape, parse_json
 
 MAX_ROW_BYTES = 2**20

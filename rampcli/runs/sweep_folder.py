@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rampcli.errors import DamagedFileError
-from rampcli.own_folder import OwnFolder, link_refused
+from rampcli.guarded_folder import GuardedFolder, link_refused
 from rampcli.records import read_json
 from rampcli.runs.directory import RUNS
 
@@ -18,7 +18,7 @@ MOST_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class SweepFolder(OwnFolder):
+class SweepFolder(GuardedFolder):
     """A folder whose folders are the run directories of a sweep."""
 
     KIND: ClassVar[str] = "sweep"

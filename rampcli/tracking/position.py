@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.errors import DamagedFileError
-from rampcli.own_folder import read_file
+from rampcli.guarded_folder import read_file
 from rampcli.records import COUNT, parse_json
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.rows import Tail, end_of_rows, last_rows

@@ -21,11 +21,11 @@ from rampcli.checkpoint.load_weights import open_run, read_weights
 from rampcli.config.schema import Config
 from rampcli.data.special_tokens import GENERATION_FILE
 from rampcli.errors import UsageError, reason_of
+from rampcli.guarded_folder import write_json
 from rampcli.models.decoder import Decoder
 from rampcli.models.families import build_decoder
 from rampcli.models.huggingface import group_by_tensor, places
 from rampcli.models.huggingface_config import to_huggingface
-from rampcli.own_folder import write_json
 from rampcli.runs.manifest import Checkpoint
 from rampcli.weights.program import run_and_exit
 from rampcli.weights.tokenizer import (

@@ -7,8 +7,8 @@ import yaml
 
 from rampcli import hub
 from rampcli.errors import UsageError, visible
+from rampcli.guarded_folder import replace_file
 from rampcli.models.huggingface_config import as_settings, has_weights, read_config
-from rampcli.own_folder import replace_file
 
 REMEDY = "a model that save_pretrained wrote, with config.json and *.safetensors"
 

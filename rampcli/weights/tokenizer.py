@@ -12,7 +12,7 @@ from rampcli.data.chat_template import CONFIG_FILE, TEMPLATE_FILE
 from rampcli.data.special_tokens import NONE_KNOWN, ROLES, SpecialTokens, special_tokens_of
 from rampcli.data.tokenizer import open_tokenizer, vocab_size_of
 from rampcli.errors import DamagedFileError, UsageError
-from rampcli.own_folder import replace_file, write_json
+from rampcli.guarded_folder import replace_file, write_json
 from rampcli.records import COUNT, read_json
 from rampcli.runs.manifest import Checkpoint
 

@@ -10,7 +10,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_by_torch
 from harms import HARMS, cut, damage_the_manifest, flip, remove
 from rampcli.checkpoint.state import TrainingState, named_tensors
 from rampcli.errors import ForeignCheckpointError, NoCheckpointError, RampcliError
-from rampcli.own_folder import write_json
+from rampcli.guarded_folder import write_json
 from rampcli.runs.manifest import MANIFEST, complete_checkpoints
 from rampcli.train.optimizers import BUILDERS
 

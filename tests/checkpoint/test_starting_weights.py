@@ -8,9 +8,9 @@ from rampcli import llm
 from rampcli.checkpoint.starting_weights import check_starting_weights
 from rampcli.config.compose import compose
 from rampcli.errors import UsageError
+from rampcli.guarded_folder import write_json
 from rampcli.launch.run import describe
 from rampcli.models.huggingface_config import to_huggingface
-from rampcli.own_folder import write_json
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import MANIFEST

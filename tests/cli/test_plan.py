@@ -10,7 +10,7 @@ import pytest
 from rampcli import llm
 from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides
-from rampcli.own_folder import replace_file
+from rampcli.guarded_folder import replace_file
 from rampcli.planning.resolve import resolve
 from rampcli.report.memory import plan_with_memory
 from rampcli.runs.directory import RunDirectory

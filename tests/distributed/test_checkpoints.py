@@ -9,7 +9,7 @@ from safetensors import safe_open
 
 from commands import Command
 from distributed.killed_while_saving import train_until_saving
-from rampcli.own_folder import write_json
+from rampcli.guarded_folder import write_json
 from rampcli.runs.manifest import MANIFEST, complete_checkpoints
 from ranks import run_ranks
 from tiny_runs import Run, environment

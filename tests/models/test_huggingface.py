@@ -12,10 +12,10 @@ from safetensors.torch import save_file
 from models.families import FAMILIES
 from rampcli.config.schema import ModelConfig
 from rampcli.errors import DamagedFileError
+from rampcli.guarded_folder import write_json
 from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import WeightFolder, places
 from rampcli.models.huggingface_config import read_config, to_huggingface
-from rampcli.own_folder import write_json
 from rampcli.train.build import fill_weights, initial_weights
 
 SEQUENCE = 32

@@ -2,7 +2,7 @@ import pytest
 
 from rampcli.checksums import sha256
 from rampcli.errors import DamagedFileError
-from rampcli.own_folder import write_json
+from rampcli.guarded_folder import write_json
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import (
     MANIFEST,

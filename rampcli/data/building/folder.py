@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from rampcli.errors import UsageError
-from rampcli.own_folder import OwnFolder
+from rampcli.guarded_folder import GuardedFolder
 
 
 @dataclass(frozen=True, slots=True)
-class BuildFolder(OwnFolder):
+class BuildFolder(GuardedFolder):
     """Folder of an unfinished build.
 
     It lies beside the files that the build writes, and is removed once they are in place.
@@ -67,12 +67,12 @@ class BuildFolder(OwnFolder):
         return self.path / "manifest.json"
 
     def claim(self) -> None:
-        """Claims the folder as `OwnFolder.claim` does, and refuses a symbolic link in its place.
+        """Claims the folder as `GuardedFolder.claim` does, and refuses a symbolic link in its place.
 
         The build removes the folder in the end, so it must not be a link.
         """
-        OwnFolder(self.path.parent).make_folder(self.path)
-        OwnFolder.claim(self)
+        GuardedFolder(self.path.parent).make_folder(self.path)
+        GuardedFolder.claim(self)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -20,7 +20,7 @@ from rampcli.data.building.folder import BuildFolder
 from rampcli.data.building.records import Chunk, Position
 from rampcli.data.manifest import MOST_BYTES, SETTINGS
 from rampcli.errors import DamagedFileError, RampcliError, UsageError
-from rampcli.own_folder import OwnFolder
+from rampcli.guarded_folder import GuardedFolder
 from rampcli.records import ANY, COUNT, read_json
 
 SHAPE = {**SETTINGS, "inputs": [{"name": str, "bytes": COUNT, "mtime_ns": ANY}]}
@@ -276,7 +276,7 @@ def move_into_place(path: Path, name: Path) -> None:
         UsageError: another file has the name, or neither file exists.
     """
     try:
-        descriptor = OwnFolder(path.parent).open(path, os.O_RDONLY)
+        descriptor = GuardedFolder(path.parent).open(path, os.O_RDONLY)
     except FileNotFoundError:
         if os.path.lexists(name):
             return
@@ -290,7 +290,7 @@ def move_into_place(path: Path, name: Path) -> None:
             f"{name} already exists, and this build did not write it",
             remedy="move it away; the same command then resumes",
         )
-    OwnFolder(name.parent).rename(path, name)
+    GuardedFolder(name.parent).rename(path, name)
 
 
 def _after_piece(

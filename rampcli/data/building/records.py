@@ -15,7 +15,7 @@ from typing import Any
 
 from rampcli.data.building.streams import PIECE_BYTES, Rows, Stream, find_cut
 from rampcli.errors import UsageError
-from rampcli.own_folder import open_to_read
+from rampcli.guarded_folder import open_to_read
 
 LONGEST_LINE_BYTES = 128 << 20
 BOM = b"\xef\xbb\xbf"

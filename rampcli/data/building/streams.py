@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from rampcli.errors import UsageError
 from rampcli.extras import requiring
-from rampcli.own_folder import open_to_read
+from rampcli.guarded_folder import open_to_read
 
 PIECE_BYTES = 1 << 20
 """Longer texts are encoded in pieces of about this size."""

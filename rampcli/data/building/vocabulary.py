@@ -13,7 +13,7 @@ from rampcli.data.building.parsing import BadRecord, parse_slice
 from rampcli.data.building.records import Chunk, Kind, Reader
 from rampcli.data.building.watcher import Watcher
 from rampcli.errors import UsageError
-from rampcli.own_folder import read_file
+from rampcli.guarded_folder import read_file
 
 TRAINING_BYTES = 256 << 20
 """Text that merges are learnt from, about."""

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.errors import DamagedFileError, RampcliError, UsageError
+from rampcli.guarded_folder import link_refused
 from rampcli.launch.protocol import Job, JobRecord, JobScript, Phase
 from rampcli.launch.slurm import FOLDER, SEARCH, commands
-from rampcli.own_folder import link_refused
 from rampcli.records import COUNT, POSITIVE, read_json
 from rampcli.runs.directory import RunDirectory
 

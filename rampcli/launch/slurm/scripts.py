@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.errors import UsageError
+from rampcli.guarded_folder import read_file
 from rampcli.launch.protocol import JobScript
 from rampcli.launch.slurm import FOLDER, SEARCH
 from rampcli.launch.slurm.template import TemplateError, render_within_limits
 from rampcli.launch.slurm.template import render as render_template
-from rampcli.own_folder import read_file
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 

@@ -14,7 +14,7 @@ from rampcli.data.building.partial import move_into_place
 from rampcli.data.building.watcher import Watcher
 from rampcli.data.indexed import IndexedFile, bin_of, idx_of, manifest_of, tokenizer_of
 from rampcli.errors import UsageError
-from rampcli.own_folder import MARKER
+from rampcli.guarded_folder import MARKER
 
 FILES = [
     "lock",

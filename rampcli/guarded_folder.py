@@ -1,6 +1,6 @@
-"""Folders that rampcli owns: it writes and deletes only in them, and follows no symbolic link out.
+"""Folders in which rampcli writes and deletes, and follows no symbolic link.
 
-A marker file shows that rampcli made a folder. Links above it are followed, because a user may keep
+A marker file shows that rampcli made a folder, and owns it. Links above it are followed, because a user may keep
 `runs` on another disk. Links inside it are refused: anyone who can create a link there could
 otherwise choose which of the user's files is overwritten.
 """
@@ -27,8 +27,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
-class OwnFolder:
-    """A folder that rampcli owns. Methods take paths in it, or in folders below it."""
+class GuardedFolder:
+    """A folder in which no link is followed. Methods take paths in it, or in folders below it."""
 
     path: Path
 
@@ -205,13 +205,13 @@ def private_folder(purpose: str) -> Path:
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
-    """Replaces a file that the user named. Raises what `OwnFolder.replace` raises."""
-    OwnFolder(path.parent).replace(path, content)
+    """Replaces a file that the user named. Raises what `GuardedFolder.replace` raises."""
+    GuardedFolder(path.parent).replace(path, content)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Replaces a JSON file that the user named. Raises what `OwnFolder.replace` raises."""
-    OwnFolder(path.parent).write_json(path, content)
+    """Replaces a JSON file that the user named. Raises what `GuardedFolder.replace` raises."""
+    GuardedFolder(path.parent).write_json(path, content)
 
 
 @contextmanager

@@ -7,12 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rampcli.errors import UsageError
-from rampcli.own_folder import MARKER, OwnFolder, open_to_read, read_file, replace_file, write_json
+from rampcli.guarded_folder import (
+    MARKER,
+    GuardedFolder,
+    open_to_read,
+    read_file,
+    replace_file,
+    write_json,
+)
 
 
 @pytest.fixture
 def own(tmp_path):
-    folder = OwnFolder(tmp_path / "own")
+    folder = GuardedFolder(tmp_path / "own")
     folder.claim()
     return folder
 
@@ -64,7 +71,7 @@ def test_json_is_read_back_unchanged(content, tmp_path_factory):
 def test_a_new_or_empty_folder_is_claimed_and_may_then_hold_anything(tmp_path):
     (tmp_path / "empty").mkdir()
     for path in (tmp_path / "empty", tmp_path / "deep" / "new"):
-        folder = OwnFolder(path)
+        folder = GuardedFolder(path)
         assert not folder.is_claimed()
         folder.claim()
         (path / "file").touch()
@@ -79,7 +86,7 @@ def test_a_nonempty_folder_without_the_marker_is_refused_and_not_changed(outside
     if marker is not None:
         (outside / MARKER).write_text(marker)
     with pytest.raises(UsageError, match="not empty, and rampcli did not make it"):
-        OwnFolder(outside).claim()
+        GuardedFolder(outside).claim()
     if marker is not None:
         assert (outside / MARKER).read_text() == marker
         (outside / MARKER).unlink()
@@ -88,18 +95,18 @@ def test_a_nonempty_folder_without_the_marker_is_refused_and_not_changed(outside
 def test_a_file_where_a_folder_is_needed_is_refused(tmp_path):
     (tmp_path / "file").write_text("precious")
     with pytest.raises(UsageError, match="is not a folder"):
-        OwnFolder(tmp_path / "file").claim()
+        GuardedFolder(tmp_path / "file").claim()
 
 
 def test_a_marker_that_is_a_link_does_not_claim_a_folder(own, tmp_path):
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / MARKER).symlink_to(own.marker)
-    assert not OwnFolder(tmp_path / "theirs").is_claimed()
+    assert not GuardedFolder(tmp_path / "theirs").is_claimed()
 
 
 def test_the_folder_itself_may_be_reached_through_a_link(own, tmp_path):
     (tmp_path / "link").symlink_to(own.path)
-    OwnFolder(tmp_path / "link").replace(tmp_path / "link" / "file", "text")
+    GuardedFolder(tmp_path / "link").replace(tmp_path / "link" / "file", "text")
     assert (own.path / "file").read_text() == "text"
 
 
@@ -184,7 +191,7 @@ def test_reading_stops_at_the_size_limit(tmp_path):
 def test_threads_can_claim_one_folder_at_the_same_time(tmp_path):
     failures = []
     for number in range(20):
-        folder = OwnFolder(tmp_path / str(number))
+        folder = GuardedFolder(tmp_path / str(number))
         barrier = threading.Barrier(4)
 
         def claim(folder=folder, barrier=barrier):
@@ -205,7 +212,7 @@ def test_threads_can_claim_one_folder_at_the_same_time(tmp_path):
 
 
 def test_a_file_is_copied_piece_by_piece_and_never_through_a_link(tmp_path):
-    folder, source = OwnFolder(tmp_path / "own"), tmp_path / "source"
+    folder, source = GuardedFolder(tmp_path / "own"), tmp_path / "source"
     folder.claim()
     source.write_bytes(bytes(range(256)) * 10_000)
     with source.open("rb") as file:
