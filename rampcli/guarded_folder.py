@@ -1,8 +1,8 @@
 """Folders in which rampcli writes and deletes, and follows no symbolic link.
 
-A marker file shows that rampcli made a folder, and owns it. Links above it are followed, because a user may keep
-`runs` on another disk. Links inside it are refused: anyone who can create a link there could
-otherwise choose which of the user's files is overwritten.
+A marker file shows that rampcli made a folder. Links above the folder are followed, because a user
+may keep `runs` on another disk. Links inside it are refused: otherwise anyone who can create a link
+there could choose which of the user's files is overwritten.
 """
 
 import errno

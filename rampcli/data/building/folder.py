@@ -67,7 +67,7 @@ class BuildFolder(GuardedFolder):
         return self.path / "manifest.json"
 
     def claim(self) -> None:
-        """Claims the folder as `GuardedFolder.claim` does, and refuses a symbolic link in its place.
+        """Claims the folder as `GuardedFolder.claim` does, and refuses a link in its place.
 
         The build removes the folder in the end, so it must not be a link.
         """
