@@ -10,7 +10,7 @@ def step_of(resolved: Resolved, stage_number: int, step_time_s: float) -> Step:
     stage = resolved.plan.stages[stage_number]
     return Step(
         stage=stage,
-        batch_plan=resolved.plan.batch_on(stage, stage.world_size),
+        split=resolved.plan.batch_on(stage, stage.world_size),
         samples=np.arange(4),
         result=StepResult(loss=2.0, grad_norm=1.0),
         lr=0.1,

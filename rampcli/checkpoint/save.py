@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -125,18 +126,19 @@ class Checkpoints:
         if state.step == self._step:
             return
         self._step = state.step
+        saved = partial(SavedCheckpoint, step=state.step, consumed_samples=state.consumed_samples)
         manifest = {"format": FORMAT, **asdict(state), **self.facts}
         tensors = list(named_tensors(self.parts, self.optimizers, copies=False))
         if self._threads is None or is_last:
             self._write(manifest, lambda: shards_to_save(tensors))
             save_s = time.perf_counter() - began
-            on_saved(_saved(manifest, save_s=save_s, stall_s=save_s))
+            on_saved(saved(save_s=save_s, stall_s=save_s))
             return
 
         def write(copies: Future[list[Shard]]) -> None:
             self._write(manifest, copies.result)
             save_s = time.perf_counter() - began
-            on_saved(_saved(manifest, save_s=save_s, stall_s=self.stall_s))
+            on_saved(saved(save_s=save_s, stall_s=self.stall_s))
 
         self.stall_s = 0.0
         self._copying = self._threads.submit(self._copies.prepare(tensors))
@@ -231,15 +233,6 @@ class Checkpoints:
         self.run.rename(aside, final)
         remove_old_checkpoints(self.run, keep_last=self.keep_last)
         return {}
-
-
-def _saved(manifest: dict[str, Any], *, save_s: float, stall_s: float) -> SavedCheckpoint:
-    return SavedCheckpoint(
-        step=manifest["step"],
-        consumed_samples=manifest["consumed_samples"],
-        save_s=save_s,
-        stall_s=stall_s,
-    )
 
 
 class _SaveFailedError(Exception):

@@ -68,7 +68,7 @@ class Loader:
         self._ahead: dict[tuple[int, BatchPlan], Future[list[list[Samples]]]] = {}
         self._found: dict[tuple[int, BatchPlan], tuple[Indices, Indices]] = {}
 
-    def read(self, first_sample: int, plan: BatchPlan) -> RankBatch:
+    def read(self, first_sample: int, split: BatchPlan) -> RankBatch:
         """Returns this rank's share of the global batch that starts at `first_sample`.
 
         A global batch is split into micro batches, and each of these into consecutive samples for
@@ -77,19 +77,19 @@ class Loader:
         Raises:
             RampcliError: a corpus cannot be read, as in `Corpus.read`.
         """
-        # On the first step and after a change of plan, no prefetched batch matches.
-        if (first_sample, plan) not in self._ahead:
+        # On the first step and after a change of the split, no prefetched batch matches.
+        if (first_sample, split) not in self._ahead:
             for unwanted in self._ahead.values():
                 unwanted.cancel()
             self._ahead.clear()
         for step in range(1 + STEPS_AHEAD):
-            wanted = (first_sample + step * plan.global_batch_size, plan)
+            wanted = (first_sample + step * split.global_batch_size, split)
             if wanted not in self._ahead:
                 self._ahead[wanted] = self._thread.submit(self._read, *wanted)
-        shares = self._ahead.pop((first_sample, plan)).result()
-        samples = samples_of([self.reading.rank], first_sample, plan).ravel()
+        shares = self._ahead.pop((first_sample, split)).result()
+        samples = samples_of([self.reading.rank], first_sample, split).ravel()
         mine = self.reading.scatter(
-            shares, micro_batches=plan.accumulate_grad_batches, samples=plan.micro_batch_size
+            shares, micro_batches=split.accumulate_grad_batches, samples=split.micro_batch_size
         )
         return RankBatch(
             [_to_device(each, self.device) for each in mine],
@@ -104,27 +104,27 @@ class Loader:
         wait(self._ahead.values())
         self._ahead.clear()
 
-    def _read(self, first_sample: int, plan: BatchPlan) -> list[list[Samples]]:
+    def _read(self, first_sample: int, split: BatchPlan) -> list[list[Samples]]:
         """Reads the micro batches of each rank that this process reads for.
 
         Micro batches are separate arrays: the allocator does not reuse the memory of larger ones.
         """
         if self.blend is None:
             return []
-        if (first_sample, plan) not in self._found:
-            steps = max(1, LOCATED_AT_ONCE // plan.global_batch_size)
-            firsts = [first_sample + step * plan.global_batch_size for step in range(steps)]
+        if (first_sample, split) not in self._found:
+            steps = max(1, LOCATED_AT_ONCE // split.global_batch_size)
+            firsts = [first_sample + step * split.global_batch_size for step in range(steps)]
             found = self.blend.locate(
-                np.stack([samples_of(self.reading.ranks, first, plan) for first in firsts])
+                np.stack([samples_of(self.reading.ranks, first, split) for first in firsts])
             )
             self._found = {
-                (first, plan): (which, windows)
+                (first, split): (which, windows)
                 for first, which, windows in zip(firsts, *found, strict=True)
             }
-        found = self._found.pop((first_sample, plan))
+        found = self._found.pop((first_sample, split))
         which, windows = (
             each.reshape(
-                len(self.reading.ranks), plan.accumulate_grad_batches, plan.micro_batch_size
+                len(self.reading.ranks), split.accumulate_grad_batches, split.micro_batch_size
             )
             for each in found
         )
@@ -134,10 +134,10 @@ class Loader:
         ]
 
 
-def samples_of(ranks: Sequence[int], first_sample: int, plan: BatchPlan) -> Indices:
+def samples_of(ranks: Sequence[int], first_sample: int, split: BatchPlan) -> Indices:
     """Returns the samples of data-parallel ranks in a global batch, [ranks, samples of each]."""
-    shape = (plan.accumulate_grad_batches, plan.data_parallel_size, plan.micro_batch_size)
-    samples = np.arange(first_sample, first_sample + plan.global_batch_size).reshape(shape)
+    shape = (split.accumulate_grad_batches, split.data_parallel_size, split.micro_batch_size)
+    samples = np.arange(first_sample, first_sample + split.global_batch_size).reshape(shape)
     return samples.swapaxes(0, 1)[list(ranks)].reshape(len(ranks), -1)
 
 
@@ -149,23 +149,24 @@ class ValidationLoader:
         self.reading = reading
         self.device = device
 
-    def read(self, samples: int, plan: BatchPlan) -> Iterator[MicroBatch]:
+    def read(self, samples: int, split: BatchPlan) -> Iterator[MicroBatch]:
         """Yields this rank's micro batches of the first `samples` samples of the blend.
 
         All ranks get the same number of micro batches. Samples beyond the end have ignored labels.
         """
-        per_round = plan.micro_batch_size * plan.data_parallel_size
+        per_round = split.micro_batch_size * split.data_parallel_size
         for first in range(0, samples, per_round):
             ranks = self.reading.ranks if self.blend else ()
             shares = [
-                [self._share(first + rank * plan.micro_batch_size, samples, plan)] for rank in ranks
+                [self._share(first + rank * split.micro_batch_size, samples, split)]
+                for rank in ranks
             ]
-            (mine,) = self.reading.scatter(shares, micro_batches=1, samples=plan.micro_batch_size)
+            (mine,) = self.reading.scatter(shares, micro_batches=1, samples=split.micro_batch_size)
             yield _to_device(mine, self.device)
 
-    def _share(self, first: int, samples: int, plan: BatchPlan) -> Samples:
+    def _share(self, first: int, samples: int, split: BatchPlan) -> Samples:
         assert self.blend is not None
-        mine = first + np.arange(plan.micro_batch_size)
+        mine = first + np.arange(split.micro_batch_size)
         share = self.blend.read(np.minimum(mine, samples - 1))
         # np.where makes a new array, because labels may share the memory of tokens.
         labels = np.where((mine < samples)[:, None], share.labels, IGNORED)

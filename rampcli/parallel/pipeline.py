@@ -45,10 +45,16 @@ class Pipeline:
         self.is_last = mesh.get_local_rank() == mesh.size() - 1
         self._schedules: dict[tuple[bool, int, torch.Size], Any] = {}
 
-    def forward_backward(
-        self, tokens: Tensor, labels: Tensor, positions: Tensor | None, *, micro_batches: int
+    def run(
+        self,
+        tokens: Tensor,
+        labels: Tensor,
+        positions: Tensor | None,
+        *,
+        micro_batches: int,
+        backward: bool,
     ) -> Tensor:
-        """Runs all micro batches forward and backward.
+        """Runs all micro batches forward and, with `backward`, backward.
 
         Args:
             tokens: int64 [micro_batches x samples, sequence].
@@ -59,13 +65,22 @@ class Pipeline:
         Returns:
             The sum of the losses on the last stage, and 0 on the others.
         """
-        return self._run(tokens, labels, positions, micro_batches=micro_batches, backward=True)
-
-    def forward(
-        self, tokens: Tensor, labels: Tensor, positions: Tensor | None, *, micro_batches: int
-    ) -> Tensor:
-        """Runs all micro batches forward only; arguments and result as in `forward_backward`."""
-        return self._run(tokens, labels, positions, micro_batches=micro_batches, backward=False)
+        schedule = self._schedule(tokens, micro_batches=micro_batches, backward=backward)
+        losses: list[Tensor] = []
+        inputs = (tokens,) if self.mesh.get_local_rank() == 0 else ()
+        run = schedule.step if backward else schedule.eval
+        keywords = {} if positions is None else {"positions": positions}
+        if self.is_last:
+            # The last stage returns the loss; the schedule treats that as the stage's output.
+            keywords["labels"] = labels
+        run(
+            *inputs,
+            target=labels if self.is_last else None,
+            losses=losses,
+            return_outputs=False,
+            **keywords,
+        )
+        return torch.stack(losses).detach().sum() if losses else torch.zeros((), device=self.device)
 
     def add_gradient_of_other_end(self, weight: nn.Parameter) -> None:
         """Sums the gradients of a weight that the first and the last stage share.
@@ -83,32 +98,6 @@ class Pipeline:
         for work in dist.batch_isend_irecv(exchange):
             work.wait()
         gradient.add_(received)
-
-    def _run(
-        self,
-        tokens: Tensor,
-        labels: Tensor,
-        positions: Tensor | None,
-        *,
-        micro_batches: int,
-        backward: bool,
-    ) -> Tensor:
-        schedule = self._schedule(tokens, micro_batches=micro_batches, backward=backward)
-        losses: list[Tensor] = []
-        inputs = (tokens,) if self.mesh.get_local_rank() == 0 else ()
-        run = schedule.step if backward else schedule.eval
-        keywords = {} if positions is None else {"positions": positions}
-        if self.is_last:
-            # The last stage returns the loss; the schedule treats that as the stage's output.
-            keywords["labels"] = labels
-        run(
-            *inputs,
-            target=labels if self.is_last else None,
-            losses=losses,
-            return_outputs=False,
-            **keywords,
-        )
-        return torch.stack(losses).detach().sum() if losses else torch.zeros((), device=self.device)
 
     def _loss_of(self, output: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002
         return self.scale_loss(output)

@@ -21,18 +21,18 @@ from rampcli.models.decoder import Decoder
 from rampcli.parallel.mesh import Meshes, build_meshes
 from rampcli.planning.run_plan import Resolved, pair_settings
 from rampcli.rl.bridge import PATIENCE, Bridge
+from rampcli.rl.generating_rank import generate_until_training_ends
 from rampcli.rl.generator import Generator
 from rampcli.rl.objective import Objective
 from rampcli.rl.passes import PolicyPasses
 from rampcli.rl.policy import Policy
 from rampcli.rl.roles import Roles, take_role
 from rampcli.rl.scorer import Scorer
-from rampcli.rl.serve import serve
 from rampcli.rl.sources import FromOtherRanks, RolloutSource, TakingTurns
 from rampcli.rl.trainer import PolicyTrainer
 from rampcli.runs.directory import RunDirectory
 from rampcli.train.observers.boundary import BoundaryCosts
-from rampcli.train.observers.observer import Observers
+from rampcli.train.observers.observer import ObserverList
 from rampcli.train.stopping import StopRequest
 from rampcli.worker.assemble import (
     build_initial_model,
@@ -72,7 +72,7 @@ def train_or_generate(run: RunDirectory, stop: StopRequest, *, started: float) -
     check_trusted(config)
     roles = take_role(config.rl.rollout_ranks)
     if roles.generates:
-        return serve(run, roles)
+        return generate_until_training_ends(run, roles)
     return train(run, stop, started=started, build=partial(build_policy_trainer, roles))
 
 
@@ -123,16 +123,18 @@ def build_policy_trainer(
         loaded.parts,
         meshes,
         device,
-        objective=objective_of(config),
+        objective=Objective(config.rl, max_response_tokens(config)),
         reference=_build_reference(config, run, meshes, device),
     )
     scorer = Scorer(config.rl.reward, deadline_s=config.rl.reward_deadline_s)
     generator, policy = Generator(config, prompts, scorer), Policy(model, config, device)
-    source: RolloutSource = (
-        FromOtherRanks(Bridge(roles), generator, policy, meshes, device=device)
-        if roles.generators
-        else TakingTurns(generator, policy, meshes, seed=config.seed, device=device)
-    )
+    source: RolloutSource
+    if roles.generators:
+        source = FromOtherRanks(
+            bridge=Bridge(roles), generator=generator, policy=policy, meshes=meshes, device=device
+        )
+    else:
+        source = TakingTurns(generator=generator, policy=policy, meshes=meshes, device=device)
     reading = build_reading(config, meshes.data_ranks)
     observers = build_observers(
         resolved,
@@ -153,27 +155,13 @@ def build_policy_trainer(
         loader=Loader(None, reading=reading, device=device),
         validation_loaders={None: ValidationLoader(None, reading=reading, device=device)},
         checkpoints=loaded.checkpoints,
-        observers=Observers(observers),
+        observers=ObserverList(observers),
         state=loaded.state,
         stop=stop,
         generator=generator,
         policy=policy,
         source=source,
         pairs=pairs,
-    )
-
-
-def objective_of(config: Config) -> Objective:
-    """Returns the loss that a configuration asks for."""
-    rl = config.rl
-    return Objective(
-        clip_low=rl.clip_low,
-        clip_high=rl.clip_high,
-        ratio=rl.ratio,
-        kl_weight=rl.kl_weight,
-        kl_correction=rl.kl_correction,
-        average=rl.average,
-        max_response_tokens=max_response_tokens(config),
     )
 
 

@@ -7,7 +7,6 @@ train on them. Nothing goes through a file.
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -25,19 +24,6 @@ PATIENCE = timedelta(days=365)
 
 class BridgeClosed(RankLost):
     """Raised if a rank at the other end has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What the ranks that generate do next: the rollouts of one step.
-
-    Attributes:
-        step: steps taken so far.
-        consumed_samples: prompts answered so far.
-    """
-
-    step: int
-    consumed_samples: int
 
 
 class Bridge:
@@ -64,10 +50,13 @@ class Bridge:
             place = 1 + roles.generator if roles.generates else 0
             self._orders = _group(store, "orders", place, 1 + roles.generators)
 
-    def give(self, order: Order, weights: Iterable[Tensor]) -> None:
-        """Sends an order and the weights for it. Every rank that trains calls this.
+    def order_rollouts(self, step: int, consumed_samples: int, weights: Iterable[Tensor]) -> None:
+        """Orders the rollouts of a step, and sends the weights for it. Every rank that trains calls
+        this.
 
         Args:
+            step: steps taken so far.
+            consumed_samples: prompts answered so far.
             weights: whole weights, in the order of the model's parameters. Producing them may be
                 collective.
 
@@ -76,13 +65,13 @@ class Bridge:
         """
         sends = self._orders is not None
         if sends:
-            self._from_first(torch.tensor([order.step, order.consumed_samples]))
+            self._from_first(torch.tensor([step, consumed_samples]))
         for weight in weights:
             if sends:
                 self._from_first(weight.contiguous().cpu())
 
-    def take_order(self) -> Order:
-        """Waits for an order, on a rank that generates.
+    def take_order(self) -> tuple[int, int]:
+        """Waits for an order, on a rank that generates. Returns its step and consumed samples.
 
         Raises:
             BridgeClosed: a rank that trains has ended.
@@ -90,7 +79,7 @@ class Bridge:
         numbers = torch.empty(2, dtype=torch.int64)
         self._from_first(numbers)
         step, consumed_samples = numbers.tolist()
-        return Order(step, consumed_samples)
+        return step, consumed_samples
 
     def take_weights(self, weights: Iterable[Tensor]) -> None:
         """Receives the weights of an order in place, on a rank that generates.

@@ -1,6 +1,6 @@
 """What a step of reinforcement learning records."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from math import inf, isfinite, sqrt
 
@@ -94,72 +94,57 @@ class RolloutSums:
 _ADDENDS = [name for name in RolloutSums.__slots__ if name != "best"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepTimes:
-    """Seconds of a step.
+def times_of(
+    totals: RolloutSums,
+    *,
+    waited_s: float,
+    step_time_s: float,
+    generators: int,
+    micro_batches: int,
+    data_ranks: int,
+) -> dict[str, float]:
+    """Returns the columns with the seconds of a step.
 
-    Attributes:
-        rollout_s: spent by a rank that generates, on average.
-        training_s: spent by this rank on everything else than waiting or generating.
-        predicted_s: of the whole step, by `rampcli.batch.overlap`.
+    `rollout_s` are those of a rank that generates, on average. `training_s` are those of this rank
+    without waiting and generating. `predicted_s` are those of the whole step, by
+    `rampcli.batch.overlap`.
+
+    Args:
+        totals: sums over the rollouts of all ranks.
+        waited_s: seconds that this rank has waited for rollouts, or spent on generating.
         generators: ranks that only generate; 0 if all ranks take turns.
+        micro_batches: rollouts of a data-parallel rank.
     """
-
-    generators: int
-    rollout_s: float
-    training_s: float
-    predicted_s: float
-
-    @classmethod
-    def of(
-        cls,
-        totals: RolloutSums,
-        *,
-        waited_s: float,
-        step_time_s: float,
-        generators: int,
-        micro_batches: int,
-        data_ranks: int,
-    ) -> "StepTimes":
-        """Returns the times of a step.
-
-        Args:
-            totals: sums over the rollouts of all ranks.
-            waited_s: seconds that this rank has waited for rollouts, or spent on generating.
-            step_time_s: seconds of the step.
-            generators: ranks that only generate; 0 if all ranks take turns.
-            micro_batches: rollouts of a data-parallel rank.
-        """
-        training_s = step_time_s - waited_s
-        if generators == 0:
-            return cls(
-                generators=0, rollout_s=waited_s, training_s=training_s, predicted_s=step_time_s
-            )
-        rollout_s = totals.rollout_s / generators
-        predicted_s = overlapped_s(
-            rollout_s,
-            training_s,
-            micro_batches=micro_batches,
-            data_ranks=data_ranks,
-            generators=generators,
-        )
-        return cls(
-            generators=generators,
-            rollout_s=rollout_s,
-            training_s=training_s,
-            predicted_s=predicted_s,
-        )
+    training_s = step_time_s - waited_s
+    if generators == 0:
+        return {"rollout_s": waited_s, "training_s": training_s, "predicted_s": step_time_s}
+    rollout_s = totals.rollout_s / generators
+    predicted_s = overlapped_s(
+        rollout_s,
+        training_s,
+        micro_batches=micro_batches,
+        data_ranks=data_ranks,
+        generators=generators,
+    )
+    return {"rollout_s": rollout_s, "training_s": training_s, "predicted_s": predicted_s}
 
 
 def columns_of(
-    totals: RolloutSums, sums: Tensor, times: StepTimes, *, generations: int
+    totals: RolloutSums,
+    sums: Tensor,
+    times: Mapping[str, float],
+    *,
+    generations: int,
+    generators: int,
 ) -> dict[str, float | int | None]:
     """Returns the columns that reinforcement learning adds to a row of metrics.jsonl.
 
     Args:
         totals: sums over the rollouts of all ranks.
         sums: `PolicySums` of all updates and ranks.
+        times: seconds of the step, from `times_of`.
         generations: responses to each prompt.
+        generators: ranks that only generate.
     """
     mean = totals.reward / totals.scored if totals.scored else None
     deviation = None
@@ -178,10 +163,8 @@ def columns_of(
         "response_tokens": totals.response_tokens / totals.pairs,
         "cut_responses": totals.cut / totals.pairs,
         **{name: value if isfinite(value) else None for name, value in policy.items()},
-        "rollout_ranks": times.generators,
-        "rollout_s": round(times.rollout_s, 6),
-        "training_s": round(times.training_s, 6),
-        "predicted_s": round(times.predicted_s, 6),
-        "rollout_tokens_per_s": round(totals.response_tokens / times.rollout_s, 1),
-        "training_tokens_per_s": round(totals.tokens / times.training_s, 1),
+        "rollout_ranks": generators,
+        **{name: round(seconds, 6) for name, seconds in times.items()},
+        "rollout_tokens_per_s": round(totals.response_tokens / times["rollout_s"], 1),
+        "training_tokens_per_s": round(totals.tokens / times["training_s"], 1),
     }

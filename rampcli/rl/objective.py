@@ -5,11 +5,12 @@ GSPO (arXiv 2507.18071).
 """
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from rampcli.config.schema.rl import RLConfig
 from rampcli.data.loader import MicroBatch
 
 
@@ -69,31 +70,18 @@ class PolicySums(NamedTuple):
         }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Objective:
     """The clipped loss of an update, as a sum over passes and a denominator.
 
     Attributes:
-        clip_low: ratios are clipped below 1 - clip_low.
-        clip_high: ratios are clipped above 1 + clip_high.
-        ratio: "token" compares the present policy with the old one at each token. "sequence" uses
-            the geometric mean of these ratios for all tokens of a response (GSPO).
-        kl_weight: weight of the estimated divergence from the reference.
-        kl_correction: multiply that estimate by the ratio. In the first update, the gradient of the
-            loss then follows KL(present, reference) (DeepSeek-V3.2, arXiv 2512.02556). Without the
-            correction it follows KL(reference, present), as in GRPO.
-        average: "tokens" weighs all tokens of an update equally (DAPO), "sequences" all responses
-            (GRPO). "length" divides the sum over tokens by a constant, the number of responses
-            times `max_response_tokens` (Dr. GRPO).
+        rl: its settings from `clip_low` to `kl_correction`. In the first update, the gradient of a
+            corrected divergence follows KL(present, reference). Without the correction, it follows
+            KL(reference, present).
         max_response_tokens: length of the longest possible response.
     """
 
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    ratio: Literal["token", "sequence"] = "token"
-    kl_weight: float = 0.0
-    kl_correction: bool = False
-    average: Literal["tokens", "sequences", "length"] = "tokens"
+    rl: RLConfig
     max_response_tokens: int
 
     def __call__(
@@ -121,12 +109,12 @@ class Objective:
         if batch.is_first_update:
             log_ratios = torch.where(counted, log_probs - log_probs.detach(), 0.0)
         ratios, has_ratio = self._ratios(log_ratios, counted)
-        bounded = ratios.clamp(1 - self.clip_low, 1 + self.clip_high)
+        bounded = ratios.clamp(1 - self.rl.clip_low, 1 + self.rl.clip_high)
         losses = -torch.minimum(ratios * advantages, bounded * advantages)
         reference_kl = self._reference_kl(log_probs, counted, batch.reference_log_probs)
-        weight = self.kl_weight * (ratios if self.kl_correction else 1.0)
+        weight = self.rl.kl_weight * (ratios if self.rl.kl_correction else 1.0)
         losses = torch.where(counted, losses + weight * reference_kl, 0.0)
-        if self.average == "sequences":
+        if self.rl.average == "sequences":
             losses = losses / counted.sum(dim=1, keepdim=True).clamp(min=1)
         # The lower product counts. The bounded one has no gradient where it is lower.
         is_clipped = bounded * advantages < ratios * advantages
@@ -155,11 +143,11 @@ class Objective:
             "sequences": pairs,
             "length": pairs * self.max_response_tokens,
         }
-        return float(max(1, counts[self.average]))
+        return float(max(1, counts[self.rl.average]))
 
     def _ratios(self, log_ratios: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the ratios and which of them exist: [pairs, length], or [pairs, 1]."""
-        if self.ratio == "token":
+        if self.rl.ratio == "token":
             return log_ratios.exp(), counted
         lengths = counted.sum(dim=1, keepdim=True)
         return (log_ratios.sum(dim=1, keepdim=True) / lengths.clamp(min=1)).exp(), lengths > 0
@@ -168,7 +156,7 @@ class Objective:
         """Returns the estimate of KL(present, reference) at each token; 0 without a reference."""
         if reference is not None:
             return _k3(torch.where(counted, reference - log_probs, 0.0))
-        if self.kl_weight > 0:
+        if self.rl.kl_weight > 0:
             raise ValueError("a loss with a kl_weight needs reference_log_probs")
         return torch.zeros_like(log_probs)
 

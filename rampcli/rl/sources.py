@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from rampcli.batch.plan import BatchPlan
 from rampcli.parallel.mesh import DATA, TENSOR, Meshes
-from rampcli.rl.bridge import Bridge, Order
+from rampcli.rl.bridge import Bridge
 from rampcli.rl.generator import Generator, Indices
 from rampcli.rl.policy import Policy
 from rampcli.rl.rollout import Rollout
@@ -25,18 +25,18 @@ class Share:
     Attributes:
         step: steps taken so far.
         consumed_samples: prompts answered so far.
-        plan: how the prompts of the step are divided.
+        split: how the prompts of the step are divided.
         samples: the rank's samples, int64 [prompts].
     """
 
     step: int
     consumed_samples: int
-    plan: BatchPlan
+    split: BatchPlan
     samples: Indices
 
     def micro_batch(self, number: int) -> Indices:
         """Returns the samples of a micro batch."""
-        size = self.plan.micro_batch_size
+        size = self.split.micro_batch_size
         return self.samples[number * size : (number + 1) * size]
 
 
@@ -63,59 +63,48 @@ class RolloutSource(Protocol):
         """
 
 
+@dataclass(kw_only=True, slots=True)
 class TakingTurns:
     """Generates all rollouts of a step before the first pass on them.
 
     The tensor-parallel ranks of a data-parallel rank generate in turn.
-
-    Args:
-        policy: the model that generates responses.
     """
 
-    def __init__(
-        self,
-        generator: Generator,
-        policy: Policy,
-        meshes: Meshes,
-        *,
-        seed: int,
-        device: torch.device,
-    ) -> None:
-        self.generator = generator
-        self.policy = policy
-        self.meshes = meshes
-        self.seed = seed
-        self.device = device
-        self.waited_s = 0.0
+    generator: Generator
+    policy: Policy
+    meshes: Meshes
+    device: torch.device
+    waited_s: float = 0.0
 
     def rollouts(self, share: Share, stops: Stops) -> Iterator[Rollout]:
         """Generates the rollouts, then yields them."""
         began = time.perf_counter()
         self.policy.refresh()
         ranks, found = self.meshes.size(TENSOR), []
-        for number in range(share.plan.accumulate_grad_batches):
+        for number in range(share.split.accumulate_grad_batches):
             if number > 0:
                 stops.between()
             with stops.ending_early() as check:
                 check()
-                found.append(self._answer(share, number, check, is_mine=self._owns(number)))
+                found.append(self._answer(share, number, check))
         stops.agree()  # on a rank that was asked, rollouts are missing
         shared = [self._shared(one, number % ranks) for number, one in enumerate(found)]
         self.waited_s = time.perf_counter() - began
         yield from shared
 
-    def _owns(self, number: int) -> bool:
-        return number % self.meshes.size(TENSOR) == self.meshes.rank(TENSOR)
-
     def _answer(
-        self, share: Share, number: int, between: Callable[[], None], *, is_mine: bool
+        self, share: Share, number: int, between: Callable[[], None]
     ) -> "Rollout | Sequence[Sequence[int]]":
         """Returns a rollout on the rank that generates it, its prompts on the others."""
         questions = self.generator.training_questions(share.micro_batch(number))
-        if not is_mine:
+        if number % self.meshes.size(TENSOR) != self.meshes.rank(TENSOR):
             return [question.tokens for question in questions]
         return self.generator.generate(
-            self.policy.model, questions, step=share.step, seed=self.seed, between=between
+            self.policy.model,
+            questions,
+            step=share.step,
+            seed=self.generator.config.seed,
+            between=between,
         )
 
     def _shared(self, rollout: "Rollout | Sequence[Sequence[int]]", owner: int) -> Rollout:
@@ -135,40 +124,28 @@ class TakingTurns:
         return Rollout.from_tensor(packed, prompts)
 
 
+@dataclass(kw_only=True, slots=True)
 class FromOtherRanks:
-    """Receives rollouts from ranks that generate while this one trains.
+    """Receives rollouts from ranks that generate while this one trains."""
 
-    Args:
-        bridge: the connection to these ranks.
-    """
-
-    def __init__(
-        self,
-        bridge: Bridge,
-        generator: Generator,
-        policy: Policy,
-        meshes: Meshes,
-        *,
-        device: torch.device,
-    ) -> None:
-        self.bridge = bridge
-        self.generator = generator
-        self.policy = policy
-        self.meshes = meshes
-        self.device = device
-        self.waited_s = 0.0
+    bridge: Bridge
+    generator: Generator
+    policy: Policy
+    meshes: Meshes
+    device: torch.device
+    waited_s: float = 0.0
 
     def rollouts(self, share: Share, stops: Stops) -> Iterator[Rollout]:  # noqa: ARG002
         """Sends the weights, and yields the rollouts as they arrive."""
         began = time.perf_counter()
-        order = Order(share.step, share.consumed_samples)
-        self.bridge.give(order, whole_weights(self.policy.trained, self.policy.dtype))
+        weights = whole_weights(self.policy.trained, self.policy.dtype)
+        self.bridge.order_rollouts(share.step, share.consumed_samples, weights)
         self.waited_s = time.perf_counter() - began
-        for number in range(share.plan.accumulate_grad_batches):
+        for number in range(share.split.accumulate_grad_batches):
             questions = self.generator.training_questions(share.micro_batch(number))
             packed = self.generator.empty_rollout(len(questions), torch.device("cpu"))
             began = time.perf_counter()
-            tag = number * share.plan.data_parallel_size + self.meshes.rank(DATA)
+            tag = number * share.split.data_parallel_size + self.meshes.rank(DATA)
             self.bridge.receive(packed, tag=tag)
             self.waited_s += time.perf_counter() - began
             prompts = [question.tokens for question in questions]

@@ -19,7 +19,7 @@ from rampcli.parallel.mesh import DATA, TENSOR
 from rampcli.rl.advantages import batch_std, group_advantages
 from rampcli.rl.evaluation import evaluate
 from rampcli.rl.generator import Generator, describe_pair
-from rampcli.rl.metrics import RolloutSums, StepTimes, columns_of
+from rampcli.rl.metrics import RolloutSums, columns_of, times_of
 from rampcli.rl.objective import PolicyBatch
 from rampcli.rl.passes import PolicyPasses, batch_of
 from rampcli.rl.policy import Policy
@@ -75,12 +75,12 @@ class PolicyTrainer(Trainer):
         with self.generator.scorer:
             return Trainer.run(self)
 
-    def read(self, stage: StagePlan, plan: BatchPlan) -> Batch:
+    def read(self, stage: StagePlan, split: BatchPlan) -> Batch:
         """Returns this rank's samples. Their prompts are read when they are answered."""
         began, rank = time.perf_counter(), self.passes.meshes.rank(DATA)
-        samples = samples_of([rank], self.state.consumed_samples, plan).ravel()
+        samples = samples_of([rank], self.state.consumed_samples, split).ravel()
         share = RankBatch([], samples, valid_tokens=0)
-        return Batch(stage=stage, plan=plan, share=share, began=began, data_time_s=0.0)
+        return Batch(stage=stage, split=split, share=share, began=began, data_time_s=0.0)
 
     def take_step(self, batch: Batch) -> Step:
         """Takes a step: answers its prompts, scores the responses and updates the weights.
@@ -93,29 +93,30 @@ class PolicyTrainer(Trainer):
         share = Share(
             step=self.state.step,
             consumed_samples=self.state.consumed_samples,
-            plan=batch.plan,
+            split=batch.split,
             samples=batch.share.samples,
         )
         rollouts: list[Rollout] = []
-        updates = self._update_weights(batch.plan, self._scored(share), into=rollouts)
+        updates = self._update_weights(batch.split, self._scored(share, into=rollouts))
         step_time_s = time.perf_counter() - batch.began
-        self.micro_batch_s = step_time_s / batch.plan.accumulate_grad_batches
+        self.micro_batch_s = step_time_s / batch.split.accumulate_grad_batches
         totals = RolloutSums.of(rollouts, stop=self.generator.data.format.end).over_ranks(
             self.passes.device, counts=self.passes.meshes.counts_samples
         )
         self._check_scored(totals)
         self._record_responses(batch, rollouts)
-        times = StepTimes.of(
+        generators = self.config.rl.rollout_ranks
+        times = times_of(
             totals,
             waited_s=self.source.waited_s,
             step_time_s=step_time_s,
-            generators=self.config.rl.rollout_ranks,
-            micro_batches=batch.plan.accumulate_grad_batches,
-            data_ranks=batch.plan.data_parallel_size,
+            generators=generators,
+            micro_batches=batch.split.accumulate_grad_batches,
+            data_ranks=batch.split.data_parallel_size,
         )
         return Step(
             stage=batch.stage,
-            batch_plan=batch.plan,
+            split=batch.split,
             samples=batch.share.samples,
             result=_mean(updates.results),
             lr=updates.lr,
@@ -123,26 +124,22 @@ class PolicyTrainer(Trainer):
             step_time_s=step_time_s,
             data_time_s=self.source.waited_s,
             tokens=int(totals.tokens),
-            columns=columns_of(totals, updates.sums, times, generations=self.pairs.generations),
+            columns=columns_of(
+                totals,
+                updates.sums,
+                times,
+                generations=self.pairs.generations,
+                generators=generators,
+            ),
         )
 
     def _update_weights(
-        self,
-        plan: BatchPlan,
-        scored: Iterable[tuple[Rollout, Tensor]],
-        *,
-        into: list[Rollout],
-    ) -> "Updates":
-        """Makes the updates of a step.
-
-        Args:
-            plan: how the prompts of the step are divided.
-            scored: rollouts with the advantages of their pairs, as they arrive.
-            into: receives the rollouts.
-        """
+        self, split: BatchPlan, scored: Iterable[tuple[Rollout, Tensor]]
+    ) -> Updates:
+        """Makes the updates of a step from rollouts with the advantages of their pairs."""
         assert isinstance(self.passes, PolicyPasses)
-        per_update = PairBatch.of(plan, self.pairs).accumulation
-        arriving = self._passes_of(scored, into=into, per_update=per_update)
+        per_update = PairBatch.of(split, self.pairs).accumulation
+        arriving = self._passes_of(scored, per_update=per_update)
         updates = Updates(sums=torch.zeros_like(self.passes.sums))
         for update in range(self.pairs.updates):
             result, sums = accumulate_policy_gradient(
@@ -156,7 +153,7 @@ class PolicyTrainer(Trainer):
             reason = self.observers.before_update(self.state, result)
             if reason is not None:
                 updates.skipped.append(self._describe_skip(update, reason))
-            updates.lr = self._rate_after(update, plan)
+            updates.lr = self._rate_after(update, split)
             update_weights(self.optimizers, lr=updates.lr, skip=reason is not None)
             updates.results.append(result)
             updates.sums += sums
@@ -166,14 +163,18 @@ class PolicyTrainer(Trainer):
         updates = self.pairs.updates
         return reason if updates == 1 else f"update {update + 1} of {updates}: {reason}"
 
-    def _scored(self, share: Share) -> Iterator[tuple[Rollout, Tensor]]:
-        """Yields the rollouts of a step with the advantages of their pairs, fp32 [pairs]."""
+    def _scored(self, share: Share, *, into: list[Rollout]) -> Iterator[tuple[Rollout, Tensor]]:
+        """Yields the rollouts of a step with the advantages of their pairs, fp32 [pairs].
+
+        `into` receives the rollouts.
+        """
         arriving = self.source.rollouts(share, self._stops)
         if self.config.rl.scale_rewards == "batch":
-            rollouts = list(arriving)
-            yield from zip(rollouts, self._advantages(rollouts), strict=True)
+            into += arriving
+            yield from zip(into, self._advantages(into), strict=True)
         else:
             for rollout in arriving:
+                into.append(rollout)
                 (advantages,) = self._advantages([rollout])
                 yield rollout, advantages
 
@@ -203,22 +204,14 @@ class PolicyTrainer(Trainer):
         ]
 
     def _passes_of(
-        self,
-        scored: Iterable[tuple[Rollout, Tensor]],
-        *,
-        into: list[Rollout],
-        per_update: int,
+        self, scored: Iterable[tuple[Rollout, Tensor]], *, per_update: int
     ) -> Iterator[PolicyBatch]:
         """Yields the pairs of rollouts, one batch for each forward and backward pass.
 
-        Args:
-            scored: rollouts with the advantages of their pairs.
-            into: receives the rollouts.
-            per_update: passes of an update.
+        `per_update` is the number of passes of an update.
         """
         passes = count()
         for rollout, advantages in scored:
-            into.append(rollout)
             size = self.pairs.pairs_per_pass(len(rollout.prompts))
             for first in range(0, len(advantages), size):
                 yield batch_of(
@@ -229,11 +222,11 @@ class PolicyTrainer(Trainer):
                     multiple=self.passes.meshes.size(TENSOR),
                 )
 
-    def _rate_after(self, update: int, plan: BatchPlan) -> float:
+    def _rate_after(self, update: int, split: BatchPlan) -> float:
         """Returns the learning rate of an update of a step."""
-        prompts = plan.global_batch_size * (update + 1) // self.pairs.updates
+        prompts = split.global_batch_size * (update + 1) // self.pairs.updates
         return self.learning_rate.at(
-            self.state.consumed_samples + prompts, global_batch_size=plan.global_batch_size
+            self.state.consumed_samples + prompts, global_batch_size=split.global_batch_size
         )
 
     def _check_scored(self, totals: RolloutSums) -> None:
@@ -275,7 +268,7 @@ class PolicyTrainer(Trainer):
             row = describe_pair(example, texts[number], rewards[number])
             run.append_row(run.responses, {"step": step, **row})
 
-    def _validate(self, plan: BatchPlan) -> None:
+    def _validate(self, split: BatchPlan) -> None:
         """Evaluates held-out prompts, each with its likeliest response and with a drawn one."""
         samples = self.config.trainer.val_samples
         if samples:
@@ -285,7 +278,7 @@ class PolicyTrainer(Trainer):
                 self.generator,
                 self.policy.model,
                 prompts=samples,
-                at_once=plan.micro_batch_size * self.pairs.generations,
+                at_once=split.micro_batch_size * self.pairs.generations,
                 step=self.state.step,
                 device=self.passes.device,
                 stops=self._stops,

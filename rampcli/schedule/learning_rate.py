@@ -99,40 +99,22 @@ class LearningRate:
         )
 
 
-def constant(schedule: LearningRate, step: Step) -> float:
-    """Stays at the peak."""
-    return _decay(schedule, step, lambda _: 1.0, over=_samples_after_warmup(schedule))
+Curve = Callable[[float], float]
+"""Maps the share of the decay that has passed to the share of `peak - floor` left."""
 
 
-def linear(schedule: LearningRate, step: Step) -> float:
-    """Falls on a line from the end of the warm-up to the end of the run."""
-    return _decay(schedule, step, _linear, over=_samples_after_warmup(schedule))
-
-
-def cosine(schedule: LearningRate, step: Step) -> float:
-    """Falls on half a cosine to the end of the run (arXiv 1608.03983, without restarts)."""
-    return _decay(
-        schedule,
-        step,
-        lambda share: (1 + math.cos(math.pi * share)) / 2,
-        over=_samples_after_warmup(schedule),
-    )
-
-
-def quarter_cosine(schedule: LearningRate, step: Step) -> float:
-    """Falls on a quarter of a cosine to the end of the run (arXiv 2510.14717)."""
-    return _decay(
-        schedule,
-        step,
-        lambda share: math.cos(math.pi / 2 * share),
-        over=_samples_after_warmup(schedule),
+def _until_the_end(curve: Curve) -> "Callable[[LearningRate, Step], float]":
+    """Returns a decay from the end of the warm-up to the end of the run."""
+    return lambda schedule, step: _decay(
+        schedule, step, curve, over=_samples_after_warmup(schedule)
     )
 
 
 def wsd(schedule: LearningRate, step: Step) -> float:
     """Warm-up, stable, decay: constant, then linear over the last `wsd_decay_samples`."""
     after_warmup = _samples_after_warmup(schedule)
-    return _decay(schedule, step, _linear, over=min(schedule.wsd_decay_samples or 0, after_warmup))
+    over = min(schedule.wsd_decay_samples or 0, after_warmup)
+    return _decay(schedule, step, lambda share: 1 - share, over=over)
 
 
 def inverse_sqrt(schedule: LearningRate, step: Step) -> float:
@@ -146,24 +128,15 @@ def seesaw(schedule: LearningRate, step: Step) -> float:
     return schedule.peak * math.sqrt(schedule.first_batch_size / step.global_batch_size)
 
 
-def _linear(share: float) -> float:
-    return 1 - share
-
-
 def _samples_after_warmup(schedule: LearningRate) -> int:
     """Returns the samples between the end of the warm-up and of the run, or 0 without an end."""
     return 0 if schedule.end_sample is None else schedule.end_sample - schedule.warmup_samples
 
 
-def _decay(
-    schedule: LearningRate, step: Step, curve: Callable[[float], float], *, over: int
-) -> float:
-    """Returns the rate of a decay from peak to floor that ends with the run.
+def _decay(schedule: LearningRate, step: Step, curve: Curve, *, over: int) -> float:
+    """Returns the rate of a decay from peak to floor over the last `over` samples of the run.
 
-    Args:
-        schedule: peak, floor and end of the run.
-        curve: maps the share of the decay that has passed to the share of `peak - floor` left.
-        over: samples of the decay. The rate stays at the peak if there are none.
+    The rate stays at the peak if there are none, or if the run has no end.
     """
     if schedule.end_sample is None or over <= 0:
         return schedule.peak
@@ -188,16 +161,18 @@ class DecayStyle:
 
 
 DECAY_STYLES: dict[str, DecayStyle] = {
-    "constant": DecayStyle(rate=constant),
-    "linear": DecayStyle(rate=linear),
-    "cosine": DecayStyle(rate=cosine),
-    "quarter_cosine": DecayStyle(rate=quarter_cosine),
+    "constant": DecayStyle(rate=_until_the_end(lambda _: 1.0)),
+    "linear": DecayStyle(rate=_until_the_end(lambda share: 1 - share)),
+    # arXiv 1608.03983, without restarts
+    "cosine": DecayStyle(rate=_until_the_end(lambda share: (1 + math.cos(math.pi * share)) / 2)),
+    # arXiv 2510.14717
+    "quarter_cosine": DecayStyle(rate=_until_the_end(lambda share: math.cos(math.pi / 2 * share))),
     "wsd": DecayStyle(rate=wsd, takes_decay_samples=True),
     "inverse_sqrt": DecayStyle(rate=inverse_sqrt, needs_warmup=True),
     "seesaw": DecayStyle(rate=seesaw),
 }
-OF_EXTENSION = DecayStyle(rate=constant, takes_decay_samples=True)
-"""Needs of a style that is an extension: none are known. Its rate is `LearningRate.own_decay`."""
+OF_EXTENSION = DecayStyle(rate=DECAY_STYLES["constant"].rate, takes_decay_samples=True)
+"""Stands for a style that is an extension, whose rate is `LearningRate.own_decay`."""
 BATCH_COUPLINGS: dict[str, Callable[[float], float]] = {
     "none": lambda _: 1.0,
     "sqrt": math.sqrt,  # arXiv 2205.10287

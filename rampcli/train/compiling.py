@@ -23,7 +23,7 @@ def set_up_compiler() -> None:
         ).sum().backward()
 
 
-def compile_passes(passes: Passes, config: Config, plan: BatchPlan) -> None:
+def compile_passes(passes: Passes, config: Config, split: BatchPlan) -> None:
     """Runs the passes of training and validation once, without effect. Every rank calls this.
 
     Drops the code that was compiled for another micro batch size: torch.compile stops compiling a
@@ -33,13 +33,13 @@ def compile_passes(passes: Passes, config: Config, plan: BatchPlan) -> None:
         RampcliError: this machine cannot compile.
     """
     tokens = torch.zeros(
-        plan.micro_batch_size, config.data.sequence_length, dtype=torch.int64, device=passes.device
+        split.micro_batch_size, config.data.sequence_length, dtype=torch.int64, device=passes.device
     )
     micro_batch = MicroBatch(tokens, tokens, tokens if config.data.document_mask else None)
     try:
         torch.compiler.reset()
         passes.forward_backward(
-            [micro_batch] * (plan.accumulate_grad_batches if passes.pipeline else 1), scale=0.0
+            [micro_batch] * (split.accumulate_grad_batches if passes.pipeline else 1), scale=0.0
         )
         if config.trainer.val_samples:
             passes.forward([micro_batch] * passes.forward_micro_batches)

@@ -31,14 +31,14 @@ class Batch:
     """This rank's share of a global batch, with the stage that it belongs to.
 
     Attributes:
-        plan: how the global batch is divided.
+        split: how the global batch is divided.
         share: this rank's samples.
         began: when reading began, by `time.perf_counter`.
         data_time_s: seconds that reading took.
     """
 
     stage: StagePlan
-    plan: BatchPlan
+    split: BatchPlan
     share: RankBatch
     began: float
     data_time_s: float
@@ -95,17 +95,17 @@ class Trainer:
 
     def _train(self) -> str:
         self.compile()
-        self._validate_if_owed(self._batch_plan())
+        self._validate_if_owed()
         while not self._is_complete():
             stage = self._begin_stage()
             for batch in self._batches(stage):
                 step = self.take_step(batch)
-                self.state.advance(batch.plan.global_batch_size)
+                self.state.advance(batch.split.global_batch_size)
                 self.observers.after_step(self.state, step)
-                self._save_and_validate_if_due(batch.plan)
+                self._save_and_validate_if_due(batch.split)
             if self._ends_processes(stage):
                 return STAGE_BOUNDARY
-        self._validate(self._batch_plan())
+        self._validate(self._split())
         return COMPLETE
 
     def _begin_stage(self) -> StagePlan:
@@ -116,17 +116,17 @@ class Trainer:
 
     def _batches(self, stage: StagePlan) -> Iterator[Batch]:
         """Yields the batches of a stage, one per step, until the stage or the run ends."""
-        plan = self.plan.batch_on(stage, dist.get_world_size())
+        split = self.plan.batch_on(stage, dist.get_world_size())
         while not self._is_complete() and self.plan.stage_at(self.state.consumed_samples) is stage:
             self.observers.before_step(self.state)
-            yield self.read(stage, plan)
+            yield self.read(stage, split)
 
-    def read(self, stage: StagePlan, plan: BatchPlan) -> Batch:
+    def read(self, stage: StagePlan, split: BatchPlan) -> Batch:
         """Reads this rank's share of the next global batch."""
         began = time.perf_counter()
-        share = self.loader.read(self.state.consumed_samples, plan)
+        share = self.loader.read(self.state.consumed_samples, split)
         data_time_s = time.perf_counter() - began
-        return Batch(stage=stage, plan=plan, share=share, began=began, data_time_s=data_time_s)
+        return Batch(stage=stage, split=split, share=share, began=began, data_time_s=data_time_s)
 
     def take_step(self, batch: Batch) -> Step:
         """Takes a step, or skips it if an observer says so.
@@ -134,7 +134,7 @@ class Trainer:
         Raises:
             StopAgreed: a rank must stop.
         """
-        plan = batch.plan
+        split = batch.split
         result = accumulate_gradient(
             self.passes,
             batch.share.micro_batches,
@@ -144,15 +144,15 @@ class Trainer:
         )
         skipped = self.observers.before_update(self.state, result)
         lr = self.learning_rate.at(
-            self.state.consumed_samples + plan.global_batch_size,
-            global_batch_size=plan.global_batch_size,
+            self.state.consumed_samples + split.global_batch_size,
+            global_batch_size=split.global_batch_size,
         )
         update_weights(self.optimizers, lr=lr, skip=skipped is not None)
         step_time_s = time.perf_counter() - batch.began
-        self.micro_batch_s = step_time_s / plan.accumulate_grad_batches
+        self.micro_batch_s = step_time_s / split.accumulate_grad_batches
         return Step(
             stage=batch.stage,
-            batch_plan=plan,
+            split=split,
             samples=batch.share.samples,
             result=result,
             lr=lr,
@@ -204,27 +204,27 @@ class Trainer:
         if requests.item():
             raise StopAgreed
 
-    def _save_and_validate_if_due(self, plan: BatchPlan) -> None:
+    def _save_and_validate_if_due(self, split: BatchPlan) -> None:
         if self._is_complete():  # the checkpoint and the validation at the end follow
             return
         if is_due(self.state.step, self.config.checkpoint.every_steps):
             self._save()
         if is_due(self.state.step, self.config.trainer.val_every_steps):
-            self._validate(plan)
+            self._validate(split)
 
     def _save(self, *, is_last: bool = False) -> None:
         self.checkpoints.save(self.state, is_last=is_last, on_saved=self.observers.after_checkpoint)
 
-    def _validate(self, plan: BatchPlan) -> None:
-        """Validates with micro batches divided as in `plan`, the plan of the step just taken.
+    def _validate(self, split: BatchPlan) -> None:
+        """Validates with the micro batches of the step just taken.
 
-        At the end of a stage, the plan of the next step may need other processes.
+        At the end of a stage, those of the next step may need other processes.
         """
         samples = self.config.trainer.val_samples or 0
         for corpus, loader in self.validation_loaders.items() if samples else ():
             validation = validate(
                 self.passes,
-                loader.read(samples, plan),
+                loader.read(samples, split),
                 samples=samples,
                 corpus=corpus,
                 bytes_of_tokens=self.bytes_of_tokens,
@@ -232,37 +232,33 @@ class Trainer:
             )
             self.observers.after_validation(self.state, validation)
 
-    def _validate_if_owed(self, plan: BatchPlan) -> None:
+    def _validate_if_owed(self) -> None:
         """Validates if the run starts, or if the validation after this step was interrupted.
 
         A run that starts again has no checkpoint yet, so its settings may be others than before.
         """
         step = self.state.step
         is_owed = step == 0 or (
-            is_due(step, self.config.trainer.val_every_steps) and not self._has_validated(step)
+            is_due(step, self.config.trainer.val_every_steps)
+            and not has_events(
+                self.checkpoints.run, self.VALIDATION_EVENT, step, corpora=self.validation_loaders
+            )
         )
         if is_owed and not self._is_complete():
-            self._validate(plan)
-
-    def _has_validated(self, step: int) -> bool:
-        """Returns whether rank 0 finds all validations at `step`. All ranks call this."""
-        run, corpora = self.checkpoints.run, self.validation_loaders
-        return has_events(run, self.VALIDATION_EVENT, step, corpora=corpora)
+            self._validate(self._split())
 
     def compile(self) -> None:
         """Compiles the layers if that is asked for and the micro batch size has changed."""
-        plan = self._batch_plan()
-        if (
-            not self.config.trainer.compile
-            or self.compiled_micro_batch_size == plan.micro_batch_size
-        ):
+        split, compiled = self._split(), self.compiled_micro_batch_size
+        if not self.config.trainer.compile or compiled == split.micro_batch_size:
             return
         began = time.perf_counter()
-        compile_passes(self.passes, self.config, plan)
-        self.compiled_micro_batch_size = plan.micro_batch_size
+        compile_passes(self.passes, self.config, split)
+        self.compiled_micro_batch_size = split.micro_batch_size
         self.observers.after_compile(self.state, compile_s=time.perf_counter() - began)
 
-    def _batch_plan(self) -> BatchPlan:
+    def _split(self) -> BatchPlan:
+        """Returns how the next global batch is divided."""
         stage = self.plan.stage_at(self.state.consumed_samples)
         return self.plan.batch_on(stage, dist.get_world_size())
 

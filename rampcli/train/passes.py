@@ -61,14 +61,12 @@ class Passes:
     ) -> Tensor:
         """Adds the gradient of the summed loss times `scale` to `.grad`, and returns that loss.
 
-        `between` is called between micro batches. A pipeline has all of them in progress at once,
-        so it never calls it.
-
         Args:
             micro_batches: the micro batches. They may arrive while earlier ones are computed.
             scale: factor of the gradient.
             count: number of micro batches, if they are not all there yet.
-            between: called between micro batches.
+            between: called between micro batches, except in a pipeline, which has all of them in
+                progress at once.
         """
         self.scale = scale
         if count is None:
@@ -77,8 +75,10 @@ class Passes:
         # A loss that is sharded over the vocabulary needs this context in its backward pass, too.
         with loss_over(self.tensor):
             if self.pipeline is not None:
-                total = self.pipeline.forward_backward(
-                    *self._local_inputs(list(micro_batches)), micro_batches=count * self.pieces
+                total = self.pipeline.run(
+                    *self._local_inputs(list(micro_batches)),
+                    micro_batches=count * self.pieces,
+                    backward=True,
                 )
                 for part in self.parts:
                     if (tied := part.weight_tied_across_stages()) is not None:
@@ -115,10 +115,11 @@ class Passes:
         """Returns the summed loss, a scalar."""
         self.scale = 1.0
         tokens, labels, positions = self._local_inputs(micro_batches)
+        count = len(micro_batches) * self.pieces
         with loss_over(self.tensor):
             if self.pipeline is not None:
-                loss = self.pipeline.forward(
-                    tokens, labels, positions, micro_batches=len(micro_batches) * self.pieces
+                loss = self.pipeline.run(
+                    tokens, labels, positions, micro_batches=count, backward=False
                 )
             else:
                 (model,) = self.parts

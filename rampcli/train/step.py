@@ -37,7 +37,7 @@ class Step:
     """A training step that has been taken.
 
     Attributes:
-        batch_plan: how its global batch was divided over ranks and micro batches.
+        split: how its global batch was divided over ranks and micro batches.
         samples: indices of the samples that this rank read.
         skipped: why it changed neither weights nor optimiser state, or None if it did. If a step
             has several updates, this names those that were skipped.
@@ -48,7 +48,7 @@ class Step:
     """
 
     stage: StagePlan
-    batch_plan: BatchPlan
+    split: BatchPlan
     samples: Indices
     result: StepResult
     lr: float

@@ -9,7 +9,6 @@ from statistics import fmean
 import torch
 import torch.distributed as dist
 
-from rampcli.batch.plan import BatchPlan
 from rampcli.data.loader import STEPS_AHEAD, MicroBatch
 from rampcli.parallel.mesh import SHARD
 from rampcli.parallel.ranks import broadcast_from_rank_0
@@ -32,6 +31,7 @@ from rampcli.tune.diagnosis import (
 )
 from rampcli.tune.exchange import Exchange, why_gradients_need_exchange, why_step_needs_all_ranks
 from rampcli.tune.median import FEWEST
+from rampcli.tune.sizes import timed_split
 from rampcli.tune.trial_files import Order
 
 ROUND_S = 0.05
@@ -154,12 +154,7 @@ class Bench:
         self.stop = trainer.stop
         self.pressure = pressure
         self.stage = trainer.plan.stage_at(trainer.state.consumed_samples)
-        self.plan = BatchPlan.solve(
-            global_batch_size=None,
-            micro_batch_size=self.stage.micro_batch_size,
-            accumulate_grad_batches=accumulate,
-            data_parallel_size=self.stage.data_parallel_size,
-        )
+        self.split = timed_split(self.stage, accumulate)
         self.exchange = Exchange(trainer.passes)
         # gloo, because a rank that waits for NCCL keeps its processor busy.
         self.waiting = dist.new_group(backend="gloo")
@@ -220,12 +215,12 @@ class Bench:
             return self.trainer.take_step(batch).step_time_s
 
     def _read(self) -> Batch:
-        batch = self.trainer.read(self.stage, self.plan)
+        batch = self.trainer.read(self.stage, self.split)
         self._skip(1)
         return batch
 
     def _skip(self, batches: int) -> None:
-        self.trainer.state.advance(batches * self.plan.global_batch_size)
+        self.trainer.state.advance(batches * self.split.global_batch_size)
 
 
 def _shortened(batch: Batch) -> Batch:

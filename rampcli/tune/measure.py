@@ -7,7 +7,6 @@ from typing import NoReturn
 
 import torch.distributed as dist
 
-from rampcli.batch.plan import BatchPlan
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
 from rampcli.errors import EXIT_INTERRUPTED
@@ -20,6 +19,7 @@ from rampcli.train.stopping import StopAgreed, StopRequest
 from rampcli.tune.diagnose import diagnose
 from rampcli.tune.diagnosis import AS_IS, FILE, Diagnosis
 from rampcli.tune.median import FEWEST, median_of
+from rampcli.tune.sizes import timed_split
 from rampcli.tune.trial_files import Order, Result, TrialDirectory
 from rampcli.worker.assemble import build_trainer, naming_out_of_memory
 from rampcli.worker.join import join_ranks
@@ -110,17 +110,12 @@ def take_step(trainer: Trainer, accumulate: int, pressure: Pressure) -> float:
         StopAgreed: a rank was asked to stop.
     """
     stage = trainer.plan.stage_at(trainer.state.consumed_samples)
-    plan = BatchPlan.solve(
-        global_batch_size=None,
-        micro_batch_size=stage.micro_batch_size,
-        accumulate_grad_batches=accumulate,
-        data_parallel_size=stage.data_parallel_size,
-    )
-    batch = trainer.read(stage, plan)
+    split = timed_split(stage, accumulate)
+    batch = trainer.read(stage, split)
     # Reading from a file also faults pages in from the disk, without a lack of memory.
     with pressure.watched():
         step = trainer.take_step(batch)
-    trainer.state.advance(plan.global_batch_size)
+    trainer.state.advance(split.global_batch_size)
     trainer.observers.after_step(trainer.state, step)
     return step.step_time_s
 

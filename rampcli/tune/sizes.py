@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rampcli.batch.division import divisors
-from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY, NUM_NODES_KEY
+from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY, NUM_NODES_KEY, BatchPlan
 from rampcli.batch.ramp import RAMP_KEY
 from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
@@ -88,6 +88,16 @@ def timed_micro_batches(accumulate_grad_batches: int, *, unit: int) -> tuple[int
     if accumulate_grad_batches <= most:
         return (accumulate_grad_batches,)
     return (unit, most)
+
+
+def timed_split(stage: StagePlan, accumulate_grad_batches: int) -> BatchPlan:
+    """Returns how a step of so many micro batches per rank is divided in a stage."""
+    return BatchPlan.solve(
+        global_batch_size=None,
+        micro_batch_size=stage.micro_batch_size,
+        accumulate_grad_batches=accumulate_grad_batches,
+        data_parallel_size=stage.data_parallel_size,
+    )
 
 
 def _round_of(config: Config) -> int:

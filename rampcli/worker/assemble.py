@@ -44,7 +44,7 @@ from rampcli.train.loop import Trainer
 from rampcli.train.memory import is_out_of_memory
 from rampcli.train.observers.boundary import BoundaryCosts
 from rampcli.train.observers.journal import Journal
-from rampcli.train.observers.observer import Observer, Observers
+from rampcli.train.observers.observer import Observer, ObserverList
 from rampcli.train.observers.order_audit import OrderAudit
 from rampcli.train.observers.outliers import Outliers, StepGuard
 from rampcli.train.observers.slow_data import SlowData
@@ -187,7 +187,7 @@ def build_trainer(
             tokenizer, vocab_size=config.model.vocabulary, device=device
         ),
         checkpoints=checkpoints,
-        observers=Observers(observers),
+        observers=ObserverList(observers),
         state=state,
         stop=stop,
     )

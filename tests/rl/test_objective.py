@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rampcli.config.schema.rl import RLConfig
 from rampcli.data.corpus import IGNORED
 from rampcli.rl.objective import Objective, PolicyBatch, PolicySums
 
@@ -50,7 +51,8 @@ def rows(batch: PolicyBatch, part: slice) -> PolicyBatch:
 
 
 def objective(**changes) -> Objective:
-    return Objective(**{"max_response_tokens": 10, "kl_weight": 0.1} | changes)
+    longest = changes.pop("max_response_tokens", 10)
+    return Objective(RLConfig(**{"kl_weight": 0.1, "kl_correction": False} | changes), longest)
 
 
 def update(objective: Objective, *, passes: int) -> tuple[float, torch.Tensor, PolicySums]:

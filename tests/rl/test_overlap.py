@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from policy_runs import assert_same_bits
-from rampcli.rl.metrics import RolloutSums, StepTimes
+from rampcli.rl.metrics import RolloutSums, times_of
 
 ROLLOUT = "rl.rollout_ranks={}"
 SHORT = ("trainer.max_steps=1", "trainer.val_samples=0", "rl.kl_weight=0")
@@ -38,7 +38,7 @@ def test_rows_have_the_times_of_both_sides(trained):
 def test_the_times_of_a_step_predict_the_step(generators):
     """Four rollouts of 1 s, and four passes of 1 s: only the first rollout is waited for."""
     zeros = dict.fromkeys((field.name for field in fields(RolloutSums)), 0.0)
-    times = StepTimes.of(
+    times = times_of(
         RolloutSums(**{**zeros, "rollout_s": 4.0}),
         waited_s=1.0,
         step_time_s=5.0,
@@ -46,4 +46,4 @@ def test_the_times_of_a_step_predict_the_step(generators):
         micro_batches=4,
         data_ranks=1,
     )
-    assert times.predicted_s == 5.0
+    assert times["predicted_s"] == 5.0

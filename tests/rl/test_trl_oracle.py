@@ -24,6 +24,7 @@ import pytest
 import torch
 
 from models.families import FAMILIES
+from rampcli.config.schema.rl import RLConfig
 from rampcli.data.corpus import IGNORED
 from rampcli.guarded_folder import write_json
 from rampcli.models.decoder import Decoder
@@ -187,10 +188,10 @@ def split(inputs: dict, parts: int) -> list[dict]:
 
 def set_up(trainer, objective: Objective, *, loss_type: str, accumulation: int) -> None:
     trainer.loss_type = loss_type
-    trainer.importance_sampling_level = objective.ratio
-    trainer.epsilon_low, trainer.epsilon_high = objective.clip_low, objective.clip_high
-    trainer.beta = objective.kl_weight
-    trainer.args.use_bias_correction_kl = objective.kl_correction
+    trainer.importance_sampling_level = objective.rl.ratio
+    trainer.epsilon_low, trainer.epsilon_high = objective.rl.clip_low, objective.rl.clip_high
+    trainer.beta = objective.rl.kl_weight
+    trainer.args.use_bias_correction_kl = objective.rl.kl_correction
     trainer.args.steps_per_generation = accumulation
     trainer.current_gradient_accumulation_steps = accumulation
     trainer._metrics = {"train": defaultdict(list)}
@@ -233,15 +234,15 @@ def our_loss(
 def test_the_loss_and_its_gradient_equal_those_of_trl(
     trainer, policy, rollout, loss_type, ratio, update, kl
 ):
-    objective = Objective(
+    settings = RLConfig(
         clip_low=0.1,
         clip_high=0.28,
         ratio=ratio,
         kl_weight=0.0 if kl == "no KL" else 0.1,
         kl_correction=kl == "corrected KL",
         average=AVERAGES[loss_type],
-        max_response_tokens=RESPONSE,
     )
+    objective = Objective(settings, RESPONSE)
     inputs = dict(rollout)
     if update == "first":
         del inputs["old_per_token_logps"]
@@ -286,7 +287,7 @@ def test_log_probs_entropies_and_gradients_equal_those_of_trl(trainer, policy, r
 
 @pytest.mark.parametrize("ratio", ["token", "sequence"])
 def test_the_metrics_equal_those_of_trl(trainer, policy, rollout, ratio):
-    objective = Objective(ratio=ratio, kl_weight=0.1, max_response_tokens=RESPONSE)
+    objective = Objective(RLConfig(ratio=ratio, kl_weight=0.1, kl_correction=False), RESPONSE)
     set_up(trainer, objective, loss_type="dapo", accumulation=1)
     their_loss(trainer, policy, rollout, accumulation=1)
     theirs = {name: values[0] for name, values in trainer._metrics["train"].items()}

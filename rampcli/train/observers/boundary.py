@@ -7,8 +7,7 @@ from typing import Any
 from rampcli.checkpoint.state import TrainingState
 from rampcli.runs.directory import STAGE_BOUNDARY, RunDirectory
 from rampcli.runs.rows import read_rows
-from rampcli.train.observers.events import record_event
-from rampcli.train.observers.observer import Observer
+from rampcli.train.observers.observer import Observer, record_event
 from rampcli.train.step import Step
 
 

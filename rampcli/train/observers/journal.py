@@ -15,8 +15,7 @@ from rampcli.estimate.model_size import flops_per_token
 from rampcli.processors import processor_name
 from rampcli.runs.directory import COMPLETE, RunDirectory
 from rampcli.train.memory import peak_bytes
-from rampcli.train.observers.events import record_event
-from rampcli.train.observers.observer import Observer
+from rampcli.train.observers.observer import Observer, record_event
 from rampcli.train.step import Step, Validation
 
 
@@ -64,7 +63,7 @@ class Journal(Observer):
         """Writes a row of metrics, and the event `skip` if the step was skipped."""
         if step.skipped is not None:
             record_event(self.run, "skip", state, reason=step.skipped)
-        batch = step.batch_plan
+        batch = step.split
         tokens = batch.global_batch_size * self.plan.sequence_length
         if step.tokens is not None:
             tokens = max(1, step.tokens)

@@ -1,10 +1,13 @@
 """The protocol of everything that watches the training loop."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from rampcli.batch.training_plan import StagePlan
 from rampcli.checkpoint.save import SavedCheckpoint
 from rampcli.checkpoint.state import TrainingState
+from rampcli.runs.directory import RunDirectory
 from rampcli.train.step import Step, StepResult, Validation
 
 
@@ -57,60 +60,23 @@ class Observer:
         """
 
 
-class Observers(Observer):
-    """Calls several observers in their order."""
+class ObserverList(Observer):
+    """Calls several observers in their order.
+
+    Before an update, the first reason to skip it counts.
+    """
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self.observers = tuple(observers)
+        for name in vars(Observer):
+            if not name.startswith("_"):
+                setattr(self, name, partial(self._call_all, name))
 
-    def at_start(self, state: TrainingState) -> None:
-        """Calls every observer."""
-        for observer in self.observers:
-            observer.at_start(state)
+    def _call_all(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+        answers = [getattr(each, method)(*arguments, **keywords) for each in self.observers]
+        return next((answer for answer in answers if answer is not None), None)
 
-    def at_stage(self, state: TrainingState, stage: StagePlan) -> None:
-        """Calls every observer."""
-        for observer in self.observers:
-            observer.at_stage(state, stage)
 
-    def after_compile(self, state: TrainingState, *, compile_s: float) -> None:
-        """Calls every observer."""
-        for observer in self.observers:
-            observer.after_compile(state, compile_s=compile_s)
-
-    def before_step(self, state: TrainingState) -> None:
-        """Calls every observer."""
-        for observer in self.observers:
-            observer.before_step(state)
-
-    def before_update(self, state: TrainingState, result: StepResult) -> str | None:
-        """Calls every observer and returns the first reason to skip the step, or None."""
-        reasons = [observer.before_update(state, result) for observer in self.observers]
-        return next((reason for reason in reasons if reason is not None), None)
-
-    def after_step(self, state: TrainingState, step: Step) -> None:
-        """Calls every observer."""
-        for observer in self.observers:
-            observer.after_step(state, step)
-
-    def after_validation(self, state: TrainingState, validation: Validation) -> None:
-        """Calls every observer."""
-        for observer in self.observers:
-            observer.after_validation(state, validation)
-
-    def after_evaluation(
-        self, state: TrainingState, results: Mapping[str, float | str | None]
-    ) -> None:
-        """Calls every observer."""
-        for observer in self.observers:
-            observer.after_evaluation(state, results)
-
-    def after_checkpoint(self, saved: SavedCheckpoint) -> None:
-        """Calls every observer."""
-        for observer in self.observers:
-            observer.after_checkpoint(saved)
-
-    def at_end(self, state: TrainingState, status: str, *, save_s: float) -> None:
-        """Calls every observer."""
-        for observer in self.observers:
-            observer.at_end(state, status, save_s=save_s)
+def record_event(run: RunDirectory, kind: str, state: TrainingState, **facts: Any) -> None:
+    """Appends an event to events.jsonl, with the step and the samples consumed at that time."""
+    run.append_event(kind, step=state.step, consumed_samples=state.consumed_samples, **facts)

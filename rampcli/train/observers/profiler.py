@@ -16,8 +16,7 @@ from rampcli.checkpoint.state import TrainingState
 from rampcli.errors import RampcliError, reason_of
 from rampcli.parallel.ranks import gather_from_all_ranks
 from rampcli.runs.directory import PREEMPTED, RunDirectory
-from rampcli.train.observers.events import record_event
-from rampcli.train.observers.observer import Observer
+from rampcli.train.observers.observer import Observer, record_event
 from rampcli.train.step import Step
 from rampcli.train.trace import STEP, Operator, read_trace
 

@@ -4,8 +4,7 @@ from collections import deque
 
 from rampcli.checkpoint.state import TrainingState
 from rampcli.runs.directory import RunDirectory
-from rampcli.train.observers.events import record_event
-from rampcli.train.observers.observer import Observer
+from rampcli.train.observers.observer import Observer, record_event
 from rampcli.train.step import Step
 
 WINDOW_STEPS = 50

@@ -1,7 +1,6 @@
 """Texts that the model continues while it trains (`generate.prompts`)."""
 
 import time
-from dataclasses import dataclass
 
 import torch
 from tokenizers import Tokenizer
@@ -18,8 +17,7 @@ from rampcli.models.sampler import Sampling, generate_tokens
 from rampcli.parallel.ranks import broadcast_from_rank_0
 from rampcli.runs.directory import RunDirectory
 from rampcli.train.memory import is_out_of_memory
-from rampcli.train.observers.events import record_event
-from rampcli.train.observers.observer import Observer
+from rampcli.train.observers.observer import Observer, record_event
 from rampcli.train.passes import Passes
 from rampcli.train.step import Step
 from rampcli.train.stopping import StopRequest
@@ -27,14 +25,6 @@ from rampcli.train.whole_model import copy_to_rank_0, empty_model, is_split, pla
 
 LONGEST_TEXT = 4_000
 """Longest prompt or text in an event, in characters. JSON needs up to 12 bytes for each."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """A prompt as text and as tokens."""
-
-    text: str
-    tokens: list[int]
 
 
 class TextSamples(Observer):
@@ -71,14 +61,13 @@ class TextSamples(Observer):
         self.special_tokens = special_tokens
         self.stop = stop
         self.is_split = is_split(passes.parts)
-        self.prompts: list[Prompt] = []
+        self.prompts: list[list[int]] = []
         self.is_rank_0 = torch.distributed.get_rank() == 0
         if self.is_rank_0:
             if tokenizer is None:
                 raise no_tokenizer()
             self.tokenizer = Tokenizer.from_str(tokenizer)
-            encoded = encode_text_prompts(config, self.tokenizer)
-            self.prompts = list(map(Prompt, config.generate.prompts, encoded))
+            self.prompts = encode_text_prompts(config, self.tokenizer)
 
     def after_step(self, state: TrainingState, _step: Step) -> None:
         """Continues the prompts if that is due, or if this was the last step of the run."""
@@ -96,12 +85,12 @@ class TextSamples(Observer):
         began = time.perf_counter()
         model = self._model(state)
         texts: list[dict[str, str]] = []
-        for number in range(len(self.config.generate.prompts)):
+        for number, prompt in enumerate(self.config.generate.prompts):
             goes_on = False
             if model is not None and not self.stop.asked:
                 text = self._continue(model, self.prompts[number], state)
                 if text is not None:
-                    texts.append({"prompt": self.prompts[number].text[:LONGEST_TEXT], "text": text})
+                    texts.append({"prompt": prompt[:LONGEST_TEXT], "text": text})
                     goes_on = True
             # A single wait for all prompts could exceed the timeout of a collective.
             if not broadcast_from_rank_0(goes_on):
@@ -125,7 +114,7 @@ class TextSamples(Observer):
         copy_to_rank_0(self.passes.parts, self.passes.meshes, self.config, copy)
         return copy
 
-    def _continue(self, model: Decoder, prompt: Prompt, state: TrainingState) -> str | None:
+    def _continue(self, model: Decoder, prompt: list[int], state: TrainingState) -> str | None:
         """Returns the text that follows a prompt, or None if it cannot be generated."""
         generate = self.config.generate
         sampling = Sampling(
@@ -135,9 +124,7 @@ class TextSamples(Observer):
             vocab_size=vocab_size_of(self.tokenizer),
         )
         try:
-            tokens = list(
-                generate_tokens(model, prompt.tokens, sampling=sampling, seed=self.config.seed)
-            )
+            tokens = list(generate_tokens(model, prompt, sampling=sampling, seed=self.config.seed))
             with failing_as("the tokenizer cannot decode its own tokens", kind=DamagedFileError):
                 text = self.tokenizer.decode(self.special_tokens.before_end(tokens))
             return str(text)[:LONGEST_TEXT]

@@ -11,7 +11,7 @@ from rampcli.runs.directory import RunDirectory
 from rampcli.runs.rows import read_rows
 from rampcli.train.observers.boundary import BoundaryCosts
 from rampcli.train.observers.journal import Journal
-from rampcli.train.observers.observer import Observers
+from rampcli.train.observers.observer import ObserverList
 from rampcli.train.observers.slow_data import SlowData
 from taken_steps import step_of
 
@@ -43,7 +43,7 @@ def journal(alone, run, resolved):  # noqa: ARG001
 
 def test_recording_a_step_runs_no_torch_operation(resolved, run, journal):
     costs = BoundaryCosts(run, started=1.0, imported=2.0)
-    observers = Observers([journal, costs, SlowData(run)])
+    observers = ObserverList([journal, costs, SlowData(run)])
     state = TrainingState(step=1, consumed_samples=4)
     observers.at_start(state)
     with NoOperations():

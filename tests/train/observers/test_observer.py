@@ -3,7 +3,7 @@ import inspect
 import pytest
 
 from rampcli.checkpoint.state import TrainingState
-from rampcli.train.observers.observer import Observer, Observers
+from rampcli.train.observers.observer import Observer, ObserverList
 from rampcli.train.step import StepResult
 
 METHODS = [name for name in vars(Observer) if not name.startswith("_")]
@@ -34,7 +34,7 @@ def test_every_call_reaches_all_observers_in_order(method):
     parameters = list(inspect.signature(getattr(Observer, method)).parameters.values())[1:]
     positional = [None for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
     named = {each.name: None for each in parameters if each.kind is each.KEYWORD_ONLY}
-    observers = Observers([Recorder("first", calls), Recorder("second", calls)])
+    observers = ObserverList([Recorder("first", calls), Recorder("second", calls)])
     getattr(observers, method)(*positional, **named)
     assert calls == [("first", method), ("second", method)]
 
@@ -46,7 +46,7 @@ def test_the_first_reason_to_skip_a_step_counts():
         ([None, "late"], "late"),
         (["one", "other"], "one"),
     ):
-        observers = Observers([Recorder("", [], reason) for reason in reasons])
+        observers = ObserverList([Recorder("", [], reason) for reason in reasons])
         assert observers.before_update(state, result) == expected
 
 

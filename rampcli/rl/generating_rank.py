@@ -2,7 +2,6 @@
 
 import torch
 
-from rampcli.batch.plan import BatchPlan
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
 from rampcli.data.loader import samples_of
@@ -11,7 +10,7 @@ from rampcli.models.decoder import Decoder
 from rampcli.parallel.ranks import device_here
 from rampcli.planning.out_of_memory import rollout_out_of_memory
 from rampcli.planning.run_plan import Resolved, run_plan
-from rampcli.rl.bridge import Bridge, BridgeClosed, Order, finish
+from rampcli.rl.bridge import Bridge, BridgeClosed, finish
 from rampcli.rl.generator import Generator
 from rampcli.rl.policy import DTYPES
 from rampcli.rl.roles import Roles
@@ -26,21 +25,21 @@ ORDERLY = (COMPLETE, PREEMPTED, STAGE_BOUNDARY)
 """Status of a run whose ranks have ended as they should."""
 
 
-def serve(run: RunDirectory, roles: Roles) -> int:
-    """Generates until the ranks that train end, and returns the exit code.
+def generate_until_training_ends(run: RunDirectory, roles: Roles) -> int:
+    """Generates the ordered rollouts until the ranks that train end, and returns the exit code.
 
     Raises:
         RampcliError: a user can correct the cause. An `OutOfMemoryError` names smaller rollouts.
         BridgeClosed: a rank that trains has failed, and tells why.
     """
-    order = Order(0, consumed_samples(run))
-    resolved = run_plan(snapshot.read(run.config), consumed_samples=order.consumed_samples)
+    consumed = consumed_samples(run)
+    resolved = run_plan(snapshot.read(run.config), consumed_samples=consumed)
     config = resolved.config
     with (
         sources_named(config),
         naming_out_of_memory(
             resolved,
-            lambda: order.consumed_samples,
+            lambda: consumed,
             rank=roles.rank,
             error_of=rollout_out_of_memory,
         ),
@@ -54,17 +53,22 @@ def serve(run: RunDirectory, roles: Roles) -> int:
         model = empty_model(config, device, DTYPES[config.trainer.precision])
         try:
             while True:
-                order = bridge.take_order()
+                step, consumed = bridge.take_order()
                 bridge.take_weights(model.parameters())
-                answer(resolved, order, bridge, generator, model)
+                send_rollouts(resolved, bridge, generator, model, step, consumed)
         except BridgeClosed:
             if (run.read_state() or {}).get("status") not in ORDERLY:
                 raise
     return 0
 
 
-def answer(
-    resolved: Resolved, order: Order, bridge: Bridge, generator: Generator, model: Decoder
+def send_rollouts(
+    resolved: Resolved,
+    bridge: Bridge,
+    generator: Generator,
+    model: Decoder,
+    step: int,
+    consumed_samples: int,
 ) -> None:
     """Generates this rank's rollouts of a step, in the order in which they are needed.
 
@@ -72,30 +76,29 @@ def answer(
         BridgeClosed: a rank that trains has ended.
     """
     plan, roles = resolved.plan, bridge.roles
-    batch = plan.batch_on(plan.stage_at(order.consumed_samples), roles.trainers)
+    split = plan.batch_on(plan.stage_at(consumed_samples), roles.trainers)
+    ranks = range(split.data_parallel_size)
+    shares = [
+        Share(
+            step=step,
+            consumed_samples=consumed_samples,
+            split=split,
+            samples=samples_of([rank], consumed_samples, split).ravel(),
+        )
+        for rank in ranks
+    ]
     sent = []
-    for number in range(batch.accumulate_grad_batches):
-        for data_rank in range(batch.data_parallel_size):
-            tag = number * batch.data_parallel_size + data_rank
+    for number in range(split.accumulate_grad_batches):
+        for data_rank in ranks:
+            tag = number * split.data_parallel_size + data_rank
             if roles.generator_of(tag) != roles.rank:
                 continue
-            questions = generator.training_questions(
-                _share(order, batch, data_rank).micro_batch(number)
-            )
-            rollout = generator.generate(
-                model, questions, step=order.step, seed=resolved.config.seed
-            )
+            questions = generator.training_questions(shares[data_rank].micro_batch(number))
+            rollout = generator.generate(model, questions, step=step, seed=resolved.config.seed)
             packed = rollout.to_tensor().cpu()
             # The tensor-parallel ranks of a data-parallel rank are adjacent.
             width = resolved.config.parallel.tensor_parallel_size
-            ranks = range(data_rank * width, (data_rank + 1) * width)
-            sent.append((packed, bridge.send(packed, ranks, tag=tag)))
+            receivers = range(data_rank * width, (data_rank + 1) * width)
+            sent.append((packed, bridge.send(packed, receivers, tag=tag)))
     for _, works in sent:
         finish(works)
-
-
-def _share(order: Order, batch: BatchPlan, data_rank: int) -> Share:
-    samples = samples_of([data_rank], order.consumed_samples, batch).ravel()
-    return Share(
-        step=order.step, consumed_samples=order.consumed_samples, plan=batch, samples=samples
-    )
