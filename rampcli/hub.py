@@ -158,13 +158,19 @@ def _download(text: str, file: str) -> Path | None:
     name, _, revision = text.partition("@")
     with _explained(text, file):
         from huggingface_hub import hf_hub_download, try_to_load_from_cache
-        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+        from huggingface_hub.errors import (
+            EntryNotFoundError,
+            HfHubHTTPError,
+            LocalEntryNotFoundError,
+        )
 
         if _COMMIT.fullmatch(revision):
             cached = try_to_load_from_cache(name, file, revision=revision)
             if cached is not None:  # a path, or a mark for a file that the model lacks
                 return Path(cached) if isinstance(cached, str) else None
-        silence = _why_silent(name, file, revision)
+        silence = _metadata_error(name, file, revision)
+        if isinstance(silence, HfHubHTTPError):
+            silence = None  # hf_hub_download gets the same refusal, and notes it in its cache
         only_cache = silence is not None  # without it, hf_hub_download would try for half a minute
         try:
             return Path(
@@ -178,16 +184,13 @@ def _download(text: str, file: str) -> Path | None:
             return None
 
 
-def _why_silent(name: str, file: str, revision: str) -> Exception | None:
-    """Returns why the hub cannot be reached, or None if it answers, be it with a refusal."""
+def _metadata_error(name: str, file: str, revision: str) -> Exception | None:
+    """Returns the error of asking the hub for a file, or None if the model has it."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
-    from huggingface_hub.errors import HfHubHTTPError
 
     try:
         get_hf_file_metadata(hf_hub_url(name, file, revision=revision or None))
-    except HfHubHTTPError:
-        return None  # hf_hub_download gets the same answer, and notes it in its cache
-    except Exception as error:  # of httpx or requests by version, or offline mode
+    except Exception as error:  # a refusal; or of httpx or requests by version, or offline mode
         return error
     return None
 
@@ -196,22 +199,15 @@ def _exists(text: str, file: str) -> bool:
     """Returns whether a model has a file, without downloading it."""
     name, _, revision = text.partition("@")
     with _explained(text, file):
-        from huggingface_hub import get_hf_file_metadata, hf_hub_url
-        from huggingface_hub.errors import (
-            EntryNotFoundError,
-            HfHubHTTPError,
-            LocalEntryNotFoundError,
-        )
+        from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
+        from huggingface_hub.errors import LocalEntryNotFoundError as Silent
 
-        try:
-            get_hf_file_metadata(hf_hub_url(name, file, revision=revision))
-        except EntryNotFoundError:
-            return False
-        except HfHubHTTPError:
-            raise
-        except Exception as error:  # no connection
-            raise LocalEntryNotFoundError(reason_of(error)) from error
-        return True
+        error = _metadata_error(name, file, revision)
+        if error is not None and not isinstance(error, HfHubHTTPError):
+            raise Silent(reason_of(error)) from error
+        if error is not None and not isinstance(error, EntryNotFoundError):
+            raise error
+        return error is None
 
 
 @contextmanager

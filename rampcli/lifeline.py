@@ -32,9 +32,9 @@ def die_with_parent(number: int = signal.SIGKILL) -> None:
 
 
 def die_with(parent: int) -> None:
-    """Does the same in a process that `parent` has just forked.
+    """Has this process, which `parent` has just forked, killed when its parent ends.
 
-    The process exits at once if the parent has already ended.
+    It exits at once if the parent has already ended.
     """
     die_with_parent()
     if os.getppid() != parent:

@@ -3,12 +3,12 @@
 import numpy as np
 
 from rampcli.planning.run_plan import Resolved
-from rampcli.train.step import Step, StepResult
+from rampcli.train.step import StepResult, TakenStep
 
 
-def step_of(resolved: Resolved, stage_number: int, step_time_s: float) -> Step:
+def step_of(resolved: Resolved, stage_number: int, step_time_s: float) -> TakenStep:
     stage = resolved.plan.stages[stage_number]
-    return Step(
+    return TakenStep(
         stage=stage,
         split=resolved.plan.batch_on(stage, stage.world_size),
         samples=np.arange(4),

@@ -71,7 +71,7 @@ def tune(
         _print_estimates(resolved, as_json=as_json)
         return
     gc.enable()
-    from rampcli.tune.trial import Effort
+    from rampcli.tune.trial_files import Effort
 
     effort = Effort(most_steps=steps, timeout_s=timeout)
     if diagnose:

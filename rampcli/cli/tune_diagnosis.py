@@ -14,10 +14,11 @@ from rampcli.launch.stop_signals import exit_code_after
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.tables import build_table
 from rampcli.tune.bottleneck import Bottleneck, bottlenecks
-from rampcli.tune.diagnosis import Diagnosis, Part, read_diagnosis
+from rampcli.tune.diagnosis import Diagnosis, StepPart, read_diagnosis
 from rampcli.tune.run import trials_here
 from rampcli.tune.sizes import Candidate, own_candidate
-from rampcli.tune.trial import OUT_OF_MEMORY, THRASHES, TIMED_OUT, Effort, Trial
+from rampcli.tune.trial import OUT_OF_MEMORY, THRASHES, TIMED_OUT, Trial
+from rampcli.tune.trial_files import Effort
 
 SPREAD = 0.05
 """The step and the shares of its parts are measured until their intervals are within this."""
@@ -105,6 +106,6 @@ def diagnosis_table(diagnosis: Diagnosis) -> Table:
     return table
 
 
-def _figures(part: Part) -> tuple[str, str, str]:
+def _figures(part: StepPart) -> tuple[str, str, str]:
     share, low, high = (f"{round(one, 2) + 0.0:.0%}" for one in (part.share, part.low, part.high))
     return f"{round(part.s, 4) + 0.0:.4f}", share, f"{low} to {high}"

@@ -25,7 +25,8 @@ from rampcli.runs.directory import RunDirectory
 from rampcli.tune import job
 from rampcli.tune.run import Search, trials_here
 from rampcli.tune.search import SATURATED
-from rampcli.tune.trial import OUT_OF_MEMORY, TIMED_OUT, Effort, Trial
+from rampcli.tune.trial import OUT_OF_MEMORY, TIMED_OUT, Trial
+from rampcli.tune.trial_files import Effort
 from rampcli.tune.verdict import Verdict, scaling, verdict_of
 
 

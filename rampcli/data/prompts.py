@@ -8,7 +8,6 @@ from rampcli.config.schema import Config
 from rampcli.data.examples import Example, Examples, open_examples
 from rampcli.data.pair_format import PairFormat, Tokens
 from rampcli.data.pairs import ENCODED_AT_ONCE, blocks_of, open_format
-from rampcli.data.special_tokens import SpecialTokens
 from rampcli.errors import UsageError
 
 
@@ -24,16 +23,6 @@ class Prompts:
     training: Examples
     validation: Examples
     format: PairFormat
-
-    @property
-    def tokenizer(self) -> str:
-        """Contents of `tokenizer.json`."""
-        return self.format.tokenizer
-
-    @property
-    def special_tokens(self) -> SpecialTokens:
-        """Special tokens of prompts and responses."""
-        return self.format.special_tokens
 
 
 def open_prompts(config: Config) -> Prompts:

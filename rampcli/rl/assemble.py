@@ -114,8 +114,8 @@ def build_policy_trainer(
         meshes,
         device,
         fingerprint=_fingerprint(prompts),
-        tokenizer=prompts.tokenizer,
-        special_tokens=prompts.special_tokens,
+        tokenizer=prompts.format.tokenizer,
+        special_tokens=prompts.format.special_tokens,
     )
     (model,) = loaded.parts
     passes = PolicyPasses(
@@ -136,16 +136,7 @@ def build_policy_trainer(
     else:
         source = TakingTurns(generator=generator, policy=policy, meshes=meshes, device=device)
     reading = build_reading(config, meshes.data_ranks)
-    observers = build_observers(
-        resolved,
-        run,
-        passes,
-        loaded,
-        costs,
-        tokenizer=prompts.tokenizer,
-        special_tokens=prompts.special_tokens,
-        stop=stop,
-    )
+    observers = build_observers(resolved, run, passes, loaded, costs, stop)
     return PolicyTrainer(
         config=config,
         plan=resolved.plan,

@@ -28,7 +28,7 @@ from rampcli.rl.sources import RolloutSource, Share
 from rampcli.rl.stopping import Stops
 from rampcli.rl.update import accumulate_policy_gradient
 from rampcli.train.loop import Batch, Trainer, is_due
-from rampcli.train.step import Step, StepResult, update_weights
+from rampcli.train.step import StepResult, TakenStep, update_weights
 
 MOST_RESPONSES_SHOWN = 4
 """Responses of a step that are written to responses.jsonl."""
@@ -82,7 +82,7 @@ class PolicyTrainer(Trainer):
         share = RankBatch([], samples, valid_tokens=0)
         return Batch(stage=stage, split=split, share=share, began=began, data_time_s=0.0)
 
-    def take_step(self, batch: Batch) -> Step:
+    def take_step(self, batch: Batch) -> TakenStep:
         """Takes a step: answers its prompts, scores the responses and updates the weights.
 
         Raises:
@@ -114,7 +114,7 @@ class PolicyTrainer(Trainer):
             micro_batches=batch.split.accumulate_grad_batches,
             data_ranks=batch.split.data_parallel_size,
         )
-        return Step(
+        return TakenStep(
             stage=batch.stage,
             split=batch.split,
             samples=batch.share.samples,

@@ -22,7 +22,7 @@ from rampcli.schedule.learning_rate import LearningRate
 from rampcli.train.compiling import compile_passes
 from rampcli.train.observers.observer import Observer
 from rampcli.train.passes import Passes
-from rampcli.train.step import Step, accumulate_gradient, update_weights, validate
+from rampcli.train.step import TakenStep, accumulate_gradient, update_weights, validate
 from rampcli.train.stopping import StopAgreed, StopRequest
 
 
@@ -128,7 +128,7 @@ class Trainer:
         data_time_s = time.perf_counter() - began
         return Batch(stage=stage, split=split, share=share, began=began, data_time_s=data_time_s)
 
-    def take_step(self, batch: Batch) -> Step:
+    def take_step(self, batch: Batch) -> TakenStep:
         """Takes a step, or skips it if an observer says so.
 
         Raises:
@@ -150,7 +150,7 @@ class Trainer:
         update_weights(self.optimizers, lr=lr, skip=skipped is not None)
         step_time_s = time.perf_counter() - batch.began
         self.micro_batch_s = step_time_s / split.accumulate_grad_batches
-        return Step(
+        return TakenStep(
             stage=batch.stage,
             split=split,
             samples=batch.share.samples,

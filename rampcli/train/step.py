@@ -33,7 +33,7 @@ class StepResult:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
+class TakenStep:
     """A training step that has been taken.
 
     Attributes:

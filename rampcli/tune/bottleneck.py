@@ -15,7 +15,7 @@ from rampcli.tune.diagnosis import (
     WAITING,
     WEIGHTS,
     Diagnosis,
-    Part,
+    StepPart,
 )
 
 LEAST_SHARE = 0.1
@@ -60,7 +60,7 @@ def _no_bottleneck(diagnosis: Diagnosis) -> str:
     )
 
 
-def _message(part: Part, config: Config) -> str:
+def _message(part: StepPart, config: Config) -> str:
     if part.what == THREADS:
         return (
             f"fewer threads are faster: {part.threads} would save {part.share:.0%} of the step:"

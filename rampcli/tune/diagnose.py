@@ -76,7 +76,7 @@ def diagnose(trainer: Trainer, order: Order, pressure: Pressure) -> Diagnosis:
     fewer = fewer_threads(trainer)
     measured = [*conditions.values(), *(Condition(threads=count) for count in fewer)]
     for condition in measured:
-        bench.warm_up(condition, order.warm_up_steps)
+        bench.warm_up(condition, order.effort.warm_up_steps)
     pressure.forget()
     times: list[list[float]] = [[] for _ in measured]
     diagnosis = Diagnosis(
@@ -96,8 +96,8 @@ def _is_enough(diagnosis: Diagnosis, order: Order, deadline: float) -> bool:
     rounds = len(diagnosis.seconds[AS_IS])
     if rounds < FEWEST:
         return False
-    is_over = rounds >= order.most_steps or time.monotonic() > deadline
-    return is_over or diagnosis.is_precise(spread=order.spread)
+    is_over = rounds >= order.effort.most_steps or time.monotonic() > deadline
+    return is_over or diagnosis.is_precise(spread=order.effort.spread)
 
 
 def conditions_of(trainer: Trainer) -> tuple[dict[str, Condition], dict[str, str]]:

@@ -10,7 +10,6 @@ from rampcli.records import POSITIVE, RATE, read_json
 from rampcli.tune.median import Median, median_of
 
 FILE = "diagnosis.json"
-MOST_BYTES = 2**22
 AS_IS, IN_MEMORY, NO_GRADIENTS, NO_WEIGHTS, NO_EXCHANGE, ALONE, NO_TOKENS = (
     "as it is",
     "data in memory",
@@ -52,7 +51,7 @@ DIAGNOSIS = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class StepPart:
     """A part of a step.
 
     Attributes:
@@ -95,7 +94,7 @@ class Diagnosis:
         return median_of(self.seconds[AS_IS])
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[StepPart]:
         """The parts of the step. Their times add up to that of the step, up to noise."""
         chain = [condition for condition in CHAIN if condition in self.seconds]
         parts = [
@@ -116,7 +115,7 @@ class Diagnosis:
         return sum(shares) if shares else None
 
     @property
-    def excess_threads(self) -> Part | None:
+    def excess_threads(self) -> StepPart | None:
         """Time saved by the best smaller number of threads; None if no other number was tried."""
         savings = [
             self._part(THREADS, self.seconds[IN_MEMORY], times, threads=threads)
@@ -138,13 +137,13 @@ class Diagnosis:
         without: Sequence[float] | None = None,
         *,
         threads: int | None = None,
-    ) -> Part:
+    ) -> StepPart:
         """Returns the difference of times, round by round, so that drift does not matter."""
         gains = [
             time - other for time, other in zip(times, without or [0.0] * len(times), strict=True)
         ]
         gain, step_s = median_of(gains), self.step.s
-        return Part(
+        return StepPart(
             what=what,
             s=gain.s,
             share=gain.s / step_s,
@@ -186,7 +185,7 @@ def read_diagnosis(folder: Path) -> Diagnosis:
     Raises:
         DamagedFileError: diagnosis.json is not what `Diagnosis.to_json` returns.
     """
-    facts = read_json(folder / FILE, DIAGNOSIS, most_bytes=MOST_BYTES)
+    facts = read_json(folder / FILE, DIAGNOSIS)
     times = facts.pop("times")
     facts.pop("exchange_share", None)  # it follows from the times
     return Diagnosis(

@@ -17,25 +17,20 @@ from rampcli.launch.record_failure import record_failure
 from rampcli.launch.run_lock import JOB_WAIT_S, lock_run
 from rampcli.launch.stop_signals import catch_stop_signals
 from rampcli.planning.run_plan import Resolved, run_plan
-from rampcli.records import COUNT, POSITIVE, RATE, read_json
+from rampcli.records import read_json
 from rampcli.runs.directory import RunDirectory
 from rampcli.tune.results import differences
 from rampcli.tune.run import Search, folder_of
-from rampcli.tune.trial import RANK, Effort, Trials
+from rampcli.tune.trial import RANK, Trials
+from rampcli.tune.trial_files import EFFORT, Effort
 
 OPTIONS = {
     "exhaustive": bool,
-    "effort": {
-        "warm_up_steps": COUNT,
-        "most_steps": POSITIVE,
-        "spread": RATE,
-        "timeout_s": RATE,
-    },
+    "effort": EFFORT,
     "conditions?": {},
 }
 """Shape of options.json. The conditions are those of the command that submits the job. A node may
 have other versions of packages, and the command must find what the job has found."""
-MOST_BYTES = 2**20
 
 
 def submit(
@@ -130,7 +125,7 @@ def search_of(folder: RunDirectory) -> tuple[Search, Effort]:
         DamagedFileError: a file of the search is damaged.
     """
     resolved = run_plan(snapshot.read(folder.config))
-    options = read_json(folder.path / "options.json", OPTIONS, most_bytes=MOST_BYTES)
+    options = read_json(folder.path / "options.json", OPTIONS)
     effort = Effort(**options["effort"])
     search = Search.of(
         resolved,

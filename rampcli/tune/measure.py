@@ -20,7 +20,7 @@ from rampcli.tune.diagnose import diagnose
 from rampcli.tune.diagnosis import AS_IS, FILE, Diagnosis
 from rampcli.tune.median import FEWEST, median_of
 from rampcli.tune.sizes import timed_split
-from rampcli.tune.trial_files import Order, Result, TrialDirectory
+from rampcli.tune.trial_files import Effort, Order, Result, TrialDirectory
 from rampcli.worker.assemble import build_trainer, naming_out_of_memory
 from rampcli.worker.join import join_ranks
 from rampcli.worker.leave import leave_after
@@ -79,11 +79,11 @@ def time_steps(trainer: Trainer, order: Order, pressure: Pressure) -> dict[int, 
     trainer.compile()
     step_s: dict[int, list[float]] = {}
     for accumulate in sorted(order.timed, reverse=True):
-        for _ in range(order.warm_up_steps):
+        for _ in range(order.effort.warm_up_steps):
             take_step(trainer, accumulate, Pressure(pressure.device))
         times: list[float] = []
         step_s[accumulate] = times
-        while not broadcast_from_rank_0(_is_enough(times, order)):
+        while not broadcast_from_rank_0(_is_enough(times, order.effort)):
             times.append(take_step(trainer, accumulate, pressure))
     return step_s
 
@@ -120,7 +120,7 @@ def take_step(trainer: Trainer, accumulate: int, pressure: Pressure) -> float:
     return step.step_time_s
 
 
-def _is_enough(times: Sequence[float], order: Order) -> bool:
-    if len(times) >= order.most_steps:
+def _is_enough(times: Sequence[float], effort: Effort) -> bool:
+    if len(times) >= effort.most_steps:
         return True
-    return len(times) >= FEWEST and median_of(times).spread <= order.spread
+    return len(times) >= FEWEST and median_of(times).spread <= effort.spread

@@ -22,10 +22,10 @@ from rampcli.records import COUNT, POSITIVE, RATE, read_json
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.measured import TUNE_FILE
 from rampcli.tune.median import FEWEST, Median
-from rampcli.tune.trial import FITS, OUT_OF_MEMORY, THRASHES, TIMED_OUT, Effort, Trial
+from rampcli.tune.trial import FITS, OUT_OF_MEMORY, THRASHES, TIMED_OUT, Trial
+from rampcli.tune.trial_files import Effort
 from rampcli.tune.verdict import Verdict
 
-MOST_BYTES = 2**22
 MEDIAN = {
     "accumulate_grad_batches": POSITIVE,
     "s": RATE,
@@ -142,7 +142,7 @@ def read_trials(run: RunDirectory, wanted: dict[str, Any], effort: Effort) -> li
     newest = run.path / TUNE_FILE
     for path in (newest, *run.files_aside(newest)):
         try:
-            facts = read_json(path, TUNE, most_bytes=MOST_BYTES)
+            facts = read_json(path, TUNE)
             trials = [_trial(row, path) for row in facts["trials"]]
         except FileNotFoundError:
             continue
@@ -169,7 +169,7 @@ def _is_enough(trial: Trial, effort: Effort) -> bool:
 def changed_conditions(run: RunDirectory, wanted: dict[str, Any]) -> list[str]:
     """Returns which conditions of tune.json differ; none if it is missing or damaged."""
     with suppress(DamagedFileError, FileNotFoundError):
-        facts = read_json(run.path / TUNE_FILE, {"conditions": {}}, most_bytes=MOST_BYTES)
+        facts = read_json(run.path / TUNE_FILE, {"conditions": {}})
         return differences(facts["conditions"], wanted)
     return []
 

@@ -22,7 +22,8 @@ from rampcli.runs.measured import TUNE_FILE, TUNE_FOLDER
 from rampcli.tune import results
 from rampcli.tune.search import next_size, next_smaller
 from rampcli.tune.sizes import Candidate, candidates
-from rampcli.tune.trial import RANK, Effort, Trial, Trials
+from rampcli.tune.trial import RANK, Trial, Trials
+from rampcli.tune.trial_files import Effort
 from rampcli.tune.verdict import verdict_of
 
 

@@ -21,7 +21,7 @@ from rampcli.runs.measured import TUNE_FOLDER
 from rampcli.runs.rows import read_rows
 from rampcli.tune.median import FEWEST, Median, median_of
 from rampcli.tune.sizes import Candidate, trial_config
-from rampcli.tune.trial_files import STACK_SIGNAL, Order, Result, TrialDirectory
+from rampcli.tune.trial_files import STACK_SIGNAL, Effort, Order, Result, TrialDirectory
 
 FITS, OUT_OF_MEMORY, THRASHES, TIMED_OUT = "fits", "out of memory", "thrashes", "timed out"
 """Verdicts on a micro batch size."""
@@ -107,23 +107,6 @@ class Trial:
         return samples / self.step_s
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Effort:
-    """How much is measured, and for how long.
-
-    Attributes:
-        warm_up_steps: steps of each kind before any is timed.
-        most_steps: most steps of each kind that are timed.
-        spread: steps are timed until the median's 95% interval is within this share of it.
-        timeout_s: time that a trial may take.
-    """
-
-    warm_up_steps: int = 2
-    most_steps: int = 100
-    spread: float = 0.03
-    timeout_s: float = 600.0
-
-
 @dataclass(kw_only=True, slots=True)
 class Trials:
     """Runs trials.
@@ -200,9 +183,7 @@ class Trials:
         trial.write_order(
             Order(
                 timed=candidate.timed,
-                warm_up_steps=self.effort.warm_up_steps,
-                most_steps=self.effort.most_steps,
-                spread=self.effort.spread,
+                effort=self.effort,
                 diagnose_s=min(self.effort.timeout_s / 2, DIAGNOSE_S) if self.diagnoses else None,
             )
         )

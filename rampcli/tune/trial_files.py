@@ -10,14 +10,13 @@ from rampcli.runs.directory import RunDirectory
 
 STACK_SIGNAL = signal.SIGUSR2
 """Signal at which a rank writes its stack."""
-MOST_BYTES = 2**20
-ORDER = {
-    "timed": [POSITIVE],
+EFFORT = {
     "warm_up_steps": COUNT,
     "most_steps": POSITIVE,
     "spread": RATE,
-    "diagnose_s": (RATE, None),
+    "timeout_s": RATE,
 }
+ORDER = {"timed": [POSITIVE], "effort": EFFORT, "diagnose_s": (RATE, None)}
 TIMES = {"accumulate_grad_batches": POSITIVE, "step_s": [RATE]}
 RESULT = {
     "times": [TIMES],
@@ -30,21 +29,33 @@ RESULT = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Effort:
+    """How much is measured, and for how long.
+
+    Attributes:
+        warm_up_steps: steps of each kind before any is timed.
+        most_steps: most steps of each kind that are timed.
+        spread: steps are timed until the median's 95% interval is within this share of it.
+        timeout_s: time that a trial may take.
+    """
+
+    warm_up_steps: int = 2
+    most_steps: int = 100
+    spread: float = 0.03
+    timeout_s: float = 600.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Order:
     """What the ranks of a trial time.
 
     Attributes:
         timed: micro batches per step, one entry for each kind of step.
-        warm_up_steps: steps of each kind before any is timed.
-        most_steps: most steps of each kind that are timed.
-        spread: steps are timed until the median's interval is within this share of it.
         diagnose_s: time in which the largest kind of step is diagnosed; None only times steps.
     """
 
     timed: tuple[int, ...]
-    warm_up_steps: int
-    most_steps: int
-    spread: float
+    effort: Effort
     diagnose_s: float | None = None
 
 
@@ -102,8 +113,12 @@ class TrialDirectory(RunDirectory):
         Raises:
             DamagedFileError: it is not what `write_order` writes.
         """
-        facts = read_json(self.path / "trial.json", ORDER, most_bytes=MOST_BYTES)
-        return Order(**facts | {"timed": tuple(facts["timed"])})
+        facts = read_json(self.path / "trial.json", ORDER)
+        return Order(
+            timed=tuple(facts["timed"]),
+            effort=Effort(**facts["effort"]),
+            diagnose_s=facts["diagnose_s"],
+        )
 
     def write_result(self, result: Result) -> None:
         """Writes result.json."""
@@ -121,6 +136,6 @@ class TrialDirectory(RunDirectory):
             FileNotFoundError: the ranks have not finished.
             DamagedFileError: it is not what `write_result` writes.
         """
-        facts: dict[str, Any] = read_json(self.path / "result.json", RESULT, most_bytes=MOST_BYTES)
+        facts: dict[str, Any] = read_json(self.path / "result.json", RESULT)
         step_s = {row["accumulate_grad_batches"]: row["step_s"] for row in facts.pop("times")}
         return Result(step_s=step_s, **facts)

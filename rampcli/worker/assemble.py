@@ -147,29 +147,17 @@ def build_trainer(
     meshes = build_meshes(device, config.parallel)
     reading = build_reading(config, meshes.data_ranks)
     corpora = open_corpora(config) if reading.reads else None
-    tokenizer = corpora.tokenizer if corpora else None
-    special_tokens = corpora.special_tokens if corpora else NONE_KNOWN
     loaded = load_model_and_state(
         config,
         run,
         meshes,
         device,
         fingerprint=corpora.training.fingerprint if corpora else None,
-        tokenizer=tokenizer,
-        special_tokens=special_tokens,
+        tokenizer=corpora.tokenizer if corpora else None,
+        special_tokens=corpora.special_tokens if corpora else NONE_KNOWN,
     )
-    state, checkpoints = loaded.state, loaded.checkpoints
     passes = Passes(config, loaded.parts, meshes, device)
-    observers = build_observers(
-        resolved,
-        run,
-        passes,
-        loaded,
-        costs,
-        tokenizer=tokenizer,
-        special_tokens=special_tokens,
-        stop=stop,
-    )
+    observers = build_observers(resolved, run, passes, loaded, costs, stop)
     return Trainer(
         config=config,
         plan=resolved.plan,
@@ -184,11 +172,11 @@ def build_trainer(
             for name in validation_names(config)
         },
         bytes_of_tokens=agreed_bytes_of_tokens(
-            tokenizer, vocab_size=config.model.vocabulary, device=device
+            loaded.tokenizer, vocab_size=config.model.vocabulary, device=device
         ),
-        checkpoints=checkpoints,
+        checkpoints=loaded.checkpoints,
         observers=ObserverList(observers),
-        state=state,
+        state=loaded.state,
         stop=stop,
     )
 
@@ -199,12 +187,19 @@ Build = Callable[[Resolved, RunDirectory, torch.device, StopRequest, BoundaryCos
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loaded:
-    """A model and its optimisers with the newest checkpoint loaded."""
+    """A model and its optimisers with the newest checkpoint loaded.
+
+    Attributes:
+        tokenizer: contents of tokenizer.json, if this rank reads data.
+        special_tokens: special tokens of the data.
+    """
 
     parts: list[Decoder]
     optimizers: Sequence[torch.optim.Optimizer]
     state: TrainingState
     checkpoints: Checkpoints
+    tokenizer: str | None
+    special_tokens: SpecialTokens
 
 
 def load_model_and_state(
@@ -221,8 +216,6 @@ def load_model_and_state(
 
     Args:
         fingerprint: of the data that this rank reads, or None if another rank reads for it.
-        tokenizer: contents of tokenizer.json, for checkpoints.
-        special_tokens: special tokens of the data, for checkpoints.
     """
     parts = build_model(config, run, meshes, device)
     optimizers = build_optimizers(parts, config.optim)
@@ -247,7 +240,14 @@ def load_model_and_state(
         in_background=config.checkpoint.async_,
         saved_step=state.step,
     )
-    return Loaded(parts=parts, optimizers=optimizers, state=state, checkpoints=checkpoints)
+    return Loaded(
+        parts=parts,
+        optimizers=optimizers,
+        state=state,
+        checkpoints=checkpoints,
+        tokenizer=tokenizer,
+        special_tokens=special_tokens,
+    )
 
 
 def build_model(
@@ -302,22 +302,13 @@ def build_observers(
     resolved: Resolved,
     run: RunDirectory,
     passes: Passes,
-    loaded: "Loaded",
+    loaded: Loaded,
     costs: BoundaryCosts,
-    *,
-    tokenizer: str | None,
-    special_tokens: SpecialTokens,
     stop: StopRequest,
 ) -> list[Observer]:
     """Returns this rank's observers in the order in which they are called.
 
     Workers without a supervisor start the trackers themselves.
-
-    Args:
-        loaded: the state of the run, and its checkpoints.
-        costs: notes the cost of a boundary.
-        tokenizer: contents of tokenizer.json, if this rank reads data.
-        special_tokens: special tokens of the data.
     """
     config = resolved.config
     guard = StepGuard(
@@ -350,8 +341,8 @@ def build_observers(
                 resolved.plan,
                 config,
                 passes,
-                tokenizer=tokenizer,
-                special_tokens=special_tokens,
+                tokenizer=loaded.tokenizer,
+                special_tokens=loaded.special_tokens,
                 stop=stop,
             )
         )

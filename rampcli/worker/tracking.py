@@ -10,7 +10,7 @@ from rampcli.launch import observer
 from rampcli.launch.trackers import Trackers
 from rampcli.runs.directory import RunDirectory
 from rampcli.train.observers.observer import Observer
-from rampcli.train.step import Step
+from rampcli.train.step import TakenStep
 
 
 class Tracking(Observer):
@@ -24,7 +24,7 @@ class Tracking(Observer):
         self._trackers = Trackers(run, names, _Warnings())
         self._trackers.__enter__()
 
-    def after_step(self, _state: TrainingState, _step: Step) -> None:
+    def after_step(self, _state: TrainingState, _step: TakenStep) -> None:
         """Warns if a tracker has failed."""
         self._trackers.poll(is_heard=False)
 

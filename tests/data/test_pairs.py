@@ -206,7 +206,7 @@ def test_sides_of_a_file_are_separate_corpora_and_prompts_are_the_same_ones(tmp_
         tokens = [segment[0] for segment in segments(read_all(blend.corpora[0]))]
         read = [bytes(one).decode() for one in tokens if any(one)]
         assert read == [f"{prompt}x\n" for prompt in wanted]
-    assert prompts.tokenizer == corpora.tokenizer == byte_tokenizer().to_str()
+    assert prompts.format.tokenizer == corpora.tokenizer == byte_tokenizer().to_str()
 
 
 def test_prompts_need_no_responses(tmp_path):

@@ -15,8 +15,8 @@ from rampcli.locks import hold, is_held
 from rampcli.runs.directory import RunDirectory
 from rampcli.tune.run import folder_of
 from rampcli.tune.sizes import own_candidate
-from rampcli.tune.trial import RANK, TIMED_OUT, Effort, Trials
-from rampcli.tune.trial_files import TrialDirectory
+from rampcli.tune.trial import RANK, TIMED_OUT, Trials
+from rampcli.tune.trial_files import Effort, TrialDirectory
 from searches import resolved_search
 
 

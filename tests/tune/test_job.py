@@ -11,7 +11,7 @@ from rampcli.errors import RampcliError, UsageError
 from rampcli.runs.directory import RunDirectory
 from rampcli.tune import job
 from rampcli.tune.run import Search, folder_of
-from rampcli.tune.trial import Effort
+from rampcli.tune.trial_files import Effort
 from run_files import chained_job
 from searches import resolved_search, trial_of
 

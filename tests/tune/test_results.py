@@ -6,7 +6,8 @@ import pytest
 
 from rampcli.runs.directory import RunDirectory
 from rampcli.tune.run import Search
-from rampcli.tune.trial import TIMED_OUT, Effort
+from rampcli.tune.trial import TIMED_OUT
+from rampcli.tune.trial_files import Effort
 from searches import resolved_search, trial_of
 
 EFFORT = Effort()

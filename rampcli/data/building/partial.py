@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rampcli.data.building.encoding import Encoded
 from rampcli.data.building.folder import BuildFolder
-from rampcli.data.building.records import Chunk, Position
+from rampcli.data.building.records import Chunk, Cursor
 from rampcli.data.manifest import MOST_BYTES, SETTINGS
 from rampcli.errors import DamagedFileError, RampcliError, UsageError
 from rampcli.guarded_folder import GuardedFolder
@@ -44,7 +44,7 @@ class Written:
         is_complete: True if the files only need to be moved into place.
     """
 
-    position: Position = field(default_factory=Position)
+    position: Cursor = field(default_factory=Cursor)
     consumed_bytes: int = 0
     tokens: int = 0
     documents: int = 0
@@ -59,7 +59,7 @@ class Written:
 
 PROGRESS = {
     **dict.fromkeys(Written.__slots__, COUNT),
-    "position": dict.fromkeys(Position.__slots__, COUNT),
+    "position": dict.fromkeys(Cursor.__slots__, COUNT),
     "largest_token": (COUNT, None),
     "is_complete": bool,
 }
@@ -77,7 +77,7 @@ def read_progress(folder: BuildFolder) -> Written | None:
     except FileNotFoundError:
         return None
     # The file may hold more, which another version has written.
-    state["position"] = Position(*(state["position"][name] for name in Position.__slots__))
+    state["position"] = Cursor(*(state["position"][name] for name in Cursor.__slots__))
     return Written(**{name: state[name] for name in Written.__slots__})
 
 
@@ -100,7 +100,7 @@ class PartialBuild:
     @property
     def has_progress(self) -> bool:
         """True if any of the inputs has been processed."""
-        return self.written.position != Position()
+        return self.written.position != Cursor()
 
     def begin(self, settings: dict[str, Any]) -> bool:
         """Reads the progress of an earlier start, or starts the build.

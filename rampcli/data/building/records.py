@@ -69,8 +69,8 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """A position between two slices.
+class Cursor:
+    """Where reading continues: a place between two slices.
 
     Attributes:
         offset: bytes of it before the position, after decompression; rows in Parquet.
@@ -81,9 +81,9 @@ class Position:
     offset: int = 0
     line: int = 0
 
-    def after(self, content: bytes) -> "Position":
+    def after(self, content: bytes) -> "Cursor":
         """Returns the position behind whole lines or a piece of a text."""
-        return Position(self.input, self.offset + len(content), self.line + content.count(b"\n"))
+        return Cursor(self.input, self.offset + len(content), self.line + content.count(b"\n"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Chunk:
     """
 
     slices: tuple[Slice, ...]
-    end: Position
+    end: Cursor
     consumed_bytes: int
 
     @property
@@ -233,14 +233,14 @@ class Reader:
         """Size of all files, as stored."""
         return self._before[-1]
 
-    def chunks(self, start: Position | None = None) -> Iterator[Chunk]:
+    def chunks(self, start: Cursor | None = None) -> Iterator[Chunk]:
         """Yields all chunks from a position on.
 
         Raises:
             UsageError: a file cannot be read, or is damaged.
         """
         gathered: list[Slice] = []
-        gathered_bytes, end, consumed = 0, start or Position(), 0
+        gathered_bytes, end, consumed = 0, start or Cursor(), 0
         for piece, after, raw in self._slices(end):
             chunk = Chunk((piece,), after, raw)
             if gathered and (chunk.is_piece or gathered_bytes + piece.bytes > self.chunk_bytes):
@@ -255,11 +255,11 @@ class Reader:
         if gathered:
             yield Chunk(tuple(gathered), end, consumed)
 
-    def _slices(self, start: Position) -> Iterator[tuple[Slice, Position, int]]:
+    def _slices(self, start: Cursor) -> Iterator[tuple[Slice, Cursor, int]]:
         """Yields slices, the position after each, and the size of the inputs before it."""
         for number in range(start.input, len(self.inputs)):
             source = self.inputs[number]
-            place = start if number == start.input else Position(number)
+            place = start if number == start.input else Cursor(number)
             for piece, after, consumed in (
                 self._rows(source, place)
                 if source.kind is Kind.parquet
@@ -267,18 +267,18 @@ class Reader:
             ):
                 yield piece, after, self._before[number] + consumed
 
-    def _bytes(self, source: Input, place: Position) -> Iterator[tuple[Slice, Position, int]]:
+    def _bytes(self, source: Input, place: Cursor) -> Iterator[tuple[Slice, Cursor, int]]:
         read = _pieces_of_text if source.kind is Kind.text else _lines
         with Stream(source.path, source.compression) as stream:
             stream.skip(place.offset)
             for piece, after in read(stream, place, self.chunk_bytes):
                 yield piece, after, stream.consumed_bytes()
 
-    def _rows(self, source: Input, place: Position) -> Iterator[tuple[Slice, Position, int]]:
+    def _rows(self, source: Input, place: Cursor) -> Iterator[tuple[Slice, Cursor, int]]:
         rows = Rows(source.path, self.text_key)
         for texts in rows.batches(place.offset, self.chunk_bytes):
             row = place.offset + len(texts)
-            first, place = place.offset + 1, Position(place.input, row, row)
+            first, place = place.offset + 1, Cursor(place.input, row, row)
             yield (
                 Slice(place.input, Kind.parquet, first, texts),
                 place,
@@ -286,7 +286,7 @@ class Reader:
             )
 
 
-def _pieces_of_text(stream: Stream, place: Position, size: int) -> Iterator[tuple[Slice, Position]]:
+def _pieces_of_text(stream: Stream, place: Cursor, size: int) -> Iterator[tuple[Slice, Cursor]]:
     """Yields a text, whole or in pieces. The end of a piece depends only on its start."""
     data = b""
     while True:
@@ -298,14 +298,14 @@ def _pieces_of_text(stream: Stream, place: Position, size: int) -> Iterator[tupl
         text = content.removeprefix(BOM) if opens else content
         yield (
             Slice(place.input, Kind.text, place.line + 1, text, opens, closes),
-            Position(place.input + 1) if closes else end,
+            Cursor(place.input + 1) if closes else end,
         )
         if closes:
             return
         place = end
 
 
-def _lines(stream: Stream, place: Position, size: int) -> Iterator[tuple[Slice, Position]]:
+def _lines(stream: Stream, place: Cursor, size: int) -> Iterator[tuple[Slice, Cursor]]:
     """Yields whole lines; a line that is too long for memory becomes a refused slice."""
     while data := stream.read(size):
         rest = b"" if data.endswith(b"\n") else stream.read_line(LONGEST_LINE_BYTES)
@@ -320,7 +320,7 @@ def _lines(stream: Stream, place: Position, size: int) -> Iterator[tuple[Slice, 
             place = end
         if too_long:
             left_out = len(data) + len(rest) - len(content) + stream.skip_line()
-            end = Position(place.input, place.offset + left_out, place.line + 1)
+            end = Cursor(place.input, place.offset + left_out, place.line + 1)
             reason = f"line longer than {LONGEST_LINE_BYTES >> 20} MB"
             yield Slice(place.input, Kind.json, place.line + 1, b"", refused=reason), end
             place = end

@@ -8,7 +8,7 @@ from rampcli.checkpoint.state import TrainingState
 from rampcli.runs.directory import STAGE_BOUNDARY, RunDirectory
 from rampcli.runs.rows import read_rows
 from rampcli.train.observers.observer import Observer, record_event
-from rampcli.train.step import Step
+from rampcli.train.step import TakenStep
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +44,7 @@ class BoundaryCosts(Observer):
         """Notes when this process has loaded everything."""
         self._arrival = StartTimes(started=self.started, imported=self.imported, loaded=time.time())
 
-    def after_step(self, state: TrainingState, _step: Step) -> None:
+    def after_step(self, state: TrainingState, _step: TakenStep) -> None:
         """Writes the event after the first step."""
         if self._arrival is None:
             return

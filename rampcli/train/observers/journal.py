@@ -16,7 +16,7 @@ from rampcli.processors import processor_name
 from rampcli.runs.directory import COMPLETE, RunDirectory
 from rampcli.train.memory import peak_bytes
 from rampcli.train.observers.observer import Observer, record_event
-from rampcli.train.step import Step, Validation
+from rampcli.train.step import TakenStep, Validation
 
 
 class Journal(Observer):
@@ -59,7 +59,7 @@ class Journal(Observer):
         """Writes the event `compile`."""
         record_event(self.run, "compile", state, compile_s=round(compile_s, 3))
 
-    def after_step(self, state: TrainingState, step: Step) -> None:
+    def after_step(self, state: TrainingState, step: TakenStep) -> None:
         """Writes a row of metrics, and the event `skip` if the step was skipped."""
         if step.skipped is not None:
             record_event(self.run, "skip", state, reason=step.skipped)

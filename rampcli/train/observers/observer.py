@@ -8,7 +8,7 @@ from rampcli.batch.training_plan import StagePlan
 from rampcli.checkpoint.save import SavedCheckpoint
 from rampcli.checkpoint.state import TrainingState
 from rampcli.runs.directory import RunDirectory
-from rampcli.train.step import Step, StepResult, Validation
+from rampcli.train.step import StepResult, TakenStep, Validation
 
 
 class Observer:
@@ -37,7 +37,7 @@ class Observer:
         consumed. Every rank must return the same.
         """
 
-    def after_step(self, state: TrainingState, step: Step) -> None:
+    def after_step(self, state: TrainingState, step: TakenStep) -> None:
         """Called after each step, skipped ones too. `state` includes the step."""
 
     def after_validation(self, state: TrainingState, validation: Validation) -> None:

@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from rampcli.checkpoint.state import TrainingState
 from rampcli.train.observers.observer import Observer
-from rampcli.train.step import Step
+from rampcli.train.step import TakenStep
 
 
 class OrderAudit(Observer):
@@ -26,7 +26,7 @@ class OrderAudit(Observer):
         self.data = data
         self.device = device
 
-    def after_step(self, state: TrainingState, step: Step) -> None:
+    def after_step(self, state: TrainingState, step: TakenStep) -> None:
         """Adds the samples of all ranks to the hash."""
         state.order_hash = self._chain(state.order_hash, step.samples)
 

@@ -11,7 +11,7 @@ from rampcli.config.schema.trainer import OnNonfinite
 from rampcli.errors import RampcliError
 from rampcli.runs.manifest import complete_checkpoints
 from rampcli.train.observers.observer import Observer
-from rampcli.train.step import Step, StepResult
+from rampcli.train.step import StepResult, TakenStep
 
 WINDOW_STEPS = 128
 """Steps that a step is compared with, at most."""
@@ -63,7 +63,7 @@ class StepGuard(Observer):
             f" the same command resumes from {start}",
         )
 
-    def after_step(self, state: TrainingState, _step: Step) -> None:
+    def after_step(self, state: TrainingState, _step: TakenStep) -> None:
         """Notes the recent steps in the state, so that checkpoints hold them."""
         state.recent = self.outliers.recent
 

@@ -17,7 +17,7 @@ from rampcli.errors import RampcliError, reason_of
 from rampcli.parallel.ranks import gather_from_all_ranks
 from rampcli.runs.directory import PREEMPTED, RunDirectory
 from rampcli.train.observers.observer import Observer, record_event
-from rampcli.train.step import Step
+from rampcli.train.step import TakenStep
 from rampcli.train.trace import STEP, Operator, read_trace
 
 MOST_OPERATORS = 10
@@ -66,7 +66,7 @@ class Profiler(Observer):
         if self._profile is not None:
             self._marks.enter_context(record_function(f"{STEP}{step}"))
 
-    def after_step(self, state: TrainingState, step: Step) -> None:
+    def after_step(self, state: TrainingState, step: TakenStep) -> None:
         """Writes the profile after the last step of the window."""
         self._marks.close()
         self.working_s += step.step_time_s - step.data_time_s

@@ -5,7 +5,7 @@ from collections import deque
 from rampcli.checkpoint.state import TrainingState
 from rampcli.runs.directory import RunDirectory
 from rampcli.train.observers.observer import Observer, record_event
-from rampcli.train.step import Step
+from rampcli.train.step import TakenStep
 
 WINDOW_STEPS = 50
 MAX_SHARE = 0.05
@@ -23,7 +23,7 @@ class SlowData(Observer):
         self.run = run
         self.waits = DataWaits()
 
-    def after_step(self, state: TrainingState, step: Step) -> None:
+    def after_step(self, state: TrainingState, step: TakenStep) -> None:
         """Writes the event if the share of waiting becomes too high."""
         share = self.waits.add(step_time_s=step.step_time_s, data_time_s=step.data_time_s)
         if share is not None:

@@ -19,7 +19,7 @@ from rampcli.runs.directory import RunDirectory
 from rampcli.train.memory import is_out_of_memory
 from rampcli.train.observers.observer import Observer, record_event
 from rampcli.train.passes import Passes
-from rampcli.train.step import Step
+from rampcli.train.step import TakenStep
 from rampcli.train.stopping import StopRequest
 from rampcli.train.whole_model import copy_to_rank_0, empty_model, is_split, plain_model
 
@@ -69,7 +69,7 @@ class TextSamples(Observer):
             self.tokenizer = Tokenizer.from_str(tokenizer)
             self.prompts = encode_text_prompts(config, self.tokenizer)
 
-    def after_step(self, state: TrainingState, _step: Step) -> None:
+    def after_step(self, state: TrainingState, _step: TakenStep) -> None:
         """Continues the prompts if that is due, or if this was the last step of the run."""
         every = self.config.generate.every_steps
         is_due = every is not None and state.step % every == 0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rampcli.data.building import records
 from rampcli.data.building.parsing import BadRecord, Text, parse_slice
-from rampcli.data.building.records import Kind, Position, Reader, find_inputs
+from rampcli.data.building.records import Cursor, Kind, Reader, find_inputs
 from rampcli.data.building.streams import find_cut
 from rampcli.errors import UsageError
 
@@ -25,7 +25,7 @@ def records_in(chunks) -> list[Text | BadRecord]:
     return [found for chunk in chunks for one in chunk.slices for found in parse_slice(one, "text")]
 
 
-def documents_of(reader: Reader, start: Position | None = None) -> list[str]:
+def documents_of(reader: Reader, start: Cursor | None = None) -> list[str]:
     """Returns the texts, joining those that came in pieces."""
     documents, begun = [], ""
     for chunk in reader.chunks(start):
