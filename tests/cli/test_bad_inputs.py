@@ -8,17 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from hostile.laws import is_one_message, obeyed
 from tests.cli.bad_input_page import TABLE, line_of
 from tests.cli.bad_inputs import BAD_INPUTS, FILE, SECTIONS, BadInput
 
 SECRET = "hunter2-treasure"
 LIBRARIES = ("hydra", "omegaconf", "antlr")
-LINE = re.compile(r"error: \S.*|       set by: \S.*|       try:    \S.*")
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "bad-input.md"
 MOST_CPU_S = 5.0
 """A message takes a quarter of a second on a fast machine; a runaway command takes minutes."""
-MOST_CHARACTERS = 1500
-"""Maximum length of a line of a message, for input of any length."""
 REAL = {
     "a global batch that does not divide over the ranks",
     "a mistyped key",
@@ -59,11 +57,9 @@ def check_message(row, exit_code, stdout, stderr):
     assert [
         name for name in ("traceback", *LIBRARIES) if name in stderr.lower() and name not in typed
     ] == []
-    lines = stderr.splitlines()
-    assert [line for line in lines if not LINE.fullmatch(line)] == []
-    assert lines[0].startswith("error: ")
-    assert any(line.startswith("       try: ") for line in lines)
-    assert max(map(len, lines)) <= MOST_CHARACTERS
+    assert is_one_message(stderr)
+    assert [character for character in stderr if obeyed(character)] == []
+    assert "\n       try:    " in stderr
 
 
 @pytest.mark.parametrize("row", BAD_INPUTS, ids=lambda row: row.title)

@@ -1,7 +1,7 @@
 """A hostile case: planted files, the command line, and the accepted exit codes."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hostile.world import Plant
@@ -43,3 +43,19 @@ def case(
     """Returns a row. `command` is one line, as typed in a shell."""
     codes = (code,) if isinstance(code, int) else tuple(code)
     return Case(name=name, command=tuple(shlex.split(command)), codes=codes, plants=plants, **facts)  # type: ignore[arg-type]
+
+
+def each(
+    name: str,
+    command: str,
+    code: int | Sequence[int],
+    plants: Mapping[str, Plant],
+    *,
+    of: Sequence[str] | None = None,
+    **facts: object,
+) -> list[Case]:
+    """Returns a row for each plant, or for those named `of`; `{}` in the name is its name."""
+    return [
+        case(name.format(kind), command, code, plants[kind], **facts)
+        for kind in (plants if of is None else of)
+    ]

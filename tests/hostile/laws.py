@@ -28,7 +28,7 @@ def broken_laws(ended: Ended, *, codes: Collection[int]) -> list[str]:
         {character for character in ended.stdout + ended.stderr if obeyed(character)}
     ):
         broken.append(f"printed {''.join(shown)!a}")
-    if ended.code in SAYS_WHY and not _is_one_message(ended.stderr):
+    if ended.code in SAYS_WHY and not is_one_message(ended.stderr):
         broken.append(f"not one message: {ended.stderr[:300]!r}")
     if ended.signalled:
         broken.append(f"sent a signal to {ended.signalled}")
@@ -42,7 +42,8 @@ def obeyed(character: str) -> bool:
     )
 
 
-def _is_one_message(stderr: str) -> bool:
+def is_one_message(stderr: str) -> bool:
+    """Returns whether a message, or several, is all that was printed."""
     lines = stderr.splitlines()
     if max(map(len, lines), default=0) > LONGEST_LINE:
         return False

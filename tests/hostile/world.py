@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,14 +99,28 @@ def write_json(name: str, content: Any) -> Plant:
     return write(name, json.dumps(content))
 
 
-def edit_json(name: str, change: Callable[[Any], Any]) -> Plant:
-    """Plants an altered JSON file: `change` edits the value in place or returns another."""
+Change = Callable[[Any], Any] | Mapping[str, Any]
+"""A change of JSON: edits the value in place, returns another, or is laid over a mapping."""
+
+
+def edit_json(name: str, change: Change) -> Plant:
+    """Plants an altered JSON file."""
 
     def plant(world: World) -> None:
         content = json.loads((world.here / name).read_text())
-        (world.here / name).write_text(json.dumps(change(content) or content))
+        (world.here / name).write_text(json.dumps(changed(content, change)))
 
     return plant
+
+
+def changed(content: Any, change: Change) -> Any:
+    """Returns JSON with a change."""
+    return change(content) or content if callable(change) else content | change
+
+
+def edits(name: str, changes: Mapping[str, Change]) -> dict[str, Plant]:
+    """Plants altered JSON files."""
+    return {kind: edit_json(name, change) for kind, change in changes.items()}
 
 
 def edit_bytes(name: str, change: Callable[[bytes], bytes]) -> Plant:
@@ -177,6 +191,23 @@ def hostile_json() -> dict[str, str | bytes]:
         "an endless integer": '{"step": ' + "9" * 10_000 + "}",
         "an escape sequence": '{"\x1b[2J\x1b]0;owned\x07": "\\u001b[31m\\u202e"}',
     }
+
+
+def not_json(name: str) -> dict[str, Plant]:
+    """Plants each text of `hostile_json`."""
+    return {kind: write(name, text) for kind, text in hostile_json().items()}
+
+
+def not_files(name: str, *kinds: str) -> dict[str, Plant]:
+    """Plants what is no file, or only some kinds of it."""
+    found = {
+        "a FIFO": fifo,
+        "a folder": folder,
+        "an endless device": device,
+        "a link": link,
+        "gone": remove,
+    }
+    return {kind: found[kind](name) for kind in kinds}
 
 
 def snapshot(folder: Path) -> dict[str, tuple[Any, ...]]:

@@ -1,20 +1,19 @@
 """Unfinished builds, and inputs of builds."""
 
 import gzip
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Mapping
 
-from hostile.case import Case, case
+from hostile.case import Case, case, each
 from hostile.cases.run_files import ESCAPES
 from hostile.world import (
+    Change,
     Plant,
     cut,
     device,
-    edit_json,
+    edits,
     fifo,
-    folder,
-    hostile_json,
-    link,
+    not_files,
+    not_json,
     remove,
     write,
 )
@@ -31,12 +30,12 @@ WRITES = (
 )
 FILES = ("tokens.bin", "lengths.bin", "settings.json", "progress.json")
 
-PROGRESS: dict[str, Callable[[Any], Any]] = {
-    "tokens that are a string": lambda progress: progress.update(tokens="many"),
-    "negative tokens": lambda progress: progress.update(tokens=-5, documents=-5),
-    "10^30 tokens": lambda progress: progress.update(tokens=10**30),
-    "more documents than there are": lambda progress: progress.update(documents=10**9),
-    "a position that is a list": lambda progress: progress.update(position=[]),
+PROGRESS: dict[str, Change] = {
+    "tokens that are a string": {"tokens": "many"},
+    "negative tokens": {"tokens": -5, "documents": -5},
+    "10^30 tokens": {"tokens": 10**30},
+    "more documents than there are": {"documents": 10**9},
+    "a position that is a list": {"position": []},
     "a position far beyond the end": lambda progress: progress["position"].update(
         dict.fromkeys(progress["position"], 10**15)
     ),
@@ -46,16 +45,16 @@ PROGRESS: dict[str, Callable[[Any], Any]] = {
     "a position that is a string": lambda progress: progress["position"].update(
         dict.fromkeys(progress["position"], "x")
     ),
-    "is_complete that is a string": lambda progress: progress.update(is_complete="yes"),
-    "complete, but it is not": lambda progress: progress.update(is_complete=True),
+    "is_complete that is a string": {"is_complete": "yes"},
+    "complete, but it is not": {"is_complete": True},
 }
-SETTINGS: dict[str, Callable[[Any], Any]] = {
-    "inputs that are a number": lambda settings: settings.update(inputs=5),
-    "inputs without names": lambda settings: settings.update(inputs=[{}]),
-    "inputs named with escape sequences": lambda settings: settings.update(
-        inputs=[{"name": ESCAPES, "bytes": 1, "mtime_ns": 1}]
-    ),
-    "a tokenizer with escape sequences": lambda settings: settings.update(tokenizer=ESCAPES),
+SETTINGS: dict[str, Change] = {
+    "inputs that are a number": {"inputs": 5},
+    "inputs without names": {"inputs": [{}]},
+    "inputs named with escape sequences": {
+        "inputs": [{"name": ESCAPES, "bytes": 1, "mtime_ns": 1}]
+    },
+    "a tokenizer with escape sequences": {"tokenizer": ESCAPES},
 }
 INPUTS: dict[str, tuple[Plant, str]] = {
     "invalid JSON": (write("bad.jsonl", "{" * 1000 + "\n"), "bad.jsonl"),
@@ -71,65 +70,39 @@ INPUTS: dict[str, tuple[Plant, str]] = {
     "a name with escape sequences": (write("\x1b[2J\u202e.jsonl", "{}\n"), "'\x1b[2J\u202e.jsonl'"),
 }
 
+
+def unfinished(name: str, code: int | tuple[int, ...], plants: Mapping[str, Plant]) -> list[Case]:
+    return each(f"an unfinished build, {name}", BUILD, code, plants, uses=USES, writes=WRITES)
+
+
 CASES: list[Case] = [
     case("an unfinished build is resumed", BUILD, 0, uses=USES, writes=WRITES),
     *(
-        case(f"an unfinished build, {file}, {name}", BUILD, (2, 5), harm, uses=USES, writes=WRITES)
+        row
         for file, changes in {"progress.json": PROGRESS, "settings.json": SETTINGS}.items()
-        for name, harm in (
-            *(
-                (name, write(f"half.building/{file}", text))
-                for name, text in hostile_json().items()
-            ),
-            *(
-                (name, edit_json(f"half.building/{file}", change))
-                for name, change in changes.items()
-            ),
+        for row in unfinished(
+            f"{file}, {{}}",
+            (2, 5),
+            not_json(f"half.building/{file}") | edits(f"half.building/{file}", changes),
         )
     ),
     *(
-        case(
-            f"an unfinished build, {kind} at {name}",
-            BUILD,
+        row
+        for file in FILES
+        for row in unfinished(
+            f"{{}} at {file}",
             (0, 2, 5),
-            plant(f"half.building/{name}"),
-            uses=USES,
-            writes=WRITES,
+            not_files(f"half.building/{file}", "a link", "a FIFO", "a folder"),
         )
-        for name in FILES
-        for kind, plant in {"a link": link, "a FIFO": fifo, "a folder": folder}.items()
     ),
-    case(
-        "an unfinished build, a link at its lock",
-        BUILD,
+    *unfinished("{} at its lock", (2, 5), not_files("half.building/lock", "a link", "a FIFO")),
+    *unfinished(
+        "{}",
         (2, 5),
-        link("half.building/lock"),
-        uses=USES,
-        writes=WRITES,
-    ),
-    case(
-        "an unfinished build, a FIFO at its lock",
-        BUILD,
-        (2, 5),
-        fifo("half.building/lock"),
-        uses=USES,
-        writes=WRITES,
-    ),
-    case(
-        "an unfinished build, truncated tokens",
-        BUILD,
-        (2, 5),
-        cut("half.building/tokens.bin"),
-        uses=USES,
-        writes=WRITES,
-    ),
-    case(
-        "an unfinished build, no lengths",
-        BUILD,
-        (2, 5),
-        remove("half.building/lengths.bin"),
-        uses=USES,
-        writes=WRITES,
+        {
+            "truncated tokens": cut("half.building/tokens.bin"),
+            "no lengths": remove("half.building/lengths.bin"),
+        },
     ),
     *(
         case(

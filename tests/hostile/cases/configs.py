@@ -1,10 +1,8 @@
 """Hostile snapshots: run/config.yaml, read by generate, export and workers."""
 
-from collections.abc import Callable
-
-from hostile.case import Case, case
+from hostile.case import Case, case, each
 from hostile.cases.run_files import EXPORT, GENERATE
-from hostile.world import Plant, device, edit_bytes, edit_text, fifo, folder, write
+from hostile.world import edit_bytes, edit_text, not_files, write
 
 CONFIG = "run/config.yaml"
 
@@ -71,26 +69,19 @@ EDITS: dict[str, tuple[str, str]] = {
     "a precision with escape sequences": ("precision: fp32", 'precision: "\\e[2J\\u202e"'),
     "a seed below zero": ("seed: 1234", "seed: -1"),
 }
-IN_PLACE: dict[str, Callable[[str], Plant]] = {
-    "a FIFO": fifo,
-    "a folder": folder,
-    "an endless device": device,
+DAMAGED = {name: write(CONFIG, text) for name, text in TEXTS.items()} | {
+    name: edit_text(CONFIG, *edit) for name, edit in EDITS.items()
 }
 
 CASES: list[Case] = [
-    *(
-        case(f"config.yaml, {name}: generate", GENERATE, 2, write(CONFIG, text))
-        for name, text in TEXTS.items()
+    *each("config.yaml, {}: generate", GENERATE, 2, DAMAGED),
+    *each(
+        "config.yaml, {}: export",
+        EXPORT,
+        2,
+        DAMAGED,
+        of=("a billion layers", "minus five layers", "a tag", "an alias bomb"),
     ),
-    *(
-        case(f"config.yaml, {name}: generate", GENERATE, 2, edit_text(CONFIG, *edit))
-        for name, edit in EDITS.items()
-    ),
-    *(
-        case(f"config.yaml, {name}: export", EXPORT, 2, edit_text(CONFIG, *EDITS[name]))
-        for name in ("a billion layers", "minus five layers", "a tag")
-    ),
-    case("config.yaml, an alias bomb: export", EXPORT, 2, write(CONFIG, bomb())),
     case(
         "config.yaml, UTF-16: generate",
         GENERATE,
@@ -98,8 +89,13 @@ CASES: list[Case] = [
         edit_bytes(CONFIG, lambda content: content.decode().encode("utf-16")),
     ),
     *(
-        case(f"config.yaml is {name}: {command.split()[0]}", command, (2, 5), plant(CONFIG))
-        for name, plant in IN_PLACE.items()
+        row
         for command in (GENERATE, EXPORT, "status run")
+        for row in each(
+            f"config.yaml is {{}}: {command.split()[0]}",
+            command,
+            (2, 5),
+            not_files(CONFIG, "a FIFO", "a folder", "an endless device"),
+        )
     ),
 ]

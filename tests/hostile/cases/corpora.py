@@ -1,22 +1,24 @@
 """Indexed corpora and their manifests, refused when they are opened."""
 
 import struct
-from collections.abc import Callable
 from typing import Any
 
-from hostile.case import Case, case
+from hostile.case import Case, case, each
 from hostile.cases.run_files import ESCAPES
 from hostile.materials import PRETRAIN
 from hostile.world import (
+    Change,
     Plant,
     World,
     cut,
     device,
     edit_bytes,
     edit_json,
+    edits,
     fifo,
     folder,
-    hostile_json,
+    not_files,
+    not_json,
     remove,
     write,
 )
@@ -54,50 +56,48 @@ def header(**changed: int) -> Plant:
     )
 
 
-INDEXES: dict[str, tuple[Plant, ...]] = {
-    "a negative length": (number(AT_LENGTHS + 4, "i", -5),),
-    "lengths that overlap": (number(AT_LENGTHS + 8, "i", 2**31 - 1),),
-    "a pointer outside the file": (number(AT_POINTERS + 8, "q", 2**62),),
-    "a negative pointer": (number(AT_POINTERS + 8, "q", -16),),
-    "a pointer between two tokens": (number(AT_POINTERS + 8, "q", 27),),
-    "decreasing pointers": (number(AT_POINTERS + 80, "q", 2),),
-    "decreasing document indices": (number(AT_DOCUMENTS + 8 * 10, "q", 2),),
-    "a negative document index": (number(AT_DOCUMENTS + 8 * 10, "q", -1),),
-    "a document index outside": (number(AT_DOCUMENTS + 8 * 10, "q", 2**60),),
-    "a first document that is not the first sequence": (number(AT_DOCUMENTS, "q", 1),),
-    "2^60 sequences": (header(sequences=2**60),),
-    "almost 2^64 boundaries": (header(boundaries=2**64 - 1),),
-    "no boundaries": (header(boundaries=0),),
-    "one sequence fewer": (header(sequences=SEQUENCES - 1),),
-    "wrong lengths with a correct sum": (
-        header(sequences=SEQUENCES - 2, boundaries=SEQUENCES + 4),
-    ),
-    "tokens of floats": (header(code=6),),
-    "tokens of another size": (header(code=5),),
-    "version 2": (header(version=2),),
-    "another magic": (edit_bytes("corpus.idx", lambda content: b"\x1b[2J" + content[4:]),),
-    "a truncated index": (cut("corpus.idx"),),
-    "an empty index": (write("corpus.idx", b""),),
-    "truncated tokens": (cut("corpus.bin"),),
-    "longer tokens": (edit_bytes("corpus.bin", lambda content: content + b"\0\0"),),
-    "no tokens": (remove("corpus.bin"),),
-    "an index that is a FIFO": (fifo("corpus.idx"),),
-    "tokens that are a FIFO": (fifo("corpus.bin"),),
-    "an index that is an endless device": (device("corpus.idx"),),
-    "tokens that are a folder": (folder("corpus.bin"),),
+INDEXES: dict[str, Plant] = {
+    "a negative length": number(AT_LENGTHS + 4, "i", -5),
+    "lengths that overlap": number(AT_LENGTHS + 8, "i", 2**31 - 1),
+    "a pointer outside the file": number(AT_POINTERS + 8, "q", 2**62),
+    "a negative pointer": number(AT_POINTERS + 8, "q", -16),
+    "a pointer between two tokens": number(AT_POINTERS + 8, "q", 27),
+    "decreasing pointers": number(AT_POINTERS + 80, "q", 2),
+    "decreasing document indices": number(AT_DOCUMENTS + 8 * 10, "q", 2),
+    "a negative document index": number(AT_DOCUMENTS + 8 * 10, "q", -1),
+    "a document index outside": number(AT_DOCUMENTS + 8 * 10, "q", 2**60),
+    "a first document that is not the first sequence": number(AT_DOCUMENTS, "q", 1),
+    "2^60 sequences": header(sequences=2**60),
+    "almost 2^64 boundaries": header(boundaries=2**64 - 1),
+    "no boundaries": header(boundaries=0),
+    "one sequence fewer": header(sequences=SEQUENCES - 1),
+    "wrong lengths with a correct sum": header(sequences=SEQUENCES - 2, boundaries=SEQUENCES + 4),
+    "tokens of floats": header(code=6),
+    "tokens of another size": header(code=5),
+    "version 2": header(version=2),
+    "another magic": edit_bytes("corpus.idx", lambda content: b"\x1b[2J" + content[4:]),
+    "a truncated index": cut("corpus.idx"),
+    "an empty index": write("corpus.idx", b""),
+    "truncated tokens": cut("corpus.bin"),
+    "longer tokens": edit_bytes("corpus.bin", lambda content: content + b"\0\0"),
+    "no tokens": remove("corpus.bin"),
+    "an index that is a FIFO": fifo("corpus.idx"),
+    "tokens that are a FIFO": fifo("corpus.bin"),
+    "an index that is an endless device": device("corpus.idx"),
+    "tokens that are a folder": folder("corpus.bin"),
 }
 
-MANIFESTS: dict[str, Callable[[Any], Any]] = {
-    "a vocabulary that is a string": lambda manifest: manifest.update(vocab_size="many"),
-    "a negative vocabulary": lambda manifest: manifest.update(vocab_size=-5),
-    "a vocabulary of 10^30": lambda manifest: manifest.update(vocab_size=10**30),
-    "a largest token that is a list": lambda manifest: manifest.update(largest_token=[1]),
-    "files that are a string": lambda manifest: manifest.update(files="x"),
-    "a string for empty": lambda manifest: manifest.update(empty="none"),
-    "a mapping for skipped": lambda manifest: manifest.update(skipped={}),
-    "another format": lambda manifest: manifest.update(format=2),
-    "a tokenizer that is a number": lambda manifest: manifest.update(tokenizer=5),
-    "an end of document that is a list": lambda manifest: manifest.update(eod_token=[], eod="x"),
+MANIFESTS: dict[str, Change] = {
+    "a vocabulary that is a string": {"vocab_size": "many"},
+    "a negative vocabulary": {"vocab_size": -5},
+    "a vocabulary of 10^30": {"vocab_size": 10**30},
+    "a largest token that is a list": {"largest_token": [1]},
+    "files that are a string": {"files": "x"},
+    "a string for empty": {"empty": "none"},
+    "a mapping for skipped": {"skipped": {}},
+    "another format": {"format": 2},
+    "a tokenizer that is a number": {"tokenizer": 5},
+    "an end of document that is a list": {"eod_token": [], "eod": "x"},
 }
 
 
@@ -114,48 +114,33 @@ def tokens_of_escapes(world: World) -> None:
 
 
 CASES: list[Case] = [
-    *(
-        case(f"a corpus with {name}: inspect", INSPECT, (2, 5), *plants, uses=("corpus",))
-        for name, plants in INDEXES.items()
-    ),
-    *(
-        case(f"a corpus with {name}: pretrain", PRETRAIN, (2, 5), *INDEXES[name])
-        for name in (
+    *each("a corpus with {}: inspect", INSPECT, (2, 5), INDEXES, uses=("corpus",)),
+    *each(
+        "a corpus with {}: pretrain",
+        PRETRAIN,
+        (2, 5),
+        INDEXES,
+        of=(
             "a negative length",
             "decreasing pointers",
             "decreasing document indices",
             "2^60 sequences",
             "truncated tokens",
-        )
+        ),
     ),
-    *(
-        case(
-            f"a corpus's manifest, {name}: inspect",
-            INSPECT,
-            (2, 5),
-            write("corpus.json", text),
-            uses=("corpus",),
-        )
-        for name, text in hostile_json().items()
+    *each(
+        "a corpus's manifest, {}: inspect",
+        INSPECT,
+        (2, 5),
+        not_json("corpus.json") | edits("corpus.json", MANIFESTS),
+        uses=("corpus",),
     ),
-    *(
-        case(
-            f"a corpus's manifest, {name}: inspect",
-            INSPECT,
-            (2, 5),
-            edit_json("corpus.json", change),
-            uses=("corpus",),
-        )
-        for name, change in MANIFESTS.items()
-    ),
-    *(
-        case(
-            f"a corpus's manifest, {name}: pretrain",
-            PRETRAIN,
-            (2, 5),
-            edit_json("corpus.json", MANIFESTS[name]),
-        )
-        for name in ("a vocabulary that is a string", "a largest token that is a list")
+    *each(
+        "a corpus's manifest, {}: pretrain",
+        PRETRAIN,
+        (2, 5),
+        edits("corpus.json", MANIFESTS),
+        of=("a vocabulary that is a string", "a largest token that is a list"),
     ),
     case(
         "a corpus's manifest is a FIFO: inspect",
@@ -164,31 +149,26 @@ CASES: list[Case] = [
         fifo("corpus.json"),
         uses=("corpus",),
     ),
-    case(
-        "a corpus's manifest, escape sequences: inspect",
-        INSPECT,
-        (0, 2, 5),
-        edit_json("corpus.json", escaping),
-        uses=("corpus",),
-    ),
-    case(
-        "a corpus's manifest, escape sequences: inspect --verify",
-        f"{INSPECT} --verify",
-        (0, 1, 2, 5),
-        edit_json("corpus.json", escaping),
-        uses=("corpus",),
+    *(
+        case(
+            f"a corpus's manifest, escape sequences: inspect{option}",
+            f"{INSPECT}{option}",
+            codes,
+            edit_json("corpus.json", escaping),
+            uses=("corpus",),
+        )
+        for option, codes in {"": (0, 2, 5), " --verify": (0, 1, 2, 5)}.items()
     ),
     case(
         "a corpus with escape sequences: inspect", INSPECT, 0, tokens_of_escapes, uses=("corpus",)
     ),
-    *(
-        case(f"pairs that are {name}: pretrain", PAIRS, 2, plant, uses=())
-        for name, plant in (
-            ("a FIFO", fifo("a.jsonl")),
-            ("an endless device", device("a.jsonl")),
-            ("a folder", folder("a.jsonl")),
-            ("escape sequences", write("a.jsonl", hostile_json()["an escape sequence"])),
-        )
+    *each(
+        "pairs that are {}: pretrain",
+        PAIRS,
+        2,
+        not_files("a.jsonl", "a FIFO", "an endless device", "a folder")
+        | {"escape sequences": not_json("a.jsonl")["an escape sequence"]},
+        uses=(),
     ),
     case(
         "pairs and a chat template that is a FIFO: pretrain",

@@ -1,11 +1,9 @@
 """Foreign folders and links where rampcli writes: it empties no folder and follows no link."""
 
-from collections.abc import Sequence
-
-from hostile.case import Case, case
+from hostile.case import Case, case, each
 from hostile.cases.run_files import EXPORT, GENERATE
 from hostile.materials import NEWER, pretrain
-from hostile.world import Plant, World, device, edit_text, fifo, folder, link, write
+from hostile.world import Plant, World, edit_text, fifo, link, not_files, write
 
 BUILD = "data build in.jsonl --output c --tokenizer bytes"
 CHAIN = pretrain("launch=slurm", "trainer.max_samples=40")
@@ -34,7 +32,7 @@ READ: dict[str, str] = {
     "slurm/jobs.json": "precious.txt",
     "config.yaml": "precious.txt",
 }
-NOT_FILES = {"a FIFO": fifo, "an endless device": device, "a folder": folder}
+NOT_FILES = ("a FIFO", "an endless device", "a folder")
 
 
 def theirs(*names: str) -> Plant:
@@ -58,86 +56,62 @@ def foreign_run(world: World) -> None:
         world.path(f"theirs/{name}").write_text(text)
 
 
-def linked(names: Sequence[str], targets: dict[str, str]) -> tuple[Plant, ...]:
-    return tuple(link(f"run/{name}", targets[name]) for name in names)
+def linked(targets: dict[str, str]) -> dict[str, Plant]:
+    """Plants links to something outside in the run directory."""
+    return {name: link(f"run/{name}", target) for name, target in targets.items()}
 
 
 ON_THE_CORPUS = ("in.jsonl", "corpus")
+MARKER_OF_A_CORPUS = '{"kind": "corpus", "format": 1}'
 
 CASES: list[Case] = [
-    *(
-        case(
-            f"a link at {name}: pretrain follows it nowhere",
-            CHAIN,
-            (0, 1, 2, 5),
-            *linked([name], LINKED),
-            writes=CHAIN_WRITES,
-        )
-        for name in LINKED
+    *each(
+        "a link at {}: pretrain follows it nowhere",
+        CHAIN,
+        (0, 1, 2, 5),
+        linked(LINKED),
+        writes=CHAIN_WRITES,
     ),
     *(
-        case(
-            f"a link at {name}: {command.split()[0]} follows it nowhere",
-            command,
+        row
+        for command in ("status", "cancel")
+        for row in each(
+            f"a link at {{}}: {command} follows it nowhere",
+            f"{command} run",
             (0, 2, 5),
-            *linked([name], READ),
+            linked(READ),
         )
-        for name in READ
-        for command in ("status run", "cancel run")
     ),
     *(
-        case(
-            f"{kind} at {name}: pretrain",
+        row
+        for name in ("lock", "state.json")
+        for row in each(
+            f"{{}} at {name}: pretrain",
             CHAIN,
             (1, 2, 5),
-            plant(f"run/{name}"),
+            not_files(f"run/{name}", *NOT_FILES),
             writes=CHAIN_WRITES,
         )
-        for kind, plant in NOT_FILES.items()
-        for name in ("lock", "state.json")
     ),
     *(
-        case(f"{kind} at lock: {command}", f"{command} run", (0, 2), plant("run/lock"))
-        for kind, plant in NOT_FILES.items()
+        row
         for command in ("status", "cancel")
+        for row in each(
+            f"{{}} at lock: {command}", f"{command} run", (0, 2), not_files("run/lock", *NOT_FILES)
+        )
     ),
     case("a checkpoint that is a link: generate", GENERATE, (0, 5), link(NEWER, "folder")),
-    case(
-        "a folder with a config.yaml of another program: pretrain",
-        pretrain("run_dir=theirs"),
-        2,
-        foreign_run,
-        uses=ON_THE_CORPUS,
-    ),
-    case(
-        "a folder with files of another program: pretrain",
-        pretrain("run_dir=theirs"),
-        2,
-        theirs("theirs/thesis.tex"),
-        uses=ON_THE_CORPUS,
-    ),
-    case(
-        "the working directory as the run directory: pretrain",
-        pretrain("run_dir=."),
-        2,
-        uses=ON_THE_CORPUS,
-    ),
-    case(
-        "a file as the run directory: pretrain", pretrain("run_dir=in.jsonl"), 2, uses=ON_THE_CORPUS
-    ),
-    case(
-        "a FIFO as the run directory: pretrain",
-        pretrain("run_dir=pipe"),
-        2,
-        fifo("pipe"),
-        uses=ON_THE_CORPUS,
-    ),
-    case(
-        "a link to a folder of another program: pretrain",
-        pretrain("run_dir=linked"),
-        2,
-        link("linked", "folder"),
-        uses=ON_THE_CORPUS,
+    *(
+        case(f"{name}: pretrain", pretrain(f"run_dir={path}"), 2, *plants, uses=ON_THE_CORPUS)
+        for name, path, *plants in (
+            ("a folder with a config.yaml of another program", "theirs", foreign_run),
+            ("a folder with files of another program", "theirs", theirs("theirs/thesis.tex")),
+            ("the working directory as the run directory", "."),
+            ("a file as the run directory", "in.jsonl"),
+            ("a FIFO as the run directory", "pipe", fifo("pipe")),
+            ("a link to a folder of another program", "linked", link("linked", "folder")),
+            ("a marker of another kind", "theirs", write("theirs/.rampcli", MARKER_OF_A_CORPUS)),
+        )
     ),
     case(
         "a folder with a config.yaml of another program: cancel",
@@ -153,13 +127,28 @@ CASES: list[Case] = [
         foreign_run,
         uses=(),
     ),
-    case("a folder with the output's name: export", EXPORT, 2, theirs("out/thesis.tex")),
-    case("a file with the output's name: export", EXPORT, 2, theirs("out")),
-    case("a FIFO with the output's name: export", EXPORT, 2, fifo("out")),
-    case("a link with the output's name: export", EXPORT, 2, link("out", "folder")),
-    case("a folder out.tmp: export", EXPORT, (0, 2), theirs("out.tmp/thesis.tex"), writes=("out",)),
-    case("a file out.tmp: export", EXPORT, (0, 2), theirs("out.tmp"), writes=("out",)),
-    case("a link out.tmp: export", EXPORT, (0, 2), link("out.tmp", "folder"), writes=("out",)),
+    *each(
+        "{} with the output's name: export",
+        EXPORT,
+        2,
+        {
+            "a folder": theirs("out/thesis.tex"),
+            "a file": theirs("out"),
+            "a FIFO": fifo("out"),
+            "a link": link("out", "folder"),
+        },
+    ),
+    *each(
+        "{} out.tmp: export",
+        EXPORT,
+        (0, 2),
+        {
+            "a folder": theirs("out.tmp/thesis.tex"),
+            "a file": theirs("out.tmp"),
+            "a link": link("out.tmp", "folder"),
+        },
+        writes=("out",),
+    ),
     case(
         "an export that fails leaves nothing",
         EXPORT,
@@ -167,14 +156,21 @@ CASES: list[Case] = [
         edit_text("run/config.yaml", "normalization: rmsnorm", "normalization: layernorm"),
     ),
     case("the run directory as the output: export", "export run run", 2),
-    case(
-        "a folder c.building: build", BUILD, 2, theirs("c.building/thesis.tex"), uses=("in.jsonl",)
-    ),
-    case(
-        "a folder c.building with a lock: build",
+    *each(
+        "{}: build",
         BUILD,
         2,
-        theirs("c.building/thesis.tex", "c.building/lock"),
+        {
+            "a folder c.building": theirs("c.building/thesis.tex"),
+            "a folder c.building with a lock": theirs("c.building/thesis.tex", "c.building/lock"),
+            "a file c.building": theirs("c.building"),
+            "a link c.building": link("c.building", "folder"),
+        }
+        | {
+            f"a file c.{suffix} of another program": theirs(f"c.{suffix}")
+            for suffix in ("bin", "idx", "json", "tokenizer.json")
+        }
+        | {f"a link c.{suffix}": link(f"c.{suffix}") for suffix in ("bin", "idx", "json")},
         uses=("in.jsonl",),
     ),
     case(
@@ -183,22 +179,6 @@ CASES: list[Case] = [
         (2, 5),
         theirs("c.building/thesis.tex", "c.building/progress.json"),
         uses=("in.jsonl",),
-    ),
-    case("a file c.building: build", BUILD, 2, theirs("c.building"), uses=("in.jsonl",)),
-    case("a link c.building: build", BUILD, 2, link("c.building", "folder"), uses=("in.jsonl",)),
-    *(
-        case(
-            f"a file c.{suffix} of another program: build",
-            BUILD,
-            2,
-            theirs(f"c.{suffix}"),
-            uses=("in.jsonl",),
-        )
-        for suffix in ("bin", "idx", "json", "tokenizer.json")
-    ),
-    *(
-        case(f"a link c.{suffix}: build", BUILD, 2, link(f"c.{suffix}"), uses=("in.jsonl",))
-        for suffix in ("bin", "idx", "json")
     ),
     case(
         "a file with the output's name: import",
@@ -228,12 +208,5 @@ CASES: list[Case] = [
         "status linked",
         0,
         lambda world: world.path("linked").symlink_to("run"),
-    ),
-    case(
-        "a marker of another kind: pretrain",
-        pretrain("run_dir=theirs"),
-        2,
-        write("theirs/.rampcli", '{"kind": "corpus", "format": 1}'),
-        uses=ON_THE_CORPUS,
     ),
 ]

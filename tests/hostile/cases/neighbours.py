@@ -4,31 +4,36 @@ import json
 import socket
 from typing import Any
 
-from hostile.case import Case, case
+from hostile.case import Case, case, each
 from hostile.cases.run_files import ESCAPES
-from hostile.world import DEEP, Plant, World, fifo, hostile_json, write, write_json
+from hostile.world import DEEP, Plant, World, fifo, not_json, write, write_json
 from run_files import chained_job
 
 STATUS, CANCEL = "status run", "cancel run"
 HERE = socket.gethostname()
-LOCKS: dict[str, str] = {
-    "another process": json.dumps({"host": HERE, "pid": 1}),
-    "all processes": json.dumps({"host": HERE, "pid": -1}),
-    "a group of processes": json.dumps({"host": HERE, "pid": -2}),
-    "its own group": json.dumps({"host": HERE, "pid": 0}),
-    "a word": json.dumps({"host": HERE, "pid": "init"}),
-    "2^70": json.dumps({"host": HERE, "pid": 2**70}),
-    "a fraction": json.dumps({"host": HERE, "pid": 1.5}),
-    "a list": json.dumps({"host": HERE, "pid": [1]}),
-    "another host": json.dumps({"host": "elsewhere", "pid": 1}),
-    "a host with escape sequences": json.dumps({"host": ESCAPES, "pid": 1}),
-    "a host that is a mapping": json.dumps({"host": {}, "pid": 1}),
-    "an unknown field": json.dumps({"host": HERE, "pid": 1, "owned": True}),
+TEXTS: dict[str, str] = {
+    name: json.dumps({"host": HERE, "pid": 1} | facts)
+    for name, facts in {
+        "another process": {"pid": 1},
+        "all processes": {"pid": -1},
+        "a group of processes": {"pid": -2},
+        "its own group": {"pid": 0},
+        "a word": {"pid": "init"},
+        "2^70": {"pid": 2**70},
+        "a fraction": {"pid": 1.5},
+        "a list": {"pid": [1]},
+        "another host": {"host": "elsewhere"},
+        "a host with escape sequences": {"host": ESCAPES},
+        "a host that is a mapping": {"host": {}},
+        "an unknown field": {"owned": True},
+    }.items()
+} | {
     "invalid JSON": ESCAPES,
     "deep JSON": "[" * DEEP,
     "nothing": "",
     "sixty megabytes": "x" * (60 * 2**20),
 }
+LOCKS = {name: write("run/lock", text) for name, text in TEXTS.items()}
 JOBS: dict[str, Any] = {
     "jobs that are a number": 5,
     "jobs of numbers": [5],
@@ -42,10 +47,6 @@ JOBS: dict[str, Any] = {
     "stages of mappings": [chained_job(stages=[{}])],
     "nodes of 10^30": [chained_job(num_nodes=10**30)],
 }
-
-
-def locked_by(text: str) -> Plant:
-    return write("run/lock", text)
 
 
 def chain(jobs: Any) -> Plant:
@@ -72,56 +73,36 @@ ANSWERS = {
 }
 
 
-def written(command: str) -> tuple[str, ...]:
-    """Files that a command may write in a run that has jobs."""
-    return ("run/slurm",) if command == CANCEL else ()
-
+JOBS_FILE = "run/slurm/jobs.json"
 
 CASES: list[Case] = [
     *(
-        case(
-            f"a lock that is held and names {name}: {command.split()[0]}",
+        row
+        for command in (STATUS, CANCEL)
+        for row in each(
+            f"a lock that is held and names {{}}: {command.split()[0]}",
             command,
             (0, 2, 5),
-            locked_by(text),
+            LOCKS,
             holds_lock=True,
         )
-        for name, text in LOCKS.items()
-        for command in (STATUS, CANCEL)
     ),
-    *(
-        case(
-            f"a lock that nobody holds and that names {name}: cancel",
-            CANCEL,
-            2,
-            locked_by(LOCKS[name]),
-        )
-        for name in (
-            "another process",
-            "all processes",
-            "a word",
-            "2^70",
-            "invalid JSON",
-        )
+    *each(
+        "a lock that nobody holds and that names {}: cancel",
+        CANCEL,
+        2,
+        LOCKS,
+        of=("another process", "all processes", "a word", "2^70", "invalid JSON"),
     ),
+    *each("jobs.json, {}: status", STATUS, (0, 5), not_json(JOBS_FILE)),
+    *each("jobs.json, {}: cancel", CANCEL, 5, not_json(JOBS_FILE)),
     *(
-        case(f"jobs.json, {name}: status", STATUS, (0, 5), write("run/slurm/jobs.json", text))
-        for name, text in hostile_json().items()
-    ),
-    *(
-        case(f"jobs.json, {name}: cancel", CANCEL, 5, write("run/slurm/jobs.json", text))
-        for name, text in hostile_json().items()
-    ),
-    *(
-        case(f"jobs.json, {name}: cancel", CANCEL, (2, 5), chain(jobs), slurm(r""))
+        case(f"jobs.json, {name}: {verb}", f"{verb} run", (code, 5), chain(jobs), slurm(r""))
+        for verb, code in {"cancel": 2, "status": 0}.items()
         for name, jobs in JOBS.items()
     ),
-    *(
-        case(f"jobs.json, {name}: status", STATUS, (0, 5), chain(jobs), slurm(r""))
-        for name, jobs in JOBS.items()
-    ),
-    case("jobs.json is a FIFO: status", STATUS, (0, 2, 5), fifo("run/slurm/jobs.json")),
-    case("jobs.json is a FIFO: cancel", CANCEL, (2, 5), fifo("run/slurm/jobs.json")),
+    case("jobs.json is a FIFO: status", STATUS, (0, 2, 5), fifo(JOBS_FILE)),
+    case("jobs.json is a FIFO: cancel", CANCEL, (2, 5), fifo(JOBS_FILE)),
     *(
         case(
             f"squeue answers {name}: {command.split()[0]}",
@@ -129,7 +110,7 @@ CASES: list[Case] = [
             (0, 1, 2, 5),
             chain([chained_job()]),
             slurm(answer),
-            writes=written(command),
+            writes=("run/slurm",) if command == CANCEL else (),
         )
         for name, answer in ANSWERS.items()
         for command in (STATUS, CANCEL)

@@ -1,20 +1,22 @@
 """Damaged records of a run: state.json, metrics.jsonl, events.jsonl, manifests of checkpoints."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
-from hostile.case import Case, case
+from hostile.case import Case, case, each
 from hostile.materials import NEWER, OLDER, PRETRAIN
 from hostile.world import (
+    Change,
     Plant,
     World,
+    changed,
     cut,
     edit_json,
+    edits,
     fifo,
-    folder,
-    hostile_json,
-    link,
+    not_files,
+    not_json,
     remove,
     write,
     write_json,
@@ -27,19 +29,19 @@ TUNE = PRETRAIN.replace("pretrain", "tune", 1)
 LOCK = ("run/lock",)
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202egpj.exe\r\b"
 
-STATES: dict[str, Callable[[Any], Any]] = {
-    "a status that is a number": lambda state: state.update(status=5),
-    "a step that is a string": lambda state: state.update(step="3"),
-    "a negative step": lambda state: state.update(step=-1),
-    "a step of 10^30": lambda state: state.update(step=10**30),
-    "a step that is NaN": lambda state: state.update(step=float("nan")),
-    "samples that are a list": lambda state: state.update(consumed_samples=[1]),
-    "a list for next": lambda state: state.update(next=[]),
-    "a next command that is a mapping": lambda state: state.update(
-        next={"stage": 0, "global_batch_size": 1, "num_nodes": 1, "command": {}}
-    ),
-    "an error that is a string": lambda state: state.update(status="failed", error="disk"),
-    "an error without a message": lambda state: state.update(status="failed", error={}),
+STATES: dict[str, Change] = {
+    "a status that is a number": {"status": 5},
+    "a step that is a string": {"step": "3"},
+    "a negative step": {"step": -1},
+    "a step of 10^30": {"step": 10**30},
+    "a step that is NaN": {"step": float("nan")},
+    "samples that are a list": {"consumed_samples": [1]},
+    "a list for next": {"next": []},
+    "a next command that is a mapping": {
+        "next": {"stage": 0, "global_batch_size": 1, "num_nodes": 1, "command": {}}
+    },
+    "an error that is a string": {"status": "failed", "error": "disk"},
+    "an error without a message": {"status": "failed", "error": {}},
     "no status": lambda _: {"step": 1},
 }
 
@@ -81,32 +83,35 @@ SEARCHES: dict[str, Any] = {
 } | {"no conditions": {"trials": []}, "trials that are a mapping": {"conditions": {}, "trials": {}}}
 
 
-def rows(name: str, change: Callable[[dict[str, Any]], Any]) -> Plant:
+def rows(name: str, changes: Mapping[str, Change]) -> dict[str, Plant]:
     """Damages the last row of a JSON lines file."""
 
-    def plant(world: World) -> None:
-        path = world.here / "run" / name
-        *before, last = path.read_text().splitlines()
-        row = json.loads(last)
-        row = change(row) or row
-        path.write_text("\n".join([*before, row if isinstance(row, str) else json.dumps(row), ""]))
+    def damage(change: Change) -> Plant:
+        def plant(world: World) -> None:
+            path = world.here / "run" / name
+            *before, last = path.read_text().splitlines()
+            row = changed(json.loads(last), change)
+            last = row if isinstance(row, str) else json.dumps(row)
+            path.write_text("\n".join([*before, last, ""]))
 
-    return plant
+        return plant
+
+    return {kind: damage(change) for kind, change in changes.items()}
 
 
-ROWS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "a step that is a string": lambda row: row.update(step="x"),
-    "a negative step": lambda row: row.update(step=-5),
-    "infinite samples": lambda row: row.update(consumed_samples=float("inf")),
-    "a stage that is a list": lambda row: row.update(stage=[]),
-    "a time of zero": lambda row: row.update(step_time_s=0, samples_per_s=0),
-    "a loss that is a mapping": lambda row: row.update(loss={}),
+ROWS: dict[str, Change] = {
+    "a step that is a string": {"step": "x"},
+    "a negative step": {"step": -5},
+    "infinite samples": {"consumed_samples": float("inf")},
+    "a stage that is a list": {"stage": []},
+    "a time of zero": {"step_time_s": 0, "samples_per_s": 0},
+    "a loss that is a mapping": {"loss": {}},
     "no columns": lambda _: {"x": 1},
     "deep": lambda _: "[" * 100_000,
     "escape sequences as a row": lambda _: ESCAPES,
     "a row of three megabytes": lambda _: json.dumps({"step": "x" * 3_000_000}),
 }
-EVENTS: dict[str, Callable[[dict[str, Any]], Any]] = {
+EVENTS: dict[str, Change] = {
     "a validation without a loss": lambda _: {
         "event": "validation",
         "time": 1.0,
@@ -124,12 +129,12 @@ EVENTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "invalid JSON": lambda _: ESCAPES,
 }
 
-MANIFESTS: dict[str, Callable[[Any], Any]] = {
-    "of another step": lambda manifest: manifest.update(step=7),
-    "a step that is a string": lambda manifest: manifest.update(step="4"),
-    "negative samples": lambda manifest: manifest.update(consumed_samples=-4),
-    "10^30 samples": lambda manifest: manifest.update(consumed_samples=10**30),
-    "files that are a list": lambda manifest: manifest.update(files=[1]),
+MANIFESTS: dict[str, Change] = {
+    "of another step": {"step": 7},
+    "a step that is a string": {"step": "4"},
+    "negative samples": {"consumed_samples": -4},
+    "10^30 samples": {"consumed_samples": 10**30},
+    "files that are a list": {"files": [1]},
     "files above it": lambda manifest: manifest["files"].update(
         {"../../config.yaml": {"bytes": 1, "sums": "0"}}
     ),
@@ -149,55 +154,38 @@ MANIFESTS: dict[str, Callable[[Any], Any]] = {
     "a checksum that is a number": lambda manifest: manifest["files"]["tokenizer.json"].update(
         sums=5
     ),
-    "settings that are a list": lambda manifest: manifest.update(settings=[]),
+    "settings that are a list": {"settings": []},
     "no corpus": lambda manifest: {
         key: value for key, value in manifest.items() if key != "corpus"
     },
-    "a string for recent": lambda manifest: manifest.update(recent="x"),
+    "a string for recent": {"recent": "x"},
 }
-IN_PLACE: dict[str, Callable[[str], Plant]] = {"a FIFO": fifo, "a folder": folder, "a link": link}
-NEWEST, BOTH = (f"{NEWER}/manifest.json",), (f"{NEWER}/manifest.json", f"{OLDER}/manifest.json")
+NO_FILE, NO_FILE_OR_A_LINK = ("a FIFO", "a folder"), ("a FIFO", "a folder", "a link")
+NEWEST = f"{NEWER}/manifest.json"
 
 CASES: list[Case] = [
-    *(
-        case(f"state.json, {name}: status", STATUS, 5, write("run/state.json", text))
-        for name, text in hostile_json().items()
-    ),
-    *(
-        case(f"state.json, {name}: status", STATUS, 5, edit_json("run/state.json", change))
-        for name, change in STATES.items()
-    ),
-    *(
-        case(f"state.json is {name}: status", STATUS, (2, 5), plant("run/state.json"))
-        for name, plant in IN_PLACE.items()
-        if name != "a link"
+    *each("state.json, {}: status", STATUS, 5, not_json("run/state.json")),
+    *each("state.json, {}: status", STATUS, 5, edits("run/state.json", STATES)),
+    *each("state.json is {}: status", STATUS, (2, 5), not_files("run/state.json", *NO_FILE)),
+    *each(
+        "state.json, {}: pretrain",
+        PRETRAIN,
+        5,
+        not_json("run/state.json"),
+        of=("truncated", "deep list", "not UTF-8"),
     ),
     *(
         case(
-            f"state.json, {name}: pretrain",
-            PRETRAIN,
-            5,
-            write("run/state.json", hostile_json()[name]),
+            f"state.json, escape sequences everywhere: {name}",
+            command,
+            code,
+            edit_json("run/state.json", escaping),
         )
-        for name in ("truncated", "deep list", "not UTF-8")
-    ),
-    case(
-        "state.json, escape sequences everywhere: status",
-        STATUS,
-        0,
-        edit_json("run/state.json", escaping),
-    ),
-    case(
-        "state.json, escape sequences everywhere: status --json",
-        f"{STATUS} --json",
-        0,
-        edit_json("run/state.json", escaping),
-    ),
-    case(
-        "state.json, escape sequences everywhere: pretrain",
-        f"{PRETRAIN} resume=never",
-        2,
-        edit_json("run/state.json", escaping),
+        for name, command, code in (
+            ("status", STATUS, 0),
+            ("status --json", f"{STATUS} --json", 0),
+            ("pretrain", f"{PRETRAIN} resume=never", 2),
+        )
     ),
     case(
         "state.json is damaged, which generating does not need",
@@ -205,68 +193,37 @@ CASES: list[Case] = [
         0,
         write("run/state.json", "["),
     ),
-    *(
-        case(f"metrics.jsonl, {name}: status", STATUS, 5, rows("metrics.jsonl", change))
-        for name, change in ROWS.items()
-    ),
-    *(
-        case(f"metrics.jsonl is {name}: status", STATUS, (2, 5), plant("run/metrics.jsonl"))
-        for name, plant in IN_PLACE.items()
-        if name != "a link"
-    ),
+    *each("metrics.jsonl, {}: status", STATUS, 5, rows("metrics.jsonl", ROWS)),
+    *each("metrics.jsonl is {}: status", STATUS, (2, 5), not_files("run/metrics.jsonl", *NO_FILE)),
     case(
         "metrics.jsonl, a damaged row: pretrain",
         PRETRAIN,
         5,
-        rows("metrics.jsonl", ROWS["a time of zero"]),
+        rows("metrics.jsonl", ROWS)["a time of zero"],
     ),
-    case(
-        "metrics.jsonl, a truncated last row: status",
-        STATUS,
-        0,
-        cut("run/metrics.jsonl", 0.9),
-    ),
-    *(
-        case(f"events.jsonl, {name}: pretrain", PRETRAIN, 5, rows("events.jsonl", change))
-        for name, change in EVENTS.items()
-    ),
+    case("metrics.jsonl, a truncated last row: status", STATUS, 0, cut("run/metrics.jsonl", 0.9)),
+    *each("events.jsonl, {}: pretrain", PRETRAIN, 5, rows("events.jsonl", EVENTS)),
     case("events.jsonl is a FIFO: pretrain", PRETRAIN, (2, 5), fifo("run/events.jsonl")),
     *(
-        case(
-            f"the newest manifest, {name}: generate takes the one before",
+        row
+        for verb, plants in {
+            ",": not_json(NEWEST) | edits(NEWEST, MANIFESTS),
+            " is": not_files(NEWEST, *NO_FILE_OR_A_LINK),
+        }.items()
+        for row in each(
+            f"the newest manifest{verb} {{}}: generate takes the one before",
             GENERATE,
             0,
-            write(NEWEST[0], text),
+            plants,
             says='"step": 3',
         )
-        for name, text in hostile_json().items()
-    ),
-    *(
-        case(
-            f"the newest manifest, {name}: generate takes the one before",
-            GENERATE,
-            0,
-            edit_json(NEWEST[0], change),
-            says='"step": 3',
-        )
-        for name, change in MANIFESTS.items()
-    ),
-    *(
-        case(
-            f"the newest manifest is {name}: generate takes the one before",
-            GENERATE,
-            0,
-            plant(NEWEST[0]),
-            says='"step": 3',
-        )
-        for name, plant in IN_PLACE.items()
     ),
     *(
         case(
             f"both manifests, {name}: {command.split()[0]}",
             command,
             5,
-            *(write(path, hostile_json()[name]) for path in BOTH),
+            *(not_json(f"{checkpoint}/manifest.json")[name] for checkpoint in (NEWER, OLDER)),
         )
         for name in ("deep mapping", "a list", "NaN", "an escape sequence")
         for command in (GENERATE, EXPORT, STATUS, PRETRAIN)
@@ -275,7 +232,7 @@ CASES: list[Case] = [
         "the newest manifest is damaged and was requested: generate",
         f"{GENERATE} --step 4",
         5,
-        write(NEWEST[0], "{"),
+        write(NEWEST, "{"),
     ),
     case("both checkpoints were removed: generate", GENERATE, 5, remove(NEWER), remove(OLDER)),
     case(
@@ -291,19 +248,17 @@ CASES: list[Case] = [
         fifo("run/overrides.txt"),
         fifo("run/plan.json"),
     ),
-    *(
-        case(f"tune.json, {name}: tune", TUNE, 5, write("run/tune.json", text), writes=LOCK)
-        for name, text in hostile_json().items()
-    ),
+    *each("tune.json, {}: tune", TUNE, 5, not_json("run/tune.json"), writes=LOCK),
     *(
         case(f"tune.json, {name}: tune", TUNE, 5, write_json("run/tune.json", content), writes=LOCK)
         for name, content in SEARCHES.items()
     ),
     *(
-        case(f"{name} is {kind}: tune", TUNE, (2, 5), plant(f"run/{name}"), writes=LOCK)
-        for kind, plant in IN_PLACE.items()
-        for name in ("tune.json", "tune")
-        if (kind, name) != ("a folder", "tune")
+        row
+        for name, kinds in {"tune.json": NO_FILE_OR_A_LINK, "tune": ("a FIFO", "a link")}.items()
+        for row in each(
+            f"{name} is {{}}: tune", TUNE, (2, 5), not_files(f"run/{name}", *kinds), writes=LOCK
+        )
     ),
     case("a run directory named with escape sequences: status", "status '\x1b[2J\u202e'", 2),
     case(

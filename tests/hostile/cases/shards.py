@@ -4,10 +4,17 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from hostile.case import Case, case
+from hostile.case import Case, case, each
 from hostile.cases.run_files import EXPORT, GENERATE
 from hostile.materials import NEWER, OLDER, SHARD
-from hostile.world import DEEP, Plant, World, cut, device, edit_bytes, fifo, folder, link, remove
+from hostile.world import (
+    DEEP,
+    Plant,
+    World,
+    cut,
+    edit_bytes,
+    not_files,
+)
 from rampcli.checksums import page_sums
 
 Header = dict[str, Any]
@@ -163,13 +170,6 @@ OF_BOTH = (
     "deep places",
     "a tensor twice",
 )
-IN_PLACE: dict[str, Callable[[str], Plant]] = {
-    "a FIFO": fifo,
-    "a folder": folder,
-    "an endless device": device,
-    "gone": remove,
-    "a link": link,
-}
 HALF = f"{NEWER}/{SHARD}"
 TOLD = {
     "truncated": cut(HALF),
@@ -179,14 +179,21 @@ TOLD = {
 
 CASES: list[Case] = [
     *(
-        case(
-            f"a shard with a manifest that fits, {name}: generate takes the previous checkpoint",
+        row
+        for name, plants in {
+            "with a manifest that fits,": {
+                name: shard(change, NEWER) for name, change in CHANGES.items()
+            },
+            "that is": TOLD
+            | not_files(HALF, "a FIFO", "a folder", "an endless device", "gone", "a link"),
+        }.items()
+        for row in each(
+            f"a shard {name} {{}}: generate takes the previous checkpoint",
             GENERATE,
             0,
-            shard(change, NEWER),
+            plants,
             says='"step": 3',
         )
-        for name, change in CHANGES.items()
     ),
     *(
         case(
@@ -198,30 +205,7 @@ CASES: list[Case] = [
         for name in OF_BOTH
         for command in (GENERATE, EXPORT)
     ),
-    *(
-        case(
-            f"a shard that is {name}: generate takes the previous checkpoint",
-            GENERATE,
-            0,
-            plant(HALF),
-            says='"step": 3',
-        )
-        for name, plant in IN_PLACE.items()
-    ),
-    *(
-        case(
-            f"a shard that is {name}: generate takes the previous checkpoint",
-            GENERATE,
-            0,
-            plant,
-            says='"step": 3',
-        )
-        for name, plant in TOLD.items()
-    ),
-    *(
-        case(f"a shard that is {name}, and was requested: export", f"{EXPORT} --step 4", 5, plant)
-        for name, plant in TOLD.items()
-    ),
+    *each("a shard that is {}, and was requested: export", f"{EXPORT} --step 4", 5, TOLD),
     case(
         "a truncated shard: export takes the previous checkpoint",
         EXPORT,

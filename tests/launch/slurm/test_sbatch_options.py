@@ -19,18 +19,25 @@ def check(*words: str, key: str = "sbatch_args") -> None:
         ("-d afterok:1", "dependency"),
         ("-dafterok:1", "dependency"),
         ("--dep=afterok:1", "dependency"),
+        ("--dependency=afterok:1", "dependency"),
         ("-J name", "job-name"),
         ("-Jname", "job-name"),
-        ("--job-n=x", "job-name"),
+        ("--job=x", "job-name"),
+        ("--job-name=x", "job-name"),
         ("-a1-4", "array"),
         ("--arr=1-4", "array"),
-        ("-D/tmp", "chdir"),
+        ("-D /tmp", "chdir"),
+        ("--chd=/tmp", "chdir"),
         ("-H", "hold"),
+        ("--ho", "hold"),
+        ("-W", "wait"),
+        ("--wait", "wait"),
         ("-QvH", "hold"),
         ("-sOWH", "wait"),
         ("-M c", "clusters"),
         ("--cluster=c", "clusters"),
         ("--wra=x", "wrap"),
+        ("--pars", "parsable"),
         ("--no-req", "no-requeue"),
         ("--test", "test-only"),
         ("-N2", "nodes"),
@@ -43,9 +50,7 @@ def check(*words: str, key: str = "sbatch_args") -> None:
     ],
 )
 def test_an_option_that_breaks_a_chain_is_refused_in_every_spelling(word, name):
-    with pytest.raises(
-        UsageError, match=rf"has {word}.*which would break the chain of jobs"
-    ) as refused:
+    with pytest.raises(UsageError) as refused:
         check("--exclusive", word)
     assert f"--{name}" in str(refused.value)
     assert refused.value.keys == ("launch.slurm.sbatch_args",)
@@ -114,13 +119,14 @@ def test_any_other_option_is_left_to_sbatch(word):
     ],
 )
 def test_a_word_that_is_not_an_option_is_refused(word):
-    with pytest.raises(UsageError, match="which is not an option") as refused:
+    with pytest.raises(UsageError) as refused:
         check(word)
+    assert refused.value.keys == ("launch.slurm.sbatch_args",)
     assert str(refused.value).replace("\n", "").isprintable()
 
 
 @pytest.mark.parametrize("path", ["-c", "--", "-"])
 def test_an_interpreter_that_bash_would_take_for_an_option_is_refused(path):
-    with pytest.raises(UsageError, match="is not a path") as refused:
+    with pytest.raises(UsageError) as refused:
         check(path, key="python")
     assert refused.value.keys == ("launch.slurm.python",)
