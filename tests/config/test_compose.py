@@ -193,8 +193,9 @@ def test_all_wrong_lines_of_an_option_file_are_reported(composed, option):
 def test_an_option_file_runs_no_code(composed, option, tmp_path):
     proof = tmp_path / "ran"
     mine = option("optim/mine", f"lr: !!python/object/apply:os.mkdir ['{proof}']\n")
-    with pytest.raises(UsageError, match="tags are not supported"):
+    with pytest.raises(UsageError) as refused:
         apply_overrides(composed, ["optim=mine"], config_dir=mine)
+    assert refused.value.set_by == ("optim/mine.yaml:1",)
     assert not proof.exists()
 
 

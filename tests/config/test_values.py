@@ -177,7 +177,7 @@ def test_all_errors_are_reported_at_once():
     ],
 )
 def test_a_reference_is_refused_and_not_resolved(key, value):
-    with pytest.raises(UsageError, match="are not resolved here") as refusal:
+    with pytest.raises(UsageError) as refusal:
         build({key: value}, place=str)
     assert refusal.value.keys == (key,)
 
@@ -237,8 +237,9 @@ def test_a_value_is_converted_by_the_rules_of_omegaconf(key, value):
 
 @pytest.mark.parametrize("section", ["model", "trainer", "optim"])
 def test_a_section_is_refused_as_a_setting(section):
-    with pytest.raises(UsageError, match=f"{section} is a section, not a setting"):
+    with pytest.raises(UsageError) as refusal:
         build({section: 1}, place=str)
+    assert (refusal.value.keys, refusal.value.set_by) == ((section,), (section,))
 
 
 @pytest.mark.parametrize(
@@ -262,8 +263,9 @@ def test_a_key_outside_the_schema_is_refused(key):
 
 
 def test_an_empty_mapping_is_refused_as_a_setting():
-    with pytest.raises(UsageError, match=r"there is no setting model\.nothing"):
+    with pytest.raises(UsageError) as refusal:
         build(flatten({"model": {"nothing": {}}}), place=str)
+    assert refusal.value.keys == ("model.nothing",)
 
 
 def test_a_mapping_keeps_its_names_in_their_order_and_its_values_as_text():
@@ -275,11 +277,11 @@ def test_a_mapping_keeps_its_names_in_their_order_and_its_values_as_text():
 
 @pytest.mark.parametrize("value", [{}, "a", ["a"], {"a": None}, {"a": ["b"]}, {"a": {"b": "c"}}])
 def test_what_is_not_a_mapping_of_names_to_texts_is_refused(value):
-    with pytest.raises(UsageError, match="is not a mapping of names to paths"):
+    with pytest.raises(UsageError):
         typed("data.validation", value)
 
 
 def test_a_reference_inside_a_mapping_is_refused():
     for value in ({"a": "${oc.env:HOME}"}, {"${x}": "a"}):
-        with pytest.raises(UsageError, match="references"):
+        with pytest.raises(UsageError):
             typed("data.validation", value)

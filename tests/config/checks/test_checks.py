@@ -139,7 +139,7 @@ def test_a_name_that_is_a_valid_folder_name_is_accepted(name, tmp_path):
     ],
 )
 def test_a_name_that_is_not_a_valid_folder_name_is_refused(name):
-    with pytest.raises(UsageError, match="cannot name a folder") as refused:
+    with pytest.raises(UsageError) as refused:
         check_name(Config(name=name))
     assert refused.value.keys == ("name",)
     assert len(refused.value.message.splitlines()) == 1
@@ -147,7 +147,7 @@ def test_a_name_that_is_not_a_valid_folder_name_is_refused(name):
 
 @pytest.mark.parametrize("run_dir", ["", "a\0b"])
 def test_a_run_directory_that_is_not_a_path_is_refused(run_dir):
-    with pytest.raises(UsageError, match="is not a path") as refused:
+    with pytest.raises(UsageError) as refused:
         check_name(Config(run_dir=run_dir))
     assert refused.value.keys == ("run_dir",)
 
@@ -240,24 +240,24 @@ def test_rotary_scaling_requires_rotary_positions_and_a_frequency_band(factor, l
 def test_one_warm_up_is_accepted_and_two_are_refused():
     check_warmup(config_of(optim__warmup_samples=0))
     check_warmup(config_of(optim__warmup_steps=5))
-    with pytest.raises(
-        UsageError,
-        match=r"the warm-up is given twice: optim\.warmup_samples=8 and optim\.warmup_steps=0",
-    ):
-        check_warmup(config_of(optim__warmup_samples=8, optim__warmup_steps=0))
+    refusal = refusal_or_none(
+        check_warmup, config_of(optim__warmup_samples=8, optim__warmup_steps=0)
+    )
+    assert refusal.keys == ("optim.warmup_samples", "optim.warmup_steps")
 
 
 def test_the_minimum_learning_rate_may_equal_the_peak_but_not_exceed_it():
     check_schedule(config_of(optim__lr=0.5, optim__min_lr=0.5))
-    with pytest.raises(UsageError, match=r"optim\.min_lr=0\.6 is above optim\.lr=0\.5") as refused:
-        check_schedule(config_of(optim__lr=0.5, optim__min_lr=0.6))
-    assert refused.value.remedy == "optim.min_lr=0.5"
+    refusal = refusal_or_none(check_schedule, config_of(optim__lr=0.5, optim__min_lr=0.6))
+    assert (refusal.keys, refusal.remedy) == (("optim.min_lr", "optim.lr"), "optim.min_lr=0.5")
 
 
 @pytest.mark.parametrize("warmup", [{}, {"optim__warmup_samples": 0}, {"optim__warmup_steps": 0}])
 def test_an_inverse_square_root_decay_requires_a_warm_up(warmup):
-    with pytest.raises(UsageError, match="needs a warm-up"):
-        check_schedule(config_of(schedule__decay_style="inverse_sqrt", **warmup))
+    refusal = refusal_or_none(
+        check_schedule, config_of(schedule__decay_style="inverse_sqrt", **warmup)
+    )
+    assert refusal.keys[0] == "schedule.decay_style"
     check_schedule(config_of(schedule__decay_style="inverse_sqrt", optim__warmup_steps=1))
     check_schedule(config_of(schedule__decay_style="inverse_sqrt", optim__warmup_samples=1))
 
