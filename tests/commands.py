@@ -129,7 +129,7 @@ class ForkingPopen(subprocess.Popen[Any]):
             super()._execute_child(args, *facts)  # type: ignore[misc]
             return
         pipes = facts[9:15]
-        with directory._APPEND_LOCK:  # another thread's lock would stay locked in the child
+        with directory.APPEND_LOCK:  # another thread's lock would stay locked in the child
             self.pid = os.fork()
         if self.pid == 0:
             stdin, _, _, stdout, _, stderr = pipes

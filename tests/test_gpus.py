@@ -1,6 +1,5 @@
 import pytest
 
-from rampcli import gpus
 from rampcli.gpus import gpu_memory_bytes, visible_gpus
 
 
@@ -27,11 +26,9 @@ def nvidia_smi(monkeypatch, tmp_path):
         program = tmp_path / "nvidia-smi"
         program.write_text(f"#!/bin/sh\necho $* > {tmp_path}/asked\n{line}\n")
         program.chmod(0o755)
-        gpus._ask_nvidia_smi.cache_clear()
 
     monkeypatch.setenv("PATH", str(tmp_path))
-    yield install
-    gpus._ask_nvidia_smi.cache_clear()
+    return install
 
 
 @pytest.mark.parametrize(
@@ -48,9 +45,10 @@ def test_the_memory_is_that_of_the_smallest_gpu_that_nvidia_smi_names(
     monkeypatch, tmp_path, nvidia_smi, line, memory_bytes
 ):
     nvidia_smi(line)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-ab12")
+    gpus = f"2,GPU-{tmp_path.name}"  # an answer is kept for the same GPUs
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
     assert gpu_memory_bytes() == memory_bytes
-    assert (tmp_path / "asked").read_text().startswith("--id=2,GPU-ab12 --query-gpu=memory.total")
+    assert (tmp_path / "asked").read_text().startswith(f"--id={gpus} --query-gpu=memory.total")
 
 
 def test_without_visible_gpus_nvidia_smi_is_not_asked(monkeypatch, tmp_path, nvidia_smi):

@@ -217,7 +217,7 @@ def _continue(
                 "the model's logits are not finite: its training has diverged, or its weights are"
                 " damaged"
             )
-        tokens, log_probs = _draw(logits, sampling, uniforms[index])
+        tokens, log_probs = draw(logits, sampling, uniforms[index])
         yield NextTokens(pairs, tokens, log_probs, has_ended)
         if index == last:
             return
@@ -269,7 +269,7 @@ def _read_prompts(
     return cache, torch.cat(logits).repeat_interleave(generations, dim=0)
 
 
-def _draw(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+def draw(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """Returns tokens, int64 [rows], and their log-probabilities, fp32 [rows].
 
     Args:

@@ -76,6 +76,7 @@ class Columns:
         rows: rows that were read.
         resets: how often rows that were read have vanished, because a run resumed before them.
         is_at_end: whether the last call of `read` has read everything.
+        marks: ends of what was read, `MARK_BYTES` apart, which show whether the file was rewritten.
     """
 
     path: Path
@@ -85,7 +86,7 @@ class Columns:
     resets: int = 0
     is_at_end: bool = True
     _columns: dict[str, Column] = field(default_factory=dict)
-    _marks: list[Mark] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
 
     def __contains__(self, name: str) -> bool:
         return name in self._columns
@@ -113,7 +114,7 @@ class Columns:
     @property
     def bytes_read(self) -> int:
         """Bytes of the file that were read."""
-        return self._marks[-1].end if self._marks else 0
+        return self.marks[-1].end if self.marks else 0
 
     def read(self, *, most_bytes: int | None = None) -> int:
         """Reads rows that were appended, and drops rows that have vanished from the file.
@@ -164,12 +165,12 @@ class Columns:
         A run that resumes cuts the file at the checkpoint's step, and then appends to it. So a
         binary search finds the last mark that is still there.
         """
-        kept, beyond = 0, len(self._marks)
-        if beyond and self._is_there(file, self._marks[-1]):
+        kept, beyond = 0, len(self.marks)
+        if beyond and self._is_there(file, self.marks[-1]):
             return
         while kept < beyond:
             middle = (kept + beyond) // 2
-            if self._is_there(file, self._marks[middle]):
+            if self._is_there(file, self.marks[middle]):
                 kept = middle + 1
             else:
                 beyond = middle
@@ -182,10 +183,10 @@ class Columns:
 
     def _drop(self, marks: int) -> None:
         """Drops the rows behind the first marks."""
-        if marks < len(self._marks):
+        if marks < len(self.marks):
             self.resets += 1
-            del self._marks[marks:]
-            self.rows = self._marks[-1].rows if self._marks else 0
+            del self.marks[marks:]
+            self.rows = self.marks[-1].rows if self.marks else 0
 
     def _add(self, block: bytes) -> None:
         """Adds the rows of a block of whole lines.
@@ -215,10 +216,10 @@ class Columns:
                 self._extend(name, columns.get(name) or (None,) * len(lines))
         self.rows += len(lines)
         mark = Mark(self.rows, self.bytes_read + sum(map(len, lines)), lines[-1])
-        begin = self._marks[-2].end if len(self._marks) > 1 else 0
-        if self._marks and mark.end - begin < MARK_BYTES:
-            self._marks.pop()
-        self._marks.append(mark)
+        begin = self.marks[-2].end if len(self.marks) > 1 else 0
+        if self.marks and mark.end - begin < MARK_BYTES:
+            self.marks.pop()
+        self.marks.append(mark)
 
     def _extend(self, name: str, values: tuple[Any, ...]) -> None:
         """Adds values to a column. Values that are neither numbers nor text count as null."""

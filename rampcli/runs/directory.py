@@ -46,7 +46,7 @@ OWN_NAMES = (
 )
 MAX_STATE_BYTES = 2**20
 MAX_PLAN_BYTES = 16 * 2**20
-_APPEND_LOCK = threading.Lock()
+APPEND_LOCK = threading.Lock()
 _STEP_FOLDER = re.compile(r"step_(\d{8,18})", re.ASCII)
 
 # Shapes, in the notation of `rampcli.records`, of the fields that readers rely on. Files may hold
@@ -245,7 +245,7 @@ class RunDirectory(GuardedFolder):
 
     def append_row(self, path: Path, row: dict[str, Any]) -> None:
         """Appends a row to a JSON lines file, replacing an incomplete last line. Thread-safe."""
-        with _APPEND_LOCK, self.open_to_append(path) as file:
+        with APPEND_LOCK, self.open_to_append(path) as file:
             if file.seek(0, os.SEEK_END) > 0:
                 file.seek(-1, os.SEEK_END)
                 if file.read(1) != b"\n":

@@ -3,9 +3,9 @@
 import threading
 
 import pytest
+import torch
 
 from rampcli.checkpoint import save as checkpoint_module
-from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.shards import HostCopies
 from rampcli.checkpoint.state import TrainingState
 from rampcli.errors import RampcliError
@@ -18,32 +18,32 @@ from rampcli.train.optimizers import BUILDERS
 def slow_copies(monkeypatch):
     """Makes copies to host memory wait for an event."""
     go = threading.Event()
-    copies = HostCopies._copy
+    prepare = HostCopies.prepare
 
-    def wait_and_copy(self, tensors):
-        assert go.wait(10)
-        return copies(self, tensors)
+    def prepare_to_wait(self, tensors):
+        copy = prepare(self, tensors)
 
-    monkeypatch.setattr(HostCopies, "_copy", wait_and_copy)
+        def wait_and_copy():
+            assert go.wait(10)
+            return copy()
+
+        return wait_and_copy
+
+    monkeypatch.setattr(HostCopies, "prepare", prepare_to_wait)
     return go
 
 
 @pytest.mark.parametrize("optimizer", BUILDERS)
 def test_training_during_a_save_does_not_change_what_is_saved(
-    small_gpt, run, training_of, slow_copies, tmp_path, optimizer, monkeypatch
+    small_gpt, run, training_of, slow_copies, tmp_path, optimizer
 ):
     """Even if the copy is made only when the next step is about to change the weights."""
     small_gpt.optim.optimizer = optimizer
     training = training_of(small_gpt, in_background=True)
     training.step(0)
     training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
-    wait_for_copy = Checkpoints._wait_for_copy
-
-    def wait(self):
-        threading.Timer(0.2, slow_copies.set).start()
-        wait_for_copy(self)
-
-    monkeypatch.setattr(Checkpoints, "_wait_for_copy", wait)
+    last = next(training.passes.parts[0].parameters())  # the embedding's gradient comes last
+    last.register_post_accumulate_grad_hook(lambda _: threading.Timer(0.2, slow_copies.set).start())
     for seed in (1, 2, 3):
         training.step(seed)
     assert training.checkpoints.stall_s > 0.1
@@ -73,20 +73,14 @@ def test_training_resumes_from_a_background_save_bit_for_bit(small_llama, traini
     assert resumed.step(6) == training.step(6)
 
 
-def test_host_memory_is_reused_from_save_to_save(small_llama, training_of):
-    training = training_of(small_llama, in_background=True)
-    places = []
-    for step in (1, 2, 3):
-        training.step(step)
-        training.checkpoints.save(TrainingState(step=step, consumed_samples=4 * step))
-        training.checkpoints.wait()
-        places.append(
-            {
-                name: tensor.data_ptr()
-                for name, tensor in training.checkpoints._copies._memory.items()
-            }
-        )
-    assert places[0] == places[1] == places[2]
+def test_host_memory_is_reused_from_save_to_save():
+    copies = HostCopies()
+    places = [
+        {shard.name: shard.values.data_ptr() for shard in copies.prepare([named])()}
+        for value in (1.0, 2.0, 3.0)
+        for named in [("weight", torch.full((3, 2), value), torch.empty(3, 2))]
+    ]
+    assert places[0] == places[1] == places[2] != {}
 
 
 def test_a_save_waits_for_the_previous_one(small_llama, run, training_of):

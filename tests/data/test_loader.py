@@ -301,11 +301,13 @@ def test_the_following_steps_are_read_ahead():
     assert reached.wait(PATIENCE_S)
 
 
-def test_at_most_two_steps_are_read_ahead():
+def test_at_most_two_steps_are_read_ahead(monkeypatch):
+    pool = ThreadPoolExecutor(max_workers=1)
+    monkeypatch.setattr("rampcli.data.loader.ThreadPoolExecutor", lambda **_: pool)
     plan = plan_of(2, 1, 2)
     loader, reached = torn_loader(torn_at=1000, watched=(1 + STEPS_AHEAD) * plan.global_batch_size)
     in_time(loader.read, 0, plan)
-    loader._thread.shutdown()
+    pool.shutdown()
     assert not reached.is_set()
 
 

@@ -9,7 +9,14 @@ from rampcli.errors import DamagedFileError
 from rampcli.models import sampler
 from rampcli.models.compiled import compile_layers
 from rampcli.models.decoder import Decoder
-from rampcli.models.sampler import Responses, Sampling, sample_responses, sample_tokens, stream_of
+from rampcli.models.sampler import (
+    Responses,
+    Sampling,
+    draw,
+    sample_responses,
+    sample_tokens,
+    stream_of,
+)
 from rampcli.train.build import fill_weights, initial_weights
 
 PROMPTS = [[5, 17, 99, 3], [1], [64, 2, 2, 8, 40, 127, 9, 11, 30], [7, 8]]
@@ -296,7 +303,7 @@ def test_the_smallest_and_the_largest_random_number_draw_from_the_nucleus():
     logits = torch.tensor([[0.0, 3, 2, 1, 2, 0]] * 2)
     uniforms = torch.tensor([0, 1 - 2**-53], dtype=torch.float64)
     for top_k, expected in ((3, [1, 4]), (None, [0, 5])):
-        tokens, _ = sampler._draw(logits, replace(SAMPLING, top_k=top_k), uniforms)
+        tokens, _ = draw(logits, replace(SAMPLING, top_k=top_k), uniforms)
         assert tokens.tolist() == expected
 
 
@@ -304,7 +311,7 @@ def test_the_smallest_and_the_largest_random_number_draw_from_the_nucleus():
 def test_log_probabilities_count_tokens_that_are_never_drawn_however_likely_they_are(above):
     logits = torch.tensor([[0.0, 1, 2, 2 + above]])
     sampling = replace(SAMPLING, temperature=0.1, vocab_size=3)
-    tokens, log_probs = sampler._draw(logits, sampling, torch.tensor([0.9], dtype=torch.float64))
+    tokens, log_probs = draw(logits, sampling, torch.tensor([0.9], dtype=torch.float64))
     expected = (logits.double() / 0.1).log_softmax(dim=1)[0, tokens]
     torch.testing.assert_close(log_probs.double(), expected, atol=1e-5, rtol=1e-5)
 

@@ -93,7 +93,7 @@ def test_few_marks_are_kept_of_a_file_that_grows_row_by_row(tmp_path):
     for step in range(1, 101):
         run.append_row(run.metrics, metrics_row(step=step))
         assert columns.read() == 1
-    assert len(columns._marks) <= 2
+    assert len(columns.marks) <= 2
 
 
 def test_whole_numbers_are_int64_and_others_have_the_type_that_is_asked_for(tmp_path):

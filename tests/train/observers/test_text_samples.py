@@ -15,6 +15,7 @@ from rampcli.runs.directory import RunDirectory
 from rampcli.runs.rows import read_rows
 from rampcli.train.observers.text_samples import TextSamples
 from rampcli.train.stopping import STOP_SIGNALS, StopRequest
+from rampcli.train.whole_model import plain_model
 
 STATE = TrainingState(step=4, consumed_samples=16)
 
@@ -100,7 +101,8 @@ def test_a_corpus_without_a_tokenizer_is_refused(build):
 
 def test_the_weights_of_a_model_that_is_not_split_are_not_copied(build):
     samples = build()
-    trained, model = samples.passes.parts[0], samples._model(STATE)
+    trained = samples.passes.parts[0]
+    model = plain_model(trained, samples.config)
     for (name, weight), (same, shared) in zip(
         trained.named_parameters(), model.named_parameters(), strict=True
     ):
