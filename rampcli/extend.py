@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rampcli import extensions
+from rampcli.config.extension_settings import check_declaration
 from rampcli.config.fields import setting
-from rampcli.config.own_settings import check_declaration
 from rampcli.extensions import Extension
 
 __all__ = [

@@ -141,7 +141,7 @@ def from_factory(text: str) -> "Config":
     return _called(recipe, arguments, name, source)
 
 
-def is_own(name: str) -> bool:
+def is_of_user(name: str) -> bool:
     """Returns whether a name is that of a file or of a function of a user."""
     return ":" in name or name.endswith(".py")
 
@@ -155,7 +155,7 @@ def find_recipe(name: str) -> tuple["Callable[..., Config]", str | None]:
     Raises:
         UsageError: there is no such recipe.
     """
-    if is_own(name):
+    if is_of_user(name):
         source, function = (name, "") if name.endswith(".py") else name.rsplit(":", maxsplit=1)
         recipes = _recipes_of(load(source))
         if function in recipes:

@@ -115,7 +115,7 @@ def _show_recipe(name: str, *, as_json: bool) -> None:
     from rampcli.cli.console import build_console, say
     from rampcli.cli.recipe_facts import recipe_facts
 
-    if not llm.is_own(name) and name not in llm.recipe_names():
+    if not llm.is_of_user(name) and name not in llm.recipe_names():
         near = llm.similar_names(name, most=3)
         raise UsageError(
             f"there is no recipe {name}",

@@ -15,7 +15,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from rampcli.config.schema import Config
-from rampcli.config.settings import FOREIGN, is_own, leaves, settings
+from rampcli.config.settings import FOREIGN, is_of_extension, leaves, settings
 from rampcli.config.values import put, typed
 from rampcli.errors import RampcliError, Remedy, Report, UsageError, UsageErrors, shown
 from rampcli.words.maxtext import SUGGESTED
@@ -165,7 +165,7 @@ class Stack:
         """Returns the merged values as a configuration, which remembers this stack."""
         config = Config()
         for key, (precedence, entry) in self._nearest.items():
-            if precedence is not Precedence.SCHEMA or is_own(key):
+            if precedence is not Precedence.SCHEMA or is_of_extension(key):
                 # Lists and mappings are copied: changing them in Python leaves the layer as it is.
                 put(config, key, copy(entry.value))
         config.stack = self

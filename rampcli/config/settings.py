@@ -197,7 +197,7 @@ def extension_of(key: str) -> Extension | None:
     return next(filter(None, (find(chooser, name) for chooser in choosers)), None)
 
 
-def is_own(key: str) -> bool:
+def is_of_extension(key: str) -> bool:
     """Returns whether a key has the form of an extension's setting, such as `optim.lion.beta1`."""
     section, _, rest = key.partition(".")
     return rest.count(".") == 1 and f"{section}." in _EXTENSIBLE and key not in settings()
@@ -305,7 +305,7 @@ def unknown_key(key: str, groups: Mapping[str, Any] | None = None) -> UsageError
         f"{group}=OPTION" for group in difflib.get_close_matches(key, groups or (), n=1, cutoff=0.6)
     ]
     extension = extension_of(key)
-    if is_own(key) and extension is None:
+    if is_of_extension(key) and extension is None:
         name = key.split(".")[1]
         return UsageError(
             f"there is no setting {key}, and no extension {name}",

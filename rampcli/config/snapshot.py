@@ -11,7 +11,15 @@ from rampcli.batch.plan import GLOBAL_KEY
 from rampcli.config.checks import CHECKS, check_ranges
 from rampcli.config.layers import DEFAULT, Entry, Layer, Precedence, Stack, placed, stack_of
 from rampcli.config.schema import Config
-from rampcli.config.settings import FOREIGN, flatten, is_own, leaves, nest, settings, unknown_key
+from rampcli.config.settings import (
+    FOREIGN,
+    flatten,
+    is_of_extension,
+    leaves,
+    nest,
+    settings,
+    unknown_key,
+)
 from rampcli.config.settling import VALIDATION_KEY, VOCABULARY_KEY
 from rampcli.errors import Report, UsageError, printable, shown
 from rampcli.words import maxtext_mesh
@@ -114,7 +122,7 @@ def read(path: Path) -> Config:
         _check_places(places)
     values = flatten(tree)
     # A run can be looked at without its extensions. They type their settings when they are used.
-    own = {key: Entry(values.pop(key), str(path)) for key in list(values) if is_own(key)}
+    own = {key: Entry(values.pop(key), str(path)) for key in list(values) if is_of_extension(key)}
     layer = Layer.of(str(path), Precedence.USER, values, report=report)
     for word in FOREIGN.intersection(layer.entries):
         with report.noting(), placed(str(path)):
@@ -157,7 +165,7 @@ def _check_places(places: Any) -> None:
     if not isinstance(places, dict):
         raise UsageError(f"{PLACES} is not a section")
     for key, place in places.items():
-        if key not in settings() and not is_own(key):
+        if key not in settings() and not is_of_extension(key):
             raise unknown_key(key)
         if not isinstance(place, str):
             raise UsageError(f"{PLACES}: the place of {key} is not a string", keys=(key,))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rampcli.config.own_settings import own_function
+from rampcli.config.extension_settings import extension_function
 from rampcli.config.schema import Config
 from rampcli.data.blend import Blend, Corpora
 from rampcli.data.corpus import MockCorpus
@@ -34,7 +34,7 @@ def open_corpora(config: Config) -> Corpora:
         UsageError: a file cannot be read or does not fit the configuration, or the source is an
             extension that is not known here.
     """
-    own = own_function(DATA_SOURCE, config.data.source, config.data)
+    own = extension_function(DATA_SOURCE, config.data.source, config.data)
     corpora = SOURCES[config.data.source](config) if own is None else _blended(config, own(config))
     for corpus in corpora.training.corpora:
         check_training(config, corpus)

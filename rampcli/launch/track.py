@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rampcli.config import snapshot
 from rampcli.config.checks.rl import is_rl
-from rampcli.config.own_settings import own_function
+from rampcli.config.extension_settings import extension_function
 from rampcli.errors import RampcliError, reason_of
 from rampcli.extensions import TRACKER
 from rampcli.launch.trackers import CATCH_UP_S
@@ -76,7 +76,7 @@ def follow(run: RunDirectory, name: str, end: RunEnd) -> None:
     with hold(run.trackers / f"{name}.lock", wait_s=CATCH_UP_S):
         config = snapshot.read(run.config)
         position = read_position(run, name) or Position()
-        open_tracker = own_function(TRACKER, name, config.logging) or TRACKERS[name].open
+        open_tracker = extension_function(TRACKER, name, config.logging) or TRACKERS[name].open
         tracker: Tracker = open_tracker(run, position, config.name)
         tracker.log_config(snapshot.canonical_values(config))
         follower = Follower(

@@ -1,6 +1,6 @@
 """Builds the model of `model.family`."""
 
-from rampcli.config.own_settings import own_function
+from rampcli.config.extension_settings import extension_function
 from rampcli.config.schema import ModelConfig
 from rampcli.errors import UsageError
 from rampcli.extensions import MODEL
@@ -15,7 +15,7 @@ def build_decoder(
     Raises:
         UsageError: the family is an extension that is not known here, or not a `Decoder`.
     """
-    build = own_function(MODEL, model.family, model) or Decoder
+    build = extension_function(MODEL, model.family, model) or Decoder
     built = build(model, sequence_length=sequence_length, layers=layers)
     if not isinstance(built, Decoder):
         raise UsageError(

@@ -10,9 +10,9 @@ from rampcli.config.architectures import export_notes
 from rampcli.config.checks import CHECKS_OF_WORDS, check_ranges
 from rampcli.config.checks.rl import rl_notes, unit_of
 from rampcli.config.checks.splits import check_tensor
+from rampcli.config.extension_settings import with_extensions
 from rampcli.config.folding import fold
 from rampcli.config.layers import PYTHON, Precedence, Stack, edited_stack
-from rampcli.config.own_settings import with_extensions
 from rampcli.config.schema import Config
 from rampcli.config.settings import settings
 from rampcli.config.settling import (

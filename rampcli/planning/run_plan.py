@@ -21,8 +21,8 @@ from rampcli.batch.throughput import EFFICIENCY_KEY, Throughput, check_curve, pa
 from rampcli.batch.training_plan import StagePlan, TrainingPlan, plan_training
 from rampcli.config.checks.rl import unit_of
 from rampcli.config.checks.splits import check_stages
+from rampcli.config.extension_settings import extension_function
 from rampcli.config.layers import sources_named, stack_of
-from rampcli.config.own_settings import own_function
 from rampcli.config.schema import Config
 from rampcli.config.settling import FileFacts
 from rampcli.errors import Report, UsageError, UsageErrors, set_to
@@ -64,7 +64,7 @@ class Resolved:
             warmup_steps=optim.warmup_steps,
             wsd_decay_samples=schedule.wsd_decay_samples,
             batch_coupling=schedule.batch_coupling,
-            own_decay=own_function(DECAY_STYLE, schedule.decay_style, schedule),
+            own_decay=extension_function(DECAY_STYLE, schedule.decay_style, schedule),
         )
 
     def pairs(self, stage: StagePlan) -> PairBatch | None:

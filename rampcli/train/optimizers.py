@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import AdamW
 from torch.optim import Optimizer as TorchOptimizer
 
-from rampcli.config.own_settings import own_function
+from rampcli.config.extension_settings import extension_function
 from rampcli.config.schema.optim import OptimConfig
 from rampcli.extensions import OPTIMIZER
 from rampcli.models.decoder import Decoder
@@ -26,7 +26,7 @@ def build_optimizers(parts: Sequence[Decoder], optim: OptimConfig) -> list[Torch
     Raises:
         UsageError: the optimiser is an extension that is not known here.
     """
-    own = own_function(OPTIMIZER, optim.optimizer, optim)
+    own = extension_function(OPTIMIZER, optim.optimizer, optim)
     if own is None:
         return BUILDERS[optim.optimizer](parts, optim)
     parameters = {name: one for part in parts for name, one in part.named_parameters()}

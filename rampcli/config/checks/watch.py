@@ -17,7 +17,7 @@ MOST_PROMPTS = 10
 
 
 def check_trackers(config: Config) -> None:
-    """Checks that each tracker is named once. `own_settings` checks that they exist."""
+    """Checks that each tracker is named once. `extension_settings` checks that they exist."""
     names = config.logging.trackers
     if len({*names}) < len(names):
         raise UsageError(

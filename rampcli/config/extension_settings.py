@@ -60,7 +60,7 @@ def with_extensions(stack: Stack, report: Report) -> Stack:
     return Stack((layer, *stack.composed), stack.overrides, stack.choices) if defaults else stack
 
 
-def own_function(key: str, name: str, section: Extensible) -> Callable[..., Any] | None:
+def extension_function(key: str, name: str, section: Extensible) -> Callable[..., Any] | None:
     """Returns the function of an extension, with its settings bound; None for a built-in name.
 
     Args:
