@@ -46,7 +46,7 @@ def named_tensors(
         parameter: state for optimizer in optimizers for parameter, state in optimizer.state.items()
     }
     for part in parts:
-        parameters = dict(part.named_parameters()) if copies else part.own_parameters()
+        parameters = dict(part.named_parameters()) if copies else part.stage_parameters()
         for name, parameter in parameters.items():
             yield f"{MODEL}{name}", parameter, parameter
             for key, value in states.get(parameter, {}).items():

@@ -103,7 +103,7 @@ class Decoder(nn.Module):
             return self.get_parameter("embedding.weight")
         return None
 
-    def own_parameters(self) -> dict[str, nn.Parameter]:
+    def stage_parameters(self) -> dict[str, nn.Parameter]:
         """Returns parameters by name. The first stage owns a weight tied across stages."""
         copied = None if self.is_first else self.weight_tied_across_stages()
         return {

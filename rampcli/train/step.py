@@ -181,7 +181,7 @@ def local_gradients(parts: Sequence[Decoder], *, copies: bool) -> list[Tensor]:
     """
     gradients = []
     for part in parts:
-        parameters = part.parameters() if copies else part.own_parameters().values()
+        parameters = part.parameters() if copies else part.stage_parameters().values()
         for gradient in (parameter.grad for parameter in parameters):
             if isinstance(gradient, DTensor):
                 if copies or _is_first_copy(gradient):

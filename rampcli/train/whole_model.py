@@ -72,7 +72,7 @@ def copy_to_rank_0(
     """
     for part in parts:
         free_gathered_weights(part)
-    mine = {name: weight for part in parts for name, weight in part.own_parameters().items()}
+    mine = {name: weight for part in parts for name, weight in part.stage_parameters().items()}
     copies = {} if into is None else dict(into.named_parameters())
     # One rank of each stage sends to rank 0: the one with which it forms a pipeline.
     pipeline = meshes.data[PIPELINE].get_group()
@@ -102,7 +102,7 @@ def _stages_of_weights(config: Config) -> dict[str, int]:
                 part = build_decoder(
                     config.model, sequence_length=config.data.sequence_length, layers=layers
                 )
-            stages |= dict.fromkeys(part.own_parameters(), rank)
+            stages |= dict.fromkeys(part.stage_parameters(), rank)
     return stages
 
 

@@ -107,5 +107,5 @@ def test_pipeline_stages_in_sequence_equal_the_model(model):
         fill_weights(part, initial_weights(1))
     tokens = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(0))
     assert torch.equal(parts[1](parts[0](tokens)), model(tokens))
-    names = [name for part in parts for name in part.own_parameters()]
+    names = [name for part in parts for name in part.stage_parameters()]
     assert sorted(names) == sorted(name for name, _ in model.named_parameters())
