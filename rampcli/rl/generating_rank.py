@@ -1,4 +1,4 @@
-"""Runs a rank that only generates: it receives weights and generates the responses of each step."""
+"""Runs a rank that only generates responses: it receives weights and generates for each step."""
 
 import torch
 
@@ -26,7 +26,7 @@ ORDERLY = (COMPLETE, PREEMPTED, STAGE_BOUNDARY)
 
 
 def generate_until_training_ends(run: RunDirectory, roles: Roles) -> int:
-    """Generates the ordered rollouts until the ranks that train end, and returns the exit code.
+    """Generates rollouts until the ranks that train end, and returns the exit code.
 
     Raises:
         RampcliError: a user can correct the cause. An `OutOfMemoryError` names smaller rollouts.
