@@ -108,14 +108,11 @@ def is_cancelled(directory: RunDirectory) -> bool:
     return chain is not None and chain.cancelled
 
 
-def submit(directory: RunDirectory, scripts: Sequence[JobScript]) -> list[Job]:
+def submit(directory: RunDirectory, scripts: Sequence[JobScript]) -> Chain:
     """Writes the scripts and submits them, each dependent on the success of the previous job.
 
     Either all jobs are submitted or none: the first job is held until the last one is in the
     queue. The caller holds the run's lock.
-
-    Returns:
-        The jobs, which wait.
 
     Raises:
         UsageError: jobs of the run are already in the queue.
@@ -142,7 +139,7 @@ def submit(directory: RunDirectory, scripts: Sequence[JobScript]) -> list[Job]:
     except BaseException:
         _withdraw(directory)
         raise
-    return [with_state(job, "PENDING") for job in chain.jobs]
+    return chain
 
 
 def refuse_active(directory: RunDirectory) -> None:

@@ -42,7 +42,7 @@ class SlurmLauncher(Launcher):
     def start(self, launch: Launch, /) -> Outcome:
         """Submits the jobs. The first one starts once all are in the queue."""
         with record_failure(launch.directory):
-            jobs = chain.submit(launch.directory, launch.scripts)
+            jobs = self.submit(launch.directory, launch.scripts)
         return Outcome(
             run=launch.directory,
             status=SUBMITTED,
@@ -67,7 +67,7 @@ class SlurmLauncher(Launcher):
 
     def submit(self, directory: RunDirectory, scripts: Sequence[JobScript], /) -> list[Job]:
         """Submits jobs. The first one starts once all are in the queue."""
-        return chain.submit(directory, scripts)
+        return [chain.with_state(job, "PENDING") for job in chain.submit(directory, scripts).jobs]
 
     def is_cancelled(self, directory: RunDirectory, /) -> bool:
         """Returns whether the run's chain was cancelled."""
