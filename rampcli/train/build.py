@@ -1,17 +1,20 @@
 """Builds a model on its ranks from the configuration."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from rampcli.checkpoint.shards import shard_of
 from rampcli.config.schema import Config
-from rampcli.models.compiled import compile_layers
+from rampcli.config.schema.trainer import ActivationCheckpointing
+from rampcli.models.cache import LayerCache
 from rampcli.models.decoder import Decoder
 from rampcli.models.families import build_decoder
 from rampcli.models.initialize import initial_rows
-from rampcli.models.recompute import recompute_activations
 from rampcli.parallel.context import pieces_of, split_sequence
 from rampcli.parallel.fsdp import shard_over_data_ranks
 from rampcli.parallel.mesh import CONTEXT, PIPELINE, TENSOR, Meshes
@@ -20,6 +23,15 @@ from rampcli.parallel.tensor import split_layers
 
 RowsOf = Callable[[Decoder, str, int, int], Tensor]
 """Takes a model, the name of a parameter, a first row and a number of rows; returns these rows."""
+KEPT = [
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+]
+"""Operations whose outputs `selective` keeps: matrix products and attention (arXiv 2205.05198)."""
 
 
 def build_parts(
@@ -91,3 +103,45 @@ def fill_weights(model: Decoder, rows_of: RowsOf) -> None:
         columns = tuple(slice(offset, offset + size) for offset, size in ranges)
         shard.values.copy_(rows[(slice(None), *columns)])
     model.fill_buffers()
+
+
+def recompute_activations(blocks: Iterable[nn.Module], mode: ActivationCheckpointing) -> None:
+    """Applies activation checkpointing (arXiv 1604.06174) to blocks, in place.
+
+    The backward pass recomputes activations. Gradients do not change.
+    """
+    if mode == "none":
+        return
+    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+    if mode == "selective":
+        options["context_fn"] = partial(create_selective_checkpoint_contexts, KEPT)
+    for block in blocks:
+        block.forward = partial(checkpoint, block.forward, **options)
+
+
+def compile_layers(blocks: Iterable[nn.Module]) -> None:
+    """Compiles the forward passes of blocks in place, each when it is first called.
+
+    Blocks share code and shapes, so one graph serves all of them.
+
+    Changes made to a block before this call are compiled too; later ones stay outside the graph.
+    Passes with a cache are not compiled: each has another length, and would be compiled anew.
+    """
+    for block in blocks:
+        block.forward = _compile_without_cache(block.forward)
+
+
+def _compile_without_cache(eager: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    compiled = torch.compile(eager, dynamic=False)
+
+    def forward(
+        hidden: Tensor,
+        rotation: Tensor | None,
+        document_positions: Tensor | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        if cache is not None:
+            return eager(hidden, rotation, document_positions, cache)
+        return compiled(hidden, rotation, document_positions)
+
+    return forward

@@ -7,7 +7,6 @@ import torch
 from models.families import FAMILIES
 from rampcli.errors import DamagedFileError
 from rampcli.models import sampler
-from rampcli.models.compiled import compile_layers
 from rampcli.models.decoder import Decoder
 from rampcli.models.sampler import (
     Responses,
@@ -17,7 +16,7 @@ from rampcli.models.sampler import (
     sample_tokens,
     stream_of,
 )
-from rampcli.train.build import fill_weights, initial_weights
+from rampcli.train.build import compile_layers, fill_weights, initial_weights
 
 PROMPTS = [[5, 17, 99, 3], [1], [64, 2, 2, 8, 40, 127, 9, 11, 30], [7, 8]]
 GENERATIONS = 3
