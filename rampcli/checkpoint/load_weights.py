@@ -14,9 +14,10 @@ from rampcli.checkpoint.tensor_files import SUFFIX, TensorFiles
 from rampcli.config import snapshot
 from rampcli.config.schema import Config
 from rampcli.errors import DamagedFileError, NoCheckpointError, reason_of, visible
-from rampcli.estimate.model_size import BYTES_PER_NUMBER, count_parameters
+from rampcli.estimate.model_size import count_parameters
 from rampcli.models.decoder import Decoder
 from rampcli.models.families import build_decoder
+from rampcli.models.parts import FP32
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import Checkpoint, read_checkpoints
 
@@ -82,7 +83,7 @@ def _size_mismatch(config: Config, checkpoint: Checkpoint) -> str | None:
     """Returns why files of these sizes cannot hold the model, or None."""
     parameters = count_parameters(config.model, sequence_length=config.data.sequence_length)
     held = sum(facts["bytes"] for name, facts in checkpoint.files.items() if name.endswith(SUFFIX))
-    least = BYTES_PER_NUMBER * parameters
+    least = FP32 * parameters
     most = MAX_BYTES_PER_PARAMETER * parameters + MAX_OTHER_BYTES
     if least <= held <= most:
         return None

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rampcli import hub
 from rampcli.config import snapshot
+from rampcli.config.model_parts import POSITION_EMBEDDINGS
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError, naming_setting
 from rampcli.hub import CONFIG_FILE
@@ -113,7 +114,8 @@ def _check_is_trained(config: Config, folder: Path) -> None:
         )
     check_same_model(config.model, theirs.model, str(folder))
     ours, length = config.data.sequence_length, theirs.data.sequence_length
-    if config.model.position_embedding == "learned" and ours != length:
+    is_learned = POSITION_EMBEDDINGS[config.model.position_embedding].is_learned
+    if is_learned and ours != length:
         raise UsageError(
             f"{folder} has learned positions for {LENGTH_KEY}={length}, here {ours}",
             keys=(INIT_FROM_KEY, LENGTH_KEY),

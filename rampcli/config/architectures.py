@@ -1,14 +1,81 @@
 """Finds the class of transformers that computes a model."""
 
+from dataclasses import dataclass
+
+from rampcli.config.model_parts import ACTIVATIONS
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.errors import UsageError, set_to
 
 TYPE_KEY = "model.huggingface_type"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Architecture:
+    """A class of transformers, and the models that it computes.
+
+    Attributes:
+        name: name of the class.
+        normalization, position_embedding: settings of these models.
+        is_gated: whether their activation is gated.
+        activation_key: key of `config.json` that names the activation.
+        bias: what `model.bias` may be.
+        qk_norm: what `model.qk_norm` is.
+        may_slide: whether they may have a sliding window.
+        heads_divide: whether the width is a multiple of the number of heads.
+        has_whole_heads: whether the heads divide the width, each with keys of its own.
+    """
+
+    name: str
+    normalization: str = "rmsnorm"
+    position_embedding: str = "rope"
+    is_gated: bool = True
+    activation_key: str = "hidden_act"
+    bias: tuple[bool, ...] = (False,)
+    qk_norm: bool = False
+    may_slide: bool = False
+    heads_divide: bool = False
+    has_whole_heads: bool = False
+
+    def computes(self, model: ModelConfig) -> bool:
+        """Returns whether the class computes a model."""
+        heads, width = model.num_attention_heads, model.hidden_size
+        has_whole_heads = model.key_heads == heads and model.head_width * heads == width
+        return (
+            model.family == "decoder"
+            and model.normalization == self.normalization
+            and model.position_embedding == self.position_embedding
+            and ACTIVATIONS[model.activation].is_gated == self.is_gated
+            and ACTIVATIONS[model.activation].hidden_act is not None
+            and model.bias in self.bias
+            and model.qk_norm == self.qk_norm
+            and (self.may_slide or model.sliding_window is None)
+            and (width % heads == 0 or not self.heads_divide)
+            and (has_whole_heads or not self.has_whole_heads)
+        )
+
+    def activations(self) -> dict[str, str]:
+        """Returns the activations that both have: our names by those of transformers."""
+        return {
+            one.hidden_act: name
+            for name, one in ACTIVATIONS.items()
+            if one.hidden_act is not None and one.is_gated == self.is_gated
+        }
+
+
 ARCHITECTURES = {
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "gpt2": "GPT2LMHeadModel",
+    # Llama's class refuses a width that is not a multiple of its heads, whatever their size.
+    "llama": Architecture(name="LlamaForCausalLM", bias=(False, True), heads_divide=True),
+    "mistral": Architecture(name="MistralForCausalLM", may_slide=True),
+    "qwen3": Architecture(name="Qwen3ForCausalLM", qk_norm=True),
+    "gpt2": Architecture(
+        name="GPT2LMHeadModel",
+        normalization="layernorm",
+        position_embedding="learned",
+        is_gated=False,
+        activation_key="activation_function",
+        bias=(True,),
+        has_whole_heads=True,
+    ),
 }
 """Classes of transformers that our decoder is equal to, by model type."""
 _KEYS = (
@@ -24,23 +91,7 @@ _KEYS = (
 
 def types_of(model: ModelConfig) -> tuple[str, ...]:
     """Returns the keys of `ARCHITECTURES` whose classes compute a model, the usual one first."""
-    if model.family != "decoder":
-        return ()
-    parts = (model.normalization, model.activation, model.position_embedding)
-    if parts == ("layernorm", "gelu", "learned"):
-        whole_heads = model.key_heads == model.num_attention_heads and (
-            model.head_width * model.num_attention_heads == model.hidden_size
-        )
-        plain = not model.qk_norm and model.sliding_window is None
-        return ("gpt2",) if model.bias and whole_heads and plain else ()
-    if parts != ("rmsnorm", "swiglu", "rope"):
-        return ()
-    if model.qk_norm:
-        return () if model.bias or model.sliding_window is not None else ("qwen3",)
-    # Llama's class refuses a width that is not a multiple of its heads, whatever their size.
-    divides = model.hidden_size % model.num_attention_heads == 0
-    is_llama = divides and model.sliding_window is None
-    return (*(("llama",) if is_llama else ()), *(() if model.bias else ("mistral",)))
+    return tuple(kind for kind, theirs in ARCHITECTURES.items() if theirs.computes(model))
 
 
 def model_type(model: ModelConfig) -> str:
@@ -58,7 +109,7 @@ def model_type(model: ModelConfig) -> str:
         raise UsageError(
             f"{TYPE_KEY}={wanted} does not compute this model: {_rules(model)}",
             keys=(TYPE_KEY, *_KEYS),
-            remedy=set_to(TYPE_KEY, None, note=f" (exports {ARCHITECTURES[types[0]]})"),
+            remedy=set_to(TYPE_KEY, None, note=f" (exports {ARCHITECTURES[types[0]].name})"),
         )
     return wanted or types[0]
 
@@ -72,10 +123,13 @@ def _rules(model: ModelConfig) -> str:
             f"model.hidden_size={model.hidden_size} is not a multiple of model.num_attention_heads="
             f"{model.num_attention_heads}, which only Mistral and Qwen3 allow, without biases"
         )
+    gated, plain = (
+        " or ".join(ARCHITECTURES[kind].activations().values()) for kind in ("llama", "gpt2")
+    )
     return (
-        "Llama, Mistral and Qwen3 have rmsnorm, swiglu and rope, GPT-2 has layernorm, gelu, learned"
-        " positions and biases; only Mistral has a sliding window, only Qwen3 norms of queries and"
-        " keys, only Llama and GPT-2 biases"
+        f"Llama, Mistral and Qwen3 have rmsnorm, {gated} and rope, GPT-2 has layernorm, {plain},"
+        " learned positions and biases; only Mistral has a sliding window, only Qwen3 norms of"
+        " queries and keys, only Llama and GPT-2 biases"
     )
 
 

@@ -1,22 +1,13 @@
-"""Sizes of a rank's weights, and of what its layers keep for the backward pass, without torch.
+"""Sizes of a rank's weights, and of what its layers keep for the backward pass.
 
-The terms follow `rampcli.models` and `rampcli.parallel` operation by operation.
+Both are sums over what the parts of a model declare (`rampcli.models.parts`).
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rampcli.config.schema import Config, ModelConfig
-from rampcli.estimate.model_size import Shape, input_matrices_of, layer_shapes, other_shapes
-
-FP32 = 4
-NUMBER_BYTES = {"fp32": 4, "bf16": 2}
-"""Bytes per number of the forward and backward pass, by `trainer.precision`."""
-
-
-def _count(shapes: Iterable[Shape], *, shards: int = 1) -> int:
-    """Returns the numbers in a rank's shards of weights: rows are divided, rounded up."""
-    return sum(-(-rows // shards) * columns for rows, columns in shapes)
+from rampcli.config.schema import Config
+from rampcli.estimate.model_size import count, matrices_of, shapes_of
+from rampcli.models.parts import MicroBatchPart, layer_parts, outer_parts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +19,7 @@ class RankWeights:
         layer, layer_shard: weights of a layer, and those in a rank's shard of it.
         rest, rest_shard: weights outside the layers, and those in a rank's shard of them.
         matrices_shard: weights in a rank's shard of a layer's matrices.
+        last_of_layer: weights of a layer's last matrix.
     """
 
     layers: int
@@ -36,28 +28,31 @@ class RankWeights:
     rest: int
     rest_shard: int
     matrices_shard: int
+    last_of_layer: int
 
     @classmethod
     def of(cls, config: Config, pipeline_rank: int, *, shards: int) -> "RankWeights":
         """Returns the weights of a pipeline rank that `shards` ranks share."""
         parallel = config.parallel
         tensor, stages = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
-        layer = layer_shapes(config.model, tensor=tensor)
-        rest = other_shapes(
+        outer = outer_parts(
             config.model,
             sequence_length=config.data.sequence_length,
-            tensor=tensor,
             is_first=pipeline_rank == 0,
             is_last=pipeline_rank == stages - 1,
         )
-        matrices = [(rows, columns) for rows, columns in layer if columns > 1]
+        parts = layer_parts(config.model).values()
+        *_, last = (linear for part in parts for linear in part.linears.values())
+        layer = shapes_of(parts, tensor=tensor)
+        rest = shapes_of(outer.values(), tensor=tensor)
         return cls(
             layers=config.model.num_layers // stages,
-            layer=_count(layer),
-            layer_shard=_count(layer, shards=shards),
-            rest=_count(rest),
-            rest_shard=_count(rest, shards=shards),
-            matrices_shard=_count(matrices, shards=shards),
+            layer=count(layer),
+            layer_shard=count(layer, shards=shards),
+            rest=count(rest),
+            rest_shard=count(rest, shards=shards),
+            matrices_shard=count(matrices_of(layer), shards=shards),
+            last_of_layer=last.weights // tensor,
         )
 
     @property
@@ -69,45 +64,6 @@ class RankWeights:
     def shard(self) -> int:
         """Weights in the rank's shards."""
         return self.layers * self.layer_shard + self.rest_shard
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MicroBatchPart:
-    """The part of a micro batch that a rank computes on.
-
-    Attributes:
-        samples: number of sequences.
-        sequence: tokens of each sequence.
-        context: context-parallel ranks that share each sequence.
-        tensor: tensor-parallel ranks. Between layers they share the tokens.
-        on_cpu: whether the rank uses the CPU's kernels.
-        number_bytes: bytes per number.
-    """
-
-    samples: int
-    sequence: int
-    context: int
-    tensor: int
-    on_cpu: bool
-    number_bytes: int
-
-    @property
-    def queries(self) -> int:
-        """Tokens of each sequence on this rank."""
-        return self.sequence // self.context
-
-    @property
-    def tokens(self) -> int:
-        """Tokens in attention and feed-forward layers."""
-        return self.samples * self.queries
-
-    def hidden_bytes(self, model: ModelConfig) -> int:
-        """Returns the bytes of the hidden states between layers."""
-        return self.tokens // self.tensor * model.hidden_size * self.number_bytes
-
-    def gathered_bytes(self, model: ModelConfig) -> int:
-        """Returns the bytes of the hidden states of the tokens of all tensor-parallel ranks."""
-        return self.tokens * model.hidden_size * self.number_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,83 +86,20 @@ class LayerMemory:
     attention_gradients: int
 
 
-def layer_memory(config: Config, part: MicroBatchPart) -> LayerMemory:
+def layer_memory(config: Config, batch: MicroBatchPart) -> LayerMemory:
     """Returns what a micro batch takes in one layer."""
-    model, size = config.model, part.number_bytes
-    queries, keys = _widths(model, part)
-    inner = part.tokens * model.ffn_hidden_size // part.tensor * input_matrices_of(model) * size
-    hidden, gathered = part.hidden_bytes(model), part.gathered_bytes(model)
-    # Of each head and token, the logarithm of the softmax's denominator in fp32.
-    scores = FP32 * part.tokens * model.num_attention_heads // part.tensor
-    output = queries * size + scores
-    attention = norm_bytes(model, part) + gathered + output + _attention_inputs(config, part)
-    if model.qk_norm:
-        attention += _rms_norm_bytes(part, numbers=queries + keys, size=model.head_width)
-    # A feed-forward layer keeps as much after its activation function as before it.
-    saved = attention + norm_bytes(model, part) + gathered + 2 * inner
-    products = (queries + 2 * keys) * size + inner + 2 * gathered
+    parts = {name: part.kept(batch) for name, part in layer_parts(config.model).items()}
+    names, hidden = list(parts), batch.hidden_bytes(config.model)
+    kept = list(parts.values())
+    attention, feed_forward = parts["attention"], kept[-1]
+    saved = sum(part.saved for part in kept)
+    left = sum(part.saved for part in kept[: names.index("attention") + 1])
+    products = sum(part.products for part in kept)
     mode = config.trainer.activation_checkpointing
     return LayerMemory(
-        kept={"none": saved, "full": hidden, "selective": hidden + products + output}[mode],
+        kept={"none": saved, "full": hidden, "selective": hidden + products}[mode],
         recomputed=saved if mode == "none" else hidden + saved,
-        attention=attention if mode == "none" else hidden + attention,
-        feed_forward_gradients=hidden + inner,
-        attention_gradients=hidden + 2 * (queries + keys) * size,
+        attention=left if mode == "none" else hidden + left,
+        feed_forward_gradients=hidden + feed_forward.gradients,
+        attention_gradients=hidden + attention.gradients,
     )
-
-
-def norm_bytes(model: ModelConfig, part: MicroBatchPart) -> int:
-    """Returns what the normalisation of the hidden states keeps."""
-    numbers = part.tokens // part.tensor * model.hidden_size
-    if model.normalization == "layernorm":
-        return numbers * part.number_bytes + 2 * FP32 * (numbers // model.hidden_size)
-    return _rms_norm_bytes(part, numbers=numbers, size=model.hidden_size)
-
-
-def _rms_norm_bytes(part: MicroBatchPart, *, numbers: int, size: int) -> int:
-    lengths = FP32 * (numbers // size)
-    if not part.on_cpu:
-        return numbers * part.number_bytes + lengths
-    # A CPU keeps scaled inputs in fp32. On DTensors, it keeps the inputs in fp32 as well.
-    return numbers * FP32 * (2 if part.tensor > 1 else 1) + lengths
-
-
-def _widths(model: ModelConfig, part: MicroBatchPart) -> tuple[int, int]:
-    """Returns how many numbers a rank's queries have, and its keys."""
-    numbers = part.tokens * model.head_width
-    return (
-        numbers * model.num_attention_heads // part.tensor,
-        numbers * model.key_heads // part.tensor,
-    )
-
-
-def _attention_inputs(config: Config, part: MicroBatchPart) -> int:
-    """Returns the bytes of queries, keys, values, rotations and masks that attention keeps."""
-    model, size, context = config.model, part.number_bytes, part.context
-    queries, keys = _widths(model, part)
-    has_documents = config.data.document_mask
-    is_masked = (
-        has_documents
-        or context > 1
-        or (model.sliding_window is not None and model.sliding_window < part.sequence)
-    )
-    # A context-parallel rank's second piece sees all tokens up to it: with the first one, it sees
-    # a piece more than a whole sequence.
-    seen = part.sequence + (part.sequence // (2 * context) if context > 1 else 0)
-    total = queries * size
-    if context > 1:
-        # Keys and values of all ranks, and the output in the order of the projection.
-        total += 2 * keys * context * size + queries * size
-    repeats = queries // keys
-    if repeats > 1 and (is_masked or (size == FP32 and not part.on_cpu)):
-        total += 2 * keys * repeats * size * context * seen // part.sequence
-    elif context == 1:
-        total += 2 * keys * size
-    if is_masked:
-        rows = part.queries // (2 if context > 1 else 1)
-        total += rows * seen * size * (part.samples if has_documents else 1)
-    if model.position_embedding == "rope" and size < FP32:
-        # FSDP casts the fp32 table of rotations for each layer.
-        positions = part.tokens if has_documents else part.queries
-        total += 2 * positions * model.head_width * size
-    return total

@@ -9,24 +9,20 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
+from rampcli.config.optimizers import optimizer_of
 from rampcli.config.schema import Config
 from rampcli.estimate.flights import Flight, PipelineSchedule
-from rampcli.estimate.layer_memory import (
+from rampcli.estimate.layer_memory import RankWeights, layer_memory
+from rampcli.estimate.model_size import matrices_of, shapes_of
+from rampcli.models.parts import (
     FP32,
     NUMBER_BYTES,
+    HeadPart,
     MicroBatchPart,
-    RankWeights,
-    layer_memory,
-    norm_bytes,
+    layer_parts,
+    norm_part,
+    table_bytes,
 )
-from rampcli.estimate.model_size import STATES_PER_WEIGHT, layer_shapes
-
-TOKENS_AT_ONCE = {"cpu": 256, "gpu": 2048}
-LOGITS_AT_ONCE = 2**23
-"""Tokens per chunk of logits, at least, and logits per chunk, as in `rampcli.models.loss`."""
-MAX_STACK_ELEMENTS = 2**22
-"""Numbers in the matrices that Muon orthogonalises at once, as in `rampcli.train.optimizers`."""
-BF16, INT64 = 2, 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,28 +108,33 @@ class _Rank:
         parallel, self.config, self.model = config.parallel, config, config.model
         tensor, context = parallel.tensor_parallel_size, parallel.context_parallel_size
         stages = parallel.pipeline_parallel_size
-        self.parts = parallel.virtual_pipeline_parallel_size
+        self.virtual_stages = parallel.virtual_pipeline_parallel_size
         self.is_piped, self.is_last = stages > 1, pipeline_rank == stages - 1
         pieces = (parallel.num_pipeline_microbatches or 1) if self.is_piped else 1
         self.micro_batches = micro_batches * pieces
         self.schedule = PipelineSchedule(
-            ranks=stages, rank=pipeline_rank, parts=self.parts, micro_batches=self.micro_batches
+            ranks=stages,
+            rank=pipeline_rank,
+            parts=self.virtual_stages,
+            micro_batches=self.micro_batches,
         )
         self.number = NUMBER_BYTES[config.trainer.precision]
-        self.part = MicroBatchPart(
+        self.batch = MicroBatchPart(
             samples=max(1, samples // pieces),
             sequence=config.data.sequence_length,
             context=context,
             tensor=tensor,
-            on_cpu=config.trainer.accelerator == "cpu",
+            device="cpu" if config.trainer.accelerator == "cpu" else "cuda",
             number_bytes=self.number,
+            has_documents=config.data.document_mask,
         )
-        self.layer = layer_memory(config, self.part)
-        self.layers = config.model.num_layers // (stages * self.parts)
+        self.layer = layer_memory(config, self.batch)
+        self.layers = config.model.num_layers // (stages * self.virtual_stages)
         self.shards = (parallel.data_parallel_shard_size or data_ranks) * context
         self.weights = RankWeights.of(config, pipeline_rank, shards=self.shards)
-        self.last_of_layer = config.model.ffn_hidden_size // tensor * config.model.hidden_size
-        self.output = config.model.vocabulary // tensor * config.model.hidden_size
+        self.norm, self.head = norm_part(config.model), HeadPart(config.model)
+        self.output = self.head.linear.weights // tensor
+        self.optimizer = optimizer_of(config.optim.optimizer)
         # As `rampcli.parallel.fsdp.shard_over_data_ranks` decides.
         self.is_wrapped = data_ranks * context * tensor > 1 or self.number < FP32
         # Gradients that are reduced once per step outlive their micro batch as a whole.
@@ -169,38 +170,25 @@ class _Rank:
                     gathered=self.last_buffer
                     + (0 if self.is_piped and flight.held else self._layer_buffer()),
                     activations=self.layers * self.layer.kept
-                    + norm_bytes(self.model, self.part)
-                    + self.part.gathered_bytes(self.model),
-                    logits=self._logits(),
+                    + self.norm.kept(self.batch).saved
+                    + self.head.kept(self.batch).saved,
+                    logits=self.head.loss_bytes(self.batch),
                 )
             for index in {self.layers - 1, max(0, self.layers - 2), 0}:
                 yield from self._backward(held, flight, index)
 
     def _at_rest(self) -> MemoryEstimate:
         """Returns what outlives a step: weights, tables of positions and optimiser states."""
-        tables = INT64 * self.part.queries
-        if self.model.position_embedding == "rope":
-            tables += FP32 * 2 * self.part.sequence * self.model.head_width
-        states = STATES_PER_WEIGHT * self.weights.shard
-        if self.config.optim.optimizer == "muon":
-            states -= self.weights.layers * self.weights.matrices_shard
-        return MemoryEstimate(
-            weights=FP32 * self.weights.shard + self.parts * tables, optimizer=FP32 * states
-        )
+        matrices = self.weights.layers * self.weights.matrices_shard
+        states = self.optimizer.states * (self.weights.shard - matrices)
+        states += self.optimizer.matrix_states * matrices
+        tables = self.virtual_stages * table_bytes(self.model, self.batch)
+        return MemoryEstimate(weights=FP32 * self.weights.shard + tables, optimizer=FP32 * states)
 
     def _optimizer_work(self) -> int:
-        """Returns the bytes of Muon's largest stack of matrices; AdamW needs none."""
-        if self.config.optim.optimizer != "muon":
-            return 0
-        shapes = Counter(shape for shape in layer_shapes(self.model, tensor=1) if shape[1] > 1)
-        work = []
-        for (rows, columns), alike in shapes.items():
-            at_once = max(1, MAX_STACK_ELEMENTS // (rows * columns))
-            stack = min(alike * self.weights.layers, at_once)
-            # The updates alone and stacked, two iterates, and two products of an iterate by itself.
-            numbers = 4 * rows * columns + 2 * min(rows, columns) ** 2
-            work.append(BF16 * stack * numbers)
-        return max(work, default=0)
+        """Returns the bytes that the optimiser's step computes with."""
+        shapes = matrices_of(shapes_of(layer_parts(self.model).values()))
+        return self.optimizer.work_bytes(Counter(shapes * self.weights.layers))
 
     def _held(self, flight: Flight) -> dict[str, float]:
         """Returns what a rank holds beside the layers in their forward or backward pass."""
@@ -212,7 +200,7 @@ class _Rank:
             held = self.weights.whole if whole else self.shard_copies * self.weights.shard
             gradients = flight.held * FP32 * held
         if self.is_piped:
-            activations = flight.exchanged * self.part.hidden_bytes(self.model)
+            activations = flight.exchanged * self.batch.hidden_bytes(self.model)
             activations += (flight.passes - 1) * self.layers * self.layer.kept
         return {"gathered": gathered, "gradients": gradients, "activations": activations}
 
@@ -221,22 +209,6 @@ class _Rank:
         if not self.is_wrapped or self.shards == 1:
             return 0
         return self.number * self.weights.layer_shard * self.shards
-
-    def _logits(self) -> int:
-        """Returns the bytes of the loss's forward pass, which computes gradients too."""
-        part, vocabulary = self.part, self.model.vocabulary // self.part.tensor
-        if part.tensor > 1:
-            # All logits in fp32: their logarithms, and their gradients while they are computed.
-            return 4 * FP32 * part.tokens * vocabulary
-        least = TOKENS_AT_ONCE["cpu" if part.on_cpu else "gpu"]
-        chunk = min(part.tokens, max(least, LOGITS_AT_ONCE // vocabulary))
-        logits, weights = FP32, FP32
-        if self.number < FP32:
-            # Logits and their gradients in bf16, and the product that is added to the gradient.
-            logits, weights = FP32 + 2 * self.number, FP32 + self.number
-        states = FP32 * chunk * self.model.hidden_size
-        gradients = weights * self.output + part.gathered_bytes(self.model)
-        return logits * chunk * vocabulary + gradients + states
 
     def _backward(
         self, held: MemoryEstimate, flight: Flight, index: int
@@ -256,7 +228,7 @@ class _Rank:
         yield _plus(
             base,
             "backward pass of a feed-forward layer",
-            gradients=self.number * self.last_of_layer,
+            gradients=self.number * self.weights.last_of_layer,
             activations=below + layer.recomputed + layer.feed_forward_gradients,
         )
         yield _plus(
@@ -272,11 +244,11 @@ class _Rank:
                     "",
                     gathered=ahead,
                     gradients=gradients,
-                    activations=below + self.part.hidden_bytes(self.model),
+                    activations=below + self.batch.hidden_bytes(self.model),
                 ),
                 self.weights.layer,
                 self.weights.layer_shard,
-                last=self.last_of_layer,
+                last=self.weights.last_of_layer,
             )
 
     def _reduction(
@@ -299,7 +271,7 @@ class _Rank:
             gradients=0 if self.keeps_whole else number * weights,
         )
         # Gloo copies what it reduces and scatters. FSDP2 still refers to the last gradient.
-        copy = buffer if self.part.on_cpu and self.shards > 1 else 0
+        copy = buffer if self.batch.device == "cpu" and self.shards > 1 else 0
         kept = number * last if self.shards > 1 else 0
         yield _plus(
             before,
@@ -340,7 +312,10 @@ class _Rank:
                 gradients=FP32 * self.weights.whole,
             )
             yield from self._reduction(
-                before, self.weights.layer, self.weights.layer_shard, last=self.last_of_layer
+                before,
+                self.weights.layer,
+                self.weights.layer_shard,
+                last=self.weights.last_of_layer,
             )
         else:
             held = FP32 * self.weights.rest if self.keeps_whole else 0

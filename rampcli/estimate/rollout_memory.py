@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from rampcli.batch.pairs import PairBatch
 from rampcli.config.schema import Config
-from rampcli.estimate.layer_memory import FP32, NUMBER_BYTES
 from rampcli.estimate.memory import MemoryEstimate
 from rampcli.estimate.model_size import count_parameters
+from rampcli.models.parts import FP32, NUMBER_BYTES, layer_parts
 
 DRAW_BYTES, TOP_K_BYTES, TOP_P_BYTES = 20, 32, 40
 """Bytes per logit that `rampcli.models.sampler` needs to draw: from all tokens, with top-k, or with
@@ -73,8 +73,8 @@ def cache_bytes(config: Config, prompts: int) -> int:
         prompts: prompts that are answered at once.
     """
     model = config.model
-    groups = model.key_heads
-    per_token = 2 * model.num_layers * groups * model.head_width
+    cached = sum(part.cached_numbers for part in layer_parts(model).values())
+    per_token = model.num_layers * cached
     pairs = prompts * (config.rl.generations_per_prompt or 1)
     number = NUMBER_BYTES[config.trainer.precision]
     return number * per_token * pairs * config.data.sequence_length

@@ -1,14 +1,14 @@
 """The attention layer of a decoder."""
 
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rampcli.config.schema import ModelConfig
 from rampcli.models.cache import LayerCache
+from rampcli.models.linear import build_linear
 from rampcli.models.norm import RMSNorm
+from rampcli.models.parts import AttentionPart
 from rampcli.models.rotary import rotate
 
 
@@ -23,25 +23,15 @@ class Attention(nn.Module):
             every module that has one.
     """
 
-    tensor_plan: ClassVar[dict[str, str]] = {
-        "": "gathered_input",
-        "query": "columns",
-        "key": "columns",
-        "value": "columns",
-        "query_norm": "heads",
-        "key_norm": "heads",
-        "output": "rows",
-    }
-
     def __init__(self, model: ModelConfig) -> None:
         super().__init__()
+        declared = AttentionPart(model)
+        self.tensor_plan = declared.tensor_plan
         self.head_size = model.head_width
-        width = model.num_attention_heads * self.head_size
-        group_width = model.key_heads * self.head_size
-        self.query = nn.Linear(model.hidden_size, width, bias=model.bias)
-        self.key = nn.Linear(model.hidden_size, group_width, bias=model.bias)
-        self.value = nn.Linear(model.hidden_size, group_width, bias=model.bias)
-        self.output = nn.Linear(width, model.hidden_size, bias=model.bias)
+        self.query = build_linear(declared.linears["query"])
+        self.key = build_linear(declared.linears["key"])
+        self.value = build_linear(declared.linears["value"])
+        self.output = build_linear(declared.linears["output"])
         self.query_norm = RMSNorm(self.head_size, eps=model.norm_epsilon) if model.qk_norm else None
         self.key_norm = RMSNorm(self.head_size, eps=model.norm_epsilon) if model.qk_norm else None
         self.core = CausalAttention(sliding_window=model.sliding_window)
@@ -150,8 +140,3 @@ class CausalAttention(nn.Module):
         if document_positions is None:
             return mask
         return mask & (distance <= document_positions[:, None, :, None])
-
-
-def build_attention(model: ModelConfig) -> nn.Module:
-    """Returns a block's attention layer, which has the arguments of `Attention.forward`."""
-    return Attention(model)

@@ -1,22 +1,24 @@
 """Decoder-only transformer; `ModelConfig` makes it a Llama, a Mistral, a Qwen3 or a GPT.
 
-A class may declare `tensor_plan`: how `rampcli.parallel.tensor` splits its submodules, by name.
-The key "" stands for the module itself; the values are keys of `rampcli.parallel.tensor.STYLES`.
-A new attention or feed-forward layer declares its own plan and needs no change there.
+`rampcli.models.parts` declares what its parts cost, and how tensor parallelism splits attention and
+the feed-forward layer.
 """
 
 from collections.abc import Callable
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rampcli.config.model_parts import POSITION_EMBEDDINGS
 from rampcli.config.schema import ModelConfig
-from rampcli.models.attention import build_attention
+from rampcli.models.attention import Attention
 from rampcli.models.cache import Cache, LayerCache
+from rampcli.models.feed_forward import FeedForward
+from rampcli.models.linear import build_linear
 from rampcli.models.loss import summed_loss
-from rampcli.models.norm import RMSNorm
+from rampcli.models.norm import build_norm
+from rampcli.models.parts import HeadPart, outer_parts
 from rampcli.models.rotary import RotaryTable
 
 Loss = Callable[[Tensor, nn.Linear, Tensor], Tensor]
@@ -68,16 +70,19 @@ class Decoder(nn.Module):
         self.loss: Loss = summed_loss
         self.norm: nn.Module | None = None
         self.output: nn.Linear | None = None
-        if self.is_first or (self.is_last and model.tie_embeddings):
+        declared = outer_parts(
+            model, sequence_length=sequence_length, is_first=self.is_first, is_last=self.is_last
+        )
+        if "embedding" in declared:
             self.embedding = nn.Embedding(model.vocabulary, model.hidden_size)
-        if self.is_first and model.position_embedding == "learned":
+        if "position_embedding" in declared:
             self.position_embedding = nn.Embedding(sequence_length, model.hidden_size)
-        if model.position_embedding == "rope":
+        if POSITION_EMBEDDINGS[model.position_embedding].is_rotary:
             self.rotary = RotaryTable(model, sequence_length=sequence_length)
         self.layers = nn.ModuleDict({str(index): self.build_layer(model) for index in layers})
         if self.is_last:
             self.norm = build_norm(model)
-            self.output = nn.Linear(model.hidden_size, model.vocabulary, bias=False)
+            self.output = build_linear(HeadPart(model).linear)
         self.tie()
         self.register_buffer(
             "positions", torch.empty(sequence_length, dtype=torch.int64), persistent=False
@@ -182,9 +187,9 @@ class Block(nn.Module):
     def __init__(self, model: ModelConfig) -> None:
         super().__init__()
         self.attention_norm = build_norm(model)
-        self.attention = build_attention(model)
+        self.attention = Attention(model)
         self.ffn_norm = build_norm(model)
-        self.ffn = FEED_FORWARDS[model.activation](model)
+        self.ffn = FeedForward(model)
 
     def forward(  # noqa: D102
         self,
@@ -198,66 +203,3 @@ class Block(nn.Module):
         )
         output: Tensor = hidden + self.ffn(self.ffn_norm(hidden))
         return output
-
-
-class SwiGLU(nn.Module):
-    """Gated feed-forward layer (arXiv 2002.05202)."""
-
-    tensor_plan: ClassVar[dict[str, str]] = {
-        "": "gathered_input",
-        "gate": "columns",
-        "up": "columns",
-        "output": "rows",
-    }
-
-    def __init__(self, model: ModelConfig) -> None:
-        super().__init__()
-        self.gate = nn.Linear(model.hidden_size, model.ffn_hidden_size, bias=model.bias)
-        self.up = nn.Linear(model.hidden_size, model.ffn_hidden_size, bias=model.bias)
-        self.output = nn.Linear(model.ffn_hidden_size, model.hidden_size, bias=model.bias)
-
-    def forward(self, hidden: Tensor) -> Tensor:  # noqa: D102
-        output: Tensor = self.output(F.silu(self.gate(hidden)) * self.up(hidden))
-        return output
-
-
-class GELU(nn.Module):
-    """Feed-forward layer with GPT-2's tanh approximation of GELU."""
-
-    tensor_plan: ClassVar[dict[str, str]] = {
-        "": "gathered_input",
-        "up": "columns",
-        "output": "rows",
-    }
-
-    def __init__(self, model: ModelConfig) -> None:
-        super().__init__()
-        self.up = nn.Linear(model.hidden_size, model.ffn_hidden_size, bias=model.bias)
-        self.output = nn.Linear(model.ffn_hidden_size, model.hidden_size, bias=model.bias)
-
-    def forward(self, hidden: Tensor) -> Tensor:  # noqa: D102
-        output: Tensor = self.output(F.gelu(self.up(hidden), approximate="tanh"))
-        return output
-
-
-FEED_FORWARDS: dict[str, Callable[[ModelConfig], nn.Module]] = {
-    "swiglu": SwiGLU,
-    "gelu": GELU,
-}
-"""Feed-forward layers by `model.activation`; each maps [batch, sequence, hidden] to the same shape.
-
-The projection into the residual stream is called `output`: `rampcli.models.initialize` draws it
-with a smaller standard deviation.
-"""
-
-
-NORMS: dict[str, Callable[..., nn.Module]] = {
-    "layernorm": nn.LayerNorm,
-    "rmsnorm": RMSNorm,
-}
-"""Normalisations by `model.normalization`, called with a size and `eps`."""
-
-
-def build_norm(model: ModelConfig) -> nn.Module:
-    """Returns the normalisation of `model.normalization` over the hidden size."""
-    return NORMS[model.normalization](model.hidden_size, eps=model.norm_epsilon)

@@ -9,6 +9,7 @@ from rampcli.config.architectures import ARCHITECTURES, model_type, types_of
 from rampcli.config.checks import check_ranges
 from rampcli.config.checks.model import check_heads, check_rotary
 from rampcli.config.layers import build
+from rampcli.config.model_parts import ACTIVATIONS, POSITION_EMBEDDINGS
 from rampcli.config.schema import ModelConfig
 from rampcli.errors import DamagedFileError, Report, UsageError, reason_of, shown
 from rampcli.records import POSITIVE, RATE, check_shape, read_json
@@ -16,20 +17,17 @@ from rampcli.records import POSITIVE, RATE, check_shape, read_json
 INIT_FROM_KEY = "model.init_from"
 FOLDER = "a folder with config.json and *.safetensors"
 ASSUMED: dict[str, dict[str, Any]] = {
-    "llama": {"hidden_act": "silu"},
-    "mistral": {"hidden_act": "silu"},
-    "qwen3": {"hidden_act": "silu", "use_sliding_window": False, "attention_bias": False},
-    "gpt2": {
-        "activation_function": "gelu_new",
-        "scale_attn_weights": True,
-        "scale_attn_by_inverse_layer_idx": False,
-    },
+    "llama": {},
+    "mistral": {},
+    "qwen3": {"use_sliding_window": False, "attention_bias": False},
+    "gpt2": {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
 }
 """Values that our decoder assumes for each type. They are the defaults of transformers."""
 _ALIKE = {
     "num_hidden_layers": 32,
     "hidden_size": 4096,
     "num_attention_heads": 32,
+    "hidden_act": "silu",
     "rms_norm_eps": 1e-6,
     "rope_theta": 10_000.0,
     "initializer_range": 0.02,
@@ -64,6 +62,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "n_layer": 12,
         "n_embd": 768,
         "n_head": 12,
+        "activation_function": "gelu_new",
         "vocab_size": 50_257,
         "layer_norm_epsilon": 1e-5,
         "initializer_range": 0.02,
@@ -90,6 +89,7 @@ _ROPE = {
     "original_max_position_embeddings?": POSITIVE,
 }
 _OF_LLAMA = {
+    "hidden_act?": str,
     **dict.fromkeys(
         (
             "num_hidden_layers?",
@@ -109,6 +109,7 @@ _OF_LLAMA = {
 KEYS: dict[str, dict[Any, Any]] = {
     **dict.fromkeys(("llama", "mistral", "qwen3"), _OF_LLAMA),
     "gpt2": {
+        "activation_function?": str,
         **dict.fromkeys(("n_layer?", "n_embd?", "n_head?", "vocab_size?"), POSITIVE),
         "n_inner?": _SIZE_OR_NULL,
         **dict.fromkeys(("layer_norm_epsilon?", "initializer_range?"), RATE),
@@ -138,8 +139,9 @@ def to_huggingface(model: ModelConfig, *, sequence_length: int, dtype: str) -> d
     kind = model_type(model)
     shape = _to_gpt2 if kind == "gpt2" else _to_llama
     return {
-        "architectures": [ARCHITECTURES[kind]],
+        "architectures": [ARCHITECTURES[kind].name],
         "model_type": kind,
+        ARCHITECTURES[kind].activation_key: ACTIVATIONS[model.activation].hidden_act,
         "vocab_size": model.vocab_size,
         "initializer_range": model.init_std,
         "tie_word_embeddings": model.tie_embeddings,
@@ -159,7 +161,6 @@ def _to_gpt2(model: ModelConfig, _kind: str, sequence_length: int) -> dict[str, 
         "n_head": model.num_attention_heads,
         "n_positions": sequence_length,
         "layer_norm_epsilon": model.norm_epsilon,
-        "activation_function": "gelu_new",
         **dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0),
     }
 
@@ -172,7 +173,6 @@ def _to_llama(model: ModelConfig, kind: str, sequence_length: int) -> dict[str, 
         "num_attention_heads": model.num_attention_heads,
         "num_key_value_heads": model.key_heads,
         "head_dim": model.head_width,
-        "hidden_act": "silu",
         "max_position_embeddings": sequence_length,
         "rms_norm_eps": model.norm_epsilon,
         "rope_theta": model.rotary_base,
@@ -226,15 +226,24 @@ def read_config(folder: Path) -> ModelConfig:
         ) from error
     except DamagedFileError as error:
         raise UsageError(error.message, keys=(INIT_FROM_KEY,), remedy=FOLDER) from error
-    for key, assumed in ASSUMED[kind].items():
-        if content.get(key, assumed) != assumed:
+    content = DEFAULTS[kind] | content
+    theirs = ARCHITECTURES[kind]
+    activations = theirs.activations()
+    assumed = {key: [value] for key, value in ASSUMED[kind].items()}
+    for key, values in {**assumed, theirs.activation_key: list(activations)}.items():
+        if content.get(key, values[0]) not in values:
             raise UsageError(
-                f"{path} has {key}={content[key]}; this decoder supports {assumed} only",
+                f"{path} has {key}={content[key]}; this decoder supports"
+                f" {' or '.join(map(str, values))} only",
                 keys=(INIT_FROM_KEY,),
             )
-    content = DEFAULTS[kind] | content
     try:
         model = _from_gpt2(content) if kind == "gpt2" else _from_llama(content, kind)
+        model.normalization = theirs.normalization
+        model.position_embedding = theirs.position_embedding
+        model.activation = activations[content[theirs.activation_key]]
+        if kind == "mistral" and types_of(model)[0] != kind:
+            model.huggingface_type = "mistral"
     except KeyError as error:
         raise UsageError(
             f"{path} has no {error} for its rotary positions", keys=(INIT_FROM_KEY,)
@@ -286,10 +295,7 @@ def _from_gpt2(content: Mapping[str, Any]) -> ModelConfig:
         ffn_hidden_size=content.get("n_inner") or 4 * content["n_embd"],
         num_attention_heads=content["n_head"],
         vocab_size=content["vocab_size"],
-        normalization="layernorm",
         norm_epsilon=content["layer_norm_epsilon"],
-        activation="gelu",
-        position_embedding="learned",
         bias=True,
         tie_embeddings=content["tie_word_embeddings"],
         init_std=content["initializer_range"],
@@ -336,8 +342,6 @@ def _from_llama(content: Mapping[str, Any], kind: str) -> ModelConfig:
             "attention_bias and mlp_bias differ; this decoder has both or neither",
             keys=(INIT_FROM_KEY,),
         )
-    if kind == "mistral" and types_of(model)[0] != kind:
-        model.huggingface_type = "mistral"
     if rope_type == "llama3":
         model.rotary_scale_factor = float(rope["factor"])
         model.rotary_low_freq_factor = float(rope["low_freq_factor"])
@@ -398,7 +402,8 @@ def _meaning(model: ModelConfig, name: str) -> Any:
         return model.head_width
     if name == "num_query_groups":
         return model.key_heads
-    if name.startswith("rotary_") and model.position_embedding == "learned":
+    is_rotary = POSITION_EMBEDDINGS[model.position_embedding].is_rotary
+    if name.startswith("rotary_") and not is_rotary:
         return None
     if (
         name in ("rotary_low_freq_factor", "rotary_high_freq_factor", "rotary_original_length")

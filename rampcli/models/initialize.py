@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rampcli.config.schema import ModelConfig
 from rampcli.models.decoder import Decoder
@@ -23,7 +23,7 @@ def initial_rows(model: Decoder, name: str, *, first: int, rows: int, seed: int)
     shape = (rows, *model.get_parameter(name).shape[1:])
     if name.endswith("bias"):
         return torch.zeros(shape)
-    if isinstance(model.get_submodule(name.rpartition(".")[0]), nn.RMSNorm | nn.LayerNorm):
+    if len(shape) == 1:
         return torch.ones(shape)
     writes_residual = name.startswith("layers.") and name.endswith("output.weight")
     std = np.float32(residual_init_std(model.model) if writes_residual else model.model.init_std)

@@ -9,13 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-TOKENS_AT_ONCE = {"cpu": 256, "cuda": 2048}
-"""Smallest chunk of tokens, by device. Smaller chunks would leave the device idle."""
-LOGITS_AT_ONCE = 2**23
-"""Logits per chunk if the vocabulary is small.
-
-Larger chunks add to the projection's gradient less often.
-"""
+from rampcli.models.parts import chunk_size
 
 
 def summed_loss(hidden: Tensor, output: nn.Linear, labels: Tensor) -> Tensor:
@@ -75,9 +69,7 @@ def scores_by_chunk(
     The logits are divided by the temperature. They are [tokens, vocabulary], in fp32 or the
     weight's wider type, and may be overwritten: the next chunk uses the same memory.
     """
-    at_once = min(
-        len(hidden), max(TOKENS_AT_ONCE[hidden.device.type], LOGITS_AT_ONCE // len(weight))
-    )
+    at_once = chunk_size(len(hidden), len(weight), device=hidden.device.type)
     logits = weight.new_empty((at_once, len(weight)))
     dtype = torch.promote_types(logits.dtype, torch.float32)
     scores = logits if logits.dtype is dtype else torch.empty_like(logits, dtype=dtype)

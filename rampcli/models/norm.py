@@ -1,17 +1,28 @@
-"""RMSNorm (arXiv 1910.07467), faster on a CPU than torch's own.
+"""The normalisations of a decoder."""
 
-On a CPU, torch builds it from many operations, each with its own backward pass.
-"""
-
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rampcli.config.model_parts import NORMS
+from rampcli.config.schema import ModelConfig
+
+
+def build_norm(model: ModelConfig) -> nn.Module:
+    """Returns the normalisation of `model.normalization` over the hidden size."""
+    kind = resolve_name(NORMS[model.normalization].module)
+    norm: nn.Module = kind(model.hidden_size, eps=model.norm_epsilon)
+    return norm
+
 
 class RMSNorm(nn.RMSNorm):
-    """`nn.RMSNorm` over the last dimension."""
+    """RMSNorm (arXiv 1910.07467) over the last dimension, faster on a CPU than torch's own.
+
+    On a CPU, torch builds it from many operations, each with its own backward pass.
+    """
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
         # GPUs and torch.compile have a fused kernel. Subclasses, such as DTensor, dispatch on ops.

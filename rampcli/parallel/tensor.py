@@ -2,7 +2,7 @@
 
 Megatron-LM's scheme (arXiv 1909.08053, 2205.05198), built from torch's parallel styles. Between
 layers each rank has its part of the sequence. Each class of layers declares how its submodules are
-split (`tensor_plan`, see `rampcli.models.decoder`).
+split (`tensor_plan`, see `rampcli.models.parts`).
 """
 
 from collections.abc import Callable

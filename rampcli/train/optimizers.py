@@ -1,6 +1,7 @@
-"""Builds optimisers by name. The loop sets the learning rate of their groups before each step."""
+"""Builds the optimisers. The loop sets the learning rate of their groups before each step."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -10,12 +11,10 @@ from torch.optim import AdamW
 from torch.optim import Optimizer as TorchOptimizer
 
 from rampcli.config.extension_settings import extension_function
+from rampcli.config.optimizers import OPTIMIZERS, stack_size
 from rampcli.config.schema.optim import OptimConfig
 from rampcli.extensions import OPTIMIZER
 from rampcli.models.decoder import Decoder
-
-MAX_STACK_ELEMENTS = 2**22
-"""Maximum number of elements in one stack of matrices. A larger matrix is taken alone."""
 
 
 def build_optimizers(parts: Sequence[Decoder], optim: OptimConfig) -> list[TorchOptimizer]:
@@ -28,7 +27,9 @@ def build_optimizers(parts: Sequence[Decoder], optim: OptimConfig) -> list[Torch
     """
     own = extension_function(OPTIMIZER, optim.optimizer, optim)
     if own is None:
-        return BUILDERS[optim.optimizer](parts, optim)
+        build = resolve_name(OPTIMIZERS[optim.optimizer].builder)
+        built: list[TorchOptimizer] = build(parts, optim)
+        return built
     parameters = {name: one for part in parts for name, one in part.named_parameters()}
     return [own(parameters, optim)]
 
@@ -51,11 +52,6 @@ def build_muon(parts: Sequence[Decoder], optim: OptimConfig) -> list[TorchOptimi
         Muon(matrices, lr=optim.lr, weight_decay=optim.weight_decay, momentum=optim.muon_momentum),
         _adamw(rest, optim),
     ]
-
-
-Builder = Callable[[Sequence[Decoder], OptimConfig], list[TorchOptimizer]]
-BUILDERS: dict[str, Builder] = {"adamw": build_adamw, "muon": build_muon}
-"""Builders by `optim.optimizer`. Only its builder reads settings that one optimiser alone has."""
 
 
 def _adamw(parameters: Iterable[nn.Parameter], optim: OptimConfig) -> AdamW:
@@ -129,13 +125,13 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 
 
 def _stacks(weights: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Groups weights by shape: up to `MAX_STACK_ELEMENTS` elements, or a single weight."""
+    """Groups weights by shape, as many as Muon orthogonalises at once."""
     by_shape: dict[torch.Size, list[nn.Parameter]] = {}
     for weight in weights:
         by_shape.setdefault(weight.shape, []).append(weight)
     stacks = []
     for shape, alike in by_shape.items():
-        at_once = max(1, MAX_STACK_ELEMENTS // shape.numel())
+        at_once = stack_size(shape.numel())
         stacks += [alike[first : first + at_once] for first in range(0, len(alike), at_once)]
     return stacks
 

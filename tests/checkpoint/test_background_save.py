@@ -8,10 +8,10 @@ import torch
 from rampcli.checkpoint import save as checkpoint_module
 from rampcli.checkpoint.shards import HostCopies
 from rampcli.checkpoint.state import TrainingState
+from rampcli.config.optimizers import OPTIMIZERS
 from rampcli.errors import RampcliError
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import complete_checkpoints
-from rampcli.train.optimizers import BUILDERS
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def slow_copies(monkeypatch):
     return go
 
 
-@pytest.mark.parametrize("optimizer", BUILDERS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_training_during_a_save_does_not_change_what_is_saved(
     small_gpt, run, training_of, slow_copies, tmp_path, optimizer
 ):

@@ -9,13 +9,13 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_by_torch
 
 from harms import HARMS, cut, damage_the_manifest, flip, remove
 from rampcli.checkpoint.state import TrainingState, named_tensors
+from rampcli.config.optimizers import OPTIMIZERS
 from rampcli.errors import ForeignCheckpointError, NoCheckpointError, RampcliError
 from rampcli.guarded_folder import write_json
 from rampcli.runs.manifest import MANIFEST, complete_checkpoints
-from rampcli.train.optimizers import BUILDERS
 
 
-@pytest.mark.parametrize("optimizer", BUILDERS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_training_resumes_from_a_checkpoint_bit_for_bit(small_gpt, training_of, optimizer):
     small_gpt.optim.optimizer = optimizer
     training = training_of(small_gpt)

@@ -7,9 +7,7 @@ from rampcli.config.settings import settings
 from rampcli.data.sources import SOURCES
 from rampcli.data.tasks import TASKS
 from rampcli.launch.protocol import launchers
-from rampcli.models.decoder import FEED_FORWARDS, NORMS
 from rampcli.parallel.fsdp import POLICIES
-from rampcli.train.optimizers import BUILDERS
 
 
 @pytest.mark.parametrize(
@@ -18,9 +16,6 @@ from rampcli.train.optimizers import BUILDERS
         ("data.source", SOURCES),
         ("data.task", TASKS),
         ("launch.launcher", launchers()),
-        ("model.activation", FEED_FORWARDS),
-        ("model.normalization", NORMS),
-        ("optim.optimizer", BUILDERS),
         ("trainer.precision", POLICIES),
     ],
 )

@@ -9,8 +9,6 @@ from rampcli.config.schema import Config, ModelConfig
 from rampcli.estimate import memory
 from rampcli.estimate.memory import KINDS, estimate_memory
 from rampcli.estimate.model_size import checkpoint_bytes
-from rampcli.models import loss
-from rampcli.train import optimizers
 
 GIB = 2**30
 LAYOUTS = st.fixed_dictionaries(
@@ -110,10 +108,3 @@ def test_llama3_8b_is_near_what_torchtitan_publishes():
     config.trainer.activation_checkpointing = "selective"
     peak = estimate(config, ranks=8, micro=2, accumulate=1).peak_bytes
     assert 0.8 * 77 * GIB < peak < 82 * GIB
-
-
-def test_constants_are_those_of_the_code_that_is_estimated():
-    tokens = loss.TOKENS_AT_ONCE
-    assert {"cpu": tokens["cpu"], "gpu": tokens["cuda"]} == memory.TOKENS_AT_ONCE
-    assert memory.LOGITS_AT_ONCE == loss.LOGITS_AT_ONCE
-    assert memory.MAX_STACK_ELEMENTS == optimizers.MAX_STACK_ELEMENTS

@@ -6,6 +6,8 @@ from hypothesis import given
 from hypothesis import settings as run
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from rampcli import llm
 from rampcli.checkpoint.save import Checkpoints
@@ -55,13 +57,6 @@ def parameters(model, sequence_length):
     return sum(parameter.numel() for parameter in built(model, sequence_length).parameters())
 
 
-def matrix_weights(model, sequence_length):
-    """Returns the number of weights in matrix products, whether they are tied or not."""
-    decoder = built(model, sequence_length)
-    linears = [module for module in decoder.modules() if isinstance(module, torch.nn.Linear)]
-    return sum(linear.weight.numel() for linear in linears)
-
-
 @run(max_examples=25)
 @given(model=shapes(), sequence_length=st.integers(1, 12))
 def test_the_counted_parameters_are_those_of_the_decoder(model, sequence_length):
@@ -85,23 +80,34 @@ def test_llama3_8b_has_the_parameters_that_its_file_says():
     assert f"{LLAMA3_8B:,} parameters" in text
 
 
-@run(max_examples=25)
-@given(model=shapes(), sequence_length=st.integers(1, 12))
-def test_operations_per_token_are_those_of_matrices_and_attention(model, sequence_length):
+def counted_flops(model, sequence_length):
+    """Returns the operations per token that torch counts in a forward pass, and in training.
+
+    The mathematical kernel of attention is the one whose backward pass recomputes nothing.
+    """
+    decoder = built(model, sequence_length)
+    tokens = torch.zeros(1, sequence_length, dtype=torch.int64, device="meta")
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        logits = decoder(tokens)
+        forward = counter.get_total_flops() / sequence_length
+        logits.sum().backward()
+    return forward, counter.get_total_flops() / sequence_length
+
+
+@run(max_examples=10, deadline=None)
+@given(model=shapes(), sequence_length=st.integers(2, 12))
+def test_the_operations_of_a_token_are_those_that_torch_counts(model, sequence_length):
     flops = flops_per_token(model, sequence_length=sequence_length)
-    attention = 12 * model.num_layers * model.hidden_size * sequence_length
-    vectors = parameters(model, sequence_length) - matrix_weights(model, sequence_length)
-    looked_up = sum(
-        module.weight.numel()
-        for module in built(model, sequence_length).modules()
-        if isinstance(module, torch.nn.Embedding)
-    )
-    tied = model.vocab_size * model.hidden_size if model.tie_embeddings else 0
-    small = (
-        vectors - looked_up + tied
-    )  # norms and biases, which are counted as if they were matrices
-    assert flops == 6 * (matrix_weights(model, sequence_length) + small) + attention
-    assert small >= 0
+    assert counted_flops(model, sequence_length) == (flops / 3, flops)
+
+
+@pytest.mark.parametrize("name", option_names("model"))
+def test_the_operations_of_every_model_in_conf_are_those_that_torch_counts(name):
+    model = compose(f"model={name}").model
+    model.vocab_size = model.vocab_size or 256
+    model.num_layers = 2
+    flops = flops_per_token(model, sequence_length=1024)
+    assert counted_flops(model, 1024) == (flops / 3, flops)
 
 
 def test_a_longer_sequence_costs_more_operations_per_token_and_no_parameters():

@@ -6,10 +6,10 @@ from torch import nn
 
 from models.projections import VOCABULARY, LargestTensor, some_tokens
 from rampcli.data.corpus import IGNORED
-from rampcli.models import loss as of_logits
+from rampcli.models import parts
 from rampcli.models.decoder import Decoder
 from rampcli.models.log_probs import token_log_probs
-from rampcli.models.loss import TOKENS_AT_ONCE
+from rampcli.models.parts import TOKENS_AT_ONCE
 
 MANY = 2 * TOKENS_AT_ONCE["cpu"] + 90
 """Tokens of three chunks."""
@@ -17,7 +17,7 @@ MANY = 2 * TOKENS_AT_ONCE["cpu"] + 90
 
 @pytest.fixture(autouse=True)
 def _of_a_large_vocabulary(monkeypatch):
-    monkeypatch.setattr(of_logits, "LOGITS_AT_ONCE", TOKENS_AT_ONCE["cpu"] * VOCABULARY)
+    monkeypatch.setattr(parts, "LOGITS_AT_ONCE", TOKENS_AT_ONCE["cpu"] * VOCABULARY)
 
 
 def plain(hidden, output, labels, *, temperature):
@@ -74,7 +74,7 @@ def test_the_size_of_the_chunks_changes_nothing_but_rounding(monkeypatch):
     hidden, output, labels = some_tokens(MANY, torch.float64)
     chunked = token_log_probs(hidden, output, labels, temperature=0.7)
     expected = (chunked, *gradients(chunked, hidden, output))
-    monkeypatch.setattr(of_logits, "LOGITS_AT_ONCE", MANY * VOCABULARY)
+    monkeypatch.setattr(parts, "LOGITS_AT_ONCE", MANY * VOCABULARY)
     whole = token_log_probs(hidden, output, labels, temperature=0.7)
     torch.testing.assert_close((whole, *gradients(whole, hidden, output)), expected)
 

@@ -4,13 +4,14 @@ import torch.nn.functional as F
 
 from models.projections import VOCABULARY, LargestTensor, some_tokens
 from rampcli.data.corpus import IGNORED
-from rampcli.models import loss as of_logits
-from rampcli.models.loss import TOKENS_AT_ONCE, summed_loss
+from rampcli.models import parts
+from rampcli.models.loss import summed_loss
+from rampcli.models.parts import TOKENS_AT_ONCE
 
 
 @pytest.fixture(autouse=True)
 def _of_a_large_vocabulary(monkeypatch):
-    monkeypatch.setattr(of_logits, "LOGITS_AT_ONCE", TOKENS_AT_ONCE["cpu"] * VOCABULARY)
+    monkeypatch.setattr(parts, "LOGITS_AT_ONCE", TOKENS_AT_ONCE["cpu"] * VOCABULARY)
 
 
 def gradients(hidden, output, loss):

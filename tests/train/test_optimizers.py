@@ -1,12 +1,13 @@
 import pytest
 import torch
 
+from rampcli.config import optimizers
+from rampcli.config.optimizers import OPTIMIZERS
 from rampcli.models.decoder import Decoder
-from rampcli.train import optimizers
-from rampcli.train.optimizers import BUILDERS, Muon, build_optimizers
+from rampcli.train.optimizers import Muon, build_optimizers
 
 
-@pytest.mark.parametrize("optimizer", BUILDERS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_weight_decay_applies_only_to_matrices_and_each_parameter_has_one_optimiser(
     small_gpt, optimizer
 ):

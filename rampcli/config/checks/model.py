@@ -1,6 +1,7 @@
 """Checks the shape of the model."""
 
 from rampcli.batch.division import divisors
+from rampcli.config.model_parts import POSITION_EMBEDDINGS
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError, set_to, set_together
 
@@ -27,7 +28,7 @@ def check_heads(config: Config) -> None:
             ),
         )
     head_size = model.head_width
-    if model.position_embedding == "rope" and head_size % 2:
+    if POSITION_EMBEDDINGS[model.position_embedding].is_rotary and head_size % 2:
         raise UsageError(
             f"model.hidden_size={model.hidden_size} over"
             f" model.num_attention_heads={model.num_attention_heads} gives heads of {head_size};"
@@ -46,7 +47,7 @@ def check_rotary(config: Config) -> None:
     model = config.model
     if model.rotary_scale_factor is None:
         return
-    if model.position_embedding != "rope":
+    if not POSITION_EMBEDDINGS[model.position_embedding].is_rotary:
         raise UsageError(
             f"model.rotary_scale_factor={model.rotary_scale_factor:g} does not apply to"
             f" model.position_embedding={model.position_embedding}",

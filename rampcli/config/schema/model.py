@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rampcli.config.fields import Extensible, setting, spelling
+from rampcli.config.model_parts import ACTIVATIONS, NORMS, POSITION_EMBEDDINGS
 
 MOST_WIDTH = 1_000_000
 MOST_VOCABULARY = 100_000_000
@@ -45,16 +46,19 @@ class ModelConfig(Extensible):
         at_least=1,
         at_most=MOST_VOCABULARY,
     )
-    normalization: Literal["rmsnorm", "layernorm"] = setting(
+    normalization: str = setting(
         "rmsnorm",
         "Normalisation before attention, before the feed-forward layer and after the last layer.",
+        choices=NORMS,
     )
     norm_epsilon: float = setting(1e-5, "Epsilon of the normalisation.", above=0)
-    activation: Literal["swiglu", "gelu"] = setting(
-        "swiglu", "Activation function of the feed-forward layers."
+    activation: str = setting(
+        "swiglu", "Activation function of the feed-forward layers.", choices=ACTIVATIONS
     )
-    position_embedding: Literal["rope", "learned"] = setting(
-        "rope", "How positions are encoded. `rope` needs an even head size."
+    position_embedding: str = setting(
+        "rope",
+        "How positions are encoded. `rope` needs an even head size.",
+        choices=POSITION_EMBEDDINGS,
     )
     rotary_base: float = setting(10_000.0, "Base frequency of RoPE.", above=0)
     rotary_scale_factor: float | None = setting(

@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 
 from rampcli.config.fields import Extensible, setting
+from rampcli.config.optimizers import OPTIMIZERS
 from rampcli.schedule.learning_rate import BATCH_COUPLINGS, DECAY_STYLES
-
-OPTIMIZERS = ("adamw", "muon")
-"""Optimisers that `rampcli.train.optimizers` builds."""
 
 
 @dataclass(kw_only=True, slots=True)
