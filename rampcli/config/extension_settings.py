@@ -10,7 +10,6 @@ from typing import Any
 from rampcli.config.checks.ranges import check_range
 from rampcli.config.fields import Extensible
 from rampcli.config.layers import DEFAULT, Entry, Layer, Precedence, Stack, sources_named
-from rampcli.config.schema.watch import TRACKERS
 from rampcli.config.settings import extension_of, how_to_know, settings, settings_of
 from rampcli.config.values import typed
 from rampcli.errors import Report, UsageError, set_to, shown
@@ -24,6 +23,7 @@ from rampcli.extensions import (
     find,
     names,
 )
+from rampcli.trackers import TRACKERS
 
 CHOOSING = (OPTIMIZER, DECAY_STYLE, MODEL, DATA_SOURCE, TRACKER)
 """Settings that name extensions with settings of their own."""

@@ -10,6 +10,7 @@ import sys
 import threading
 import traceback
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 from rampcli.config import snapshot
@@ -21,9 +22,10 @@ from rampcli.launch.trackers import CATCH_UP_S
 from rampcli.lifeline import die_with_parent
 from rampcli.locks import hold
 from rampcli.runs.directory import RunDirectory
+from rampcli.trackers import TRACKERS
 from rampcli.tracking.follow import POLL_S, Follower
 from rampcli.tracking.position import Position, read_position, save_position
-from rampcli.tracking.tracker import TRACKERS, Tracker
+from rampcli.tracking.tracker import Tracker
 
 
 def main() -> None:
@@ -76,7 +78,9 @@ def follow(run: RunDirectory, name: str, end: RunEnd) -> None:
     with hold(run.trackers / f"{name}.lock", wait_s=CATCH_UP_S):
         config = snapshot.read(run.config)
         position = read_position(run, name) or Position()
-        open_tracker = extension_function(TRACKER, name, config.logging) or TRACKERS[name].open
+        open_tracker = extension_function(TRACKER, name, config.logging) or (
+            import_module(TRACKERS[name].module).open_tracker
+        )
         tracker: Tracker = open_tracker(run, position, config.name)
         tracker.log_config(snapshot.canonical_values(config))
         follower = Follower(

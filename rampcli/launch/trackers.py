@@ -20,8 +20,8 @@ from rampcli.launch.worker_log import WorkerLog
 from rampcli.lifeline import StopSignals
 from rampcli.runs.directory import RunDirectory, event_row
 from rampcli.runs.rows import last_rows
+from rampcli.trackers import TRACKERS
 from rampcli.tracking.position import begin_position, read_position
-from rampcli.tracking.tracker import TRACKERS
 
 CATCH_UP_S = 20.0
 """Seconds that trackers have to log the last rows once a run has ended. Then they are killed."""
@@ -37,8 +37,10 @@ def check_packages(names: Sequence[str]) -> None:
     Raises:
         UsageError: it does not.
     """
-    for name in [name for name in names if name in TRACKERS]:
-        package = TRACKERS[name].package
+    for name in names:
+        package = TRACKERS[name].package if name in TRACKERS else None
+        if package is None:
+            continue
         with requiring(package, purpose=f"logging.trackers=[{name}]"):
             spec = importlib.util.find_spec(package)
             # A folder of that name is a namespace package: wandb makes one for its files.
@@ -63,7 +65,7 @@ class Trackers:
 
     Args:
         run: the run directory.
-        names: names in `TRACKERS`.
+        names: names in `TRACKERS`, or of extensions.
         observer: receives the warnings that come when no worker runs.
         signals: stop signals received so far. After the second, trackers are killed at once.
     """

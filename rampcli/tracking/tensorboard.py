@@ -17,7 +17,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from rampcli.errors import visible
 from rampcli.runs.directory import RunDirectory
 from rampcli.tracking.position import Facts, Position
-from rampcli.tracking.tracker import SAMPLES, TOKENS
+from rampcli.tracking.tracker import SAMPLES, TOKENS, Tracker
 
 OVER_DATA = re.compile(r"(train/loss|validation/loss(/.*)?|rl/reward)")
 """Curves that are also drawn against samples and tokens, under tags of their own."""
@@ -114,3 +114,8 @@ class TensorBoard:
 
     def _write(self, event: Event) -> None:
         self._writer.write(event.SerializeToString())
+
+
+def open_tracker(run: RunDirectory, position: Position, _name: str) -> Tracker:
+    """Opens the tracker."""
+    return TensorBoard(run, position)

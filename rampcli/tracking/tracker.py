@@ -1,11 +1,9 @@
-"""The interface of trackers, and the table that names them."""
+"""The interface of trackers, which `rampcli.trackers` lists by name."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Protocol
 
-from rampcli.runs.directory import RunDirectory
-from rampcli.tracking.position import Facts, Position
+from rampcli.tracking.position import Facts
 
 SAMPLES, TOKENS = "samples", "tokens"
 """Metrics that say how much data was consumed: horizontal axes beside the step."""
@@ -46,34 +44,3 @@ class Tracker(Protocol):
 
     def close(self) -> None:
         """Completes the curves of this process. They outlast it then."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrackerKind:
-    """A tracker that `logging.trackers` can name.
-
-    Attributes:
-        package: optional package that it needs, a key of `rampcli.extras.EXTRAS`.
-        open: opens it to continue at a position; the last argument is the name of the run.
-    """
-
-    package: str
-    open: Callable[[RunDirectory, Position, str], Tracker]
-
-
-def _open_tensorboard(run: RunDirectory, position: Position, _name: str) -> Tracker:
-    from rampcli.tracking.tensorboard import TensorBoard
-
-    return TensorBoard(run, position)
-
-
-def _open_wandb(run: RunDirectory, position: Position, name: str) -> Tracker:
-    from rampcli.tracking.wandb import WeightsAndBiases
-
-    return WeightsAndBiases(run, position, name)
-
-
-TRACKERS = {
-    "tensorboard": TrackerKind(package="tensorboard", open=_open_tensorboard),
-    "wandb": TrackerKind(package="wandb", open=_open_wandb),
-}

@@ -11,7 +11,7 @@ import wandb
 
 from rampcli.runs.directory import RunDirectory
 from rampcli.tracking.position import Facts, Position
-from rampcli.tracking.tracker import SAMPLES, TOKENS
+from rampcli.tracking.tracker import SAMPLES, TOKENS, Tracker
 
 PROJECT = "rampcli"
 STEP = "step"
@@ -88,3 +88,8 @@ def _set_defaults(folder: Path, name: str, facts: Facts) -> None:
     }
     for variable, value in defaults.items():
         os.environ.setdefault(variable, value)
+
+
+def open_tracker(run: RunDirectory, position: Position, name: str) -> Tracker:
+    """Opens the tracker."""
+    return WeightsAndBiases(run, position, name)

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 
 from rampcli.config.fields import Extensible, setting
+from rampcli.trackers import TRACKERS
 
 LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 1e-4, 1e4
 """Dividing logits by a lower temperature overflows; a higher one makes all logits equal."""
-TRACKERS = ("tensorboard", "wandb")
-"""Names of rampcli's own trackers."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -16,10 +15,10 @@ class LoggingConfig(Extensible):
 
     trackers: list[str] = setting(
         [],
-        "Trackers that show the metrics: `tensorboard`, `wandb`, or both, `[tensorboard,wandb]`."
-        " They never delay training.",
+        f"Trackers that show the metrics: {' or '.join(f'`{name}`' for name in TRACKERS)}, or"
+        f" several, `[{','.join(TRACKERS)}]`. They never delay training.",
         extensible=True,
-        example="[tensorboard,wandb]",
+        example=f"[{','.join(TRACKERS)}]",
     )
 
 
