@@ -20,7 +20,7 @@ from rampcli.runs.directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY, RunDirec
 from rampcli.runs.rows import read_rows
 from rampcli.schedule.learning_rate import LearningRate
 from rampcli.train.compiling import compile_passes
-from rampcli.train.observers.observer import Observer
+from rampcli.train.observers.observer import LoopObserver
 from rampcli.train.passes import Passes
 from rampcli.train.step import TakenStep, accumulate_gradient, update_weights, validate
 from rampcli.train.stopping import StopAgreed, StopRequest
@@ -63,7 +63,7 @@ class Trainer:
     loader: Loader
     validation_loaders: Mapping[str | None, ValidationLoader]
     checkpoints: Checkpoints
-    observers: Observer
+    observers: LoopObserver
     state: TrainingState
     stop: StopRequest
     bytes_of_tokens: Tensor | None = None

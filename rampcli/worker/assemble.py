@@ -44,7 +44,7 @@ from rampcli.train.loop import Trainer
 from rampcli.train.memory import is_out_of_memory
 from rampcli.train.observers.boundary import BoundaryCosts
 from rampcli.train.observers.journal import Journal
-from rampcli.train.observers.observer import Observer, ObserverList
+from rampcli.train.observers.observer import LoopObserver, ObserverList
 from rampcli.train.observers.order_audit import OrderAudit
 from rampcli.train.observers.outliers import Outliers, StepGuard
 from rampcli.train.observers.slow_data import SlowData
@@ -305,7 +305,7 @@ def build_observers(
     loaded: Loaded,
     costs: BoundaryCosts,
     stop: StopRequest,
-) -> list[Observer]:
+) -> list[LoopObserver]:
     """Returns this rank's observers in the order in which they are called.
 
     Workers without a supervisor start the trackers themselves.
@@ -317,7 +317,7 @@ def build_observers(
         checkpoints=loaded.checkpoints,
         unit=unit_of(config),
     )
-    observers: list[Observer] = [guard]
+    observers: list[LoopObserver] = [guard]
     if config.data.audit_order:
         observers.append(OrderAudit(passes.meshes.data[DATA], passes.device))
     if dist.get_rank() == 0:

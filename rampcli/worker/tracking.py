@@ -6,14 +6,14 @@ from typing import Any
 
 from rampcli.checkpoint.state import TrainingState
 from rampcli.errors import visible
-from rampcli.launch import observer
+from rampcli.launch.observer import Observer
 from rampcli.launch.trackers import Trackers
 from rampcli.runs.directory import RunDirectory
-from rampcli.train.observers.observer import Observer
+from rampcli.train.observers.observer import LoopObserver
 from rampcli.train.step import TakenStep
 
 
-class Tracking(Observer):
+class Tracking(LoopObserver):
     """Runs the trackers until training ends. Only rank 0 has one.
 
     Args:
@@ -33,7 +33,7 @@ class Tracking(Observer):
         self._trackers.close()
 
 
-class _Warnings(observer.Observer):
+class _Warnings(Observer):
     """Prints warnings to the log of the worker."""
 
     def on_event(self, row: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from rampcli.checkpoint.state import TrainingState
 from rampcli.runs.directory import STAGE_BOUNDARY, RunDirectory
 from rampcli.runs.rows import read_rows
-from rampcli.train.observers.observer import Observer, record_event
+from rampcli.train.observers.observer import LoopObserver, record_event
 from rampcli.train.step import TakenStep
 
 
@@ -26,7 +26,7 @@ class StartTimes:
     loaded: float
 
 
-class BoundaryCosts(Observer):
+class BoundaryCosts(LoopObserver):
     """Writes the event `boundary` after the first step that follows a stage boundary.
 
     Args:

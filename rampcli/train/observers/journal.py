@@ -15,11 +15,11 @@ from rampcli.estimate.model_size import flops_per_token
 from rampcli.processors import processor_name
 from rampcli.runs.directory import COMPLETE, RunDirectory
 from rampcli.train.memory import peak_bytes
-from rampcli.train.observers.observer import Observer, record_event
+from rampcli.train.observers.observer import LoopObserver, record_event
 from rampcli.train.step import TakenStep, Validation
 
 
-class Journal(Observer):
+class Journal(LoopObserver):
     """Writes rows and states. Only rank 0 has one."""
 
     def __init__(

@@ -11,7 +11,7 @@ from rampcli.runs.directory import RunDirectory
 from rampcli.train.step import StepResult, TakenStep, Validation
 
 
-class Observer:
+class LoopObserver:
     """Watches the training loop. Override what you need; everything else does nothing.
 
     Each rank has its own observers. An observer that exists on some ranks only must not communicate
@@ -60,15 +60,15 @@ class Observer:
         """
 
 
-class ObserverList(Observer):
+class ObserverList(LoopObserver):
     """Calls several observers in their order.
 
     Before an update, the first reason to skip it counts.
     """
 
-    def __init__(self, observers: Sequence[Observer]) -> None:
+    def __init__(self, observers: Sequence[LoopObserver]) -> None:
         self.observers = tuple(observers)
-        for name in vars(Observer):
+        for name in vars(LoopObserver):
             if not name.startswith("_"):
                 setattr(self, name, partial(self._call_all, name))
 

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from torch.distributed.device_mesh import DeviceMesh
 
 from rampcli.checkpoint.state import TrainingState
-from rampcli.train.observers.observer import Observer
+from rampcli.train.observers.observer import LoopObserver
 from rampcli.train.step import TakenStep
 
 
-class OrderAudit(Observer):
+class OrderAudit(LoopObserver):
     """Keeps `state.order_hash` up to date. Every rank has one: they exchange their samples.
 
     It must come before observers that write the hash.

@@ -10,7 +10,7 @@ from rampcli.checkpoint.state import TrainingState
 from rampcli.config.schema.trainer import OnNonfinite
 from rampcli.errors import RampcliError
 from rampcli.runs.manifest import complete_checkpoints
-from rampcli.train.observers.observer import Observer
+from rampcli.train.observers.observer import LoopObserver
 from rampcli.train.step import StepResult, TakenStep
 
 WINDOW_STEPS = 128
@@ -19,7 +19,7 @@ MIN_STEPS = WINDOW_STEPS // 2
 """Steps that a step is compared with, at least. Fewer say too little about the spread."""
 
 
-class StepGuard(Observer):
+class StepGuard(LoopObserver):
     """Skips harmful steps, or ends the run at one. Every rank has one.
 
     Args:

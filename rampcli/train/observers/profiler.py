@@ -16,7 +16,7 @@ from rampcli.checkpoint.state import TrainingState
 from rampcli.errors import RampcliError, reason_of
 from rampcli.parallel.ranks import gather_from_all_ranks
 from rampcli.runs.directory import PREEMPTED, RunDirectory
-from rampcli.train.observers.observer import Observer, record_event
+from rampcli.train.observers.observer import LoopObserver, record_event
 from rampcli.train.step import TakenStep
 from rampcli.train.trace import STEP, Operator, read_trace
 
@@ -30,7 +30,7 @@ QUICKLY = 1
 """Level of compression. Other ranks wait, and a higher level takes many times longer."""
 
 
-class Profiler(Observer):
+class Profiler(LoopObserver):
     """Profiles the steps of a window, on the chosen ranks, and writes the event `profile`.
 
     If the processes begin or end inside the window, their part of it is profiled. Processes that

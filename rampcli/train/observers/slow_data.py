@@ -4,7 +4,7 @@ from collections import deque
 
 from rampcli.checkpoint.state import TrainingState
 from rampcli.runs.directory import RunDirectory
-from rampcli.train.observers.observer import Observer, record_event
+from rampcli.train.observers.observer import LoopObserver, record_event
 from rampcli.train.step import TakenStep
 
 WINDOW_STEPS = 50
@@ -16,7 +16,7 @@ REMEDIES = (
 )
 
 
-class SlowData(Observer):
+class SlowData(LoopObserver):
     """Writes the event `slow_data` the first time that steps wait too long for samples."""
 
     def __init__(self, run: RunDirectory) -> None:

@@ -17,7 +17,7 @@ from rampcli.models.sampler import Sampling, generate_tokens
 from rampcli.parallel.ranks import broadcast_from_rank_0
 from rampcli.runs.directory import RunDirectory
 from rampcli.train.memory import is_out_of_memory
-from rampcli.train.observers.observer import Observer, record_event
+from rampcli.train.observers.observer import LoopObserver, record_event
 from rampcli.train.passes import Passes
 from rampcli.train.step import TakenStep
 from rampcli.train.stopping import StopRequest
@@ -27,7 +27,7 @@ LONGEST_TEXT = 4_000
 """Longest prompt or text in an event, in characters. JSON needs up to 12 bytes for each."""
 
 
-class TextSamples(Observer):
+class TextSamples(LoopObserver):
     """Continues the prompts with the present weights, and writes the event `samples`.
 
     Rank 0 generates, and the others wait. Its texts are those of `rampcli generate` with the
