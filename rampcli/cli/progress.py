@@ -1,14 +1,13 @@
 """Progress of a run: a line that updates in place on a terminal, and plain lines elsewhere."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from textwrap import indent
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from rampcli.batch.time_left import RECENT_STEPS, Speed, median_of, settled_rows, time_left
 from rampcli.batch.training_plan import StageExtent, StagePlan, TrainingPlan
 from rampcli.cli.console import is_notebook
 from rampcli.cli.progress_line import Line, Picture, line_for
@@ -16,7 +15,9 @@ from rampcli.errors import printable, visible
 from rampcli.launch.elastic import World
 from rampcli.launch.observer import Observer
 from rampcli.report.tables import duration, evaluation_line, figure, share, validation_line
-from rampcli.runs.rows import WARNINGS, loss_of
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.facts import END_EVENTS, RunFacts
+from rampcli.runs.rows import WARNINGS, last_events, loss_of
 
 PLAIN_EVERY_S = 10.0
 """Seconds between plain lines."""
@@ -31,6 +32,7 @@ class Progress(Observer):
 
     Attributes:
         plan: plan of the run.
+        run: its run directory.
         console: where to print.
         rollout_ranks: processes that only generate, besides those of the plan.
         corpora: names of the validation corpora; None is a corpus without a name.
@@ -39,13 +41,14 @@ class Progress(Observer):
         stage: stage that is trained.
         waits_for: what the run does while it takes no steps, or None while it does.
         waits_since: monotonic time since when it has taken no steps.
-        rows: last rows of metrics, of these processes.
+        facts: what the run has done, with the rows of these processes alone.
         output_is_closed: True once the reader of the output has gone.
     """
 
     def __init__(
         self,
         plan: TrainingPlan,
+        run: RunDirectory,
         console: Console,
         *,
         rollout_ranks: int = 0,
@@ -53,6 +56,7 @@ class Progress(Observer):
         data: str = "",
     ) -> None:
         self.plan = plan
+        self.run = run
         self.console = console
         self.rollout_ranks = rollout_ranks
         self.corpora = frozenset(corpora)
@@ -60,16 +64,11 @@ class Progress(Observer):
         self.stage: StageExtent = plan.stages[0]
         self.waits_for: str | None = PREPARING
         self.waits_since = time.monotonic()
-        self.rows: tuple[dict[str, Any], ...] = ()
+        self.facts = RunFacts(plan=plan.to_json())
         self.output_is_closed = False
         self.data = data
         self._validated: dict[str | None, dict[str, Any]] = {}
-        self._consumed_samples = 0
-        self._first_step = 0
-        self._has_own_devices = False
         self._compiles = False
-        self._boundary_s: float | None = None
-        self._start_s = 0.0
         self._next_plain_at = 0.0
 
     def __enter__(self) -> "Progress":
@@ -79,7 +78,7 @@ class Progress(Observer):
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.rows:
+        if self.facts.rows:
             self.waits_for = None
         if self.line is not None:
             self.line.stop()
@@ -92,8 +91,9 @@ class Progress(Observer):
             verb = "generates" if self.rollout_ranks == 1 else "generate"
             processes += f", {self.rollout_ranks} more {verb}"
         emulation = f", {nodes} nodes emulated on this host" if nodes > 1 else ""
-        self.stage, self.rows, self._has_own_devices = stage, (), gpus > 0
-        self._consumed_samples = max(self._consumed_samples, stage.first_sample)
+        self.stage = stage
+        self.facts = RunFacts(state=self.run.read_state(), plan=self.facts.plan)
+        self.facts.events.add(last_events(self.run.events, END_EVENTS))
         self._wait_for(STARTING, since=time.monotonic())
         opening = f"data: {printable(self.data)}\n" if self.data else ""
         self.data = ""
@@ -104,10 +104,8 @@ class Progress(Observer):
 
     def on_row(self, row: dict[str, Any]) -> None:
         """Shows a step."""
-        if not self.rows:
-            self._first_step = row["step"] - 1
-        self.stage, self._consumed_samples = self.plan.stage(row["stage"]), row["consumed_samples"]
-        self.rows = (*self.rows[1 - RECENT_STEPS :], row)
+        self.stage = self.plan.stage(row["stage"])
+        self.facts.add_row(row)
         if self.waits_for != ENDING:  # events are passed on before the rows
             self.waits_for = None
         if self.line is None and time.monotonic() >= self._next_plain_at:
@@ -116,6 +114,7 @@ class Progress(Observer):
 
     def on_event(self, row: dict[str, Any]) -> None:
         """Prints validation losses, texts and warnings, and notes what the run waits for."""
+        self.facts.events.add([row])
         if row["event"] == "validation":
             self._on_validation(row)
         elif row["event"] == "evaluation":
@@ -150,15 +149,13 @@ class Progress(Observer):
                 self._compiles = row.get("compiles") is True
                 self._wait_for(LOADING)
             case "start":
-                self._consumed_samples = row["consumed_samples"]
-                self._start_s = time.monotonic() - self.waits_since
+                position = {name: row[name] for name in ("step", "consumed_samples")}
+                self.facts.state = self.facts.recorded | position
                 self._wait_for(COMPILING if self._compiles else VALIDATING)
-            case "compile" if not self.rows:
+            case "compile" if not self.facts.rows:
                 self._wait_for(VALIDATING)
-            case "stage" if not self.rows:
+            case "stage" if not self.facts.rows:
                 self._wait_for(FIRST_STEP)
-            case "boundary":
-                self._boundary_s = row["lost_s"]
             case "stop" | "exit" if self.waits_for != ENDING:
                 self._wait_for(ENDING, since=time.monotonic())
             case "fault" if self.waits_for == ENDING:  # processes that train report faults too
@@ -170,79 +167,50 @@ class Progress(Observer):
 
     def picture(self) -> Picture:
         """Returns what the line shows now. Called by other threads."""
-        end, rows, waits_for = self.plan.end_sample, self.rows, self.waits_for
-        if waits_for is not None or not rows:
+        facts, waits_for = self.facts, self.waits_for
+        if waits_for is not None or not facts.rows:
             waited_s = time.monotonic() - self.waits_since
-            facts = [waits_for or FIRST_STEP, duration(waited_s)]
+            shown = [waits_for or FIRST_STEP, duration(waited_s)]
         else:
-            facts = self._facts(rows)
+            texts = self._texts(facts)
+            names = ("run", "reward", "loss", "tokens/s", "solved", "batch", "samples")
+            in_stages = ("stage",) if self.plan.number_of_stages > 1 else ()
+            shown = [texts[name] for name in (*names, *in_stages) if name in texts]
+        end = facts.end_sample
         return Picture(
             name=self._name(self.stage),
-            share=None if not end else min(1.0, self._consumed_samples / end),
-            facts=facts,
+            share=None if not end else min(1.0, facts.consumed_samples / end),
+            facts=shown,
         )
-
-    def _facts(self, rows: tuple[dict[str, Any], ...]) -> list[str]:
-        """Returns the facts that the line shows behind the bar, most important first."""
-        texts = self._texts(rows)
-        names = ("run", "reward", "loss", "tokens/s", "solved", "batch", "samples")
-        in_stages = ("stage",) if self.plan.number_of_stages > 1 else ()
-        return [texts[name] for name in (*names, *in_stages) if name in texts]
 
     def _plain_facts(self) -> list[str]:
         """Returns the parts of a plain line."""
-        texts = self._texts(self.rows)
+        texts = self._texts(self.facts)
         names = ("batch", "samples", "loss", "reward", "solved", "tokens/s", "stage", "run")
         return [self._name(self.stage), *(texts[name] for name in names if name in texts)]
 
-    def _texts(self, rows: tuple[dict[str, Any], ...]) -> dict[str, str]:
+    def _texts(self, facts: RunFacts) -> dict[str, str]:
         """Returns texts about the last step, and about the time left if it is known, by name."""
-        row, stage = rows[-1], self.plan.stage(rows[-1]["stage"])
-        total = "" if self.plan.end_sample is None else f"/{self.plan.end_sample:,}"
-        samples = f"{row['consumed_samples']:,}{total}"
-        settled = settled_rows(rows, first_step=max(self._first_step, stage.first_step))
+        row = facts.last
+        total = "" if facts.end_sample is None else f"/{facts.end_sample:,}"
+        texts = {
+            "batch": f"batch {row['global_batch_size']}",
+            "samples": f"{facts.consumed_samples:,}{total} samples",
+            "tokens/s": f"{facts.tokens_per_s or 0:,.0f} tokens/s",
+        }
         if "reward" in row:
-            texts = {
+            texts |= {
                 "batch": f"batch {row['global_batch_size']} prompts, {row['pairs']} pairs",
-                "samples": f"{samples} prompts",
+                "samples": f"{facts.consumed_samples:,}{total} prompts",
                 "reward": f"reward {figure(row['reward'])}",
                 "solved": f"solved {share(row['solved'])}",
-                "tokens/s": f"{row['tokens_per_s']:,.0f} tokens/s",
             }
         else:
-            samples_per_s = median_of(settled or rows[-1:], "samples_per_s") or 0.0
-            texts = {
-                "batch": f"batch {row['global_batch_size']}",
-                "samples": f"{samples} samples",
-                "loss": f"loss {loss_of(row):.3f}",
-                "tokens/s": f"{samples_per_s * self.plan.sequence_length:,.0f} tokens/s",
-            }
-        for name, seconds in zip(("stage", "run"), self._left(settled), strict=True):
-            if seconds is not None:
+            texts["loss"] = f"loss {loss_of(row):.3f}"
+        for name, seconds in zip(("stage", "run"), facts.time_left(), strict=True):
+            if seconds:
                 texts[name] = f"{name} {duration(seconds)} left"
         return texts
-
-    def _left(self, settled: Sequence[Mapping[str, Any]]) -> tuple[float | None, float | None]:
-        """Returns the seconds left for the stage and for the run."""
-        samples_per_s = median_of(settled, "samples_per_s")
-        ahead = [
-            stage
-            for stage in self.plan.stages
-            if stage.end_sample is None or stage.end_sample > self._consumed_samples
-        ]
-        if samples_per_s is None or not ahead:
-            return None, None
-        return time_left(
-            ahead,
-            consumed_samples=self._consumed_samples,
-            speed=Speed(
-                samples_per_s=samples_per_s,
-                world_size=settled[-1]["world_size"],
-                has_own_devices=self._has_own_devices,
-                boundary_s=self._start_s if self._boundary_s is None else self._boundary_s,
-            ),
-            restarts_always=self.plan.restarts_always,
-        )
 
     def _name(self, stage: StageExtent) -> str:
         return f"stage {stage.stage + 1}/{self.plan.number_of_stages}"

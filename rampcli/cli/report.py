@@ -68,7 +68,7 @@ def _print_report(
     from rampcli.cli.sweep_results import print_results
     from rampcli.report.differences import differing_settings
     from rampcli.report.run_report import report_run
-    from rampcli.runs.followed_run import is_training
+    from rampcli.runs.facts import is_training
     from rampcli.runs.record import read_run
     from rampcli.runs.sweep_folder import find_sweep
 
@@ -103,7 +103,7 @@ def _print_report(
     console = build_console()
     if len(reports) == 1:
         _print_run(reports[0], console)
-        print_profiles(directories[0], reports[0].profiles, console)
+        print_profiles(directories[0], [*reports[0].facts.events.profiles.values()], console)
     else:
         _print_comparison(reports, differences, console)
     for path in filter(None, (html, plot)):

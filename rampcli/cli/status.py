@@ -71,18 +71,16 @@ def details(run: "RunDirectory", status: "RunStatus") -> Iterator["str | Table"]
     from rampcli.cli.jobs import jobs_table
     from rampcli.config import snapshot
 
-    saved = (
-        "nothing saved" if status.saved_step is None else f"saved after step {status.saved_step:,}"
-    )
-    yield (
-        f"step {status.step:,}, {status.consumed_samples:,} {snapshot.unit(run.config)}; {saved}"
-    )
-    if status.warning is not None:
-        yield f"warning: {visible(status.warning)}"
-    if status.error is not None:
-        yield f"error: {visible(status.error['message'])}"
-        if status.error["remedy"]:
-            yield f"try:   {visible(status.error['remedy'])}"
+    facts, saved = status.facts, "nothing saved"
+    if status.saved_step is not None:
+        saved = f"saved after step {status.saved_step:,}"
+    yield f"step {facts.step:,}, {facts.consumed_samples:,} {snapshot.unit(run.config)}; {saved}"
+    if facts.events.warnings:
+        yield f"warning: {visible(facts.events.warnings[-1])}"
+    if facts.error is not None:
+        yield f"error: {visible(facts.error['message'])}"
+        if facts.error["remedy"]:
+            yield f"try:   {visible(facts.error['remedy'])}"
     if status.jobs:
         yield jobs_table(status.jobs)
     if status.jobs_unknown is not None:
@@ -103,15 +101,16 @@ def _supervision(run: "RunDirectory", status: "RunStatus") -> Iterator[str]:
     elif status.state == WAITING:
         yield "waiting in the queue"
     elif status.state not in (STARTING, TRAINING, UNKNOWN, COMPLETE):
-        has_remedy = status.error is not None and status.error["remedy"] is not None
+        coming, error = status.facts.recorded["next"], status.facts.error
+        has_remedy = error is not None and error["remedy"] is not None
         if any(job.is_active for job in status.jobs):
             yield "not training; its job has not ended yet"
-        elif status.next is None or has_remedy:
+        elif coming is None or has_remedy:
             yield "not training"
-        elif status.next["command"] is None:
+        elif coming["command"] is None:
             yield "not training; to resume, start it again as before"
         else:
-            yield f"not training; resume with:\n  {visible(status.next['command'])}"
+            yield f"not training; resume with:\n  {visible(coming['command'])}"
 
 
 def nothing_found() -> str:
@@ -132,7 +131,7 @@ def _print_json(runs: "Runs") -> None:
         if listed.status is None:
             objects.append(facts | {"problem": listed.problem})
         else:
-            objects.append(facts | listed.status.to_json() | {"goodput": listed.goodput})
+            objects.append(facts | listed.status.to_json())
     typer.echo(json.dumps(objects if runs.only is None else objects[0], indent=1))
 
 

@@ -1,38 +1,19 @@
 """The runs that `rampcli status` shows, and where they stand."""
 
-import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rampcli.cli.status_table import ListedRun
 from rampcli.errors import RampcliError, reason_of
 from rampcli.launch.queues import Queues
-from rampcli.launch.status import STARTING, TRAINING, RunStatus, read_status
+from rampcli.launch.status import read_status
 from rampcli.runs.directory import RUNS, RunDirectory, find_run, runs_in
-from rampcli.runs.rows import Tail
+from rampcli.runs.events import EventsFile
 from rampcli.runs.sweep_folder import SweepFolder
-from rampcli.runs.time_spent import time_spent
 
 MOST_EVENT_BYTES = 2**20
 """In a list, the goodput of a run with more new events than this is left out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Events:
-    """The events of a run that have been read.
-
-    Attributes:
-        inode: the file. A run that is deleted and starts again has another one.
-        tail: reads further events.
-        rows: events so far.
-    """
-
-    inode: int
-    tail: Tail
-    rows: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Runs:
@@ -47,7 +28,7 @@ class Runs:
         self.folder = _folder_of_runs(words)
         self.words = () if self.folder is not None else tuple(words)
         self.queues = Queues()
-        self.events: dict[Path, Events] = {}
+        self.files: dict[Path, EventsFile] = {}
         self.found = self.find()
 
     @property
@@ -77,29 +58,15 @@ class Runs:
         return str(run.path.relative_to(self.folder or RUNS))
 
     def _read(self, name: str, run: RunDirectory) -> ListedRun:
+        file = self.files.setdefault(run.path, EventsFile(run.events))
+        most = None if len(self.words) == 1 else MOST_EVENT_BYTES
         try:
-            status = read_status(run, self.queues)
-            return ListedRun(name=name, status=status, goodput=self.goodput(run, status))
+            status = read_status(run, self.queues, file=file, most_event_bytes=most)
+            return ListedRun(name=name, status=status)
         except (RampcliError, OSError) as error:
             if len(self.words) == 1:
                 raise
             return ListedRun(name=name, problem=reason_of(error))
-
-    def goodput(self, run: RunDirectory, status: RunStatus) -> float | None:
-        """Returns the share of the running time of a run that went into steps that count."""
-        try:
-            file = run.events.stat()
-        except FileNotFoundError:
-            return None
-        read = self.events.get(run.path)
-        if read is None or read.inode != file.st_ino or read.tail.offset > file.st_size:
-            read = self.events[run.path] = Events(file.st_ino, Tail(run.events))
-        if file.st_size - read.tail.offset > MOST_EVENT_BYTES and len(self.words) != 1:
-            return None
-        read.rows.extend(read.tail.rows())
-        now = time.time() if status.state in (TRAINING, STARTING) else None
-        last_step_at = status.step_at if status.step else 0.0
-        return time_spent(read.rows, last_step_at=last_step_at, now=now).goodput
 
 
 def _runs_below(folder: Path) -> list[RunDirectory]:

@@ -12,6 +12,7 @@ from rampcli.batch.quantities import shorten
 from rampcli.errors import visible
 from rampcli.launch.status import RunStatus
 from rampcli.report.tables import duration, figure, share
+from rampcli.runs.facts import RunFacts
 
 MOST_WRITTEN_OUT = 1_000_000
 """Shorten the samples of runs with this many or more."""
@@ -38,13 +39,11 @@ class ListedRun:
     Attributes:
         name: how the run is called.
         status: where it stands, or None if a file of the run is damaged.
-        goodput: share of its running time that went into steps that count, or None.
         problem: why the status is unknown, or None.
     """
 
     name: str
     status: RunStatus | None = None
-    goodput: float | None = None
     problem: str | None = None
 
 
@@ -98,10 +97,15 @@ def _aligned(cells: Sequence[str], widths: Mapping[str, int]) -> list[str]:
     return placed
 
 
-def _samples(status: RunStatus) -> str:
-    shown = shorten if (status.end_sample or 0) >= MOST_WRITTEN_OUT else "{:,}".format
-    total = "" if status.end_sample is None else f"/{shown(status.end_sample)}"
-    return f"{shown(status.consumed_samples)}{total}"
+def _samples(facts: RunFacts) -> str:
+    shown = shorten if (facts.end_sample or 0) >= MOST_WRITTEN_OUT else "{:,}".format
+    total = "" if facts.end_sample is None else f"/{shown(facts.end_sample)}"
+    return f"{shown(facts.consumed_samples)}{total}"
+
+
+def _loss(facts: RunFacts) -> str:
+    """Returns the loss of the last step, unless its reward is shown."""
+    return figure(facts.last.get("loss") if facts.last.get("reward") is None else None)
 
 
 def _known(number: int | None) -> str:
@@ -115,11 +119,11 @@ def _left(seconds: float | None) -> str:
 COLUMNS: dict[str, Callable[[RunStatus], str]] = {
     "run": lambda _: "",
     "state": lambda status: visible(status.state),
-    "stage": lambda status: f"{status.stage + 1}/{_known(status.stages)}",
-    "batch": lambda status: _known(status.global_batch_size),
-    "nodes": lambda status: _known(status.num_nodes),
-    "samples": _samples,
-    "loss": lambda status: figure(status.loss if status.reward is None else None),
+    "stage": lambda status: f"{status.facts.stage + 1}/{len(status.facts.stages) or '-'}",
+    "batch": lambda status: _known(status.facts.global_batch_size),
+    "nodes": lambda status: _known(status.facts.num_nodes),
+    "samples": lambda status: _samples(status.facts),
+    "loss": lambda status: _loss(status.facts),
     "left": lambda status: _left(status.run_left_s),
 }
 
@@ -135,49 +139,48 @@ def _notes(run: ListedRun, *, has_texts: bool) -> list[str]:
     """Returns the lines below the row of a run."""
     if run.status is None:
         return [run.problem or ""]
-    status, notes = run.status, list[str]()
-    if facts := _facts(status, run.goodput):
-        notes.append(" · ".join(facts))
+    status, notes = run.status, [" · ".join(_figures(run.status))]
     if not has_texts:
         return notes
-    if status.error is not None:
-        notes.append(f"error: {status.error['message']}")
+    warnings, error = status.facts.events.warnings, status.facts.error
+    if error is not None:
+        notes.append(f"error: {error['message']}")
     if status.jobs_unknown is not None:
         notes.append(f"jobs unknown: {status.jobs_unknown}")
-    if status.warning is not None:
-        count = f"{status.warnings} warning{'s' if status.warnings > 1 else ''}"
-        notes.append(f"{count}: {status.warning}")
+    if warnings:
+        count = f"{len(warnings)} warning{'s' if len(warnings) > 1 else ''}"
+        notes.append(f"{count}: {warnings[-1]}")
     return notes
 
 
-def _facts(status: RunStatus, goodput: float | None) -> list[str]:
+def _figures(status: RunStatus) -> list[str]:
     """Returns the facts of a run that have no column, most important first."""
-    facts = []
-    if status.reward is not None:
-        facts.append(f"reward {figure(status.reward)}, solved {share(status.solved)}")
-    if status.tokens_per_s is not None:
-        facts.append(f"{status.tokens_per_s:,.0f} tokens/s")
-    if status.mfu is not None:
-        facts.append(f"MFU {share(status.mfu)}")
+    facts, shown = status.facts, list[str]()
+    if (reward := facts.last.get("reward")) is not None:
+        shown.append(f"reward {figure(reward)}, solved {share(facts.last.get('solved'))}")
+    if facts.tokens_per_s is not None:
+        shown.append(f"{facts.tokens_per_s:,.0f} tokens/s")
+    if facts.mfu is not None:
+        shown.append(f"MFU {share(facts.mfu)}")
     if status.stage_left_s and status.stage_left_s != status.run_left_s:
-        facts.append(f"stage {duration(status.stage_left_s)} left")
-    if status.validation_losses:
+        shown.append(f"stage {duration(status.stage_left_s)} left")
+    if facts.validation_losses:
         losses = ", ".join(
-            f"{name} {figure(loss)}" for name, loss in status.validation_losses.items()
+            f"{name} {figure(loss)}" for name, loss in facts.validation_losses.items()
         )
-        facts.append(f"validation {losses}")
-    elif status.validation_loss is not None:
-        facts.append(f"validation {figure(status.validation_loss)}")
-    if status.evaluation is not None:
-        facts.append(f"held-out reward {figure(status.evaluation['greedy'])}")
+        shown.append(f"validation {losses}")
+    elif facts.validation_loss is not None:
+        shown.append(f"validation {figure(facts.validation_loss)}")
+    if facts.evaluation is not None:
+        shown.append(f"held-out reward {figure(facts.evaluation['greedy'])}")
     if status.saved_step is None:
-        facts.append("nothing saved")
+        shown.append("nothing saved")
     else:
         age = "" if status.saved_at is None else f", {_age(status.saved_at)}"
-        facts.append(f"saved step {status.saved_step:,}{age}")
-    if goodput is not None:
-        facts.append(f"goodput {goodput:.0%}")
-    return facts
+        shown.append(f"saved step {status.saved_step:,}{age}")
+    if status.goodput is not None:
+        shown.append(f"goodput {status.goodput:.0%}")
+    return shown
 
 
 def _age(moment: float) -> str:

@@ -64,7 +64,8 @@ def read_results(folder: SweepFolder) -> list[SweepResult]:
             directory = RunDirectory(folder.run_path(name))
             status = read_status(directory, queues)
             if directory.config.is_file():
-                problem = status.jobs_unknown if status.error is None else status.error["message"]
+                error = status.facts.error
+                problem = status.jobs_unknown if error is None else error["message"]
                 results.append(
                     result_of(
                         read_run(directory), values=values, state=status.state, problem=problem

@@ -28,17 +28,10 @@ from rampcli.launch.protocol import SUBMITTED, Outcome, launcher_of
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.overlap import overlap_result
-from rampcli.report.profiles import profiles
-from rampcli.report.tables import (
-    bits_line,
-    evaluation_line,
-    evaluations,
-    validation_line,
-    validations,
-)
+from rampcli.report.tables import bits_line, evaluation_line, validation_line
 from rampcli.runs.directory import COMPLETE, STAGE_BOUNDARY, RunDirectory
+from rampcli.runs.events import read_events
 from rampcli.runs.manifest import complete_checkpoints, consumed_samples
-from rampcli.runs.rows import read_rows
 
 
 def run(
@@ -110,6 +103,7 @@ def train(
     began, rollout_ranks = time.time(), resolved.config.rl.rollout_ranks
     with Progress(
         resolved.plan,
+        RunDirectory(resolved.run_dir),
         console,
         rollout_ranks=rollout_ranks,
         corpora=validation_names(resolved.config),
@@ -125,8 +119,9 @@ def train(
     if progress.output_is_closed:
         raise _output_closed(outcome)
     _print_outcome(outcome, console, data)
-    events = read_rows(outcome.run.events)
-    print_profiles(outcome.run, profiles(row for row in events if row["time"] >= began), console)
+    events = read_events(outcome.run.events)
+    profiles = [row for row in events.profiles.values() if row["time"] >= began]
+    print_profiles(outcome.run, profiles, console)
     if outcome.observer_error is not None:
         raise outcome.observer_error
     return outcome
@@ -207,19 +202,21 @@ def _print_complete(outcome: Outcome, console: Console) -> None:
     from rampcli.runs.record import read_run
 
     record = read_run(outcome.run)
-    print_table(console, stage_table(report_run(record)))
-    if found := validations(record.events):
-        newest = max(rows[-1]["step"] for rows in found.values())
+    report = report_run(record)
+    print_table(console, stage_table(report))
+    events = report.facts.events
+    if found := events.validations:
+        newest = max(points[-1]["step"] for points in found.values())
         ends = {
-            corpus: (rows[0], rows[-1])
-            for corpus, rows in found.items()
-            if rows[-1]["step"] == newest  # a resume may have changed the corpora
+            corpus: (points[0], points[-1])
+            for corpus, points in found.items()
+            if points[-1]["step"] == newest  # a resume may have changed the corpora
         }
         say(console, f"\n{validation_line(ends, digits=3)}")
         if None not in ends:
             say(console, bits_line(ends))
-    if rows := evaluations(record.events):
-        say(console, f"\n{evaluation_line([rows[0], rows[-1]])}")
+    if points := events.evaluations:
+        say(console, f"\n{evaluation_line([points[0], events.newest['evaluation']])}")
     if (overlap := overlap_result(record.metrics)) is not None:
         say(console, overlap)
     say(console, f"run directory: {outcome.run.path}")

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rampcli.report.training_parts import exchange_share, training_parts
+from rampcli.errors import printable
 from rampcli.runs.decimation import Rows, bucket_edges, fill_buckets
-from rampcli.runs.directory import BEFORE_THE_START
-from rampcli.runs.events import thin
-from rampcli.runs.followed_run import CHARTED, FollowedRun, is_training
-from rampcli.runs.time_spent import TRAINING, time_spent
+from rampcli.runs.events import RunEvents, thin
+from rampcli.runs.facts import is_training
+from rampcli.runs.followed_run import FollowedRun
+from rampcli.runs.rows import EVALUATED
+from rampcli.runs.time_parts import time_parts
 
 DEFAULT_BUCKETS, MOST_BUCKETS = 1200, 4000
 """Points per curve that a page gets, and at most asks for."""
@@ -44,7 +45,8 @@ class View:
 
 def run_data(run: FollowedRun, view: View) -> dict[str, Any]:
     """Returns everything that a page shows of a run."""
-    trains = is_training(run.directory, (run.state or BEFORE_THE_START)["status"])
+    facts = run.facts
+    trains = is_training(run.directory, facts.recorded["status"])
     places = _Places(run)
     first, end = places.rows_of(view)
     return {
@@ -53,22 +55,22 @@ def run_data(run: FollowedRun, view: View) -> dict[str, Any]:
         "reading": round(run.progress, 4),
         "damage": run.damage,
         "unit": run.unit,
-        "state": run.state,
-        "device": run.events.device,
+        "state": facts.state,
+        "device": facts.events.device,
         "rows": run.columns.rows,
         "shown": [first, end],
         "settings": run.settings,
-        "plan": run.plan,
-        "trained": trained_stages(run, places),
-        "curves": _curves(run, places),
-        "marks": _marks(run, places),
-        "log": run.events.log,
-        "texts": run.events.texts + run.texts,
+        "plan": facts.plan,
+        "trained": _trained(run, places),
+        "curves": _curves(facts.events, places),
+        "marks": _marks(facts.events, places),
+        "log": facts.events.log,
+        "texts": facts.events.texts + run.texts,
         "spent": _spent(run, time.time() if trains else None),
         "trains": trains,
         "series": _series(run, places, first, end, view.buckets),
         "histogram": _histogram(run, first, end),
-        "last": last_values(run),
+        "last": {name: _number(values[-1]) for name, values in run.metrics.items() if len(values)},
     }
 
 
@@ -78,8 +80,8 @@ class _Places:
     def __init__(self, run: FollowedRun) -> None:
         self.run = run
         self.rows = run.columns.rows
-        self.started = run.events.started
-        self.sequence_length = (run.plan or {}).get("sequence_length")
+        self.started = run.facts.events.started
+        self.sequence_length = (run.facts.plan or {}).get("sequence_length")
         self._whole: dict[str, NDArray[Any]] = {}
 
     def column(self, axis: str) -> NDArray[Any]:
@@ -114,7 +116,7 @@ class _Places:
             places["tokens"] = samples * self.sequence_length
         else:
             places["tokens"] = self._at_steps("tokens", steps)
-        if self.run.has("time") and self.started is not None:
+        if "time" in self.run.columns and self.started is not None:
             places["time"] = times - self.started
         else:
             places["time"] = self._at_steps("time", steps)
@@ -129,7 +131,7 @@ class _Places:
 
     def _counts_responses(self) -> bool:
         """Returns whether rows do not say how many tokens were consumed, as responses vary."""
-        return not self.run.has("consumed_tokens") or (
+        return "consumed_tokens" not in self.run.columns or (
             self.rows > 0 and np.isnan(self.run.column("consumed_tokens")[-1])
         )
 
@@ -140,7 +142,7 @@ class _Places:
         return np.cumsum(rate.astype(np.float64) * time_s)
 
     def _times(self) -> NDArray[Any]:
-        if self.run.has("time") and self.started is not None:
+        if "time" in self.run.columns and self.started is not None:
             elapsed = self.run.column("time") - self.started
             if not np.isnan(elapsed).any():
                 return elapsed
@@ -164,10 +166,8 @@ def _series(
     edges = bucket_edges(first, end, most=max(1, min(buckets, MOST_BUCKETS)))
     is_whole = len(edges) - 1 == end - first
     columns = {}
-    for name in CHARTED:
-        if not run.has(name):
-            continue
-        filled = fill_buckets(run.column(name), edges, run.blocks[name])
+    for name, blocks in run.blocks.items():
+        filled = fill_buckets(run.column(name), edges, blocks)
         if np.isnan(filled.low).all():
             continue
         columns[name] = {"mean": _numbers(filled.mean)}
@@ -177,34 +177,30 @@ def _series(
     return {"x": places.at(edges[1:] - 1), "columns": columns, "bucket_rows": round(rows, 1)}
 
 
-def trained_stages(run: FollowedRun, places: _Places) -> dict[str, Any]:
+def _trained(run: FollowedRun, places: _Places) -> dict[str, Any]:
     """Returns the parts of a run in which stage, batch and processes stayed the same.
 
     `edges` has one place more than there are parts, on each axis.
     """
-    starts = run.stage_starts
-    if len(starts) == 0:
+    spans = run.spans
+    if len(spans.starts) == 0:
         return {"parts": [], "edges": {axis: [] for axis in AXES}}
-    ends = np.append(starts[1:], run.columns.rows)
-    steps_s = _sums(run, "step_time_s", starts)
-    tokens = _sums(run, "tokens_per_s", starts, weight="step_time_s")
-    samples = run.column("consumed_samples")
-    columns = {name: run.column(name) for name in ("stage", "global_batch_size", "world_size")}
-    loss = run.column("loss")
+    tokens, steps_s = spans.seconds("tokens_per_s")
+    columns = {
+        "stage": spans.stage,
+        "global_batch_size": spans.global_batch_size,
+        "world_size": spans.world_size,
+        "steps": spans.steps,
+        "samples": spans.samples,
+        "steps_s": steps_s,
+        "tokens_per_s": tokens / steps_s,
+        "loss": run.column("loss")[spans.ends - 1],
+    }
     parts = [
-        {
-            **{name: _number(column[start]) for name, column in columns.items()},
-            "steps": int(end - start),
-            "samples": _number(
-                samples[end - 1] - samples[start] + columns["global_batch_size"][start]
-            ),
-            "steps_s": _number(steps_s[index]),
-            "tokens_per_s": _number(tokens[index] / steps_s[index]),
-            "loss": _number(loss[end - 1]),
-        }
-        for index, (start, end) in enumerate(zip(starts, ends, strict=True))
+        dict(zip(columns, map(_number, values), strict=True))
+        for values in zip(*columns.values(), strict=True)
     ]
-    at = places.at(ends - 1)
+    at = places.at(spans.ends - 1)
     begin = _beginnings(run, places)
     return {"parts": parts, "edges": {axis: [begin[axis], *at[axis]] for axis in AXES}}
 
@@ -221,30 +217,28 @@ def _beginnings(run: FollowedRun, places: _Places) -> dict[str, float]:
     return begin
 
 
-def _sums(
-    run: FollowedRun, name: str, starts: Rows, weight: str | None = None
-) -> NDArray[np.float64]:
-    """Returns the sum of a column, or of its product with another, from each start to the next."""
-    values = run.column(name)
-    if weight is not None:
-        values = values * run.column(weight)
-    sums: NDArray[np.float64] = np.add.reduceat(values, starts, dtype=np.float64)
-    return sums
-
-
-def _curves(run: FollowedRun, places: _Places) -> dict[str, Any]:
+def _curves(events: RunEvents, places: _Places) -> dict[str, Any]:
     """Returns validation losses and results of evaluations: places, and values or None."""
     curves = {}
-    for name, points in run.events.curves.items():
-        shown = thin(points)
-        curves[name] = {"x": places.of_points(shown), "y": [one["value"] for one in shown]}
-    return curves
+    for corpus, points in events.validations.items():
+        of = "" if corpus is None else f": {printable(corpus)}"
+        curves[f"validation{of}"] = points, "loss"
+        if known := [point for point in points if point["bits_per_byte"] is not None]:
+            curves[f"bits per byte{of}"] = known, "bits_per_byte"
+    curves |= {name: (events.evaluations, name) for name in EVALUATED if events.evaluations}
+    return {
+        name: {
+            "x": places.of_points(thin(points)),
+            "y": [point[column] for point in thin(points)],
+        }
+        for name, (points, column) in curves.items()
+    }
 
 
-def _marks(run: FollowedRun, places: _Places) -> dict[str, Any]:
+def _marks(events: RunEvents, places: _Places) -> dict[str, Any]:
     """Returns the marks by kind: their places, their texts, and how many there are in all."""
     marks = {}
-    for kind, points in run.events.marks.items():
+    for kind, points in events.marks.items():
         shown = thin(points)
         texts = [point["text"] for point in shown]
         marks[kind] = {"x": places.of_points(shown), "text": texts, "count": len(points)}
@@ -253,27 +247,20 @@ def _marks(run: FollowedRun, places: _Places) -> dict[str, Any]:
 
 def _spent(run: FollowedRun, now: float | None) -> dict[str, Any] | None:
     """Returns where the time of a run went; training is divided by what its steps recorded."""
-    if not run.events.rows or run.columns.rows == 0:
+    if run.facts.events.started is None or run.columns.rows == 0:
         return None
-    last = float(run.column("time")[-1]) if run.has("time") else None
-    spent = time_spent(run.events.rows, last_step_at=last, now=now)
-    parts = dict(spent.parts)
-    is_rl = run.unit == "prompts"
-    training = training_parts(
-        parts.pop(TRAINING),
+    spent = run.facts.time_spent(now=now)
+    seconds = time_parts(
+        spent,
+        run.facts,
+        run.directory,
         in_steps_s=run.sum_of("step_time_s"),
         waiting_s=run.sum_of("data_time_s"),
-        exchange=exchange_share(
-            run.directory,
-            run.events.profiles,
-            is_parallel=any(run.column("world_size")[run.stage_starts] > 1),
-            is_rl=is_rl,
-        ),
-        is_rl=is_rl,
+        is_parallel=bool((run.spans.world_size > 1).any()),
+        is_rl=run.unit == "prompts",
     )
-    seconds = training | parts
     return {
-        "parts": [{"name": name, "s": _number(s)} for name, s in seconds.items() if s > 0],
+        "parts": [{"name": name, "s": _number(s)} for name, s in seconds.items()],
         "total_s": _number(spent.elapsed_s),
         "running_s": _number(spent.running_s),
         "goodput": None if spent.goodput is None else _number(spent.goodput),
@@ -299,13 +286,6 @@ def _histogram(run: FollowedRun, first: int, end: int) -> dict[str, Any] | None:
         "stride": stride,
         "median": _number(float(np.median(times))),
     }
-
-
-def last_values(run: FollowedRun) -> dict[str, Any]:
-    """Returns the values of the last row."""
-    if run.columns.rows == 0:
-        return {}
-    return {name: _number(run.column(name)[-1]) for name in run.columns if run.has(name)}
 
 
 def _numbers(values: Iterable[Any], *, digits: int = DIGITS) -> list[float | None]:

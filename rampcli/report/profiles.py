@@ -1,6 +1,6 @@
 """The profiles of a run (`profile.steps`)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rich.table import Table
@@ -8,12 +8,6 @@ from rich.text import Text
 
 from rampcli.errors import visible
 from rampcli.report.tables import build_table
-
-
-def profiles(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Returns the events `profile`, the last one of each rank and window."""
-    found = {(*row["steps"], row["rank"]): row for row in events if row["event"] == "profile"}
-    return list(found.values())
 
 
 def profile_title(row: Mapping[str, Any]) -> str:

@@ -7,8 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from rampcli.errors import visible
-from rampcli.report.run_report import RunReport, StageReport
+from rampcli.report.run_report import RunReport
 from rampcli.report.tables import build_table, duration, figure, share
+from rampcli.runs.stages import TrainedStage
 
 CLOCK = "%d %b %Y %H:%M"
 MOST_WARNINGS = 5
@@ -17,17 +18,19 @@ MOST_WARNINGS = 5
 
 def summary_lines(report: RunReport) -> Iterator[str]:
     """Yields where a run stands, when it ran, and what interrupted it."""
+    facts = report.facts
     yield (
-        f"{report.name}: {report.status} after {report.consumed_samples:,} {report.unit},"
-        f" {report.steps:,} steps; {report.path}"
+        f"{report.name}: {report.status} after {facts.consumed_samples:,} {report.unit},"
+        f" {facts.step:,} steps; {report.path}"
     )
-    if report.began_at is not None and report.ended_at is not None:
-        device = "" if report.device_name is None else f", on {report.device_name}"
-        yield f"{_clock(report.began_at)} to {_clock(report.ended_at)}{device}"
-    if report.error is not None:
-        yield f"error: {report.error['message']}"
-        if report.error["remedy"] is not None:
-            yield f"try:   {report.error['remedy']}"
+    if facts.events.started is not None and report.ended_at is not None:
+        name = facts.events.newest.get("start", {}).get("device_name")
+        device = "" if name is None else f", on {name}"
+        yield f"{_clock(facts.events.started)} to {_clock(report.ended_at)}{device}"
+    if facts.error is not None:
+        yield f"error: {facts.error['message']}"
+        if facts.error["remedy"] is not None:
+            yield f"try:   {facts.error['remedy']}"
 
 
 def stage_table(report: RunReport) -> Table:
@@ -37,7 +40,7 @@ def stage_table(report: RunReport) -> Table:
     the last steps of a stage.
     """
     is_rl = any(stage.pairs is not None for stage in report.stages)
-    columns: dict[str, Callable[[StageReport], str]] = {
+    columns: dict[str, Callable[[TrainedStage], str]] = {
         "stage": lambda stage: str(stage.stage),
         "batch": lambda stage: str(stage.global_batch_size),
         "pairs": lambda stage: _count(stage.pairs),
@@ -65,8 +68,9 @@ def stage_table(report: RunReport) -> Table:
 def time_table(report: RunReport) -> Table:
     """Returns where the time of a run went."""
     table = build_table("where the time went", "time", "share", left=("where the time went",))
-    for part in report.parts:
-        table.add_row(part.name, duration(part.s), "" if part.share is None else share(part.share))
+    for name, seconds in report.parts.items():
+        of_running = report.share_of(name)
+        table.add_row(name, duration(seconds), "" if of_running is None else share(of_running))
     table.add_row("total", duration(report.time.elapsed_s), "", style="bold")
     return table
 
@@ -82,30 +86,32 @@ def closing_lines(report: RunReport) -> Iterator[str]:
         name = f" on {corpus}" if corpus else ""
         ends = [losses[0], losses[-1]] if len(losses) > 1 else losses
         yield f"validation loss{name} {' -> '.join(f'{loss:.3f}' for _, loss in ends)}"
-    counts = report.counts
-    if report.boundary_s is not None:
-        yield f"{_number(counts['boundary'], 'stage boundary')}, {report.boundary_s:.1f} s each"
-    if report.save_s is not None and report.stall_s is not None:
+    events = report.facts.events
+    boundary_s = events.median_s("boundary", "lost_s")
+    save_s, stall_s = (events.median_s("checkpoint", name) for name in ("save_s", "stall_s"))
+    if boundary_s is not None:
+        yield f"{_number(events.counts['boundary'], 'stage boundary')}, median {boundary_s:.1f} s"
+    if save_s is not None and stall_s is not None:
         yield (
-            f"{_number(counts['checkpoint'], 'checkpoint')}: {report.save_s:.2f} s each, for"
-            f" {report.stall_s:.2f} s of which training waited"
+            f"{_number(events.counts['checkpoint'], 'checkpoint')}, median {save_s:.2f} s, for"
+            f" {stall_s:.2f} s of which training waited"
         )
-    if report.lost_steps:
-        yield f"{_number(report.lost_steps, 'step')} trained again after interruptions"
-    if counts.get("skip"):
-        yield f"{_number(counts['skip'], 'step')} with a skipped update"
-    hidden = len(report.warnings) - MOST_WARNINGS
+    if events.lost_steps:
+        yield f"{_number(events.lost_steps, 'step')} trained again after interruptions"
+    if events.counts.get("skip"):
+        yield f"{_number(events.counts['skip'], 'step')} with a skipped update"
+    hidden = len(events.warnings) - MOST_WARNINGS
     if hidden > 0:
         yield f"{_number(hidden, 'earlier warning')} in events.jsonl"
-    yield from (f"warning: {reason}" for reason in report.warnings[-MOST_WARNINGS:])
+    yield from (f"warning: {reason}" for reason in events.warnings[-MOST_WARNINGS:])
 
 
 def comparison_table(reports: Sequence[RunReport]) -> Table:
     """Returns several runs side by side, one per column."""
     rows: dict[str, Callable[[RunReport], str]] = {
         "status": lambda one: one.status,
-        "consumed": lambda one: f"{one.consumed_samples:,} {one.unit}",
-        "steps": lambda one: f"{one.steps:,}",
+        "consumed": lambda one: f"{one.facts.consumed_samples:,} {one.unit}",
+        "steps": lambda one: f"{one.facts.step:,}",
         "batch": lambda one: _ends([stage.global_batch_size for stage in _trained(one)]),
         "processes": lambda one: _ends([max(stage.world_sizes) for stage in _trained(one)]),
         "loss": lambda one: figure(next((stage.loss for stage in _trained(one)[::-1]), None)),
@@ -131,7 +137,7 @@ def _last_validation(corpus: str) -> Callable[[RunReport], str]:
     return lambda one: figure(one.validations[corpus][-1][1] if corpus in one.validations else None)
 
 
-def _trained(report: RunReport) -> list[StageReport]:
+def _trained(report: RunReport) -> list[TrainedStage]:
     return [stage for stage in report.stages if stage.steps]
 
 

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rampcli.errors import visible
-from rampcli.report.run_report import report_run, weighted_by_time
+from rampcli.report.run_report import report_run
 from rampcli.report.tables import build_table, figure
 from rampcli.runs.directory import COMPLETE
 from rampcli.runs.record import RunRecord
@@ -57,13 +57,13 @@ def result_of(
         run_dir=str(record.path),
         values=values,
         state=state,
-        steps=report.steps,
+        steps=report.facts.step,
         loss=losses[-1] if losses else None,
         validation_losses={name: rows[-1][1] for name, rows in report.validations.items()},
         best_validation_losses={
             name: min(loss for _, loss in rows) for name, rows in report.validations.items()
         },
-        tokens_per_s=weighted_by_time(record.metrics, "tokens_per_s"),
+        tokens_per_s=report.tokens_per_s,
         problem=problem,
     )
 

@@ -1,13 +1,10 @@
 """Tables, figures and durations as text, and the validations of a run in one line."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
-
-Event = Mapping[str, Any]
-"""A row of events.jsonl."""
 
 
 def figure(number: float | None) -> str:
@@ -30,11 +27,6 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def evaluations(events: Iterable[Event]) -> list[Event]:
-    """Returns the last evaluation on held-out prompts of each step, in order."""
-    return _last_of_each_step(events, "evaluation")
-
-
 def evaluation_line(rows: Sequence[Mapping[str, Any]]) -> str:
     """Returns the rewards of held-out prompts in one line, from one evaluation to the next."""
     parts = []
@@ -47,17 +39,6 @@ def evaluation_line(rows: Sequence[Mapping[str, Any]]) -> str:
         because = "" if reason is None else f": {reason}"
         parts.append(f"{unscored} of their responses have no reward{because}")
     return f"held-out prompts: {'; '.join(parts)}"
-
-
-def validations(events: Iterable[Event]) -> dict[str | None, list[Event]]:
-    """Returns the last validation of each step, in order, by the name of the corpus.
-
-    The name is None for a corpus without one.
-    """
-    by_corpus: dict[str | None, list[Event]] = {}
-    for row in _last_of_each_step(events, "validation"):
-        by_corpus.setdefault(row.get("corpus"), []).append(row)
-    return by_corpus
 
 
 def validation_line(
@@ -81,12 +62,6 @@ def _by_corpus(
         shown = " -> ".join("nan" if value is None else f"{value:.{digits}f}" for value in values)
         parts.append(shown if corpus is None else f"{corpus} {shown}")
     return ", ".join(parts)
-
-
-def _last_of_each_step(events: Iterable[Event], kind: str) -> list[Event]:
-    """Returns events. A run that starts again before its first checkpoint repeats some of them."""
-    rows = {(row["step"], row.get("corpus")): row for row in events if row["event"] == kind}
-    return list(rows.values())
 
 
 def build_table(*columns: str | Text, left: Collection[str] = ("",)) -> Table:

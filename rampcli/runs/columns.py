@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from rampcli.batch.time_left import RECENT_STEPS
 from rampcli.errors import DamagedFileError
 from rampcli.guarded_folder import open_to_read
 from rampcli.records import COUNT, MOST, POSITIVE, RATE
@@ -77,6 +78,7 @@ class Columns:
         resets: how often rows that were read have vanished, because a run resumed before them.
         is_at_end: whether the last call of `read` has read everything.
         marks: ends of what was read, `MARK_BYTES` apart, which show whether the file was rewritten.
+        last: the last rows, at most `RECENT_STEPS`, with all of their columns.
     """
 
     path: Path
@@ -85,6 +87,7 @@ class Columns:
     rows: int = 0
     resets: int = 0
     is_at_end: bool = True
+    last: tuple[dict[str, Any], ...] = ()
     _columns: dict[str, Column] = field(default_factory=dict)
     marks: list[Mark] = field(default_factory=list)
 
@@ -174,7 +177,7 @@ class Columns:
                 kept = middle + 1
             else:
                 beyond = middle
-        self._drop(kept)
+        self._drop(max(0, kept - 1))  # rows before the last mark are read again for `last`
 
     @staticmethod
     def _is_there(file: BinaryIO, mark: Mark) -> bool:
@@ -187,6 +190,7 @@ class Columns:
             self.resets += 1
             del self.marks[marks:]
             self.rows = self.marks[-1].rows if self.marks else 0
+            self.last = ()
 
     def _add(self, block: bytes) -> None:
         """Adds the rows of a block of whole lines.
@@ -195,9 +199,9 @@ class Columns:
             DamagedFileError: a row is damaged. Rows before it are added.
         """
         lines = block.splitlines(keepends=True)
-        columns = _parsed_together(lines)
-        if columns is not None:
-            self._add_columns(columns, lines)
+        parsed = _parsed_together(lines)
+        if parsed is not None:
+            self._add_rows(*parsed, lines)
             return
         offset, rows = self.bytes_read, list[dict[str, Any]]()
         try:
@@ -205,16 +209,22 @@ class Columns:
                 rows.append(row_of(line, self.path, offset))
                 offset += len(line)
         finally:
-            self._add_columns(transposed(rows), lines[: len(rows)])
+            self._add_rows(rows, transposed(rows), lines[: len(rows)])
 
-    def _add_columns(self, columns: Mapping[str, tuple[Any, ...]], lines: Sequence[bytes]) -> None:
-        """Adds rows, given as columns and as the lines that hold them."""
+    def _add_rows(
+        self,
+        rows: Sequence[dict[str, Any]],
+        columns: Mapping[str, tuple[Any, ...]],
+        lines: Sequence[bytes],
+    ) -> None:
+        """Adds rows, given as they are, as columns, and as the lines that hold them."""
         if not lines:
             return
         for name in dict.fromkeys(chain(self._columns, columns)):
             if self.names is None or name in self.names:
                 self._extend(name, columns.get(name) or (None,) * len(lines))
         self.rows += len(lines)
+        self.last = (*self.last, *rows[-RECENT_STEPS:])[-RECENT_STEPS:]
         mark = Mark(self.rows, self.bytes_read + sum(map(len, lines)), lines[-1])
         begin = self.marks[-2].end if len(self.marks) > 1 else 0
         if self.marks and mark.end - begin < MARK_BYTES:
@@ -242,8 +252,10 @@ class Columns:
         return not column.is_text and bool(np.isnan(column.values[: self.rows]).all())
 
 
-def _parsed_together(lines: Sequence[bytes]) -> dict[str, tuple[Any, ...]] | None:
-    """Returns the columns of lines, or None if one of them may be damaged.
+def _parsed_together(
+    lines: Sequence[bytes],
+) -> tuple[list[dict[str, Any]], dict[str, tuple[Any, ...]]] | None:
+    """Returns the rows in some lines, also as columns, or None if a line may be damaged.
 
     Much faster than one line at a time.
     """
@@ -253,7 +265,7 @@ def _parsed_together(lines: Sequence[bytes]) -> dict[str, tuple[Any, ...]] | Non
     try:
         rows = json.loads(b"[" + block + b"]")
         columns = transposed(rows)
-        return columns if len(rows) == len(lines) and _are_sound(columns) else None
+        return (rows, columns) if len(rows) == len(lines) and _are_sound(columns) else None
     except (ValueError, TypeError, AttributeError, RecursionError):
         return None
 

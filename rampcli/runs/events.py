@@ -1,95 +1,129 @@
-"""The events of a run as a page shows them: marks in charts, a log, and validation curves."""
+"""What the events of a run say: its newest ones, counts, validations, marks and messages."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rampcli.errors import printable, visible
 from rampcli.runs.directory import STAGE_BOUNDARY
-from rampcli.runs.rows import EVALUATED, WARNINGS
-from rampcli.runs.time_spent import DURATIONS
+from rampcli.runs.rows import EVALUATED, WARNINGS, Tail, number, read_rows
+from rampcli.runs.time_spent import Clock
 
 MOST_MARKS = 1000
 """Marks of one kind that a page gets. Of more, an even choice is shown."""
 MOST_LOGGED = 200
 MOST_TEXTS, LONGEST_TEXT = 8, 2000
 """Texts that a page shows, and their most characters."""
-MOST_PROFILES = 100
+MOST_PROFILES = 1000
 MOST_EVENTS = 200_000
 """Largest number of events of one kind that are kept. Later ones are ignored."""
+MOST_KINDS = 1000
 LOGGED = ("lost", "skip", "restart", "preempted", *WARNINGS)
 """What the log shows."""
-TIMED = (
-    *("time", "step", "save_s", "steps", "lost_s", "last_step_at"),
-    *(column for column, _ in DURATIONS.values()),
-)
-"""Columns of numbers that `rampcli.runs.time_spent` reads."""
+NEWEST = ("launch", "start", "boundary", "validation", "evaluation", *WARNINGS)
+"""Kinds of which the newest event is kept."""
+COSTS = {"boundary": ("lost_s",), "checkpoint": ("save_s", "stall_s")}
+"""Kinds whose seconds have a median."""
 
 Point = dict[str, Any]
 
 
 @dataclass(slots=True)
 class RunEvents:
-    """What a page shows of events.jsonl.
+    """What the events of a run say, as far as they were added.
 
     Attributes:
-        started: time of the first event, in seconds since 1970, or None without events.
+        started, ended: earliest and latest time, in seconds since 1970, or None without events.
         device: name of rank 0's device, or None.
+        newest: the newest event of each kind in `NEWEST`.
+        nodes: number of nodes on which the processes of each stage ran last.
+        counts: number of events by kind.
+        lost_steps: steps that were repeated.
+        warnings: reasons of warnings, oldest first.
+        validations: by the name of the corpus, or None for a corpus without one, points with
+            `step`, `samples`, `time`, `loss` and `bits_per_byte`.
+        evaluations: points with the results of evaluations on held-out prompts.
         marks: by kind, points with `step`, `samples`, `time` and `text`. The kind `start` has all
             starts of processes, `restart` those after an interruption.
-        curves: by name, points with a `value`: validation losses and results of evaluations.
         log: the last messages.
         texts: the last continuations of prompts, newest first.
-        rows: events without their texts, from which follows where the time went.
-        profiles: the last events `profile`.
+        profiles: the last event `profile` of each rank and window.
+        clock: tells where the time went.
     """
 
     started: float | None = None
+    ended: float | None = None
     device: str | None = None
+    newest: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    nodes: dict[int, int] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    lost_steps: int = 0
+    warnings: list[str] = field(default_factory=list)
+    validations: dict[str | None, list[Point]] = field(default_factory=dict)
+    evaluations: list[Point] = field(default_factory=list)
     marks: dict[str, list[Point]] = field(default_factory=dict)
-    curves: dict[str, list[Point]] = field(default_factory=dict)
     log: list[Point] = field(default_factory=list)
-    rows: list[dict[str, Any]] = field(default_factory=list)
     texts: list[Point] = field(default_factory=list)
-    profiles: list[Mapping[str, Any]] = field(default_factory=list)
+    profiles: dict[tuple[int, ...], Mapping[str, Any]] = field(default_factory=dict)
+    clock: Clock = field(default_factory=Clock)
+    _costs: dict[str, list[float]] = field(default_factory=dict)
     _step: int = 0
     _samples: int = 0
     _stage: int | None = None
+    _num_nodes: int | None = None
     _fault: str | None = None
     _stops: bool = True
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Adds further events, in their order."""
         for row in rows:
-            if self.started is None:
-                self.started = row["time"]
-            if len(self.rows) < MOST_EVENTS:
-                words = {name: str(row[name]) for name in ("event", "status") if name in row}
-                numbers = {name: row[name] for name in TIMED if _is_sound(row.get(name, ""))}
-                self.rows.append(words | numbers)
+            kind, time = row["event"], row["time"]
+            self.started = time if self.started is None else self.started
+            self.ended = time if self.ended is None else max(self.ended, time)
+            if kind in self.counts or len(self.counts) < MOST_KINDS:
+                self.counts[kind] = self.counts.get(kind, 0) + 1
+            if kind in NEWEST:
+                self.newest[kind] = row
+            for column in COSTS.get(kind, ()):
+                if (seconds := number(row.get(column))) is not None:
+                    _append(self._costs.setdefault(f"{kind}.{column}", []), seconds)
+            self.clock.add(row)
             self._step = _count(row, "step", self._step)
             self._samples = _count(row, "consumed_samples", self._samples)
-            handle = _HANDLERS.get(row["event"])
+            handle = _HANDLERS.get(kind)
             if handle is not None:
                 handle(self, row)
 
+    def median_s(self, kind: str, column: str) -> float | None:
+        """Returns the median of the seconds in a column of `COSTS`, or None without any."""
+        values = self._costs.get(f"{kind}.{column}")
+        return median(values) if values else None
+
+    def _place(self, row: Mapping[str, Any]) -> Point:
+        return {"step": self._step, "samples": self._samples, "time": row["time"]}
+
     def _mark(self, kind: str, row: Mapping[str, Any], text: str) -> None:
-        point = {"step": self._step, "samples": self._samples, "time": row["time"]}
-        point["text"] = printable(text)
-        marks = self.marks.setdefault(kind, [])
-        if len(marks) < MOST_EVENTS:
-            marks.append(point)
+        point = self._place(row) | {"text": printable(text)}
+        _append(self.marks.setdefault(kind, []), point)
         if kind in LOGGED:
             self.log = [*self.log[-MOST_LOGGED + 1 :], {"kind": kind, **point}]
 
-    def _add_point(self, name: str, value: float | None, row: Mapping[str, Any]) -> None:
+    def _add_point(self, points: list[Point], row: Mapping[str, Any], **values: Any) -> None:
         """Adds a point to a curve. A repeated step replaces its point and drops later ones."""
-        points = self.curves.setdefault(name, [])
         while points and points[-1]["step"] >= self._step:
             points.pop()
-        if len(points) < MOST_EVENTS:
-            place = {"step": self._step, "samples": self._samples, "time": row["time"]}
-            points.append({**place, "value": value})
+        _append(points, self._place(row) | values)
+
+    def _launch(self, row: Mapping[str, Any]) -> None:
+        self._num_nodes = row.get("num_nodes")
+        self._note_nodes(row)
+
+    def _note_nodes(self, row: Mapping[str, Any]) -> None:
+        stage = _count(row, "stage", -1)
+        if self._num_nodes is not None and stage >= 0 and len(self.nodes) < MOST_EVENTS:
+            self.nodes[stage] = self._num_nodes
 
     def _start(self, row: Mapping[str, Any]) -> None:
         name = row.get("device_name") or row.get("device")
@@ -105,6 +139,7 @@ class RunEvents:
             self._mark("preempted", row, f"saved and stopped after step {self._step:,}")
 
     def _enter_stage(self, row: Mapping[str, Any]) -> None:
+        self._note_nodes(row)
         stage = _count(row, "stage", 0)
         if stage != self._stage and self._step > 0:
             self._mark("stage", row, f"stage {stage}")
@@ -112,12 +147,17 @@ class RunEvents:
 
     def _note_fault(self, row: Mapping[str, Any]) -> None:
         self._fault = row["reason"]
-        self._mark("fault", row, row["reason"])
+        self._warn(row)
 
-    def _note_reason(self, row: Mapping[str, Any]) -> None:
-        self._mark(row["event"], row, str(row.get("reason", "")))
+    def _warn(self, row: Mapping[str, Any]) -> None:
+        _append(self.warnings, row["reason"])
+        self._mark(row["event"], row, row["reason"])
+
+    def _skip(self, row: Mapping[str, Any]) -> None:
+        self._mark("skip", row, str(row.get("reason", "")))
 
     def _lose(self, row: Mapping[str, Any]) -> None:
+        self.lost_steps += row["steps"]
         text = f"{row['steps']:,} steps are repeated ({row['lost_s']:,.1f} s)"
         self._mark("lost", row, text)
 
@@ -125,11 +165,9 @@ class RunEvents:
         self._mark("checkpoint", row, f"checkpoint of step {self._step:,}")
 
     def _validate(self, row: Mapping[str, Any]) -> None:
-        corpus = row.get("corpus")
-        of = f": {printable(corpus)}" if isinstance(corpus, str) else ""
-        self._add_point(f"validation{of}", row["loss"], row)
-        if type(bits := row.get("bits_per_byte")) in (int, float):
-            self._add_point(f"bits per byte{of}", bits, row)
+        points = self.validations.setdefault(row.get("corpus"), [])
+        bits = row.get("bits_per_byte")
+        self._add_point(points, row, loss=row["loss"], bits_per_byte=bits)
         self._mark("validation", row, f"validation after step {self._step:,}")
 
     def _show_texts(self, row: Mapping[str, Any]) -> None:
@@ -140,19 +178,22 @@ class RunEvents:
         self.texts = [*texts, *self.texts][:MOST_TEXTS]
 
     def _keep_profile(self, row: Mapping[str, Any]) -> None:
-        self.profiles = [*self.profiles[-MOST_PROFILES + 1 :], row]
+        window = (*row["steps"], row["rank"])
+        if window in self.profiles or len(self.profiles) < MOST_PROFILES:
+            self.profiles[window] = row
 
     def _evaluate(self, row: Mapping[str, Any]) -> None:
-        for name in EVALUATED:
-            self._add_point(name, row[name], row)
+        self._add_point(self.evaluations, row, **{name: row[name] for name in EVALUATED})
         self._mark("validation", row, f"evaluation after step {self._step:,}")
 
 
 _HANDLERS = {
+    "launch": RunEvents._launch,
     "start": RunEvents._start,
     "stop": RunEvents._stop,
     "stage": RunEvents._enter_stage,
-    **dict.fromkeys(("skip", *WARNINGS), RunEvents._note_reason),
+    "skip": RunEvents._skip,
+    **dict.fromkeys(WARNINGS, RunEvents._warn),
     "fault": RunEvents._note_fault,
     "lost": RunEvents._lose,
     "checkpoint": RunEvents._save,
@@ -168,9 +209,9 @@ def _count(row: Mapping[str, Any], name: str, otherwise: int) -> int:
     return value if type(value) is int and 0 <= value < 10**18 else otherwise
 
 
-def _is_sound(value: Any) -> bool:
-    """Returns whether a value is null or a number that can be reckoned with."""
-    return value is None or (type(value) in (int, float) and abs(value) < 10**18)
+def _append(values: list[Any], value: Any) -> None:
+    if len(values) < MOST_EVENTS:
+        values.append(value)
 
 
 def cut(text: Any) -> str:
@@ -184,3 +225,54 @@ def thin(points: list[Point], most: int = MOST_MARKS) -> list[Point]:
     """Returns at most `most` of the points, evenly chosen, with the last one."""
     stride = -(-len(points) // most)
     return points if stride <= 1 else points[::-stride][::-1]
+
+
+def read_events(path: Path) -> RunEvents:
+    """Returns what the events in a file say. Raises what `Tail.rows` raises."""
+    events = RunEvents()
+    events.add(read_rows(path))
+    return events
+
+
+class EventsFile:
+    """events.jsonl, which is read further whenever it grows.
+
+    Attributes:
+        path: the file.
+        events: what the events say that were read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.events = RunEvents()
+        self._tail = Tail(path)
+        self._inode = 0
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of the file that were read."""
+        return self._tail.offset
+
+    def read(self, *, most_bytes: int | None = None) -> bool:
+        """Reads what was added, unless that is more than `most_bytes`.
+
+        A file that replaced another is read from its beginning.
+
+        Returns:
+            Whether all events were read.
+
+        Raises:
+            DamagedFileError: a row is damaged. What the rows before it say is kept.
+            OSError: the file cannot be read.
+        """
+        try:
+            found = self.path.stat()
+            inode, size = found.st_ino, found.st_size
+        except FileNotFoundError:
+            inode, size = 0, 0
+        if inode != self._inode or size < self._tail.offset:
+            self.events, self._tail, self._inode = RunEvents(), Tail(self.path), inode
+        if most_bytes is not None and size - self._tail.offset > most_bytes:
+            return False
+        self.events.add(self._tail.rows())
+        return True

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from rampcli import plain_yaml
 from rampcli.config import snapshot
 from rampcli.config.settings import flatten
-from rampcli.errors import DamagedFileError, RampcliError, printable, reason_of, shown
-from rampcli.locks import is_held
+from rampcli.errors import DamagedFileError, printable, reason_of, shown
 from rampcli.runs.columns import Columns
 from rampcli.runs.decimation import BLOCK_ROWS, Blocks, Rows, change_rows
-from rampcli.runs.directory import COMPLETE, RunDirectory
-from rampcli.runs.events import MOST_TEXTS, RunEvents, cut
-from rampcli.runs.rows import Tail, last_rows
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.events import MOST_TEXTS, EventsFile, cut
+from rampcli.runs.facts import RunFacts
+from rampcli.runs.rows import last_rows
+from rampcli.runs.stages import MOST_SPANS, SPAN_COLUMNS, Spans
 
 CHARTED = (
     "loss",
@@ -42,10 +43,8 @@ CHARTED = (
 )
 """Columns of metrics.jsonl that have a chart."""
 PLACES = ("step", "time", "consumed_samples", "consumed_tokens")
-STAGES = ("stage", "global_batch_size", "world_size")
-READ = (*CHARTED, *PLACES, *STAGES)
+READ = (*CHARTED, *PLACES, *SPAN_COLUMNS)
 LONGEST_NOTE = 40
-MOST_STAGES = 10_000
 
 Signature = tuple[int, int, int]
 """Inode, bytes and time of the last change of a file; zeros if it does not exist."""
@@ -60,12 +59,10 @@ class FollowedRun:
         directory: the run directory.
         columns: metrics that were read.
         blocks: summaries of the charted columns.
-        events: events that were read.
+        facts: its state, its plan, its last rows and its events.
         settings: settings as text, by dotted key.
         unit: what the run counts, samples or prompts.
         texts: the last responses of reinforcement learning.
-        state: content of state.json, or None before the start.
-        plan: content of plan.json, or None if there is none.
         damage: why a file could not be read, or None.
         version: grows whenever a page would show something else. It begins with the time, so that
             a server that was restarted does not give an earlier version to something new.
@@ -75,23 +72,21 @@ class FollowedRun:
     directory: RunDirectory
     columns: Columns = field(init=False)
     blocks: dict[str, Blocks] = field(default_factory=dict)
-    events: RunEvents = field(default_factory=RunEvents)
+    facts: RunFacts = field(default_factory=RunFacts)
     settings: dict[str, str] = field(default_factory=dict)
     unit: str = "samples"
     texts: list[dict[str, Any]] = field(default_factory=list)
-    state: dict[str, Any] | None = None
-    plan: dict[str, Any] | None = None
     damage: str | None = None
     version: int = field(default_factory=lambda: time.time_ns() // 10**6)
-    _tail: Tail = field(init=False)
+    _events: EventsFile = field(init=False)
     _changes: Rows = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     _scanned: int = 0
-    _events_inode: int = 0
     _seen: dict[str, tuple[Signature, str | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.columns = Columns(self.directory.metrics, names=READ, dtype=np.float32)
-        self._tail = Tail(self.directory.events)
+        self._events = EventsFile(self.directory.events)
+        self.facts.events = self._events.events
 
     def read(self, *, most_bytes: int | None = None) -> bool:
         """Reads what was added to the files, and returns whether all of the metrics are read.
@@ -128,13 +123,16 @@ class FollowedRun:
         return 1.0
 
     @property
-    def stage_starts(self) -> Rows:
-        """First rows of the parts in which stage, batch and processes stay the same."""
-        return np.concatenate((np.zeros(min(1, self.columns.rows), np.int64), self._changes))
+    def metrics(self) -> dict[str, NDArray[Any]]:
+        """The columns of numbers that were read. A damaged file may have text in one."""
+        found = {name: self.columns.numbers(name) for name in self.columns}
+        return {name: values for name, values in found.items() if values is not None}
 
-    def has(self, name: str) -> bool:
-        """Returns whether rows have a column of numbers. A damaged file may have text there."""
-        return self.columns.numbers(name) is not None
+    @property
+    def spans(self) -> Spans:
+        """The parts in which stage, batch and processes stay the same."""
+        first = np.zeros(min(1, self.columns.rows), np.int64)
+        return Spans(self.metrics, np.concatenate((first, self._changes)))
 
     def column(self, name: str) -> NDArray[Any]:
         """Returns a column of numbers, all of them NaN if rows have none."""
@@ -143,7 +141,7 @@ class FollowedRun:
 
     def sum_of(self, name: str) -> float:
         """Returns the sum of a charted column, without rows that have no value."""
-        if not self.has(name):
+        if name not in self.blocks:
             return 0.0
         blocks, values = self.blocks[name], self.column(name)
         rest = values[len(blocks.total) * BLOCK_ROWS :]
@@ -178,20 +176,19 @@ class FollowedRun:
         self.unit = snapshot.unit(path)
 
     def _read_plan(self) -> None:
-        self.plan = self.directory.read_plan()
+        self.facts.plan = self.directory.read_plan()
 
     def _read_state(self) -> None:
-        self.state = self.directory.read_state()
+        self.facts.state = self.directory.read_state()
 
     def _read_events(self) -> None:
-        before = self._tail.offset
-        inode, size, _ = signature(self.directory.events)
-        if inode != self._events_inode or size < before:  # replaced by hand
-            self._tail, self.events = Tail(self.directory.events), RunEvents()
-            self._events_inode = inode
-            self.version += 1
-        self.events.add(self._tail.rows())
-        self.version += self._tail.offset != before
+        before = self._events.bytes_read
+        try:
+            self._events.read()
+        finally:  # events before a damaged one are shown
+            is_same = self.facts.events is self._events.events
+            self.version += not is_same or self._events.bytes_read != before
+            self.facts.events = self._events.events
 
     def _read_texts(self) -> None:
         self.texts = [
@@ -209,6 +206,7 @@ class FollowedRun:
         try:
             self.columns.read(most_bytes=most_bytes)
         finally:  # rows before a damaged one are shown
+            self.facts.rows = self.columns.last
             self.version += (self.columns.rows, self.columns.resets) != before
             self._summarise(is_reset=self.columns.resets != before[1])
 
@@ -216,14 +214,14 @@ class FollowedRun:
         """Brings the summaries of rows up to date. `is_reset`: rows were dropped before others."""
         if is_reset:
             self.blocks, self._scanned, self._changes = {}, 0, self._changes[:0]
+        metrics = self.metrics
         for name in CHARTED:
-            if self.has(name):
-                self.blocks.setdefault(name, Blocks()).extend(self.column(name))
-        known = [self.column(name) for name in STAGES if self.has(name)]
+            if name in metrics:
+                self.blocks.setdefault(name, Blocks()).extend(metrics[name])
         first = max(0, self._scanned - 1)
-        if known:
-            found = first + change_rows(*(column[first:] for column in known))
-            self._changes = np.concatenate((self._changes, found))[:MOST_STAGES]
+        if self.columns.rows:
+            found = first + change_rows(*(metrics[name][first:] for name in SPAN_COLUMNS))
+            self._changes = np.concatenate((self._changes, found))[: MOST_SPANS - 1]
         self._scanned = self.columns.rows
 
 
@@ -243,13 +241,3 @@ def _damage_of(read: Callable[[], None]) -> str | None:
     except Exception as error:  # whatever a file holds, other files and runs are still shown
         return reason_of(error)
     return None
-
-
-def is_training(directory: RunDirectory, status: str) -> bool | None:
-    """Returns whether processes train a run with this status; None if its locks cannot be tried."""
-    if status in (COMPLETE, "failed", "damaged"):
-        return False
-    try:
-        return is_held(directory.lock) or is_held(directory.workers_lock)
-    except (RampcliError, OSError):
-        return None

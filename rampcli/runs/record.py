@@ -5,15 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
+from rampcli.batch.time_left import RECENT_STEPS
 from rampcli.config import snapshot
 from rampcli.config.checks.rl import unit_of
 from rampcli.runs.columns import Columns
 from rampcli.runs.directory import BEFORE_THE_START, RunDirectory, find_run
+from rampcli.runs.facts import RunFacts
 from rampcli.runs.rows import read_rows
-from rampcli.runs.time_spent import TimeSpent, time_spent
+from rampcli.runs.time_spent import TimeSpent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,10 +45,7 @@ class RunRecord:
     @property
     def last_step_at(self) -> float | None:
         """When the last step ended, in seconds since 1970: 0 without a step, None if unknown."""
-        if not len(self.metrics.get("step", ())):
-            return 0.0
-        times = self.metrics.get("time")
-        return None if times is None or np.isnan(times[-1]) else float(times[-1])
+        return facts_of(self).last_step_at
 
     def time_spent(self, *, now: float | None = None) -> TimeSpent:
         """Returns where the time of the run went.
@@ -55,7 +53,22 @@ class RunRecord:
         Args:
             now: the present time in seconds since 1970 if the run is training, else None.
         """
-        return time_spent(self.events, last_step_at=self.last_step_at, now=now)
+        return facts_of(self).time_spent(now=now)
+
+
+def facts_of(record: RunRecord) -> RunFacts:
+    """Returns what a run that was read as data has done."""
+    last = [values[-RECENT_STEPS:].tolist() for values in record.metrics.values()]
+    rows = [
+        {
+            name: None if value != value else value
+            for name, value in zip(record.metrics, values, strict=True)
+        }
+        for values in zip(*last, strict=True)
+    ]
+    facts = RunFacts(state=record.state, plan=record.plan, rows=rows)
+    facts.events.add(record.events)
+    return facts
 
 
 def read_run(run: str | Path | RunDirectory) -> RunRecord:

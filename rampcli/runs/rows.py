@@ -7,7 +7,7 @@ so a few of them are found in a file of any size without reading the others.
 import math
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, islice
@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from rampcli.checksums import PIECE_BYTES
 from rampcli.errors import DamagedFileError
 from rampcli.guarded_folder import open_to_read
-from rampcli.records import COUNT, POSITIVE, RATE, check_shape, parse_json
+from rampcli.records import COUNT, MOST, POSITIVE, RATE, check_shape, parse_json
 
 MAX_ROW_BYTES = 2**20
 LAST_BYTES = 2**15
@@ -106,9 +106,14 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     return Tail(path).rows()
 
 
-def loss_of(row: dict[str, Any]) -> float:
+def loss_of(row: Mapping[str, Any]) -> float:
     """Returns the loss of a metrics row: NaN if it is null, which stands for not finite."""
     return math.nan if row["loss"] is None else float(row["loss"])
+
+
+def number(value: Any) -> float | None:
+    """Returns a value from a row if it is a number that can be added up, else None."""
+    return value if type(value) in (int, float) and -MOST <= value <= MOST else None
 
 
 @dataclass(slots=True)

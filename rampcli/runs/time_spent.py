@@ -1,37 +1,18 @@
 """Where the time of a run went, from its events: steps that count, and everything else."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rampcli.runs.directory import STAGE_BOUNDARY
+from rampcli.runs.rows import number
 
-TRAINING, VALIDATION, SAMPLES, CHECKPOINTS, COMPILATION = (
-    "training",
-    "validation",
-    "text samples",
-    "checkpoints",
-    "compilation",
-)
-START, BOUNDARIES, RESTARTS, LOST, STOPPED = (
-    "start and end",
-    "stage boundaries",
-    "restarts",
-    "lost work",
-    "stopped",
-)
+TRAINING, VALIDATION, SAMPLES = "training", "validation", "text samples"
+CHECKPOINTS, COMPILATION, START = "checkpoints", "compilation", "start and end"
+BOUNDARIES, RESTARTS, LOST, STOPPED = "stage boundaries", "restarts", "lost work", "stopped"
 PARTS = (
-    TRAINING,
-    VALIDATION,
-    SAMPLES,
-    CHECKPOINTS,
-    COMPILATION,
-    START,
-    BOUNDARIES,
-    RESTARTS,
-    LOST,
-    STOPPED,
+    *(TRAINING, VALIDATION, SAMPLES, CHECKPOINTS, COMPILATION),
+    *(START, BOUNDARIES, RESTARTS, LOST, STOPPED),
 )
 """The parts of the time between the first launch and the last sign of life."""
 DURATIONS = {
@@ -44,6 +25,8 @@ DURATIONS = {
 """Events that interrupt training: the column with their seconds, and the part that these are."""
 ROUNDING_S = 0.002
 """Times and durations are written in milliseconds."""
+MOST_HELD = 10_000
+"""Events that are held back, at most, until it is known when processes that died took a step."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +57,7 @@ class TimeSpent:
 
 
 def time_spent(
-    events: Sequence[Mapping[str, Any]],
+    events: Iterable[Mapping[str, Any]],
     *,
     last_step_at: float | None = None,
     now: float | None = None,
@@ -83,22 +66,16 @@ def time_spent(
 
     Args:
         events: rows of events.jsonl, in their order.
-        last_step_at: when the last step of metrics.jsonl ended, in seconds since 1970; 0 if there
-            is no step, None if the time is unknown.
-        now: the present time if the run is training, else None.
+        last_step_at, now: as in `Clock.spent`.
     """
-    clock = _Clock()
-    for number, event in enumerate(events):
-        if clock.part == TRAINING and event["event"] in ("launch", "lost", "start"):
-            # Nothing recorded the end of the earlier processes, so they were killed.
-            clock.die(at=_last_step_dropped(islice(events, number, None)))
-        clock.hear(event)
-    clock.end(last_step_at=last_step_at, now=now)
-    return TimeSpent(parts={part: max(0.0, seconds) for part, seconds in clock.parts.items()})
+    clock = Clock()
+    for event in events:
+        clock.add(event)
+    return clock.spent(last_step_at=last_step_at, now=now)
 
 
 @dataclass(slots=True)
-class _Clock:
+class Clock:
     """Attributes each moment to a part, event by event.
 
     Attributes:
@@ -113,6 +90,8 @@ class _Clock:
         first_step: steps that were taken before.
         trained_before_s: seconds of training before.
         has_lost: whether the event `lost` came since then.
+        held: events since a launch after processes that were killed. The event `lost` or `start`
+            among them tells when those took their last step.
     """
 
     parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
@@ -126,8 +105,41 @@ class _Clock:
     first_step: int | None = None
     trained_before_s: float = 0.0
     has_lost: bool = False
+    held: list[Mapping[str, Any]] = field(default_factory=list)
 
-    def hear(self, event: Mapping[str, Any]) -> None:
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Adds the next event of the run."""
+        kind = event["event"]
+        # Nothing recorded the end of processes that trained, so they were killed.
+        if self.held or (self.part == TRAINING and kind in ("launch", "lost", "start")):
+            self.held.append(event)
+            if kind in ("lost", "start") or len(self.held) == MOST_HELD:
+                self._release()
+        else:
+            self._hear(event)
+
+    def spent(self, *, last_step_at: float | None, now: float | None = None) -> TimeSpent:
+        """Returns where the time went up to now.
+
+        Args:
+            last_step_at: when the last step of metrics.jsonl ended, in seconds since 1970; 0 if
+                there is no step, None if the time is unknown.
+            now: the present time if the run is training, else None.
+        """
+        clock = replace(self, parts={**self.parts}, stalls=[*self.stalls], held=[*self.held])
+        if clock.held:
+            clock._release()
+        clock._end(last_step_at=last_step_at, now=now)
+        return TimeSpent(parts={part: max(0.0, seconds) for part, seconds in clock.parts.items()})
+
+    def _release(self) -> None:
+        """Ends the processes that were killed, then attributes the events since."""
+        held, self.held = self.held, []
+        self._die(at=held[-1]["last_step_at"] if held[-1]["event"] == "lost" else None)
+        for event in held:
+            self._hear(event)
+
+    def _hear(self, event: Mapping[str, Any]) -> None:
         """Attributes the time up to an event."""
         kind, time = event["event"], event["time"]
         self._pass(time)
@@ -150,13 +162,13 @@ class _Clock:
             case _ if kind in DURATIONS:
                 self._interrupt(event)
 
-    def die(self, *, at: float | None) -> None:
+    def _die(self, *, at: float | None) -> None:
         """Ends processes that were killed, after their last step or at the last event."""
         if at is not None:
             self._pass(at)
         self.part, self.died_at = STOPPED, self.at
 
-    def end(self, *, last_step_at: float | None, now: float | None) -> None:
+    def _end(self, *, last_step_at: float | None, now: float | None) -> None:
         """Attributes the time after the last event."""
         if now is not None:
             self._pass(now)
@@ -195,7 +207,7 @@ class _Clock:
 
     def _interrupt(self, event: Mapping[str, Any]) -> None:
         column, part = DURATIONS[event["event"]]
-        seconds = event.get(column) or 0.0
+        seconds = number(event.get(column)) or 0.0
         if part == CHECKPOINTS:
             self.stalls.append((event["time"], seconds))
         self._move(seconds, part)
@@ -217,14 +229,3 @@ class _Clock:
             interrupted_s = max(0.0, self.died_at - last)
         self._move(event["lost_s"] + interrupted_s, LOST)
         self.has_lost = True
-
-
-def _last_step_dropped(events: Iterable[Mapping[str, Any]]) -> float | None:
-    """Returns when the last step ended that the processes drop which start with these events."""
-    for event in events:
-        if event["event"] == "lost":
-            last: float | None = event["last_step_at"]
-            return last
-        if event["event"] == "start":
-            break
-    return None

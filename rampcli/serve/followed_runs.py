@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from rampcli.launch.status import read_time_left
 from rampcli.report.page_data import View, run_data
 from rampcli.runs.followed_run import FollowedRun
 from rampcli.serve.runs_folder import RunsFolder
@@ -100,7 +99,7 @@ class FollowedRuns:
                 return known, None
             data = run_data(watched.run, view)
             if data["trains"] and watched.run.damage is None:
-                data["stage_left_s"], data["run_left_s"] = read_time_left(watched.run.directory)
+                data["stage_left_s"], data["run_left_s"] = watched.run.facts.time_left()
             return watched.run.version, data
 
     def _watch(self, name: str) -> Watched:

@@ -10,7 +10,8 @@ from typing import Any
 from rampcli.config import snapshot
 from rampcli.errors import RampcliError, printable, reason_of
 from rampcli.runs.directory import BEFORE_THE_START, RunDirectory
-from rampcli.runs.followed_run import Signature, is_training, signature
+from rampcli.runs.facts import is_training
+from rampcli.runs.followed_run import Signature, signature
 from rampcli.runs.rows import last_rows
 
 LIST_AGAIN_S = 1.0

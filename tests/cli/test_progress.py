@@ -1,4 +1,5 @@
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -7,6 +8,7 @@ from rampcli import llm
 from rampcli.cli.progress import Progress
 from rampcli.launch.elastic import World
 from rampcli.planning.resolve import resolve
+from rampcli.runs.directory import RunDirectory
 
 
 def row(consumed: int, stage: int = 0, **more) -> dict:
@@ -18,12 +20,13 @@ def row(consumed: int, stage: int = 0, **more) -> dict:
         "world_size": 1,
         "loss": 2.5,
         "samples_per_s": 100.0,
+        "tokens_per_s": 12_800.0,
         **more,
     }
 
 
 def event(kind: str, **facts) -> dict:
-    return {"event": kind, "consumed_samples": 0, **facts}
+    return {"event": kind, "time": 100.0, "step": 0, "consumed_samples": 0, **facts}
 
 
 def shown(act, *, terminal: bool, width: int = 160) -> str:
@@ -36,7 +39,7 @@ def shown(act, *, terminal: bool, width: int = 160) -> str:
         highlight=False,
         _environ={"TERM": "xterm"},
     )
-    with Progress(resolve(config).plan, console) as progress:
+    with Progress(resolve(config).plan, RunDirectory(Path("none")), console) as progress:
         act(progress)
     return console.file.getvalue()
 
@@ -156,7 +159,7 @@ def test_before_a_step_the_line_says_what_the_run_waits_for():
         note()
         start(progress)
         steps(progress, 4)
-        progress.on_event(event("stop"))
+        progress.on_event(event("stop", status="preempted", save_s=0.0))
         steps(progress, 8)
         note()
 
@@ -190,10 +193,8 @@ def test_a_long_warning_is_one_line():
 
 def test_faults_and_validations_are_printed():
     def act(progress):
-        progress.on_event({"event": "fault", "reason": "step_00000002 is damaged: x"})
-        progress.on_event(
-            {"event": "validation", "step": 250, "loss": 2.25, "consumed_samples": 1000}
-        )
+        progress.on_event(event("fault", reason="step_00000002 is damaged: x"))
+        progress.on_event(event("validation", step=250, loss=2.25, consumed_samples=1000))
 
     assert shown(act, terminal=False).splitlines() == [
         "warning: step_00000002 is damaged: x",
@@ -206,7 +207,7 @@ def test_the_losses_of_several_corpora_are_one_line_once_all_are_there():
         progress.corpora = frozenset({"wiki", "code"})
         for step, corpus in ((2, "wiki"), (4, "wiki"), (4, "code")):
             facts = {"loss": step / 2, "consumed_samples": 10 * step}
-            progress.on_event({"event": "validation", "step": step, "corpus": corpus, **facts})
+            progress.on_event(event("validation", step=step, corpus=corpus, **facts))
 
     assert shown(act, terminal=False).splitlines() == [
         "validation loss wiki 2.0000, code 2.0000 after 40 samples"
@@ -229,7 +230,7 @@ def test_a_second_run_of_the_same_terminal_prints_plain_lines():
 def test_texts_keep_their_lines_and_cannot_control_the_terminal():
     texts = [{"prompt": "def ", "text": "f():\n\treturn\x1b[2J \u202e"}]
     output = shown(
-        lambda progress: progress.on_event({"event": "samples", "step": 1000, "texts": texts}),
+        lambda progress: progress.on_event(event("samples", step=1000, texts=texts)),
         terminal=False,
     )
     assert output.splitlines()[:2] == ["text after step 1,000:", "    def f():"]

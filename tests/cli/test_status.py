@@ -226,11 +226,11 @@ def test_a_run_that_is_deleted_and_starts_again_is_watched_from_its_new_events(r
     )
     for kind, at, facts in events:
         run.append_row(run.events, {"event": kind, "time": at, **facts})
-    assert seen.read()[0].goodput == pytest.approx(0.2)
+    assert seen.read()[0].status.goodput == pytest.approx(0.2)
     run.set_aside(run.events)  # keeps the inode of the old file in use
     for kind, at, facts in events:
         run.append_row(run.events, {"event": kind, "time": 2 * at, "x": "longer", **facts})
-    assert seen.read()[0].goodput == pytest.approx(0.2)
+    assert seen.read()[0].status.goodput == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize("name", ["a long name of a run", "训练" * 5])

@@ -54,12 +54,13 @@ def test_a_status_has_the_facts_of_the_last_steps_of_the_plan_and_of_the_newest_
         event(run, "validation", **facts, corpus=corpus)
     event(run, "slow_data", reason="old")
     event(run, "fault", reason="new")
-    status = read_status(run)
-    assert (status.step, status.consumed_samples, status.end_sample) == (37, 196, 604)
-    assert (status.stage, status.stages, status.global_batch_size) == (1, 4, 8)
-    assert (status.num_nodes, status.loss, status.mfu, status.tokens_per_s) == (2, 2.5, 0.4, 1024.0)
-    assert (status.validation_loss, status.validation_losses) == (2.5, {"wiki": 2.5, "code": 2.0})
-    assert (status.warnings, status.warning, status.step_at) == (2, "new", 148.0)
+    shown = {
+        **{"step": 37, "consumed_samples": 196, "end_sample": 604, "stage": 1, "stages": 4},
+        **{"global_batch_size": 8, "num_nodes": 2, "loss": 2.5, "mfu": 0.4, "step_at": 148.0},
+        **{"tokens_per_s": 1024.0, "warnings": 2, "warning": "new", "validation_loss": 2.5},
+        "validation_losses": {"wiki": 2.5, "code": 2.0},
+    }
+    assert read_status(run).to_json().items() >= shown.items()
 
 
 def test_the_time_left_counts_settled_steps_later_stages_and_boundaries(run):
@@ -74,7 +75,8 @@ def test_the_time_left_counts_settled_steps_later_stages_and_boundaries(run):
 def test_the_time_left_is_unknown_while_there_are_only_first_steps(run):
     run.drop_rows_after(27)
     status = read_status(run)
-    assert (status.stage_left_s, status.run_left_s, status.tokens_per_s) == (None, None, 1.0)
+    assert (status.stage_left_s, status.run_left_s) == (None, None)
+    assert status.facts.tokens_per_s == 1.0
 
 
 @pytest.mark.parametrize(
@@ -113,8 +115,8 @@ def test_a_run_before_its_first_step_has_no_figures_and_one_without_files_neithe
     run.metrics.unlink()
     run.events.unlink()
     status = read_status(run)
-    assert (status.loss, status.tokens_per_s, status.stage_left_s) == (None, None, None)
-    assert (status.global_batch_size, status.num_nodes, status.warnings) == (8, 2, 0)
+    assert (status.facts.last, status.facts.tokens_per_s, status.stage_left_s) == ({}, None, None)
+    assert (status.facts.global_batch_size, status.facts.num_nodes) == (8, 2)
     assert read_status(RunDirectory(tmp_path)).state == "not started"
 
 
@@ -128,7 +130,7 @@ def test_a_run_with_many_rows_and_events_is_read_at_once(run):
     took_s = []
     for _ in range(3):
         began = time.process_time()
-        assert read_status(run).validation_loss == 3.0
+        assert read_status(run).facts.validation_loss == 3.0
         took_s.append(time.process_time() - began)
     assert min(took_s) < 0.25
 

@@ -114,8 +114,9 @@ def test_shares_are_those_of_the_report_where_a_run_has_stopped_in_between(write
     spent, report = run_data(run, View())["spent"], report_run(read_run(run.directory))
     assert (spent["total_s"], spent["running_s"]) == (100, 71)
     shares = {part["name"]: part["s"] / spent["running_s"] for part in spent["parts"]}
-    for part in report.parts:
-        assert part.share is None or shares[part.name] == pytest.approx(part.share)
+    for name in report.parts:
+        share = report.share_of(name)
+        assert share is None or shares[name] == pytest.approx(share)
 
 
 def test_a_histogram_counts_every_step_or_says_that_it_is_slower(write):

@@ -1,8 +1,8 @@
 from rich.console import Console
 
-from rampcli.report.profiles import profile_table, profile_title, profiles
+from rampcli.report.profiles import profile_table, profile_title
 from rampcli.runs.directory import RunDirectory
-from rampcli.runs.rows import read_rows
+from rampcli.runs.events import read_events
 
 
 def record(run: RunDirectory, *, rank: int, steps: list[int], **operator: float) -> None:
@@ -29,7 +29,7 @@ def test_a_window_that_was_profiled_again_counts_once(tmp_path):
     for rank, self_cpu_s in ((0, 0.5), (1, 0.25), (0, 0.125)):
         record(run, rank=rank, steps=[10, 12], self_cpu_s=self_cpu_s)
     record(run, rank=0, steps=[13, 13], self_cpu_s=1.0)
-    found = profiles(read_rows(run.events))
+    found = [*read_events(run.events).profiles.values()]
     assert [(row["rank"], row["operators"][0]["self_cpu_s"]) for row in found] == [
         (0, 0.125),
         (1, 0.25),
@@ -45,7 +45,7 @@ def test_the_table_has_the_time_of_a_gpu_if_there_is_one(tmp_path):
     record(run, rank=1, steps=[1, 2], self_cpu_s=0.0125, self_device_s=1.5)
     on_cpu, on_gpu = (
         [line.split() for line in printed(profile_table(row)).splitlines()]
-        for row in profiles(read_rows(run.events))
+        for row in read_events(run.events).profiles.values()
     )
     assert on_cpu == [
         ["operator", "calls", "CPU", "time"],

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import pytest
@@ -5,10 +6,8 @@ import pytest
 from rampcli.report.page_data import View, run_data
 from rampcli.report.run_report import report_run
 from rampcli.report.run_text import stage_table
-from rampcli.report.training_parts import exchange_share
 from rampcli.runs.followed_run import FollowedRun
 from rampcli.runs.record import read_run
-from rampcli.runs.rows import read_rows
 from recorded_runs import STEPS, write_run
 from run_files import failure, metrics_row, state
 
@@ -19,7 +18,7 @@ def run(tmp_path):
 
 
 def parts_of(report):
-    return {part.name: pytest.approx(part.s) for part in report.parts}
+    return {name: pytest.approx(seconds) for name, seconds in report.parts.items()}
 
 
 def test_training_is_divided_by_what_its_steps_recorded(run):
@@ -31,8 +30,8 @@ def test_training_is_divided_by_what_its_steps_recorded(run):
         "validation": 3,
         "start and end": 6,
     }
-    assert sum(part.s for part in report.parts) == pytest.approx(report.time.elapsed_s)
-    assert sum(part.share for part in report.parts) == pytest.approx(1)
+    assert sum(report.parts.values()) == pytest.approx(report.time.elapsed_s)
+    assert sum(map(report.share_of, report.parts)) == pytest.approx(1)
     assert report.time.goodput == pytest.approx(61 / 70)
 
 
@@ -71,8 +70,8 @@ def test_profiled_steps_of_the_run_itself_tell_more_than_a_diagnosis(run):
 
 def test_exchange_is_unknown_in_reinforcement_learning(run):
     record_profile(run, 0.5)
-    share = exchange_share(run, read_rows(run.events), is_parallel=True, is_rl=True)
-    assert share is None
+    record = dataclasses.replace(read_run(run.path), unit="prompts")
+    assert {"computing and exchange", "waiting for responses"} <= {*parts_of(report_run(record))}
 
 
 def test_one_process_exchanges_nothing(run):
@@ -147,11 +146,12 @@ def test_a_run_that_ends_without_a_word_has_crashed_unless_it_is_training(run):
 def test_a_torn_last_row_and_missing_files_are_no_obstacle(run):
     whole = run.metrics.read_text()
     run.metrics.write_text(whole[:-20])
-    assert report_run(read_run(run.path)).steps == 2 * STEPS - 1
+    assert sum(stage.steps for stage in report_run(read_run(run.path)).stages) == 2 * STEPS - 1
     for path in (run.metrics, run.events, run.path / "plan.json", run.path / "state.json"):
         path.unlink()
     report = report_run(read_run(run.path))
-    assert (report.status, report.steps, report.stages, report.parts) == ("not started", 0, [], [])
+    assert (report.status, report.facts.step) == ("not started", 0)
+    assert (report.stages, report.parts) == ([], {})
 
 
 def test_validations_count_once_per_step_and_by_corpus(run):
@@ -169,7 +169,7 @@ def test_events_are_counted_and_warnings_and_errors_kept(run):
     run.append_event("boundary", step=2, consumed_samples=8, lost_s=7.0)
     run.append_event("lost", step=1, consumed_samples=4, steps=3, lost_s=1.0, last_step_at=None)
     report = report_run(read_run(run.path))
-    assert (report.boundary_s, report.counts["boundary"], report.lost_steps) == (6.0, 2, 3)
-    assert report.warnings == ["a node was lost"]
-    assert report.error["message"] == "the disk is full"
-    json.dumps(report.to_json(), allow_nan=False)
+    facts = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert (facts["boundary_s"], facts["counts"]["boundary"], facts["lost_steps"]) == (6.0, 2, 3)
+    assert facts["warnings"] == ["a node was lost"]
+    assert facts["error"]["message"] == "the disk is full"

@@ -1,15 +1,7 @@
 import pytest
 from rich.console import Console
 
-from rampcli.report.tables import (
-    bits_line,
-    build_table,
-    evaluation_line,
-    validation_line,
-    validations,
-)
-from rampcli.runs.directory import RunDirectory
-from rampcli.runs.rows import read_rows
+from rampcli.report.tables import bits_line, build_table, evaluation_line, validation_line
 
 
 def printed(table, width: int = 200) -> str:
@@ -17,19 +9,6 @@ def printed(table, width: int = 200) -> str:
     with console.capture() as capture:
         console.print(table)
     return capture.get()
-
-
-def test_the_last_validation_of_a_step_counts(tmp_path):
-    run = RunDirectory(tmp_path)
-    assert validations(read_rows(run.events)) == {}
-    for event, step, facts in (
-        ("validation", 0, {"loss": 3.6}),  # of a first attempt, which saved nothing
-        ("validation", 0, {"loss": 3.5}),
-        ("stage", 0, {}),
-        ("validation", 1, {"loss": 2.1}),
-    ):
-        run.append_event(event, step=step, consumed_samples=4 * step, **facts)
-    assert [row["loss"] for row in validations(read_rows(run.events))[None]] == [3.5, 2.1]
 
 
 @pytest.mark.parametrize(
@@ -57,11 +36,10 @@ def test_numbers_are_aligned_to_the_right_and_named_columns_to_the_left():
     ]
 
 
-def test_the_validations_of_several_corpora_are_told_apart(tmp_path):
-    run = RunDirectory(tmp_path)
-    for step, corpus, loss in ((0, "a", 3.0), (0, "b", 2.0), (0, "a", 2.75), (9, "a", 1.5)):
-        facts = {"corpus": corpus, "loss": loss, "bits_per_byte": None if step else loss}
-        run.append_event("validation", step=step, consumed_samples=step, **facts)
-    found = validations(read_rows(run.events))
+def test_the_validations_of_several_corpora_are_told_apart():
+    found = {
+        "a": [{"loss": 2.75, "bits_per_byte": 2.75}, {"loss": 1.5, "bits_per_byte": None}],
+        "b": [{"loss": 2.0, "bits_per_byte": 2.0}],
+    }
     assert validation_line(found, digits=2) == "validation loss a 2.75 -> 1.50, b 2.00"
     assert bits_line(found) == "bits per byte a 2.750 -> nan, b 2.000"

@@ -123,7 +123,7 @@ def test_rows_that_vanish_are_noticed(tmp_path, monkeypatch):
         assert (columns.read(), columns.resets) == (1, 0)
     run.drop_rows_after(1)
     run.append_row(run.metrics, metrics_row(step=2, loss=9.0))
-    assert (columns.read(), columns.resets, columns.rows) == (1, 1, 2)
+    assert (columns.read(), columns.resets, columns.rows) == (2, 1, 2)
     run.metrics.unlink()
     assert (columns.read(), columns.rows) == (0, 0)
 

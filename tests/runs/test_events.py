@@ -56,7 +56,7 @@ def test_a_start_after_a_kill_or_an_interruption_is_a_restart():
 
 def test_a_repeated_validation_replaces_the_earlier_one_and_those_after_it():
     found = events(validation(0, 5.0), validation(4, 4.0), validation(8, 3.0), validation(4, 4.5))
-    assert [(one["step"], one["value"]) for one in found.curves["validation"]] == [
+    assert [(one["step"], one["loss"]) for one in found.validations[None]] == [
         (0, 5.0),
         (4, 4.5),
     ]
@@ -66,11 +66,9 @@ def test_each_corpus_has_its_own_curves():
     found = events(
         validation(0, 5.0, corpus="wiki", bits_per_byte=2.5), validation(0, 6.0, corpus="code")
     )
-    assert {name: len(curve) for name, curve in found.curves.items()} == {
-        "validation: wiki": 1,
-        "bits per byte: wiki": 1,
-        "validation: code": 1,
-    }
+    points = found.validations["wiki"]
+    assert [(point["loss"], point["bits_per_byte"]) for point in points] == [(5.0, 2.5)]
+    assert [point["loss"] for point in found.validations["code"]] == [6.0]
 
 
 def test_only_an_even_choice_of_very_many_marks_is_shown():

@@ -97,23 +97,23 @@ def test_a_file_that_could_not_be_read_for_a_moment_is_read_again(run, monkeypat
         assert "zero" in run.damage
         version = run.version
     run.read()
-    assert (run.damage, run.plan is None) == (None, False)
+    assert (run.damage, run.facts.plan is None) == (None, False)
     assert run.version > version
 
 
 def test_events_that_replace_others_are_read_from_their_beginning(run):
     run.read()
-    rows, version = list(run.events.rows), run.version
+    counts, version = run.facts.events.counts, run.version
     other, text = run.directory.path / "other", run.directory.events.read_text()
     for replacement in (text, text.replace("validation", "evaluatioX")):  # of the same length
         other.write_text(replacement)
         other.replace(run.directory.events)
         run.read()
-        assert len(run.events.rows) == len(rows)
-        assert (run.events.rows == rows) == ("validation" in run.events.curves)
+        assert sum(run.facts.events.counts.values()) == sum(counts.values())
+        assert (run.facts.events.counts == counts) == (None in run.facts.events.validations)
         assert run.version > version
         version = run.version
-    assert "validation" not in run.events.curves
+    assert not run.facts.events.validations
 
 
 def test_a_server_that_was_restarted_gives_no_version_of_the_one_before(run, monkeypatch):
@@ -140,7 +140,7 @@ def test_links_in_a_run_are_not_followed(run, tmp_path, name):
     (run.directory.path / name).symlink_to(secret)
     run.read()
     assert "symbolic link" in run.damage
-    assert (run.columns.rows, run.settings, run.events.rows) == (0, {}, [])
+    assert (run.columns.rows, run.settings, run.facts.events.counts) == (0, {}, {})
 
 
 def test_a_large_file_is_read_piece_by_piece(run):
@@ -179,4 +179,8 @@ def test_a_damaged_file_does_not_hide_the_others(run):
     for _ in range(2):  # a damaged file is named again though it has not changed
         run.read()
         assert "state.json" in run.damage
-        assert (run.columns.rows, run.settings != {}, run.plan != {}) == (40, True, True)
+        assert (run.columns.rows, run.settings != {}, run.facts.plan is not None) == (
+            40,
+            True,
+            True,
+        )

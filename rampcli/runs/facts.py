@@ -1,0 +1,252 @@
+"""What a run has done so far. Everything that shows a run takes its figures from here.
+
+The facts follow from the state and the plan of a run, from its last rows of metrics, and from its
+events. They are read from the files of a run, or added as they happen.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from rampcli.batch.time_left import RECENT_STEPS, Speed, median_of, settled_rows, time_left
+from rampcli.batch.training_plan import StagePlan
+from rampcli.errors import RampcliError
+from rampcli.locks import is_held
+from rampcli.runs.directory import BEFORE_THE_START, COMPLETE, RunDirectory
+from rampcli.runs.events import NEWEST, EventsFile, RunEvents
+from rampcli.runs.rows import EVALUATED, last_events, last_rows
+from rampcli.runs.time_spent import TimeSpent
+
+CRASHED = "crashed"
+STAGE_FIELDS = tuple(each.name for each in fields(StagePlan))
+END_EVENTS = ("stage", *NEWEST)
+
+Row = Mapping[str, Any]
+"""A row of metrics.jsonl, an event, or a stage of plan.json."""
+
+
+@dataclass(slots=True)
+class RunFacts:
+    """What a run has done so far. Figures that are unknown are None.
+
+    Attributes:
+        state: contents of state.json, or None before the start.
+        plan: contents of plan.json, or None if there is none.
+        rows: last rows of metrics.jsonl, at most `RECENT_STEPS`.
+        events: what its events say.
+        has_all_events: whether these are all of its events, so that the time spent is known.
+    """
+
+    state: dict[str, Any] | None = None
+    plan: dict[str, Any] | None = None
+    rows: Sequence[Row] = ()
+    events: RunEvents = field(default_factory=RunEvents)
+    has_all_events: bool = True
+
+    def add_row(self, row: Row) -> None:
+        """Adds the next row of metrics."""
+        self.rows = (*self.rows[1 - RECENT_STEPS :], row)
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The state, also before the start."""
+        return self.state or BEFORE_THE_START
+
+    @property
+    def error(self) -> dict[str, Any] | None:
+        """The error of a failed run."""
+        return self.recorded.get("error")
+
+    @property
+    def last(self) -> Row:
+        """The last row of metrics; empty before the first step."""
+        rows = self.rows
+        return rows[-1] if rows else {}
+
+    @property
+    def stages(self) -> Sequence[Row]:
+        """The planned stages."""
+        stages: Sequence[Row] = (self.plan or {"stages": ()})["stages"]
+        return stages
+
+    @property
+    def step(self) -> int:
+        """Optimiser steps taken, saved or not."""
+        return int(max(self.recorded["step"], self.last.get("step", 0)))
+
+    @property
+    def consumed_samples(self) -> int:
+        """Samples that these steps have consumed."""
+        return int(max(self.recorded["consumed_samples"], self.last.get("consumed_samples", 0)))
+
+    @property
+    def stage(self) -> int:
+        """Number of the current stage, from 0."""
+        return int(max(self.recorded["stage"], self.last.get("stage", 0)))
+
+    @property
+    def planned(self) -> Row:
+        """The plan of the current stage; empty if there is none."""
+        return self._planned(self.stage)
+
+    def _planned(self, number: int) -> Row:
+        return next((stage for stage in self.stages if stage["stage"] == number), {})
+
+    @property
+    def global_batch_size(self) -> int | None:
+        """Samples per step of the stage."""
+        last = self.last if self.last.get("stage") == self.stage else self.planned
+        return last.get("global_batch_size")
+
+    @property
+    def num_nodes(self) -> int | None:
+        """Nodes of the stage, without those that are lost."""
+        return self.events.nodes.get(self.stage, self.planned.get("num_nodes"))
+
+    @property
+    def end_sample(self) -> int | None:
+        """Consumed samples at the end of the run, or None if it has no end."""
+        end = _end_of(self.stages[-1]) if self.stages else math.inf
+        return None if end == math.inf else int(end)
+
+    @property
+    def step_at(self) -> float | None:
+        """When the last step ended, in seconds since 1970."""
+        return self.last.get("time")
+
+    @property
+    def validation_loss(self) -> float | None:
+        """Newest validation loss, of the corpus that was validated last."""
+        loss: float | None = self.events.newest.get("validation", {}).get("loss")
+        return loss
+
+    @property
+    def validation_losses(self) -> dict[str, float | None]:
+        """Newest validation loss of each named corpus."""
+        found = self.events.validations
+        return {name: points[-1]["loss"] for name, points in found.items() if name is not None}
+
+    @property
+    def evaluation(self) -> dict[str, float | None] | None:
+        """Newest mean rewards of held-out prompts."""
+        newest = self.events.newest.get("evaluation")
+        return None if newest is None else {name: newest[name] for name in EVALUATED}
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Median over the last settled steps, or that of the last step."""
+        return self._recent("tokens_per_s")
+
+    @property
+    def mfu(self) -> float | None:
+        """Median over the same steps, as a share."""
+        return self._recent("mfu")
+
+    def _recent(self, column: str) -> float | None:
+        rows = self.rows
+        return median_of(self._settled(rows) or rows[-1:], column)
+
+    def _settled(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """Returns the rows that show how fast the run is now."""
+        if not rows:
+            return ()
+        started_at = self.events.newest.get("start", {}).get("step", 0)
+        begun_at = self._planned(rows[-1]["stage"]).get("first_step", 0)
+        return settled_rows(rows, first_step=max(started_at, begun_at))
+
+    def time_left(self) -> tuple[float | None, float | None]:
+        """Returns the seconds until the stage ends, and until the run ends."""
+        consumed_samples, settled = self.consumed_samples, self._settled(self.rows)
+        ahead = [stage for stage in self.stages if _end_of(stage) > consumed_samples]
+        if self.stages and not ahead:
+            return 0.0, 0.0
+        samples_per_s = median_of(settled, "samples_per_s")
+        fits = all(stage["world_size"] is not None for stage in ahead)
+        if samples_per_s is None or self.plan is None or not ahead or not fits:
+            return None, None
+        return time_left(
+            [StagePlan(**{name: stage[name] for name in STAGE_FIELDS}) for stage in ahead],
+            consumed_samples=consumed_samples,
+            speed=Speed(
+                samples_per_s=samples_per_s,
+                world_size=settled[-1]["world_size"],
+                has_own_devices=self._device != "cpu",
+                boundary_s=self._boundary_s,
+            ),
+            restarts_always=self.plan.get("restarts_always", True),
+        )
+
+    @property
+    def _device(self) -> str:
+        device: str = self.events.newest.get("start", {}).get("device", "cpu")
+        return device
+
+    @property
+    def _boundary_s(self) -> float:
+        """Seconds of the last boundary, or before the first one, of starting the processes."""
+        start, launch, boundary = (
+            self.events.newest.get(kind) for kind in ("start", "launch", "boundary")
+        )
+        if boundary is not None:
+            seconds: float = boundary["lost_s"]
+        else:
+            seconds = start["time"] - launch["time"] if start and launch else 0.0
+        return max(0.0, seconds)
+
+    @property
+    def last_step_at(self) -> float | None:
+        """When the last step ended, in seconds since 1970: 0 without a step, None if unknown."""
+        return self.step_at if self.rows else 0.0
+
+    def time_spent(self, *, now: float | None = None) -> TimeSpent:
+        """Returns where the time of the run went. All events must have been added.
+
+        Args:
+            now: the present time in seconds since 1970 if the run is training, else None.
+        """
+        return self.events.clock.spent(last_step_at=self.last_step_at, now=now)
+
+
+def read_facts(
+    directory: RunDirectory, file: EventsFile | None = None, *, most_event_bytes: int | None = 0
+) -> RunFacts:
+    """Reads the facts of a run from the ends of its files, however long they are.
+
+    Args:
+        directory: run directory.
+        file: its events as far as they have been read. They are read further, and then all of them
+            are known, unless more than `most_event_bytes` were added. None is not read.
+        most_event_bytes: None reads any number.
+
+    Raises:
+        DamagedFileError: a file of the run is damaged.
+        UsageError: a file of the run is a symbolic link.
+        OSError: a file of the run cannot be read.
+    """
+    facts = RunFacts(
+        state=directory.read_state(),
+        plan=directory.read_plan(),
+        rows=last_rows(directory.metrics, RECENT_STEPS),
+        has_all_events=file is not None and file.read(most_bytes=most_event_bytes),
+    )
+    if file is not None and facts.has_all_events:
+        facts.events = file.events
+    else:
+        facts.events.add(last_events(directory.events, END_EVENTS))
+    return facts
+
+
+def _end_of(stage: Row) -> float:
+    """Returns the consumed samples at the end of a stage, or infinity if it has no end."""
+    return math.inf if stage["samples"] is None else stage["first_sample"] + stage["samples"]
+
+
+def is_training(directory: RunDirectory, status: str) -> bool | None:
+    """Returns whether processes train a run with this status; None if its locks cannot be tried."""
+    if status in (COMPLETE, "failed", "damaged"):
+        return False
+    try:
+        return is_held(directory.lock) or is_held(directory.workers_lock)
+    except (RampcliError, OSError):
+        return None

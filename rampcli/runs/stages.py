@@ -1,0 +1,153 @@
+"""What a run has trained: its stages, from the columns of its metrics, beside those of its plan."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rampcli.runs.decimation import Rows, change_rows
+from rampcli.runs.facts import RunFacts
+
+LAST_STEPS = 10
+"""Steps at the end of a stage over which its loss and its rewards are averaged."""
+SPAN_COLUMNS = ("stage", "global_batch_size", "world_size")
+MOST_SPANS = 10_000
+
+Metrics = Mapping[str, NDArray[Any]]
+"""Columns of numbers by name, with NaN for null."""
+
+
+class Spans:
+    """The spans of a run: steps in which stage, batch and processes stayed the same.
+
+    Attributes:
+        metrics: columns of the run.
+        starts, ends: first row of each span, and the row behind its last one.
+        stage, global_batch_size, world_size: of each span.
+        steps, samples: number of its steps, and their samples.
+    """
+
+    def __init__(self, metrics: Metrics, starts: Rows | None = None) -> None:
+        """Takes the first rows of the spans, or finds them if they are not given."""
+        rows = len(metrics["stage"]) if "stage" in metrics else 0
+        if starts is None:
+            starts = np.zeros(min(1, rows), dtype=np.int64)
+            if rows:
+                changes = change_rows(*(metrics[name] for name in SPAN_COLUMNS))
+                starts = np.concatenate((starts, changes))[:MOST_SPANS]
+        self.metrics, self.starts = metrics, starts
+        self.ends = np.append(starts[1:], rows)[: len(starts)]
+        self.stage, self.global_batch_size, self.world_size = (
+            metrics[name][starts].astype(np.int64) if rows else starts for name in SPAN_COLUMNS
+        )
+        self.steps = self.ends - self.starts
+        self.samples = self.steps * self.global_batch_size
+        self.seconds = cache(self._seconds)
+
+    def _seconds(self, rate: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Returns, by span, the sums of a rate times the seconds of steps, and of these seconds.
+
+        Steps without a value of the rate do not count.
+        """
+        if len(self.starts) == 0 or rate not in self.metrics:
+            return np.zeros(len(self.starts)), np.zeros(len(self.starts))
+        values, times = self.metrics[rate], self.metrics["step_time_s"]
+        known = ~np.isnan(values)
+        if not known.all():
+            values, times = np.where(known, values, 0.0), np.where(known, times, 0.0)
+        return (
+            np.add.reduceat(values * times, self.starts, dtype=np.float64),
+            np.add.reduceat(times, self.starts, dtype=np.float64),
+        )
+
+    def mean_rate(self, rate: str, which: Any = slice(None)) -> float | None:
+        """Returns the mean of a rate over the time of some spans, or None if it is unknown."""
+        total, seconds = (float(sums[which].sum()) for sums in self.seconds(rate))
+        return total / seconds if seconds > 0 else None
+
+    def last_values(self, column: str, which: NDArray[np.bool_], count: int) -> list[float]:
+        """Returns the values, without NaN, in the last `count` rows of some spans."""
+        if column not in self.metrics:
+            return []
+        found = list[float]()
+        for index in np.flatnonzero(which)[::-1]:
+            first = max(self.starts[index], self.ends[index] - count)
+            found = self.metrics[column][first : self.ends[index]].tolist() + found
+            count -= int(self.ends[index] - first)
+            if count == 0:
+                break
+        return [value for value in found if value == value]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainedStage:
+    """A stage as it was planned and as it was trained. Unknown values are None.
+
+    Attributes:
+        stage: its number, from 0.
+        global_batch_size: samples per step.
+        pairs: responses per step, in reinforcement learning.
+        planned_nodes, planned_samples, planned_steps: as planned.
+        nodes: nodes on which its processes ran last.
+        world_sizes: numbers of processes that have trained it.
+        samples, steps: as trained.
+        loss: mean over its last steps, in nats per token.
+        reward, solved: means over its last steps, in reinforcement learning.
+        tokens_per_s: tokens per second over all of its steps.
+        mfu, mfu_causal: shares of the peak throughput, over all of its steps.
+    """
+
+    stage: int
+    global_batch_size: int
+    pairs: int | None
+    planned_nodes: int | None
+    planned_samples: int | None
+    planned_steps: int | None
+    nodes: int | None
+    world_sizes: list[int]
+    samples: int
+    steps: int
+    loss: float | None
+    reward: float | None
+    solved: float | None
+    tokens_per_s: float | None
+    mfu: float | None
+    mfu_causal: float | None
+
+
+def trained_stages(facts: RunFacts, spans: Spans) -> list[TrainedStage]:
+    """Returns the stages of the plan, and stages that were trained under an earlier plan."""
+    planned = {stage["stage"]: stage for stage in facts.stages}
+    numbers = sorted({*planned, *spans.stage.tolist()})
+    return [_stage(number, planned.get(number, {}), facts, spans) for number in numbers]
+
+
+def _stage(number: int, planned: Mapping[str, Any], facts: RunFacts, spans: Spans) -> TrainedStage:
+    which = spans.stage == number
+    sizes = [planned.get("global_batch_size", 0), *spans.global_batch_size[which].tolist()]
+    pairs = spans.last_values("pairs", which, 1)
+    return TrainedStage(
+        stage=number,
+        global_batch_size=sizes[-1],
+        pairs=int(pairs[0]) if pairs else None,
+        planned_nodes=planned.get("num_nodes"),
+        planned_samples=planned.get("samples"),
+        planned_steps=planned.get("steps"),
+        nodes=facts.events.nodes.get(number),
+        world_sizes=np.unique(spans.world_size[which]).tolist(),
+        samples=int(spans.samples[which].sum()),
+        steps=int(spans.steps[which].sum()),
+        loss=_mean(spans.last_values("loss", which, LAST_STEPS)),
+        reward=_mean(spans.last_values("reward", which, LAST_STEPS)),
+        solved=_mean(spans.last_values("solved", which, LAST_STEPS)),
+        tokens_per_s=spans.mean_rate("tokens_per_s", which),
+        mfu=spans.mean_rate("mfu", which),
+        mfu_causal=spans.mean_rate("mfu_causal", which),
+    )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

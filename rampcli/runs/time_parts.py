@@ -1,0 +1,82 @@
+"""Where the time of a run went, with training divided further: computing, exchange, waiting."""
+
+from statistics import mean
+
+from rampcli.records import read_json
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.facts import RunFacts
+from rampcli.runs.time_spent import TRAINING, TimeSpent
+
+COMPUTING, COMPUTING_AND_EXCHANGE, EXCHANGE = "computing", "computing and exchange", "exchange"
+DATA, RESPONSES, BETWEEN = "waiting for data", "waiting for responses", "between steps"
+"""The parts of training."""
+DIAGNOSIS = {"exchange_share?": (float, None)}
+"""Shape of diagnosis.json, as far as reports rely on it."""
+
+
+def time_parts(
+    spent: TimeSpent,
+    facts: RunFacts,
+    directory: RunDirectory,
+    *,
+    in_steps_s: float,
+    waiting_s: float,
+    is_parallel: bool,
+    is_rl: bool,
+) -> dict[str, float]:
+    """Returns the parts of the time of a run in seconds, without those that took none.
+
+    They add up to the time of `spent`.
+
+    Args:
+        spent: where the time went, with training as one part.
+        facts: the run, with all of its events.
+        directory: its run directory.
+        in_steps_s: seconds that its steps have recorded.
+        waiting_s: seconds of these in which they waited for data.
+        is_parallel: whether several processes have trained it.
+        is_rl: whether the steps waited for responses, as in reinforcement learning.
+
+    Raises:
+        DamagedFileError: the file of a diagnosis is damaged.
+    """
+    others = {**spent.parts}
+    training_s = others.pop(TRAINING)
+    # Events use the clock of the system, which may run otherwise than the one that times steps.
+    in_steps_s = min(training_s, in_steps_s)
+    waiting_s = min(in_steps_s, waiting_s)
+    exchange = 0.0 if not is_parallel else None if is_rl else _exchange_share(facts, directory)
+    exchange_s = (in_steps_s - waiting_s) * (exchange or 0.0)
+    parts = {
+        COMPUTING if exchange is not None else COMPUTING_AND_EXCHANGE: (
+            in_steps_s - waiting_s - exchange_s
+        ),
+        EXCHANGE: exchange_s,
+        RESPONSES if is_rl else DATA: waiting_s,
+        BETWEEN: training_s - in_steps_s,
+        **others,
+    }
+    return {name: seconds for name, seconds in parts.items() if seconds > 0}
+
+
+def _exchange_share(facts: RunFacts, directory: RunDirectory) -> float | None:
+    """Returns the share of a step that exchange between ranks takes, without the wait for data.
+
+    The profiled steps of the run tell it, otherwise `rampcli tune --diagnose`. Returns None if
+    neither has measured it. In reinforcement learning it is unknown, because ranks also exchange
+    data while they generate.
+    """
+    measured = [row.get("exchange_share") for row in facts.events.profiles.values()]
+    shares = [share for share in measured if share is not None]
+    share = mean(shares) if shares else _diagnosed(directory)
+    return None if share is None else min(1.0, max(0.0, share))
+
+
+def _diagnosed(run: RunDirectory) -> float | None:
+    """Returns the share that `rampcli tune --diagnose` measured, or None if it did not."""
+    try:
+        facts = read_json(run.path / "tune/diagnose/diagnosis.json", DIAGNOSIS)
+    except FileNotFoundError:
+        return None
+    share: float | None = facts.get("exchange_share")
+    return share
