@@ -210,7 +210,8 @@ def last_events(path: Path, kinds: Collection[str]) -> list[dict[str, Any]]:
     file = _open(path)
     if file is None:
         return []
-    found, seen, launched = list[dict[str, Any]](), set[tuple[str, bytes]](), False
+    found, seen, launched = list[dict[str, Any]](), set[tuple[bytes, bytes]](), False
+    wanted = {kind.encode() for kind in kinds}
     with file:
         end = file.seek(0, os.SEEK_END)
         for offset, line in _lines_backwards(file, path):
@@ -218,15 +219,15 @@ def last_events(path: Path, kinds: Collection[str]) -> list[dict[str, Any]]:
             if not is_last and (launched or end - offset > MOST_EVENT_BYTES):
                 break
             match = _KIND.search(line)
-            kind = "" if match is None else match[1].decode()
-            launched = launched or kind == "launch"
-            if kind not in kinds:
+            kind = b"" if match is None else match[1]
+            launched = launched or kind == b"launch"
+            if kind not in wanted:
                 continue
             corpus = _CORPUS.search(line)
             key = kind, corpus[1] if corpus else b""
             if is_last or key not in seen:
                 found.append(row_of(line, path, offset))
-            seen.add(key)
+                seen.add(key)
     return found[::-1]
 
 
