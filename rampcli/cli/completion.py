@@ -140,7 +140,7 @@ def words(incomplete: str) -> list[str]:
 
 
 def rl_words(incomplete: str) -> list[str]:
-    """Returns completions of the words of `rampcli rl`: those without a section, and `words`."""
+    """Returns completions of MaxText's words for `rampcli rl`, and those of `words`."""
     from rampcli.words.rl import ALL_PAIRS, BARE_WORDS
 
     bare = [f"{word}=" for word in BARE_WORDS]

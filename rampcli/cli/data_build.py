@@ -193,7 +193,7 @@ def _show_result(options: BuildOptions, built: Built, console: Console) -> None:
 
 
 def _training_command(prefix: Path) -> str:
-    """Returns a command that trains a small model on a corpus, exactly as it is printed.
+    """Returns a command, to be pasted, that trains a small model on a corpus.
 
     The run is named after the corpus, so that it is apart from runs on other data.
 

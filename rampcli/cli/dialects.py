@@ -14,7 +14,7 @@ from rampcli.words.translation import Translation
 
 
 def translate(resolved: Resolved, *, as_json: bool) -> None:
-    """Prints the batch in each system's words, with the differences that they cannot express."""
+    """Prints the batch as settings of each system, and notes what these cannot express."""
     translations = _translations(resolved)
     if as_json:
         typer.echo(json.dumps({name: asdict(one) for name, one in translations.items()}, indent=1))

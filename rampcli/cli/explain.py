@@ -8,8 +8,8 @@ import typer
 from rampcli.cli.options import AsJson, ConfigDir
 from rampcli.errors import Report, UsageError, shown, visible
 
-NO_RECIPE = "llama3_tiny"
-NO_RL_RECIPE = "sort_digits"
+DEFAULT_RECIPE = "llama3_tiny"
+DEFAULT_RL_RECIPE = "sort_digits"
 
 
 def explain(
@@ -24,7 +24,7 @@ def explain(
     config_dir: ConfigDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Explain what a setting means, its value and where that value comes from."""
+    """Show what a setting means, its value, and what set it."""
     from rampcli.cli.composing import compose_rl, compose_words
     from rampcli.config.checks.rl import is_rl
     from rampcli.config.words import join_split_lists
@@ -41,9 +41,9 @@ def explain(
     words = [word for word in joined if "=" in word]
     asks_rl = any(key.startswith("rl.") for key in asked)
     if factory is None and asks_rl:
-        resolved = compose_rl(NO_RL_RECIPE, words, config_dir=config_dir)
+        resolved = compose_rl(DEFAULT_RL_RECIPE, words, config_dir=config_dir)
     else:
-        resolved = compose_words(factory or NO_RECIPE, words, config_dir=config_dir)
+        resolved = compose_words(factory or DEFAULT_RECIPE, words, config_dir=config_dir)
     for key in asked:
         with report.noting():
             found.append(explain(key, resolved))
@@ -52,7 +52,7 @@ def explain(
         typer.echo(json.dumps(found, indent=1))
     else:
         if factory is None:
-            recipe = f"{NO_RL_RECIPE} under rampcli rl" if asks_rl else NO_RECIPE
+            recipe = f"{DEFAULT_RL_RECIPE} under rampcli rl" if asks_rl else DEFAULT_RECIPE
             typer.echo(f"in the recipe {recipe} (--factory chooses another)\n")
         elif asks_rl and not is_rl(resolved.config):
             typer.echo(f"{factory} without reinforcement learning (rl=grpo adds it)\n")

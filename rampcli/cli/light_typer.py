@@ -33,7 +33,7 @@ class _Light:
     callback: Callable[..., Any] | None
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Returns the parameters and `--help`, which is an absent option of most command lines."""
+        """Returns the parameters. They skip conversions that cannot change a value."""
         parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for one in parameters:
             is_string = _types(self.callback).get(one.name) in STRINGS

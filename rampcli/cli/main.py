@@ -136,7 +136,7 @@ def main() -> None:
         sys.exit(1)
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(EXIT_CTRL_C)
-    sys.exit(code)  # None, or that of a typer.Exit
+    sys.exit(code)  # None, or the code of a typer.Exit
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Arguments and options that several commands take."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -43,3 +43,8 @@ OneStage = Annotated[bool, typer.Option("--one-stage", help="Stop at the next st
 RunDir = Annotated[
     Path, typer.Argument(metavar="RUN", help="Run directory, or name of a run below runs/.")
 ]
+
+
+def plot_of(what: str) -> Any:
+    """Returns the option `--plot FILE`, which draws something to a file."""
+    return typer.Option(metavar="FILE", help=f"Plot {what} to an .svg or .png file.")

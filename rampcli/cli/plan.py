@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rampcli.cli.options import AsJson, ConfigDir, Factory, Overrides
+from rampcli.cli.options import AsJson, ConfigDir, Factory, Overrides, plot_of
 from rampcli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,10 +19,6 @@ WhatIf = Annotated[
         metavar="KEY=A,B,C",
         help="Compare plans for several values of a setting. Repeat it for combinations.",
     ),
-]
-Plot = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Plot batch size and nodes to an .svg or .png file."),
 ]
 Measured = Annotated[
     list[Path] | None,
@@ -54,7 +50,7 @@ def plan(
     config_dir: ConfigDir = None,
     as_json: AsJson = False,
     what_if: WhatIf = None,
-    plot: Plot = None,
+    plot: Annotated[Path | None, plot_of("batch size and nodes")] = None,
     measured: Measured = None,
     show_dialects: ShowDialects = False,
     show_seesaw: ShowSeesaw = False,
@@ -62,8 +58,9 @@ def plan(
 ) -> None:
     """Show the stages of a run without starting it.
 
-    Prints batch size, nodes, accumulation, steps, hours and learning rate of each stage. Takes the
-    same recipe and settings as pretrain.
+    Takes the same recipe and settings as pretrain. In each row, batch = micro x dp x accum: the
+    micro batch size, the data-parallel ranks, and the micro batches that each of them accumulates.
+    "from" is the number of samples consumed before the stage.
     """
     from rampcli.cli.composing import compose_words
 

@@ -33,7 +33,7 @@ def recipe_facts(name: str) -> dict[str, Any]:
 
 
 def _required(config: Config) -> list[str]:
-    """Returns the words without which the recipe is refused."""
+    """Returns the settings that the recipe needs from its user, with placeholders as values."""
     return [
         *([FOLDER] if takes_model_from_folder(stack_of(config)) else []),
         *([PATH] if lacks_path(config) else []),
@@ -65,7 +65,7 @@ def recipe_row(name: str, config: Config) -> dict[str, Any]:
 def _made_of(config: Config) -> dict[str, Any]:
     """Returns the options of conf/ that a recipe is made of, and the settings that it sets."""
     resolved = resolve(apply_overrides(config, _required(config)))
-    # The values of an option may all be set elsewhere.
+    # Options are listed even if something else sets each of their values.
     options = {
         group: option
         for group, option in stack_of(config).choices.items()

@@ -57,11 +57,11 @@ def recipes(
     ] = None,
     new: Annotated[
         str | None,
-        typer.Option("--new", metavar="NAME", help="Write NAME.py, a recipe to begin with."),
+        typer.Option("--new", metavar="NAME", help="Write NAME.py, a recipe to start from."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the recipes, show what one is made of, or write one of your own."""
+    """List recipes, show what one is made of, or write a new one."""
     if new is not None:
         if recipe is not None or as_json:
             raise UsageError(

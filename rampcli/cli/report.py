@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rampcli.cli.options import AsJson
+from rampcli.cli.options import AsJson, plot_of
 from rampcli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,10 +30,7 @@ Runs = Annotated[
 Html = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write the live page of the runs to one file.")
 ]
-Plot = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Plot batch, loss and throughput to an .svg or .png file."),
-]
+Plot = Annotated[Path | None, plot_of("batch, loss and throughput")]
 
 
 def report(runs: Runs, html: Html = None, plot: Plot = None, as_json: AsJson = False) -> None:
@@ -47,7 +44,7 @@ def report(runs: Runs, html: Html = None, plot: Plot = None, as_json: AsJson = F
 def compare(
     first: Run, second: Run, html: Html = None, plot: Plot = None, as_json: AsJson = False
 ) -> None:
-    """Compare two runs: their results, and the settings in which they differ."""
+    """Compare the results and the settings of two runs."""
     _print_report([first, second], html=html, plot=plot, as_json=as_json)
 
 

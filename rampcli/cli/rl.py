@@ -35,8 +35,8 @@ def rl(
     """Train a recipe by reinforcement learning. Run the same command again to resume.
 
     Each step generates several responses to each of its prompts, scores them with a reward, and
-    trains on them (GRPO). batch_size (prompts), num_generations and micro_batch_size (pairs of
-    prompt and response per rank; -1: all) are accepted as MaxText's documentation names them.
+    trains on them (GRPO). The names of MaxText's documentation are accepted: batch_size (prompts),
+    num_generations, and micro_batch_size (pairs of prompt and response per rank; -1 means all).
     """
     from rampcli.cli.composing import compose_rl
 

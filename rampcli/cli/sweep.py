@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rampcli.cli.options import AsJson, ConfigDir, Factory
+from rampcli.cli.options import AsJson, ConfigDir, Factory, plot_of
 from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
@@ -31,12 +31,7 @@ def sweep(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check and print all runs without starting one.")
     ] = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Plot the loss over a value that varies to an .svg or .png file."
-        ),
-    ] = None,
+    plot: Annotated[Path | None, plot_of("the loss over a value that varies")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a recipe with every combination of values. Run the same command again to resume.

@@ -200,11 +200,11 @@ def name_combinations(some: Sequence[Combination], among: Sequence[Combination])
 def _check_same_base(
     folder: SweepFolder, chosen: Sequence[Combination], composed: Sequence[Resolved]
 ) -> None:
-    """Checks that runs which are already in the folder have the same settings, except their values.
+    """Checks that runs in the folder have the same settings, apart from those that vary.
 
     Raises:
-        ForeignCheckpointError: a setting has another value. As runs of a sweep are compared, it may
-            be one that a single run can change when it resumes.
+        ForeignCheckpointError: a setting has another value. Runs of a sweep are compared, so this
+            includes settings that a single run may change when it resumes.
         RampcliError: a file of an earlier run is damaged.
     """
     own = {one.folder: _deciding(each.config) for one, each in zip(chosen, composed, strict=True)}

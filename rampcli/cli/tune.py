@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rampcli.cli.options import AsJson, ConfigDir, Factory, Overrides
+from rampcli.cli.options import AsJson, ConfigDir, Factory, Overrides, plot_of
 from rampcli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,33 +23,37 @@ def tune(
         typer.Option("--exhaustive", help="Try every size up to the first that does not fit."),
     ] = False,
     estimate: Annotated[
-        bool, typer.Option("--estimate", help="Estimate the memory of each size. Start nothing.")
+        bool,
+        typer.Option(
+            "--estimate", help="Estimate the memory of each size without starting anything."
+        ),
     ] = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Measure again what was measured before.")
+        bool, typer.Option("--fresh", help="Ignore earlier measurements, and measure again.")
     ] = False,
     steps: Annotated[
         int,
-        typer.Option(min=1, max=10_000, metavar="N", help="Most steps to time for each size."),
+        typer.Option(
+            min=1, max=10_000, metavar="N", help="Maximum number of steps to time for each size."
+        ),
     ] = 100,
     timeout: Annotated[
         float, typer.Option(min=1.0, metavar="SECONDS", help="Time limit of each trial.")
     ] = 600.0,
     diagnose: Annotated[
         bool,
-        typer.Option("--diagnose", help="Measure where the time of the run's own step goes."),
-    ] = False,
-    plot: Annotated[
-        Path | None,
         typer.Option(
-            metavar="FILE", help="Plot throughput and time per step to an .svg or .png file."
+            "--diagnose",
+            help="Measure where the time of a step of the run goes.",
         ),
-    ] = None,
+    ] = False,
+    plot: Annotated[Path | None, plot_of("throughput and time per step")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the micro batch size that this machine can run, and the one that it should run.
+    """Find the micro batch size that this machine should run.
 
-    Takes real steps with each size in processes of their own, and times them.
+    Takes real steps with each size in processes of their own, and times them. Also finds the
+    largest size that fits.
     """
     from rampcli.cli.composing import compose_words
     from rampcli.config.checks.rl import refuse_rl

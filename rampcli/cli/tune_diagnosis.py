@@ -21,7 +21,7 @@ from rampcli.tune.trial import OUT_OF_MEMORY, THRASHES, TIMED_OUT, Trial
 from rampcli.tune.trial_files import Effort
 
 SPREAD = 0.05
-"""The step and the shares of its parts are measured until their intervals are within this."""
+"""Measure until the intervals of the step's time and of its parts' shares are within this."""
 REMEDIES = {
     OUT_OF_MEMORY: f"`rampcli tune`, which finds the {MICRO_KEY} that fits",
     TIMED_OUT: "--timeout with more seconds",

@@ -158,7 +158,7 @@ def _print_comparison(
 
 
 def _raise_shared_errors(found: Sequence[Resolved | UsageError]) -> None:
-    """Raises the errors that every value has: they do not depend on it."""
+    """Raises the errors that occur with every value."""
     each = [
         {str(one): one for one in (error.errors if isinstance(error, UsageErrors) else [error])}
         for error in found
