@@ -1,6 +1,7 @@
 """`rampcli plan --what-if`."""
 
 import json
+import shlex
 
 import pytest
 
@@ -61,7 +62,7 @@ def test_micro_batches_are_compared_only_with_a_throughput_for_each(rampcli, suc
     ended = rampcli(*words, "rampup.efficiency='1:9000 4:11500'")
     assert (ended.exit_code, ended.stdout) == (2, "")
     (remedy,) = [line for line in ended.stderr.splitlines() if line.lstrip().startswith("try:")]
-    lines = succeed(*words, remedy.split("try:")[1].split(", with")[0].strip()).splitlines()
+    lines = succeed(*words, shlex.split(remedy.split("try:")[1])[0]).splitlines()
     hours = [float(line.split()[-2]) for line in lines[1:]]
     assert hours[1] < hours[0]
 
