@@ -17,7 +17,7 @@ from docs.python_page import python_page as names_page
 from rampcli import llm
 from rampcli.cli.main import main as run_command
 from rampcli.config.schema import Config
-from rampcli.config.settings import FOREIGN, Setting, settings
+from rampcli.config.settings import Setting, settings
 from rampcli.errors import shown
 from rampcli.planning.resolve import resolve
 from rampcli.report.plots import plot_plan
@@ -61,9 +61,8 @@ def config_page() -> str:
     """Returns docs/reference/config.md: one table of settings per section of the schema."""
     sections: dict[str, list[Setting]] = {}
     for setting in settings().values():
-        if setting.key not in FOREIGN:
-            section, _, _ = setting.key.rpartition(".")
-            sections.setdefault(section, []).append(setting)
+        section, _, _ = setting.key.rpartition(".")
+        sections.setdefault(section, []).append(setting)
     lines = [GENERATED.format(source="rampcli/config/schema/"), SETTINGS_INTRODUCTION]
     for section, rows in sections.items():
         title = f"`{section}`" if section else "The run"

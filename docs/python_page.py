@@ -12,7 +12,7 @@ import rampcli
 from rampcli import errors, extend, llm
 from rampcli.batch.ramp import RampStage
 from rampcli.config.schema import Config
-from rampcli.config.settings import FOREIGN, settings
+from rampcli.config.settings import settings
 from rampcli.launch.protocol import Outcome
 from rampcli.runs.record import RunRecord
 from rampcli.runs.time_spent import TimeSpent
@@ -96,7 +96,7 @@ def _extend() -> Iterator[str]:
 
 def _config() -> Iterator[str]:
     yield CONFIG
-    sections = {key.partition(".")[0] for key in settings() if key not in FOREIGN}
+    sections = {key.partition(".")[0] for key in settings()}
     for part in dataclasses.fields(Config):
         if dataclasses.is_dataclass(part.type) and part.name in sections:
             link = f"[`{part.name}`](config.md#{part.name})"

@@ -123,19 +123,20 @@ def words(incomplete: str) -> list[str]:
     Keys are completed up to the next dot; after `=`, values are completed if they are known.
     """
     from rampcli.config.groups import group_names, option_names
-    from rampcli.config.settings import FOREIGN, settings
+    from rampcli.config.settings import foreign_words, settings
 
     key, equals, _ = incomplete.partition("=")
     if equals:
+        known = settings() | foreign_words()
         values = (
-            settings()[key].choices
-            if key in settings()
+            known[key].choices
+            if key in known
             else option_names(key)
             if key in group_names()
             else []
         )
         return [word for value in values if (word := f"{key}={value}").startswith(incomplete)]
-    names = [*sorted(group_names()), *(key for key in settings() if key not in FOREIGN)]
+    names = [*sorted(group_names()), *settings()]
     return _up_to_next_dot([f"{name}=" for name in names], incomplete)
 
 
@@ -154,9 +155,11 @@ def rl_words(incomplete: str) -> list[str]:
 
 def keys(incomplete: str) -> list[str]:
     """Returns completions of the key of a setting, or of a whole override once it contains `=`."""
-    from rampcli.config.settings import settings
+    from rampcli.config.settings import foreign_words, settings
 
-    return words(incomplete) if "=" in incomplete else _up_to_next_dot(list(settings()), incomplete)
+    if "=" in incomplete:
+        return words(incomplete)
+    return _up_to_next_dot([*settings(), *foreign_words()], incomplete)
 
 
 def shells(incomplete: str) -> list[str]:

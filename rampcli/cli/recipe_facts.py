@@ -10,8 +10,8 @@ from rampcli.config.compose import apply_overrides
 from rampcli.config.corpora import lacks_path
 from rampcli.config.layers import stack_of
 from rampcli.config.schema import Config
+from rampcli.config.settings import leaves
 from rampcli.config.settling import FILES, without_files
-from rampcli.config.snapshot import canonical_values
 from rampcli.estimate.model_size import count_parameters
 from rampcli.planning.resolve import resolve
 
@@ -73,7 +73,7 @@ def _made_of(config: Config) -> dict[str, Any]:
     }
     own: dict[str, Any] = {}
     stack = stack_of(resolved.config)
-    for key in canonical_values(resolved.config):
+    for key, _ in leaves(resolved.config):
         entry = next(each for each in reversed(stack.history(key)) if each.by != FILES)
         place, _, line = entry.place.rpartition(":")
         folder, _, file = place.partition("/")

@@ -15,6 +15,7 @@ from rampcli.config import snapshot
 from rampcli.config.checks.rl import refuse_rl
 from rampcli.config.layers import sources_named
 from rampcli.config.schema import Config
+from rampcli.config.settings import leaves
 from rampcli.config.sweeps import Combination, combinations
 from rampcli.config.words import join_split_lists
 from rampcli.errors import (
@@ -238,7 +239,7 @@ def _deciding(config: Config) -> dict[str, object]:
     """Returns the settings that decide what a run trains, by dotted key."""
     return {
         key: value
-        for key, value in snapshot.canonical_values(config).items()
+        for key, value in leaves(config)
         if (key in DECIDING or f"{key.partition('.')[0]}." in DECIDING) and key not in NOT_DECIDING
     }
 

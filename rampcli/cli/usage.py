@@ -58,11 +58,10 @@ def _settings_like(error: Any) -> list[str]:
     """Returns the settings that an unknown option names, if the command takes settings."""
     if not any(str(param.metavar).startswith("KEY=") for param in error.ctx.command.params):
         return []
-    from rampcli.config.settings import FOREIGN, settings
+    from rampcli.config.settings import settings
 
     name = error.option_name.lstrip("-").replace("-", "_")
-    ours = (key for key in settings() if key not in FOREIGN)
-    found = [key for key in ours if key.rpartition(".")[2] == name]
+    found = [key for key in settings() if key.rpartition(".")[2] == name]
     return [f"{key}=VALUE" for key in found[:2]]
 
 

@@ -29,6 +29,7 @@ from rampcli.config.layers import (
     Precedence,
     Stack,
     edited_stack,
+    merged,
     placed,
 )
 from rampcli.config.schema import Config
@@ -36,6 +37,7 @@ from rampcli.config.settings import is_mapping
 from rampcli.config.snapshot import MOST_BYTES, PLACES
 from rampcli.config.words import as_option, parse, quoted
 from rampcli.errors import Report, UsageError, shown
+from rampcli.words import SPELLINGS
 
 ROOT = "config"
 _HYDRA = threading.Lock()
@@ -67,12 +69,17 @@ def compose(*choices: str) -> Config:
     caller = f"{file.parent.name}/{file.name}:{frame.f_lineno}"
     report, groups = Report(), group_names()
     words = parse(choices, groups=groups, place=caller, report=report, unique=False)
+    options = {
+        group: shown(option)
+        for group, option in words.items()
+        if group in groups and _exists(group, option, None, caller, report)
+    }
+    values = {key: value for key, value in words.items() if key not in groups}
+    entries = Layer.of(caller, Precedence.RECIPE, values, report=report).entries
     chosen: dict[str, str | Entry] = {}
-    for key, value in words.items():
-        if key not in groups:
-            chosen |= Layer.of(caller, Precedence.RECIPE, {key: value}, report=report).entries
-        elif _exists(key, value, None, caller, report):
-            chosen[key] = shown(value)
+    for word in words:
+        chosen |= {word: options[word]} if word in options else {}
+        chosen |= {key: entries[key] for key in (word, SPELLINGS.get(word, word)) if key in entries}
     stack = Stack(_layers(chosen, config_dir=None, known=(), report=report), choices=chosen)
     report.close()
     return stack.config()
@@ -193,11 +200,22 @@ def _layers(
             above[key] = choice
         else:
             below |= {leaf: above.pop(leaf) for leaf in files[key].entries if leaf in above}
+    _check_spellings([*files.values()], report)
     return (
         Layer("recipe", Precedence.RECIPE, below),
         *files.values(),
         Layer("recipe", Precedence.RECIPE, above),
     )
+
+
+def _check_spellings(files: Sequence[Layer], report: Report) -> None:
+    """Checks that files that are equally near to the user spell a setting alike, or agree."""
+    entries: dict[tuple[Precedence, str], Entry] = {}
+    for layer in files:
+        for key, entry in layer.entries.items():
+            with report.noting():
+                near = (layer.precedence, key)
+                entries[near] = merged(key, entries.get(near), entry)
 
 
 def _chosen_options(

@@ -24,6 +24,7 @@ from rampcli.extensions import (
     names,
 )
 from rampcli.trackers import TRACKERS
+from rampcli.words import FOREIGN
 
 CHOOSING = (OPTIMIZER, DECAY_STYLE, MODEL, DATA_SOURCE, TRACKER)
 """Settings that name extensions with settings of their own."""
@@ -54,7 +55,7 @@ def with_extensions(stack: Stack, report: Report) -> Stack:
                         check_range(setting, values.get(setting.key, setting.default))
     layer = Layer(DEFAULT, Precedence.SCHEMA, defaults)
     for key in values:
-        if key not in settings() and key not in defaults:
+        if key not in settings() and key not in FOREIGN and key not in defaults:
             with report.noting(), sources_named(stack):
                 raise _unused(key, stack)
     return Stack((layer, *stack.composed), stack.overrides, stack.choices) if defaults else stack

@@ -57,8 +57,3 @@ class Extensible:
     """
 
     extensions: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-
-def spelling() -> Any:
-    """Returns a field that accepts another system's spelling of a setting."""
-    return field(default=None)

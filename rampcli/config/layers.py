@@ -1,9 +1,8 @@
 """A configuration as a stack of layers: one for each file, for the recipe and the command line.
 
 A layer maps dotted keys to a typed value and the place that sets it. The last layer that sets a key
-applies. Precedences decide only between different keys that compete, such as two spellings of one
-setting. Values, provenance (`explain`, `--cfg`) and the sources in errors are all read from the
-stack.
+applies, unless another spelling of the key is set nearer to the user. Values, provenance
+(`explain`, `--cfg`) and the sources in errors are all read from the stack.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,12 +14,12 @@ from functools import cache, cached_property
 from typing import Any
 
 from rampcli.config.schema import Config
-from rampcli.config.settings import FOREIGN, is_of_extension, leaves, settings
+from rampcli.config.settings import is_of_extension, leaves, settings
 from rampcli.config.values import put, typed
 from rampcli.errors import RampcliError, Remedy, Report, UsageError, UsageErrors, shown
+from rampcli.words import COMBINED, FOREIGN, SPELLINGS
 from rampcli.words.maxtext import SUGGESTED
 from rampcli.words.maxtext_mesh import MODEL_WORDS
-from rampcli.words.spellings import SPELLINGS
 
 COMMAND_LINE = "command line"
 PYTHON = "Python"
@@ -59,7 +58,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The entries of one place: a file, a recipe, the command line, or Python."""
+    """The entries of one place: a file, a recipe, the command line, or Python.
+
+    A word of another system has an entry of its own, as it was written. A spelling also gives our
+    key an entry; MaxText's other words get theirs when all layers are known (`config.translate`).
+    """
 
     name: str
     precedence: Precedence
@@ -86,12 +89,44 @@ class Layer:
             place: returns the place of a key; the layer's name, if None.
             report: receives the errors. A value with an error is left out.
         """
-        entries = {}
-        for key, value in values.items():
-            where = place(key) if place else name
+        entries: dict[str, Entry] = {}
+        for word, value in values.items():
+            where = place(word) if place else name
             with report.noting(), placed(where):
-                entries[key] = Entry(typed(key, value), where)
+                entry = Entry(typed(word, value), where)
+                if word in FOREIGN:
+                    entries[word] = entry
+                if word not in COMBINED:
+                    key = SPELLINGS.get(word, word)
+                    if key != word:
+                        entry = Entry(entry.value, typed_place(word, entry), by=word)
+                    entries[key] = merged(key, entries.get(key), entry)
         return cls(name, precedence, entries)
+
+
+def typed_place(key: str, entry: Entry) -> str:
+    """Returns the words that decide an entry, with their place: `optim.lr=0.5 (command line)`."""
+    return entry.place if entry.by else f"{key}={shown(entry.value)} ({entry.place})"
+
+
+def merged(key: str, one: Entry | None, other: Entry) -> Entry:
+    """Returns the entry of a key that two words of equal precedence set.
+
+    Raises:
+        UsageError: the words are two spellings of the key, and their values differ.
+    """
+    if one is None or one.by == other.by or one.value is None:
+        return other
+    if other.value not in (None, one.value):
+        names = (one.by or key, other.by or key)
+        raise UsageError(
+            f"{names[0]}={shown(one.value)} and {names[1]}={shown(other.value)} are two spellings"
+            " of one setting and differ",
+            keys=names,
+            remedy="one of them",
+            set_by=(typed_place(key, one), typed_place(key, other)),
+        )
+    return one
 
 
 @contextmanager
@@ -116,7 +151,8 @@ class Stack:
 
     Attributes:
         composed: layers of files and of a recipe's choices, made by `compose`.
-        overrides: layers above those: edits in Python, the command line, and folded spellings.
+        overrides: layers above those: edits in Python, the command line, and what follows from
+            them.
         choices: what `composed` was made from: option names by group, and entries by setting.
     """
 
@@ -125,47 +161,67 @@ class Stack:
     choices: Mapping[str, str | Entry] = field(default_factory=dict)
 
     @cached_property
-    def _nearest(self) -> dict[str, tuple[Precedence, Entry]]:
-        return {
-            key: (layer.precedence, entry)
-            for layer in (_defaults(), *self.composed, *self.overrides)
-            for key, entry in layer.entries.items()
-        }
+    def _histories(self) -> dict[str, list[tuple[Precedence, Entry]]]:
+        """The entries of every setting and word. The last one applies."""
+        histories: dict[str, list[tuple[Precedence, Entry]]] = {}
+        for layer in (_defaults(), *self.composed, *self.overrides):
+            for key, entry in layer.entries.items():
+                history = histories.setdefault(key, [])
+                is_farther = (
+                    bool(history)
+                    and entry.by != history[-1][1].by
+                    and layer.precedence < history[-1][0]
+                )
+                history.insert(len(history) - is_farther, (layer.precedence, entry))
+        return histories
 
     def entry(self, key: str) -> Entry:
         """Returns the entry that applies to a setting."""
-        return self._nearest[key][1]
+        return self._histories[key][-1][1]
 
     def precedence(self, key: str) -> Precedence:
         """Returns the precedence of the layer that applies to a setting."""
-        return self._nearest[key][0]
+        return self._histories[key][-1][0]
 
     def history(self, key: str) -> list[Entry]:
         """Returns all entries of a setting, the default first. The last one applies."""
-        layers = (_defaults(), *self.composed, *self.overrides)
-        return [layer.entries[key] for layer in layers if key in layer.entries]
+        return [entry for _, entry in self._histories.get(key, ())]
 
     def values(self) -> dict[str, Any]:
-        """Returns the merged value of every setting, by dotted key, in the order of the schema."""
-        return {key: entry.value for key, (_, entry) in self._nearest.items()}
+        """Returns the merged value of every setting and given word, by dotted key.
+
+        Settings come first, in the order of the schema.
+        """
+        return {key: self.entry(key).value for key in self._histories}
 
     def above(self, *layers: Layer) -> "Stack":
         """Returns the stack with further layers on top."""
         return Stack(self.composed, (*self.overrides, *layers), self.choices)
+
+    def decided(self, key: str, by: str, value: Any, *, words: Sequence[str] = ()) -> "Stack":
+        """Returns the stack with a value that a key has because `by` is set.
+
+        It has the precedence of `by`. `words` are all words that decide it, if there are several.
+        """
+        place = ", ".join(typed_place(word, self.entry(word)) for word in words or [by])
+        entry = Entry(value, place, by)
+        return self.above(Layer(by, self.precedence(by), {key: entry}))
 
     def edits(self, config: Config) -> dict[str, Any]:
         """Returns the leaves of a configuration that differ from this stack: edits in Python."""
         return {
             key: value
             for key, value in leaves(config)
-            if key not in self._nearest or not _same(value, self.entry(key).value)
+            if key not in self._histories or not _same(value, self.entry(key).value)
         }
 
     def config(self) -> Config:
         """Returns the merged values as a configuration, which remembers this stack."""
         config = Config()
-        for key, (precedence, entry) in self._nearest.items():
-            if precedence is not Precedence.SCHEMA or is_of_extension(key):
+        for key, history in self._histories.items():
+            precedence, entry = history[-1]
+            is_set = precedence is not Precedence.SCHEMA or is_of_extension(key)
+            if is_set and key not in FOREIGN:
                 # Lists and mappings are copied: changing them in Python leaves the layer as it is.
                 put(config, key, copy(entry.value))
         config.stack = self
@@ -180,7 +236,7 @@ class Stack:
 
     def _places(self, keys: Sequence[str]) -> tuple[str, ...]:
         places = []
-        for entry, key in ((self.entry(key), key) for key in keys if key in self._nearest):
+        for entry, key in ((self.entry(key), key) for key in keys if key in self._histories):
             is_specific = ":" in entry.place or "=" in entry.place  # a line of a file, or a word
             places.append(
                 entry.place if is_specific else f"{key}={shown(entry.value)} ({entry.place})"
@@ -194,7 +250,8 @@ class Stack:
         left out.
         """
         spellings, words = {}, {}
-        for key, (_, entry) in self._nearest.items():
+        for key in self._histories:
+            entry = self.entry(key)
             if entry.by in FOREIGN and key not in FOREIGN:
                 if is_spelling(key, entry):
                     spellings[key] = entry.by

@@ -15,48 +15,12 @@ from rampcli.config.fields import Extensible
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError, shown
 from rampcli.extensions import ENTRY_POINTS, VARIABLE, Extension, find, section_of
-from rampcli.words.maxtext import WORDS
-from rampcli.words.maxtext_mesh import AXES
-from rampcli.words.meanings import DERIVED
+from rampcli.words import COMBINED, SPELLINGS
+from rampcli.words.meanings import DERIVED, KNOWN_ELSEWHERE, MEANINGS
 from rampcli.words.rl import IN_OTHER_UNITS, IN_PRETRAINING
-from rampcli.words.spellings import SPELLINGS
 
-FOREIGN = frozenset({*SPELLINGS, *WORDS, *AXES})
-"""Spellings of other systems, which reach our keys."""
 MOST = 10**18
 """Largest count, so that arithmetic with counts does not overflow."""
-KNOWN_ELSEWHERE = {
-    "max_target_length": "data.sequence_length",
-    "seq_length": "data.sequence_length",
-    "encoder_seq_length": "data.sequence_length",
-    "data_path": "data.path",
-    "data_prefix": "data.blend",
-    "paths": "data.blend",
-    "splits_string": "data.split",
-    "reset_attention_mask": "data.document_mask",
-    "steps": "trainer.max_steps",
-    "train_iters": "trainer.max_steps",
-    "train_samples": "trainer.max_samples",
-    "num_generations": "rl.generations_per_prompt",
-    "batchsize": "model.global_batch_size",
-    "ppo_mini_batch_size": "rl.updates_per_rollout",
-    "max_completion_length": "rl.max_response_tokens",
-    "max_response_length": "rl.max_response_tokens",
-    "learning_rate": "optim.lr",
-    "beta": "rl.kl_weight",
-    "epsilon_high": "rl.clip_high",
-    "group_size": "rl.generations_per_prompt",
-    "num_generation": "rl.generations_per_prompt",
-}
-"""Our keys for other systems' keys that are not accepted, by their last part."""
-EXAMPLES = {
-    "per_device_batch_size": "4",
-    "per_device_batch_size_start": "4",
-    "per_device_batch_size_increment": "2",
-    "enable_rampup_batch_size": "true",
-    "global_rampup_samples": "500",
-} | dict.fromkeys(AXES, "1")
-"""Accepted values of other systems' words."""
 _EXTENSIBLE = frozenset(map(section_of, ENTRY_POINTS))
 LIST_ALL = "rampcli pretrain --factory NAME --cfg, which lists all settings"
 _TYPE_NAMES = {
@@ -73,10 +37,9 @@ _TYPE_NAMES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
-    """What a setting accepts.
+    """What a setting, or a word of another system, accepts.
 
-    `doc`, `unit` and the range are empty for spellings of other systems. `extensible` settings also
-    accept names of extensions.
+    `extensible` settings also accept names of extensions.
     """
 
     key: str
@@ -110,11 +73,6 @@ class Setting:
 
     def example(self) -> str:
         """Returns a `KEY=VALUE` word that is accepted."""
-        if self.key in EXAMPLES:
-            return f"{self.key}={EXAMPLES[self.key]}"
-        if self.key in SPELLINGS:
-            _, _, value = (settings()[SPELLINGS[self.key]].example() or "=null").partition("=")
-            return f"{self.key}={value}"
         return f"{self.key}={self.example_value or shown(self.default)}"
 
     def range_name(self) -> str:
@@ -133,8 +91,29 @@ class Setting:
 
 @cache
 def settings() -> dict[str, Setting]:
-    """Returns every setting and spelling by dotted key, in the order of the schema."""
+    """Returns every setting by dotted key, in the order of the schema."""
     return {setting.key: setting for setting in settings_in(Config, "")}
+
+
+@cache
+def foreign_words() -> dict[str, Setting]:
+    """Returns what each word of another system accepts; a spelling accepts what its key does."""
+    spellings = {
+        word: dataclasses.replace(settings()[key], key=word, doc=MEANINGS[word])
+        for word, key in SPELLINGS.items()
+    }
+    combined = {
+        word: Setting(
+            key=word,
+            type=kind,
+            optional=True,
+            default=None,
+            example_value=example,
+            doc=MEANINGS[word],
+        )
+        for word, (kind, example) in COMBINED.items()
+    }
+    return spellings | combined
 
 
 def settings_in(schema: type, prefix: str) -> Iterator[Setting]:
@@ -172,13 +151,16 @@ def settings_of(extension: Extension) -> list[Setting]:
 
 
 def find_setting(key: str) -> Setting | None:
-    """Returns a setting, or None. Imports the extension that the setting may belong to.
+    """Returns a setting or a word of another system, or None.
+
+    Imports the extension that the setting may belong to.
 
     Raises:
         UsageError: the extension's module cannot be imported.
     """
-    if key in settings():
-        return settings()[key]
+    known = settings().get(key) or foreign_words().get(key)
+    if known is not None:
+        return known
     extension = extension_of(key)
     if extension is None:
         return None
@@ -269,9 +251,7 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 def unknown_key(key: str, groups: Mapping[str, Any] | None = None) -> UsageError:
     """Returns the error for a key that cannot be set, which offers keys and config groups."""
-    sections = [
-        known for known in settings() if known.startswith(f"{key}.") and known not in FOREIGN
-    ]
+    sections = [known for known in settings() if known.startswith(f"{key}.")]
     if sections:
         return UsageError(
             f"{key} is a section, not a setting",
@@ -330,14 +310,15 @@ def nearest_keys(key: str) -> list[str]:
     """Returns up to three settings whose key, or whose last part, is close to a mistyped key."""
     if (name := key.rpartition(".")[2].replace("-", "_")) in KNOWN_ELSEWHERE:
         return [KNOWN_ELSEWHERE[name]]
-    whole = difflib.get_close_matches(key, settings(), n=3, cutoff=0.75)
+    every = (*settings(), *foreign_words())
+    whole = difflib.get_close_matches(key, every, n=3, cutoff=0.75)
     names: dict[str, list[str]] = {}
-    for known in settings():
+    for known in every:
         names.setdefault(known.rpartition(".")[2], []).append(known)
     by_name = [
         known
         for name in difflib.get_close_matches(key.rpartition(".")[2], names, n=2, cutoff=0.75)
         for known in names[name]
     ]
-    beginning = [known for known in settings() if "." in key and known.startswith(key)]
+    beginning = [known for known in every if "." in key and known.startswith(key)]
     return list(dict.fromkeys(whole + by_name or beginning))[:3]

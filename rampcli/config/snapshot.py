@@ -11,19 +11,10 @@ from rampcli.batch.plan import GLOBAL_KEY
 from rampcli.config.checks import CHECKS, check_ranges
 from rampcli.config.layers import DEFAULT, Entry, Layer, Precedence, Stack, placed, stack_of
 from rampcli.config.schema import Config
-from rampcli.config.settings import (
-    FOREIGN,
-    flatten,
-    is_of_extension,
-    leaves,
-    nest,
-    settings,
-    unknown_key,
-)
+from rampcli.config.settings import flatten, is_of_extension, leaves, nest, settings, unknown_key
 from rampcli.config.settling import VALIDATION_KEY, VOCABULARY_KEY
 from rampcli.errors import Report, UsageError, printable, shown
-from rampcli.words import maxtext_mesh
-from rampcli.words.spellings import SPELLINGS
+from rampcli.words import FOREIGN, SPELLINGS, maxtext_mesh
 
 MOST_BYTES = 200_000
 PLACES = "set_by"
@@ -53,14 +44,6 @@ NOT_IDENTITY = ("model.huggingface_type",)
 """Settings of these sections that change no tensor."""
 
 
-def canonical_values(config: Config) -> dict[str, Any]:
-    """Returns the settings as plain data by dotted key, in the order of the schema.
-
-    Spellings of other systems are left out.
-    """
-    return {key: value for key, value in leaves(config) if key not in FOREIGN}
-
-
 def identity(config: Config) -> dict[str, Any]:
     """Returns the settings that decide what a checkpoint's tensors and consumed samples mean.
 
@@ -69,7 +52,7 @@ def identity(config: Config) -> dict[str, Any]:
     """
     return {
         key: value
-        for key, value in canonical_values(config).items()
+        for key, value in leaves(config)
         if key not in NOT_IDENTITY and (key in IDENTITY or f"{key.partition('.')[0]}." in IDENTITY)
     }
 
@@ -79,10 +62,11 @@ def to_yaml(config: Config) -> str:
     from omegaconf import OmegaConf
 
     stack = stack_of(config)
-    places = {key: printable(stack.entry(key).place) for key in canonical_values(config)}
+    values = dict(leaves(config))
+    places = {key: printable(stack.entry(key).place) for key in values}
     # A reference in a place, such as a folder named ${x}, could not be read back.
     set_by = {key: place.replace("${", "{") for key, place in places.items() if place != DEFAULT}
-    content = nest(canonical_values(config)) | ({PLACES: set_by} if set_by else {})
+    content = nest(values) | ({PLACES: set_by} if set_by else {})
     return OmegaConf.to_yaml(OmegaConf.create(content))
 
 
@@ -123,10 +107,10 @@ def read(path: Path) -> Config:
     values = flatten(tree)
     # A run can be looked at without its extensions. They type their settings when they are used.
     own = {key: Entry(values.pop(key), str(path)) for key in list(values) if is_of_extension(key)}
-    layer = Layer.of(str(path), Precedence.USER, values, report=report)
-    for word in FOREIGN.intersection(layer.entries):
+    for word in FOREIGN.intersection(values):
         with report.noting(), placed(str(path)):
-            _check_unused(word, layer.entries[word].value)
+            _check_unused(word, values.pop(word))
+    layer = Layer.of(str(path), Precedence.USER, values, report=report)
     report.close()
     entries = {
         key: Entry(entry.value, printable(places[key])) if key in places else entry

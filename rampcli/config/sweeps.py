@@ -13,7 +13,7 @@ from rampcli.config.layers import COMMAND_LINE, placed
 from rampcli.config.values import typed
 from rampcli.config.words import parse, sweep_values, typeable
 from rampcli.errors import Report, UsageError, shown
-from rampcli.words.spellings import SPELLINGS
+from rampcli.words import SPELLINGS
 
 MOST_RUNS = 1000
 LONGEST_NAME = 120

@@ -16,6 +16,7 @@ from pathlib import Path
 from rampcli.config import snapshot
 from rampcli.config.checks.rl import is_rl
 from rampcli.config.extension_settings import extension_function
+from rampcli.config.settings import leaves
 from rampcli.errors import RampcliError, reason_of
 from rampcli.extensions import TRACKER
 from rampcli.launch.trackers import CATCH_UP_S
@@ -82,7 +83,7 @@ def follow(run: RunDirectory, name: str, end: RunEnd) -> None:
             import_module(TRACKERS[name].module).open_tracker
         )
         tracker: Tracker = open_tracker(run, position, config.name)
-        tracker.log_config(snapshot.canonical_values(config))
+        tracker.log_config(dict(leaves(config)))
         follower = Follower(
             run,
             tracker,

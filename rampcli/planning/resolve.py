@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from rampcli.batch.pairs import GENERATIONS_KEY
+from rampcli.config.alternatives import without_alternatives
 from rampcli.config.architectures import export_notes
 from rampcli.config.checks import CHECKS_OF_WORDS, check_ranges
 from rampcli.config.checks.rl import rl_notes, unit_of
 from rampcli.config.checks.splits import check_tensor
 from rampcli.config.extension_settings import with_extensions
-from rampcli.config.folding import fold
 from rampcli.config.layers import PYTHON, Precedence, Stack, edited_stack
 from rampcli.config.schema import Config
 from rampcli.config.settings import settings
@@ -24,11 +24,10 @@ from rampcli.config.settling import (
     settle,
     without_files,
 )
+from rampcli.config.translate import translate
 from rampcli.config.values import put
 from rampcli.errors import Report, shown
 from rampcli.planning.run_plan import Resolved, run_dir_of, run_plan
-from rampcli.words.maxtext import WORDS
-from rampcli.words.maxtext_mesh import AXES
 
 
 def resolve(
@@ -56,18 +55,19 @@ def resolve(
         if isinstance(config, Stack)
         else edited_stack(config, PYTHON, Precedence.USER, report=report)
     )
-    folded: Stack | None = None
+    translated = False
     notes: tuple[str, ...] = ()
     with _new_errors(report, stack):
-        folded, notes = fold(stack)
-    settled = with_extensions(folded or stack, report).config()
+        stack, notes = translate(stack)
+        translated = True
+    stack = without_alternatives(stack)
+    settled = with_extensions(stack, report).config()
     _check(settled, report)
     settled, facts, notes = _settle(settled, notes, read_files, report)
     resolved = None
     # If MaxText's words did not fold, the batch is unknown and there is nothing to plan. Without a
     # valid number of generations, it is unknown what a batch holds.
-    folds = folded is not None or all(stack.entry(word).value is None for word in (*WORDS, *AXES))
-    if folds and not any(GENERATIONS_KEY in error.keys[:1] for error in report.errors):
+    if translated and not any(GENERATIONS_KEY in error.keys[:1] for error in report.errors):
         with _new_errors(report, settled.stack):
             names_wrong = any({"name", "run_dir"} & set(error.keys) for error in report.errors)
             consumed_samples = 0 if names_wrong else consumed_samples_in(run_dir_of(settled))

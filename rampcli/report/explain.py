@@ -9,11 +9,12 @@ from rampcli.batch.pairs import PAIRS_KEY, PROMPTS_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.checks.rl import RESPONSE_KEY, max_response_tokens, unit_of
-from rampcli.config.layers import Entry, Stack, stack_of
-from rampcli.config.settings import FOREIGN, extension_of, find_setting, leaves, nest, unknown_key
+from rampcli.config.layers import DEFAULT, Entry, stack_of
+from rampcli.config.settings import extension_of, find_setting, leaves, nest, unknown_key
 from rampcli.errors import UsageError, shown
 from rampcli.planning.run_plan import Resolved
-from rampcli.words.meanings import DERIVED, MEANINGS
+from rampcli.words import FOREIGN
+from rampcli.words.meanings import DERIVED
 
 
 def explain(key: str, resolved: Resolved) -> dict[str, Any]:
@@ -36,7 +37,9 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
     setting = find_setting(key)
     if setting is None:
         raise unknown_key(key)
-    history = _history(stack_of(resolved.config), key)
+    history = stack_of(resolved.config).history(key)
+    if key in FOREIGN:  # without the entry that says that the word is translated
+        history = [Entry(None, DEFAULT), *(entry for entry in history if entry.by is None)]
     if not history and (extension := extension_of(key)) is not None:
         raise UsageError(
             f"{key} is a setting of an extension that this run does not use",
@@ -52,7 +55,7 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
         "unit": unit_of(resolved.config) if setting.unit == "samples" else setting.unit,
         "default": setting.default,
         "range": setting.range_name() or None,
-        "doc": setting.doc or MEANINGS.get(key, ""),
+        "doc": setting.doc,
         "set_by": history[-1].place,
         "overrode": [
             {"set_by": entry.place, "value": entry.value} for entry in reversed(history[:-1])
@@ -94,11 +97,6 @@ def _largest_stage(resolved: Resolved) -> StagePlan:
     return max(resolved.plan.stages, key=lambda stage: stage.global_batch_size)
 
 
-def _history(stack: Stack, key: str) -> list[Entry]:
-    """Returns the entries of a setting. For a foreign spelling, only those set directly."""
-    return [entry for entry in stack.history(key) if key not in FOREIGN or entry.by is None]
-
-
 def derived(resolved: Resolved) -> dict[str, Any]:
     """Returns the derived value of each setting that may be null, where the batch is largest."""
     stage = _largest_stage(resolved)
@@ -122,11 +120,11 @@ def with_provenance(resolved: Resolved) -> str:
     """Returns the whole configuration as YAML, with the place of each value in a comment."""
     stack = stack_of(resolved.config)
     known = derived(resolved)
-    values = {key: value for key, value in leaves(resolved.config) if key not in FOREIGN}
+    values = dict(leaves(resolved.config))
     lines = []
     for key, text, depth in _lines(nest(values), "", 0):
         is_section = key not in values
-        comment = "" if is_section else _provenance(key, _history(stack, key), known)
+        comment = "" if is_section else _provenance(key, stack.history(key), known)
         lines.append((f"{'  ' * depth}{text}", comment))
     width = max(len(text) for text, _ in lines)
     return "".join(

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from rampcli.batch.time_left import RECENT_STEPS
 from rampcli.config import snapshot
 from rampcli.config.checks.rl import unit_of
+from rampcli.config.settings import leaves
 from rampcli.runs.columns import Columns
 from rampcli.runs.directory import BEFORE_THE_START, RunDirectory, find_run
 from rampcli.runs.facts import RunFacts
@@ -91,7 +92,7 @@ def read_run(run: str | Path | RunDirectory) -> RunRecord:
         path=directory.path,
         name=config.name,
         unit=unit_of(config),
-        settings=snapshot.canonical_values(config),
+        settings=dict(leaves(config)),
         plan=directory.read_plan() or {"stages": []},
         metrics={name: columns[name] for name in columns},
         events=list(read_rows(directory.events)),

@@ -11,7 +11,7 @@ from typing import Any
 
 from rampcli import __version__
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
-from rampcli.config import snapshot
+from rampcli.config.settings import leaves
 from rampcli.errors import DamagedFileError
 from rampcli.gpus import gpu_names
 from rampcli.launch.protocol import launcher_of, launchers
@@ -100,9 +100,7 @@ IRRELEVANT = (
 def conditions(resolved: Resolved) -> dict[str, Any]:
     """Returns everything that results depend on, apart from the micro batch size."""
     settings = {
-        key: value
-        for key, value in snapshot.canonical_values(resolved.config).items()
-        if not key.startswith(IRRELEVANT)
+        key: value for key, value in leaves(resolved.config) if not key.startswith(IRRELEVANT)
     }
     return settings | {
         GLOBAL_KEY: max(stage.global_batch_size for stage in resolved.plan.stages),

@@ -1,6 +1,6 @@
 """Translates batch settings of other systems into ours, and our plan into their settings.
 
-A new system is a module with a `write` function and an entry in `DIALECTS`.
+A new system is a module with its `SPELLINGS` and a `write` function, and an entry in `DIALECTS`.
 """
 
 from collections.abc import Callable
@@ -8,8 +8,15 @@ from dataclasses import replace
 
 from rampcli.batch.step_schedule import to_entries
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
-from rampcli.words import bridge, maxtext, megatron, nemo
+from rampcli.words import bridge, maxtext, maxtext_mesh, megatron, nemo, rl
 from rampcli.words.translation import Source, Translation
+
+SPELLINGS: dict[str, str] = nemo.SPELLINGS | bridge.SPELLINGS | maxtext.SPELLINGS | rl.SPELLINGS
+"""Our key for each word that means exactly one of our keys."""
+COMBINED: dict[str, tuple[type, str]] = maxtext.WORDS | dict.fromkeys(maxtext_mesh.AXES, (int, "1"))
+"""Type and example of each word whose meaning depends on other settings."""
+FOREIGN = frozenset({*SPELLINGS, *COMBINED})
+"""Every word that is accepted."""
 
 DIALECTS: dict[str, Callable[[Source], Translation]] = {
     "NeMo 1": nemo.write_nemo_1,

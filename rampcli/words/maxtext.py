@@ -32,8 +32,14 @@ START = "per_device_batch_size_start"
 INCREMENT = "per_device_batch_size_increment"
 RAMP_SAMPLES = "global_rampup_samples"
 RAMP_WORDS = (START, INCREMENT, RAMP_SAMPLES)
-WORDS = (PER_DEVICE, ENABLE, *RAMP_WORDS)
-"""MaxText's batch size per device, and its words for a ramp."""
+WORDS: dict[str, tuple[type, str]] = {
+    PER_DEVICE: (float, "4"),
+    ENABLE: (bool, "true"),
+    START: (float, "4"),
+    INCREMENT: (float, "2"),
+    RAMP_SAMPLES: (int, "500"),
+}
+"""Type and example of MaxText's batch size per device and of its words for a ramp."""
 ACCUMULATION = "gradient_accumulation_steps"
 SPELLINGS: dict[str, str] = {
     ACCUMULATION: "trainer.accumulate_grad_batches",

@@ -138,3 +138,27 @@ DERIVED: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
 }
 """Meaning of each number that MaxText derives, and the keys to set instead."""
+KNOWN_ELSEWHERE = {
+    "max_target_length": "data.sequence_length",
+    "seq_length": "data.sequence_length",
+    "encoder_seq_length": "data.sequence_length",
+    "data_path": "data.path",
+    "data_prefix": "data.blend",
+    "paths": "data.blend",
+    "splits_string": "data.split",
+    "reset_attention_mask": "data.document_mask",
+    "steps": "trainer.max_steps",
+    "train_iters": "trainer.max_steps",
+    "train_samples": "trainer.max_samples",
+    "num_generations": "rl.generations_per_prompt",
+    "batchsize": "model.global_batch_size",
+    "ppo_mini_batch_size": "rl.updates_per_rollout",
+    "max_completion_length": "rl.max_response_tokens",
+    "max_response_length": "rl.max_response_tokens",
+    "learning_rate": "optim.lr",
+    "beta": "rl.kl_weight",
+    "epsilon_high": "rl.clip_high",
+    "group_size": "rl.generations_per_prompt",
+    "num_generation": "rl.generations_per_prompt",
+}
+"""Our keys for other systems' keys that are not accepted, by their last part."""

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from rampcli.batch.pairs import GENERATIONS_KEY, PROMPTS_KEY, UPDATES_KEY, PairSettings, check_pairs
 from rampcli.config.schema import Config
-from rampcli.config.settings import FOREIGN
 from rampcli.config.values import put
 from rampcli.errors import UsageError, UsageErrors
 from rampcli.planning.run_plan import run_plan
@@ -205,7 +204,7 @@ def applied(config, word):
             changed.model.rampup_batch_size = [whole, whole, 300 * steps]
         return [changed]
     key, _, values = word.strip("'").partition("=")
-    assert key in SPELT or key not in FOREIGN, word
+    assert key in SPELT or key not in word
     configs = []
     for value in values.split(" or "):
         changed = deepcopy(config)

@@ -14,7 +14,7 @@ from rampcli import llm
 from rampcli.cli.main import COMMANDS
 from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides
-from rampcli.config.settings import flatten
+from rampcli.config.settings import flatten, leaves
 from rampcli.planning.resolve import resolve
 
 NODES = {256: 8, 512: 8, 768: 8, 1024: 8, 1280: 10, 1536: 12, 1792: 14, 2048: 16}
@@ -110,8 +110,8 @@ def test_cfg_is_valid_yaml(succeed):
         "optim.lr=0.001",
     )
     words = [*numbers, "optim.min_lr=0.0001", "optim.lr=0.001"]
-    assert flatten(yaml.safe_load(printed)) == snapshot.canonical_values(
-        resolve(apply_overrides(llm.gpt3_5b.pretrain_recipe(), words)).config
+    assert flatten(yaml.safe_load(printed)) == dict(
+        leaves(resolve(apply_overrides(llm.gpt3_5b.pretrain_recipe(), words)).config)
     )
 
 

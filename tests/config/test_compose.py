@@ -17,7 +17,6 @@ from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.groups import group_names, option_names, some_of
 from rampcli.config.settings import flatten, leaves
 from rampcli.config.settings import settings as settings_by_key
-from rampcli.config.snapshot import canonical_values
 from rampcli.config.values import typed
 from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.llm import from_factory, recipe_names
@@ -25,7 +24,7 @@ from rampcli.planning.resolve import resolve
 
 
 def snapshot(config):
-    return canonical_values(resolve(config).config)
+    return dict(leaves(resolve(config).config))
 
 
 def test_later_choices_override_earlier_ones_and_values_override_files():

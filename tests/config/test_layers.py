@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 
 from rampcli.cli.composing import compose_words
 from rampcli.config.compose import apply_overrides, compose
-from rampcli.config.folding import fold
 from rampcli.config.layers import Entry, Layer, Precedence, Stack, stack_of
 from rampcli.config.schema import Config
-from rampcli.config.settings import leaves, settings
+from rampcli.config.settings import foreign_words, leaves, settings
 from rampcli.config.values import typed
 from rampcli.errors import Report, UsageError, set_to
 from rampcli.planning.resolve import resolve
@@ -222,7 +221,7 @@ def test_a_remedy_does_not_set_a_key_that_a_word_decided_beside_its_own(composed
         keys=("seed",),
         remedy=[set_to("model.global_batch_size", 8), set_to("trainer.accumulate_grad_batches", 2)],
     )
-    stack, _ = fold(apply_overrides(composed, ["gradient_accumulation_steps=3"]))
+    stack = resolve(apply_overrides(composed, ["gradient_accumulation_steps=3"])).config.stack
     stack.name_sources(error)
     assert error.remedies == (set_to("gradient_accumulation_steps", 2),)
 
@@ -239,7 +238,7 @@ def test_every_value_is_converted_once_between_command_line_and_plan(monkeypatch
     resolved = compose_words("gpt3_5b", words, config_dir=None, resumes=True)
     entries = [
         (key, str(entry.value))
-        for key in settings()
+        for key in (*settings(), *foreign_words())
         for entry in resolved.config.stack.history(key)
         if entry.by is None and entry.place != "default"
     ]

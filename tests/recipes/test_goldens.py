@@ -11,7 +11,7 @@ import pytest
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
 from rampcli.config.schema import Config
-from rampcli.config.snapshot import canonical_values
+from rampcli.config.settings import leaves
 from rampcli.planning.resolve import resolve
 
 FILE = Path(__file__).with_name("goldens.json")
@@ -25,8 +25,8 @@ REQUIRED = {
 def settings_of(name: str) -> dict[str, object]:
     """Returns the resolved settings of a recipe that differ from the defaults."""
     recipe = apply_overrides(getattr(llm, name).pretrain_recipe(), REQUIRED.get(name, [])).config()
-    defaults = canonical_values(Config())
-    found = canonical_values(resolve(recipe).config)
+    defaults = dict(leaves(Config()))
+    found = dict(leaves(resolve(recipe).config))
     return {key: value for key, value in found.items() if value != defaults[key]}
 
 

@@ -8,9 +8,8 @@ from hypothesis import given
 
 from plans import fleet_of
 from rampcli.batch.plan import SHARD_KEY, ParallelSizes
-from rampcli.words import DIALECTS, maxtext_mesh
+from rampcli.words import DIALECTS, SPELLINGS, maxtext_mesh
 from rampcli.words.maxtext import translate
-from rampcli.words.spellings import SPELLINGS
 from tests.words.translating import (
     SEQUENCE_LENGTH,
     assignments,

@@ -1,20 +1,12 @@
 """The settings of a run, as mutable plain data, in one file per section.
 
-Each setting has a description, a unit and a range; conf/ owns the numbers. Fields that only accept
-spellings of other systems (`rampcli.words.spellings`) come last in their class. They are
-None in a resolved configuration.
+Each setting has a description, a unit and a range; conf/ owns the numbers.
 """
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rampcli.config.fields import setting, spelling
-from rampcli.config.schema.bridge import (
-    DatasetSpellings,
-    OptimizerSpellings,
-    SchedulerSpellings,
-    TrainSpellings,
-)
+from rampcli.config.fields import setting
 from rampcli.config.schema.data import DataConfig
 from rampcli.config.schema.launch import (
     CheckpointConfig,
@@ -69,26 +61,3 @@ class Config(Traced):
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     generate: GenerateConfig = field(default_factory=GenerateConfig)
     profile: ProfileConfig = field(default_factory=ProfileConfig)
-
-    train: TrainSpellings = field(default_factory=TrainSpellings)
-    dataset: DatasetSpellings = field(default_factory=DatasetSpellings)
-    scheduler: SchedulerSpellings = field(default_factory=SchedulerSpellings)
-    optimizer: OptimizerSpellings = field(default_factory=OptimizerSpellings)
-    per_device_batch_size: float | None = spelling()
-    gradient_accumulation_steps: int | None = spelling()
-    expansion_factor_real_data: float | None = spelling()
-    num_pipeline_microbatches: int | None = spelling()
-    enable_rampup_batch_size: bool | None = spelling()
-    per_device_batch_size_start: float | None = spelling()
-    per_device_batch_size_increment: float | None = spelling()
-    global_rampup_samples: int | None = spelling()
-    ici_tensor_parallelism: int | None = spelling()
-    dcn_tensor_parallelism: int | None = spelling()
-    ici_pipeline_parallelism: int | None = spelling()
-    dcn_pipeline_parallelism: int | None = spelling()
-    ici_context_parallelism: int | None = spelling()
-    dcn_context_parallelism: int | None = spelling()
-    ici_fsdp_parallelism: int | None = spelling()
-    dcn_fsdp_parallelism: int | None = spelling()
-    ici_data_parallelism: int | None = spelling()
-    dcn_data_parallelism: int | None = spelling()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from rampcli.config.fields import Extensible, setting, spelling
+from rampcli.config.fields import Extensible, setting
 
 SOURCES = ("stdlib", "mock", "indexed", "text", "pairs")
 """Data sources that `rampcli.data.sources` opens."""
@@ -108,6 +108,3 @@ class DataConfig(Extensible):
     audit_order: bool = setting(
         False, "Record which samples the ranks read, as `order_hash` in `metrics.jsonl`."
     )
-
-    global_batch_size: int | None = spelling()
-    rampup_batch_size: list[int] | None = spelling()

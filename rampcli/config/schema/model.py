@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from rampcli.config.fields import Extensible, setting, spelling
+from rampcli.config.fields import Extensible, setting
 from rampcli.config.model_parts import ACTIVATIONS, NORMS, POSITION_EMBEDDINGS
 
 MOST_WIDTH = 1_000_000
@@ -115,12 +115,6 @@ class ModelConfig(Extensible):
         unit="tokens or samples : samples",
         example="'0:768 250B:1536'",
     )
-
-    micro_batch_size: int | None = spelling()
-    tensor_model_parallel_size: int | None = spelling()
-    pipeline_model_parallel_size: int | None = spelling()
-    context_parallel_size: int | None = spelling()
-    seq_length: int | None = spelling()
 
     @property
     def head_width(self) -> int:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from rampcli.config.fields import setting, spelling
+from rampcli.config.fields import setting
 
 Ratio = Literal["token", "sequence"]
 ScaleRewards = Literal["none", "group", "batch"]
@@ -124,5 +124,3 @@ class RLConfig:
         unit="steps",
         at_least=1,
     )
-
-    prompts_per_step: int | None = spelling()

@@ -1,23 +1,14 @@
 """Settings of the hardware, the length of the run and how a step is computed."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
-from rampcli.config.fields import setting, spelling
+from rampcli.config.fields import setting
 
 Accelerator = Literal["auto", "cpu", "gpu"]
 Precision = Literal["fp32", "bf16"]
 ActivationCheckpointing = Literal["none", "selective", "full"]
 OnNonfinite = Literal["stop", "skip"]
-
-
-@dataclass(kw_only=True, slots=True)
-class StrategySpellings:
-    """NeMo 2's `trainer.strategy`. Its fields are spellings only."""
-
-    tensor_model_parallel_size: int | None = spelling()
-    pipeline_model_parallel_size: int | None = spelling()
-    context_parallel_size: int | None = spelling()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -114,8 +105,6 @@ class TrainerConfig:
         unit="GB of 2^30 bytes",
         above=0,
     )
-
-    strategy: StrategySpellings = field(default_factory=StrategySpellings)
 
 
 @dataclass(kw_only=True, slots=True)

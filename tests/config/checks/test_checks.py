@@ -9,13 +9,11 @@ from rampcli.config.checks.run import check_name, check_paths
 from rampcli.config.checks.schedule import check_schedule, check_warmup
 from rampcli.config.layers import build
 from rampcli.config.schema import Config
-from rampcli.config.settings import FOREIGN, settings
+from rampcli.config.settings import settings
 from rampcli.config.values import put
 from rampcli.errors import UsageError, UsageErrors
 
-BOUNDED = [
-    setting for key, setting in settings().items() if key not in FOREIGN and setting.range_name()
-]
+BOUNDED = [setting for key, setting in settings().items() if setting.range_name()]
 
 
 def config_of(**values) -> Config:

@@ -1,4 +1,4 @@
-"""How MaxText's words for samples per device and for a ramp fold into canonical keys."""
+"""How MaxText's words for samples per device and for a ramp are translated into our keys."""
 
 from fractions import Fraction
 
@@ -8,10 +8,8 @@ from hypothesis import strategies as st
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides, compose
-from rampcli.config.folding import fold
 from rampcli.config.layers import build
 from rampcli.config.settings import leaves
-from rampcli.config.snapshot import canonical_values
 from rampcli.planning.resolve import resolve
 from tests.config.overrides import RAMP, refusal_of, resolved_with, words
 
@@ -106,8 +104,10 @@ def test_samples_per_device_replace_a_batch_from_conf_with_a_note(llama, line_of
     )
     line = line_of("conf/batch/nemo_llama.yaml", "global_batch_size: 512")
     (note,) = resolved.notes
-    assert note.startswith(f"model.global_batch_size=512 (batch/nemo_llama.yaml:{line}) gives way")
-    assert note.endswith("per_device_batch_size=4.0: 32 samples")
+    assert note == (
+        "per_device_batch_size=4 x 8 devices = 32 samples replaces model.global_batch_size=512"
+        f" (batch/nemo_llama.yaml:{line})"
+    )
 
 
 def test_samples_per_device_that_give_the_same_batch_cause_no_note(composed):
@@ -133,8 +133,12 @@ def test_a_micro_batch_given_beside_samples_per_device_is_kept(llama):
 def test_samples_per_device_are_multiplied_by_a_given_accumulation(llama):
     spelt = resolved_with(llama, "per_device_batch_size=4", "gradient_accumulation_steps=8")
     assert spelt.config.model.global_batch_size == 256
-    assert canonical_values(spelt.config) == canonical_values(
-        resolved_with(llama, "per_device_batch_size=4", "trainer.accumulate_grad_batches=8").config
+    assert dict(leaves(spelt.config)) == dict(
+        leaves(
+            resolved_with(
+                llama, "per_device_batch_size=4", "trainer.accumulate_grad_batches=8"
+            ).config
+        )
     )
 
 
@@ -147,16 +151,17 @@ def test_accumulation_alone_replaces_the_batch_of_a_recipe(llama, micro, accumul
     (stage,) = resolved.plan.stages
     assert (stage.global_batch_size, stage.micro_batch_size) == (batch, micro)
     assert stage.accumulate_grad_batches == accumulate
-    assert [note.partition(" gives way to ")[2] for note in resolved.notes] == (
-        [] if batch == 512 else [f"{steps}: {batch} samples"]
+    factors = f"{steps} x data.micro_batch_size={micro} x {nodes * 4} data-parallel ranks"
+    assert [note.partition(" replaces ")[0] for note in resolved.notes] == (
+        [] if batch == 512 else [f"{factors} = {batch} samples"]
     )
 
 
 def test_the_note_names_the_place_of_a_recipes_spelling_of_the_batch():
     recipe = compose("batch=nemo_gpt3", "data.global_batch_size=4096")
-    stack = apply_overrides(recipe, ["gradient_accumulation_steps=2"])
-    (note,) = fold(stack)[1]
-    assert note.startswith("model.global_batch_size=4096 (data.global_batch_size=4096 (config/")
+    note, *_ = resolved_with(recipe, "gradient_accumulation_steps=2").notes
+    _, _, replaced = note.partition(" replaces ")
+    assert replaced.startswith("model.global_batch_size=4096 (data.global_batch_size=4096 (config/")
 
 
 def test_a_batch_given_beside_accumulation_must_be_the_product(llama):
@@ -229,15 +234,15 @@ def test_a_ramp_in_maxtexts_words_equals_the_ramp_in_canonical_keys(composed):
         "rampup.micro_batch=largest",
         "data.micro_batch_size=16",
     ]
-    assert canonical_values(resolved_with(composed, *words(RAMP)).config) == canonical_values(
-        resolved_with(composed, *ours).config
+    assert dict(leaves(resolved_with(composed, *words(RAMP)).config)) == dict(
+        leaves(resolved_with(composed, *ours).config)
     )
 
 
 def test_the_target_of_maxtexts_ramp_may_be_given_in_samples(composed):
     without = {word: value for word, value in RAMP.items() if word != "per_device_batch_size"}
-    assert canonical_values(resolved_with(composed, *words(without)).config) == canonical_values(
-        resolved_with(composed, *words(RAMP)).config
+    assert dict(leaves(resolved_with(composed, *words(without)).config)) == dict(
+        leaves(resolved_with(composed, *words(RAMP)).config)
     )
 
 
@@ -296,9 +301,9 @@ def test_two_different_ramps_are_refused(composed, typed, message):
 
 def test_two_equal_ramps_are_accepted(composed):
     typed = ["model.rampup_batch_size=[512,256,500]", "model.global_batch_size=2048"]
-    assert canonical_values(
-        resolved_with(composed, *words(RAMP), *typed).config
-    ) == canonical_values(resolved_with(composed, *words(RAMP)).config)
+    assert dict(leaves(resolved_with(composed, *words(RAMP), *typed).config)) == dict(
+        leaves(resolved_with(composed, *words(RAMP)).config)
+    )
 
 
 @pytest.mark.parametrize(

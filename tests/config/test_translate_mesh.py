@@ -1,19 +1,19 @@
-"""How MaxText's words for the axes of parallelism fold into canonical keys."""
+"""How MaxText's words for the axes of parallelism are translated into our keys."""
 
 import pytest
 
 from rampcli.config.compose import apply_overrides, compose
-from rampcli.config.folding import fold
 from rampcli.config.layers import Entry
-from rampcli.config.snapshot import canonical_values
+from rampcli.config.settings import leaves
+from rampcli.config.translate import translate
 from rampcli.errors import UsageError, set_to
 from tests.config.overrides import refusal_of, resolved_with
 
 TENSOR, SHARD = "parallel.tensor_parallel_size", "parallel.data_parallel_shard_size"
 
 
-def folded(config, *typed):
-    stack, _ = fold(apply_overrides(config, typed))
+def translated(config, *typed):
+    stack, _ = translate(apply_overrides(config, typed))
     return stack
 
 
@@ -35,13 +35,13 @@ def folded(config, *typed):
 )
 def test_maxtexts_words_for_a_mesh_equal_canonical_keys(composed, typed, ours):
     same_nodes = ["enable_rampup_batch_size=false"]
-    assert canonical_values(
-        resolved_with(composed, *typed, *same_nodes).config
-    ) == canonical_values(resolved_with(composed, *ours, *same_nodes).config)
+    assert dict(leaves(resolved_with(composed, *typed, *same_nodes).config)) == dict(
+        leaves(resolved_with(composed, *ours, *same_nodes).config)
+    )
 
 
 def test_a_size_names_every_word_that_decides_it(composed):
-    stack = folded(composed, "ici_tensor_parallelism=2", "dcn_tensor_parallelism=4")
+    stack = translated(composed, "ici_tensor_parallelism=2", "dcn_tensor_parallelism=4")
     place = "ici_tensor_parallelism=2 (command line), dcn_tensor_parallelism=4 (command line)"
     assert stack.entry(TENSOR) == Entry(8, place, "dcn_tensor_parallelism")
 
@@ -63,7 +63,7 @@ def test_a_size_names_every_word_that_decides_it(composed):
 )
 def test_a_remedy_uses_a_word_that_alone_decides_a_size(composed, typed, remedy):
     error = UsageError("x", keys=(TENSOR,), remedy=set_to(TENSOR, 4))
-    folded(composed, *typed).name_sources(error)
+    translated(composed, *typed).name_sources(error)
     assert error.remedy == remedy
 
 
@@ -75,23 +75,23 @@ def test_samples_per_device_are_counted_on_the_ranks_of_the_mesh(composed):
 
 def test_the_nearest_of_a_word_and_a_canonical_key_wins():
     spelt, ours = compose("ici_tensor_parallelism=4"), compose(f"{TENSOR}=2")
-    assert folded(spelt).entry(TENSOR).value == 4
-    assert folded(spelt, f"{TENSOR}=2").entry(TENSOR).value == 2
-    assert folded(ours, "ici_tensor_parallelism=4").entry(TENSOR).value == 4
+    assert translated(spelt).entry(TENSOR).value == 4
+    assert translated(spelt, f"{TENSOR}=2").entry(TENSOR).value == 2
+    assert translated(ours, "ici_tensor_parallelism=4").entry(TENSOR).value == 4
     shards = compose("ici_fsdp_parallelism=2", "trainer.num_nodes=4")
-    assert folded(shards).entry(SHARD).value == 2
-    assert folded(shards, f"{SHARD}=null").entry(SHARD).value is None
+    assert translated(shards).entry(SHARD).value == 2
+    assert translated(shards, f"{SHARD}=null").entry(SHARD).value is None
 
 
 @pytest.mark.parametrize("key", [TENSOR, "model.tensor_model_parallel_size"])
 def test_a_word_and_a_key_of_equal_precedence_must_agree(composed, key):
     word = "ici_tensor_parallelism=2"
-    assert folded(composed, word, f"{key}=2").entry(TENSOR).value == 2
+    assert translated(composed, word, f"{key}=2").entry(TENSOR).value == 2
     refusal = refusal_of(apply_overrides(composed, [word, f"{key}=4"]))
     assert refusal.keys == ("ici_tensor_parallelism", TENSOR)
     assert refusal.set_by == (f"{word} (command line)", f"{key}=4 (command line)")
 
 
-def test_a_mesh_that_does_not_fold_is_the_only_error(composed):
+def test_a_mesh_that_cannot_be_translated_is_the_only_error(composed):
     refusal = refusal_of(apply_overrides(composed, ["ici_tensor_parallelism=0"]))
     assert refusal.keys == ("ici_tensor_parallelism",)

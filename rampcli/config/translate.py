@@ -1,0 +1,185 @@
+"""Translates MaxText's words, whose meaning depends on other settings, into our keys."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rampcli.batch.micro_batch import LARGEST, STAGE_MICRO_KEY
+from rampcli.batch.pairs import GENERATIONS_KEY, PAIRS_KEY, PROMPTS_KEY
+from rampcli.batch.per_device import PER_DEVICE
+from rampcli.batch.plan import (
+    ACCUMULATE_KEY,
+    DEVICES_KEY,
+    GLOBAL_KEY,
+    MICRO_KEY,
+    NUM_NODES_KEY,
+    ParallelSizes,
+)
+from rampcli.batch.ramp import RAMP_KEY
+from rampcli.batch.step_schedule import SCHEDULE_KEY
+from rampcli.config.layers import Entry, Layer, Precedence, Stack, sources_named
+from rampcli.errors import UsageError, shown
+from rampcli.words import FOREIGN, maxtext, maxtext_mesh
+from rampcli.words.maxtext import ACCUMULATION, ENABLE, SUGGESTED
+
+
+def translate(stack: Stack) -> tuple[Stack, tuple[str, ...]]:
+    """Returns the layers with MaxText's words in our keys, and notes for the user.
+
+    A key gets the precedence of the word that decides it. The words then have no value.
+
+    Raises:
+        UsageError: words that contradict our keys, or a batch that is not whole.
+    """
+    with sources_named(stack):
+        _check_words_of_pretraining(stack)
+        _check_rl_word(stack)
+        stack = _translate_mesh(stack)
+    with sources_named(stack):
+        stack, notes = _translate_batch(stack)
+        stack, more_notes = _translate_accumulation(stack)
+    cleared = {word: Entry(None, word, by=word) for word in _given(stack, FOREIGN)}
+    return stack.above(Layer("translated", Precedence.USER, cleared)), (*notes, *more_notes)
+
+
+def _given(stack: Stack, words: Iterable[str]) -> dict[str, Any]:
+    """Returns the values of those words that are given."""
+    values = stack.values()
+    return {word: values[word] for word in words if values.get(word) is not None}
+
+
+def _check_words_of_pretraining(stack: Stack) -> None:
+    """Checks that MaxText's words for batches of samples are used in pretraining only."""
+    given = _given(stack, (*maxtext.WORDS, ACCUMULATION))
+    if given and stack.entry(GENERATIONS_KEY).value is not None:
+        word, value = next(iter(given.items()))
+        raise UsageError(
+            f"{word}={shown(value)} is a word of pretraining, and reinforcement learning counts"
+            " prompts and pairs",
+            keys=(*given, *([ACCUMULATE_KEY] if ACCUMULATION in given else [])),
+            remedy=f"{PROMPTS_KEY}, {PAIRS_KEY} or {RAMP_KEY} instead",
+        )
+
+
+def _check_rl_word(stack: Stack) -> None:
+    """Checks that prompts are counted in reinforcement learning only."""
+    batch = stack.entry(GLOBAL_KEY)
+    if (
+        batch.by == PROMPTS_KEY
+        and batch.value is not None
+        and stack.entry(GENERATIONS_KEY).value is None
+    ):
+        raise UsageError(
+            f"{PROMPTS_KEY}={shown(batch.value)} does not apply: {GENERATIONS_KEY} is null, so"
+            " nothing is generated",
+            keys=(PROMPTS_KEY,),
+            remedy=[GLOBAL_KEY, "rampcli rl"],
+        )
+
+
+def _num_devices(stack: Stack) -> int:
+    devices: int = stack.entry(NUM_NODES_KEY).value * stack.entry(DEVICES_KEY).value
+    return devices
+
+
+def _parallel_sizes(stack: Stack) -> ParallelSizes:
+    sizes = {axis: max(1, stack.entry(key).value) for axis, key in maxtext_mesh.MODEL_AXES.items()}
+    return ParallelSizes(**sizes)
+
+
+def _translate_mesh(stack: Stack) -> Stack:
+    words = _given(stack, maxtext_mesh.AXES)
+    meant = maxtext_mesh.translate(
+        words, num_devices=_num_devices(stack), parallel=_parallel_sizes(stack)
+    )
+    for key, size in meant.items():
+        used = [word for word in words if maxtext_mesh.KEYS[word] == key]
+        nearest = max(used, key=lambda word: (stack.precedence(word), words[word]))
+        precedence, value = stack.precedence(key), stack.entry(key).value
+        if precedence is stack.precedence(nearest) and value not in (None, size):
+            raise _contradiction(stack, key, size, used)
+        if precedence <= stack.precedence(nearest):
+            stack = stack.decided(key, nearest, size, words=used)
+    return stack
+
+
+def _contradiction(stack: Stack, key: str, value: Any, words: Sequence[str]) -> UsageError:
+    shown_words = " x ".join(f"{word}={shown(stack.entry(word).value)}" for word in words)
+    return UsageError(
+        f"{shown_words} sets {key}={shown(value)}, but {shown(stack.entry(key).value)} is given",
+        keys=(*words, key),
+        remedy="one of them",
+    )
+
+
+def _translate_batch(stack: Stack) -> tuple[Stack, tuple[str, ...]]:
+    """Translates the batch per device, and the words for a ramp."""
+    words = _given(stack, maxtext.WORDS)
+    if not words:
+        return stack, ()
+    sources = [word for word in words if word != PER_DEVICE] or [PER_DEVICE]
+    source = max(sources, key=lambda word: (stack.precedence(word), word == ENABLE))
+    num_devices = _num_devices(stack)
+    meant = maxtext.translate(
+        words,
+        num_devices=num_devices,
+        model_parallel_size=_parallel_sizes(stack).model_parallel_size,
+        settings=stack.values(),
+        one_micro_batch=_is_set_as_near(stack, STAGE_MICRO_KEY, source, LARGEST),
+    )
+    notes: tuple[str, ...] = ()
+    for key, value in meant.items():
+        counts_batch = PER_DEVICE in words and (key == GLOBAL_KEY or not words.get(ENABLE))
+        word = PER_DEVICE if counts_batch else source
+        if not _is_set_as_near(stack, key, word, value):
+            if key == GLOBAL_KEY:
+                factors = f"{word}={words[word]:g} x {num_devices} devices"
+                if (accumulate := stack.entry(ACCUMULATE_KEY).value or 1) > 1:
+                    factors += f" x {ACCUMULATE_KEY}={accumulate}"
+                notes = _replacement(stack, factors, value)
+            stack = stack.decided(key, word, value)
+        elif key not in SUGGESTED and not (key == GLOBAL_KEY and ENABLE not in words):
+            raise _contradiction(stack, key, value, [word])
+    return stack, notes
+
+
+def _translate_accumulation(stack: Stack) -> tuple[Stack, tuple[str, ...]]:
+    """Replaces a batch that is set less near to the user than MaxText's word for accumulation.
+
+    As in MaxText, the batch then follows from the micro batch, the ranks and the accumulation.
+    """
+    values, accumulate = stack.values(), stack.values().get(ACCUMULATION)
+    micro, num_devices = values[MICRO_KEY], _num_devices(stack)
+    ranks, rest = divmod(num_devices, _parallel_sizes(stack).model_parallel_size)
+    if (
+        None in (values[GLOBAL_KEY], micro, accumulate)
+        or stack.precedence(ACCUMULATE_KEY) is not stack.precedence(ACCUMULATION)
+        or stack.precedence(GLOBAL_KEY) >= stack.precedence(ACCUMULATION)
+        or any(values.get(key) for key in (PER_DEVICE, ENABLE, SCHEDULE_KEY))
+        or rest
+    ):
+        return stack, ()
+    batch = micro * ranks * accumulate
+    if batch < 1 or batch == values[GLOBAL_KEY]:  # a size below one is refused as it was typed
+        return stack, ()
+    factors = f"{ACCUMULATION}={accumulate} x {MICRO_KEY}={micro} x {ranks} data-parallel ranks"
+    return stack.decided(GLOBAL_KEY, ACCUMULATION, batch), _replacement(stack, factors, batch)
+
+
+def _replacement(stack: Stack, factors: str, samples: int) -> tuple[str, ...]:
+    """Returns a note if a word replaces another batch, of a recipe or file."""
+    entry = stack.entry(GLOBAL_KEY)
+    if entry.value in (None, samples):
+        return ()
+    return (
+        f"{factors} = {samples} samples replaces {GLOBAL_KEY}={shown(entry.value)} ({entry.place})",
+    )
+
+
+def _is_set_as_near(stack: Stack, key: str, word: str, value: Any) -> bool:
+    """Returns whether a key is set to another value at least as near to the user as the word."""
+    if key == ACCUMULATE_KEY:
+        # `translate` refuses a value above 1, and 1 does not fit the new micro batch.
+        return False
+    near = stack.precedence(key) >= stack.precedence(word)
+    is_set = stack.precedence(key) > Precedence.SCHEMA
+    return near and is_set and stack.entry(key).value not in (None, value)

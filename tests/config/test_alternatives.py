@@ -1,0 +1,108 @@
+"""Settings that say one thing in different ways: the nearest replaces the others."""
+
+import pytest
+
+from rampcli.config.alternatives import without_alternatives
+from rampcli.config.compose import apply_overrides, compose
+from rampcli.config.layers import Entry
+from tests.config.overrides import refusal_of, resolved_with
+
+ENDS = {"max_steps": 10, "max_samples": 5000, "max_tokens": 9_000_000}
+
+
+def test_an_option_on_the_command_line_replaces_a_recipes_value_in_another_unit(option):
+    recipe = compose("optim.warmup_samples=null", "optim.warmup_steps=10")
+    mine = option("optim/mine", "warmup_samples: 100\n")
+    stack = without_alternatives(apply_overrides(recipe, ["optim=mine"], config_dir=mine))
+    assert stack.entry("optim.warmup_samples").value == 100
+    assert stack.entry("optim.warmup_steps").value is None
+
+
+def test_a_replaced_key_names_the_word_that_replaced_it():
+    recipe = compose(
+        "batch=nemo_gpt3",
+        "model.rampup_batch_size=null",
+        "model.step_batch_size_schedule='0:768 1B:2048'",
+    )
+    typed = ["data.rampup_batch_size=[256,256,10M]", "model.global_batch_size=2048"]
+    stack = without_alternatives(apply_overrides(recipe, typed))
+    place = "data.rampup_batch_size=[256,256,10000000] (command line)"
+    assert stack.entry("model.step_batch_size_schedule") == Entry(
+        None, place, "model.rampup_batch_size"
+    )
+
+
+@pytest.mark.parametrize("typed", ENDS)
+@pytest.mark.parametrize("from_recipe", ENDS)
+def test_an_end_on_the_command_line_replaces_the_recipes_end_in_any_unit(from_recipe, typed):
+    recipe = compose(
+        "batch=nemo_gpt3", "trainer.max_steps=null", f"trainer.{from_recipe}={ENDS[from_recipe]}"
+    )
+    trainer = resolved_with(recipe, f"trainer.{typed}={ENDS[typed] + 1}").config.trainer
+    assert {end: getattr(trainer, end) for end in ENDS} == {
+        end: ENDS[end] + 1 if end == typed else None for end in ENDS
+    }
+
+
+def test_a_warm_up_on_the_command_line_replaces_the_recipes_warm_up(composed):
+    optim = resolved_with(composed, "optim.warmup_samples=1K").config.optim
+    assert (composed.optim.warmup_steps, optim.warmup_steps, optim.warmup_samples) == (
+        115,
+        None,
+        1000,
+    )
+
+
+def test_a_warm_up_of_zero_replaces_the_recipes_warm_up(composed):
+    optim = resolved_with(composed, "optim.warmup_samples=0").config.optim
+    assert (optim.warmup_steps, optim.warmup_samples) == (None, 0)
+
+
+def test_a_step_schedule_replaces_the_ramp_and_the_batch_of_the_files(composed):
+    resolved = resolved_with(composed, "model.step_batch_size_schedule='0:768 1B:1536'")
+    model = resolved.config.model
+    assert (model.rampup_batch_size, model.global_batch_size) == (None, None)
+    assert resolved.plan.global_batch_size == 1536
+    assert [stage.global_batch_size for stage in resolved.plan.stages] == [768, 1536]
+    place = resolved.config.stack.entry("model.rampup_batch_size").place
+    assert place == "model.step_batch_size_schedule=0:768 1B:1536 (command line)"
+
+
+def test_a_batch_given_beside_a_step_schedule_must_be_its_last_size(composed):
+    typed = "model.step_batch_size_schedule='0:768 1B:1536'"
+    assert (
+        resolved_with(composed, typed, "model.global_batch_size=1536")
+        .plan.stages[-1]
+        .global_batch_size
+        == 1536
+    )
+    refusal = refusal_of(apply_overrides(composed, [typed, "model.global_batch_size=2048"]))
+    assert (
+        "model.step_batch_size_schedule ends at 1536, but model.global_batch_size=2048"
+        in refusal.message
+    )
+
+
+def test_a_ramp_on_the_command_line_replaces_the_step_schedule_of_a_recipe():
+    recipe = compose(
+        "batch=nemo_gpt3",
+        "model.rampup_batch_size=null",
+        "model.step_batch_size_schedule='0:768 1B:2048'",
+    )
+    config = resolved_with(
+        recipe, "model.rampup_batch_size=[256,256,10M]", "model.global_batch_size=2048"
+    ).config
+    assert (config.model.step_batch_size_schedule, config.model.rampup_batch_size) == (
+        None,
+        [256, 256, 10_000_000],
+    )
+
+
+def test_a_ramp_and_a_step_schedule_on_the_command_line_are_refused(composed):
+    refusal = refusal_of(
+        apply_overrides(
+            composed,
+            ["model.step_batch_size_schedule='0:768'", "model.rampup_batch_size=[256,256,10M]"],
+        )
+    )
+    assert "the batch is scheduled twice" in refusal.message
