@@ -177,6 +177,8 @@ def check_product(
         remedies = [set_to(GLOBAL_KEY, product)]
         if global_batch_size % unit == 0:
             remedies.append(set_to(ACCUMULATE_KEY, global_batch_size // unit))
+        if global_batch_size % (samples := data_parallel_size * accumulate_grad_batches) == 0:
+            remedies.append(set_to(MICRO_KEY, global_batch_size // samples))
         raise UsageError(
             f"{MICRO_KEY}={micro_batch_size} x {data_parallel_size} data-parallel ranks"
             f" x {ACCUMULATE_KEY}={accumulate_grad_batches} = {product},"

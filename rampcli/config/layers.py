@@ -13,6 +13,8 @@ from enum import IntEnum
 from functools import cache, cached_property
 from typing import Any
 
+from rampcli.batch.per_device import PER_DEVICE
+from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY
 from rampcli.config.schema import Config
 from rampcli.config.settings import is_of_extension, leaves, settings
 from rampcli.config.values import put, typed
@@ -257,6 +259,8 @@ class Stack:
                     spellings[key] = entry.by
                 elif key not in SUGGESTED:
                     words[key] = entry.by
+        if words.get(GLOBAL_KEY) == PER_DEVICE:  # which accumulation multiplies
+            words[ACCUMULATE_KEY] = PER_DEVICE
         kept: list[Remedy] = []
         left_out: list[str] = []
         for one in remedies:

@@ -7,7 +7,8 @@ from rampcli.config.settling import FileFacts
 from rampcli.data.blend import Corpora
 from rampcli.data.prompts import check_prompts
 from rampcli.data.sources import open_corpora
-from rampcli.data.windows import check_validation, larger_share
+from rampcli.data.windows import SPLIT_KEY, check_validation, larger_share
+from rampcli.errors import set_to
 
 
 def read_facts(config: Config) -> FileFacts:
@@ -29,11 +30,12 @@ def read_facts(config: Config) -> FileFacts:
         )
     corpora = open_corpora(config)
     most = _most_samples(config, corpora)
+    split = None if most else larger_share(corpora.training)
     return FileFacts(
         name=_name(config),
         tokens=corpora.vocab_size,
         val_samples=most,
-        remedy=None if most else larger_share(corpora.training),
+        remedy=str(set_to(SPLIT_KEY, split)) if split else None,
         opened=True,
         fingerprint=corpora.training.fingerprint,
     )

@@ -10,9 +10,10 @@ from rampcli.config.schema import Config
 from rampcli.data.blend import Blend
 from rampcli.data.corpus import Corpus, TokenCorpus
 from rampcli.data.files import cut_of, open_prefix, parts_of
-from rampcli.errors import UsageError, shown
+from rampcli.errors import Remedy, UsageError, set_to, set_together, shown
 
 LENGTH_KEY, SAMPLES_KEY = "data.sequence_length", "trainer.val_samples"
+SPLIT_KEY = "data.split"
 SHARES = (10, 20, 50)
 """Percentages for validation to suggest, the first that gives samples."""
 
@@ -32,7 +33,7 @@ def check_training(config: Config, corpus: Corpus) -> None:
             remedy="a corpus with text",
         )
     remedies = _shorter(config, corpus, 1)
-    remedies += [] if config.data.pad_last_window else ["data.pad_last_window=true"]
+    remedies += [] if config.data.pad_last_window else [set_to("data.pad_last_window", True)]
     raise _too_few(config, "training", corpus, 1, (LENGTH_KEY,), remedies)
 
 
@@ -49,18 +50,19 @@ def check_validation(config: Config, blend: Blend, samples: int, *, training: Bl
     for corpus, needed in zip(blend.corpora, blend.counts(samples), strict=True):
         if corpus.windows < needed:
             most, keys = blend.most_samples(samples), [SAMPLES_KEY, LENGTH_KEY]
-            remedies = [f"{SAMPLES_KEY}={most}", *_shorter(config, corpus, needed)]
+            remedies = [set_to(SAMPLES_KEY, most), *_shorter(config, corpus, needed)]
             if validation_paths(config):
                 keys.insert(0, NAMED_KEY if config.data.validation else "data.validation_path")
             elif config.data.source in PATH_FORMS:
                 split = None if most else larger_share(training)
-                remedies += [f"{split} {SAMPLES_KEY}=null"] if split else []
-                remedies.append("data.validation_path=PATH")
+                if split:
+                    remedies.append(set_together({SPLIT_KEY: split, SAMPLES_KEY: None}))
+                remedies.append(set_to("data.validation_path", "PATH"))
             raise _too_few(config, "validation", corpus, needed, tuple(keys), remedies)
 
 
-def larger_share(training: Blend) -> str | None:
-    """Returns the word `data.split=...` that leaves samples for validation, or None.
+def larger_share(training: Blend) -> list[int] | None:
+    """Returns a `data.split` that leaves samples for validation, or None.
 
     Args:
         training: the training parts of corpora that are split.
@@ -73,7 +75,7 @@ def larger_share(training: Blend) -> str | None:
     for share in SHARES if wholes else ():
         split = [100 - share, share, 0]
         if all(_gives_both(whole, split) for whole in wholes):
-            return f"data.split={shown(split)}"
+            return split
     return None
 
 
@@ -90,9 +92,9 @@ def fitting_words(prefix: Path, config: Config) -> list[str]:
     if _gives_both(whole, config.data.split):
         return []
     if split := larger_share(Blend([whole])):
-        return [split]
+        return [f"{SPLIT_KEY}={shown(split)}"]
     training = parts_of(whole, config.data.split)[0]
-    return [] if training.windows else _shorter(config, training, 1)
+    return [] if training.windows else [*map(str, _shorter(config, training, 1))]
 
 
 def _gives_both(whole: TokenCorpus, split: Sequence[float]) -> bool:
@@ -100,13 +102,13 @@ def _gives_both(whole: TokenCorpus, split: Sequence[float]) -> bool:
     return all(part.windows for part in parts_of(whole, split)[:2])
 
 
-def _shorter(config: Config, corpus: Corpus, samples: int) -> list[str]:
+def _shorter(config: Config, corpus: Corpus, samples: int) -> list[Remedy]:
     """Returns the remedy of shorter samples, if they can be short enough."""
     if not isinstance(corpus, TokenCorpus):
         return [f"a shorter {LENGTH_KEY}"]
     longest = corpus.longest_sequence(samples)
     longest -= longest % sequence_unit(config)
-    return [f"{LENGTH_KEY}={longest}"] if longest else []
+    return [set_to(LENGTH_KEY, longest)] if longest else []
 
 
 def _too_few(
@@ -115,11 +117,11 @@ def _too_few(
     corpus: Corpus,
     needed: int,
     keys: tuple[str, ...],
-    remedies: list[str],
+    remedies: list[Remedy],
 ) -> UsageError:
     return UsageError(
         f"the {use} corpus of {corpus.name} has {corpus.windows:,} samples of"
         f" {LENGTH_KEY}={config.data.sequence_length}; needed: {needed:,}",
         keys=keys,
-        remedy=", or ".join(remedies),
+        remedy=remedies,
     )

@@ -1,4 +1,3 @@
-import re
 from fractions import Fraction
 
 import pytest
@@ -8,6 +7,7 @@ from hypothesis import strategies as st
 from oracles import RAMPS
 from rampcli.batch.loading import LoadedBatch, count_readers, reader_of_each_host
 from rampcli.errors import UsageError
+from remedies import offers
 
 SIZES = RAMPS["maxtext_batch_sizes"]
 
@@ -25,12 +25,6 @@ def loaded(case):
         num_devices=case["num_devices"],
         gradient_accumulation_steps=case["gradient_accumulation_steps"],
     )
-
-
-def offered(remedy):
-    """Returns the factors that a remedy suggests."""
-    assert remedy.startswith("data.expansion_factor_real_data=")
-    return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", remedy.partition("=")[2])]
 
 
 @pytest.mark.parametrize("case", [case for case in SIZES if not is_truncated(case)], ids=str)
@@ -122,7 +116,7 @@ def test_an_expansion_must_divide_the_hosts_or_the_largest_factor_that_does_is_s
         with pytest.raises(UsageError) as refusal:
             count_readers(num_nodes, factor)
         assert refusal.value.keys == ("data.expansion_factor_real_data", "trainer.num_nodes")
-        [offer] = offered(refusal.value.remedy)
+        [[offer]] = [offer.values() for offer in offers(refusal.value)]
         assert offer == max(other for other in range(1, int(factor) + 1) if num_nodes % other == 0)
         assert count_readers(num_nodes, Fraction(offer)) * offer == num_nodes
 

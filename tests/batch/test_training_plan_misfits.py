@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from oracles import NODE_CASES, RAMP_CASES
 from plans import fleet_of, plan, scheduled, sizes_and_nodes
+from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.errors import UsageError, UsageErrors
+from remedies import offers
 
 
 @pytest.mark.parametrize(
@@ -175,13 +177,13 @@ def test_every_suggestion_for_an_accumulation_that_does_not_fit_works(
         return
     with pytest.raises(UsageError) as refusal:
         plan(None, target, accumulate=accumulate, **given_)
-    for way in refusal.value.remedy.split(", or "):
-        key, _, number = way.partition("=")
+    for offer in offers(refusal.value):
+        [(key, number)] = offer.items()
         plan(
             None,
-            int(number) if key == "model.global_batch_size" else target,
-            accumulate=int(number) if key == "trainer.accumulate_grad_batches" else accumulate,
-            **given_,
+            number if key == GLOBAL_KEY else target,
+            accumulate=number if key == ACCUMULATE_KEY else accumulate,
+            **given_ | ({"micro": number} if key == MICRO_KEY else {}),
         )
 
 

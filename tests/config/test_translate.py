@@ -11,6 +11,7 @@ from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.layers import build
 from rampcli.config.settings import leaves
 from rampcli.planning.resolve import resolve
+from remedies import offers
 from tests.config.overrides import RAMP, refusal_of, resolved_with, words
 
 
@@ -84,9 +85,7 @@ def test_a_fraction_of_a_sample_is_refused_and_the_suggestions_work(
     )
     assert f"x {world} devices is " in refusal.message
     assert refusal.set_by[0] == f"per_device_batch_size={per_device} (Python)"
-    word, _, offered = refusal.remedy.partition("=")
-    assert word == "per_device_batch_size"
-    sizes = [float(size) for size in offered.split(" or ")]
+    sizes = [float(offer["per_device_batch_size"]) for offer in offers(refusal)]
     assert sizes == sorted(sizes)
     assert sizes[0] < per_device < sizes[-1] or per_device < sizes[0]
     for size in sizes:
@@ -168,7 +167,11 @@ def test_a_batch_given_beside_accumulation_must_be_the_product(llama):
     typed = ["gradient_accumulation_steps=2", "data.micro_batch_size=4"]
     assert resolved_with(llama, *typed, "model.global_batch_size=32").notes == ()
     refusal = refusal_of(apply_overrides(llama, [*typed, "model.global_batch_size=64"]))
-    assert refusal.remedy == "model.global_batch_size=32, or gradient_accumulation_steps=4"
+    assert offers(refusal) == [
+        {"model.global_batch_size": 32},
+        {"gradient_accumulation_steps": 4},
+        {"data.micro_batch_size": 8},
+    ]
 
 
 def test_accumulation_beside_a_derived_micro_batch_keeps_the_batch(llama):

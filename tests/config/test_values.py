@@ -16,9 +16,9 @@ from rampcli.config.layers import build, stack_of
 from rampcli.config.schema import Config
 from rampcli.config.settings import MOST, flatten, leaves, settings
 from rampcli.config.values import typed
-from rampcli.config.words import parse
 from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.planning.resolve import resolve
+from remedies import offers
 
 
 def built_or_refused(key, value):
@@ -122,10 +122,9 @@ def test_the_value_suggested_for_a_wrong_one_is_accepted():
     for key in (key for key, setting in settings().items() if setting.doc):
         _, refusal = built_or_refused(key, {"no": {"such": "value"}})
         assert refusal.message.startswith(f"{key}={{no:{{such:value}}}} is not ")
-        offered = parse([refusal.remedy], groups=(), place="remedy", report=(report := Report()))
-        report.close()
-        assert list(offered) == [key]
-        assert built_or_refused(key, offered[key])[1] is None
+        for offer in offers(refusal):
+            assert list(offer) == [key]
+            assert built_or_refused(key, offer[key])[1] is None
 
 
 @pytest.mark.parametrize("written", ["stop", "restart"])

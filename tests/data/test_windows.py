@@ -14,6 +14,7 @@ from rampcli.data.files import parts_of
 from rampcli.data.sources import open_corpora
 from rampcli.data.windows import fitting_words, larger_share
 from rampcli.errors import UsageError
+from remedies import offers
 from small_corpora import config, refusal, write_files
 
 
@@ -28,14 +29,6 @@ def corpus_of(lengths, *, sequence_length):
         cut=Cut(sequence_length=sequence_length, vocab_size=1),
         contents="",
     )
-
-
-def advice(remedy):
-    """Returns the alternatives of a remedy, each as a mapping of keys to texts."""
-    return [
-        dict(word.split("=") for word in one.split() if "=" in word)
-        for one in remedy.split(", or ")
-    ]
 
 
 @given(tokens=st.integers(2, 60), length=st.integers(1, 60), samples=st.integers(1, 9))
@@ -65,12 +58,12 @@ def test_most_samples_are_all_that_the_windows_of_a_blend_allow(sizes, shares, l
 def test_the_numbers_of_a_refused_validation_work_when_typed(tmp_path):
     made = config(path=write_files(tmp_path / "mine", [[1] * 60] * 20), sequence_length=10)
     made.trainer.val_samples = 100
-    samples, shorter, *_ = advice(refusal(made).remedy)
-    made.trainer.val_samples = int(samples["trainer.val_samples"])
+    samples, shorter, *_ = offers(refusal(made))
+    made.trainer.val_samples = samples["trainer.val_samples"]
     open_corpora(made)
     made.trainer.val_samples += 1
     assert refusal(made)
-    made.trainer.val_samples, made.data.sequence_length = 100, int(shorter["data.sequence_length"])
+    made.trainer.val_samples, made.data.sequence_length = 100, shorter["data.sequence_length"]
     open_corpora(made)
 
 
@@ -84,7 +77,7 @@ def test_a_short_corpus_for_validation_is_refused_with_the_setting_that_names_it
 def test_the_length_of_a_refused_training_works_when_typed_on_any_mesh(tmp_path):
     made = config(path=write_files(tmp_path / "mine", [[1] * 52]), split=[1, 0, 0])
     made.data.sequence_length, made.parallel.context_parallel_size = 100, 2
-    made.data.sequence_length = int(advice(refusal(made).remedy)[0]["data.sequence_length"])
+    made.data.sequence_length = offers(refusal(made))[0]["data.sequence_length"]
     assert made.data.sequence_length == 48
     open_corpora(made)
 
@@ -93,8 +86,8 @@ def test_a_validation_without_samples_is_offered_a_split_that_has_some(tmp_path)
     path = write_files(tmp_path / "mine", [[1] * 20] * 8)
     made = config(path=path, split=[99, 1, 0], sequence_length=10)
     made.trainer.val_samples = 1
-    offered = next(one for one in advice(refusal(made).remedy) if "data.split" in one)
-    assert offered == {"data.split": "[90,10,0]", "trainer.val_samples": "null"}
+    offered = next(offer for offer in offers(refusal(made)) if "data.split" in offer)
+    assert offered == {"data.split": [90, 10, 0], "trainer.val_samples": None}
     made.data.split = [90, 10, 0]
     open_corpora(made)
 
@@ -104,8 +97,7 @@ def test_a_validation_without_samples_is_offered_a_split_that_has_some(tmp_path)
 def test_a_larger_share_leaves_samples_for_training_and_validation(lengths, length):
     whole = corpus_of(lengths, sequence_length=length)
     assume((split := larger_share(Blend([whole]))) is not None)
-    shares = [float(share) for share in split.removeprefix("data.split=[")[:-1].split(",")]
-    training, validation, _ = parts_of(whole, shares)
+    training, validation, _ = parts_of(whole, split)
     assert training.windows
     assert validation.windows
 

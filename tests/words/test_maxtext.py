@@ -1,4 +1,3 @@
-import re
 from fractions import Fraction
 from math import gcd, lcm
 
@@ -14,6 +13,7 @@ from rampcli.batch.plan import BatchPlan, ParallelSizes
 from rampcli.batch.ramp import RampSchedule
 from rampcli.errors import UsageError
 from rampcli.words.maxtext import ENABLE, INCREMENT, RAMP_SAMPLES, START, translate
+from remedies import offers
 
 RAMPS = {name: case for name, case in RAMP_CASES.items() if "maxtext" in case}
 UNSET = {
@@ -35,12 +35,9 @@ def meaning(words, *, num_devices, model_parallel_size=1, one_micro_batch=False,
     )
 
 
-def offered(remedy, word):
-    """Returns the numbers that a remedy suggests for a word."""
-    assert remedy.startswith(f"{word}=")
-    return [
-        float(number) for number in re.findall(r"\d+(?:\.\d+)?", remedy.removeprefix(f"{word}="))
-    ]
+def offered(refusal, word):
+    """Returns the numbers that a refusal offers for a word."""
+    return [float(offer[word]) for offer in offers(refusal)]
 
 
 @given(
@@ -100,7 +97,7 @@ def test_a_batch_per_device_with_a_fractional_total_is_refused_with_the_nearest_
     assert refusal.value.keys == (PER_DEVICE, "trainer.num_nodes", "trainer.devices")
     nearest = [
         meaning({PER_DEVICE: offer}, num_devices=devices, model_parallel_size=devices)[GLOBAL]
-        for offer in offered(refusal.value.remedy, PER_DEVICE)
+        for offer in offered(refusal.value, PER_DEVICE)
     ]
     below = max(1, int(samples))
     assert nearest == [below, below + 1]
@@ -127,7 +124,7 @@ def test_a_batch_per_device_fractional_on_a_rank_is_refused_with_the_nearest_who
         meaning({PER_DEVICE: per_device}, num_devices=devices, model_parallel_size=model)
     nearest = [
         meaning({PER_DEVICE: offer}, num_devices=devices, model_parallel_size=model)[MICRO]
-        for offer in offered(refusal.value.remedy, PER_DEVICE)
+        for offer in offered(refusal.value, PER_DEVICE)
     ]
     below = max(1, int(per_device * model))
     assert nearest == [below, below + 1]
@@ -270,7 +267,7 @@ def test_a_ramp_that_maxtext_would_truncate_is_refused_with_the_nearest_values_t
         return
     with pytest.raises(UsageError, match=f"{word}=.* which is not whole") as refusal:
         meaning(words, num_devices=devices, model_parallel_size=devices)
-    for offer in offered(refusal.value.remedy, word):
+    for offer in offered(refusal.value, word):
         ramp = meaning(words | {word: offer}, num_devices=devices, model_parallel_size=devices)[
             RAMP
         ]
@@ -304,7 +301,7 @@ def test_every_missing_word_of_a_ramp_is_named_with_an_example(missing):
             {word: value for word, value in words.items() if word not in missing}, num_devices=8
         )
     assert refusal.value.keys == (ENABLE, *missing)
-    examples = dict(word.split("=") for word in refusal.value.remedy.partition(" (")[0].split(" "))
+    [examples] = offers(refusal.value)
     assert tuple(examples) == missing
     assert meaning(words | {word: float(value) for word, value in examples.items()}, num_devices=8)[
         RAMP
@@ -359,4 +356,4 @@ def test_a_fleet_that_the_model_does_not_divide_is_refused_by_the_plan_only(devi
 def test_only_sizes_with_an_exact_decimal_are_suggested():
     with pytest.raises(UsageError) as refusal:
         meaning({PER_DEVICE: 0.5}, num_devices=6, model_parallel_size=3)
-    assert offered(refusal.value.remedy, PER_DEVICE) == [1]
+    assert offered(refusal.value, PER_DEVICE) == [1]

@@ -1,7 +1,6 @@
 """Sizes that must divide over ranks, and remedies, which must divide too."""
 
 import copy
-import re
 from math import gcd, lcm
 
 import pytest
@@ -25,6 +24,7 @@ from rampcli.config.settings import settings
 from rampcli.config.values import put
 from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.planning.resolve import resolve
+from remedies import offers
 
 WIDTHS = ("num_attention_heads", "num_query_groups", "ffn_hidden_size", "vocab_size", "hidden_size")
 """Sizes of a model that must divide over tensor ranks."""
@@ -39,33 +39,13 @@ def refusals(check, *about):
     return report.errors
 
 
-def value_of(text):
-    if text == "null":
-        return None
-    return int(text) if text.isdigit() else text
-
-
-def offers(refusal):
-    """Returns the offers of a refusal, each as values by key.
-
-    `A=1 or 2` and `A=1, or null` are two offers; `A=1 B=2` is one.
-    """
-    first, *others = re.split(r",? or ", refusal.remedy)
-    words = [word.split("=") for word in first.split()]
-    key = words[0][0]
-    assert key in refusal.keys
-    return [
-        {key: value_of(text) for key, text in words},
-        *({key: value_of(text)} for text in others),
-    ]
-
-
 def check_offers(check, config, *about):
     """Checks that each offer alone resolves its refusal and causes no other."""
     refused = refusals(check, config, *about)
     for refusal in refused:
         others = {error.message for error in refused} - {refusal.message}
         for offer in offers(refusal):
+            assert not refusal.keys or {*offer} & {*refusal.keys}
             changed = copy.deepcopy(config)
             for key, value in offer.items():
                 put(changed, key, value)
