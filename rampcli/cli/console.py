@@ -5,7 +5,7 @@ import os
 import sys
 from typing import IO
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -62,8 +62,8 @@ def _output(width: int | None, *, file: IO[str] | None = None, quiet: bool = Fal
     )
 
 
-def say(console: Console, *things: str | Table) -> None:
-    """Prints texts and tables.
+def say(console: Console, *things: RenderableType) -> None:
+    """Prints texts, tables and what else rich can print.
 
     Lines of a text are not wrapped, so that paths and commands can be copied. A table has its full
     width: a narrow terminal wraps its lines, and no figure is cut.
@@ -71,12 +71,9 @@ def say(console: Console, *things: str | Table) -> None:
     for thing in things:
         if isinstance(thing, str):
             console.print(Text(visible(thing, keeps="\n")), soft_wrap=True)
-        else:
+        elif isinstance(thing, Table):
             natural = console.measure(thing, options=console.options.update(width=10_000)).maximum
             width = max(console.width, natural)
             _output(width, file=console.file, quiet=console.quiet).print(thing)
-
-
-def print_table(console: Console, table: Table) -> None:
-    """Prints a table."""
-    say(console, table)
+        else:
+            console.print(thing)

@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rampcli.cli.console import print_table
 from rampcli.errors import visible
 from rampcli.launch.protocol import Job, launcher_of
 from rampcli.planning.run_plan import Resolved
@@ -28,11 +26,6 @@ def print_scripts(resolved: Resolved, *, one_stage: bool = False) -> None:
     scripts = launcher.scripts(resolved, directory, consumed_samples(directory))
     for script in scripts[:1] if one_stage else scripts:
         typer.echo(visible(f"\n# ---- {script.path}\n{script.text}", keeps="\n\t"), nl=False)
-
-
-def print_jobs(jobs: Sequence[Job], console: Console) -> None:
-    """Prints jobs as a table, one per row."""
-    print_table(console, jobs_table(jobs))
 
 
 def jobs_table(jobs: Sequence[Job]) -> Table:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +12,7 @@ from rampcli.cli.options import AsJson, plot_of
 from rampcli.errors import UsageError
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.table import Table
 
     from rampcli.report.run_report import RunReport
     from rampcli.runs.directory import RunDirectory
@@ -61,7 +61,6 @@ def _print_report(
     """
     from rampcli.cli.console import build_console, say
     from rampcli.cli.pictures import check_picture, writing_picture
-    from rampcli.cli.profiles import print_profiles
     from rampcli.cli.sweep_results import print_results
     from rampcli.report.differences import differing_settings
     from rampcli.report.run_report import report_run
@@ -75,8 +74,8 @@ def _print_report(
         if html is not None:
             _write_html(_find_runs(runs[0]), html)
         print_results(sweep, plot=plot, as_json=as_json)
-        if html is not None and not as_json:
-            say(build_console(), f"wrote {html}")
+        if html is not None:
+            say(build_console(quiet=as_json), f"wrote {html}")
         return
     directories = list(dict.fromkeys(run for word in runs for run in _find_runs(word)))
     records, reports = [], []
@@ -97,14 +96,12 @@ def _print_report(
         facts = {"runs": [one.to_json() for one in reports], "differences": differences}
         typer.echo(json.dumps(facts, indent=1))
         return
-    console = build_console()
-    if len(reports) == 1:
-        _print_run(reports[0], console)
-        print_profiles(directories[0], [*reports[0].facts.events.profiles.values()], console)
-    else:
-        _print_comparison(reports, differences, console)
-    for path in filter(None, (html, plot)):
-        say(console, f"wrote {path}")
+    parts = (
+        _parts_of_run(reports[0], directories[0])
+        if len(reports) == 1
+        else _parts_of_comparison(reports, differences)
+    )
+    say(build_console(), *parts, *(f"wrote {path}" for path in (html, plot) if path))
 
 
 def _find_runs(word: str) -> list["RunDirectory"]:
@@ -139,32 +136,30 @@ def _write_html(runs: Sequence["RunDirectory"], path: Path) -> None:
         ) from error
 
 
-def _print_run(report: "RunReport", console: "Console") -> None:
-    from rampcli.cli.console import print_table, say
+def _parts_of_run(report: "RunReport", run: "RunDirectory") -> Iterator["str | Table"]:
+    """Yields the report of a run."""
+    from rampcli.report.profiles import profile_parts
     from rampcli.report.run_text import closing_lines, stage_table, summary_lines, time_table
 
-    for line in summary_lines(report):
-        say(console, line)
+    yield from summary_lines(report)
     if report.stages:
-        console.print()
-        print_table(console, stage_table(report))
+        yield ""
+        yield stage_table(report)
     if report.parts:
-        console.print()
-        print_table(console, time_table(report))
-        console.print()
-    for line in closing_lines(report):
-        say(console, line)
+        yield from ("", time_table(report), "")
+    yield from closing_lines(report)
+    yield from profile_parts(run.path, [*report.facts.events.profiles.values()])
 
 
-def _print_comparison(
-    reports: Sequence["RunReport"], differences: dict[str, list[str]], console: "Console"
-) -> None:
-    from rampcli.cli.console import print_table, say
+def _parts_of_comparison(
+    reports: Sequence["RunReport"], differences: dict[str, list[str]]
+) -> Iterator["str | Table"]:
+    """Yields the comparison of several runs."""
     from rampcli.report.run_text import comparison_table, difference_table
 
-    print_table(console, comparison_table(reports))
-    console.print()
-    if not differences:
-        say(console, "the settings are the same")
-        return
-    print_table(console, difference_table([one.name for one in reports], differences))
+    yield comparison_table(reports)
+    yield ""
+    if differences:
+        yield difference_table([one.name for one in reports], differences)
+    else:
+        yield "the settings are the same"

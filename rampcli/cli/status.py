@@ -38,9 +38,8 @@ def status(
 
     For a single named run, also show what trains it and how to resume it.
     """
-    from rampcli.cli.console import build_console, print_table, say
+    from rampcli.cli.console import build_console, say
     from rampcli.cli.status_runs import Runs
-    from rampcli.cli.status_table import StatusTable
 
     if watch and as_json:
         raise UsageError("--watch prints no JSON", remedy="--watch or --json")
@@ -52,18 +51,21 @@ def status(
         if not console.is_terminal or console.is_dumb_terminal:
             raise UsageError("--watch needs a terminal", remedy="rampcli status, or --json")
         _watch(named, console)
-    elif not named.found:
-        say(console, nothing_found())
     else:
-        listed = named.read()
-        console.print(StatusTable(listed, has_texts=named.only is None))
-        if named.only is not None and listed[0].status is not None:
-            console.print()
-            for detail in details(named.only, listed[0].status):
-                if isinstance(detail, str):
-                    say(console, detail)
-                else:
-                    print_table(console, detail)
+        say(console, *shown(named))
+
+
+def shown(runs: "Runs") -> list["RenderableType"]:
+    """Returns the table of the runs, and the details of the run if only one was named."""
+    from rampcli.cli.status_table import StatusTable
+
+    listed = runs.read()
+    if not listed:
+        return [nothing_found()]
+    table = StatusTable(listed, has_texts=runs.only is None)
+    if runs.only is None or listed[0].status is None:
+        return [table]
+    return [table, "", *details(runs.only, listed[0].status)]
 
 
 def details(run: "RunDirectory", status: "RunStatus") -> Iterator["str | Table"]:
@@ -150,14 +152,6 @@ def picture(runs: "Runs") -> "RenderableType":
     from rich.console import Group
     from rich.text import Text
 
-    from rampcli.cli.status_table import StatusTable
-
-    listed = runs.read()
-    if not listed:
-        return Text(nothing_found())
-    below = list["RenderableType"]()
-    if runs.only is not None and listed[0].status is not None:
-        below.append("")
-        for detail in details(runs.only, listed[0].status):
-            below.append(Text(visible(detail, keeps="\n")) if isinstance(detail, str) else detail)
-    return Group(StatusTable(listed, has_texts=runs.only is None), *below)
+    return Group(
+        *(Text(visible(one, keeps="\n")) if isinstance(one, str) else one for one in shown(runs))
+    )

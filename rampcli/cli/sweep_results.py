@@ -5,7 +5,7 @@ from pathlib import Path
 
 import typer
 
-from rampcli.cli.console import build_console, print_table, say
+from rampcli.cli.console import build_console, say
 from rampcli.cli.pictures import writing_picture
 from rampcli.errors import RampcliError, reason_of
 from rampcli.launch.queues import Queues
@@ -41,11 +41,8 @@ def print_results(folder: SweepFolder, *, plot: Path | None, as_json: bool) -> N
         typer.echo(json.dumps(facts, indent=1))
         return
     console = build_console()
-    print_table(console, results_table(results))
-    for one in results:
-        if one.problem is not None:
-            say(console, f"{one.run_dir}: {one.problem}")
-    say(console, f"folder: {folder.path}")
+    problems = (f"{one.run_dir}: {one.problem}" for one in results if one.problem is not None)
+    say(console, results_table(results), *problems, f"folder: {folder.path}")
     if plot is not None:
         say(console, f"wrote {plot}" if drawn else "nothing to plot yet")
 

@@ -11,9 +11,8 @@ import typer
 from rich.console import Console
 
 from rampcli.checkpoint.starting_model import with_model_of_folder
-from rampcli.cli.console import build_console, print_table, say
-from rampcli.cli.jobs import print_jobs
-from rampcli.cli.profiles import print_profiles
+from rampcli.cli.console import build_console, say
+from rampcli.cli.jobs import jobs_table
 from rampcli.cli.progress import Progress
 from rampcli.config import snapshot
 from rampcli.config.checks.rl import is_rl
@@ -28,6 +27,7 @@ from rampcli.launch.protocol import SUBMITTED, Outcome, launcher_of
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.overlap import overlap_result
+from rampcli.report.profiles import profile_parts
 from rampcli.report.tables import bits_line, evaluation_line, validation_line
 from rampcli.runs.directory import COMPLETE, STAGE_BOUNDARY, RunDirectory
 from rampcli.runs.events import read_events
@@ -70,11 +70,7 @@ def run(
         read_files=read_files,
     )
     return train(
-        resolved,
-        one_stage=one_stage,
-        command=command,
-        overrides=overrides,
-        observers=observers,
+        resolved, one_stage=one_stage, command=command, overrides=overrides, observers=observers
     )
 
 
@@ -121,7 +117,7 @@ def train(
     _print_outcome(outcome, console, data)
     events = read_events(outcome.run.events)
     profiles = [row for row in events.profiles.values() if row["time"] >= began]
-    print_profiles(outcome.run, profiles, console)
+    say(console, *profile_parts(outcome.run.path, profiles))
     if outcome.observer_error is not None:
         raise outcome.observer_error
     return outcome
@@ -142,8 +138,8 @@ def train_and_exit(resolved: Resolved, *, one_stage: bool, overrides: Sequence[s
 def _load_reward_function(resolved: Resolved, console: Console) -> None:
     """Loads a reward function of the user once, in a process of its own, before anything starts.
 
-    The nodes of a cluster may have other packages than this machine. So a function that they run is
-    only noted if it cannot be loaded here.
+    The nodes of a cluster may have other packages than this machine. If such nodes run the
+    function and it cannot be loaded here, this is only noted.
 
     Raises:
         UsageError: it cannot be loaded, and this machine would run it.
@@ -169,14 +165,16 @@ def _consumed(outcome: Outcome) -> str:
     return f"{outcome.state['consumed_samples']:,} {snapshot.unit(outcome.run.config)}"
 
 
+def _stopped(outcome: Outcome) -> str:
+    """Returns where a run stopped, and what it saved."""
+    if complete_checkpoints(outcome.run):
+        return f"stopped after {_consumed(outcome)}, with a checkpoint in {outcome.run.checkpoints}"
+    return "stopped before there was anything to save"
+
+
 def _output_closed(outcome: Outcome) -> RampcliError:
-    saved = (
-        f"with a checkpoint in {outcome.run.checkpoints}"
-        if complete_checkpoints(outcome.run)
-        else "before there was anything to save"
-    )
     error = RampcliError(
-        f"standard output was closed; stopped after {_consumed(outcome)}, {saved}",
+        f"standard output was closed; {_stopped(outcome)}",
         remedy="run the same command to resume; >LOG keeps its output",
     )
     error.exit_code = EXIT_INTERRUPTED
@@ -187,10 +185,9 @@ def _print_outcome(outcome: Outcome, console: Console, data: str) -> None:
     if outcome.status == COMPLETE:
         _print_complete(outcome, console)
     elif outcome.status == SUBMITTED:
-        print_jobs(outcome.jobs, console)
-        say(console, f"data: {data}\nrun directory: {outcome.run.path}")
         status = f"rampcli status {shlex.quote(str(outcome.run.path))}"
-        say(console, f"follow its progress with:\n  {status}")
+        facts = (f"data: {data}", f"run directory: {outcome.run.path}")
+        say(console, jobs_table(outcome.jobs), *facts, f"follow its progress with:\n  {status}")
     else:
         _print_stopped(outcome, console)
 
@@ -203,7 +200,7 @@ def _print_complete(outcome: Outcome, console: Console) -> None:
 
     record = read_run(outcome.run)
     report = report_run(record)
-    print_table(console, stage_table(report))
+    say(console, stage_table(report))
     events = report.facts.events
     if found := events.validations:
         newest = max(points[-1]["step"] for points in found.values())
@@ -226,19 +223,16 @@ def _print_complete(outcome: Outcome, console: Console) -> None:
 
 def _print_stopped(outcome: Outcome, console: Console) -> None:
     """Prints where a run stopped and how to resume it."""
-    consumed = _consumed(outcome)
     coming = outcome.state["next"]
     if outcome.status == STAGE_BOUNDARY:
         stage, batch, nodes = coming["stage"] + 1, coming["global_batch_size"], coming["num_nodes"]
         say(
             console,
-            f"stopped after {consumed}, before stage {stage}:"
+            f"stopped after {_consumed(outcome)}, before stage {stage}:"
             f" batch {batch} on {nodes} node{'s' if nodes > 1 else ''}",
         )
-    elif complete_checkpoints(outcome.run):
-        say(console, f"stopped after {consumed}, with a checkpoint in {outcome.run.checkpoints}")
     else:
-        say(console, "stopped before there was anything to save")
+        say(console, _stopped(outcome))
     if coming["command"] is None:
         say(console, "resume with rampcli.run and the same configuration")
     else:

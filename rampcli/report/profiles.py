@@ -1,6 +1,7 @@
 """The profiles of a run (`profile.steps`)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -8,6 +9,20 @@ from rich.text import Text
 
 from rampcli.errors import visible
 from rampcli.report.tables import build_table
+
+
+def profile_parts(folder: Path, profiles: Sequence[Mapping[str, Any]]) -> Iterator[str | Table]:
+    """Yields the operators of the first profile of a run, and the files of all of them.
+
+    Args:
+        folder: the run directory.
+        profiles: events `profile`; there may be none.
+    """
+    for row in profiles[:1]:
+        yield f"\n{profile_title(row)}:"
+        yield profile_table(row)
+    for row in profiles:
+        yield from (f"profile: {folder / name}" for name in row["files"])
 
 
 def profile_title(row: Mapping[str, Any]) -> str:
