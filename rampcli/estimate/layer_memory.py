@@ -89,17 +89,15 @@ class LayerMemory:
 def layer_memory(config: Config, batch: MicroBatchPart) -> LayerMemory:
     """Returns what a micro batch takes in one layer."""
     parts = {name: part.kept(batch) for name, part in layer_parts(config.model).items()}
-    names, hidden = list(parts), batch.hidden_bytes(config.model)
-    kept = list(parts.values())
-    attention, feed_forward = parts["attention"], kept[-1]
-    saved = sum(part.saved for part in kept)
-    left = sum(part.saved for part in kept[: names.index("attention") + 1])
+    kept, after = list(parts.values()), list(parts).index("attention") + 1
+    saved, left = (sum(part.saved for part in some) for some in (kept, kept[:after]))
     products = sum(part.products for part in kept)
+    hidden = batch.hidden_bytes(config.model)
     mode = config.trainer.activation_checkpointing
     return LayerMemory(
         kept={"none": saved, "full": hidden, "selective": hidden + products}[mode],
         recomputed=saved if mode == "none" else hidden + saved,
         attention=left if mode == "none" else hidden + left,
-        feed_forward_gradients=hidden + feed_forward.gradients,
-        attention_gradients=hidden + attention.gradients,
+        feed_forward_gradients=hidden + max(part.gradients for part in kept[after:]),
+        attention_gradients=hidden + parts["attention"].gradients,
     )

@@ -138,7 +138,7 @@ def to_huggingface(model: ModelConfig, *, sequence_length: int, dtype: str) -> d
     """
     kind = model_type(model)
     shape = _to_gpt2 if kind == "gpt2" else _to_llama
-    return {
+    content = {
         "architectures": [ARCHITECTURES[kind].name],
         "model_type": kind,
         ARCHITECTURES[kind].activation_key: ACTIVATIONS[model.activation].hidden_act,
@@ -151,6 +151,15 @@ def to_huggingface(model: ModelConfig, *, sequence_length: int, dtype: str) -> d
         "eos_token_id": None,
         **shape(model, kind, sequence_length),
     }
+    # A setting that the file has no word for would be lost.
+    lost = _differences(model, _model_of(DEFAULTS[kind] | content, kind))
+    if lost:
+        raise UsageError(
+            "transformers has no class for this model: config.json has no key for"
+            f" {', '.join(f'model.{name}' for name in lost)}",
+            keys=tuple(f"model.{name}" for name in lost),
+        )
+    return content
 
 
 def _to_gpt2(model: ModelConfig, _kind: str, sequence_length: int) -> dict[str, Any]:
@@ -228,9 +237,8 @@ def read_config(folder: Path) -> ModelConfig:
         raise UsageError(error.message, keys=(INIT_FROM_KEY,), remedy=FOLDER) from error
     content = DEFAULTS[kind] | content
     theirs = ARCHITECTURES[kind]
-    activations = theirs.activations()
     assumed = {key: [value] for key, value in ASSUMED[kind].items()}
-    for key, values in {**assumed, theirs.activation_key: list(activations)}.items():
+    for key, values in {**assumed, theirs.activation_key: list(theirs.activations())}.items():
         if content.get(key, values[0]) not in values:
             raise UsageError(
                 f"{path} has {key}={content[key]}; this decoder supports"
@@ -238,12 +246,7 @@ def read_config(folder: Path) -> ModelConfig:
                 keys=(INIT_FROM_KEY,),
             )
     try:
-        model = _from_gpt2(content) if kind == "gpt2" else _from_llama(content, kind)
-        model.normalization = theirs.normalization
-        model.position_embedding = theirs.position_embedding
-        model.activation = activations[content[theirs.activation_key]]
-        if kind == "mistral" and types_of(model)[0] != kind:
-            model.huggingface_type = "mistral"
+        model = _model_of(content, kind)
     except KeyError as error:
         raise UsageError(
             f"{path} has no {error} for its rotary positions", keys=(INIT_FROM_KEY,)
@@ -286,6 +289,23 @@ def _checked(model: ModelConfig, path: Path) -> ModelConfig:
         error.set_by = (str(path),)
     report.close()
     return config.model
+
+
+def _model_of(content: Mapping[str, Any], kind: str) -> ModelConfig:
+    """Returns the model of a `config.json` that has all keys.
+
+    Raises:
+        KeyError: a key of its rotary positions is missing.
+        UsageError: the decoder cannot compute it.
+    """
+    theirs = ARCHITECTURES[kind]
+    model = _from_gpt2(content) if kind == "gpt2" else _from_llama(content, kind)
+    model.normalization = theirs.normalization
+    model.position_embedding = theirs.position_embedding
+    model.activation = theirs.activations()[content[theirs.activation_key]]
+    if kind == "mistral" and types_of(model)[0] != kind:
+        model.huggingface_type = "mistral"
+    return model
 
 
 def _from_gpt2(content: Mapping[str, Any]) -> ModelConfig:
@@ -386,7 +406,7 @@ def check_same_model(ours: ModelConfig, theirs: ModelConfig, name: str) -> None:
     Raises:
         UsageError: it does not. The remedy has the settings of that model.
     """
-    different = [name for name in SHAPE if _meaning(ours, name) != _meaning(theirs, name)]
+    different = _differences(ours, theirs)
     if different:
         shown_ours = ", ".join(f"model.{name}={shown(_meaning(ours, name))}" for name in different)
         raise UsageError(
@@ -394,6 +414,11 @@ def check_same_model(ours: ModelConfig, theirs: ModelConfig, name: str) -> None:
             keys=(INIT_FROM_KEY, *(f"model.{name}" for name in different)),
             remedy=" ".join(f"model.{name}={shown(_meaning(theirs, name))}" for name in different),
         )
+
+
+def _differences(ours: ModelConfig, theirs: ModelConfig) -> list[str]:
+    """Returns the settings in which two models differ."""
+    return [name for name in SHAPE if _meaning(ours, name) != _meaning(theirs, name)]
 
 
 def _meaning(model: ModelConfig, name: str) -> Any:
