@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rampcli.errors import printable
-from rampcli.runs.decimation import Rows, bucket_edges, fill_buckets
+from rampcli.runs.decimation import RowNumbers, bucket_edges, fill_buckets
 from rampcli.runs.events import RunEvents, thin
 from rampcli.runs.facts import is_training
 from rampcli.runs.followed_run import FollowedRun
@@ -90,7 +90,7 @@ class _Places:
             self._whole[axis] = _AXIS_COLUMNS[axis](self)
         return self._whole[axis]
 
-    def at(self, rows: Rows) -> dict[str, list[float | None]]:
+    def at(self, rows: RowNumbers) -> dict[str, list[float | None]]:
         """Returns the places of some rows on all axes."""
         return {axis: _numbers(self.column(axis)[rows], digits=15) for axis in AXES}
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rampcli.report.plots import new_figure, sample_ticks, save_figure
 from rampcli.runs.decimation import bucket_edges, bucket_means
 from rampcli.runs.record import RunRecord
+from rampcli.runs.stages import Spans
 
 STYLES = ("-", "--", ":", "-.")
 MOST_POINTS = 2000
@@ -61,12 +62,12 @@ def _draw_batch(axes: Axes, record: RunRecord, style: dict[str, Any], *, labelle
     if planned and labelled:
         stairs = [stage["global_batch_size"] for stage in planned]
         axes.stairs(stairs, edges, baseline=None, color="0.75", linewidth=5, label="planned")
-    sizes = _numbers(record, "global_batch_size")
-    if len(sizes):
-        changes = np.flatnonzero(np.diff(sizes, prepend=-1))
+    spans = Spans(record.metrics)
+    if len(spans.starts):
+        sizes = spans.global_batch_size
         axes.stairs(
-            sizes[changes],
-            [*(samples[changes] - sizes[changes]), samples[-1]],
+            sizes,
+            [*(samples[spans.starts] - sizes), samples[-1]],
             baseline=None,
             linewidth=1.5,
             label="trained" if labelled else None,

@@ -97,7 +97,8 @@ def report_run(record: RunRecord, *, now: float | None = None) -> RunReport:
         record: the run.
         now: the present time if the run is training, else None.
     """
-    facts, metrics = facts_of(record), record.metrics
+    facts = facts_of(record)
+    metrics = {name: values for name, values in record.metrics.items() if values.dtype != object}
     spans, spent = Spans(metrics), facts.time_spent(now=now)
     parts = time_parts(
         spent,

@@ -14,8 +14,8 @@ BLOCK_ROWS = 64
 FEWEST_BLOCKS = 4
 """Blocks per bucket from which the edges of buckets are rounded to blocks."""
 
-Column = NDArray[np.float64]
-Rows = NDArray[np.int64]
+Values = NDArray[np.float64]
+RowNumbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class Buckets:
         high: maxima.
     """
 
-    mean: Column
-    low: Column
-    high: Column
+    mean: Values
+    low: Values
+    high: Values
 
 
 class Blocks:
@@ -39,7 +39,7 @@ class Blocks:
     def __init__(self) -> None:
         self.low = self.high = self.total = self.count = np.empty(0)
 
-    def extend(self, values: Column) -> None:
+    def extend(self, values: Values) -> None:
         """Adds the blocks that are complete in `values`, the whole column, and were not before."""
         known, complete = len(self.low), len(values) // BLOCK_ROWS
         if complete == known:
@@ -53,7 +53,7 @@ class Blocks:
 _PARTS = ("low", "high", "total", "count")
 
 
-def bucket_edges(first: int, end: int, *, most: int) -> Rows:
+def bucket_edges(first: int, end: int, *, most: int) -> RowNumbers:
     """Divides the rows from `first` to before `end` into at most `most` buckets of equal size.
 
     Returns the first row of each bucket, and `end`. There is at least one row, and at least one
@@ -63,7 +63,7 @@ def bucket_edges(first: int, end: int, *, most: int) -> Rows:
     return first + np.arange(count + 1, dtype=np.int64) * (end - first) // count
 
 
-def fill_buckets(values: Column, edges: Rows, blocks: Blocks) -> Buckets:
+def fill_buckets(values: Values, edges: RowNumbers, blocks: Blocks) -> Buckets:
     """Returns a column in buckets.
 
     Args:
@@ -91,14 +91,14 @@ def fill_buckets(values: Column, edges: Rows, blocks: Blocks) -> Buckets:
         return Buckets(mean=total / count, low=low, high=high)
 
 
-def bucket_means(values: Column, edges: Rows) -> Column:
+def bucket_means(values: Values, edges: RowNumbers) -> Values:
     """Returns the mean of each bucket of a column, exactly."""
     _, _, total, count = _reduce(values[edges[0] : edges[-1]], edges[:-1] - edges[0])
     with np.errstate(invalid="ignore"):
         return total / count
 
 
-def _reduce(values: Column, starts: Rows) -> tuple[Column, Column, Column, Column]:
+def _reduce(values: Values, starts: RowNumbers) -> tuple[Values, Values, Values, Values]:
     """Returns minima, maxima, sums and counts of the values from each start to the next."""
     known = ~np.isnan(values)
     with np.errstate(invalid="ignore"):
@@ -110,7 +110,7 @@ def _reduce(values: Column, starts: Rows) -> tuple[Column, Column, Column, Colum
         )
 
 
-def change_rows(*columns: Column) -> Rows:
+def change_rows(*columns: Values) -> RowNumbers:
     """Returns the rows, from 1, in which one of the columns differs from the row before."""
     changes = np.zeros(max(0, len(columns[0]) - 1), dtype=np.bool_)
     for column in columns:

@@ -85,24 +85,21 @@ class RunFacts:
         """Number of the current stage, from 0."""
         return int(max(self.recorded["stage"], self.last.get("stage", 0)))
 
-    @property
-    def planned(self) -> Row:
-        """The plan of the current stage; empty if there is none."""
-        return self._planned(self.stage)
-
-    def _planned(self, number: int) -> Row:
+    def planned(self, number: int) -> Row:
+        """Returns the plan of a stage; empty if there is none."""
         return next((stage for stage in self.stages if stage["stage"] == number), {})
 
     @property
     def global_batch_size(self) -> int | None:
         """Samples per step of the stage."""
-        last = self.last if self.last.get("stage") == self.stage else self.planned
-        return last.get("global_batch_size")
+        last, stage = self.last, self.stage
+        row = last if last.get("stage") == stage else self.planned(stage)
+        return row.get("global_batch_size")
 
     @property
     def num_nodes(self) -> int | None:
         """Nodes of the stage, without those that are lost."""
-        return self.events.nodes.get(self.stage, self.planned.get("num_nodes"))
+        return self.events.nodes.get(self.stage, self.planned(self.stage).get("num_nodes"))
 
     @property
     def end_sample(self) -> int | None:
@@ -152,12 +149,13 @@ class RunFacts:
         if not rows:
             return ()
         started_at = self.events.newest.get("start", {}).get("step", 0)
-        begun_at = self._planned(rows[-1]["stage"]).get("first_step", 0)
+        begun_at = self.planned(rows[-1]["stage"]).get("first_step", 0)
         return settled_rows(rows, first_step=max(started_at, begun_at))
 
     def time_left(self) -> tuple[float | None, float | None]:
         """Returns the seconds until the stage ends, and until the run ends."""
         consumed_samples, settled = self.consumed_samples, self._settled(self.rows)
+        newest = self.events.newest
         ahead = [stage for stage in self.stages if _end_of(stage) > consumed_samples]
         if self.stages and not ahead:
             return 0.0, 0.0
@@ -171,16 +169,11 @@ class RunFacts:
             speed=Speed(
                 samples_per_s=samples_per_s,
                 world_size=settled[-1]["world_size"],
-                has_own_devices=self._device != "cpu",
+                has_own_devices=newest.get("start", {}).get("device", "cpu") != "cpu",
                 boundary_s=self._boundary_s,
             ),
             restarts_always=self.plan.get("restarts_always", True),
         )
-
-    @property
-    def _device(self) -> str:
-        device: str = self.events.newest.get("start", {}).get("device", "cpu")
-        return device
 
     @property
     def _boundary_s(self) -> float:

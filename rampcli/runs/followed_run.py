@@ -15,12 +15,12 @@ from rampcli.config import snapshot
 from rampcli.config.settings import flatten
 from rampcli.errors import DamagedFileError, printable, reason_of, shown
 from rampcli.runs.columns import Columns
-from rampcli.runs.decimation import BLOCK_ROWS, Blocks, Rows, change_rows
+from rampcli.runs.decimation import BLOCK_ROWS, Blocks, RowNumbers, change_rows
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.events import MOST_TEXTS, EventsFile, cut
 from rampcli.runs.facts import RunFacts
 from rampcli.runs.rows import last_rows
-from rampcli.runs.stages import MOST_SPANS, SPAN_COLUMNS, Spans
+from rampcli.runs.stages import SPAN_COLUMNS, Spans
 
 CHARTED = (
     "loss",
@@ -45,6 +45,7 @@ CHARTED = (
 PLACES = ("step", "time", "consumed_samples", "consumed_tokens")
 READ = (*CHARTED, *PLACES, *SPAN_COLUMNS)
 LONGEST_NOTE = 40
+MOST_SPANS = 10_000
 
 Signature = tuple[int, int, int]
 """Inode, bytes and time of the last change of a file; zeros if it does not exist."""
@@ -79,7 +80,7 @@ class FollowedRun:
     damage: str | None = None
     version: int = field(default_factory=lambda: time.time_ns() // 10**6)
     _events: EventsFile = field(init=False)
-    _changes: Rows = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    _changes: RowNumbers = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     _scanned: int = 0
     _seen: dict[str, tuple[Signature, str | None]] = field(default_factory=dict)
 

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rampcli.runs.decimation import Rows, change_rows
+from rampcli.runs.decimation import RowNumbers, change_rows
 from rampcli.runs.facts import RunFacts
 
 LAST_STEPS = 10
 """Steps at the end of a stage over which its loss and its rewards are averaged."""
 SPAN_COLUMNS = ("stage", "global_batch_size", "world_size")
-MOST_SPANS = 10_000
 
 Metrics = Mapping[str, NDArray[Any]]
 """Columns of numbers by name, with NaN for null."""
@@ -30,14 +29,14 @@ class Spans:
         steps, samples: number of its steps, and their samples.
     """
 
-    def __init__(self, metrics: Metrics, starts: Rows | None = None) -> None:
+    def __init__(self, metrics: Metrics, starts: RowNumbers | None = None) -> None:
         """Takes the first rows of the spans, or finds them if they are not given."""
         rows = len(metrics["stage"]) if "stage" in metrics else 0
         if starts is None:
             starts = np.zeros(min(1, rows), dtype=np.int64)
             if rows:
                 changes = change_rows(*(metrics[name] for name in SPAN_COLUMNS))
-                starts = np.concatenate((starts, changes))[:MOST_SPANS]
+                starts = np.concatenate((starts, changes))
         self.metrics, self.starts = metrics, starts
         self.ends = np.append(starts[1:], rows)[: len(starts)]
         self.stage, self.global_batch_size, self.world_size = (

@@ -1,6 +1,6 @@
 """Where the time of a run went, from its events: steps that count, and everything else."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -54,24 +54,6 @@ class TimeSpent:
     def goodput(self) -> float | None:
         """Share of the running time that went into steps that count; None before the start."""
         return self.parts[TRAINING] / self.running_s if self.running_s > 0 else None
-
-
-def time_spent(
-    events: Iterable[Mapping[str, Any]],
-    *,
-    last_step_at: float | None = None,
-    now: float | None = None,
-) -> TimeSpent:
-    """Returns where the time of a run went.
-
-    Args:
-        events: rows of events.jsonl, in their order.
-        last_step_at, now: as in `Clock.spent`.
-    """
-    clock = Clock()
-    for event in events:
-        clock.add(event)
-    return clock.spent(last_step_at=last_step_at, now=now)
 
 
 @dataclass(slots=True)

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 from rampcli.report.page_data import AXES, View, run_data
-from rampcli.report.run_report import report_run
 from rampcli.runs.followed_run import FollowedRun
-from rampcli.runs.record import read_run
 from recorded_runs import STEPS, write_run
 from run_files import metrics_row
 
@@ -98,25 +96,6 @@ def test_marks_and_validations_have_places_on_all_axes(write):
         "y": [5.5],
     }
     assert data["marks"]["validation"]["count"] == 1
-
-
-def test_all_of_the_time_is_attributed(write):
-    spent = run_data(write(), View())["spent"]
-    assert sum(part["s"] for part in spent["parts"]) == pytest.approx(spent["total_s"])
-    assert spent["total_s"] == spent["running_s"] == 70
-
-
-def test_shares_are_those_of_the_report_where_a_run_has_stopped_in_between(write):
-    run = write()
-    for time, kind, facts in ((171, "exit", {"exit_code": 0}), (200, "launch", {"num_nodes": 1})):
-        run.directory.append_row(run.directory.events, {"event": kind, "time": time, **facts})
-    run.read()
-    spent, report = run_data(run, View())["spent"], report_run(read_run(run.directory))
-    assert (spent["total_s"], spent["running_s"]) == (100, 71)
-    shares = {part["name"]: part["s"] / spent["running_s"] for part in spent["parts"]}
-    for name in report.parts:
-        share = report.share_of(name)
-        assert share is None or shares[name] == pytest.approx(share)
 
 
 def test_a_histogram_counts_every_step_or_says_that_it_is_slower(write):

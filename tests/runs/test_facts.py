@@ -18,6 +18,7 @@ from rampcli.launch.status import read_status
 from rampcli.planning.resolve import resolve
 from rampcli.report.page_data import View, run_data
 from rampcli.report.run_report import report_run
+from rampcli.report.sweep_results import result_of
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.events import EventsFile
 from rampcli.runs.followed_run import FollowedRun
@@ -60,6 +61,8 @@ class Readers:
         page = run_data(self.page, View())
         assert self.page.damage is None
         assert ends == shown | {"goodput": None}
+        swept = result_of(record, values={}, state=shown["state"], problem=None)
+        assert swept.steps == report["steps"] == shown["step"]
         self.compare_progress(shown, page, report, record)
         self.compare_speed(shown)
         self.compare_time(shown, page, report, record)
@@ -67,10 +70,7 @@ class Readers:
         compare_stages(page, report)
 
     def compare_progress(self, shown, page, report, record):
-        assert (report["steps"], report["consumed_samples"]) == (
-            shown["step"],
-            shown["consumed_samples"],
-        )
+        assert report["consumed_samples"] == shown["consumed_samples"]
         assert (report["status"] == "crashed") == (shown["state"] == "crashed")
         rows = len(record.metrics.get("step", ()))
         assert page["rows"] == rows
@@ -93,6 +93,7 @@ class Readers:
             assert (facts.tokens_per_s, facts.mfu) == speed
             assert facts.time_left() == left
             assert (facts.step, facts.stage) == (shown["step"], shown["stage"])
+            assert facts.last.get("loss") == shown["loss"]
             assert facts.num_nodes == shown["num_nodes"]
             assert facts.validation_losses == shown["validation_losses"]
 
@@ -102,6 +103,8 @@ class Readers:
         assert report["elapsed_s"] == spent.elapsed_s == sum(spent.parts.values())
         if page["spent"] is not None:
             assert page["spent"]["goodput"] == near(spent.goodput)
+            assert page["spent"]["total_s"] == near(spent.elapsed_s)
+            assert page["spent"]["running_s"] == near(spent.running_s)
             seconds = {part["name"]: near(part["s"]) for part in report["parts"]}
             assert {part["name"]: part["s"] for part in page["spent"]["parts"]} == seconds
 

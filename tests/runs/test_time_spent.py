@@ -15,12 +15,19 @@ from rampcli.runs.time_spent import (
     STOPPED,
     TRAINING,
     VALIDATION,
-    time_spent,
+    Clock,
 )
 
 
 def at(time, event, **facts):
     return {"event": event, "time": float(time), **facts}
+
+
+def time_spent(events, *, last_step_at=None, now=None):
+    clock = Clock()
+    for event in events:
+        clock.add(event)
+    return clock.spent(last_step_at=last_step_at, now=now)
 
 
 def parts(events, **more):
