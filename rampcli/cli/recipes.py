@@ -143,7 +143,6 @@ def _shown_parameters(found: dict[str, Any]) -> str:
 
 
 def _to_text(found: dict[str, Any]) -> str:
-
     nodes, devices = found["num_nodes"], found["gpus_per_node"]
     rows = {
         "parameters": _shown_parameters(found),
@@ -175,7 +174,7 @@ def write_recipe(name: str) -> None:
     """Writes `NAME.py` in the working directory, and prints the commands that use it.
 
     Raises:
-        UsageError: the name is not a function's, or the file exists.
+        UsageError: a function cannot have this name, or the file exists.
     """
     stem = name.removesuffix(".py")
     if not stem.isidentifier() or not stem.isascii():

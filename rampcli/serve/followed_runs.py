@@ -13,17 +13,17 @@ from rampcli.runs.followed_run import FollowedRun
 from rampcli.serve.runs_folder import RunsFolder
 
 PIECE_BYTES = 2**20
-"""Bytes of a large file that are read between two answers, at least."""
+"""Read at least this many bytes of a large file between two answers."""
 READ_AGAIN_S = 0.5
-"""Seconds between two looks at files that are read to their ends."""
+"""Seconds between two reads of files that have been read to the end."""
 WATCHED_S = 60.0
-"""A run is read on for this long after a viewer has asked for it. A hidden page asks rarely."""
+"""Keep reading a run for this many seconds after a viewer asked. A hidden page asks rarely."""
 KEPT_S = 600.0
-"""A run stays in memory for this long after a viewer has asked for it."""
+"""Keep a run in memory for this many seconds after a viewer asked for it."""
 
 
 class NoSuchRunError(LookupError):
-    """There is no run of a name."""
+    """No run has the requested name."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,8 @@ class Watched:
             `time.monotonic` counts.
         lock: guards the run.
         is_read: whether the run was read to its end.
-        waiting: threads of answers that wait for the lock. They go before further reading.
+        waiting: threads that answer viewers and wait for the lock. They take it before the
+            reading thread does.
     """
 
     run: FollowedRun
@@ -53,7 +54,7 @@ class Watched:
 
     @contextmanager
     def first(self) -> Iterator[None]:
-        """Holds the lock, which the reading thread leaves to the threads that wait here."""
+        """Holds the lock. The reading thread lets threads that wait here take it first."""
         self.waiting.add(threading.get_ident())
         try:
             with self.lock:

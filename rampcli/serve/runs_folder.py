@@ -15,9 +15,9 @@ from rampcli.runs.followed_run import Signature, signature
 from rampcli.runs.rows import last_rows
 
 LIST_AGAIN_S = 1.0
-"""The folder is listed at most this often, however many people watch."""
+"""Shortest time between two listings of the folder, however many people watch."""
 MOST_RUNS = 2000
-"""Most runs that a page lists. The last changed come first."""
+"""Maximum number of runs that a page lists. Those that changed last come first."""
 SHOWN = ("step", "consumed_samples", "stage", "global_batch_size", "tokens_per_s", "loss", "reward")
 LINK = "a symbolic link, which is not followed: serve the folder that it leads to"
 
@@ -44,7 +44,7 @@ class RunsFolder:
         return RunDirectory(self.path).config.is_file()
 
     def runs(self) -> list[Facts]:
-        """Returns facts about each run, the last changed first. A call within a second is free.
+        """Returns facts about each run, the last changed first. They are at most a second old.
 
         Raises:
             OSError: the folder cannot be read.
@@ -58,7 +58,7 @@ class RunsFolder:
         return self._listed
 
     def find(self, name: str) -> RunDirectory | None:
-        """Returns the run of a name, or None. Only names of the list are known, never paths."""
+        """Returns the run with a name, or None. Accepts only names in the list, never paths."""
         for known, path, is_link in self._directories():
             if known == name and not is_link and RunDirectory(path).config.is_file():
                 return RunDirectory(path)
