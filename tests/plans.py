@@ -45,7 +45,7 @@ def chosen(policy, works, *, micro, fleet, clock=EVEN, varies=False):
     workload = Workload(
         works=works,
         sizes=sizes,
-        micro_batch=MicroBatchRule(size=micro, varies=varies),
+        micro_batch_rule=MicroBatchRule(size=micro, varies=varies),
         fleet=fleet,
         clock=clock,
     )
@@ -74,7 +74,7 @@ def plan(
     length = {key: rest.pop(key) for key in LENGTHS if key in rest}
     ramp = {
         key: rest.pop(key)
-        for key in ("semantics", "decrease_batch_size_if_needed", "micro_batch")
+        for key in ("semantics", "decrease_batch_size_if_needed", "micro_batch_rule")
         if key in rest
     }
     return plan_training(

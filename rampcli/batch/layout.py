@@ -7,6 +7,7 @@ from rampcli.batch.micro_batch import LARGEST, MicroBatchRule
 from rampcli.batch.node_policies import NodePolicy, Workload
 from rampcli.batch.nodes import Fleet, Work
 from rampcli.batch.plan import GLOBAL_KEY, complete_sizes
+from rampcli.batch.quantities import counted
 from rampcli.batch.ramp import RAMP_KEY, SEMANTICS, SEMANTICS_KEY, RampSchedule, RampStage
 from rampcli.batch.run_settings import DECREASE_KEY, BatchSettings, RampSettings
 from rampcli.batch.step_schedule import SCHEDULE_KEY, from_step_schedule
@@ -20,7 +21,7 @@ class Layout:
     Attributes:
         ramp: `[start, increment, samples]`, or None without a ramp.
         target: scheduled batch size at the end, in samples.
-        micro_batch: how large the micro batch of a stage is.
+        micro_batch_rule: how large the micro batch of a stage is.
         fleet: nodes to choose from.
         policy: chooses the nodes of each stage.
         accumulate_grad_batches: requested for the largest batch, or None.
@@ -30,7 +31,7 @@ class Layout:
 
     ramp: Sequence[int] | None
     target: int
-    micro_batch: MicroBatchRule
+    micro_batch_rule: MicroBatchRule
     fleet: Fleet
     policy: NodePolicy
     accumulate_grad_batches: int | None = None
@@ -57,7 +58,7 @@ class Layout:
             if not self.fleet.divides(sizes[-1], nodes, micro_batch_size=smallest):
                 return False
             ranks = self.fleet.data_parallel_size(nodes)
-            micro = self.micro_batch.on(sizes[-1], ranks, self.fleet.parallel)
+            micro = self.micro_batch_rule.on(sizes[-1], ranks, self.fleet.parallel)
             if micro is None or sizes[-1] != micro * ranks * accumulate:
                 return False
         return self.policy.has_nodes_for_all(self._workload(sizes))
@@ -100,16 +101,30 @@ class Layout:
             self.fewest_nodes(), micro_batch_size=self._smallest_micro_batch(), fleet=self.fleet
         )
 
+    def describe_smallest_unit(self) -> str:
+        """Returns the product that `smallest_unit` is."""
+        ranks = counted(self.smallest_unit() // self._smallest_micro_batch(), self.policy.rank)
+        return f"{self.describe_micro_batch()} x {ranks} on {counted(self.fewest_nodes(), 'node')}"
+
+    def describe_micro_batch(self) -> str:
+        """Returns what a rank's share of every batch is a multiple of."""
+        rule = self.micro_batch_rule
+        smallest = rule.smallest(self.fleet.parallel) // rule.updates
+        text = f"{counted(smallest, rule.unit.name.removesuffix('s'))} per micro batch"
+        if rule.varies:
+            text = f"at least {text}"
+        return text if rule.updates == 1 else f"{text} x {rule.updates} updates"
+
     def _workload(self, sizes: Sequence[int]) -> Workload:
         return Workload(
             works=[Work(global_batch_size=size, samples=1) for size in sizes],
             sizes=sizes,
-            micro_batch=self.micro_batch,
+            micro_batch_rule=self.micro_batch_rule,
             fleet=self.fleet,
         )
 
     def _smallest_micro_batch(self) -> int:
-        return self.micro_batch.smallest(self.fleet.parallel)
+        return self.micro_batch_rule.smallest(self.fleet.parallel)
 
     def _decrease(self, size: int, num_nodes: int) -> int:
         micro = self._smallest_micro_batch()
@@ -156,18 +171,24 @@ def lay_out(
     if schedule is None and largest is not None:
         with report.noting():
             schedule = RampSchedule.from_rampup(
-                ramp.rampup_batch_size, global_batch_size=largest, semantics=ramp.semantics
+                ramp.rampup_batch_size,
+                global_batch_size=largest,
+                semantics=ramp.semantics,
+                target_key=batch.unit.global_key,
             )
     report.close()
     assert schedule is not None
-    micro_batch = MicroBatchRule(
-        size=micro_batch_size, varies=ramp.micro_batch == LARGEST, updates=ramp.updates
+    rule = MicroBatchRule(
+        size=micro_batch_size,
+        varies=ramp.micro_batch_rule == LARGEST,
+        updates=ramp.updates,
+        unit=batch.unit,
     )
-    micro_batch.check(fleet.parallel)
+    rule.check(fleet.parallel)
     layout = Layout(
         ramp=ramp.rampup_batch_size,
         target=schedule.target,
-        micro_batch=micro_batch,
+        micro_batch_rule=rule,
         accumulate_grad_batches=batch.accumulate_grad_batches,
         fleet=fleet,
         policy=policy,
@@ -197,9 +218,10 @@ def _check_step_schedule(ramp: RampSettings) -> None:
 def _check_last_size(schedule: RampSchedule, batch: BatchSettings) -> None:
     if batch.global_batch_size not in (None, schedule.target):
         raise UsageError(
-            f"{SCHEDULE_KEY} ends at {schedule.target}, but {GLOBAL_KEY}={batch.global_batch_size}",
+            f"{SCHEDULE_KEY} ends at {schedule.target}, but"
+            f" {batch.unit.global_key}={batch.global_batch_size}",
             keys=(SCHEDULE_KEY, GLOBAL_KEY),
-            remedy=set_to(GLOBAL_KEY, schedule.target, None),
+            remedy=set_to(batch.unit.global_key, schedule.target, None),
         )
 
 

@@ -4,10 +4,19 @@ from dataclasses import dataclass
 
 from rampcli.batch.division import divisors, nearest_multiples
 from rampcli.batch.pipeline import MICROBATCHES_KEY
-from rampcli.batch.plan import FLEET_KEYS, GLOBAL_KEY, MICRO_KEY, BatchPlan, ParallelSizes
+from rampcli.batch.plan import (
+    FLEET_KEYS,
+    GLOBAL_KEY,
+    MICRO_KEY,
+    SAMPLES,
+    BatchPlan,
+    BatchUnit,
+    ParallelSizes,
+)
 from rampcli.errors import UsageError, set_to
 
 STAGE_MICRO_KEY = "rampup.micro_batch"
+UPDATES_KEY = "rl.updates_per_rollout"
 FIXED, LARGEST = "fixed", "largest"
 UNLIMITED = 10**18
 """Size of a micro batch that varies and may be a rank's whole share of a batch."""
@@ -23,11 +32,13 @@ class MicroBatchRule:
             Otherwise each stage has `size`.
         updates: optimiser updates that a batch is divided into; above 1 in reinforcement learning
             only.
+        unit: what batches count.
     """
 
     size: int
     varies: bool = False
     updates: int = 1
+    unit: BatchUnit = SAMPLES
 
     def smallest(self, parallel: ParallelSizes) -> int:
         """Returns the samples that a rank's share of a batch must be a multiple of."""
@@ -71,18 +82,34 @@ class MicroBatchRule:
             UsageError: the batch does not divide. The message names the nearest sizes that do.
         """
         size = self.on(global_batch_size, data_parallel_size, parallel)
-        if size is None and (self.varies or self.updates > 1):
-            unit = self.smallest(parallel) * data_parallel_size
-            raise UsageError(
-                f"{GLOBAL_KEY}={global_batch_size} does not divide into {self.describe(parallel)}"
-                f" x {data_parallel_size} data-parallel ranks = {unit}",
-                keys=(GLOBAL_KEY, *FLEET_KEYS),
-                remedy=set_to(GLOBAL_KEY, *nearest_multiples(global_batch_size, unit)),
-            )
+        if size is None and (self.varies or self.unit is not SAMPLES):
+            raise self._misfit(global_batch_size, data_parallel_size, parallel)
         return BatchPlan.divide(
             global_batch_size,
             micro_batch_size=size or self.size,
             data_parallel_size=data_parallel_size,
+        )
+
+    def _misfit(
+        self, global_batch_size: int, data_parallel_size: int, parallel: ParallelSizes
+    ) -> UsageError:
+        unit, smallest = self.unit, self.smallest(parallel)
+        multiple = smallest * data_parallel_size
+        factors = [
+            unit.describe_micro_batch(smallest // self.updates, varies=self.varies),
+            f"{data_parallel_size} data-parallel ranks",
+        ]
+        if self.updates > 1:
+            factors.insert(0, f"{UPDATES_KEY}={self.updates}")
+        remedies = [set_to(unit.global_key, *nearest_multiples(global_batch_size, multiple))]
+        share, rest = divmod(global_batch_size, data_parallel_size * self.updates)
+        if not (self.varies or rest):
+            remedies.append(unit.set_micro_batch(divisors(share, most=self.size)[-1]))
+        return UsageError(
+            f"{unit.describe_batch(global_batch_size)} not divide into {' x '.join(factors)}"
+            f" = {multiple * unit.per_micro_unit}",
+            keys=(GLOBAL_KEY, *unit.keys, *FLEET_KEYS),
+            remedy=remedies,
         )
 
     def check(self, parallel: ParallelSizes) -> None:
@@ -98,11 +125,3 @@ class MicroBatchRule:
                 keys=(MICRO_KEY, MICROBATCHES_KEY),
                 remedy=set_to(MICRO_KEY, parts, note=" or more"),
             )
-
-    def describe(self, parallel: ParallelSizes) -> str:
-        """Returns the factors of `smallest` in words, for refusals."""
-        smallest = self.smallest(parallel) // self.updates
-        micro = (
-            f"micro batches of at least {smallest}" if self.varies else f"{MICRO_KEY}={smallest}"
-        )
-        return micro if self.updates == 1 else f"{micro} x {self.updates} updates"

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rampcli.batch.layout import Layout
-from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY, count_nodes
+from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY
 from rampcli.batch.pipeline import MICROBATCHES_KEY, PIPELINE_SIZE_KEY
-from rampcli.batch.plan import FLEET_KEYS, GLOBAL_KEY, MICRO_KEY, check_product
+from rampcli.batch.plan import FLEET_KEYS, GLOBAL_KEY, check_product
+from rampcli.batch.quantities import counted, listed
 from rampcli.batch.ramp import RAMP_KEY, RampStage
 from rampcli.batch.remedies import suggest_changes, suggest_targets
 from rampcli.batch.step_schedule import SCHEDULE_KEY
@@ -60,7 +61,7 @@ def check_fit(
 def _check_largest(layout: Layout, sizes: Sequence[int]) -> None:
     """Checks the largest batch on all the nodes, with the requested accumulation."""
     ranks = layout.fleet.data_parallel_size(layout.fleet.num_nodes)
-    rule, parallel = layout.micro_batch, layout.fleet.parallel
+    rule, parallel = layout.micro_batch_rule, layout.fleet.parallel
     micro = rule.on(sizes[-1], ranks, parallel)
     try:
         if micro is not None or not rule.varies:
@@ -88,31 +89,41 @@ def _refuse(without_nodes: Sequence[tuple[int, int]], sizes: Sequence[int], layo
         sizes: batch sizes of the schedule, in ascending order.
         layout: what they do not fit.
     """
-    rule = layout.micro_batch
-    keys = [_schedule_key(sizes, layout), MICRO_KEY, POLICY_KEY, *FLEET_KEYS]
+    rule, policy = layout.micro_batch_rule, layout.policy
+    keys = [_schedule_key(sizes, layout), rule.unit.micro_key, POLICY_KEY, *FLEET_KEYS]
     if rule.varies and rule.smallest(layout.fleet.parallel) > 1:
         keys += [MICROBATCHES_KEY, PIPELINE_SIZE_KEY]
+    multiple, product = layout.smallest_unit(), layout.describe_smallest_unit()
     if layout.decreases:
-        nodes, unit = count_nodes(layout.fewest_nodes()), layout.smallest_unit()
+        smaller = [] if rule.varies else [f"a smaller {rule.unit.micro_key}"]
         raise UsageError(
-            f"batch size {without_nodes[0][1]} would be decreased to nothing:"
-            f" {rule.describe(layout.fleet.parallel)} on {nodes} takes at least {unit} samples",
-            keys=tuple(keys),
-            remedy=f"batch sizes of at least {unit}"
-            + ("" if rule.varies else f", or a smaller {MICRO_KEY}"),
+            f"batch size {without_nodes[0][1]} would be decreased to nothing: a step has at least"
+            f" {multiple} = {product}",
+            keys=keys,
+            remedy=[f"batch sizes of at least {multiple}", *smaller],
         )
-    misfit = layout.policy.describe_misfit(rule, layout.fleet)
-    shown = [f"{number} (batch size {size})" for number, size in without_nodes[:MOST_SHOWN]]
-    if len(without_nodes) > MOST_SHOWN:
-        shown.append("...")
-    subject, verb = ("stages", "do") if len(without_nodes) > 1 else ("stage", "does")
+    if len(sizes) == 1:
+        subject = f"{rule.unit.global_key}={sizes[0]}"
+    else:
+        shown = [f"{size} (stage {number})" for number, size in without_nodes[:MOST_SHOWN]]
+        if len(without_nodes) > MOST_SHOWN:
+            shown.append(f"{len(without_nodes) - MOST_SHOWN:,} more")
+        subject = f"batch{'es' if len(shown) > 1 else ''} {listed(shown)}"
+    is_one = len(without_nodes) == 1
+    if all(size % multiple for _, size in without_nodes):
+        verb = "is not a multiple" if is_one else "are not multiples"
+        problem = f"{verb} of {multiple} = {product}"
+    else:
+        verb = "does" if is_one else "do"
+        problem = (
+            f"{verb} not divide into {layout.describe_micro_batch()} on any number of nodes that"
+            f" {policy.name} may choose, up to {layout.fleet.num_nodes:,} with"
+            f" {counted(layout.fleet.devices, 'process')} each"
+        )
     raise UsageError(
-        f"{subject} {', '.join(shown)} of the ramp {verb} not divide {misfit}"
-        if len(sizes) > 1
-        else f"{GLOBAL_KEY}={sizes[0]} does not divide {misfit}",
-        keys=tuple(keys),
-        remedy=[*suggest_changes(sizes, layout)]
-        or f"batch sizes that are multiples of {layout.smallest_unit()}",
+        f"{subject} {problem}",
+        keys=keys,
+        remedy=[*suggest_changes(sizes, layout)] or f"batch sizes that are multiples of {multiple}",
     )
 
 

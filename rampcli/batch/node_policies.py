@@ -32,21 +32,21 @@ class Workload:
     Attributes:
         works: stages that run, in order.
         sizes: batch sizes of the schedule in ascending order, including skipped ones.
-        micro_batch: how large the micro batch of a stage is.
+        micro_batch_rule: how large the micro batch of a stage is.
         fleet: nodes to choose from.
         clock: duration of stages and restarts.
     """
 
     works: Sequence[Work]
     sizes: Sequence[int]
-    micro_batch: MicroBatchRule
+    micro_batch_rule: MicroBatchRule
     fleet: Fleet
     clock: Clock = UNTIMED
 
     @property
     def smallest_micro_batch(self) -> int:
         """Samples that a data-parallel rank's share of a batch must be a multiple of."""
-        return self.micro_batch.smallest(self.fleet.parallel)
+        return self.micro_batch_rule.smallest(self.fleet.parallel)
 
     def keep_if_divisible(self, nodes: Sequence[int | None]) -> list[int | None]:
         """Returns `nodes` with None for every stage whose batch they do not divide."""
@@ -69,6 +69,7 @@ class NodePolicy(ABC):
 
     Attributes:
         name: value of `rampup.node_policy`.
+        rank: what `batch_unit` divides a batch by.
         largest_uses_all_nodes: the largest batch size always runs on all the nodes.
         chooses_by_running_size: nodes depend on the batch size that runs. Otherwise they depend on
             the scheduled one, which is larger if the batch was decreased.
@@ -76,6 +77,7 @@ class NodePolicy(ABC):
     """
 
     name: ClassVar[str]
+    rank: ClassVar[str] = "data-parallel rank"
     largest_uses_all_nodes: ClassVar[bool] = True
     chooses_by_running_size: ClassVar[bool] = False
     weighs_restarts: ClassVar[bool] = False
@@ -96,13 +98,6 @@ class NodePolicy(ABC):
         """Returns the number of samples that a batch on `num_nodes` must be a multiple of."""
         return fleet.samples_per_pass(num_nodes, micro_batch_size=micro_batch_size)
 
-    def describe_misfit(self, micro_batch: MicroBatchRule, fleet: Fleet) -> str:
-        """Returns the rest of a refusal that begins "stage 0 does not divide"."""
-        return (
-            f"on any number of nodes that {self.name} may choose, up to {fleet.num_nodes},"
-            f" with {fleet.devices} processes each and {micro_batch.describe(fleet.parallel)}"
-        )
-
 
 class NemoPolicy(NodePolicy):
     """The nodes that NeMo's launcher gives each batch size.
@@ -113,6 +108,7 @@ class NemoPolicy(NodePolicy):
     """
 
     name = "nemo"
+    rank = "process"
 
     def choose(self, workload: Workload) -> list[int | None]:
         """Looks every stage up in the schedule; None if the batch does not divide there."""
@@ -128,7 +124,7 @@ class NemoPolicy(NodePolicy):
 
 def _schedule(workload: Workload) -> dict[int, int | None]:
     """Returns the nodes of each batch size, with the micro batch that `NemoPolicy` describes."""
-    rule, fleet = workload.micro_batch, workload.fleet
+    rule, fleet = workload.micro_batch_rule, workload.fleet
     smaller: list[int] = []
     if rule.varies:
         common, rest = divmod(gcd(*workload.sizes[:-1]), fleet.devices * rule.updates)
@@ -189,14 +185,6 @@ class FixedPolicy(NodePolicy):
     def allowed_nodes(self, fleet: Fleet) -> list[int]:
         """Returns the full node count alone."""
         return [fleet.num_nodes]
-
-    def describe_misfit(self, micro_batch: MicroBatchRule, fleet: Fleet) -> str:
-        """Shows the product that the batch must be a multiple of."""
-        ranks = fleet.data_parallel_size(fleet.num_nodes)
-        return (
-            f"into {micro_batch.describe(fleet.parallel)} x {ranks} data-parallel ranks"
-            f" = {micro_batch.smallest(fleet.parallel) * ranks} on {count_nodes(fleet.num_nodes)}"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +260,7 @@ def _seconds_by_nodes(work: Work, workload: Workload) -> dict[int, float]:
     fleet, size = workload.fleet, work.global_batch_size
     stage_s = {}
     for n in fleet.nodes_that_divide(size, micro_batch_size=workload.smallest_micro_batch):
-        micro = workload.micro_batch.on(size, fleet.data_parallel_size(n), fleet.parallel)
+        micro = workload.micro_batch_rule.on(size, fleet.data_parallel_size(n), fleet.parallel)
         if micro is not None:
             stage_s[n] = workload.clock.stage_s(work, n, micro_batch_size=micro, fleet=fleet)
     if stage_s and work.samples is None:
@@ -327,8 +315,3 @@ def find_node_policy(name: str) -> NodePolicy:
             remedy=f"one of {', '.join(NODE_POLICIES)}",
         )
     return NODE_POLICIES[name]
-
-
-def count_nodes(count: int) -> str:
-    """Returns `1 node` or `2 nodes`."""
-    return f"{count} node{'s' if count > 1 else ''}"

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from rampcli.batch.plan import MICRO_KEY
+from rampcli.batch.plan import MICRO_KEY, SAMPLES, BatchUnit
 from rampcli.batch.ramp import RampSchedule, RampStage
 from rampcli.batch.run_settings import DECREASE_KEY, RunLength
 
@@ -16,7 +16,12 @@ At 16, an exchange that takes as long as a micro batch is 6% of a step.
 
 
 def plan_notes(
-    ramp: RampSchedule, stages: Sequence[RampStage], length: RunLength, sequence_length: int
+    ramp: RampSchedule,
+    stages: Sequence[RampStage],
+    length: RunLength,
+    sequence_length: int,
+    *,
+    unit: BatchUnit = SAMPLES,
 ) -> tuple[str, ...]:
     """Returns notes on what a user may not expect of a plan.
 
@@ -28,10 +33,11 @@ def plan_notes(
         stages: stages of the schedule that run.
         length: the requested end.
         sequence_length: tokens per sample.
+        unit: what batches count.
     """
     return (
-        *_size_notes(ramp, stages, length.unit),
-        *_end_notes(ramp, stages[-1], length, sequence_length),
+        *_size_notes(ramp, stages, unit),
+        *_end_notes(ramp, stages[-1], length, sequence_length, unit),
     )
 
 
@@ -50,7 +56,7 @@ def accumulation_notes(micro_batches: int, *, micro_key: str = MICRO_KEY) -> lis
     ]
 
 
-def _size_notes(ramp: RampSchedule, stages: Sequence[RampStage], unit: str) -> list[str]:
+def _size_notes(ramp: RampSchedule, stages: Sequence[RampStage], unit: BatchUnit) -> list[str]:
     notes = []
     running = {stage.scheduled_batch_size for stage in ramp.stages}
     if skipped := [size for size in ramp.scheduled_sizes() if size not in running]:
@@ -71,7 +77,7 @@ def _size_notes(ramp: RampSchedule, stages: Sequence[RampStage], unit: str) -> l
     if falls:
         shown = _list_first(
             f"{one.global_batch_size} to {other.global_batch_size}"
-            f" after {other.first_sample:,} {unit}"
+            f" after {other.first_sample:,} {unit.name}"
             for one, other in falls
         )
         notes.append(f"the batch shrinks, as scheduled: {shown}")
@@ -79,7 +85,7 @@ def _size_notes(ramp: RampSchedule, stages: Sequence[RampStage], unit: str) -> l
 
 
 def _end_notes(
-    ramp: RampSchedule, last: RampStage, length: RunLength, sequence_length: int
+    ramp: RampSchedule, last: RampStage, length: RunLength, sequence_length: int, unit: BatchUnit
 ) -> list[str]:
     end = last.end_sample
     if end is None:
@@ -89,7 +95,7 @@ def _end_notes(
         notes.append(f"the run ends before the ramp reaches its target {ramp.target}")
     if length.max_samples is not None and end > length.max_samples:
         notes.append(
-            f"a run ends with a whole step: {end:,} {length.unit},"
+            f"a run ends with a whole step: {end:,} {unit.name},"
             f" not trainer.max_samples={length.max_samples}"
         )
     tokens = end * sequence_length

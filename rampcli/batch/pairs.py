@@ -9,18 +9,40 @@ exactly. A group is the pairs of one prompt. Advantages compare the pairs of a g
 batch holds whole groups unless `rl.split_groups` allows parts of one.
 """
 
-import re
 from dataclasses import dataclass
 
 from rampcli.batch.division import divisors, nearest_multiples
-from rampcli.batch.plan import FLEET_KEYS, GLOBAL_KEY, MICRO_KEY, BatchPlan
-from rampcli.errors import Assignments, Remedy, UsageError, set_to
+from rampcli.batch.micro_batch import UPDATES_KEY
+from rampcli.batch.plan import BatchPlan, BatchUnit
+from rampcli.errors import UsageError, set_to
 
 PROMPTS_KEY = "rl.prompts_per_step"
 GENERATIONS_KEY = "rl.generations_per_prompt"
 PAIRS_KEY = "rl.micro_batch_size"
-UPDATES_KEY = "rl.updates_per_rollout"
 SPLIT_KEY = "rl.split_groups"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prompts(BatchUnit):
+    """A batch of prompts, whose micro batches are set in pairs."""
+
+    name: str = "prompts"
+    global_key: str = PROMPTS_KEY
+    micro_key: str = PAIRS_KEY
+    keys: tuple[str, ...] = (GENERATIONS_KEY, PAIRS_KEY, UPDATES_KEY)
+
+    def describe_batch(self, size: int) -> str:
+        """Shows the pairs too."""
+        generations = self.per_micro_unit
+        return (
+            f"{PROMPTS_KEY}={size} x {GENERATIONS_KEY}={generations}"
+            f" = {size * generations} pairs do"
+        )
+
+    def describe_micro_batch(self, size: int, *, varies: bool) -> str:
+        """Shows pairs. A single prompt is a group, of which a micro batch may be a part."""
+        pairs = size * self.per_micro_unit
+        return f"groups of {pairs}" if varies or size == 1 else f"{PAIRS_KEY}={pairs}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +83,11 @@ class PairSettings:
             keys=(PAIRS_KEY, GENERATIONS_KEY, SPLIT_KEY),
             remedy=remedies,
         )
+
+    @property
+    def unit(self) -> "Prompts":
+        """What a batch counts."""
+        return Prompts(per_micro_unit=self.generations)
 
     @property
     def prompts_per_micro_batch(self) -> int | None:
@@ -128,65 +155,3 @@ class PairBatch:
             f" x {self.data_parallel_size} data-parallel"
             f" rank{'s' if self.data_parallel_size > 1 else ''}"
         )
-
-
-def check_pairs(
-    prompts: int, settings: PairSettings, *, data_parallel_size: int, varies: bool = False
-) -> None:
-    """Checks that the pairs of a step divide into updates, micro batches and ranks.
-
-    Args:
-        prompts: prompts per step.
-        settings: how they become pairs.
-        data_parallel_size: number of data-parallel ranks.
-        varies: a micro batch may be smaller than it is set to (`rampup.micro_batch=largest`).
-
-    Raises:
-        UsageError: they do not. The message shows both products.
-    """
-    settings.check()
-    generations = settings.generations
-    micro = None if varies else settings.micro_batch_size
-    together = 1 if micro is None else max(1, micro // generations)
-    unit = settings.updates * together * data_parallel_size
-    if prompts % unit == 0:
-        return
-    factors = [f"{UPDATES_KEY}={settings.updates}"] if settings.updates > 1 else []
-    factors.append(
-        f"groups of {generations}"
-        if micro is None or micro < generations
-        else f"{PAIRS_KEY}={micro}"
-    )
-    factors.append(f"{data_parallel_size} data-parallel ranks")
-    remedies = [set_to(PROMPTS_KEY, *nearest_multiples(prompts, unit))]
-    groups, rest = divmod(prompts, settings.updates * data_parallel_size)
-    if together > 1 and not rest:
-        remedies.append(set_to(PAIRS_KEY, divisors(groups, most=together)[-1] * generations))
-    raise UsageError(
-        f"{PROMPTS_KEY}={prompts} x {GENERATIONS_KEY}={generations}"
-        f" = {prompts * generations} pairs do not divide into {' x '.join(factors)}"
-        f" = {unit * generations}",
-        keys=(GLOBAL_KEY, GENERATIONS_KEY, PAIRS_KEY, UPDATES_KEY, *FLEET_KEYS),
-        remedy=remedies,
-    )
-
-
-def in_pairs(error: UsageError, generations: int) -> UsageError:
-    """Returns an error of the planner, which counts prompts, with the keys of an RL run.
-
-    The message still counts prompts, so that its products hold. The remedy counts pairs.
-    """
-    message = re.sub(rf"{MICRO_KEY}=(\d+)", r"\1 prompts per micro batch", error.message)
-    message = re.sub(r"(micro batches of at least \d+)", r"\1 prompts", message)
-    remedies: list[Remedy] = []
-    for one in error.remedies:
-        if isinstance(one, Assignments):
-            if MICRO_KEY in one.values:
-                one = set_to(MICRO_KEY, *(n * generations for n in one.values[MICRO_KEY]))
-            one = one.renamed({MICRO_KEY: PAIRS_KEY, GLOBAL_KEY: PROMPTS_KEY})
-        remedies.append(one)
-    return UsageError(
-        re.sub(r"\b1 prompts", "1 prompt", message).replace(GLOBAL_KEY, PROMPTS_KEY),
-        keys=[PAIRS_KEY if key == MICRO_KEY else key for key in error.keys],
-        remedy=remedies,
-    )

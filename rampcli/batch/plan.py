@@ -16,6 +16,40 @@ SHARD_KEY = "parallel.data_parallel_shard_size"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class BatchUnit:
+    """What a batch counts, and how messages and remedies name it. This one counts samples.
+
+    Attributes:
+        name: plural of what a batch counts.
+        global_key: setting of the global batch.
+        micro_key: setting of the micro batch.
+        per_micro_unit: how many `micro_key` counts for one of the batch.
+        keys: settings that decide how a batch divides, besides the global batch and the nodes.
+    """
+
+    name: str = "samples"
+    global_key: str = GLOBAL_KEY
+    micro_key: str = MICRO_KEY
+    per_micro_unit: int = 1
+    keys: tuple[str, ...] = (MICRO_KEY,)
+
+    def describe_batch(self, size: int) -> str:
+        """Returns a global batch as the subject and the verb of "does not divide"."""
+        return f"{self.global_key}={size} does"
+
+    def describe_micro_batch(self, size: int, *, varies: bool) -> str:
+        """Returns a micro batch as a factor of a product; the smallest one, if it varies."""
+        return f"micro batches of at least {size}" if varies else f"{self.micro_key}={size}"
+
+    def set_micro_batch(self, size: int, *, note: str = "") -> Assignments:
+        """Returns the remedy that sets the micro batch."""
+        return set_to(self.micro_key, size * self.per_micro_unit, note=note)
+
+
+SAMPLES = BatchUnit()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ParallelSizes:
     """How many ways the model is split. The remaining factor of the world is data parallel.
 

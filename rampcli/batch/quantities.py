@@ -1,6 +1,7 @@
 """Counts as people write them (`50_000_000`, `50M`, `250B`) and fractions as decimals."""
 
 import re
+from collections.abc import Sequence
 from fractions import Fraction
 
 MOST_CHARACTERS = 80
@@ -19,6 +20,18 @@ def parse_count(text: str) -> int | None:
     whole, _, fraction = match["digits"].replace("_", "").partition(".")
     numerator, denominator = int(whole + fraction) * UNITS[match["unit"]], 10 ** len(fraction)
     return None if numerator % denominator else numerator // denominator
+
+
+def counted(number: int, noun: str) -> str:
+    """Returns a number with its noun, such as `1 node` or `2 nodes`."""
+    plural = f"{noun}{'es' if noun.endswith('s') else 's'}"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
+def listed(words: Sequence[str]) -> str:
+    """Returns words as a list in a sentence: `one, two and three`."""
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def shorten(count: float) -> str:

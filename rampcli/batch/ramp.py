@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from rampcli.batch.division import nearest_divisors, nearest_multiples
-from rampcli.batch.plan import GLOBAL_KEY as TARGET_KEY
-from rampcli.batch.plan import check_counts
+from rampcli.batch.plan import GLOBAL_KEY, check_counts
 from rampcli.errors import UsageError, set_to
 
 RAMP_KEY = "model.rampup_batch_size"
@@ -83,6 +82,7 @@ class RampSchedule:
         *,
         global_batch_size: int,
         semantics: str = "megatron",
+        target_key: str = GLOBAL_KEY,
     ) -> "RampSchedule":
         """Builds a schedule from `model.rampup_batch_size` and the target batch size.
 
@@ -91,15 +91,18 @@ class RampSchedule:
                 start and the increment are in samples per step.
             global_batch_size: the target, in samples per step.
             semantics: `"megatron"` or `"maxtext"`; decides where the batch grows.
+            target_key: setting of the target, for messages.
 
         Raises:
-            UsageError: wrong number of values, a value out of range, a start above the target, or
-                an increment that does not divide the rise.
+            UsageError: wrong number of values, a value out of range, a start above the target or,
+                for MaxText, at it, or an increment that does not divide the rise.
         """
-        check_counts({TARGET_KEY: global_batch_size})
+        check_counts({GLOBAL_KEY: global_batch_size})
         if rampup_batch_size is None:
             return cls(thresholds=(Threshold(0, global_batch_size),))
-        start, increment, samples = _check(rampup_batch_size, global_batch_size)
+        start, increment, samples = _check(
+            rampup_batch_size, global_batch_size, semantics, target_key
+        )
         thresholds = SEMANTICS[semantics].thresholds(start, increment, samples, global_batch_size)
         return cls(thresholds=tuple(thresholds))
 
@@ -225,17 +228,7 @@ def maxtext_thresholds(start: int, increment: int, samples: int, target: int) ->
     one, and every stage has at least one step.
 
     Source: `RampupBatchManager` in MaxText's `rampup_batch.py`.
-
-    Raises:
-        UsageError: the start is not below the target.
     """
-    if start == target:
-        raise UsageError(
-            f"{RAMP_KEY} starts at {TARGET_KEY}={target}, but {SEMANTICS_KEY}=maxtext needs a start"
-            " below it",
-            keys=(RAMP_KEY, TARGET_KEY, SEMANTICS_KEY),
-            remedy=[set_to(RAMP_KEY, None), f"a start below {target}"],
-        )
     increments = (target - start) // increment
     thresholds = [Threshold(0, start)]
     for size in range(start, target, increment):
@@ -250,22 +243,28 @@ class RampSemantics:
 
     Attributes:
         thresholds: called with start, increment, samples and target; returns the thresholds.
+        can_be_flat: a ramp may start at its target.
         can_decrease: batch sizes that do not fit may be decreased.
         loads_step_at_once: a step loads its samples in one pass, not one micro batch at a time.
     """
 
     thresholds: Callable[[int, int, int, int], list[Threshold]]
+    can_be_flat: bool = True
     can_decrease: bool = False
     loads_step_at_once: bool = False
 
 
 SEMANTICS: dict[str, RampSemantics] = {
     "megatron": RampSemantics(thresholds=megatron_thresholds, can_decrease=True),
-    "maxtext": RampSemantics(thresholds=maxtext_thresholds, loads_step_at_once=True),
+    "maxtext": RampSemantics(
+        thresholds=maxtext_thresholds, can_be_flat=False, loads_step_at_once=True
+    ),
 }
 
 
-def _check(rampup_batch_size: Sequence[int], target: int) -> tuple[int, int, int]:
+def _check(
+    rampup_batch_size: Sequence[int], target: int, semantics: str, target_key: str
+) -> tuple[int, int, int]:
     """Returns start, increment and samples if they lead to the target."""
     values = list(rampup_batch_size)
     shown = f"{RAMP_KEY}=[{','.join(str(value) for value in values)}]"
@@ -291,29 +290,36 @@ def _check(rampup_batch_size: Sequence[int], target: int) -> tuple[int, int, int
             )
     if start > target:
         raise UsageError(
-            f"{shown} starts at {start}, above {TARGET_KEY}={target}",
-            keys=(RAMP_KEY, TARGET_KEY),
+            f"{shown} starts at {start}, above {target_key}={target}",
+            keys=(RAMP_KEY, GLOBAL_KEY),
             remedy=f"a start of at most {target}",
         )
-    _check_increment(shown, start, increment, target)
+    if start == target and not SEMANTICS[semantics].can_be_flat:
+        raise UsageError(
+            f"{RAMP_KEY} starts at {target_key}={target}, but {SEMANTICS_KEY}={semantics}"
+            " needs a start below it",
+            keys=(RAMP_KEY, GLOBAL_KEY, SEMANTICS_KEY),
+            remedy=[set_to(RAMP_KEY, None), f"a start below {target}"],
+        )
+    _check_increment(shown, start, increment, target, target_key)
     return start, increment, samples
 
 
-def _check_increment(shown: str, start: int, increment: int, target: int) -> None:
+def _check_increment(shown: str, start: int, increment: int, target: int, target_key: str) -> None:
     rise = target - start
     if rise % increment:
         targets = [start + multiple for multiple in nearest_multiples(rise, increment)]
         increments = " or ".join(map(str, nearest_divisors(increment, rise)))
         raise UsageError(
-            f"{shown}: from {start} to {TARGET_KEY}={target} is {rise}, which is not a multiple of"
-            f" the increment {increment}",
-            keys=(RAMP_KEY, TARGET_KEY),
-            remedy=[set_to(TARGET_KEY, *targets), f"an increment of {increments}"],
+            f"{shown}: from {start} to {target_key}={target} is {rise}, which is not a"
+            f" multiple of the increment {increment}",
+            keys=(RAMP_KEY, GLOBAL_KEY),
+            remedy=[set_to(target_key, *targets), f"an increment of {increments}"],
         )
     if rise // increment >= MOST_SIZES:
         raise UsageError(
             f"{shown} has {rise // increment + 1} batch sizes"
-            f" from {start} to {TARGET_KEY}={target}; the limit is {MOST_SIZES}",
-            keys=(RAMP_KEY, TARGET_KEY),
+            f" from {start} to {target_key}={target}; the limit is {MOST_SIZES}",
+            keys=(RAMP_KEY, GLOBAL_KEY),
             remedy=f"an increment of at least {-(-rise // (MOST_SIZES - 1))}",
         )

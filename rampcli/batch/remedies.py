@@ -8,7 +8,7 @@ from rampcli.batch.division import divisors
 from rampcli.batch.layout import Layout
 from rampcli.batch.micro_batch import UNLIMITED
 from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY
-from rampcli.batch.plan import GLOBAL_KEY, MICRO_KEY, NUM_NODES_KEY
+from rampcli.batch.plan import NUM_NODES_KEY
 from rampcli.batch.ramp import RAMP_KEY
 from rampcli.errors import Assignments, set_to
 
@@ -26,11 +26,11 @@ def suggest_changes(sizes: Sequence[int], layout: Layout) -> Iterator[Assignment
         layout: what they do not fit.
     """
     tries = MOST_SCHEDULED // len(sizes)
-    rule = layout.micro_batch
+    rule = layout.micro_batch_rule
     smaller = range(rule.size - 1, 0, -1) if rule.size < UNLIMITED else ()
     for micro in islice(smaller, tries):
-        if replace(layout, micro_batch=replace(rule, size=micro)).fits(sizes):
-            yield set_to(MICRO_KEY, micro)
+        if replace(layout, micro_batch_rule=replace(rule, size=micro)).fits(sizes):
+            yield rule.unit.set_micro_batch(micro)
             break
     if layout.ramp is not None:
         yield from _suggest_increment(layout.ramp, layout)
@@ -72,7 +72,7 @@ def suggest_targets(layout: Layout) -> list[Assignments]:
             if replace(layout, target=target).fits(sizes):
                 found.append(target)
                 break
-    return [set_to(GLOBAL_KEY, *found)] if found else []
+    return [set_to(layout.micro_batch_rule.unit.global_key, *found)] if found else []
 
 
 def _affordable(ramps: Iterable[tuple[int, range]]) -> Iterator[tuple[int, range]]:

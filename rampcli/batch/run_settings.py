@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rampcli.batch.micro_batch import FIXED
-from rampcli.batch.plan import check_counts
+from rampcli.batch.plan import SAMPLES, BatchUnit, check_counts
 from rampcli.batch.ramp import RampSchedule
 from rampcli.errors import UsageError
 
@@ -20,13 +20,11 @@ class RunLength:
         max_steps: optimiser steps.
         max_samples: samples.
         max_tokens: tokens.
-        unit: what the run counts, as messages name it.
     """
 
     max_steps: int | None = None
     max_samples: int | None = None
     max_tokens: int | None = None
-    unit: str = "samples"
 
     def check(self) -> None:
         """Checks that there is at most one limit.
@@ -63,7 +61,7 @@ class RampSettings:
         step_batch_size_schedule: text of a step schedule, or None; excludes `rampup_batch_size`.
         semantics: name in `rampcli.batch.ramp.SEMANTICS`.
         decrease_batch_size_if_needed: decrease batch sizes that do not fit, do not refuse them.
-        micro_batch: `fixed` or `largest`, see `rampcli.batch.micro_batch`.
+        micro_batch_rule: `fixed` or `largest`, see `rampcli.batch.micro_batch`.
         updates: optimiser updates that each batch is divided into.
     """
 
@@ -71,7 +69,7 @@ class RampSettings:
     step_batch_size_schedule: str | None = None
     semantics: str = "megatron"
     decrease_batch_size_if_needed: bool = False
-    micro_batch: str = FIXED
+    micro_batch_rule: str = FIXED
     updates: int = 1
 
 
@@ -83,8 +81,10 @@ class BatchSettings:
         global_batch_size: samples per optimiser step.
         micro_batch_size: samples per data-parallel rank per forward/backward.
         accumulate_grad_batches: micro batches per rank and optimiser step.
+        unit: what batches count.
     """
 
     global_batch_size: int | None = None
     micro_batch_size: int | None = None
     accumulate_grad_batches: int | None = None
+    unit: BatchUnit = SAMPLES

@@ -68,7 +68,7 @@ class TrainingPlan:
         stages: the stages after those in `passed`. All of them fit the fleet.
         ramp: the schedule.
         fleet: nodes that the stages were planned for.
-        micro_batch: how large the micro batch of a stage is.
+        micro_batch_rule: how large the micro batch of a stage is.
         passed: stages up to the last finished one that does not fit the fleet. Empty if all fit.
         clock: duration of stages and restarts, or None if no throughput is known.
         restarts_always: processes end at every boundary, not only if the world size changes.
@@ -81,7 +81,7 @@ class TrainingPlan:
     stages: tuple[StagePlan, ...]
     ramp: RampSchedule
     fleet: Fleet
-    micro_batch: MicroBatchRule
+    micro_batch_rule: MicroBatchRule
     passed: tuple[StageExtent, ...] = ()
     clock: Clock | None = None
     restarts_always: bool = True
@@ -161,7 +161,7 @@ class TrainingPlan:
         """
         parallel = self.fleet.parallel
         ranks = parallel.data_parallel_size(world_size)
-        return self.micro_batch.divide(stage.global_batch_size, ranks, parallel)
+        return self.micro_batch_rule.divide(stage.global_batch_size, ranks, parallel)
 
     def loads_per_step(self, stage: StagePlan) -> int:
         """Returns the passes in which a stage's step loads its samples."""
@@ -271,13 +271,13 @@ def plan_training(
         stages=tuple(stages),
         ramp=schedule,
         fleet=fleet,
-        micro_batch=layout.micro_batch,
+        micro_batch_rule=layout.micro_batch_rule,
         passed=tuple(
             StageExtent(**_counts(index, stage)) for index, stage in enumerate(walked[:passed])
         ),
         clock=clock if throughput else None,
         restarts_always=restarts_always,
-        notes=plan_notes(schedule, walked, length, sequence_length),
+        notes=plan_notes(schedule, walked, length, sequence_length, unit=batch.unit),
     )
 
 
@@ -304,7 +304,7 @@ def _choose_nodes(
             for stage in stages
         ],
         sizes=schedule.scheduled_sizes(),
-        micro_batch=layout.micro_batch,
+        micro_batch_rule=layout.micro_batch_rule,
         fleet=layout.fleet,
         clock=clock,
     )
@@ -328,7 +328,7 @@ def _counts(index: int, stage: RampStage) -> dict[str, Any]:
 def _plan_stage(index: int, stage: RampStage, num_nodes: int, layout: Layout) -> StagePlan:
     fleet = layout.fleet
     ranks = fleet.data_parallel_size(num_nodes)
-    batch = layout.micro_batch.divide(stage.global_batch_size, ranks, fleet.parallel)
+    batch = layout.micro_batch_rule.divide(stage.global_batch_size, ranks, fleet.parallel)
     return StagePlan(
         **_counts(index, stage),
         num_nodes=num_nodes,

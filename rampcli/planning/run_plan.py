@@ -10,11 +10,10 @@ from pathlib import Path
 
 from rampcli.batch.loading import LoadedBatch, count_readers
 from rampcli.batch.micro_batch import LARGEST, UNLIMITED
-from rampcli.batch.node_policies import NODE_POLICIES
 from rampcli.batch.nodes import Fleet
-from rampcli.batch.pairs import PROMPTS_KEY, PairBatch, PairSettings, check_pairs, in_pairs
+from rampcli.batch.pairs import PROMPTS_KEY, PairBatch, PairSettings
 from rampcli.batch.pipeline import check_pipeline
-from rampcli.batch.plan import GLOBAL_KEY, BatchPlan, ParallelSizes
+from rampcli.batch.plan import GLOBAL_KEY, SAMPLES, BatchPlan, ParallelSizes
 from rampcli.batch.quantities import as_written
 from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
 from rampcli.batch.throughput import EFFICIENCY_KEY, Throughput, check_curve, parse_points
@@ -25,7 +24,7 @@ from rampcli.config.extension_settings import extension_function
 from rampcli.config.layers import sources_named, stack_of
 from rampcli.config.schema import Config
 from rampcli.config.settling import FileFacts
-from rampcli.errors import Report, UsageError, UsageErrors, set_to
+from rampcli.errors import Report, UsageError, set_to
 from rampcli.estimate.model_size import flops_per_token
 from rampcli.extensions import DECAY_STYLE
 from rampcli.schedule.learning_rate import LearningRate
@@ -147,86 +146,33 @@ def run_plan(config: Config, *, consumed_samples: int = 0) -> Resolved:
 
 def _plan(config: Config, consumed_samples: int) -> TrainingPlan:
     """Plans the run. One of reinforcement learning is planned in prompts."""
-    pairs = pair_settings(config)
-    if pairs is None:
-        return _plan_samples(
-            config,
-            consumed_samples,
-            micro_batch_size=config.data.micro_batch_size,
-            micro_batch=config.rampup.micro_batch,
-        )
-    _check_pairs(config, pairs)
-    micro = pairs.prompts_per_micro_batch
-    try:
-        return _plan_samples(
-            config,
-            consumed_samples,
-            micro_batch_size=UNLIMITED if micro is None else micro,
-            micro_batch=LARGEST if micro is None else config.rampup.micro_batch,
-            updates=pairs.updates,
-        )
-    except UsageErrors as error:
-        raise UsageErrors([in_pairs(one, pairs.generations) for one in error.errors]) from error
-    except UsageError as error:
-        raise in_pairs(error, pairs.generations) from error
-
-
-def pair_settings(config: Config) -> PairSettings | None:
-    """Returns how prompts become pairs, or None without reinforcement learning."""
-    rl = config.rl
-    if rl.generations_per_prompt is None:
-        return None
-    return PairSettings(
-        generations=rl.generations_per_prompt,
-        micro_batch_size=rl.micro_batch_size,
-        updates=rl.updates_per_rollout,
-        splits_groups=rl.split_groups,
-    )
-
-
-def _check_pairs(config: Config, pairs: PairSettings) -> None:
-    """Checks a batch that does not change on all the nodes. Other batches are checked in stages."""
-    model, trainer = config.model, config.trainer
-    pairs.check()
-    prompts = model.global_batch_size
-    if prompts is None and model.step_batch_size_schedule is None:
-        raise UsageError(
-            f"{PROMPTS_KEY} is not set", keys=(GLOBAL_KEY,), remedy=set_to(PROMPTS_KEY, 32)
-        )
-    if (
-        prompts is not None
-        and model.rampup_batch_size is None
-        and model.step_batch_size_schedule is None
-        and NODE_POLICIES[config.rampup.node_policy].largest_uses_all_nodes
-        and not config.rampup.decrease_batch_size_if_needed
-    ):
-        processes = trainer.num_nodes * max(1, trainer.devices - config.rl.rollout_ranks)
-        ranks = _parallel_sizes(config).data_parallel_size(processes)
-        varies = config.rampup.micro_batch == LARGEST
-        check_pairs(prompts, pairs, data_parallel_size=ranks, varies=varies)
-
-
-def _plan_samples(
-    config: Config,
-    consumed_samples: int,
-    *,
-    micro_batch_size: int | None,
-    micro_batch: str,
-    updates: int = 1,
-) -> TrainingPlan:
     model, trainer, rampup = config.model, config.trainer, config.rampup
+    unit, updates = SAMPLES, 1
+    micro_batch_size, micro_batch_rule = config.data.micro_batch_size, str(rampup.micro_batch)
+    pairs = pair_settings(config)
+    if pairs is not None:
+        pairs.check()
+        if model.global_batch_size is None and model.step_batch_size_schedule is None:
+            raise UsageError(
+                f"{PROMPTS_KEY} is not set", keys=(GLOBAL_KEY,), remedy=set_to(PROMPTS_KEY, 32)
+            )
+        unit, updates = pairs.unit, pairs.updates
+        micro_batch_size = pairs.prompts_per_micro_batch
+        if micro_batch_size is None:
+            micro_batch_size, micro_batch_rule = UNLIMITED, LARGEST
     return plan_training(
         batch=BatchSettings(
             global_batch_size=model.global_batch_size,
             micro_batch_size=micro_batch_size,
             accumulate_grad_batches=trainer.accumulate_grad_batches,
+            unit=unit,
         ),
         ramp=RampSettings(
             rampup_batch_size=model.rampup_batch_size,
             step_batch_size_schedule=model.step_batch_size_schedule,
             semantics=rampup.semantics,
             decrease_batch_size_if_needed=rampup.decrease_batch_size_if_needed,
-            micro_batch=micro_batch,
+            micro_batch_rule=micro_batch_rule,
             updates=updates,
         ),
         fleet=Fleet(
@@ -241,12 +187,24 @@ def _plan_samples(
             max_steps=trainer.max_steps,
             max_samples=trainer.max_samples,
             max_tokens=trainer.max_tokens,
-            unit=unit_of(config),
         ),
         throughput=throughput_of(config),
         restart_s=rampup.restart_s,
         restarts_always=rampup.at_boundary == "restart",
         consumed_samples=consumed_samples,
+    )
+
+
+def pair_settings(config: Config) -> PairSettings | None:
+    """Returns how prompts become pairs, or None without reinforcement learning."""
+    rl = config.rl
+    if rl.generations_per_prompt is None:
+        return None
+    return PairSettings(
+        generations=rl.generations_per_prompt,
+        micro_batch_size=rl.micro_batch_size,
+        updates=rl.updates_per_rollout,
+        splits_groups=rl.split_groups,
     )
 
 

@@ -22,7 +22,7 @@ def micro_batch_settings(resolved: Resolved, size: int) -> dict[str, Any]:
     config, values = resolved.config, {MICRO_KEY: size}
     if (generations := config.rl.generations_per_prompt) is not None:
         return {PAIRS_KEY: size} | ({SPLIT_KEY: True} if size % generations else {})
-    if size == resolved.plan.micro_batch.size:
+    if size == resolved.plan.micro_batch_rule.size:
         return values
     accumulates = config.trainer.accumulate_grad_batches is not None
     set_by = stack_of(config).entry(GLOBAL_KEY).by

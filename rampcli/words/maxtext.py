@@ -209,7 +209,7 @@ def write(source: Source) -> Translation:
     parallel, devices = plan.fleet.parallel, stage.world_size
     per_pass = stage.micro_batch_size * stage.data_parallel_size
     micro_batches = max(1, plan.global_batch_size // per_pass)
-    if ramp and plan.micro_batch.varies:
+    if ramp and plan.micro_batch_rule.varies:
         micro_batches = max(one.accumulate_grad_batches for one in plan.stages)
     accumulate = 1 if ramp else micro_batches
     sizes = {PER_DEVICE: Fraction(plan.global_batch_size, devices * accumulate)}

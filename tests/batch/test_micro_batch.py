@@ -13,7 +13,7 @@ from rampcli.batch.plan import ParallelSizes
 from rampcli.batch.throughput import Throughput
 from rampcli.errors import UsageError
 
-LARGEST = {"micro_batch": "largest"}
+LARGEST = {"micro_batch_rule": "largest"}
 SIZES = st.integers(1, 240)
 PIPELINES = st.one_of(
     st.just(ParallelSizes()),
@@ -121,7 +121,7 @@ def test_the_accumulation_of_the_largest_batch_is_that_of_its_own_micro_batch():
 @pytest.mark.parametrize("policy", ["nemo", "best", "fixed"])
 def test_a_batch_that_ranks_do_not_share_is_refused_with_changes_that_help(policy):
     run = {"fleet": fleet_of(1, 4), "micro": 8, "policy": policy} | LARGEST
-    with pytest.raises(UsageError, match="micro batches of at least 1") as refusal:
+    with pytest.raises(UsageError, match="at least 1 sample per micro batch") as refusal:
         plan([4, 2, 80], 12, **run)
     assert "data.micro_batch_size=" not in refusal.value.remedy
     increment = refusal.value.remedy.split(", or ")[0].strip("'")
@@ -166,6 +166,6 @@ def test_a_micro_batch_too_small_for_the_parts_of_a_pipeline_is_refused():
         plan([8, 8, 80], 16, micro=2, **run)
     assert refusal.value.keys == ("data.micro_batch_size", "parallel.num_pipeline_microbatches")
     assert micros(plan([8, 8, 80], 16, micro=4, **run)) == [(4, 2), (4, 4)]
-    with pytest.raises(UsageError, match="micro batches of at least 4") as refusal:
+    with pytest.raises(UsageError, match="at least 4 samples per micro batch") as refusal:
         plan([6, 6, 80], 12, micro=4, **run)
     assert "parallel.num_pipeline_microbatches" in refusal.value.keys

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from rampcli.batch.pairs import GENERATIONS_KEY, PROMPTS_KEY, UPDATES_KEY, PairSettings, check_pairs
+from rampcli.batch.micro_batch import UNLIMITED, UPDATES_KEY, MicroBatchRule
+from rampcli.batch.pairs import GENERATIONS_KEY, PROMPTS_KEY, PairSettings
+from rampcli.batch.plan import ParallelSizes
 from rampcli.config.schema import Config
 from rampcli.config.values import put
 from rampcli.errors import UsageError, UsageErrors
@@ -192,25 +194,23 @@ def test_a_plan_is_refused_exactly_if_its_pairs_do_not_divide(config):
     assert (not refusal(config)) == (holds_groups(config) and has_factorisation(config))
 
 
-def applied(config, word):
+def applied(config, remedy):
     """Returns the configurations that a remedy means, one for each of its values."""
-    if found := re.fullmatch(r"batch sizes that are multiples of (\d+)", word):
+    if isinstance(remedy, str):
+        multiple = re.fullmatch(r"batch sizes that are multiples of (\d+)", remedy)[1]
         if config.rampup.node_policy == "nemo" and config.parallel.tensor_parallel_size > 1:
             return []  # NeMo's launcher has a stricter condition if the model is split.
         changed, steps = deepcopy(config), len(batch_sizes(config)) - 1
-        whole = int(found[1]) * config.trainer.num_nodes  # The largest batch has all the nodes.
+        whole = int(multiple) * config.trainer.num_nodes  # The largest batch has all the nodes.
         changed.model.global_batch_size = whole * (steps + 1)
         if steps:
             changed.model.rampup_batch_size = [whole, whole, 300 * steps]
         return [changed]
-    key, _, values = word.strip("'").partition("=")
-    assert key in SPELT or key not in word
+    ((key, values),) = remedy.values.items()
     configs = []
-    for value in values.split(" or "):
+    for value in values:
         changed = deepcopy(config)
-        numbers = [int(number) for number in re.findall(r"\d+", value)]
-        typed = numbers if "[" in value else numbers[0] if numbers else value
-        put(changed, SPELT.get(key, key), True if typed == "true" else typed)
+        put(changed, SPELT.get(key, key), value)
         configs.append(changed)
     return configs
 
@@ -231,21 +231,23 @@ def applied(config, word):
 def test_every_remedy_of_a_refusal_leads_to_an_accepted_plan(config):
     errors = refusal(config)
     assume(len(errors) == 1)
-    for word in errors[0].remedy.split(", or "):
-        for changed in applied(config, word):
+    for remedy in errors[0].remedies:
+        for changed in applied(config, remedy):
             again = refusal(changed)
             if holds_groups(config):
-                assert again == [], word
+                assert again == [], remedy
             else:  # The micro batch is checked first. Its remedy may show that the batch is wrong.
-                assert holds_groups(changed), word
-                assert not has_factorisation(changed) or again == [], word
+                assert holds_groups(changed), remedy
+                assert not has_factorisation(changed) or again == [], remedy
 
 
-PRODUCT = re.compile(r"(?:into|and) (?P<factors>.*) = (?P<product>\d+)")
+PRODUCT = re.compile(
+    r"into (?P<factors>.*) = (?P<product>\d+)|multiples? of (?P<multiple>\d+) = (?P<parts>.*) on"
+)
 
 
 def product_of(text):
-    """Returns the product of the factors in a message, `micro batches of at least 2 x 3 ranks`."""
+    """Returns the product of the factors in a message, `groups of 4 x 3 data-parallel ranks`."""
     return prod(int(re.findall(r"\d+", factor)[-1]) for factor in text.split(" x "))
 
 
@@ -257,7 +259,8 @@ def test_the_products_in_a_refusal_are_right(config):
     products = [found for error in errors if (found := PRODUCT.search(error.message))]
     assume(products)
     for found in products:
-        assert product_of(found["factors"]) == int(found["product"]), found.string
+        factors, product = (found[1], found[2]) if found[1] else (found[4], found[3])
+        assert product_of(factors) == int(product), found.string
         assert "data." not in found.string
 
 
@@ -278,8 +281,15 @@ def test_a_refused_batch_is_shown_in_pairs_on_both_sides(prompts, settings, rank
         settings.check()
     except UsageError:
         assume(False)
+    together = settings.prompts_per_micro_batch
+    rule = MicroBatchRule(
+        size=together or UNLIMITED,
+        varies=together is None,
+        updates=settings.updates,
+        unit=settings.unit,
+    )
     try:
-        check_pairs(prompts, settings, data_parallel_size=ranks)
+        rule.divide(prompts, ranks, ParallelSizes())
     except UsageError as error:
         found = re.fullmatch(
             rf"{PROMPTS_KEY}=(\d+) x {GENERATIONS_KEY}=(\d+) = (\d+) pairs do not divide into"
@@ -303,5 +313,5 @@ def test_updates_also_divide_on_a_world_that_lost_nodes(ranks):
     resolved = run_plan(config)
     stage = resolved.plan.stages[0]
     assert resolved.plan.batch_on(stage, ranks).accumulate_grad_batches % 4 == 0
-    with pytest.raises(UsageError, match=r"24 does not divide into .* = 16"):
+    with pytest.raises(UsageError, match=r"= 96 pairs do not divide into .* = 64"):
         resolved.plan.batch_on(stage, 4)

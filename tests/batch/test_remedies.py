@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import assume, example, given
@@ -14,9 +15,14 @@ from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
 from rampcli.batch.training_plan import plan_training
 from rampcli.errors import UsageError, UsageErrors
 
-REFUSED = re.compile(r"stages? (?P<shown>.*) of the ramp (do|does) not divide (into|on)")
-SHOWN = re.compile(r"(\d+) \(batch size (\d+)\)")
+REFUSED = re.compile(r"batch(es)? \d+ \(stage \d+\)")
+SHOWN = re.compile(r"(\d+) \(stage (\d+)\)")
 NO_SMALL_CHANGE = re.compile(r"batch sizes that are multiples of (\d+)")
+
+
+def stages_in(refusal):
+    """Returns the number and the batch size of each stage that a refusal names."""
+    return [(int(number), int(size)) for size, number in SHOWN.findall(refusal.message)]
 
 
 def fleet_of(num_nodes, devices, **parallel):
@@ -52,39 +58,30 @@ def ramp_of(run):
     return RampSchedule.from_rampup(run["rampup"], global_batch_size=run["target"])
 
 
-def changes(remedy):
-    """Yields each suggestion of a remedy: its kind, and a function that applies it to a run."""
-    for offer in remedy.split(", or "):
-        key, _, value = offer.strip("'").partition("=")
-        if key == "data.micro_batch_size":
-            yield "micro", lambda run, value=value: run | {"micro": int(value)}
-        elif key == "model.rampup_batch_size":
-            yield (
-                "increment",
-                lambda run, value=value: (
-                    run | {"rampup": [int(count) for count in value.strip("[]").split(",")]}
-                ),
-            )
-        elif key == "trainer.num_nodes":
-            yield (
-                "nodes",
-                lambda run, value=value: run | {"fleet": with_nodes(run["fleet"], int(value))},
-            )
-        elif key == "rampup.node_policy":
-            yield "policy", lambda run, value=value: run | {"policy": value}
-        else:
+def changes(refusal):
+    """Yields each suggestion of a refusal: its kind, and a function that applies it to a run."""
+    for offer in refusal.remedies:
+        if isinstance(offer, str):
             assert NO_SMALL_CHANGE.fullmatch(offer), offer
-
-
-def with_nodes(fleet, num_nodes):
-    return Fleet(num_nodes=num_nodes, devices=fleet.devices, parallel=fleet.parallel)
+            continue
+        (key, (value,)) = next(iter(offer.values.items()))
+        kind, change = {
+            "data.micro_batch_size": ("micro", lambda _, size: {"micro": size}),
+            "model.rampup_batch_size": ("increment", lambda _, ramp: {"rampup": ramp}),
+            "trainer.num_nodes": (
+                "nodes",
+                lambda run, nodes: {"fleet": replace(run["fleet"], num_nodes=nodes)},
+            ),
+            "rampup.node_policy": ("policy", lambda _, name: {"policy": name}),
+        }[key]
+        yield kind, lambda run, change=change, value=value: run | change(run, value)
 
 
 def changed(run):
     """Returns the runs that the refusal of a run's stages suggests, by what they change."""
     refusal = refusal_of_stages(**run)
     assume(refusal is not None)
-    return {kind: change(run) for kind, change in changes(refusal.remedy)}
+    return {kind: change(run) for kind, change in changes(refusal)}
 
 
 @st.composite
@@ -261,12 +258,11 @@ def test_a_refusal_names_the_stages_that_do_not_fit_with_their_batch_sizes(run):
     elif not wrong:
         assert refusal is None
     elif len(sizes) == 1:  # Over no samples there is no ramp, so the target is refused.
-        with pytest.raises(UsageError, match=f"model.global_batch_size={sizes[0]} does not divide"):
+        with pytest.raises(UsageError, match=f"model.global_batch_size={sizes[0]} (is|does) not"):
             plan(**run)
     else:
-        shown = REFUSED.match(refusal.message)["shown"]
-        assert [(int(number), int(size)) for number, size in SHOWN.findall(shown)] == wrong[:5]
-        assert shown.endswith(", ...") == (len(wrong) > 5)
+        assert stages_in(refusal) == wrong[:5]
+        assert (f"and {len(wrong) - 5} more" in refusal.message) == (len(wrong) > 5)
         assert refusal.keys == (
             "model.rampup_batch_size",
             "data.micro_batch_size",
@@ -279,8 +275,8 @@ def test_a_refusal_names_the_stages_that_do_not_fit_with_their_batch_sizes(run):
 def test_a_refusal_under_fixed_shows_the_product_and_the_remedies():
     refusal = refusal_of_stages(**NEMO_BUT_NOT_FIXED)
     assert refusal.message == (
-        "stages 0 (batch size 4), 2 (batch size 12) of the ramp do not divide"
-        " into data.micro_batch_size=1 x 8 data-parallel ranks = 8 on 4 nodes"
+        "batches 4 (stage 0) and 12 (stage 2) are not multiples of 8"
+        " = 1 sample per micro batch x 8 data-parallel ranks on 4 nodes"
     )
     assert refusal.remedy == "trainer.num_nodes=2, or rampup.node_policy=nemo"
 
@@ -290,9 +286,8 @@ def test_a_refusal_under_another_policy_shows_the_fleet_and_the_remedies():
         rampup=[12, 6, 100], target=24, micro=4, fleet=fleet_of(1, 2), policy="nemo"
     )
     assert refusal.message == (
-        "stages 0 (batch size 12), 1 (batch size 18) of the ramp do not divide"
-        " on any number of nodes that nemo may choose, up to 1,"
-        " with 2 processes each and data.micro_batch_size=4"
+        "batches 12 (stage 0) and 18 (stage 1) are not multiples of 8"
+        " = 4 samples per micro batch x 2 processes on 1 node"
     )
     assert refusal.remedy == "data.micro_batch_size=3"
 
@@ -322,7 +317,7 @@ def test_no_number_of_nodes_that_cannot_hold_the_model_is_suggested_beside_an_ac
         fleet=fleet_of(4, 1, tensor=2),
         policy="fixed",
     )
-    assert SHOWN.findall(refusal.message) == [("0", "3")]
+    assert stages_in(refusal) == [(0, 3)]
     assert "trainer.num_nodes" not in refusal.remedy
 
 
@@ -330,14 +325,8 @@ def test_at_most_five_wrong_stages_are_shown():
     refusal = refusal_of_stages(
         rampup=[1, 2, 10**6], target=25, micro=1, fleet=fleet_of(1, 2), policy="best"
     )
-    assert SHOWN.findall(refusal.message) == [
-        ("0", "1"),
-        ("1", "3"),
-        ("2", "5"),
-        ("3", "7"),
-        ("4", "9"),
-    ]
-    assert "9), ... of the ramp" in refusal.message
+    assert stages_in(refusal) == [(0, 1), (1, 3), (2, 5), (3, 7), (4, 9)]
+    assert "9 (stage 4) and 7 more are not multiples" in refusal.message
 
 
 def test_a_ramp_of_the_most_sizes_still_gets_the_remedies_that_are_cheap_to_find():
@@ -359,7 +348,7 @@ def test_a_layout_fits_exactly_if_every_batch_size_has_nodes(run):
     layout = Layout(
         ramp=run["rampup"],
         target=run["target"],
-        micro_batch=MicroBatchRule(size=run["micro"]),
+        micro_batch_rule=MicroBatchRule(size=run["micro"]),
         fleet=run["fleet"],
         policy=find_node_policy(run["policy"]),
     )

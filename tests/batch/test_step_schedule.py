@@ -93,7 +93,7 @@ def test_a_batch_on_which_megatron_fails_later_is_refused_before_the_start():
         (case, probe) for case in READ for probe in case["probes"] if "error" in probe
     ]
     assert probe["error"]["phase"] == "update"
-    with pytest.raises(UsageError, match=r"stage 1 \(batch size 6\) of the ramp does not divide"):
+    with pytest.raises(UsageError, match=r"batch 6 \(stage 1\) is not a multiple of 4"):
         plan_of(case)
 
 

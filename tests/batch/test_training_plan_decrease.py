@@ -83,7 +83,7 @@ def test_a_batch_that_megatron_would_decrease_to_zero_is_refused():
         )
     assert (
         refusal.value.message == "batch size 2 would be decreased to nothing:"
-        " data.micro_batch_size=4 on 1 node takes at least 4 samples"
+        " a step has at least 4 = 4 samples per micro batch x 1 process on 1 node"
     )
     assert refusal.value.remedy == "batch sizes of at least 4, or a smaller data.micro_batch_size"
 
@@ -150,7 +150,7 @@ def test_decreased_stages_count_the_samples_that_they_run_and_are_noted(run):
 def test_without_permission_no_batch_is_decreased():
     with pytest.raises(
         UsageError,
-        match=r"stages 1 \(batch size 6\), 3 \(batch size 10\) of the ramp do not divide",
+        match=r"batches 6 \(stage 1\) and 10 \(stage 3\) are not multiples of 4",
     ):
         plan([4, 2, 60], 12, micro=2, fleet=fleet_of(1, 2))
 

@@ -48,7 +48,7 @@ def test_on_a_resume_only_the_stages_that_are_still_to_come_must_divide(run):
     if run["policy"] == "fixed":
         units = units[-1:]
     if not all(any(stage.global_batch_size % unit == 0 for unit in units) for stage in ahead):
-        with pytest.raises(UsageError, match="of the ramp do"):
+        with pytest.raises(UsageError, match=r"\(stage \d+\)"):
             plan(**run)
         return
     planned = plan(**run)
@@ -83,10 +83,10 @@ def test_finished_stages_too_small_for_the_fleet_do_not_stop_a_resume():
     ramp, larger = [4, 4, 24], fleet_of(1, 8)
     with pytest.raises(
         UsageError,
-        match=r"stages 0 \(batch size 4\), 2 \(batch size 12\) of the ramp do not divide",
+        match=r"batches 4 \(stage 0\) and 12 \(stage 2\) are not multiples of 8",
     ):
         plan(ramp, 16, fleet=larger)
-    with pytest.raises(UsageError, match=r"stage 2 \(batch size 12\) of the ramp does not divide"):
+    with pytest.raises(UsageError, match=r"batch 12 \(stage 2\) is not"):
         plan(ramp, 16, fleet=larger, consumed_samples=8)
     planned = plan(ramp, 16, fleet=larger, consumed_samples=28)
     assert [
@@ -106,7 +106,7 @@ def test_finished_stages_too_small_for_the_fleet_do_not_stop_a_resume():
 
 
 def test_the_stage_in_which_a_run_resumes_must_divide():
-    with pytest.raises(UsageError, match=r"stage 0 \(batch size 4\) of the ramp does not divide"):
+    with pytest.raises(UsageError, match=r"batch 4 \(stage 0\) is not"):
         plan([4, 4, 24], 8, fleet=fleet_of(1, 8), consumed_samples=20)
     assert plan([4, 4, 24], 8, fleet=fleet_of(1, 8), consumed_samples=24).passed[0].end_sample == 24
 

@@ -40,9 +40,7 @@ def test_the_last_size_of_a_step_schedule_is_the_global_batch_size():
 
 
 def test_every_size_of_a_step_schedule_must_divide_and_the_refusal_is_about_the_schedule():
-    with pytest.raises(
-        UsageError, match=r"stage 1 \(batch size 6\) of the ramp does not divide"
-    ) as refusal:
+    with pytest.raises(UsageError, match=r"batch 6 \(stage 1\) is not a multiple of 4") as refusal:
         scheduled("0:4 240:6 480:16", micro=2, fleet=fleet_of(1, 2))
     assert refusal.value.keys[0] == "model.step_batch_size_schedule"
 
@@ -50,6 +48,6 @@ def test_every_size_of_a_step_schedule_must_divide_and_the_refusal_is_about_the_
 def test_a_size_of_a_step_schedule_is_refused_as_a_stage_with_a_remedy():
     with pytest.raises(UsageError) as refusal:
         scheduled("samples: 0:16 1000:128", micro=4, fleet=fleet_of(9, 2))
-    assert refusal.value.message.startswith("stage 1 (batch size 128) of the ramp does not divide ")
+    assert refusal.value.message.startswith("batch 128 (stage 1) does not divide ")
     assert refusal.value.keys[0] == "model.step_batch_size_schedule"
     assert "model.global_batch_size" not in refusal.value.remedy

@@ -44,12 +44,12 @@ def test_stages_before_the_checkpoint_are_not_checked_on_a_resume(behind):
     resolved = compose_words("gpt3_5b", words, config_dir=None, resumes=True)
     assert [stage.global_batch_size for stage in resolved.plan.passed] == [256]
     assert [stage.global_batch_size for stage in resolved.plan.stages] == [2048]
-    with pytest.raises(UsageError, match=r"stage 0 \(batch size 256\)"):
+    with pytest.raises(UsageError, match=r"256 \(stage 0\)"):
         compose_words("gpt3_5b", words, config_dir=None)
 
 
 def test_a_run_without_a_run_directory_starts_at_sample_zero(tmp_path):
-    with pytest.raises(UsageError, match=r"stage 0 \(batch size 256\)"):
+    with pytest.raises(UsageError, match=r"256 \(stage 0\)"):
         compose_words(
             "gpt3_5b", [*FIXED, f"run_dir={tmp_path}/nothing"], config_dir=None, resumes=True
         )

@@ -271,7 +271,7 @@ def test_finished_stages_are_not_checked_and_remaining_ones_are(composed):
     awkward = apply_overrides(
         composed, ["rampup.node_policy=fixed", "model.rampup_batch_size=[256,1792,10M]"]
     ).config()
-    assert "stage 0 (batch size 256)" in refusal_of(awkward).message
+    assert "256 (stage 0)" in refusal_of(awkward).message
     asked = []
 
     def consumed(path):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rampcli.batch.pairs import PairBatch, PairSettings, check_pairs
+from rampcli.batch.pairs import PairBatch, PairSettings
 from rampcli.batch.plan import BatchPlan
 from rampcli.words.rl import (
     BARE_WORDS,
@@ -34,7 +34,6 @@ def batches(draw):
     together = settings.prompts_per_micro_batch
     passes = settings.updates * draw(st.integers(1, 3))
     prompts = passes * together * ranks
-    check_pairs(prompts, settings, data_parallel_size=ranks)
     return PairBatch.of(
         BatchPlan.divide(prompts, micro_batch_size=together, data_parallel_size=ranks), settings
     )

@@ -234,7 +234,7 @@ def test_the_words_are_those_of_the_largest_stage():
 
 def test_systems_with_one_micro_batch_get_one_that_divides_those_of_all_stages():
     run = {"rampup": [4, 2, 100], "target": 8, "fleet": fleet_of(1, 1), "micro": 8}
-    run |= {"micro_batch": "largest", "policy": "fixed", "semantics": "maxtext"}
+    run |= {"micro_batch_rule": "largest", "policy": "fixed", "semantics": "maxtext"}
     assert [stage.micro_batch_size for stage in plan(**run).stages] == [4, 6, 8]
     for system, name in (("NeMo 1", "model"), ("NeMo 2", "data")):
         assert assignments(said(run, system))[f"{name}.micro_batch_size"] == "2"

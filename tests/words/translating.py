@@ -23,7 +23,7 @@ def plan(
     semantics="megatron",
     schedule=None,
     decrease=False,
-    micro_batch="fixed",
+    micro_batch_rule="fixed",
     **length,
 ):
     return plan_training(
@@ -33,7 +33,7 @@ def plan(
             step_batch_size_schedule=schedule,
             semantics=semantics,
             decrease_batch_size_if_needed=decrease,
-            micro_batch=micro_batch,
+            micro_batch_rule=micro_batch_rule,
         ),
         fleet=fleet,
         node_policy=policy,
