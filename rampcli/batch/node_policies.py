@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from rampcli.batch.division import divisors
 from rampcli.batch.micro_batch import MicroBatchRule
-from rampcli.batch.nodes import Clock, Fleet, Work
+from rampcli.batch.nodes import Clock, Fleet, Work, restarts_at
 from rampcli.batch.throughput import Throughput
 from rampcli.errors import UsageError
 
@@ -282,18 +282,15 @@ def _extend(
     """
     if cheapest is None:
         return _Path(seconds, nodes * seconds, nodes, None)
-    candidates = [(clock.restart_s, cheapest)]
-    if same is not None:
-        candidates.append((clock.restart_s if clock.restarts_always else 0.0, same))
-    restart_s, previous = min(
-        candidates,
-        key=lambda candidate: (candidate[0] + candidate[1].seconds, candidate[1].node_seconds),
-    )
+
+    def end_s(path: _Path) -> float:
+        restarts = restarts_at(path.nodes, nodes, always=clock.restarts_always)
+        return path.seconds + (clock.restart_s if restarts else 0.0)
+
+    candidates = [cheapest] if same is None else [cheapest, same]
+    previous = min(candidates, key=lambda path: (end_s(path), path.node_seconds))
     return _Path(
-        previous.seconds + restart_s + seconds,
-        previous.node_seconds + nodes * seconds,
-        nodes,
-        previous,
+        end_s(previous) + seconds, previous.node_seconds + nodes * seconds, nodes, previous
     )
 
 

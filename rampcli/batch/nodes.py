@@ -78,6 +78,17 @@ class Work:
     samples: int | None
 
 
+def restarts_at(before: int, after: int, *, always: bool) -> bool:
+    """Returns whether processes restart where one stage ends and the next begins.
+
+    Args:
+        before: nodes, or processes, of the stage that ends.
+        after: the same of the stage that begins.
+        always: processes restart at every boundary (`rampup.at_boundary=restart`).
+    """
+    return always or before != after
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clock:
     """How long stages and restarts take.
@@ -115,4 +126,5 @@ class Clock:
 
     def restarts(self, nodes: Sequence[int]) -> int:
         """Returns how often processes restart, given the nodes of the stages in order."""
-        return sum(self.restarts_always or one != other for one, other in pairwise(nodes))
+        always = self.restarts_always
+        return sum(restarts_at(one, other, always=always) for one, other in pairwise(nodes))

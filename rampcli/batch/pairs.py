@@ -127,18 +127,18 @@ class PairBatch:
     rollouts: int
 
     @classmethod
-    def of(cls, batch: BatchPlan, settings: PairSettings) -> "PairBatch":
+    def of(cls, split: BatchPlan, settings: PairSettings) -> "PairBatch":
         """Returns the pairs of a batch of prompts that divides into the updates."""
-        micro = settings.pairs_per_pass(batch.micro_batch_size)
-        passes = batch.micro_batch_size * settings.generations // micro
+        micro = settings.pairs_per_pass(split.micro_batch_size)
+        passes = split.micro_batch_size * settings.generations // micro
         return cls(
-            prompts=batch.global_batch_size,
+            prompts=split.global_batch_size,
             generations=settings.generations,
             updates=settings.updates,
-            accumulation=batch.accumulate_grad_batches // settings.updates * passes,
+            accumulation=split.accumulate_grad_batches // settings.updates * passes,
             micro_batch_size=micro,
-            data_parallel_size=batch.data_parallel_size,
-            rollouts=batch.accumulate_grad_batches,
+            data_parallel_size=split.data_parallel_size,
+            rollouts=split.accumulate_grad_batches,
         )
 
     @property

@@ -6,6 +6,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from rampcli.batch.nodes import restarts_at
 from rampcli.batch.training_plan import StagePlan
 
 FIRST_STEPS = 2
@@ -84,7 +85,7 @@ def time_left(
         for stage in stages
     ]
     restarts = sum(
-        restarts_always or before.world_size != after.world_size
+        restarts_at(before.world_size, after.world_size, always=restarts_always)
         for before, after in pairwise(stages)
     )
     known = [each for each in seconds if each is not None]

@@ -10,7 +10,7 @@ from rampcli.batch.layout import Layout, lay_out
 from rampcli.batch.micro_batch import MicroBatchRule
 from rampcli.batch.misfits import check_fit
 from rampcli.batch.node_policies import UNTIMED, Workload, find_node_policy
-from rampcli.batch.nodes import Clock, Fleet, Work
+from rampcli.batch.nodes import Clock, Fleet, Work, restarts_at
 from rampcli.batch.notes import plan_notes
 from rampcli.batch.pipeline import bubble
 from rampcli.batch.plan import FLEET_KEYS, BatchPlan, check_product
@@ -139,8 +139,8 @@ class TrainingPlan:
     def ends_processes(self, stage: StagePlan, consumed_samples: int) -> bool:
         """Returns whether a stage's processes end after `consumed_samples` and others resume."""
         following = self.stage_at(consumed_samples)
-        return following is not stage and (
-            self.restarts_always or following.world_size != stage.world_size
+        return following is not stage and restarts_at(
+            stage.world_size, following.world_size, always=self.restarts_always
         )
 
     def stages_by_processes(self) -> list[tuple[StagePlan, ...]]:
@@ -328,14 +328,14 @@ def _counts(index: int, stage: RampStage) -> dict[str, Any]:
 def _plan_stage(index: int, stage: RampStage, num_nodes: int, layout: Layout) -> StagePlan:
     fleet = layout.fleet
     ranks = fleet.data_parallel_size(num_nodes)
-    batch = layout.micro_batch_rule.divide(stage.global_batch_size, ranks, fleet.parallel)
+    split = layout.micro_batch_rule.divide(stage.global_batch_size, ranks, fleet.parallel)
     return StagePlan(
         **_counts(index, stage),
         num_nodes=num_nodes,
         world_size=num_nodes * fleet.devices,
-        data_parallel_size=batch.data_parallel_size,
-        micro_batch_size=batch.micro_batch_size,
-        accumulate_grad_batches=batch.accumulate_grad_batches,
+        data_parallel_size=split.data_parallel_size,
+        micro_batch_size=split.micro_batch_size,
+        accumulate_grad_batches=split.accumulate_grad_batches,
     )
 
 

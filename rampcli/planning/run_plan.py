@@ -71,13 +71,13 @@ class Resolved:
         settings = pair_settings(self.config)
         if settings is None:
             return None
-        batch = BatchPlan(
+        split = BatchPlan(
             global_batch_size=stage.global_batch_size,
             micro_batch_size=stage.micro_batch_size,
             data_parallel_size=stage.data_parallel_size,
             accumulate_grad_batches=stage.accumulate_grad_batches,
         )
-        return PairBatch.of(batch, settings)
+        return PairBatch.of(split, settings)
 
     def passes(self, stage: StagePlan) -> tuple[int, int]:
         """Returns the micro batch of a stage, and the micro batches per rank and update.
