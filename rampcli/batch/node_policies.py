@@ -90,7 +90,7 @@ class NodePolicy(ABC):
         """Returns whether every stage has nodes."""
         return None not in self.choose(workload)
 
-    def allowed_nodes(self, fleet: Fleet) -> list[int]:
+    def allowed_nodes(self, fleet: Fleet) -> Sequence[int]:
         """Returns the node counts that the policy may choose, in ascending order."""
         return fleet.nodes_that_hold_the_model()
 

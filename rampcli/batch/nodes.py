@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import gcd
 
 from rampcli.batch.division import divisors
 from rampcli.batch.pipeline import bubble
@@ -43,13 +44,11 @@ class Fleet:
         """
         return micro_batch_size * self.data_parallel_size(num_nodes)
 
-    def nodes_that_hold_the_model(self) -> list[int]:
+    def nodes_that_hold_the_model(self) -> range:
         """Returns the node counts whose processes are a multiple of the model-parallel size."""
-        return [
-            n
-            for n in range(1, self.num_nodes + 1)
-            if n * self.devices % self.parallel.model_parallel_size == 0
-        ]
+        model_ranks = self.parallel.model_parallel_size
+        fewest = model_ranks // gcd(model_ranks, self.devices)
+        return range(fewest, self.num_nodes + 1, fewest)
 
     def divides(self, global_batch_size: int, num_nodes: int, *, micro_batch_size: int) -> bool:
         """Returns whether a batch splits into whole micro batches on `num_nodes` nodes."""

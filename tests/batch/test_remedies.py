@@ -326,7 +326,7 @@ def test_at_most_five_wrong_stages_are_shown():
         rampup=[1, 2, 10**6], target=25, micro=1, fleet=fleet_of(1, 2), policy="best"
     )
     assert stages_in(refusal) == [(0, 1), (1, 3), (2, 5), (3, 7), (4, 9)]
-    assert "9 (stage 4) and 7 more are not multiples" in refusal.message
+    assert "9 (stage 4) and 8 more are not multiples" in refusal.message
 
 
 def test_a_ramp_of_the_most_sizes_still_gets_the_remedies_that_are_cheap_to_find():
