@@ -29,6 +29,7 @@ def check_heads(config: Config) -> None:
         )
     head_size = model.head_width
     if POSITION_EMBEDDINGS[model.position_embedding].is_rotary and head_size % 2:
+        other = next(name for name, one in POSITION_EMBEDDINGS.items() if not one.is_rotary)
         raise UsageError(
             f"model.hidden_size={model.hidden_size} over"
             f" model.num_attention_heads={model.num_attention_heads} gives heads of {head_size};"
@@ -38,7 +39,7 @@ def check_heads(config: Config) -> None:
             keys=("model.hidden_size", "model.num_attention_heads")
             if model.head_size is None
             else ("model.head_size",),
-            remedy=[set_to("model.position_embedding", "learned"), "an even head size"],
+            remedy=[set_to("model.position_embedding", other), "an even head size"],
         )
 
 
