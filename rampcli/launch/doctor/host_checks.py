@@ -4,7 +4,7 @@ import resource
 import shutil
 
 from rampcli.launch.doctor.check import Check, Status, format_bytes
-from rampcli.launch.doctor.elsewhere import skip_if_remote
+from rampcli.launch.protocol import launcher_of
 from rampcli.planning.run_plan import Resolved
 from rampcli.processors import processors
 
@@ -13,6 +13,15 @@ LEAST_OPEN_FILES = 1024
 FILES_PER_PROCESS, FILES_PER_PEER = 256, 8
 """A worker opens dozens of files, or hundreds with CUDA, and one or two connections to each
 other worker per process group; NCCL opens several. A supervisor has a connection to each worker."""
+
+
+def skip_if_remote(name: str, resolved: Resolved | None) -> Check | None:
+    """Returns a check that is not needed if the workers start on other machines, else None."""
+    if resolved is None or launcher_of(resolved.config).runs_here:
+        return None
+    launcher = resolved.config.launch.launcher
+    finding = f"launch.launcher={launcher}: the workers run on other machines"
+    return Check(name, Status.not_needed, finding)
 
 
 def check_open_files(resolved: Resolved | None) -> Check:

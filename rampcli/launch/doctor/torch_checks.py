@@ -17,7 +17,7 @@ from rampcli.errors import UsageError, printable
 from rampcli.gpus import visible_gpus
 from rampcli.interpreter import python_command, safe_environment
 from rampcli.launch.doctor.check import Check, Status, format_bytes
-from rampcli.launch.doctor.elsewhere import skip_if_remote
+from rampcli.launch.doctor.host_checks import skip_if_remote
 from rampcli.launch.doctor.memory_check import check_memory
 from rampcli.launch.protocol import launcher_of
 from rampcli.launch.resources import gpus_in_words, gpus_needed
