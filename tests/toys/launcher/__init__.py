@@ -1,0 +1,27 @@
+"""A toy launcher: its jobs wait in a folder until somebody runs their scripts."""
+
+from dataclasses import dataclass
+
+from rampcli.config.fields import setting
+from rampcli.errors import UsageError
+from rampcli.launchers import Declaration
+
+
+@dataclass(kw_only=True, slots=True)
+class ToyConfig:
+    """Options of the toy's jobs."""
+
+    shelf: str = setting("upper", "Shelf on which jobs wait.")
+
+
+def check_shelf(config):
+    """Checks that there is such a shelf."""
+    if config.launch.toy.shelf not in ("upper", "lower"):
+        raise UsageError(
+            "there is no such shelf",
+            keys=("launch.toy.shelf",),
+            remedy="launch.toy.shelf=upper or lower",
+        )
+
+
+DECLARATION = Declaration(about="nowhere by itself", section=ToyConfig, checks=(check_shelf,))
