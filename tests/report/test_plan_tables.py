@@ -345,8 +345,8 @@ def test_the_total_counts_only_restarts_that_happen(planned):
         ),
         (
             ("llama3_8b", "per_device_batch_size=4"),
-            "note: model.global_batch_size=512 (batch/nemo_llama.yaml:8)"
-            " gives way to per_device_batch_size=4.0: 32 samples",
+            "note: per_device_batch_size=4 x 8 devices = 32 samples replaces"
+            " model.global_batch_size=512 (batch/nemo_llama.yaml:8)",
         ),
     ],
     ids=lambda value: value[-1] if isinstance(value, tuple) else "",
