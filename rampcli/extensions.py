@@ -72,7 +72,7 @@ class Extension:
         return _FILES.get(module, module)
 
 
-_REGISTERED: dict[tuple[str, str], Extension] = {}
+REGISTERED: dict[tuple[str, str], Extension] = {}
 _FILES: dict[str, str] = {}
 """Files that have been imported, by the names of their modules."""
 
@@ -88,7 +88,7 @@ def register(extension: Extension) -> None:
     Raises:
         UsageError: another function has the name.
     """
-    known = _REGISTERED.get((extension.key, extension.name))
+    known = REGISTERED.get((extension.key, extension.name))
     if known is not None and known.function.__module__ != extension.function.__module__:
         raise UsageError(
             f"{extension.source} registers {extension.key}={extension.name}, and so does"
@@ -96,14 +96,14 @@ def register(extension: Extension) -> None:
             keys=(extension.key,),
             remedy="another name",
         )
-    _REGISTERED[extension.key, extension.name] = extension
+    REGISTERED[extension.key, extension.name] = extension
     if (source := extension.source) not in (*_trusted(), "__main__"):
         os.environ[VARIABLE] = os.pathsep.join((*_trusted(), source))
 
 
 def is_extension(function: Callable[..., Any]) -> bool:
     """Returns whether a function has been registered."""
-    return any(known.function is function for known in _REGISTERED.values())
+    return any(known.function is function for known in REGISTERED.values())
 
 
 def find(key: str, name: str) -> Extension | None:
@@ -112,18 +112,18 @@ def find(key: str, name: str) -> Extension | None:
     Raises:
         UsageError: a module cannot be imported, or does not register what its entry point says.
     """
-    if (key, name) not in _REGISTERED:
+    if (key, name) not in REGISTERED:
         load_trusted()
-    if (key, name) not in _REGISTERED and (point := entry_point(key, name)) is not None:
+    if (key, name) not in REGISTERED and (point := entry_point(key, name)) is not None:
         load(point.module)
-        if (key, name) not in _REGISTERED:
+        if (key, name) not in REGISTERED:
             raise UsageError(
                 f"the entry point {name} in {point.group} names {point.value}, which does not"
                 f" register {key}={name}",
                 keys=(key,),
                 remedy=f"the decorator of `rampcli.extend` for {key}",
             )
-    return _REGISTERED.get((key, name))
+    return REGISTERED.get((key, name))
 
 
 def entry_point(key: str, name: str) -> "EntryPoint | None":
@@ -145,7 +145,7 @@ def names(key: str) -> list[str]:
     """
     load_trusted()
     of_packages = (point.name for point in _entry_points(key))
-    return sorted({*of_packages, *(name for of, name in _REGISTERED if of == key)})
+    return sorted({*of_packages, *(name for of, name in REGISTERED if of == key)})
 
 
 def load_trusted() -> None:

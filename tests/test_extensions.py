@@ -18,7 +18,7 @@ def without_use(*_, **__):
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch):
     """Each test begins without extensions."""
-    monkeypatch.setattr(extensions, "_REGISTERED", {})
+    monkeypatch.setattr(extensions, "REGISTERED", {})
     monkeypatch.setenv(VARIABLE, "")
 
 
@@ -39,7 +39,7 @@ def test_a_module_that_registers_an_extension_is_known_to_child_processes(tmp_pa
     )
     load(str(file))
     assert os.environ[VARIABLE] == str(file)
-    extensions._REGISTERED.clear()
+    extensions.REGISTERED.clear()
     for module in [name for name in sys.modules if name.startswith("own_")]:
         del sys.modules[module]
     assert find(OPTIMIZER, "mine") is not None

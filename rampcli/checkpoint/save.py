@@ -103,7 +103,7 @@ class Checkpoints:
             ThreadPoolExecutor(2, thread_name_prefix="checkpoint") if in_background else None
         )
         for optimizer in optimizers:
-            optimizer.register_step_pre_hook(lambda *_: self._wait_for_copy())
+            optimizer.register_step_pre_hook(lambda *_: self.wait_for_copy())
 
     def save(
         self, state: TrainingState, *, is_last: bool = False, on_saved: OnSaved = lambda _: None
@@ -164,7 +164,8 @@ class Checkpoints:
         if saving is not None:
             saving.result()
 
-    def _wait_for_copy(self) -> None:
+    def wait_for_copy(self) -> None:
+        """Waits until the tensors of the save in progress may change."""
         copying, self._copying = self._copying, None
         if copying is not None:
             began = time.perf_counter()

@@ -83,7 +83,7 @@ def _write(path: Path, shards: Sequence[Shard]) -> dict[str, Any]:
     # Larger items first, so that each shard begins at a multiple of its item size.
     shards = sorted(shards, key=lambda shard: -shard.values.itemsize)
     parts = [
-        _header(shards),
+        file_header(shards),
         *(shard.values.contiguous().view(-1).view(torch.uint8) for shard in shards),
     ]
     sums, written = PageSums(), 0
@@ -139,7 +139,7 @@ def _fill(buffer: Tensor, parts: Sequence[Tensor]) -> Iterator[int]:
         yield filled
 
 
-def _header(shards: Sequence[Shard]) -> Tensor:
+def file_header(shards: Sequence[Shard]) -> Tensor:
     """Returns the length and header of a safetensors file as bytes, padded to whole pages."""
     offsets = {shard.name: {"saved_offsets": shard.offsets} for shard in shards}
     header: dict[str, Any] = {

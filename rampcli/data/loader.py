@@ -85,7 +85,7 @@ class Loader:
         for step in range(1 + STEPS_AHEAD):
             wanted = (first_sample + step * split.global_batch_size, split)
             if wanted not in self._ahead:
-                self._ahead[wanted] = self._thread.submit(self._read, *wanted)
+                self._ahead[wanted] = self._thread.submit(self.read_micro_batches, *wanted)
         shares = self._ahead.pop((first_sample, split)).result()
         samples = samples_of([self.reading.rank], first_sample, split).ravel()
         mine = self.reading.scatter(
@@ -104,7 +104,7 @@ class Loader:
         wait(self._ahead.values())
         self._ahead.clear()
 
-    def _read(self, first_sample: int, split: BatchPlan) -> list[list[Samples]]:
+    def read_micro_batches(self, first_sample: int, split: BatchPlan) -> list[list[Samples]]:
         """Reads the micro batches of each rank that this process reads for.
 
         Micro batches are separate arrays: the allocator does not reuse the memory of larger ones.

@@ -78,7 +78,7 @@ def estimate_memory(
         accumulate_grad_batches: micro batches per step.
     """
     ranks = (
-        _Rank(
+        Rank(
             config,
             pipeline_rank,
             data_ranks=data_parallel_size,
@@ -93,7 +93,7 @@ def estimate_memory(
     )
 
 
-class _Rank:
+class Rank:
     """A rank of a pipeline stage: its weights, and its part of a micro batch."""
 
     def __init__(
@@ -151,7 +151,7 @@ class _Rank:
 
     def moments(self) -> Iterator[MemoryEstimate]:
         """Yields the memory at the moments that can be the fullest."""
-        rest = self._at_rest()
+        rest = self.at_rest()
         yield _plus(
             rest,
             "optimiser step",
@@ -177,7 +177,7 @@ class _Rank:
             for index in {self.layers - 1, max(0, self.layers - 2), 0}:
                 yield from self._backward(held, flight, index)
 
-    def _at_rest(self) -> MemoryEstimate:
+    def at_rest(self) -> MemoryEstimate:
         """Returns what outlives a step: weights, tables of positions and optimiser states."""
         matrices = self.weights.layers * self.weights.matrices_shard
         states = self.optimizer.states * (self.weights.shard - matrices)

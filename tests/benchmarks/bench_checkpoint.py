@@ -167,7 +167,7 @@ class Bench:
 
     def background_without_a_step(self) -> float:
         self.in_background.save(self.state())
-        self.in_background._wait_for_copy()
+        self.in_background.wait_for_copy()
         stall_s = self.in_background.stall_s
         self.in_background.wait()
         return stall_s

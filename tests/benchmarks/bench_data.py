@@ -138,12 +138,11 @@ def read_steps(loader: Loader, *, accumulate: int, ahead: bool) -> Way:
             if ahead:
                 loader.read(consumed, plan)
             else:
-                for share in loader._read(consumed, plan):
+                for share in loader.read_micro_batches(consumed, plan):
                     for each in share:
                         torch.from_numpy(each.tokens), torch.from_numpy(each.labels)
             consumed += plan.global_batch_size
-        for unread in loader._ahead.values():
-            unread.result()  # reading ahead must not disturb the next way
+        loader.stop_reading_ahead()  # which must not disturb the next way
 
     return read
 

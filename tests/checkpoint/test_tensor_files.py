@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from rampcli.checkpoint.shards import Shard, Tiling
-from rampcli.checkpoint.tensor_files import TensorFiles, _header, write_shards
+from rampcli.checkpoint.tensor_files import TensorFiles, file_header, write_shards
 from rampcli.checksums import page_sums
 from rampcli.errors import DamagedFileError
 
@@ -217,7 +217,9 @@ def test_thousands_of_shards_of_a_tensor_are_read_in_seconds(tmp_path):
     files = {}
     for row in range(5000):
         content = (
-            _header([Shard("weight", (row, 0), tensor[row : row + 1], (5000, 8))]).numpy().tobytes()
+            file_header([Shard("weight", (row, 0), tensor[row : row + 1], (5000, 8))])
+            .numpy()
+            .tobytes()
             + tensor[row].numpy().tobytes()
         )
         (tmp_path / f"{row}.safetensors").write_bytes(content)
