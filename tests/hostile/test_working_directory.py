@@ -76,7 +76,7 @@ def rampcli(world: World, command: str, **variables: str) -> subprocess.Complete
 
 def imported(world: World) -> list[str]:
     """Returns the imported canaries, with the command lines of the importing processes."""
-    found = world.outside.glob("IMPORTED-*")
+    found = world.outside.glob("ran.*")
     return [
         f"{path.name}: {path.read_bytes().replace(bytes(1), b' ').decode(errors='replace')}"
         for path in sorted(found)

@@ -10,27 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-CANARY_MODULES = (
-    "sitecustomize",
-    "yaml",
-    "torch",
-    "json",
-    "typer",
-    "rampcli",
-    "numpy",
-    "omegaconf",
-    "hydra",
-    "tokenizers",
-    "rich",
-)
-"""Modules in the working directory. Importing one makes a file IMPORTED-... outside of it."""
-_CANARY = """\
-import os
-path = os.path.join({folder!r}, "IMPORTED-{name}-" + str(os.getpid()))
-with open(path, "wb") as file, open("/proc/self/cmdline", "rb") as command:
-    file.write(command.read())
-"""
-_PACKAGES = ("rampcli", "numpy", "hydra")
+from planted import plant_modules
+
 DEEP = 100_000
 
 
@@ -62,10 +43,7 @@ class World:
         ):
             (world.outside / path).parent.mkdir(parents=True, exist_ok=True)
             (world.outside / path).write_text("precious\n")
-        for name in CANARY_MODULES:
-            path = world.here / (f"{name}/__init__.py" if name in _PACKAGES else f"{name}.py")
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(_CANARY.format(folder=str(world.outside), name=name))
+        plant_modules(world.here, marks=world.outside)
         return world
 
     def path(self, name: str) -> Path:
