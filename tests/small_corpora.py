@@ -1,6 +1,7 @@
 """Small corpora, and configurations that read them."""
 
 import json
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from rampcli.config.schema import Config
 from rampcli.data.corpus import IGNORED
+from rampcli.data.examples import Example
 from rampcli.data.indexed import (
     bin_of,
     idx_of,
@@ -19,6 +21,25 @@ from rampcli.data.sources import open_corpora
 from rampcli.errors import UsageError
 
 VOCAB_SIZE = 300
+
+
+@dataclass(frozen=True)
+class ListedExamples:
+    """Examples from a list of prompts and responses."""
+
+    pairs: tuple[tuple[str, str], ...]
+    name: str = "listed"
+    fingerprint: str = "listed"
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, index: int) -> Example:
+        prompt, response = self.pairs[index]
+        return Example(prompt, response, {"prompt": prompt, "response": response})
+
+    def place(self, index: int) -> str:
+        return f"{self.name} {index}"
 
 
 def config(source="indexed", **data):

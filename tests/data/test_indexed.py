@@ -119,6 +119,7 @@ def header(**changes):
         (header(sequences=10**12), "bytes instead of"),
         (header()[:-1], "bytes instead of"),
         (header(boundaries=0), "bytes instead of"),
+        (header(boundaries=2**64 - 1), "bytes instead of"),
         (header()[:-8] + struct.pack("<q", 7), "documents do not cover its sequences"),
     ],
 )

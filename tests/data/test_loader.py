@@ -8,7 +8,6 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from listed_examples import ListedExamples
 from rampcli.batch.plan import BatchPlan
 from rampcli.data.blend import Blend
 from rampcli.data.corpus import IGNORED, Cut, MockCorpus, Samples, TokenCorpus
@@ -19,6 +18,7 @@ from rampcli.data.pair_format import PairFormat
 from rampcli.data.pairs import PackedPairs, TaskPairs
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import UsageError
+from small_corpora import ListedExamples
 
 LENGTH = 5
 CPU = torch.device("cpu")

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from tokenizers import normalizers
 
 from chat_folders import CHATML, make_tokenizer, write_folder
-from listed_examples import ListedExamples
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.data.corpus import IGNORED
 from rampcli.data.examples import Split
@@ -21,6 +20,7 @@ from rampcli.data.sources import open_corpora
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import UsageError
 from rampcli.models.decoder import Decoder
+from small_corpora import ListedExamples
 
 BYTES = PairFormat(byte_tokenizer().to_str(), end=None, template=None)
 LETTERS = "abcdefgh"
