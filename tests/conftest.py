@@ -16,6 +16,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
+from models.families import GPT
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
 from rampcli.config.schema import Config, ModelConfig
@@ -118,11 +119,7 @@ def small_gpt() -> Config:
             ffn_hidden_size=128,
             num_attention_heads=4,
             vocab_size=64,
-            normalization="layernorm",
-            activation="gelu",
-            position_embedding="learned",
-            bias=True,
-            tie_embeddings=True,
+            **GPT,
         )
     )
 

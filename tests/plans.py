@@ -31,6 +31,16 @@ DECREASE = "rampup.decrease_batch_size_if_needed"
 LENGTHS = ("max_steps", "max_samples", "max_tokens")
 MEASURED = Throughput(points={(1, 1): 900.0, (1, 4): 1000.0}, basis="a test")
 
+COUNTS = ["stage", "global_batch_size", "first_sample", "samples", "first_step", "steps"]
+OF_A_FLEET = [
+    "num_nodes",
+    "world_size",
+    "data_parallel_size",
+    "micro_batch_size",
+    "accumulate_grad_batches",
+]
+"""Keys of a stage in the JSON of a plan: of the run, and of its nodes."""
+
 
 def fleet_of(num_nodes, devices, **parallel):
     return Fleet(num_nodes=num_nodes, devices=devices, parallel=ParallelSizes(**parallel))

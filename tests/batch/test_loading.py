@@ -78,8 +78,9 @@ def test_a_step_loads_its_samples_times_the_expansion_and_at_least_one_per_devic
         )
 
     if train.denominator > 1 or Fraction(load).denominator > 1:
-        with pytest.raises(UsageError, match="which is not whole"):
+        with pytest.raises(UsageError) as refusal:
             batch()
+        assert refusal.value.keys[1:] == ("trainer.num_nodes", "trainer.devices")
     else:
         assert batch().global_batch_to_train == train * accumulate
         assert batch().global_batch_to_load == load * accumulate

@@ -6,18 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plans import fleet_of, plan, ramp_of, scheduled
+from plans import COUNTS, OF_A_FLEET, fleet_of, plan, ramp_of, scheduled
 from rampcli.batch.training_plan import StageExtent
 from rampcli.errors import UsageError
-
-COUNTS = ["stage", "global_batch_size", "first_sample", "samples", "first_step", "steps"]
-OF_A_FLEET = [
-    "num_nodes",
-    "world_size",
-    "data_parallel_size",
-    "micro_batch_size",
-    "accumulate_grad_batches",
-]
 
 
 @st.composite

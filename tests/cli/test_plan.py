@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
+from plans import COUNTS, OF_A_FLEET
 from rampcli import llm
 from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides
@@ -16,20 +17,7 @@ from rampcli.report.memory import plan_with_memory
 from rampcli.runs.directory import RunDirectory
 from run_files import metrics_row
 
-STAGE = (
-    "stage",
-    "global_batch_size",
-    "first_sample",
-    "samples",
-    "first_step",
-    "steps",
-    "num_nodes",
-    "world_size",
-    "data_parallel_size",
-    "micro_batch_size",
-    "accumulate_grad_batches",
-    "memory_bytes",
-)
+STAGE = (*COUNTS, *OF_A_FLEET, "memory_bytes")
 FOREIGN_ALONE = ("data.seq_length=", "max_target_length=", "steps=")
 """Words of other systems for settings that the recipe already has."""
 DIALECTS = [

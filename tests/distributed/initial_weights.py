@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 
 from distributed.gradients import whole
+from models.families import GPT
 from rampcli.config.schema import Config, ModelConfig, ParallelConfig
 from rampcli.parallel.mesh import build_meshes
 from rampcli.train.build import build_parts
@@ -20,14 +21,7 @@ SHAPE = {
 }
 FAMILIES = {
     "llama": ModelConfig(**SHAPE, num_query_groups=2, qk_norm=True, head_size=10),
-    "gpt": ModelConfig(
-        **SHAPE,
-        normalization="layernorm",
-        activation="gelu",
-        position_embedding="learned",
-        bias=True,
-        tie_embeddings=True,
-    ),
+    "gpt": ModelConfig(**SHAPE, **GPT),
 }
 MESHES = {1: [(1, 1, 1)], 8: [(1, 1, 1), (1, 2, 2), (2, 2, 1)]}
 """By number of ranks: ranks per pipeline, tensor and context group. The rest is data parallel."""

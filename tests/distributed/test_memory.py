@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from distributed.step_memory import forward_rests, step_peaks, tracked_peaks
+from models.families import GPT
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.estimate.memory import estimate_memory
 from ranks import run_ranks
@@ -20,11 +21,7 @@ MODELS = {
     "llama": LLAMA,
     "gpt": replace(
         LLAMA,
-        normalization="layernorm",
-        activation="gelu",
-        position_embedding="learned",
-        bias=True,
-        tie_embeddings=True,
+        **GPT,
         num_query_groups=None,
         ffn_hidden_size=512,
     ),

@@ -10,6 +10,14 @@ SMALL = {
     "vocab_size": 128,
     "init_std": 0.2,
 }
+GPT = {
+    "normalization": "layernorm",
+    "activation": "gelu",
+    "position_embedding": "learned",
+    "bias": True,
+    "tie_embeddings": True,
+}
+"""What makes a decoder one of GPT's family, and not of Llama's."""
 LLAMA = SMALL | {"num_query_groups": 2}
 FAMILIES = {
     "llama2": ModelConfig(**SMALL),
@@ -26,12 +34,5 @@ FAMILIES = {
     "qwen3": ModelConfig(
         **LLAMA, qk_norm=True, head_size=24, norm_epsilon=1e-6, tie_embeddings=True
     ),
-    "gpt3": ModelConfig(
-        **SMALL,
-        normalization="layernorm",
-        activation="gelu",
-        position_embedding="learned",
-        bias=True,
-        tie_embeddings=True,
-    ),
+    "gpt3": ModelConfig(**SMALL, **GPT),
 }

@@ -118,9 +118,7 @@ def test_a_batch_per_device_fractional_on_a_rank_is_refused_with_the_nearest_who
             == per_device * model
         )
         return
-    with pytest.raises(
-        UsageError, match="samples per data-parallel rank, which is not whole"
-    ) as refusal:
+    with pytest.raises(UsageError) as refusal:
         meaning({PER_DEVICE: per_device}, num_devices=devices, model_parallel_size=model)
     nearest = [
         meaning({PER_DEVICE: offer}, num_devices=devices, model_parallel_size=model)[MICRO]
@@ -132,8 +130,9 @@ def test_a_batch_per_device_fractional_on_a_rank_is_refused_with_the_nearest_who
 
 @pytest.mark.parametrize("per_device", [0, 0.0, -1, -0.5])
 def test_a_batch_per_device_of_zero_or_less_is_refused(per_device):
-    with pytest.raises(UsageError, match="is not above zero"):
+    with pytest.raises(UsageError) as refusal:
         meaning({PER_DEVICE: per_device}, num_devices=8)
+    assert refusal.value.keys == (PER_DEVICE, "trainer.num_nodes", "trainer.devices")
 
 
 def test_maxtexts_default_is_one_microbatch_per_pipeline_stage():
@@ -224,9 +223,7 @@ def test_the_one_micro_batch_of_a_ramp_is_the_largest_that_divides_every_batch(
         return all(size % (micro * data_ranks) == 0 for size in range(start, target + 1, increment))
 
     if not divides(1):
-        with pytest.raises(
-            UsageError, match=f"is not whole on each of {data_ranks} data-parallel ranks"
-        ) as refusal:
+        with pytest.raises(UsageError) as refusal:
             meaning(words, num_devices=devices, model_parallel_size=model)
         unit = Fraction(
             refusal.value.remedy.removeprefix(f"{START} and {INCREMENT} in multiples of ")
@@ -265,7 +262,7 @@ def test_a_ramp_that_maxtext_would_truncate_is_refused_with_the_nearest_values_t
     if thousandths * devices % 1000 == 0:
         assert meaning(words, num_devices=devices, model_parallel_size=devices)[RAMP]
         return
-    with pytest.raises(UsageError, match=f"{word}=.* which is not whole") as refusal:
+    with pytest.raises(UsageError) as refusal:
         meaning(words, num_devices=devices, model_parallel_size=devices)
     for offer in offered(refusal.value, word):
         ramp = meaning(words | {word: offer}, num_devices=devices, model_parallel_size=devices)[
