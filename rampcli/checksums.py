@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rampcli.guarded_folder import open_to_read
 
@@ -11,18 +11,10 @@ PIECE_BYTES = 8 * 2**20
 PAGE_BYTES = 4096
 
 
-class Checksum(Protocol):
-    """A checksum of a file that is read in pieces of `PIECE_BYTES`, the last one shorter."""
-
-    def update(self, piece: Any, /) -> object:
-        """Adds the next piece."""
-
-    def hexdigest(self) -> str:
-        """Returns the checksum in hexadecimal."""
-
-
 class PageSums:
     """The SHA-256 of sums, computed about as fast as memory is read.
+
+    A file is added in pieces of `PIECE_BYTES`, the last one shorter.
 
     Each piece, padded with zeros to whole pages of 4096 bytes, is a table of little-endian 64-bit
     integers with one page per row. The SHA-256 is the one of its column sums and row sums, modulo
@@ -56,7 +48,7 @@ def page_sums(content: bytes) -> str:
     return sums.hexdigest()
 
 
-def expected_checksum(facts: Mapping[str, Any]) -> tuple[Checksum, str]:
+def expected_checksum(facts: Mapping[str, Any]) -> "tuple[PageSums | hashlib._Hash, str]":
     """Returns an empty checksum of the kind that a manifest gives for a file, and the value.
 
     Manifests of the first version give SHA-256.
@@ -78,7 +70,7 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _add_file(checksum: Checksum, path: Path) -> None:
+def _add_file(checksum: "PageSums | hashlib._Hash", path: Path) -> None:
     with open_to_read(path) as file:
         while piece := file.read(PIECE_BYTES):
             checksum.update(piece)

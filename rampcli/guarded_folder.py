@@ -26,6 +26,16 @@ MARKER_BYTES = 4096
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
+class PathInside:
+    """A path in a `GuardedFolder`, by its name there, as an attribute of the folder's class."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, folder: "GuardedFolder", _kind: type) -> Path:
+        return folder.path / self.name
+
+
 @dataclass(frozen=True, slots=True)
 class GuardedFolder:
     """A folder in which no link is followed. Methods take paths in it, or in folders below it."""
@@ -34,10 +44,8 @@ class GuardedFolder:
 
     KIND: ClassVar[str] = "folder"
 
-    @property
-    def marker(self) -> Path:
-        """The file that says that rampcli made the folder, and of which kind it is."""
-        return self.path / MARKER
+    marker = PathInside(MARKER)
+    """The file that says that rampcli made the folder, and of which kind it is."""
 
     def is_claimed(self) -> bool:
         """Returns True if the folder has the marker of this kind of folder."""

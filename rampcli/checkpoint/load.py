@@ -92,7 +92,8 @@ def _load(
         make_optimizer_state(optimizers)
     tensors = named_tensors(parts, optimizers, copies=True)
     shards = [shard_of(name, tensor) for name, tensor, _ in tensors]
-    to_check = _share_of_rank(sorted(checkpoint.files))
+    names, rank, ranks = sorted(checkpoint.files), dist.get_rank(), dist.get_world_size()
+    to_check = [name for at, name in enumerate(names) if at * ranks // len(names) == rank]
     _on_all_ranks(lambda: files.read(shards, to_check=to_check))
     recent = [(loss, norm) for loss, norm in checkpoint.manifest.get("recent", [])]
     return TrainingState(
@@ -134,12 +135,6 @@ def _on_all_ranks(work: Callable[[], Result]) -> Result:
         if reason is not None:
             raise DamagedFileError(reason)
     return cast(Result, result)
-
-
-def _share_of_rank(names: Sequence[str]) -> list[str]:
-    """Returns this rank's share of names, which the ranks divide up in order."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    return [name for number, name in enumerate(names) if number * ranks // len(names) == rank]
 
 
 def make_optimizer_state(optimizers: Sequence[torch.optim.Optimizer]) -> None:

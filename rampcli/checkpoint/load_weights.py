@@ -104,15 +104,22 @@ def _check_weights(config: Config, checkpoint: Checkpoint) -> None:
     files.find(_shards(dict(model.named_parameters())))
 
 
-def load_model(
-    config: Config, checkpoint: Checkpoint, *, sequence_length: int, device: torch.device
+def empty_model(
+    config: Config, device: torch.device, dtype: torch.dtype = torch.float32
 ) -> Decoder:
-    """Returns the whole model with its weights, for sequences of up to `sequence_length` tokens."""
+    """Returns a whole model without values for its weights, which have no gradients."""
     with torch.device("meta"):
-        model = build_decoder(config.model, sequence_length=sequence_length)
+        model = build_decoder(config.model, sequence_length=config.data.sequence_length)
+    model.requires_grad_(False).to(dtype)
     model.to_empty(device=device)
     model.tie()
     model.fill_buffers()
+    return model
+
+
+def load_model(config: Config, checkpoint: Checkpoint, device: torch.device) -> Decoder:
+    """Returns the whole model with its weights, which have no gradients."""
+    model = empty_model(config, device)
     read_weights(checkpoint, dict(model.named_parameters()))
     return model
 

@@ -65,8 +65,6 @@ class Checkpoints:
         facts: what the checkpoints belong to, for their manifests: `settings`, `corpus`,
             `world_size`.
         tokenizer: content of the tokenizer's file, stored in every checkpoint, or None.
-        special_tokens: stored beside the tokenizer.
-        in_background: let training continue during a save.
         saved_step: step of the checkpoint that was loaded, which is not saved again.
     """
 

@@ -18,7 +18,6 @@ class TrainingState:
     """How far a run has come.
 
     Attributes:
-        consumed_samples: samples that they have read.
         order_hash: hash of the order in which samples were read, or None if it is not audited.
         recent: loss and gradient norm of the last steps, with which later steps are compared.
     """

@@ -174,7 +174,6 @@ class TensorFiles:
     """The tensor files of a checkpoint with their headers.
 
     Attributes:
-        folder: folder of the files.
         files: size and checksum of each file of the checkpoint, as `write_shards` returns them.
         stored: the shards in each tensor file.
     """

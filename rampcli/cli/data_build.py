@@ -23,8 +23,7 @@ from rampcli.config.schema import Config
 from rampcli.config.words import as_word, typeable
 from rampcli.data.building.build import Built, build
 from rampcli.data.building.options import BuildOptions
-from rampcli.data.building.partial import Written
-from rampcli.data.building.watcher import Watcher
+from rampcli.data.building.partial import Watcher, Written
 from rampcli.data.indexed import bin_of, idx_of, manifest_of, tokenizer_of
 from rampcli.data.windows import fitting_words
 from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED, UsageError, printable, visible

@@ -83,7 +83,6 @@ class TokenCorpus:
         documents: offset of each document's start, ascending, any integer type, [documents].
         unit: units of these offsets per token: 1 if they count tokens, else bytes per token.
         first, end: range of `tokens` that belongs to this corpus.
-        cut: how tokens are cut into samples.
         contents: hash that identifies the tokens: of all of them if they are in memory, else of the
             size of the files and of samples across their tokens.
         check_unchanged: raises a `UsageError` if the files have changed since they were opened.

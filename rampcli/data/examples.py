@@ -221,7 +221,6 @@ class TaskExamples:
     """Examples of a built-in task on one side of a split, without end.
 
     Attributes:
-        seed: seed of the numbers.
         side: the side of these examples.
     """
 
@@ -272,7 +271,6 @@ def open_examples(config: Config, *, needs_responses: bool) -> tuple[Examples, E
     """Returns the examples of `data.source=pairs` for training and for validation.
 
     Args:
-        config: a checked configuration.
         needs_responses: refuse examples without a response.
 
     Raises:

@@ -23,7 +23,6 @@ class Reading:
         group: processes that share a reader, in the order of their ranks, the reader first; None if
             every process reads for itself.
         planes: arrays that are exchanged per micro batch: tokens, labels and perhaps positions.
-        sequence_length: tokens in a sample.
     """
 
     rank: int
@@ -44,8 +43,6 @@ class Reading:
 
         Args:
             shares: on the reader, the micro batches of each process of the group.
-            micro_batches: number of micro batches in a share.
-            samples: number of samples in a micro batch.
 
         Returns:
             This process's micro batches.

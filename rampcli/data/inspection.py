@@ -33,13 +33,11 @@ class Inspection:
         vocab_size: the tokenizer's vocabulary size; None if unknown.
         eod_token: end-of-document token; None if there is none or it is unknown.
         largest_token: largest token that occurs; None without tokens.
-        mean_length: mean length of documents, in tokens.
-        median_length: median length of documents, in tokens; the lower one of two.
-        longest: length of the longest document, in tokens.
+        mean_length, median_length, longest: length of documents in tokens; the lower of two
+            medians.
         histogram: (first, last, documents): number of documents with a length of first .. last.
         sample: the first tokens as text, or as numbers if the tokenizer is unknown.
-        empty: number of empty texts that were left out; None if unknown.
-        skipped: number of bad records that were left out; None if unknown.
+        empty, skipped: empty texts and bad records that were left out; None if unknown.
     """
 
     documents: int

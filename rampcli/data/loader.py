@@ -42,7 +42,6 @@ class RankBatch:
     """One rank's share of a global batch.
 
     Attributes:
-        micro_batches: the rank's micro batches.
         samples: indices of their samples, [samples].
         valid_tokens: number of labels that the loss counts.
     """
@@ -57,7 +56,6 @@ class Loader:
 
     Args:
         blend: the samples; None if another process reads for this one.
-        reading: the ranks that this process reads for.
     """
 
     def __init__(self, blend: Blend | None, *, reading: Reading, device: torch.device) -> None:
@@ -141,13 +139,13 @@ def samples_of(ranks: Sequence[int], first_sample: int, split: BatchPlan) -> Ind
     return samples.swapaxes(0, 1)[list(ranks)].reshape(len(ranks), -1)
 
 
+@dataclass(frozen=True, slots=True)
 class ValidationLoader:
-    """Reads one data-parallel rank's share of the first samples of a blend."""
+    """Reads one data-parallel rank's share of the first samples of a blend, as `Loader` does."""
 
-    def __init__(self, blend: Blend | None, *, reading: Reading, device: torch.device) -> None:
-        self.blend = blend
-        self.reading = reading
-        self.device = device
+    blend: Blend | None
+    reading: Reading
+    device: torch.device
 
     def read(self, samples: int, split: BatchPlan) -> Iterator[MicroBatch]:
         """Yields this rank's micro batches of the first `samples` samples of the blend.

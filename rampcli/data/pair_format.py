@@ -35,7 +35,6 @@ class PairFormat:
     Args:
         tokenizer: contents of `tokenizer.json`.
         end: text of the token that ends a response, or None for the usual one.
-        template: chat template of prompts, or None.
         special_tokens: what the files beside the tokenizer say.
 
     Attributes:

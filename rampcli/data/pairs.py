@@ -49,6 +49,13 @@ class Pairs:
     starts: NDArray[np.int64]
     prompts: NDArray[np.int64]
 
+    def hashed_after(self, facts: str) -> str:
+        """Returns a hash of the facts and of the pairs."""
+        digest = hashlib.sha256(facts.encode())
+        for part in (self.tokens, self.starts, self.prompts):
+            digest.update(part.tobytes())
+        return digest.hexdigest()
+
     def read(self, ranges: Sequence[tuple[int, int]], length: int) -> Samples:
         """Returns a sample of `length` tokens for each range of pairs, first and end.
 
@@ -69,7 +76,6 @@ class Pairs:
         return Samples(tokens, labels, positions, int((labels != IGNORED).sum()))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class PackedPairs:
     """The pairs of a file, in its order. Each window has as many of them as fit.
 
@@ -78,33 +84,22 @@ class PackedPairs:
         fingerprint: hash of the pairs and of the sequence length.
     """
 
-    name: str
-    pairs: Pairs
-    sequence_length: int
-    firsts: NDArray[np.int64]
-    fingerprint: str
-
-    @classmethod
-    def of(cls, examples: Examples, pair_format: PairFormat, *, length: int) -> "PackedPairs":
+    def __init__(self, examples: Examples, pair_format: PairFormat, *, length: int) -> None:
         """Encodes and packs all examples.
+
+        Args:
+            length: tokens in a window.
 
         Raises:
             UsageError: an example cannot be encoded, or has more than `length` tokens.
         """
-        pairs = encode_pairs(examples, pair_format, range(len(examples)), length=length)
-        starts, firsts = pairs.starts.tolist(), [0]
+        self.name, self.sequence_length = examples.name, length
+        self.pairs = encode_pairs(examples, pair_format, range(len(examples)), length=length)
+        starts, firsts = self.pairs.starts.tolist(), [0]
         while firsts[-1] < len(examples):
             firsts.append(bisect_right(starts, starts[firsts[-1]] + length) - 1)
-        digest = hashlib.sha256(f"pairs {length}".encode())
-        for part in (pairs.tokens, pairs.starts, pairs.prompts):
-            digest.update(part.tobytes())
-        return cls(
-            name=examples.name,
-            pairs=pairs,
-            sequence_length=length,
-            firsts=np.array(firsts, dtype=np.int64),
-            fingerprint=digest.hexdigest(),
-        )
+        self.firsts = np.array(firsts, dtype=np.int64)
+        self.fingerprint = self.pairs.hashed_after(f"pairs {length}")
 
     @property
     def windows(self) -> int:
@@ -119,11 +114,7 @@ class PackedPairs:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskPairs:
-    """The pairs of a task, without end. Each window has the same number of them.
-
-    Attributes:
-        format: turns them into tokens.
-    """
+    """The pairs of a task, without end. Each window has the same number of them."""
 
     examples: Examples
     format: PairFormat
@@ -163,12 +154,8 @@ class TaskPairs:
     @property
     def fingerprint(self) -> str:
         """A hash of the values that determine the examples, and of the first ones' tokens."""
-        first = self._encode(range(FINGERPRINTED))
         facts = (self.examples.fingerprint, self.sequence_length, self.pairs_per_window)
-        digest = hashlib.sha256(repr(facts).encode())
-        for part in (first.tokens, first.starts, first.prompts):
-            digest.update(part.tobytes())
-        return digest.hexdigest()
+        return self._encode(range(FINGERPRINTED)).hashed_after(repr(facts))
 
     def read(self, windows: NDArray[np.int64]) -> Samples:
         """Reads windows by their indices, [samples].
@@ -192,7 +179,6 @@ def encode_pairs(
     """Encodes examples, in blocks.
 
     Args:
-        pair_format: turns them into tokens.
         length: largest number of tokens of a pair.
 
     Raises:
@@ -292,7 +278,7 @@ def open_pairs(config: Config) -> Corpora:
 
     def packed(examples: Examples, key: str) -> Corpus:
         with naming_setting(key):
-            return PackedPairs.of(examples, pair_format, length=length)
+            return PackedPairs(examples, pair_format, length=length)
 
     held_out: dict[str | None, Corpus]
     if config.data.task is None:

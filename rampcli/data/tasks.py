@@ -13,7 +13,6 @@ class Task:
     """A kind of question about numbers.
 
     Attributes:
-        numbers: how many numbers a prompt has.
         answer: returns the answer from the numbers, each a text of the same number of digits. All
             answers have the same length.
     """

@@ -5,9 +5,9 @@ from tokenizers import Tokenizer
 from rampcli.config.checks.watch import NEW_TOKENS_KEY, PROMPTS_KEY
 from rampcli.config.corpora import paths_of
 from rampcli.config.schema import Config
+from rampcli.data.files import open_named_tokenizer
 from rampcli.data.indexed import tokenizer_of
 from rampcli.data.tokenizer import byte_tokenizer, encoder_of, open_tokenizer
-from rampcli.data.tokenizer_path import tokenizer_path
 from rampcli.errors import UsageError, naming_setting
 
 
@@ -34,12 +34,11 @@ def _tokenizer_before_start(config: Config) -> Tokenizer | None:
         if not found:
             raise no_tokenizer()
         return open_tokenizer(found[0])
-    if data.source == "stdlib" or data.tokenizer == "bytes":
+    if data.source == "stdlib":
         return byte_tokenizer()
     if data.tokenizer == "chars":
         return None
-    with naming_setting("data.tokenizer"):
-        return open_tokenizer(tokenizer_path(data.tokenizer))
+    return open_named_tokenizer(data.tokenizer, frozenset)[0]
 
 
 def no_tokenizer() -> UsageError:

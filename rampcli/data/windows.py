@@ -41,7 +41,6 @@ def check_validation(config: Config, blend: Blend, samples: int, *, training: Bl
     """Checks that the validation corpora have the samples of a validation.
 
     Args:
-        blend: corpora of a validation.
         training: the training corpora, for remedies.
 
     Raises:
@@ -81,9 +80,6 @@ def larger_share(training: Blend) -> list[int] | None:
 
 def fitting_words(prefix: Path, config: Config) -> list[str]:
     """Returns the words with which a recipe trains on an indexed corpus, however small it is.
-
-    Args:
-        config: of the recipe.
 
     Raises:
         UsageError: the corpus cannot be read.

@@ -105,8 +105,7 @@ def token_log_probs_of_shards(
 
 def loss_over(mesh: DeviceMesh) -> AbstractContextManager[None]:
     """Returns the context in which a sharded loss and its backward pass must run."""
-    context: AbstractContextManager[None] = loss_parallel() if mesh.size() > 1 else nullcontext()
-    return context
+    return loss_parallel() if mesh.size() > 1 else nullcontext()
 
 
 def _whole(tensor: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import torch
 
+from rampcli.checkpoint.load_weights import empty_model
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
 from rampcli.data.loader import samples_of
@@ -18,7 +19,6 @@ from rampcli.rl.scorer import Scorer
 from rampcli.rl.sources import Share
 from rampcli.runs.directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY, RunDirectory
 from rampcli.runs.manifest import consumed_samples
-from rampcli.train.whole_model import empty_model
 from rampcli.worker.assemble import naming_out_of_memory
 
 ORDERLY = (COMPLETE, PREEMPTED, STAGE_BOUNDARY)

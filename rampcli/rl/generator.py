@@ -2,8 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from rampcli.config.checks.rl import max_response_tokens
 from rampcli.config.schema import Config
-from rampcli.data.examples import Example, Examples
+from rampcli.data.examples import Examples
 from rampcli.data.order import SampleOrder
 from rampcli.data.prompts import Prompts, read_prompts
 from rampcli.errors import RampcliError
@@ -23,8 +22,6 @@ from rampcli.rl.rollout import Question, Rollout
 from rampcli.rl.scorer import Scorer
 
 Indices = NDArray[np.int64]
-LONGEST_TEXT = 40_000
-"""Longest text in a row of responses.jsonl, in characters. JSON needs up to 12 bytes for each."""
 SCORED_AT_ONCE = 64
 """Responses that are sent to the scorer together."""
 MOST_SHOWN = 200
@@ -178,15 +175,6 @@ class Generator:
                 )
         rewards = torch.tensor([score.reward for score in scores], dtype=torch.float64)
         return rewards.view(len(questions), generations)
-
-
-def describe_pair(example: Example, response: str, reward: float) -> Mapping[str, Any]:
-    """Returns a pair as a row of responses.jsonl. Long texts are cut."""
-    return {
-        "prompt": example.prompt[:LONGEST_TEXT],
-        "response": response[:LONGEST_TEXT],
-        "reward": None if np.isnan(reward) else reward,
-    }
 
 
 def _widened(rows: Tensor, width: int) -> Tensor:

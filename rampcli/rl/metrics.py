@@ -26,7 +26,6 @@ class RolloutSums:
         squares: sum of the squares of their rewards.
         solved: pairs whose reward is at least `SOLVED`.
         flat_groups: groups whose rewards are all the same, which have no gradient.
-        response_tokens: tokens of the responses.
         tokens: tokens of the prompts of all pairs, and of the responses.
         cut: responses that have reached the longest length without an end.
         rollout_s: seconds that were spent on generating and scoring, over all ranks.
@@ -143,7 +142,6 @@ def columns_of(
         totals: sums over the rollouts of all ranks.
         sums: `PolicySums` of all updates and ranks.
         times: seconds of the step, from `times_of`.
-        generations: responses to each prompt.
         generators: ranks that only generate.
     """
     mean = totals.reward / totals.scored if totals.scored else None

@@ -2,9 +2,10 @@
 
 import torch
 
+from rampcli.checkpoint.load_weights import empty_model
 from rampcli.config.schema import Config
 from rampcli.models.decoder import Decoder
-from rampcli.train.whole_model import empty_model, is_split, whole_weights
+from rampcli.train.whole_model import is_split, whole_weights
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 """Type of the weights in a forward pass, by `trainer.precision`."""
@@ -15,9 +16,6 @@ class Policy:
 
     A model that is not split generates itself. Otherwise each rank keeps a whole copy, in the type
     of the forward pass.
-
-    Args:
-        trained: this rank's part of the model.
 
     Attributes:
         model: the model that generates responses.

@@ -10,11 +10,7 @@ from rampcli.worker.starters import are_on_one_host, rank_variables
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Roles:
-    """The ranks of one node. The first ones train, the others generate.
-
-    Attributes:
-        rank: this rank, among all.
-    """
+    """The ranks of one node. The first ones train, the others generate."""
 
     rank: int
     trainers: int

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
+from math import isnan
 from typing import ClassVar
 
 import torch
@@ -18,7 +19,7 @@ from rampcli.errors import RampcliError
 from rampcli.parallel.mesh import DATA, TENSOR
 from rampcli.rl.advantages import batch_std, group_advantages
 from rampcli.rl.evaluation import evaluate
-from rampcli.rl.generator import Generator, describe_pair
+from rampcli.rl.generator import Generator
 from rampcli.rl.metrics import RolloutSums, columns_of, times_of
 from rampcli.rl.objective import PolicyBatch
 from rampcli.rl.passes import PolicyPasses, batch_of
@@ -30,6 +31,8 @@ from rampcli.rl.update import accumulate_policy_gradient
 from rampcli.train.loop import Batch, Trainer, is_due
 from rampcli.train.step import StepResult, TakenStep, update_weights
 
+LONGEST_TEXT = 40_000
+"""Longest text in a row of responses.jsonl, in characters. JSON needs up to 12 bytes for each."""
 MOST_RESPONSES_SHOWN = 4
 """Responses of a step that are written to responses.jsonl."""
 
@@ -265,8 +268,13 @@ class PolicyTrainer(Trainer):
         texts, rewards = self.generator.texts(rollout), rollout.rewards.flatten().tolist()
         for number in range(min(MOST_RESPONSES_SHOWN, len(texts))):
             example = questions[number // self.pairs.generations].example
-            row = describe_pair(example, texts[number], rewards[number])
-            run.append_row(run.responses, {"step": step, **row})
+            row = {
+                "step": step,
+                "prompt": example.prompt[:LONGEST_TEXT],
+                "response": texts[number][:LONGEST_TEXT],
+                "reward": None if isnan(rewards[number]) else rewards[number],
+            }
+            run.append_row(run.responses, row)
 
     def _validate(self, split: BatchPlan) -> None:
         """Evaluates held-out prompts, each with its likeliest response and with a drawn one."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rampcli.errors import DamagedFileError, UsageError
-from rampcli.guarded_folder import GuardedFolder, link_refused
+from rampcli.guarded_folder import GuardedFolder, PathInside, link_refused
 from rampcli.launchers import LAUNCHERS
 from rampcli.records import COUNT, POSITIVE, read_json
 from rampcli.runs.rows import TEXT_OR_NULL, Tail, end_of_rows, end_of_step, read_rows
@@ -119,60 +119,31 @@ class RunDirectory(GuardedFolder):
             if (self.path / name).is_symlink():
                 raise link_refused(self.path / name)
 
-    @property
-    def config(self) -> Path:
-        """Snapshot of the configuration, which workers read."""
-        return self.path / "config.yaml"
-
-    @property
-    def state(self) -> Path:
-        """The progress of the run when its processes started or ended last."""
-        return self.path / "state.json"
-
-    @property
-    def metrics(self) -> Path:
-        """One row per optimiser step."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def events(self) -> Path:
-        """One row per start, stage, checkpoint, validation, stop and fault."""
-        return self.path / "events.jsonl"
-
-    @property
-    def responses(self) -> Path:
-        """Some responses of reinforcement learning, with their rewards."""
-        return self.path / "responses.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Parent of the checkpoint folders."""
-        return self.path / "checkpoints"
-
-    @property
-    def trackers(self) -> Path:
-        """Folder of the trackers' files and positions."""
-        return self.path / "trackers"
-
-    @property
-    def profile(self) -> Path:
-        """Folder of the traces and memory snapshots."""
-        return self.path / "profile"
-
-    @property
-    def lock(self) -> Path:
-        """Lock held by the run's supervisor."""
-        return self.path / "lock"
+    config = PathInside("config.yaml")
+    """Snapshot of the configuration, which workers read."""
+    state = PathInside("state.json")
+    """The progress of the run when its processes started or ended last."""
+    metrics = PathInside("metrics.jsonl")
+    """One row per optimiser step."""
+    events = PathInside("events.jsonl")
+    """One row per start, stage, checkpoint, validation, stop and fault."""
+    responses = PathInside("responses.jsonl")
+    """Some responses of reinforcement learning, with their rewards."""
+    checkpoints = PathInside("checkpoints")
+    """Parent of the checkpoint folders."""
+    trackers = PathInside("trackers")
+    """Folder of the trackers' files and positions."""
+    profile = PathInside("profile")
+    """Folder of the traces and memory snapshots."""
+    lock = PathInside("lock")
+    """Lock held by the run's supervisor."""
+    logs = PathInside("logs")
+    """Folder of the workers' output."""
 
     @property
     def workers_lock(self) -> Path:
         """Lock shared by the run's workers, and by ranks of its trials, while they live."""
         return self.path / "workers.lock"
-
-    @property
-    def logs(self) -> Path:
-        """Folder of the workers' output."""
-        return self.path / "logs"
 
     def checkpoint_folder(self, step: int) -> Path:
         """Returns the path of the checkpoint of `step`."""

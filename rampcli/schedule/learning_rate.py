@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from rampcli.batch.training_plan import TrainingPlan
 
@@ -26,12 +27,9 @@ class LearningRate:
         decay_style: name in `DECAY_STYLES`, or of an extension.
         peak: rate at the end of the warm-up.
         floor: lowest rate after the warm-up.
-        warmup_samples: samples of the warm-up.
         end_sample: samples of the run, or None if it has no end.
         wsd_decay_samples: samples over which `wsd` decays, or None if the run has no end.
         batch_coupling: name in `BATCH_COUPLINGS`.
-        first_batch_size: first batch of the schedule, in samples.
-        largest_batch_size: largest batch of the schedule, in samples.
         own_decay: rate of a step after the warm-up, if the style is an extension.
     """
 
@@ -51,34 +49,27 @@ class LearningRate:
         cls,
         plan: TrainingPlan,
         *,
-        decay_style: str,
-        peak: float,
-        floor: float,
         warmup_samples: int | None,
         warmup_steps: int | None,
         wsd_decay_samples: int | None,
-        batch_coupling: str,
-        own_decay: "Callable[[LearningRate, Step], float] | None" = None,
+        **style: Any,
     ) -> "LearningRate":
         """Returns the learning rate over a whole run.
 
-        A warm-up in optimiser steps is converted to the samples that the ramp consumes in them.
+        A warm-up in optimiser steps is converted to the samples that the ramp consumes in them. In
+        `style` are the fields that do not depend on the plan.
         """
         if warmup_steps is not None:
             warmup_samples = plan.ramp.samples_after(warmup_steps)
         if wsd_decay_samples is None and plan.end_sample is not None:
             wsd_decay_samples = round(plan.end_sample * WSD_SHARE)
         return cls(
-            decay_style=decay_style,
-            peak=peak,
-            floor=floor,
             warmup_samples=warmup_samples or 0,
             end_sample=plan.end_sample,
             wsd_decay_samples=wsd_decay_samples,
-            batch_coupling=batch_coupling,
             first_batch_size=plan.ramp.stages[0].global_batch_size,
             largest_batch_size=max(stage.global_batch_size for stage in plan.ramp.stages),
-            own_decay=own_decay,
+            **style,
         )
 
     def at(self, consumed_samples: int, *, global_batch_size: int) -> float:

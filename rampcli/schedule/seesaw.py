@@ -11,6 +11,8 @@ from collections.abc import Callable
 from rampcli.batch.ramp import RampSchedule, Threshold
 
 MOST_STAIRS = 1000
+POINTS = 10_000
+"""Samples at which a rate is evaluated for its mean."""
 
 
 def staircase(
@@ -68,7 +70,6 @@ def steps_in_the_limit(
     *,
     global_batch_size: int,
     end_sample: int,
-    points: int = 10_000,
 ) -> float:
     """Returns the optimiser steps of a staircase with infinitely small stairs.
 
@@ -78,10 +79,6 @@ def steps_in_the_limit(
         relative_rate: learning rate as a share of its peak, by consumed samples.
         global_batch_size: the first batch, in samples.
         end_sample: consumed samples at the end of the run.
-        points: samples at which the rate is evaluated for the mean.
     """
-    mean = (
-        sum(relative_rate(round((index + 0.5) * end_sample / points)) for index in range(points))
-        / points
-    )
-    return mean * end_sample / global_batch_size
+    places = (round((index + 0.5) * end_sample / POINTS) for index in range(POINTS))
+    return sum(map(relative_rate, places)) / POINTS * end_sample / global_batch_size

@@ -32,7 +32,6 @@ class Batch:
 
     Attributes:
         split: how the global batch is divided.
-        share: this rank's samples.
         began: when reading began, by `time.perf_counter`.
         data_time_s: seconds that reading took.
     """

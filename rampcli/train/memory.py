@@ -47,11 +47,7 @@ class Signs:
 
 
 class Pressure:
-    """Counts signs that memory is short while a block runs.
-
-    Attributes:
-        seen: signs so far.
-    """
+    """Counts signs that memory is short while a block runs."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

@@ -151,7 +151,6 @@ def validate(
 
     Args:
         micro_batches: this rank's share of the samples. They may be read while others are computed.
-        samples: number of samples, over all ranks.
         bytes_of_tokens: bytes of text that each token stands for, int32 [vocabulary], if known.
         between: called between passes. An exception that it raises ends the validation.
     """

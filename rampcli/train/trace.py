@@ -120,8 +120,15 @@ def _exchange_us(
             if time.thread in threads and time.name.startswith(COMPUTES)
         ]
     collectives = [_interval(event) for event in events if event["name"].startswith(prefix)]
-    in_steps = _overlap(_union(collectives), _union(map(_interval, marks)))
-    return _length(in_steps) - _length(_overlap(in_steps, _union(computing)))
+    steps = list(map(_interval, marks))
+    # The length of what two sets share is the sum of their lengths minus that of their union. All
+    # three are taken here without the time of computing.
+    return (
+        _length_of_union([*collectives, *computing])
+        + _length_of_union([*steps, *computing])
+        - _length_of_union([*collectives, *steps, *computing])
+        - _length_of_union(computing)
+    )
 
 
 def _own_times(calls: Iterable[Event]) -> Iterator[OwnTime]:
@@ -150,30 +157,11 @@ def _interval(event: Event) -> Interval:
     return event["ts"], event["ts"] + event["dur"]
 
 
-def _union(intervals: Iterable[Interval]) -> list[Interval]:
-    """Returns intervals in order, and merges those that overlap."""
-    merged: list[Interval] = []
+def _length_of_union(intervals: Iterable[Interval]) -> float:
+    """Returns the time that lies in at least one of the intervals."""
+    length, known = 0.0, -math.inf
     for begin, end in sorted(intervals):
-        if merged and begin <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
-        else:
-            merged.append((begin, end))
-    return merged
-
-
-def _overlap(first: Sequence[Interval], second: Sequence[Interval]) -> list[Interval]:
-    """Returns the time that lies in both of two unions."""
-    common, i, j = [], 0, 0
-    while i < len(first) and j < len(second):
-        begin, end = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
-        if begin < end:
-            common.append((begin, end))
-        if first[i][1] <= second[j][1]:
-            i += 1
-        else:
-            j += 1
-    return common
-
-
-def _length(intervals: Iterable[Interval]) -> float:
-    return sum(end - begin for begin, end in intervals)
+        if end > known:
+            length += end - max(begin, known)
+            known = end
+    return length

@@ -22,17 +22,6 @@ def is_split(parts: Sequence[Decoder]) -> bool:
     )
 
 
-def empty_model(config: Config, device: torch.device, dtype: torch.dtype) -> Decoder:
-    """Returns a whole model without values for its weights, which have no gradients."""
-    with torch.device("meta"):
-        model = build_decoder(config.model, sequence_length=config.data.sequence_length)
-    model.requires_grad_(False).to(dtype)
-    model.to_empty(device=device)
-    model.tie()
-    model.fill_buffers()
-    return model
-
-
 def plain_model(trained: Decoder, config: Config) -> Decoder:
     """Returns a plain model that shares the weights of a whole one.
 

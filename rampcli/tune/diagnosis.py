@@ -78,7 +78,6 @@ class Diagnosis:
         seconds: time of a step by condition, one per round.
         by_threads: time of a step with data in memory, by number of threads.
         not_measured: why a part of the step was not measured, by part.
-        threads: threads of a rank.
         tokens_per_micro_batch: tokens of a micro batch under `NO_TOKENS`.
     """
 

@@ -44,8 +44,7 @@ def submit(
     """Submits a job that searches on the nodes of the run's largest stage.
 
     Args:
-        fresh: ignore what an earlier search has measured.
-        exhaustive: try all sizes, from the smallest to the first that does not fit.
+        fresh, exhaustive: as in `Search.of`.
         report: receives what becomes of earlier results.
 
     Raises:
@@ -117,9 +116,6 @@ def raise_failure(resolved: Resolved) -> None:
 
 def search_of(folder: RunDirectory) -> tuple[Search, Effort]:
     """Returns the search that a job was submitted for, with what it has found, and its effort.
-
-    Args:
-        folder: folder `tune` of the run.
 
     Raises:
         DamagedFileError: a file of the search is damaged.

@@ -20,7 +20,6 @@ def plot_search(trials: Sequence[Trial], verdict: Verdict, path: Path, *, title:
     Args:
         trials: outcomes in ascending order of size.
         path: .svg or .png file to write or replace. The same outcomes give the same bytes.
-        title: line above the picture.
     """
     figure = new_figure()
     rates, times = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])

@@ -132,11 +132,7 @@ class Search:
 
         Outcomes that this effort may change are left out.
 
-        Args:
-            directory: run directory, with tune.json.
-            fresh: ignore what an earlier search has measured.
-            exhaustive: try all sizes, from the smallest to the first that does not fit.
-            conditions: those that a job was submitted with, or None for those of this process.
+        `conditions` are those that a job was submitted with, or None for those of this process.
 
         Raises:
             DamagedFileError: tune.json is damaged.

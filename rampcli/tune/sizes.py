@@ -107,11 +107,7 @@ def _round_of(config: Config) -> int:
 
 
 def trial_config(resolved: Resolved, candidate: Candidate, folder: Path) -> Config:
-    """Returns the configuration of a trial: one long stage on all ranks of the largest one.
-
-    Args:
-        folder: run directory of the trial.
-    """
+    """Returns the configuration of a trial: one long stage on all ranks of the largest one."""
     stage = candidate.stage
     batch = candidate.micro_batch_size * stage.data_parallel_size * candidate.timed[-1]
     return with_values(

@@ -56,7 +56,6 @@ class Trial:
             none.
         peak_memory_bytes: most memory that a rank has held, or None.
         device: rank 0's device, such as `cpu` or `cuda:0`, or None.
-        device_name: its name, or None.
         timeout_s: time that the trial was given, if it timed out, or None.
     """
 
@@ -113,8 +112,6 @@ class Trials:
 
     Attributes:
         run: run directory, which holds those of the trials.
-        start: starts the ranks of a trial.
-        signals: stop signals received so far.
         diagnoses: trials diagnose the step of a size instead of only timing it.
     """
 

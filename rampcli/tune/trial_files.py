@@ -67,9 +67,7 @@ class Result:
         step_s: times of the steps, by micro batches per step.
         peak_memory_bytes: most memory held, by rank; None if it is unknown.
         watched_steps: steps in which signs of too little memory were counted, on all ranks.
-        allocator_retries: how often a GPU's memory was full in these steps.
-        major_faults: pages that were read from the disk in these steps.
-        swapped_bytes: memory that was moved to the disk in these steps.
+        allocator_retries, major_faults, swapped_bytes: these signs, as in `rampcli.train.memory`.
     """
 
     step_s: dict[int, list[float]]

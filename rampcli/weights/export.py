@@ -29,8 +29,8 @@ from rampcli.models.huggingface_config import to_huggingface
 from rampcli.runs.manifest import Checkpoint
 from rampcli.weights.program import run_and_exit
 from rampcli.weights.tokenizer import (
-    read_special_tokens,
     read_tokenizer,
+    saved_special_tokens,
     token_ids,
     write_tokenizer,
 )
@@ -84,7 +84,7 @@ def export(
     ids: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None}
     tokenizer = read_tokenizer(config, checkpoint)
     if tokenizer is not None:
-        special_tokens = read_special_tokens(checkpoint, tokenizer)
+        special_tokens = saved_special_tokens(checkpoint, tokenizer)
         ids = token_ids(special_tokens, tokenizer)
     with temporary_for(folder) as temporary:
         _write_weights(config, checkpoint, temporary, dtype=chosen)
@@ -183,8 +183,6 @@ def _split_into_files(
 
     Args:
         tensors: names of transformers' tensors, each with the parameters that make it up.
-        model: decoder that has the parameters.
-        bytes_per_number: size of one number in the file.
     """
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     content: dict[str, dict[str, torch.Size]] = {}

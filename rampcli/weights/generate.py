@@ -17,7 +17,7 @@ from rampcli.errors import DamagedFileError, UsageError, visible
 from rampcli.models.sampler import Sampling, generate_tokens
 from rampcli.parallel.ranks import device_here
 from rampcli.weights.program import run_and_exit
-from rampcli.weights.tokenizer import read_special_tokens, read_tokenizer
+from rampcli.weights.tokenizer import read_tokenizer, saved_special_tokens
 
 
 def main() -> None:
@@ -31,15 +31,10 @@ def main() -> None:
             f"{checkpoint.path} has no tokenizer, so its tokens cannot be turned into text",
             remedy="a run on text, for example data=stdlib or data=text",
         )
-    special_tokens = read_special_tokens(checkpoint, tokenizer)
+    special_tokens = saved_special_tokens(checkpoint, tokenizer)
     prompt = encoder_of(tokenizer)([options.prompt])[0].tolist()
     max_tokens = count_new_tokens(config, prompt, options.max_tokens)
-    model = load_model(
-        config,
-        checkpoint,
-        sequence_length=config.data.sequence_length,
-        device=device_here("auto"),
-    )
+    model = load_model(config, checkpoint, device_here("auto"))
     generated = generate_tokens(
         model,
         prompt,

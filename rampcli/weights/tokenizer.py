@@ -43,7 +43,7 @@ def read_tokenizer(config: Config, checkpoint: Checkpoint) -> Tokenizer | None:
     return tokenizer
 
 
-def read_special_tokens(checkpoint: Checkpoint, tokenizer: Tokenizer) -> SpecialTokens:
+def saved_special_tokens(checkpoint: Checkpoint, tokenizer: Tokenizer) -> SpecialTokens:
     """Returns the special tokens that a checkpoint names. Checkpoints of old versions name none.
 
     Raises:

@@ -19,7 +19,6 @@ def agreed_bytes_of_tokens(
 
     Args:
         tokenizer: contents of tokenizer.json on rank 0.
-        vocab_size: size of the model's vocabulary.
     """
     known = None
     if dist.get_rank() == 0 and tokenizer is not None:

@@ -58,7 +58,7 @@ BYTES = PairFormat(byte_tokenizer().to_str(), end=None, template=None)
 EXAMPLES = ListedExamples(tuple((f"{number % 100}", "x" * (number % 3)) for number in range(40)))
 NUMBERS = TaskExamples(task="sort", digits=1, seed=3, split=EVERYTHING, side=TRAINING)
 BLENDS |= {
-    "pairs masked": Blend([PackedPairs.of(EXAMPLES, BYTES, length=LENGTH)], [1], seed=11),
+    "pairs masked": Blend([PackedPairs(EXAMPLES, BYTES, length=LENGTH)], [1], seed=11),
     "task masked": Blend([TaskPairs.of(NUMBERS, BYTES, length=LENGTH)], [1], seed=11),
 }
 NAMES = st.sampled_from(sorted(BLENDS))

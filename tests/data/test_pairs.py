@@ -31,7 +31,7 @@ LENGTH = 13
 
 
 def packed(pairs, length=LENGTH):
-    return PackedPairs.of(ListedExamples(tuple(pairs)), BYTES, length=length)
+    return PackedPairs(ListedExamples(tuple(pairs)), BYTES, length=length)
 
 
 def read_all(corpus):
@@ -163,7 +163,7 @@ def test_a_long_text_is_refused_before_it_is_encoded_and_before_later_ones_are_r
     # Encoding the second pair would complain about the token that ends responses.
     examples = Unread((("a", "b"), ("a", 2**20 * "\n"), ("c", "d")))
     with pytest.raises(UsageError, match="listed 1: the pair has 1,048,577 characters"):
-        PackedPairs.of(examples, BYTES, length=LENGTH)
+        PackedPairs(examples, BYTES, length=LENGTH)
 
 
 def test_a_file_is_read_with_the_tokenizer_and_the_chat_template_beside_it(tmp_path):

@@ -39,7 +39,7 @@ STOPPED_BUILD = """\
 from pathlib import Path
 from rampcli.data.building.build import build
 from rampcli.data.building.options import BuildOptions
-from rampcli.data.building.watcher import Watcher
+from rampcli.data.building.partial import Watcher
 class Stopping(Watcher):
     def on_progress(self, consumed_bytes, written):
         if written is not None:

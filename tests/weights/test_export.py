@@ -126,7 +126,7 @@ def test_a_checkpoint_is_chosen_by_its_step_and_no_folder_is_overwritten(trained
         export(run, tmp_path / "other", step=4)
     assert not (tmp_path / "other").exists()
     config, checkpoint = open_run(run, step=None)
-    loaded = load_model(config, checkpoint, sequence_length=16, device=torch.device("cpu"))
+    loaded = load_model(config, checkpoint, torch.device("cpu"))
     assert torch.equal(loaded(TOKENS), model(TOKENS))
 
 

@@ -12,8 +12,8 @@ from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import DamagedFileError
 from rampcli.runs.manifest import Checkpoint
 from rampcli.weights.tokenizer import (
-    read_special_tokens,
     read_tokenizer,
+    saved_special_tokens,
     token_ids,
     write_tokenizer,
 )
@@ -58,9 +58,9 @@ def test_special_tokens_are_read_as_they_were_saved(tmp_path):
         ends=(IM_END, 0), names={"bos_token": "<|begin_of_text|>"}, chat_template=CHATML
     )
     (tmp_path / SPECIAL_TOKENS).write_text(saved.to_json())
-    assert read_special_tokens(Checkpoint(tmp_path, LISTED), CHAT) == saved
+    assert saved_special_tokens(Checkpoint(tmp_path, LISTED), CHAT) == saved
     earlier = Checkpoint(tmp_path, {"files": {}})
-    assert read_special_tokens(earlier, CHAT) == SpecialTokens()
+    assert saved_special_tokens(earlier, CHAT) == SpecialTokens()
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_damaged_special_tokens_give_one_error(tmp_path, harm):
     content = {"ends": [], "names": {}, "chat_template": None} | harm
     (tmp_path / SPECIAL_TOKENS).write_text(json.dumps(content))
     with pytest.raises(DamagedFileError, match=SPECIAL_TOKENS):
-        read_special_tokens(Checkpoint(tmp_path, LISTED), CHAT)
+        saved_special_tokens(Checkpoint(tmp_path, LISTED), CHAT)
 
 
 def test_transformers_reads_the_special_tokens_and_the_chat_template_and_adds_nothing(tmp_path):

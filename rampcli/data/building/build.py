@@ -17,7 +17,13 @@ from rampcli.data import tokenizer as tokenizers
 from rampcli.data.building.encoding import Encoding, encode_in_order
 from rampcli.data.building.folder import BuildFolder
 from rampcli.data.building.options import BuildOptions
-from rampcli.data.building.partial import PartialBuild, is_complete, move_into_place, writing
+from rampcli.data.building.partial import (
+    PartialBuild,
+    Watcher,
+    is_complete,
+    move_into_place,
+    writing,
+)
 from rampcli.data.building.records import Input, Reader, find_inputs
 from rampcli.data.building.vocabulary import (
     SPECIAL_SHOWN,
@@ -25,7 +31,6 @@ from rampcli.data.building.vocabulary import (
     end_of_document,
     tokenizer_json,
 )
-from rampcli.data.building.watcher import Watcher
 from rampcli.data.indexed import bin_of, idx_of, token_type, tokenizer_of, write_index
 from rampcli.data.manifest import FORMAT, read_manifest
 from rampcli.errors import UsageError
@@ -43,7 +48,6 @@ class Built:
     """A complete build.
 
     Attributes:
-        manifest: contents of PREFIX.json.
         seconds: duration of this call.
         encoded_bytes: bytes of text that this call encoded.
         was_complete: True if the corpus was complete before.

@@ -58,8 +58,6 @@ class Encoding:
     """How chunks are encoded.
 
     Attributes:
-        text_key: key of the texts in JSON.
-        eod: end-of-document token, or None.
         kind: numpy's name of the type that tokens are stored in.
     """
 

@@ -5,11 +5,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from rampcli.errors import UsageError
-from rampcli.guarded_folder import GuardedFolder
+from rampcli.guarded_folder import GuardedFolder, PathInside
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,50 +20,24 @@ class BuildFolder(GuardedFolder):
 
     KIND: ClassVar[str] = "build"
 
-    @property
-    def lock(self) -> Path:
-        """The lock; the building process holds it."""
-        return self.path / "lock"
-
-    @property
-    def tokens(self) -> Path:
-        """The tokens, concatenated."""
-        return self.path / "tokens.bin"
-
-    @property
-    def lengths(self) -> Path:
-        """The documents' lengths in tokens, int64."""
-        return self.path / "lengths.bin"
-
-    @property
-    def skipped(self) -> Path:
-        """The list of bad records."""
-        return self.path / "skipped.jsonl"
-
-    @property
-    def tokenizer(self) -> Path:
-        """The tokenizer; replaced atomically."""
-        return self.path / "tokenizer.json"
-
-    @property
-    def progress(self) -> Path:
-        """The valid size of the other files, and the position at which reading resumes."""
-        return self.path / "progress.json"
-
-    @property
-    def settings(self) -> Path:
-        """The inputs and options of the build."""
-        return self.path / "settings.json"
-
-    @property
-    def index(self) -> Path:
-        """The index; written after encoding."""
-        return self.path / "index.idx"
-
-    @property
-    def manifest(self) -> Path:
-        """The manifest; written after encoding."""
-        return self.path / "manifest.json"
+    lock = PathInside("lock")
+    """The lock; the building process holds it."""
+    tokens = PathInside("tokens.bin")
+    """The tokens, concatenated."""
+    lengths = PathInside("lengths.bin")
+    """The documents' lengths in tokens, int64."""
+    skipped = PathInside("skipped.jsonl")
+    """The list of bad records."""
+    tokenizer = PathInside("tokenizer.json")
+    """The tokenizer; replaced atomically."""
+    progress = PathInside("progress.json")
+    """The valid size of the other files, and the position at which reading resumes."""
+    settings = PathInside("settings.json")
+    """The inputs and options of the build."""
+    index = PathInside("index.idx")
+    """The index; written after encoding."""
+    manifest = PathInside("manifest.json")
+    """The manifest; written after encoding."""
 
     def claim(self) -> None:
         """Claims the folder as `GuardedFolder.claim` does, and refuses a link in its place.

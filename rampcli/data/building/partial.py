@@ -57,6 +57,24 @@ class Written:
     is_complete: bool = False
 
 
+class Watcher:
+    """Receives the progress of a build. This base class ignores it."""
+
+    def on_phase(self, name: str, total_bytes: int) -> None:
+        """Called when a pass over the inputs begins."""
+
+    def on_progress(self, consumed_bytes: int, written: Written | None) -> None:
+        """Called after each chunk.
+
+        Args:
+            consumed_bytes: bytes of the inputs read in this pass.
+            written: what has been written so far, or None if this pass writes nothing.
+        """
+
+    def on_note(self, line: str) -> None:
+        """Called with a decision or a warning for the user."""
+
+
 PROGRESS = {
     **dict.fromkeys(Written.__slots__, COUNT),
     "position": dict.fromkeys(Cursor.__slots__, COUNT),
@@ -184,7 +202,6 @@ class PartialBuild:
         """Appends an encoded chunk.
 
         Args:
-            eod: end-of-document token, or None.
             names: names of the inputs, for the list of bad records.
         """
         before, folder = self.written, self.folder

@@ -217,7 +217,6 @@ class Reader:
 
     Attributes:
         text_key: column of the text in Parquet.
-        chunk_bytes: approximate size of a chunk.
     """
 
     inputs: Sequence[Input]

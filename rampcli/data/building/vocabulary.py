@@ -10,8 +10,8 @@ from rampcli.data import tokenizer as tokenizers
 from rampcli.data.building.encoding import environment
 from rampcli.data.building.options import NO_EOD, BuildOptions
 from rampcli.data.building.parsing import BadRecord, parse_slice
+from rampcli.data.building.partial import Watcher
 from rampcli.data.building.records import Chunk, Kind, Reader
-from rampcli.data.building.watcher import Watcher
 from rampcli.errors import UsageError
 from rampcli.guarded_folder import read_file
 

@@ -1,6 +1,7 @@
 """The order audit: a hash of the samples that were really read, in the order of the steps."""
 
 import hashlib
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,18 +14,18 @@ from rampcli.train.observers.observer import LoopObserver
 from rampcli.train.step import TakenStep
 
 
+@dataclass
 class OrderAudit(LoopObserver):
     """Keeps `state.order_hash` up to date. Every rank has one: they exchange their samples.
 
     It must come before observers that write the hash.
 
-    Args:
+    Attributes:
         data: mesh of the data-parallel ranks.
     """
 
-    def __init__(self, data: DeviceMesh, device: torch.device) -> None:
-        self.data = data
-        self.device = device
+    data: DeviceMesh
+    device: torch.device
 
     def after_step(self, state: TrainingState, step: TakenStep) -> None:
         """Adds the samples of all ranks to the hash."""

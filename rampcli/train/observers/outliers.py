@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from statistics import fmean, pstdev
 
 from rampcli.checkpoint.save import Checkpoints
@@ -19,28 +20,21 @@ MIN_STEPS = WINDOW_STEPS // 2
 """Steps that a step is compared with, at least. Fewer say too little about the spread."""
 
 
+@dataclass(kw_only=True)
 class StepGuard(LoopObserver):
     """Skips harmful steps, or ends the run at one. Every rank has one.
 
-    Args:
+    Attributes:
         on_nonfinite: what to do if the loss or the gradient norm is not finite.
         outliers: the last steps, with which each step is compared.
         checkpoints: where the run can resume if it ends.
         unit: what the run counts.
     """
 
-    def __init__(
-        self,
-        *,
-        on_nonfinite: OnNonfinite,
-        outliers: "Outliers",
-        checkpoints: Checkpoints,
-        unit: str,
-    ) -> None:
-        self.on_nonfinite = on_nonfinite
-        self.outliers = outliers
-        self.checkpoints = checkpoints
-        self.unit = unit
+    on_nonfinite: OnNonfinite
+    outliers: "Outliers"
+    checkpoints: Checkpoints
+    unit: str
 
     def before_update(self, state: TrainingState, result: StepResult) -> str | None:
         """Returns why the step must be skipped, or None.

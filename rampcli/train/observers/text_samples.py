@@ -6,6 +6,7 @@ import torch
 from tokenizers import Tokenizer
 
 from rampcli.batch.training_plan import TrainingPlan
+from rampcli.checkpoint.load_weights import empty_model
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config.schema import Config
 from rampcli.data.special_tokens import SpecialTokens
@@ -21,7 +22,7 @@ from rampcli.train.observers.observer import LoopObserver, record_event
 from rampcli.train.passes import Passes
 from rampcli.train.step import TakenStep
 from rampcli.train.stopping import StopRequest
-from rampcli.train.whole_model import copy_to_rank_0, empty_model, is_split, plain_model
+from rampcli.train.whole_model import copy_to_rank_0, is_split, plain_model
 
 LONGEST_TEXT = 4_000
 """Longest prompt or text in an event, in characters. JSON needs up to 12 bytes for each."""

@@ -18,7 +18,7 @@ from rampcli.data.building import build as building
 from rampcli.data.building import parsing, records
 from rampcli.data.building.build import build
 from rampcli.data.building.options import BuildOptions
-from rampcli.data.building.watcher import Watcher
+from rampcli.data.building.partial import Watcher
 from rampcli.data.indexed import IndexedFile, bin_of, idx_of, manifest_of, tokenizer_of
 from rampcli.data.manifest import read_manifest
 from rampcli.data.tokenizer import END_OF_TEXT
