@@ -50,14 +50,6 @@ class Snapshot:
         path = self.folder / file
         return path if path.is_file() else _download(self.name, file)
 
-    def need(self, file: str, *, remedy: str) -> Path:
-        """Returns a file as `find` does.
-
-        Raises:
-            UsageError: the model has no such file.
-        """
-        return _needed(self.find(file), self.name, file, remedy=remedy)
-
 
 def is_hub_name(text: str) -> bool:
     """Returns whether a word is a name on the hub, and not a path.
@@ -79,7 +71,7 @@ def is_pinned(text: str) -> bool:
 
 
 def open_snapshot(text: str, file: str, *, remedy: str) -> Snapshot:
-    """Returns the newest commit of a model, or that of its revision, with one file of it.
+    """Returns a model at its newest commit, or that of its revision, with one of its files.
 
     Args:
         text: a word for which `is_hub_name` is true.
@@ -138,13 +130,13 @@ def download_weights(snapshot: Snapshot, *, remedy: str) -> None:
     found = find_weights(snapshot)
     if found is None:
         raise UsageError(f"{snapshot.name} has no weights in safetensors", remedy=remedy)
-    path = snapshot.need(found, remedy=remedy)
+    path = _needed(snapshot.find(found), snapshot.name, found, remedy=remedy)
     if found == WEIGHTS:
         return
     for file in sorted(set(read_json(path, {"weight_map": {...: str}})["weight_map"].values())):
         if not _SHARD.fullmatch(file):
             raise DamagedFileError(f"{path} names {file!r}, which is not a file of weights")
-        snapshot.need(file, remedy=remedy)
+        _needed(snapshot.find(file), snapshot.name, file, remedy=remedy)
 
 
 def _needed(path: Path | None, text: str, file: str, *, remedy: str) -> Path:

@@ -20,9 +20,9 @@ def check_compatible(
     """Checks that a run may resume from a checkpoint.
 
     Args:
-        checkpoint: the checkpoint. Settings that its version did not know yet have their defaults,
-            and those of responses and rewards, which it did not record, are not compared. Settings
-            of an extension that it does not have follow from the setting that names the extension.
+        checkpoint: the checkpoint. A setting that its version did not know counts as the default.
+            Settings of reinforcement learning that it did not record are not compared, and nor are
+            those of an extension: they follow from the setting that names the extension.
         settings: `snapshot.identity` of the run's configuration.
         corpus: fingerprint of the run's corpora, or None if they are not open.
 

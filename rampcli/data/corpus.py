@@ -101,12 +101,8 @@ class TokenCorpus:
     @property
     def windows(self) -> int:
         """Number of windows. Each needs one token more than its length, for its last label."""
-        labels = max(0, self.end - self.first - 1)
-        return (
-            -(-labels // self.cut.sequence_length)
-            if self.cut.pad_last_window
-            else labels // self.cut.sequence_length
-        )
+        labels, length = max(0, self.end - self.first - 1), self.cut.sequence_length
+        return -(-labels // length) if self.cut.pad_last_window else labels // length
 
     def longest_sequence(self, samples: int) -> int:
         """Returns the sequence length at which the corpus has this many windows."""
@@ -115,13 +111,8 @@ class TokenCorpus:
     @property
     def fingerprint(self) -> str:
         """A hash of the tokens and of the way they are cut."""
-        facts = (
-            self.contents,
-            self.first,
-            self.end,
-            self.cut.sequence_length,
-            self.cut.pad_last_window,
-        )
+        cut = self.cut
+        facts = (self.contents, self.first, self.end, cut.sequence_length, cut.pad_last_window)
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
     def read(self, windows: NDArray[np.int64]) -> Samples:

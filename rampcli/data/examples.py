@@ -31,9 +31,9 @@ MOST_BYTES = 4 << 30
 """Largest file of examples, which is held in memory."""
 LONGEST_LINE_BYTES = 16 << 20
 ENDLESS = 2**40
-"""Examples of a task."""
+"""Number of examples of a task, which never runs out."""
 MOST_ATTEMPTS = 100_000
-"""Prompts that are drawn in search of one on the right side of the split."""
+"""Most prompts that are drawn in search of one on the wanted side of the split."""
 TRAINING, VALIDATION = 0, 1
 BOM = b"\xef\xbb\xbf"
 _LINE = re.compile(rb"[^\n]+")

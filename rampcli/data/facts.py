@@ -1,4 +1,4 @@
-"""Reads from the corpora of a run what they decide about its settings. Imports no torch."""
+"""Reads the facts about corpora that settings of a run depend on. Imports no torch."""
 
 from rampcli.config.checks.rl import is_rl
 from rampcli.config.corpora import corpora_of, validation_paths
@@ -12,7 +12,7 @@ from rampcli.errors import set_to
 
 
 def read_facts(config: Config) -> FileFacts:
-    """Returns what the corpora decide, after the checks that precede a launch.
+    """Opens the corpora, checks that they can be trained on, and returns the facts about them.
 
     Args:
         config: checked, but `model.vocab_size` and `trainer.val_samples` may be null.
@@ -52,7 +52,7 @@ def _most_samples(config: Config, corpora: Corpora) -> int:
 
 
 def _name(config: Config) -> str:
-    """Returns what notes call the corpora."""
+    """Returns the name of the corpora in notes."""
     found = [path for _, path in corpora_of(config)]
     if not found:
         return f"data.source={config.data.source}"

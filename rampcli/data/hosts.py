@@ -1,4 +1,4 @@
-"""Assigns a reading process to every process (MaxText's `expansion_factor_real_data`)."""
+"""Decides which process reads data for which (MaxText's `expansion_factor_real_data`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

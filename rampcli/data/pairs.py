@@ -23,9 +23,9 @@ from rampcli.data.tokenizer import vocab_size_of
 from rampcli.errors import UsageError, naming_setting
 
 ENCODED_AT_ONCE = 1024
-"""Examples that are encoded together, at most."""
+"""Most examples that are encoded together."""
 CHARACTERS_AT_ONCE = 2**20
-"""Characters that are encoded together, at most, or one example. Each takes 150 bytes or so."""
+"""Most characters that are encoded together, unless one example has more. Each takes 150 bytes."""
 LONGEST_TOKEN = 256
 """Characters of the longest token. Known tokenizers have tokens of up to 128 spaces."""
 FINGERPRINTED = 8

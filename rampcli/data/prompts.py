@@ -46,7 +46,9 @@ def open_prompts(config: Config) -> Prompts:
 
 
 def check_prompts(config: Config) -> Prompts:
-    """Returns prompts that leave room for their responses: all of a file, and the first of a task.
+    """Opens the prompts, and checks that they leave room for their responses.
+
+    All prompts of a file are checked, and the first ones of a task.
 
     Raises:
         UsageError: one does not, or as `open_prompts`.

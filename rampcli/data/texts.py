@@ -10,7 +10,7 @@ from rampcli.errors import UsageError
 from rampcli.guarded_folder import read_file
 
 MOST_TEXT_BYTES = 4 << 30
-"""Most bytes of text in a corpus, which is held in memory."""
+"""Largest corpus of text files, which is held in memory."""
 JSON_LINES = (".jsonl", ".ndjson")
 PACKED = (".gz", ".zst", ".parquet")
 """Endings of files that are not text, but that `rampcli data build` reads."""

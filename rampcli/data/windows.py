@@ -15,7 +15,7 @@ from rampcli.errors import Remedy, UsageError, set_to, set_together, shown
 LENGTH_KEY, SAMPLES_KEY = "data.sequence_length", "trainer.val_samples"
 SPLIT_KEY = "data.split"
 SHARES = (10, 20, 50)
-"""Percentages for validation to suggest, the first that gives samples."""
+"""Percentages of validation that a remedy may suggest, tried in this order."""
 
 
 def check_training(config: Config, corpus: Corpus) -> None:

@@ -75,11 +75,8 @@ def build_meshes(device: torch.device, parallel: ParallelConfig) -> Meshes:
     Args:
         parallel: sizes of the axes; their product divides the number of ranks.
     """
-    pipeline, context, tensor = (
-        parallel.pipeline_parallel_size,
-        parallel.context_parallel_size,
-        parallel.tensor_parallel_size,
-    )
+    pipeline, tensor = parallel.pipeline_parallel_size, parallel.tensor_parallel_size
+    context = parallel.context_parallel_size
     data = dist.get_world_size() // (pipeline * context * tensor)
     shard = parallel.data_parallel_shard_size or data
     weights = (pipeline, data // shard, shard * context, tensor)

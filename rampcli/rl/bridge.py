@@ -29,6 +29,8 @@ class BridgeClosed(RankLost):
 class Bridge:
     """Connects all ranks of a node. It computes on the CPU; tensors on a GPU are copied.
 
+    Each method raises `BridgeClosed` if a rank at the other end has ended.
+
     Args:
         roles: this rank and the others.
     """
@@ -59,9 +61,6 @@ class Bridge:
             consumed_samples: prompts answered so far.
             weights: whole weights, in the order of the model's parameters. Producing them may be
                 collective.
-
-        Raises:
-            BridgeClosed: a rank that generates has ended.
         """
         sends = self._orders is not None
         if sends:
@@ -71,42 +70,26 @@ class Bridge:
                 self._from_first(weight.contiguous().cpu())
 
     def take_order(self) -> tuple[int, int]:
-        """Waits for an order, on a rank that generates. Returns its step and consumed samples.
-
-        Raises:
-            BridgeClosed: a rank that trains has ended.
-        """
+        """Waits for an order, on a rank that generates. Returns its step and consumed samples."""
         numbers = torch.empty(2, dtype=torch.int64)
         self._from_first(numbers)
         step, consumed_samples = numbers.tolist()
         return step, consumed_samples
 
     def take_weights(self, weights: Iterable[Tensor]) -> None:
-        """Receives the weights of an order in place, on a rank that generates.
-
-        Raises:
-            BridgeClosed: a rank that trains has ended.
-        """
+        """Receives the weights of an order in place, on a rank that generates."""
         for weight in weights:
             received = torch.empty_like(weight, device="cpu")
             self._from_first(received)
             weight.copy_(received)
 
     def send(self, rollout: Tensor, ranks: Iterable[int], *, tag: int) -> list[dist.Work]:
-        """Begins to send a rollout to ranks that train; the tensor must live until it is sent.
-
-        Raises:
-            BridgeClosed: a rank that trains has ended.
-        """
+        """Begins to send a rollout to ranks that train; the tensor must live until it is sent."""
         with _noticing_the_end():
             return [self._everyone.send([rollout], rank, tag) for rank in ranks]
 
     def receive(self, rollout: Tensor, *, tag: int) -> None:
-        """Receives a rollout in place. Its tag is its number in the step.
-
-        Raises:
-            BridgeClosed: the rank that generates it has ended.
-        """
+        """Receives a rollout in place. Its tag is its number in the step."""
         with _noticing_the_end():
             self._everyone.recv([rollout], self.roles.generator_of(tag), tag).wait()
 

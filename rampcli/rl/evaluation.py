@@ -70,12 +70,8 @@ def evaluate(
     stops.agree()
     dist.all_reduce(totals)
     unscored = len(kinds) * prompts - int(totals[:, 0].sum())
-    reason = generator.last_bad_reward if unscored else None
-    results: dict[str, float | str | None] = {
-        "prompts": prompts,
-        "unscored": unscored,
-        "reason": reason,
-    }
+    results: dict[str, float | str | None] = {"prompts": prompts, "unscored": unscored}
+    results["reason"] = generator.last_bad_reward if unscored else None
     for kind, (scored, reward, solved) in zip(kinds, totals.tolist(), strict=True):
         results[kind] = reward / scored if scored else None
         results[f"{kind}_solved"] = solved / scored if scored else None

@@ -1,4 +1,4 @@
-"""Generates responses to prompts, and scores them."""
+"""Generates and scores responses to prompts."""
 
 import sys
 import time
@@ -68,7 +68,7 @@ class Generator:
         """Returns prompts by the indices of their examples.
 
         Args:
-            numbers: number of each prompt, which its random numbers belong to.
+            numbers: number of each prompt, from which its random numbers follow.
 
         Raises:
             UsageError: a prompt leaves no room for its response.

@@ -1,4 +1,4 @@
-"""What a step of reinforcement learning records."""
+"""The metrics of a step of reinforcement learning."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass

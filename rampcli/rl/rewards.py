@@ -1,7 +1,8 @@
 """Reward functions: how good a response is.
 
 A reward function takes the prompt, the response and the example that the prompt comes from. It
-returns a number; larger is better.
+returns a number; larger is better. A built-in one raises an `ExampleError` if the example lacks
+what it needs.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,9 +38,6 @@ def exact_match(_prompt: str, response: str, example: Mapping[str, Any]) -> floa
     """Returns 1 if the response is the example's answer, else 0.
 
     Whitespace around the response and around the answer does not count.
-
-    Raises:
-        ExampleError: the example has no answer.
     """
     return float(response.strip() == _answer(example))
 
@@ -48,9 +46,6 @@ def contains(_prompt: str, response: str, example: Mapping[str, Any]) -> float:
     """Returns 1 if the example's answer occurs in the response, else 0.
 
     Whitespace around the answer does not count.
-
-    Raises:
-        ExampleError: the example has no answer.
     """
     return float(_answer(example) in response)
 
@@ -59,9 +54,6 @@ def length(_prompt: str, response: str, example: Mapping[str, Any]) -> float:
     """Returns minus the distance, in characters, between the response and the wanted length.
 
     The wanted length is the example's field `length`.
-
-    Raises:
-        ExampleError: the example has no length.
     """
     wanted = example.get("length")
     if type(wanted) is not int or not 0 <= wanted <= MOST:

@@ -64,7 +64,7 @@ class Question:
     """A prompt that is answered.
 
     Attributes:
-        number: its number, which its random numbers belong to.
+        number: its number, from which its random numbers follow.
         example: what the prompt comes from.
     """
 

@@ -10,7 +10,6 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Self
 
 from rampcli.config.rewards import KEY, UserFunction, parse_reward_name
@@ -64,12 +63,7 @@ class Scorer:
             self._process = self._start(self.function)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._end(wait_s=EXIT_S if kind is None else 0.0)
 
     def score(

@@ -1,4 +1,4 @@
-"""How ranks stop within a rollout: one that was asked ends its own at once, then all agree."""
+"""Stops within a rollout: a rank that was asked to stop ends its own, then all ranks agree."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,10 +13,10 @@ class _Asked(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stops:
-    """Ends rollouts because of stop requests.
+    """Ends rollouts when a rank is asked to stop.
 
-    Signals reach ranks one by one. So a rank ends its rollout alone, goes on to where it meets the
-    others, and all of them leave the step there.
+    Signals reach ranks at different times. A rank that was asked ends its own rollout and continues
+    to the next collective call. There, all ranks leave the step.
 
     Attributes:
         request: whether this rank was asked.

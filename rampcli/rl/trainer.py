@@ -155,16 +155,13 @@ class PolicyTrainer(Trainer):
             )
             reason = self.observers.before_update(self.state, result)
             if reason is not None:
-                updates.skipped.append(self._describe_skip(update, reason))
+                where = f"update {update + 1} of {self.pairs.updates}: "
+                updates.skipped.append(reason if self.pairs.updates == 1 else where + reason)
             updates.lr = self._rate_after(update, split)
             update_weights(self.optimizers, lr=updates.lr, skip=reason is not None)
             updates.results.append(result)
             updates.sums += sums
         return updates
-
-    def _describe_skip(self, update: int, reason: str) -> str:
-        updates = self.pairs.updates
-        return reason if updates == 1 else f"update {update + 1} of {updates}: {reason}"
 
     def _scored(self, share: Share, *, into: list[Rollout]) -> Iterator[tuple[Rollout, Tensor]]:
         """Yields the rollouts of a step with the advantages of their pairs, fp32 [pairs].

@@ -234,7 +234,7 @@ class Trainer:
     def _validate_if_owed(self) -> None:
         """Validates if the run starts, or if the validation after this step was interrupted.
 
-        A run that starts again has no checkpoint yet, so its settings may be others than before.
+        At step 0, an earlier validation does not count: the settings may have changed since then.
         """
         step = self.state.step
         is_owed = step == 0 or (

@@ -3,7 +3,7 @@
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -46,12 +46,12 @@ class Signs:
     swapped_bytes: int = 0
 
 
+@dataclass(slots=True)
 class Pressure:
     """Counts signs that memory is short while a block runs."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.seen = Signs()
+    device: torch.device
+    seen: Signs = field(default_factory=Signs)
 
     @contextmanager
     def watched(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What a diagnosis has measured: the time of a step under several conditions, and its parts."""
+"""A diagnosis: the time of a step under several conditions, and the parts of the step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -9,7 +9,7 @@ from rampcli.records import COUNT, POSITIVE, RATE, read_json
 from rampcli.runs.directory import RunDirectory
 
 STACK_SIGNAL = signal.SIGUSR2
-"""Signal at which a rank writes its stack."""
+"""Signal that makes a rank write its stack."""
 EFFORT = {
     "warm_up_steps": COUNT,
     "most_steps": POSITIVE,

@@ -15,7 +15,7 @@ POLICIES = ("stop", "skip")
 MOST_WORKERS = max(64, 4 * processors())
 LARGEST_BPE = 2_000_000
 LONGEST_NAME = 1000
-"""Characters of --text-key and --eod."""
+"""Most characters of --text-key and of --eod."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,6 +7,7 @@ chunks into texts.
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import accumulate
@@ -70,7 +71,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where reading continues: a place between two slices.
+    """A place between two slices, at which reading can continue.
 
     Attributes:
         offset: bytes of it before the position, after decompression; rows in Parquet.
@@ -268,7 +269,7 @@ class Reader:
 
     def _bytes(self, source: Input, place: Cursor) -> Iterator[tuple[Slice, Cursor, int]]:
         read = _pieces_of_text if source.kind is Kind.text else _lines
-        with Stream(source.path, source.compression) as stream:
+        with closing(Stream(source.path, source.compression)) as stream:
             stream.skip(place.offset)
             for piece, after in read(stream, place, self.chunk_bytes):
                 yield piece, after, stream.consumed_bytes()

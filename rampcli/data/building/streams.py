@@ -72,10 +72,8 @@ class Stream:
                 return io.BufferedReader(_Zstandard(self._raw), buffer_size=1 << 17)
         return self._raw
 
-    def __enter__(self) -> "Stream":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Closes the file."""
         self._raw.close()
 
     def read(self, size: int) -> bytes:

@@ -16,7 +16,7 @@ from rampcli.errors import UsageError
 from rampcli.guarded_folder import read_file
 
 TRAINING_BYTES = 256 << 20
-"""Text that merges are learnt from, about."""
+"""Approximate size of the text that merges are learnt from."""
 TRAINING_TEXT_CHARACTERS = 1 << 16
 """Longest piece of a text that is given to the trainer."""
 SPECIAL_SHOWN = 6

@@ -1,7 +1,7 @@
 """The cost of a boundary: the time from the last step before it to the first one after it."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rampcli.checkpoint.state import TrainingState
@@ -26,19 +26,17 @@ class StartTimes:
     loaded: float
 
 
+@dataclass
 class BoundaryCosts(LoopObserver):
     """Writes the event `boundary` after the first step that follows a stage boundary.
 
-    Args:
-        started: as in `StartTimes`.
-        imported: as in `StartTimes`.
+    `started` and `imported` are as in `StartTimes`.
     """
 
-    def __init__(self, run: RunDirectory, *, started: float, imported: float) -> None:
-        self.run = run
-        self.started = started
-        self.imported = imported
-        self._arrival: StartTimes | None = None
+    run: RunDirectory
+    started: float = field(kw_only=True)
+    imported: float = field(kw_only=True)
+    _arrival: StartTimes | None = None
 
     def at_start(self, _state: TrainingState) -> None:
         """Notes when this process has loaded everything."""
