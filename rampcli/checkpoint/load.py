@@ -130,10 +130,9 @@ def _on_all_ranks(work: Callable[[], Result]) -> Result:
         result = work()
     except (DamagedFileError, OSError) as error:
         damage = reason_of(error)
-    damages = [found["damage"] for found in gather_from_all_ranks({"damage": damage})]
-    for reason in damages:
-        if reason is not None:
-            raise DamagedFileError(reason)
+    for found in gather_from_all_ranks({"damage": damage}):
+        if found["damage"] is not None:
+            raise DamagedFileError(found["damage"])
     return cast(Result, result)
 
 

@@ -83,9 +83,17 @@ def read_tokenizer_config(folder: Path) -> dict[str, Any]:
     Raises:
         UsageError: it cannot be read.
     """
-    path = folder / CONFIG_FILE
+    return read_beside_tokenizer(folder / CONFIG_FILE, {...: ANY})
+
+
+def read_beside_tokenizer(path: Path, shape: Any) -> dict[str, Any]:
+    """Returns the content of a JSON file beside a tokenizer, empty without one.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
     try:
-        return dict(read_json(path, {...: ANY}, most_bytes=MOST_BYTES))
+        return dict(read_json(path, shape, most_bytes=MOST_BYTES))
     except FileNotFoundError:
         return {}
     except DamagedFileError as error:
@@ -96,11 +104,12 @@ def read_tokenizer_config(folder: Path) -> dict[str, Any]:
 
 def tokens_of(config: Mapping[str, Any]) -> dict[str, str]:
     """Returns the special tokens of a tokenizer_config.json by their names, such as `bos_token`."""
-    return {
-        name: token["content"] if isinstance(token, dict) else token
+    texts = {
+        name: token.get("content") if isinstance(token, dict) else token
         for name, token in config.items()
-        if name.endswith("_token") and _is_token(token)
+        if name.endswith("_token")
     }
+    return {name: text for name, text in texts.items() if isinstance(text, str)}
 
 
 def _read_template(folder: Path, config: Mapping[str, Any]) -> tuple[str | None, Path]:
@@ -122,12 +131,6 @@ def _read_template(folder: Path, config: Mapping[str, Any]) -> tuple[str | None,
     if isinstance(template, list):
         template = {one["name"]: one["template"] for one in template}.get("default")
     return template, path
-
-
-def _is_token(token: Any) -> bool:
-    return isinstance(token, str) or (
-        isinstance(token, dict) and isinstance(token.get("content"), str)
-    )
 
 
 def _refused(path: Path, reason: str) -> UsageError:

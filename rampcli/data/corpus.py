@@ -148,8 +148,7 @@ class TokenCorpus:
     def _mask_documents(self, labels: Tokens, firsts: list[int]) -> Tokens | None:
         """Sets labels that start a document to IGNORED, in place.
 
-        Returns:
-            The tokens' positions within their documents, or None without a document mask.
+        Returns the tokens' positions within their documents, or None without a document mask.
         """
         starts = np.zeros_like(labels)
         for row, first in enumerate(firsts):

@@ -39,13 +39,12 @@ class Reading:
     def scatter(
         self, shares: Sequence[Sequence[Samples]], *, micro_batches: int, samples: int
     ) -> Sequence[Samples]:
-        """Sends each process of the group its share from the reader; a collective call.
+        """Sends each process of the group its share from the reader, and returns this one's.
+
+        Every process of the group calls this.
 
         Args:
             shares: on the reader, the micro batches of each process of the group.
-
-        Returns:
-            This process's micro batches.
         """
         if self.group is None:
             return shares[0]

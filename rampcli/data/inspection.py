@@ -111,11 +111,7 @@ def _median(lengths: NDArray[np.int64], counts: NDArray[np.int64]) -> int:
 
 
 def _histogram(lengths: NDArray[np.int64], counts: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-    """Counts documents by powers of two, from the shortest length to the longest.
-
-    Returns:
-        Rows (first, last, documents).
-    """
+    """Returns rows (first, last, documents) by powers of two, from the shortest length on."""
     bits = np.frexp(lengths.astype(np.float64))[1]
     totals = np.bincount(bits, weights=counts).astype(np.int64).tolist()
     return [

@@ -130,9 +130,9 @@ class PairFormat:
 
     def _number_of(self, end: str | None) -> int:
         """Returns the token that ends a response."""
-        if end is None:
-            end = NEW_LINE if has_single_characters(self._reader) else None
-        if end is None:
+        if end is None and has_single_characters(self._reader):
+            end = NEW_LINE
+        elif end is None:
             end = usual_end_of_document(self._reader)
         names = [token.content for token in self._reader.get_added_tokens_decoder().values()]
         remedy = f"data.response_end='{names[-1] if names else 'TOKEN'}'"

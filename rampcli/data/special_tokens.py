@@ -7,9 +7,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from rampcli.data.chat_template import read_tokenizer_config, tokens_of
-from rampcli.errors import DamagedFileError, UsageError
-from rampcli.records import COUNT, read_json
+from rampcli.data.chat_template import read_beside_tokenizer, read_tokenizer_config, tokens_of
+from rampcli.records import COUNT
 
 ROLES = (
     "bos_token",
@@ -71,15 +70,7 @@ def read_special_tokens(folder: Path, tokenizer: Tokenizer) -> SpecialTokens:
         for name, token in tokens_of(read_tokenizer_config(folder)).items()
         if name in ROLES and token in vocabulary
     }
-    path = folder / GENERATION_FILE
-    try:
-        told = read_json(path, _GENERATION).get("eos_token_id")
-    except FileNotFoundError:
-        told = None
-    except DamagedFileError as error:
-        raise UsageError(
-            error.message, keys=("data.tokenizer",), remedy=f"a {path} that is whole, or none"
-        ) from error
+    told = read_beside_tokenizer(folder / GENERATION_FILE, _GENERATION).get("eos_token_id")
     ends = [] if told is None else told if isinstance(told, list) else [told]
     if "eos_token" in names:
         ends = [vocabulary[names["eos_token"]], *ends]

@@ -57,11 +57,7 @@ def train_and_leave(
 
 
 def train_or_generate(run: RunDirectory, stop: StopRequest, *, started: float) -> int:
-    """Trains or generates, depending on this rank's role, and returns the exit code.
-
-    Raises:
-        RampcliError: a user can correct the cause.
-    """
+    """Trains or generates, depending on this rank's role, and returns the exit code."""
     config = snapshot.read(run.config)
     if not is_rl(config):
         raise UsageError(

@@ -1,11 +1,12 @@
-"""Forward and backward passes on pairs of prompt and response."""
+"""Forward and backward passes on pairs of prompt and response, and the gradient of an update."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from rampcli.config.schema import Config
@@ -18,6 +19,7 @@ from rampcli.parallel.tensor import token_log_probs_of_shards
 from rampcli.rl.objective import Objective, PolicyBatch, PolicySums
 from rampcli.rl.rollout import Rollout
 from rampcli.train.passes import Passes
+from rampcli.train.step import StepResult, local_gradients, squared_norm
 
 
 class PolicyPasses(Passes):
@@ -62,6 +64,48 @@ class PolicyPasses(Passes):
         if self.returns_loss:
             self.sums += sums
         return loss
+
+
+def accumulate_policy_gradient(
+    passes: PolicyPasses,
+    batches: Iterable[PolicyBatch],
+    *,
+    count: int,
+    gradient_clip_val: float | None,
+    between: Callable[[], None] = lambda: None,
+) -> tuple[StepResult, Tensor]:
+    """Runs forward and backward over an update's pairs, then clips. Gradients are left in `.grad`.
+
+    Returns loss and gradient norm, and the `PolicySums` of all ranks.
+
+    The sum over all pairs is divided by the counts of all ranks at the end, so that neither micro
+    batches nor ranks change the gradient.
+
+    Args:
+        batches: this rank's pairs, one batch for each pass. They may arrive while earlier ones are
+            trained on.
+        gradient_clip_val: largest norm of the gradient. None disables clipping.
+        between: called between passes. An exception that it raises ends the step, which then has
+            no effect.
+    """
+    passes.sums.zero_()
+    ranks = passes.meshes.gradient_ranks
+    # FSDP divides gradients by the ranks.
+    loss = passes.forward_backward(batches, count=count, scale=ranks, between=between)
+    norm = squared_norm(passes.parts, device=passes.device)
+    totals = torch.stack([loss.double() / ranks, norm, *passes.sums])
+    dist.all_reduce(totals, group=passes.ranks)
+    summed_loss, squares, *sums = totals.tolist()
+    counts = PolicySums(*sums)
+    denominator = passes.objective.denominator(
+        pairs=round(counts.pairs), tokens=round(counts.tokens)
+    )
+    grad_norm = squares**0.5 / denominator
+    clipping = 1.0
+    if gradient_clip_val is not None and grad_norm > gradient_clip_val:
+        clipping = gradient_clip_val / grad_norm
+    torch._foreach_mul_(local_gradients(passes.parts, copies=True), clipping / denominator)
+    return StepResult(loss=summed_loss / denominator, grad_norm=grad_norm), totals[2:]
 
 
 def batch_of(

@@ -22,12 +22,11 @@ from rampcli.rl.evaluation import evaluate
 from rampcli.rl.generator import Generator
 from rampcli.rl.metrics import RolloutSums, columns_of, times_of
 from rampcli.rl.objective import PolicyBatch
-from rampcli.rl.passes import PolicyPasses, batch_of
+from rampcli.rl.passes import PolicyPasses, accumulate_policy_gradient, batch_of
 from rampcli.rl.policy import Policy
 from rampcli.rl.rollout import Rollout
 from rampcli.rl.sources import RolloutSource, Share
 from rampcli.rl.stopping import Stops
-from rampcli.rl.update import accumulate_policy_gradient
 from rampcli.train.loop import Batch, Trainer, is_due
 from rampcli.train.step import StepResult, TakenStep, update_weights
 

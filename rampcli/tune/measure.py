@@ -38,11 +38,7 @@ def measure_and_leave(trial: TrialDirectory, stop: StopRequest, *, started: floa
 
 
 def measure(trial: TrialDirectory, stop: StopRequest, *, started: float) -> int:
-    """Times the steps of a trial and writes result.json on rank 0. Returns the exit code.
-
-    Raises:
-        RampcliError: a user can correct the cause.
-    """
+    """Times the steps of a trial and writes result.json on rank 0. Returns the exit code."""
     resolved = run_plan(snapshot.read(trial.config))
     with sources_named(resolved.config):
         device = join_ranks(resolved.config.trainer.accelerator)

@@ -73,11 +73,7 @@ def train_and_leave(
 
 
 def train(run: RunDirectory, stop: StopRequest, *, started: float, build: "Build") -> int:
-    """Trains what the run directory's snapshot describes, and returns the exit code.
-
-    Raises:
-        RampcliError: a user can correct the cause.
-    """
+    """Trains what the run directory's snapshot describes, and returns the exit code."""
     imported = time.time()
     consumed = consumed_samples(run)
     resolved = run_plan(snapshot.read(run.config), consumed_samples=consumed)
@@ -132,11 +128,7 @@ def build_trainer(
     stop: StopRequest,
     costs: BoundaryCosts,
 ) -> Trainer:
-    """Returns a trainer with everything that a run needs and with the newest checkpoint loaded.
-
-    Raises:
-        RampcliError: a user can correct the cause.
-    """
+    """Returns a trainer with everything that a run needs and with the newest checkpoint loaded."""
     config = resolved.config
     if is_rl(config):
         raise UsageError(
