@@ -181,10 +181,10 @@ class Checkpoints:
         aside = final.with_name(f"{final.name}.tmp")
         is_first = dist.get_rank() == 0
         try:
-            self._on_all_ranks(lambda: self._make_empty_folder(aside) if is_first else {})
+            self._on_all_ranks(lambda: self._make_empty_folder(aside) if is_first else None)
             shares = self._on_all_ranks(lambda: write_shards(aside, shards(), rank=dist.get_rank()))
             manifest["files"] = {name: facts for share in shares for name, facts in share.items()}
-            self._on_all_ranks(lambda: self._complete(aside, final, manifest) if is_first else {})
+            self._on_all_ranks(lambda: self._complete(aside, final, manifest) if is_first else None)
         except _SaveFailedError as error:
             if is_first:
                 # Make room on a full disk, so that the failure can be recorded. If this fails too,
@@ -197,7 +197,7 @@ class Checkpoints:
                 " then the same command resumes from the last checkpoint",
             ) from error
 
-    def _on_all_ranks(self, work: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
+    def _on_all_ranks(self, work: Callable[[], Any]) -> list[Any]:
         """Runs `work` on every rank and returns the results of all ranks.
 
         Raises:
@@ -214,13 +214,12 @@ class Checkpoints:
             raise _SaveFailedError("; ".join(sorted(reasons))) from cause
         return [each["result"] for each in outcomes]
 
-    def _make_empty_folder(self, folder: Path) -> dict[str, Any]:
+    def _make_empty_folder(self, folder: Path) -> None:
         """Makes an empty folder, and its parents in case a user has deleted them."""
         self.run.remove_tree(folder)
         self.run.make_folder(folder)
-        return {}
 
-    def _complete(self, aside: Path, final: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+    def _complete(self, aside: Path, final: Path, manifest: dict[str, Any]) -> None:
         """Completes a checkpoint whose tensors are written, and removes those that it replaces."""
         for name, text in self.texts.items():
             content = text.encode()
@@ -231,7 +230,6 @@ class Checkpoints:
         remove_checkpoints_from(self.run, manifest["step"])
         self.run.rename(aside, final)
         remove_old_checkpoints(self.run, keep_last=self.keep_last)
-        return {}
 
 
 class _SaveFailedError(Exception):

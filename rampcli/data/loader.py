@@ -77,9 +77,7 @@ class Loader:
         """
         # On the first step and after a change of the split, no prefetched batch matches.
         if (first_sample, split) not in self._ahead:
-            for unwanted in self._ahead.values():
-                unwanted.cancel()
-            self._ahead.clear()
+            self.stop_reading_ahead()
         for step in range(1 + STEPS_AHEAD):
             wanted = (first_sample + step * split.global_batch_size, split)
             if wanted not in self._ahead:

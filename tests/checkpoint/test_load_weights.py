@@ -36,7 +36,7 @@ def run(build_passes, small_llama, tmp_path) -> RunDirectory:
 def test_a_damaged_checkpoint_is_skipped_with_a_warning(run, harm, capsys):
     harm(complete_checkpoints(run)[-1])
     config, checkpoint = open_run(run.path, step=None)
-    model = load_model(config, checkpoint, sequence_length=16, device=torch.device("cpu"))
+    model = load_model(config, checkpoint, torch.device("cpu"))
     assert all((parameter == 1).all() for parameter in model.parameters())
     (warning,) = capsys.readouterr().err.splitlines()
     assert warning.startswith("warning: ")

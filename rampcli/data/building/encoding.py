@@ -82,38 +82,29 @@ class Encoding:
             bad = tuple(one for one in found if isinstance(one, BadRecord))
             texts = [one for one in found if isinstance(one, Text)]
             cut = [list(text.pieces()) for text in texts]
-            text_bytes = sum(text.bytes for text in texts)
+            documents: list[list[NDArray[Any]]] = []
+            empty, failure = 0, None
             try:
                 tokens = iter(encode([piece for pieces in cut for piece in pieces]))
+                documents = [[next(tokens) for _ in pieces] for pieces in cut]
             except UsageError as error:
-                return self._concatenate([], 0, text_bytes, bad, failure=error.message)
-            documents = [[next(tokens) for _ in pieces] for pieces in cut]
-            if chunk.is_piece:
-                return self._concatenate(documents, 0, text_bytes, bad)
-            full = [parts for parts in documents if any(map(len, parts))]
-            end = [] if self.eod is None else [np.array([self.eod])]
-            return self._concatenate(
-                [parts + end for parts in full], len(documents) - len(full), text_bytes, bad
+                failure = error.message
+            if not chunk.is_piece:
+                full = [parts for parts in documents if any(map(len, parts))]
+                empty = len(documents) - len(full)
+                end = [] if self.eod is None else [np.array([self.eod])]
+                documents = [parts + end for parts in full]
+            parts = [part for document in documents for part in document]
+            return Encoded(
+                np.concatenate([np.empty(0, self.kind), *parts], dtype=self.kind, casting="unsafe"),
+                np.array([sum(map(len, document)) for document in documents], dtype=np.int64),
+                empty,
+                sum(text.bytes for text in texts),
+                bad,
+                failure,
             )
 
         return encode_chunk
-
-    def _concatenate(
-        self,
-        documents: list[list[NDArray[Any]]],
-        empty: int,
-        text_bytes: int,
-        bad: tuple[BadRecord, ...],
-        failure: str | None = None,
-    ) -> Encoded:
-        parts = [part for document in documents for part in document]
-        tokens = (
-            np.concatenate(parts, dtype=self.kind, casting="unsafe")
-            if parts
-            else np.empty(0, dtype=self.kind)
-        )
-        lengths = np.array([sum(map(len, document)) for document in documents], dtype=np.int64)
-        return Encoded(tokens, lengths, empty, text_bytes, bad, failure)
 
 
 @contextmanager
