@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from math import isnan
 from typing import ClassVar
@@ -18,9 +18,8 @@ from rampcli.data.loader import RankBatch, samples_of
 from rampcli.errors import RampcliError
 from rampcli.parallel.mesh import DATA, TENSOR
 from rampcli.rl.advantages import batch_std, group_advantages
-from rampcli.rl.evaluation import evaluate
 from rampcli.rl.generator import Generator
-from rampcli.rl.metrics import RolloutSums, columns_of, times_of
+from rampcli.rl.metrics import SOLVED, RolloutSums, columns_of, times_of
 from rampcli.rl.objective import PolicyBatch
 from rampcli.rl.passes import PolicyPasses, accumulate_policy_gradient, batch_of
 from rampcli.rl.policy import Policy
@@ -30,6 +29,8 @@ from rampcli.rl.stopping import Stops
 from rampcli.train.loop import Batch, Trainer, is_due
 from rampcli.train.step import StepResult, TakenStep, update_weights
 
+EVALUATION_SEED = 1
+"""Added to the seed, so that evaluations draw other numbers than training."""
 LONGEST_TEXT = 40_000
 """Longest text in a row of responses.jsonl, in characters. JSON needs up to 12 bytes for each."""
 MOST_RESPONSES_SHOWN = 4
@@ -273,22 +274,51 @@ class PolicyTrainer(Trainer):
             run.append_row(run.responses, row)
 
     def _validate(self, split: BatchPlan) -> None:
-        """Evaluates held-out prompts, each with its likeliest response and with a drawn one."""
-        samples = self.config.trainer.val_samples
-        if samples:
-            began = time.perf_counter()
-            self.policy.refresh()
-            results = evaluate(
-                self.generator,
-                self.policy.model,
-                prompts=samples,
-                at_once=split.micro_batch_size * self.pairs.generations,
-                step=self.state.step,
-                device=self.passes.device,
-                stops=self._stops,
-            )
-            evaluation_s = round(time.perf_counter() - began, 3)
-            self.observers.after_evaluation(self.state, {**results, "evaluation_s": evaluation_s})
+        """Evaluates held-out prompts, which the ranks divide among them. Every rank calls this.
+
+        Each prompt is answered with the likeliest tokens (`greedy`), and once as in training
+        (`sampled`). Responses without a reward are left out, and counted as `unscored`. `reason`
+        says why this rank could not score its last one.
+        """
+        if not self.config.trainer.val_samples:
+            return
+        began, generator = time.perf_counter(), self.generator
+        self.policy.refresh()
+        prompts = min(self.config.trainer.val_samples, len(generator.data.validation))
+        sampled = generator.sampling
+        kinds = {"greedy": replace(sampled, temperature=0.0), "sampled": sampled}
+        totals = torch.zeros(len(kinds), 3, dtype=torch.float64, device=self.passes.device)
+        at_once = split.micro_batch_size * self.pairs.generations
+        for first in range(0, prompts, at_once * dist.get_world_size()):
+            begin = first + dist.get_rank() * at_once
+            mine = range(begin, min(begin + at_once, prompts))
+            questions = generator.questions(generator.data.validation, mine, numbers=mine)
+            with self._stops.ending_early() as check:
+                for row, sampling in enumerate(kinds.values()) if questions else ():
+                    check()
+                    rollout = generator.generate(
+                        self.policy.model,
+                        questions,
+                        step=self.state.step,
+                        seed=self.config.seed + EVALUATION_SEED,
+                        sampling=sampling,
+                        generations=1,
+                        between=check,
+                    )
+                    scored = rollout.rewards[~rollout.rewards.isnan()]
+                    found = [len(scored), float(scored.sum()), float((scored >= SOLVED).sum())]
+                    totals[row] += totals.new_tensor(found)
+            self._stop_if_agreed()
+        self._stop_if_any_was_asked()
+        dist.all_reduce(totals)
+        unscored = len(kinds) * prompts - int(totals[:, 0].sum())
+        results: dict[str, float | str | None] = {"prompts": prompts, "unscored": unscored}
+        results["reason"] = generator.last_bad_reward if unscored else None
+        for kind, (answered, reward, solved) in zip(kinds, totals.tolist(), strict=True):
+            results[kind] = reward / answered if answered else None
+            results[f"{kind}_solved"] = solved / answered if answered else None
+        results["evaluation_s"] = round(time.perf_counter() - began, 3)
+        self.observers.after_evaluation(self.state, results)
 
 
 def _mean(results: Sequence[StepResult]) -> StepResult:
