@@ -21,6 +21,8 @@ from rampcli.models.parts import FP32
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import Checkpoint, read_checkpoints
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+"""Type of the weights in a forward pass, by `trainer.precision`."""
 MAX_BYTES_PER_PARAMETER = 64
 """Upper limit for a parameter in a checkpoint: value, optimiser state, and share of the headers."""
 MAX_OTHER_BYTES = 2**30

@@ -2,7 +2,7 @@
 
 import torch
 
-from rampcli.checkpoint.load_weights import empty_model
+from rampcli.checkpoint.load_weights import DTYPES, empty_model
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
 from rampcli.data.loader import samples_of
@@ -13,7 +13,6 @@ from rampcli.planning.out_of_memory import rollout_out_of_memory
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.rl.bridge import Bridge, BridgeClosed, finish
 from rampcli.rl.generator import Generator
-from rampcli.rl.policy import DTYPES
 from rampcli.rl.roles import Roles
 from rampcli.rl.scorer import Scorer
 from rampcli.rl.sources import Share

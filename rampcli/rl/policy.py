@@ -2,13 +2,10 @@
 
 import torch
 
-from rampcli.checkpoint.load_weights import empty_model
+from rampcli.checkpoint.load_weights import DTYPES, empty_model
 from rampcli.config.schema import Config
 from rampcli.models.decoder import Decoder
 from rampcli.train.whole_model import is_split, whole_weights
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-"""Type of the weights in a forward pass, by `trainer.precision`."""
 
 
 class Policy:

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -40,7 +39,8 @@ class Share:
         return self.samples[number * size : (number + 1) * size]
 
 
-class RolloutSource(Protocol):
+@dataclass(kw_only=True)
+class RolloutSource:
     """Yields the rollouts of steps.
 
     Attributes:
@@ -48,7 +48,11 @@ class RolloutSource(Protocol):
             on generating them.
     """
 
-    waited_s: float
+    generator: Generator
+    policy: Policy
+    meshes: Meshes
+    device: torch.device
+    waited_s: float = 0.0
 
     def rollouts(self, share: Share, stops: Stops) -> Iterator[Rollout]:
         """Yields the rollouts of a step, one for each micro batch of prompts.
@@ -61,20 +65,14 @@ class RolloutSource(Protocol):
         Raises:
             StopAgreed: a rank must stop.
         """
+        raise NotImplementedError
 
 
-@dataclass(kw_only=True, slots=True)
-class TakingTurns:
+class TakingTurns(RolloutSource):
     """Generates all rollouts of a step before the first pass on them.
 
     The tensor-parallel ranks of a data-parallel rank generate in turn.
     """
-
-    generator: Generator
-    policy: Policy
-    meshes: Meshes
-    device: torch.device
-    waited_s: float = 0.0
 
     def rollouts(self, share: Share, stops: Stops) -> Iterator[Rollout]:
         """Generates the rollouts, then yields them."""
@@ -124,16 +122,11 @@ class TakingTurns:
         return Rollout.from_tensor(packed, prompts)
 
 
-@dataclass(kw_only=True, slots=True)
-class FromOtherRanks:
+@dataclass(kw_only=True)
+class FromOtherRanks(RolloutSource):
     """Receives rollouts from ranks that generate while this one trains."""
 
     bridge: Bridge
-    generator: Generator
-    policy: Policy
-    meshes: Meshes
-    device: torch.device
-    waited_s: float = 0.0
 
     def rollouts(self, share: Share, stops: Stops) -> Iterator[Rollout]:  # noqa: ARG002
         """Sends the weights, and yields the rollouts as they arrive."""

@@ -73,12 +73,8 @@ def steps_in_the_limit(
 ) -> float:
     """Returns the optimiser steps of a staircase with infinitely small stairs.
 
-    This is the mean relative rate times the steps at the first batch size.
-
-    Args:
-        relative_rate: learning rate as a share of its peak, by consumed samples.
-        global_batch_size: the first batch, in samples.
-        end_sample: consumed samples at the end of the run.
+    This is the mean relative rate times the steps at the first batch size. The arguments are those
+    of `staircase`.
     """
     places = (round((index + 0.5) * end_sample / POINTS) for index in range(POINTS))
     return sum(map(relative_rate, places)) / POINTS * end_sample / global_batch_size

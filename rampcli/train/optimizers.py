@@ -83,7 +83,7 @@ class Muon(TorchOptimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]  # noqa: ARG002, D102
         for group in self.param_groups:
             for stack in _stacks([weight for weight in group["params"] if weight.grad is not None]):
-                updates = [_gather(self._update(weight, group["momentum"])) for weight in stack]
+                updates = [self._update(weight, group["momentum"]) for weight in stack]
                 size = 0.2 * max(stack[0].shape) ** 0.5
                 for weight, direction in zip(
                     stack, orthogonalise(torch.stack(updates)), strict=True
@@ -94,13 +94,14 @@ class Muon(TorchOptimizer):
                     )
 
     def _update(self, weight: nn.Parameter, momentum: float) -> Tensor:
-        """Returns the gradient with Nesterov momentum in bf16, sharded like the weight."""
+        """Returns the whole gradient with Nesterov momentum in bf16."""
         state = self.state[weight]
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(weight)
         assert weight.grad is not None
         average: Tensor = state["momentum_buffer"].lerp_(weight.grad, 1 - momentum)
-        return weight.grad.lerp(average, momentum).bfloat16()
+        update = weight.grad.lerp(average, momentum).bfloat16()
+        return update.full_tensor() if isinstance(update, DTensor) else update
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
@@ -134,10 +135,6 @@ def _stacks(weights: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
         at_once = stack_size(shape.numel())
         stacks += [alike[first : first + at_once] for first in range(0, len(alike), at_once)]
     return stacks
-
-
-def _gather(update: Tensor) -> Tensor:
-    return update.full_tensor() if isinstance(update, DTensor) else update
 
 
 def _shard_like(whole: Tensor, weight: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from rampcli.checkpoint.load_weights import open_run, read_weights
+from rampcli.checkpoint.load_weights import DTYPES, open_run, read_weights
 from rampcli.config.schema import Config
 from rampcli.data.special_tokens import GENERATION_FILE
 from rampcli.errors import UsageError, reason_of
@@ -37,7 +37,6 @@ from rampcli.weights.tokenizer import (
 
 MAX_FILE_BYTES = 5 * 10**9
 """Largest size of one file of weights; the default of `save_pretrained` in transformers 4."""
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def main() -> None:
