@@ -10,7 +10,6 @@ from once import make_once
 from rampcli.cli.composing import compose_rl
 from rampcli.launch.run import describe
 from rampcli.launch.workers import RL_WORKER
-from rampcli.report.tables import evaluations
 from rampcli.runs.rows import read_rows
 from ranks import run_program, run_ranks
 from tiny_runs import Run
@@ -116,9 +115,11 @@ class PolicyRun(Run):
 
     def evaluations(self) -> list[dict]:
         """Returns the results of the last evaluation of each step, without the times."""
+        found = (event for event in self.events if event["event"] == "evaluation")
+        last_of_step = {event["step"]: event for event in found}
         return [
             {name: value for name, value in event.items() if name not in ("time", "evaluation_s")}
-            for event in evaluations(self.events)
+            for _, event in sorted(last_of_step.items())
         ]
 
 
