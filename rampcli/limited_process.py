@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 from rampcli.interpreter import python_command, safe_environment
 
 CPU_S = 5
-TOO_LONG = f"it uses more than {CPU_S} s of processor time"
 WALL_S = 60.0
 """Leaves time for Python to start from a slow disk. The work itself is limited by `CPU_S`."""
 MEMORY_GIB = 1
@@ -25,11 +24,12 @@ class LimitError(Exception):
     """The process exceeded its time, or failed. The message begins with `it`."""
 
 
-def ask(module: str, request: Any, *, wall_s: float = WALL_S) -> Any:
+def ask(module: str, request: Any, *, cpu_s: int = CPU_S, wall_s: float = WALL_S) -> Any:
     """Runs `python -m MODULE`, sends it a request as JSON, and returns its answer.
 
     Args:
         module: name of a module that calls `answer`.
+        cpu_s: seconds of processor time for the answer.
         wall_s: seconds for everything.
 
     Raises:
@@ -39,7 +39,7 @@ def ask(module: str, request: Any, *, wall_s: float = WALL_S) -> Any:
         done = subprocess.run(
             python_command(module),
             env=safe_environment(),
-            input=json.dumps(request).encode(),
+            input=json.dumps({"request": request, "cpu_s": cpu_s}).encode(),
             capture_output=True,
             timeout=wall_s,
             check=False,
@@ -47,7 +47,7 @@ def ask(module: str, request: Any, *, wall_s: float = WALL_S) -> Any:
     except subprocess.TimeoutExpired as error:
         raise LimitError(f"it was not rendered within {wall_s:g} s") from error
     if done.returncode == -signal.SIGKILL:
-        raise LimitError(TOO_LONG)
+        raise LimitError(_too_long(cpu_s))
     if done.returncode != 0:
         last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise LimitError(f"it failed with exit code {done.returncode}: {last}")
@@ -61,18 +61,18 @@ def answer(respond: Callable[[Any], Any]) -> None:
     operation runs for another second, the process is killed. Without memory, `respond` raises a
     MemoryError.
     """
-    request = json.load(sys.stdin)
-    _limit()
-    json.dump(respond(request), sys.stdout)
+    asked = json.load(sys.stdin)
+    _limit(asked["cpu_s"])
+    json.dump(respond(asked["request"]), sys.stdout)
 
 
-def _limit() -> None:
+def _limit(cpu_s: int) -> None:
     def stop(*_: object) -> NoReturn:
-        raise TimeoutError(TOO_LONG)
+        raise TimeoutError(_too_long(cpu_s))
 
     signal.signal(signal.SIGXCPU, stop)
     used = resource.getrusage(resource.RUSAGE_SELF)
-    until = int(used.ru_utime + used.ru_stime) + CPU_S
+    until = int(used.ru_utime + used.ru_stime) + cpu_s
     for limit, soft, hard in (
         (resource.RLIMIT_CORE, 0, 0),
         (resource.RLIMIT_CPU, until, until + 1),
@@ -82,3 +82,7 @@ def _limit() -> None:
         if most != resource.RLIM_INFINITY:
             soft, hard = min(soft, most), min(hard, most)
         resource.setrlimit(limit, (soft, hard))
+
+
+def _too_long(cpu_s: int) -> str:
+    return f"it uses more than {cpu_s} s of processor time"

@@ -12,7 +12,7 @@ from typing import Any
 
 from rampcli.errors import DamagedFileError, UsageError
 from rampcli.guarded_folder import read_file
-from rampcli.limited_process import LimitError, ask
+from rampcli.limited_process import CPU_S, LimitError, ask
 from rampcli.records import ANY, check_shape, read_json
 
 TEMPLATE_FILE, CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
@@ -65,7 +65,7 @@ def read_chat_template(folder: Path) -> ChatTemplate | None:
         ],
     }
     try:
-        answer = ask("rampcli.data.render_chat", request)
+        answer = ask("rampcli.data.render_chat", request, cpu_s=CPU_S)
     except LimitError as error:
         raise _refused(path, str(error)) from error
     if "reason" in answer:

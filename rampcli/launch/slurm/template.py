@@ -15,7 +15,7 @@ from jinja2 import StrictUndefined, TemplateRuntimeError, TemplateSyntaxError
 from jinja2.sandbox import SandboxedEnvironment
 
 from rampcli.errors import printable
-from rampcli.limited_process import MEMORY_GIB, WALL_S, LimitError, answer, ask
+from rampcli.limited_process import CPU_S, MEMORY_GIB, WALL_S, LimitError, answer, ask
 
 OUTPUT_MIB = 4
 """Limit for all scripts of a chain. Slurm does not accept larger scripts (max_script_size)."""
@@ -79,7 +79,7 @@ def render_within_limits(template: str, facts: Sequence[Mapping[str, Any]]) -> l
     """
     request = {"template": template, "facts": facts}
     try:
-        rendered = ask(__name__, request, wall_s=WALL_S)
+        rendered = ask(__name__, request, cpu_s=CPU_S, wall_s=WALL_S)
     except LimitError as error:
         raise TemplateError(None, str(error)) from error
     if "reason" in rendered:
