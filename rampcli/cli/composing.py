@@ -10,9 +10,9 @@ from rampcli.config.checks.run import check_name
 from rampcli.config.compose import apply_overrides
 from rampcli.config.groups import group_names
 from rampcli.config.layers import COMMAND_LINE, Layer, Precedence, Stack
+from rampcli.config.reading import join_split_lists, parse
 from rampcli.config.rl_recipe import rl_word, with_own_name
 from rampcli.config.sweeps import Combination
-from rampcli.config.words import join_split_lists, parse
 from rampcli.errors import Report, UsageError
 from rampcli.launch.files import read_files
 from rampcli.planning.resolve import resolve

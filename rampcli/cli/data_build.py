@@ -19,8 +19,8 @@ from rampcli import llm
 from rampcli.cli.console import build_console, say
 from rampcli.cli.progress import PLAIN_EVERY_S
 from rampcli.config.checks.run import check_name
+from rampcli.config.reading import as_word, typeable
 from rampcli.config.schema import Config
-from rampcli.config.words import as_word, typeable
 from rampcli.data.building.build import Built, build
 from rampcli.data.building.options import BuildOptions
 from rampcli.data.building.partial import Watcher, Written

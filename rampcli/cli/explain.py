@@ -27,7 +27,7 @@ def explain(
     """Show what a setting means, its value, and what set it."""
     from rampcli.cli.composing import compose_rl, compose_words
     from rampcli.config.checks.rl import is_rl
-    from rampcli.config.words import join_split_lists
+    from rampcli.config.reading import join_split_lists
     from rampcli.report.explain import explain
 
     report, found = Report(), []

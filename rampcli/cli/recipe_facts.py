@@ -8,10 +8,10 @@ from rampcli import llm
 from rampcli.checkpoint.starting_model import takes_model_from_folder
 from rampcli.config.compose import apply_overrides
 from rampcli.config.corpora import lacks_path
+from rampcli.config.file_facts import FILES, without_files
 from rampcli.config.layers import stack_of
 from rampcli.config.schema import Config
 from rampcli.config.settings import leaves
-from rampcli.config.settling import FILES, without_files
 from rampcli.estimate.model_size import count_parameters
 from rampcli.planning.resolve import resolve
 

@@ -14,10 +14,10 @@ from rampcli.cli.training import train
 from rampcli.config import snapshot
 from rampcli.config.checks.rl import refuse_rl
 from rampcli.config.layers import sources_named
+from rampcli.config.reading import join_split_lists
 from rampcli.config.schema import Config
 from rampcli.config.settings import leaves
 from rampcli.config.sweeps import Combination, combinations
-from rampcli.config.words import join_split_lists
 from rampcli.errors import (
     EXIT_INTERRUPTED,
     ForeignCheckpointError,

@@ -14,7 +14,8 @@ from rampcli.cli.console import build_console, say
 from rampcli.cli.plan import with_measured
 from rampcli.config.groups import group_names
 from rampcli.config.layers import sources_named
-from rampcli.config.words import MOST_VALUES, drop_launcher_section, read_values
+from rampcli.config.reading import MOST_VALUES, drop_launcher_section
+from rampcli.config.sweeps import read_values
 from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.comparison import comparison_table

@@ -1,16 +1,14 @@
 """Composes a recipe's choices from conf/, and applies the overrides of a command line."""
 
 import sys
-import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
-from yaml.constructor import SafeConstructor
 
 from rampcli import plain_yaml
 from rampcli.bundled import bundled
@@ -32,26 +30,13 @@ from rampcli.config.layers import (
     merged,
     placed,
 )
+from rampcli.config.reading import SettingsLoader, leaves_of, parse
 from rampcli.config.schema import Config
-from rampcli.config.settings import is_mapping
 from rampcli.config.snapshot import MOST_BYTES, PLACES
-from rampcli.config.words import as_option, parse, quoted
 from rampcli.errors import Report, UsageError, shown
 from rampcli.words import SPELLINGS
 
 ROOT = "config"
-_HYDRA = threading.Lock()
-"""Held while Hydra composes: its state belongs to the whole process."""
-
-
-class _Loader(yaml.SafeLoader):
-    """Reads YAML as OmegaConf does: without dates."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
 
 
 def compose(*choices: str) -> Config:
@@ -103,8 +88,7 @@ def compose_file(path: Path) -> Config:
             f"--factory {path}{at}: {error.reason}",
             remedy="the config.yaml of a run, or what --cfg prints",
         ) from error
-    root = yaml.compose(text, Loader=_Loader)
-    found = {key: (line, value) for key, line, value in _leaves(root, "")}
+    found = leaves_of(text)
     values = {key: value for key, (_, value) in found.items() if not key.startswith(f"{PLACES}.")}
     report = Report()
     layer = Layer.of(
@@ -177,12 +161,16 @@ def _layers(
 ) -> tuple[Layer, ...]:
     """Returns a layer for each chosen file, in Hydra's order, and the recipe's values above them.
 
+    Choices replace the defaults of conf/config.yaml in their places. Groups that only a user's
+    folder has come last.
+
     A value goes below the files if a later choice is a group whose file also sets it. The files of
     the groups in `by_user` get the precedence `CHOSEN`, above the recipe's.
     """
     read = {layer.name: layer for layer in known}
     files: dict[str, Layer] = {}
-    for group, option in _chosen_options(choices, config_dir, report).items():
+    options = {key: choice for key, choice in choices.items() if not isinstance(choice, Entry)}
+    for group, option in (_defaults() | options).items():
         name = f"{group}/{option}.yaml"
         if name in read:
             files[group] = read[name]
@@ -218,32 +206,12 @@ def _check_spellings(files: Sequence[Layer], report: Report) -> None:
                 entries[near] = merged(key, entries.get(near), entry)
 
 
-def _chosen_options(
-    choices: Mapping[str, str | Entry], config_dir: Path | None, report: Report
-) -> dict[str, str]:
-    """Returns the option of each group. The file of a later one overrides that of an earlier one.
-
-    Hydra composes whenever a user's folder is searched. Without one, choices replace the defaults
-    of conf/config.yaml, as Hydra would do. Hydra would take longer than all the rest of a plan.
-    """
-    options = {group: option for group, option in choices.items() if not isinstance(option, Entry)}
-    if config_dir is None:
-        return _defaults() | options
-    chosen = None
-    with report.noting():
-        chosen = _compose_with_hydra(options, config_dir)
-    if chosen is None:
-        report.close()
-    assert chosen is not None
-    return chosen
-
-
 @cache
 def _defaults() -> dict[str, str]:
     """Returns the default option of each group, in the order of conf/config.yaml."""
     path = bundled("conf") / f"{ROOT}.yaml"
-    with _cause_shown(f"{path}: "):
-        root = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    with _naming_file(path):
+        root = yaml.load(path.read_text(encoding="utf-8"), SettingsLoader)
     return {
         group: option
         for entry in root["defaults"]
@@ -253,45 +221,14 @@ def _defaults() -> dict[str, str]:
     }
 
 
-def _compose_with_hydra(options: Mapping[str, str], config_dir: Path) -> dict[str, str]:
-    """Returns the option of each group, composed from conf/ and a user's folder.
-
-    Raises:
-        UsageError: the files do not compose.
-    """
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
-
-    known = group_names()  # The root has a default for each of these. Other groups are added.
-    words = [
-        f"hydra.searchpath=[{quoted(f'file://{config_dir.resolve()}')}]",
-        *(
-            f"{'' if group in known else '+'}{as_option(group, option)}"
-            for group, option in options.items()
-        ),
-    ]
-    with (
-        _HYDRA,
-        _cause_shown(),
-        initialize_config_dir(str(bundled("conf")), version_base="1.3"),
-    ):
-        composed = hydra_compose(ROOT, overrides=words, return_hydra_config=True)
-    # Hydra lists the last group of its defaults first.
-    chosen = reversed(list(composed.hydra.runtime.choices.items()))
-    return {str(group): str(option) for group, option in chosen}
-
-
 @contextmanager
-def _cause_shown(place: str = "") -> Any:
-    """Shows the cause of a failed composition instead of the library's own messages around it."""
+def _naming_file(path: Path) -> Iterator[None]:
+    """Adds its path to an error in a bundled file."""
     try:
         yield
-    except Exception as error:  # from the YAML scanner, OmegaConf or Hydra
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
-        reason = " ".join(str(cause).split())
-        raise UsageError(f"the configuration files do not compose: {place}{reason}") from error
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(f"the configuration files do not compose: {path}: {reason}") from error
 
 
 def _exists(group: str, option: Any, config_dir: Path | None, place: str, report: Report) -> bool:
@@ -304,8 +241,8 @@ def _exists(group: str, option: Any, config_dir: Path | None, place: str, report
 def _file_layer(path: Path, group: str, name: str, report: Report) -> Layer:
     """Returns the settings of a file of conf/; each place is `group/option.yaml:line`."""
     text = path.read_text(encoding="utf-8")
-    with _cause_shown(f"{path}: "):
-        leaves = _leaves_of(text, "" if is_global(text) else group)
+    with _naming_file(path):
+        leaves = leaves_of(text, "" if is_global(text) else group)
     return Layer.of(
         name,
         Precedence.CONF,
@@ -313,25 +250,3 @@ def _file_layer(path: Path, group: str, name: str, report: Report) -> Layer:
         place=lambda key: f"{name}:{leaves[key][0]}",
         report=report,
     )
-
-
-@lru_cache(maxsize=100)
-def _leaves_of(text: str, prefix: str) -> Mapping[str, tuple[int, Any]]:
-    """Returns the line and the value of every leaf of a file. Recipes share most of their files."""
-    root = yaml.compose(text, Loader=_Loader)
-    return {key: (line, value) for key, line, value in _leaves(root, prefix)}
-
-
-def _leaves(node: yaml.Node | None, prefix: str) -> Iterable[tuple[str, int, Any]]:
-    """Yields the dotted key, the line and the value of every leaf of a file."""
-    if not isinstance(node, yaml.MappingNode):
-        return
-    for key_node, value_node in node.value:
-        key = f"{prefix}.{key_node.value}" if prefix else str(key_node.value)
-        # An empty section is a leaf, so that a wrong one is noticed.
-        is_section = isinstance(value_node, yaml.MappingNode) and not is_mapping(key)
-        if is_section and value_node.value:
-            yield from _leaves(value_node, key)
-        else:
-            value = SafeConstructor().construct_document(value_node)
-            yield key, key_node.start_mark.line + 1, value

@@ -292,7 +292,7 @@ def stack_of(config: Config) -> Stack:
 
 
 def with_values(config: Config, values: Mapping[str, Any], place: str) -> Stack:
-    """Returns the layers of a settled configuration with other values for some settings on top.
+    """Returns the layers of a resolved configuration with other values for some settings on top.
 
     Args:
         config: the configuration.

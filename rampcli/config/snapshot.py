@@ -1,4 +1,4 @@
-"""The snapshot of a settled configuration in a run directory: every setting, and where it was set.
+"""The snapshot of a configuration in a run directory: every setting, and where it was set.
 
 Workers read it.
 """
@@ -9,10 +9,10 @@ from typing import Any
 from rampcli import plain_yaml
 from rampcli.batch.plan import GLOBAL_KEY
 from rampcli.config.checks import CHECKS, check_ranges
+from rampcli.config.file_facts import VALIDATION_KEY, VOCABULARY_KEY
 from rampcli.config.layers import DEFAULT, Entry, Layer, Precedence, Stack, placed, stack_of
 from rampcli.config.schema import Config
 from rampcli.config.settings import flatten, is_of_extension, leaves, nest, settings, unknown_key
-from rampcli.config.settling import VALIDATION_KEY, VOCABULARY_KEY
 from rampcli.errors import Report, UsageError, printable, shown
 from rampcli.words import FOREIGN, SPELLINGS, maxtext_mesh
 
@@ -58,7 +58,7 @@ def identity(config: Config) -> dict[str, Any]:
 
 
 def to_yaml(config: Config) -> str:
-    """Returns a settled configuration as YAML: its settings, then the places that set them."""
+    """Returns a resolved configuration as YAML: its settings, then the places that set them."""
     from omegaconf import OmegaConf
 
     stack = stack_of(config)
@@ -123,11 +123,11 @@ def read(path: Path) -> Config:
             with report.noting(), placed(str(path)):
                 check(config)
         report.close()
-    _check_settled(config, path)
+    _check_complete(config, path)
     return config
 
 
-def _check_settled(config: Config, path: Path) -> None:
+def _check_complete(config: Config, path: Path) -> None:
     """Checks that settings which files decide are numbers, so that workers do not read them."""
     for key in (VOCABULARY_KEY, VALIDATION_KEY):
         if dict(leaves(config))[key] is None:

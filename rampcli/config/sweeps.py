@@ -2,16 +2,26 @@
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from rampcli.config.groups import group_names, option_names
 from rampcli.config.layers import COMMAND_LINE, placed
+from rampcli.config.reading import (
+    MOST_VALUES,
+    drop_launcher_section,
+    is_plain,
+    key_of,
+    listed_values,
+    override_of,
+    parse,
+    typeable,
+)
 from rampcli.config.values import typed
-from rampcli.config.words import parse, sweep_values, typeable
 from rampcli.errors import Report, UsageError, shown
 from rampcli.words import SPELLINGS
 
@@ -170,3 +180,85 @@ def _check_number(varied: Mapping[str, Collection[object]]) -> None:
             keys=tuple(varied),
             remedy="fewer values",
         )
+
+
+def read_values(word: str, groups: Collection[str]) -> tuple[str, list[Any]]:
+    """Returns the key of a word like `KEY=8,16,32`, and its values as they are typed.
+
+    Raises:
+        UsageError: the word cannot be read, or it has no values or too many.
+    """
+    word = drop_launcher_section(word)
+    key = key_of(word, groups)
+    override = override_of(word)
+    values = listed_values(override) if override.is_sweep_override() else [shown(override.value())]
+    _check_count(word, key, values)
+    return key, values
+
+
+def _check_count(word: str, key: str, values: Sequence[str]) -> None:
+    """Checks that a word lists neither no values nor too many.
+
+    Raises:
+        UsageError: it does.
+    """
+    if not values or len(values) > MOST_VALUES:
+        raise UsageError(
+            f"{word}: takes 1 to {MOST_VALUES} values", keys=(key,), remedy=f"{key}=A,B,C"
+        )
+
+
+def sweep_values(
+    word: str, groups: Collection[str], options: Callable[[str], list[str]]
+) -> tuple[str, list[str]]:
+    """Returns the key of a word, and its values in Hydra's grammar if it lists values to sweep.
+
+    The list is empty if the word gives a single value.
+
+    Args:
+        word: `KEY=A,B,C`, `choice(A,B)` or `range(A,B,STEP)`; for a group, also `glob(PATTERN)`.
+        groups: names of config groups.
+        options: returns the options of a group.
+
+    Raises:
+        UsageError: the word cannot be read, or its values cannot be listed.
+    """
+    from hydra.core.override_parser.types import Glob, IntervalSweep
+    from hydra.errors import HydraException
+
+    key = key_of(word, groups)
+    if is_plain(word):
+        return key, []
+    override = override_of(word)
+    if not override.is_sweep_override():
+        return key, []
+    sweep = override.value()
+    if isinstance(sweep, IntervalSweep):
+        raise UsageError(
+            f"{word}: an interval does not list its values, and a sweep trains each value",
+            keys=(key,),
+            remedy=typeable(f"{key}={sweep.start:g},{sweep.end:g}"),
+        )
+    if isinstance(sweep, Glob):
+        if not (found := sweep.filter(options(key))):
+            raise UsageError(
+                f"{word}: no option of {key} matches",
+                keys=(key,),
+                remedy=f"{key}={','.join(options(key)) or 'A,B,C'}",
+            )
+        return key, found
+    shuffles = getattr(sweep, "shuffle", False)
+    if shuffles:
+        sweep.shuffle = False
+    try:
+        values = list(islice(override.sweep_string_iterator(), MOST_VALUES + 1))
+    except HydraException:
+        values = []
+    _check_count(word, key, values)
+    if shuffles:
+        raise UsageError(
+            f"{word}: runs are trained in the order of their values",
+            keys=(key,),
+            remedy=typeable(f"{key}={','.join(values)}"),
+        )
+    return key, values

@@ -2,8 +2,8 @@
 
 from rampcli.config.checks.rl import is_rl
 from rampcli.config.corpora import corpora_of, validation_paths
+from rampcli.config.file_facts import FileFacts
 from rampcli.config.schema import Config
-from rampcli.config.settling import FileFacts
 from rampcli.data.blend import Corpora
 from rampcli.data.prompts import check_prompts
 from rampcli.data.sources import open_corpora

@@ -37,7 +37,7 @@ PROBES, PROBE_BYTES = 64, 4096
 def cut_of(config: Config) -> Cut:
     """Returns how a configuration cuts tokens into samples.
 
-    A vocabulary that is not settled yet has all tokens that a model can have.
+    A vocabulary that is not known yet has all tokens that a model can have.
     """
     data = config.data
     return Cut(

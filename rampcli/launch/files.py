@@ -5,9 +5,9 @@ from pathlib import Path
 
 from rampcli.checkpoint.starting_weights import starting_vocabulary
 from rampcli.config.corpora import PATH_FORMS, missing_corpora
+from rampcli.config.file_facts import VOCABULARY_KEY, FileFacts, without_files
 from rampcli.config.schema import Config
 from rampcli.config.schema.data import SOURCES
-from rampcli.config.settling import VOCABULARY_KEY, FileFacts, without_files
 from rampcli.errors import UsageError
 from rampcli.planning.run_plan import run_dir_of
 from rampcli.runs.directory import RunDirectory

@@ -112,7 +112,7 @@ def is_complete(resolved: Resolved, newest: Checkpoint | None) -> bool:
 def check_corpora(resolved: Resolved) -> str | None:
     """Checks that the corpora, if any, can be read, and that prompts can be continued.
 
-    Corpora that were opened to settle the configuration are not read again.
+    Corpora that were opened while the configuration was resolved are not read again.
 
     Returns:
         The fingerprint of the training corpora, or None if they were not opened.

@@ -1,4 +1,15 @@
-"""Settles a configuration: folds spellings, checks every setting, and plans the run."""
+"""The way from the layers of a configuration to the plan of its run, step by step.
+
+1. `translate`: MaxText's words become our keys.
+2. `without_alternatives`: of settings that say one thing, the nearest to the user stays.
+3. `with_extensions`: the settings of extensions get their defaults.
+4. `_checked`: the layers become one typed configuration, and its settings are checked.
+5. `_with_files`: settings that files decide get their numbers.
+6. `_planned`: the configuration becomes a plan.
+
+Each step takes what the one before returns and changes nothing. Its errors go into a report, and
+the next step goes on without what is wrong, so that a user sees all errors at once.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,18 +23,18 @@ from rampcli.config.checks import CHECKS_OF_WORDS, check_ranges
 from rampcli.config.checks.rl import rl_notes, unit_of
 from rampcli.config.checks.splits import check_tensor
 from rampcli.config.extension_settings import with_extensions
-from rampcli.config.layers import PYTHON, Precedence, Stack, edited_stack
-from rampcli.config.schema import Config
-from rampcli.config.settings import settings
-from rampcli.config.settling import (
+from rampcli.config.file_facts import (
     BYTES,
     VOCABULARY_KEY,
     FileFacts,
     ReadFiles,
     padded,
-    settle,
+    with_file_facts,
     without_files,
 )
+from rampcli.config.layers import PYTHON, Precedence, Stack, edited_stack
+from rampcli.config.schema import Config
+from rampcli.config.settings import settings
 from rampcli.config.translate import translate
 from rampcli.config.values import put
 from rampcli.errors import Report, shown
@@ -50,62 +61,92 @@ def resolve(
         UsageError: all errors together, each with its keys and where their values come from.
     """
     report = report or Report()
-    stack = (
-        config
-        if isinstance(config, Stack)
-        else edited_stack(config, PYTHON, Precedence.USER, report=report)
-    )
-    translated = False
-    notes: tuple[str, ...] = ()
+    stack = config if isinstance(config, Stack) else _with_edits(config, report)
+    translation = None
     with _new_errors(report, stack):
-        stack, notes = translate(stack)
-        translated = True
+        translation = translate(stack)
+    stack, batch_notes = translation or (stack, ())
     stack = without_alternatives(stack)
-    settled = with_extensions(stack, report).config()
-    _check(settled, report)
-    settled, facts, notes = _settle(settled, notes, read_files, report)
-    resolved = None
-    # If MaxText's words did not fold, the batch is unknown and there is nothing to plan. Without a
-    # valid number of generations, it is unknown what a batch holds.
-    if translated and not any(GENERATIONS_KEY in error.keys[:1] for error in report.errors):
-        with _new_errors(report, settled.stack):
-            names_wrong = any({"name", "run_dir"} & set(error.keys) for error in report.errors)
-            consumed_samples = 0 if names_wrong else consumed_samples_in(run_dir_of(settled))
-            resolved = run_plan(settled, consumed_samples=consumed_samples)
+    stack = with_extensions(stack, report)
+    checked = _checked(stack, report)
+    complete, facts, file_notes = _with_files(checked, read_files, report)
+    planned = None
+    if translation is not None:  # otherwise, the batch is unknown
+        planned = _planned(complete, consumed_samples_in, report)
     report.close()
-    assert resolved is not None
-    return replace(
-        resolved,
-        files=facts,
-        notes=(
-            *notes,
-            *rl_notes(resolved.config),
-            *export_notes(resolved.config),
-            *_warmup_notes(resolved),
-            *_profile_notes(resolved),
-        ),
-    )
+    assert planned is not None
+    return replace(planned, files=facts, notes=(*batch_notes, *file_notes, *_run_notes(planned)))
 
 
-def _settle(
-    config: Config, notes: tuple[str, ...], read_files: ReadFiles, report: Report
+def _with_edits(config: Config, report: Report) -> Stack:
+    """Returns the layers of a configuration and, above them, what was set in Python since."""
+    return edited_stack(config, PYTHON, Precedence.USER, report=report)
+
+
+def _checked(stack: Stack, report: Report) -> Config:
+    """Returns the merged settings, and reports those out of range or contradicting each other.
+
+    A setting out of range has its default in the further checks.
+    """
+    config = stack.config()
+    ranges = Report()
+    with ranges.noting():
+        check_ranges(config)
+    with _new_errors(report, stack):
+        ranges.close()
+    for error in ranges.errors:
+        put(config, error.keys[0], settings()[error.keys[0]].default)
+    for check in CHECKS_OF_WORDS:
+        with _new_errors(report, stack):
+            check(config)
+    return config
+
+
+def _with_files(
+    config: Config, read_files: ReadFiles, report: Report
 ) -> tuple[Config, FileFacts, tuple[str, ...]]:
-    """Returns the configuration with numbers for what its files decide; those; the notes so far.
+    """Returns the configuration with numbers for what its files decide, these facts, and notes.
 
-    If something is wrong, a size that fits all ranks stands for an unknown vocabulary, so that the
-    errors of the plan are found too.
+    If something is wrong, no file is read, and a vocabulary that fits all ranks stands for an
+    unknown one, so that the errors of the plan are found too.
     """
     facts = FileFacts()
+    notes: tuple[str, ...] = ()
     if not report.errors:
         with _new_errors(report, config.stack):
             facts = read_files(config)
-            stack, own = settle(config, facts)
-            config, notes = stack.config(), (*notes, *own)
+            stack, notes = with_file_facts(config, facts)
+            config = stack.config()
             check_tensor(config)
     if report.errors and config.model.vocab_size is None:
         ranks = max(1, config.parallel.tensor_parallel_size)
         put(config, VOCABULARY_KEY, padded(BYTES, tensor=ranks))
     return config, facts, notes
+
+
+def _planned(
+    config: Config, consumed_samples_in: Callable[[Path], int], report: Report
+) -> Resolved | None:
+    """Returns the configuration with its plan, or None if it cannot be planned."""
+    # Without a valid number of generations, it is unknown what a batch holds.
+    if any(GENERATIONS_KEY in error.keys[:1] for error in report.errors):
+        return None
+    with _new_errors(report, config.stack):
+        names_wrong = any({"name", "run_dir"} & set(error.keys) for error in report.errors)
+        consumed_samples = 0 if names_wrong else consumed_samples_in(run_dir_of(config))
+        return run_plan(config, consumed_samples=consumed_samples)
+    return None
+
+
+def _run_notes(planned: Resolved) -> tuple[str, ...]:
+    """Returns what a user may not expect of the run."""
+    config = planned.config
+    return (
+        *rl_notes(config),
+        *export_notes(config),
+        *_warmup_notes(planned),
+        *_profile_notes(planned),
+    )
 
 
 def _warmup_notes(resolved: Resolved) -> list[str]:
@@ -127,23 +168,6 @@ def _profile_notes(resolved: Resolved) -> list[str]:
     if window is None or steps is None or window[0] <= steps:
         return []
     return [f"the run ends after {steps:,} steps, before profile.steps={shown(window)}"]
-
-
-def _check(config: Config, report: Report) -> None:
-    """Reports settings that are out of range or contradict each other.
-
-    A setting out of range has its default in the further checks.
-    """
-    ranges = Report()
-    with ranges.noting():
-        check_ranges(config)
-    with _new_errors(report, config.stack):
-        ranges.close()
-    for error in ranges.errors:
-        put(config, error.keys[0], settings()[error.keys[0]].default)
-    for check in CHECKS_OF_WORDS:
-        with _new_errors(report, config.stack):
-            check(config)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""From a settled configuration to the plan of its run.
+"""From a resolved configuration to the plan of its run.
 
 Commands, workers and jobs all plan here.
 """
@@ -21,9 +21,9 @@ from rampcli.batch.training_plan import StagePlan, TrainingPlan, plan_training
 from rampcli.config.checks.rl import unit_of
 from rampcli.config.checks.splits import check_stages
 from rampcli.config.extension_settings import extension_function
+from rampcli.config.file_facts import FileFacts
 from rampcli.config.layers import sources_named, stack_of
 from rampcli.config.schema import Config
-from rampcli.config.settling import FileFacts
 from rampcli.errors import Report, UsageError, set_to
 from rampcli.estimate.model_size import flops_per_token
 from rampcli.extensions import DECAY_STYLE
@@ -32,7 +32,7 @@ from rampcli.schedule.learning_rate import LearningRate
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resolved:
-    """A settled configuration and the plan of its run. Neither is changed from here on.
+    """A complete, checked configuration and the plan of its run. Neither is changed from here on.
 
     Attributes:
         config: in canonical keys, checked.
@@ -124,7 +124,7 @@ def run_dir_of(config: Config) -> Path:
 
 
 def run_plan(config: Config, *, consumed_samples: int = 0) -> Resolved:
-    """Plans the run of a settled configuration: canonical keys only, and checked.
+    """Plans the run of a complete and checked configuration.
 
     Args:
         config: from `resolve` or `snapshot.read`.

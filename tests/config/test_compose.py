@@ -283,9 +283,8 @@ def test_the_options_of_a_recipe_are_composed_as_hydra_composes_them(name):
 )
 def test_any_options_are_composed_as_hydra_composes_them(tmp_path, words):
     assert_composed_as_by_hydra(list(words))
-    # With a folder of the user's own, Hydra composes in the program, too.
-    by_hydra = apply_overrides(compose(), words, config_dir=tmp_path)
-    assert apply_overrides(compose(), words) == by_hydra
+    with_folder = apply_overrides(compose(), words, config_dir=tmp_path)
+    assert apply_overrides(compose(), words) == with_folder
 
 
 def test_a_mistake_in_a_bundled_file_is_reported_with_its_path(tmp_path, monkeypatch):

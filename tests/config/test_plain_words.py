@@ -5,7 +5,7 @@ from hypothesis import settings as run
 from hypothesis import strategies as st
 
 from rampcli.config.groups import group_names
-from rampcli.config.plain_words import is_plain, value_of
+from rampcli.config.reading import is_plain, value_of
 from rampcli.config.settings import settings
 
 

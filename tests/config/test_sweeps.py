@@ -6,8 +6,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rampcli.config.reading import MOST_VALUES
 from rampcli.config.sweeps import LONGEST_NAME, Combination, combinations
-from rampcli.config.words import MOST_VALUES
 from rampcli.errors import Report
 
 PARSER = OverridesParser.create()

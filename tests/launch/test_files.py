@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from rampcli.cli.composing import compose_words
-from rampcli.config.settling import FileFacts
+from rampcli.config.file_facts import FileFacts
 from rampcli.errors import UsageError
 from rampcli.launch.run import check
 from rampcli.runs.directory import RunDirectory

@@ -7,10 +7,10 @@ import yaml
 
 from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides
+from rampcli.config.reading import quoted
 from rampcli.config.schema import Config
 from rampcli.config.settings import find_setting, flatten, foreign_words, leaves, settings
 from rampcli.config.values import put
-from rampcli.config.words import quoted
 from rampcli.errors import UsageError
 from rampcli.planning.resolve import resolve
 from rampcli.report.explain import derived, explain, with_provenance

@@ -128,6 +128,6 @@ class ModelConfig(Extensible):
 
     @property
     def vocabulary(self) -> int:
-        """Size of the vocabulary, which is settled before a run starts."""
+        """Size of the vocabulary, which is known before a run starts."""
         assert self.vocab_size is not None
         return self.vocab_size

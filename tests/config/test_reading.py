@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rampcli.config.layers import build
-from rampcli.config.words import as_option, join_split_lists, parse, quoted, read_values, typeable
+from rampcli.config.reading import join_split_lists, parse, quoted, typeable
+from rampcli.config.sweeps import read_values
 from rampcli.errors import Report, UsageError
 
 GROUPS = {"model", "optim"}
@@ -211,7 +212,7 @@ def test_the_remedy_for_an_unreadable_word_can_be_read(word):
 
 @pytest.mark.parametrize("option", ["mine", "nan", "null", "1", "a b", "[x"])
 def test_an_option_is_chosen_by_any_name(option):
-    values, errors = parsed(as_option("optim", option))
+    values, errors = parsed(f"optim={quoted(option)}")
     assert (values, errors) == ({"optim": option}, [])
 
 

@@ -1,13 +1,20 @@
-"""Parses `KEY=VALUE` words of a command line or a recipe."""
+"""Reads settings as they are written: `KEY=VALUE` words in Hydra's grammar, and YAML.
+
+Hydra's own parser is imported only for words that need it, because importing it takes half as long
+as a plan. Nearly all words have plain values, such as `512`, `3e-4`, `fixed` or `[256,128,50M]`.
+"""
 
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Any, get_origin
 
+import yaml
+from yaml.constructor import SafeConstructor
+
 from rampcli.config.layers import placed
-from rampcli.config.plain_words import is_plain, value_of
 from rampcli.config.settings import find_setting, is_mapping, settings, unknown_key
 from rampcli.errors import Report, UsageError, shown
 
@@ -17,7 +24,25 @@ MOST_VALUES = 100
 _CAST = re.compile(r"\b(int|float|bool|str|json_str)\(")
 _ASSIGNMENT = re.compile(r"[+~]*[A-Za-z_][\w.]*=")
 _NAME = re.compile(r"[{,]\s*([^\s{},:]+)\s*:")
+_NUMBER = r"[-+]?(?:0|[1-9](?:_?[0-9]){0,29})(?:\.[0-9]{1,30})?(?:e[-+]?[0-9]{1,3})?"
+_TEXT = r"(?!(?:inf|nan)(?![\w./-]))[a-z_/][\w./-]*|[1-9](?:_?[0-9])*[a-z]"
+_ITEM = f"(?:{_NUMBER}|{_TEXT})"
+_PLAIN = re.compile(
+    rf"[a-z_][\w.]*=(?:{_ITEM}|\[(?:{_ITEM}(?:,{_ITEM})*)?\])", re.ASCII | re.IGNORECASE
+)
+_IS_NUMBER = re.compile(_NUMBER, re.IGNORECASE)
+_CONSTANTS = {"null": None, "true": True, "false": False}
 _LAUNCHER_SECTION = re.compile(r"^([+~]*)(training\.)+")
+
+
+class SettingsLoader(yaml.SafeLoader):
+    """Reads YAML as OmegaConf does: without dates."""
+
+
+SettingsLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 def drop_launcher_section(word: str) -> str:
@@ -109,89 +134,28 @@ def parse(
     return values
 
 
-def read_values(word: str, groups: Collection[str]) -> tuple[str, list[Any]]:
-    """Returns the key of a word like `KEY=8,16,32`, and its values as they are typed.
-
-    Raises:
-        UsageError: the word cannot be read, or it has no values or too many.
-    """
-    word = drop_launcher_section(word)
-    key = _key(word, groups)
-    override = _override(word)
-    values = _sweep(override) if override.is_sweep_override() else [shown(override.value())]
-    _check_number(word, key, values)
-    return key, values
+def is_plain(word: str) -> bool:
+    """Returns whether `value_of` can read a `KEY=VALUE` word. Other words need Hydra's parser."""
+    return _PLAIN.fullmatch(word) is not None
 
 
-def _check_number(word: str, key: str, values: Sequence[str]) -> None:
-    """Checks that a word lists neither no values nor too many.
-
-    Raises:
-        UsageError: it does.
-    """
-    if not values or len(values) > MOST_VALUES:
-        raise UsageError(
-            f"{word}: takes 1 to {MOST_VALUES} values", keys=(key,), remedy=f"{key}=A,B,C"
-        )
+def value_of(word: str) -> Any:
+    """Returns the value of a plain `KEY=VALUE` word."""
+    text = word.partition("=")[2]
+    if text.startswith("["):
+        return [_item(item) for item in text[1:-1].split(",") if item]
+    return _item(text)
 
 
-def sweep_values(
-    word: str, groups: Collection[str], options: Callable[[str], list[str]]
-) -> tuple[str, list[str]]:
-    """Returns the key of a word, and its values in Hydra's grammar if it lists values to sweep.
-
-    The list is empty if the word gives a single value.
-
-    Args:
-        word: `KEY=A,B,C`, `choice(A,B)` or `range(A,B,STEP)`; for a group, also `glob(PATTERN)`.
-        groups: names of config groups.
-        options: returns the options of a group.
-
-    Raises:
-        UsageError: the word cannot be read, or its values cannot be listed.
-    """
-    from hydra.core.override_parser.types import Glob, IntervalSweep
-    from hydra.errors import HydraException
-
-    key = _key(word, groups)
-    if is_plain(word):
-        return key, []
-    override = _override(word)
-    if not override.is_sweep_override():
-        return key, []
-    sweep = override.value()
-    if isinstance(sweep, IntervalSweep):
-        raise UsageError(
-            f"{word}: an interval does not list its values, and a sweep trains each value",
-            keys=(key,),
-            remedy=typeable(f"{key}={sweep.start:g},{sweep.end:g}"),
-        )
-    if isinstance(sweep, Glob):
-        if not (found := sweep.filter(options(key))):
-            raise UsageError(
-                f"{word}: no option of {key} matches",
-                keys=(key,),
-                remedy=f"{key}={','.join(options(key)) or 'A,B,C'}",
-            )
-        return key, found
-    shuffles = getattr(sweep, "shuffle", False)
-    if shuffles:
-        sweep.shuffle = False
-    try:
-        values = list(islice(override.sweep_string_iterator(), MOST_VALUES + 1))
-    except HydraException:
-        values = []
-    _check_number(word, key, values)
-    if shuffles:
-        raise UsageError(
-            f"{word}: runs are trained in the order of their values",
-            keys=(key,),
-            remedy=typeable(f"{key}={','.join(values)}"),
-        )
-    return key, values
+def _item(text: str) -> Any:
+    if text.lower() in _CONSTANTS:
+        return _CONSTANTS[text.lower()]
+    if _IS_NUMBER.fullmatch(text):
+        return float(text) if set(text.lower()) & {".", "e"} else int(text)
+    return text
 
 
-def _sweep(override: Any) -> list[str]:
+def listed_values(override: Any) -> list[str]:
     """Returns the first values of `8,16,32` or `range(8,32,8)`, as they are typed.
 
     Values that cannot be listed, as in `interval(0,1)`, give an empty list.
@@ -207,10 +171,10 @@ def _sweep(override: Any) -> list[str]:
 
 
 def _read(word: str, groups: Collection[str]) -> tuple[str, Any]:
-    key, text = _key(word, groups), word.partition("=")[2]
+    key, text = key_of(word, groups), word.partition("=")[2]
     if is_plain(word):
         return key, value_of(word)
-    override = _override(word)
+    override = override_of(word)
     if not override.is_sweep_override():
         if is_mapping(key):
             _check_names(word)
@@ -218,7 +182,7 @@ def _read(word: str, groups: Collection[str]) -> tuple[str, Any]:
     kind = _kind(key)
     if kind is str:  # the value may contain commas
         return key, text
-    one = next(iter(_sweep(override)), None)
+    one = next(iter(listed_values(override)), None)
     remedy = _example(key) if one is None else typeable(f"{key}={one}")
     if get_origin(kind) is list and "[" not in text:
         remedy = f"brackets: {typeable(f'{key}=[{text}]')}"
@@ -240,7 +204,7 @@ def _check_names(word: str) -> None:
             )
 
 
-def _key(word: str, groups: Collection[str]) -> str:
+def key_of(word: str, groups: Collection[str]) -> str:
     """Returns the key of a `KEY=VALUE` word whose value is short enough to be parsed.
 
     Raises:
@@ -276,7 +240,7 @@ def _key(word: str, groups: Collection[str]) -> str:
     return key
 
 
-def _override(word: str) -> Any:
+def override_of(word: str) -> Any:
     """Returns a `KEY=VALUE` word as Hydra parses it.
 
     Raises:
@@ -336,14 +300,6 @@ def as_word(key: str, text: str) -> str:
     return typeable(f"{key}={text if is_plain else quoted(text)}")
 
 
-def as_option(group: str, option: Any) -> str:
-    """Returns `GROUP=OPTION` in Hydra's grammar.
-
-    The option is quoted, because it may look like a number.
-    """
-    return f"{group}={quoted(shown(option))}"
-
-
 def typeable(word: str) -> str:
     """Returns a word quoted for a shell."""
     return (
@@ -351,3 +307,25 @@ def typeable(word: str) -> str:
         if "'" in word and not re.search(r"""["$`!]|\\(?!')""", word)
         else shlex.quote(word)
     )
+
+
+@lru_cache(maxsize=100)
+def leaves_of(text: str, prefix: str = "") -> Mapping[str, tuple[int, Any]]:
+    """Returns the line and the value of every leaf of a file. Recipes share most of their files."""
+    root = yaml.compose(text, Loader=SettingsLoader)
+    return {key: (line, value) for key, line, value in _leaves(root, prefix)}
+
+
+def _leaves(node: yaml.Node | None, prefix: str) -> Iterable[tuple[str, int, Any]]:
+    """Yields the dotted key, the line and the value of every leaf of a file."""
+    if not isinstance(node, yaml.MappingNode):
+        return
+    for key_node, value_node in node.value:
+        key = f"{prefix}.{key_node.value}" if prefix else str(key_node.value)
+        # An empty section is a leaf, so that a wrong one is noticed.
+        is_section = isinstance(value_node, yaml.MappingNode) and not is_mapping(key)
+        if is_section and value_node.value:
+            yield from _leaves(value_node, key)
+        else:
+            value = SafeConstructor().construct_document(value_node)
+            yield key, key_node.start_mark.line + 1, value

@@ -1,4 +1,4 @@
-"""Settles the settings that files decide: the size of the vocabulary, and validation samples.
+"""What the files of a run decide: the size of the vocabulary, and validation samples.
 
 They are null in recipes, so that a recipe fits any text, and numbers in every snapshot.
 """
@@ -17,7 +17,7 @@ from rampcli.errors import UsageError, set_to, shown
 VOCABULARY_KEY, VALIDATION_KEY = "model.vocab_size", "trainer.val_samples"
 MOST_VALIDATION_KEY = "trainer.max_val_samples"
 FILES = "files"
-"""What has decided the entries of the settings that are settled here."""
+"""What has decided the entries of these settings."""
 BYTES = 256
 """Tokens of a byte tokenizer, and of random tokens."""
 PADDED_FROM = 1024
@@ -65,7 +65,7 @@ def without_files(config: Config) -> FileFacts:
     return FileFacts(name=f"data.source={data.source}", tokens=BYTES if has_bytes else None)
 
 
-def settle(config: Config, facts: FileFacts) -> tuple[Stack, tuple[str, ...]]:
+def with_file_facts(config: Config, facts: FileFacts) -> tuple[Stack, tuple[str, ...]]:
     """Returns the layers of a configuration with numbers for the nulls, and notes for the user.
 
     A size of the vocabulary that is unknown stays null.

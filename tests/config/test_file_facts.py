@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rampcli.config import snapshot
+from rampcli.config.file_facts import MULTIPLE, PADDED_FROM, VOCABULARY_KEY, FileFacts, padded
 from rampcli.config.layers import stack_of
 from rampcli.config.schema import Config
 from rampcli.config.schema.model import MOST_VOCABULARY
-from rampcli.config.settling import MULTIPLE, PADDED_FROM, VOCABULARY_KEY, FileFacts, padded
 from rampcli.errors import UsageError
 from rampcli.planning.resolve import resolve
 
