@@ -7,6 +7,7 @@ from rampcli.config.words import join_split_lists
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
+from rampcli.config.reading import join_split_lists
 from rampcli.config.rl_recipe import rl_word
 from rampcli.errors import Report, UsageError, shown
 from rampcli.planning.resolve import resolve
