@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import pytest
-from rampcli.config.words import join_split_lists
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
