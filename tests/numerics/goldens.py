@@ -72,6 +72,8 @@ def train(recipe: str) -> list[dict]:
 
 
 if __name__ == "__main__":
-    FILE.write_text(
-        json.dumps({recipe: train(recipe) for recipe in RECIPES}, indent=1) + "\n", encoding="utf-8"
+    tables = (  # a line for each step
+        f' "{recipe}": [\n' + ",\n".join(f"  {json.dumps(row)}" for row in train(recipe)) + "\n ]"
+        for recipe in RECIPES
     )
+    FILE.write_text("{\n" + ",\n".join(tables) + "\n}\n", encoding="utf-8")
