@@ -103,22 +103,6 @@ def test_file_names_and_contents_are_printed_as_visible_characters(succeed, ramp
         assert "\u202e" not in text
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("build in.jsonl --output corpus", "--train-bpe is needed"),
-        ("build none --output corpus --tokenizer bytes", "cannot read none"),
-        ("build in.jsonl --output corpus.bin --tokenizer bytes", "--output corpus\n"),
-        ("inspect none", "rampcli data build ... --output none"),
-    ],
-)
-def test_a_wrong_option_gives_one_error(rampcli, corpus, words, message):  # noqa: ARG001
-    ended = rampcli("data", *words.split())
-    assert (ended.exit_code, ended.stdout) == (2, "")
-    assert ended.stderr.startswith("error: ")
-    assert message in ended.stderr
-
-
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
 def test_a_signal_saves_the_build_and_the_same_command_resumes_it(tmp_path, number, exit_code):
     (tmp_path / "in.jsonl").write_text(

@@ -61,26 +61,6 @@ def test_json_holds_all_checks_and_nothing_else_is_printed(rampcli, accelerator,
     assert any(check["status"] == "failure" for check in found["checks"]) is not found["ok"]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            ["a=b"],
-            "error: a=b needs a recipe\n       try:    --factory llama3_tiny\n",
-        ),
-        (["--config-dir", "."], "error: --config-dir . needs a recipe\n"),
-        (["-f", "llama3_tiny", "optim.lr=abc"], "error: optim.lr=abc is not a number\n"),
-        (["-f", "llama4"], "error: "),
-    ],
-)
-def test_bad_input_is_refused_before_anything_is_checked(rampcli, words, message):
-    ended = rampcli("doctor", *words)
-    assert (ended.exit_code, ended.stdout, ended.stderr.startswith(message)) == (2, "", True), (
-        ended.stderr
-    )
-    assert ended.cpu_s < 5
-
-
 def test_no_word_is_cut_at_80_columns(rampcli, monkeypatch, tmp_path):
     monkeypatch.setattr(console, "PIPE_WIDTH", 80)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -99,13 +99,3 @@ def test_a_setting_from_config_dir_names_its_line(succeed, tmp_path):
         succeed("explain", "--json", "--config-dir", ".", "optim=mine", "optim.lr")
     )
     assert (fact["value"], fact["set_by"]) == (0.25, "optim/mine.yaml:2")
-
-
-def test_every_unknown_key_is_reported(rampcli):
-    ended = rampcli("explain", "seed", "foo", "optim.learning_rate", "data")
-    assert (ended.exit_code, ended.stdout) == (2, "")
-    assert [line for line in ended.stderr.splitlines() if line.startswith("error: ")] == [
-        "error: there is no setting foo",
-        "error: there is no setting optim.learning_rate",
-        "error: data is a section, not a setting",
-    ]

@@ -1,12 +1,3 @@
-import pytest
-
-
-@pytest.mark.parametrize("command", ["status", "cancel"])
-def test_a_folder_that_is_not_a_run_directory_is_refused(command, rampcli):
-    done = rampcli(command, "nowhere")
-    assert (done.exit_code, "is not a run directory" in done.stderr) == (2, True)
-
-
 def test_a_dry_run_prints_the_scripts_and_submits_and_writes_nothing(
     tmp_path, monkeypatch, succeed
 ):

@@ -83,13 +83,3 @@ def test_the_options_and_settings_shown_for_a_recipe_give_its_plan(name, succeed
         path.append(f"model.init_from={write_model(tmp_path / 'model')}")
     again = succeed("plan", "-f", "llama3_tiny", "--json", *options, *settings, *path)
     assert again == succeed("plan", "-f", name, "--json", *path)
-
-
-@pytest.mark.parametrize(
-    ("name", "remedy"),
-    [("llama3_8", "rampcli recipes llama3_8b"), ("zzz", "rampcli recipes\n"), ("", "rampcli")],
-)
-def test_an_unknown_recipe_is_refused_with_similar_names(rampcli, name, remedy):
-    ended = rampcli("recipes", name)
-    assert (ended.exit_code, ended.stdout) == (2, "")
-    assert f"try:    {remedy}" in ended.stderr

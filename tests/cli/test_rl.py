@@ -195,43 +195,6 @@ def test_a_plan_is_drawn_and_timed_in_prompts(succeed, tmp_path):
     assert ("consumed prompts" in drawn, "samples" in drawn) == (True, False)
 
 
-@pytest.mark.parametrize("options", [(), ("--cfg",)])
-def test_json_is_for_plans(options, rampcli):
-    ended = rampcli(*RL, *options, "--json")
-    assert (ended.exit_code, ended.stdout) == (2, "")
-    assert "--dry-run --json" in ended.stderr
-
-
-@pytest.mark.parametrize("command", ["pretrain", "tune"])
-def test_other_commands_do_not_train_with_settings_of_rl(command, rampcli):
-    ended = rampcli(command, *TINY, "rl=grpo", *PROMPT_WORDS)
-    assert (ended.exit_code, ended.stdout) == (2, "")
-    assert "rl=none" in ended.stderr
-
-
-@pytest.mark.parametrize(
-    ("word", "instead"),
-    [
-        ("batch_size=8", "model.global_batch_size"),
-        ("micro_batch_size=4", "data.micro_batch_size"),
-        ("num_generations=4", "rampcli rl"),
-    ],
-)
-def test_pretrain_answers_bare_words_of_rl_with_the_command_that_takes_them(word, instead, rampcli):
-    ended = rampcli("pretrain", *TINY, word, "--dry-run")
-    assert (ended.exit_code, ended.stdout) == (2, "")
-    name = word.partition("=")[0]
-    assert f"{name} is a word of `rampcli rl`" in ended.stderr
-    assert instead in ended.stderr.partition("try:")[2]
-
-
-@pytest.mark.parametrize("words", [("rl=none",), ("num_generations=null",)])
-def test_rl_does_not_pretrain(words, rampcli):
-    ended = rampcli(*RL, *words)
-    assert (ended.exit_code, ended.stdout) == (2, "")
-    assert "rampcli pretrain" in ended.stderr
-
-
 def test_words_of_rl_are_completed(succeed):
     complete = ("__complete", "rl", *TINY)
     assert succeed(*complete, "b").split() == ["batch_size=", "batch="]

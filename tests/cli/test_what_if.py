@@ -76,25 +76,6 @@ def test_a_comparison_without_any_plan_that_fits_is_refused(rampcli, json_wanted
     assert ended.stdout.count("does not divide into") == 2
 
 
-@pytest.mark.parametrize("json_wanted", [[], ["--json"]])
-def test_an_error_of_every_plan_is_shown_once(rampcli, json_wanted):
-    ended = rampcli(
-        "plan",
-        "-f",
-        "llama3_8b",
-        "--what-if",
-        "trainer.num_nodes=1,3",
-        "modle.x=3",
-        "seed=-1",
-        *json_wanted,
-    )
-    assert (ended.exit_code, ended.stdout) == (2, "")
-    assert [line for line in ended.stderr.splitlines() if line.startswith("error: ")] == [
-        "error: there is no setting modle.x",
-        "error: seed=-1 is below 0",
-    ]
-
-
 @pytest.mark.parametrize("section", ["", "training."])
 def test_a_compared_value_replaces_the_typed_one(succeed, stages, section):
     typed = f"{section}trainer.num_nodes=4"
@@ -115,13 +96,3 @@ def test_options_of_a_group_and_ranges_and_lists_can_be_compared(succeed):
         f"trainer.num_nodes={nodes}" for nodes in (16, 32, 48)
     ]
     assert len(compared("model.rampup_batch_size=[256,256,10M],[1024,1024,10M],null")) == 3
-
-
-@pytest.mark.parametrize(
-    "option", [["--plot", "x.svg"], ["--dialects"], ["--seesaw"], ["--seesaw-factor", "3"]]
-)
-def test_options_for_one_plan_are_refused_in_a_comparison(rampcli, tmp_path, option):
-    ended = rampcli("plan", "-f", "gpt3_5b", "--what-if", "seed=1,2", *option)
-    assert (ended.exit_code, ended.stdout) == (2, "")
-    assert f"--what-if compares several plans, but {option[0]} takes a single one" in ended.stderr
-    assert list(tmp_path.iterdir()) == []
