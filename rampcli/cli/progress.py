@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from textwrap import indent
 from typing import Any
 
@@ -11,7 +12,7 @@ from rich.text import Text
 from rampcli.batch.training_plan import StageExtent, StagePlan, TrainingPlan
 from rampcli.cli.console import is_notebook
 from rampcli.cli.progress_line import Line, Picture, line_for
-from rampcli.errors import printable, visible
+from rampcli.errors import RampcliError, printable, visible
 from rampcli.launch.elastic import World
 from rampcli.launch.observer import Observer
 from rampcli.report.tables import duration, evaluation_line, figure, share, validation_line
@@ -92,8 +93,10 @@ class Progress(Observer):
             processes += f", {self.rollout_ranks} more {verb}"
         emulation = f", {nodes} nodes emulated on this host" if nodes > 1 else ""
         self.stage = stage
-        self.facts = RunFacts(state=self.run.read_state(), plan=self.facts.plan)
-        self.facts.events.add(last_events(self.run.events, END_EVENTS))
+        self.facts = RunFacts(plan=self.facts.plan)
+        with suppress(RampcliError, OSError):  # the workers report a file that cannot be read
+            self.facts.state = self.run.read_state()
+            self.facts.events.add(last_events(self.run.events, END_EVENTS))
         self._wait_for(STARTING, since=time.monotonic())
         opening = f"data: {printable(self.data)}\n" if self.data else ""
         self.data = ""

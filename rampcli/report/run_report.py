@@ -54,7 +54,8 @@ class RunReport:
 
     def share_of(self, part: str) -> float | None:
         """Returns the share of a part in the running time; None if the run was stopped then."""
-        return None if part == STOPPED else self.parts[part] / self.time.running_s
+        running_s = self.time.running_s
+        return None if part == STOPPED or running_s <= 0 else self.parts[part] / running_s
 
     def to_json(self) -> dict[str, Any]:
         """Returns the facts for `--json`."""

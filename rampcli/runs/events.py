@@ -178,9 +178,9 @@ class RunEvents:
         self.texts = [*texts, *self.texts][:MOST_TEXTS]
 
     def _keep_profile(self, row: Mapping[str, Any]) -> None:
-        window = (*row["steps"], row["rank"])
-        if window in self.profiles or len(self.profiles) < MOST_PROFILES:
-            self.profiles[window] = row
+        if len(self.profiles) == MOST_PROFILES:
+            del self.profiles[next(iter(self.profiles))]
+        self.profiles[*row["steps"], row["rank"]] = row
 
     def _evaluate(self, row: Mapping[str, Any]) -> None:
         self._add_point(self.evaluations, row, **{name: row[name] for name in EVALUATED})

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rampcli import plain_yaml
+from rampcli.batch.time_left import RECENT_STEPS
 from rampcli.config import snapshot
 from rampcli.config.settings import flatten
 from rampcli.errors import DamagedFileError, printable, reason_of, shown
@@ -210,6 +211,8 @@ class FollowedRun:
             self.facts.rows = self.columns.last
             self.version += (self.columns.rows, self.columns.resets) != before
             self._summarise(is_reset=self.columns.resets != before[1])
+        if not self.columns.is_at_end:  # the newest rows show how fast the run is
+            self.facts.rows = last_rows(self.directory.metrics, RECENT_STEPS)
 
     def _summarise(self, *, is_reset: bool) -> None:
         """Brings the summaries of rows up to date. `is_reset`: rows were dropped before others."""

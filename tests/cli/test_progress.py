@@ -236,3 +236,12 @@ def test_texts_keep_their_lines_and_cannot_control_the_terminal():
     assert output.splitlines()[:2] == ["text after step 1,000:", "    def f():"]
     assert "return\\x1b[2J \\u202e" in output
     assert not {"\x1b", "\u202e"} & set(output)
+
+
+def test_a_file_that_cannot_be_read_is_left_to_the_workers_to_report(tmp_path):
+    run = RunDirectory(tmp_path)
+    run.events.write_text('{"event": "fault", "time": 1.0}\n')
+    plan = resolve(llm.llama3_tiny.pretrain_recipe()).plan
+    with Progress(plan, run, Console(file=io.StringIO())) as progress:
+        start(progress)
+    assert not progress.facts.events.newest

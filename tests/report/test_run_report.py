@@ -33,6 +33,14 @@ def test_training_is_divided_by_what_its_steps_recorded(run):
     assert report.time.goodput == pytest.approx(61 / 70)
 
 
+def test_parts_of_a_run_that_took_no_time_have_no_share(run):
+    run.events.write_text("")
+    for kind, at in (("launch", 0.0), ("start", 1e-9), ("exit", 2e-9), ("launch", 1e9)):
+        run.append_row(run.events, {"event": kind, "time": at, "step": 0, "consumed_samples": 0})
+    report = report_run(read_run(run.path))
+    assert [report.share_of(part) for part in report.parts] == [None] * len(report.parts)
+
+
 def diagnose(run, share):
     folder = run.path / "tune/diagnose"
     folder.mkdir(parents=True)

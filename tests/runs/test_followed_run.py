@@ -153,6 +153,12 @@ def test_a_large_file_is_read_piece_by_piece(run):
     assert run.columns.rows == 20_000
 
 
+def test_a_file_that_is_read_in_pieces_shows_the_newest_steps_from_the_first_piece_on(run):
+    append(run, *range(41, 10_000))
+    assert not run.read(most_bytes=2**16)
+    assert run.facts.step == 9_999
+
+
 def test_a_run_before_its_first_step_has_no_points(tmp_path):
     run = FollowedRun("new", write_run(tmp_path / "new"))
     run.directory.metrics.unlink()
