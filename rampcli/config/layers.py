@@ -100,6 +100,8 @@ class Layer:
                     entries[word] = entry
                 if word not in COMBINED:
                     key = SPELLINGS.get(word, word)
+                    if entry.value is None and word in SPELLINGS and not settings()[key].optional:
+                        continue  # not set, in the other system
                     if key != word:
                         entry = Entry(entry.value, typed_place(word, entry), by=word)
                     entries[key] = merged(key, entries.get(key), entry)
@@ -114,12 +116,14 @@ def typed_place(key: str, entry: Entry) -> str:
 def merged(key: str, one: Entry | None, other: Entry) -> Entry:
     """Returns the entry of a key that two words of equal precedence set.
 
+    A null in another system's word contradicts nothing.
+
     Raises:
         UsageError: the words are two spellings of the key, and their values differ.
     """
-    if one is None or one.by == other.by or one.value is None:
+    if one is None or one.by == other.by or (one.by and one.value is None):
         return other
-    if other.value not in (None, one.value):
+    if other.value != one.value and not (other.by and other.value is None):
         names = (one.by or key, other.by or key)
         raise UsageError(
             f"{names[0]}={shown(one.value)} and {names[1]}={shown(other.value)} are two spellings"
@@ -171,6 +175,7 @@ class Stack:
                 history = histories.setdefault(key, [])
                 is_farther = (
                     bool(history)
+                    and layer.name != entry.by  # what `decided` adds applies
                     and entry.by != history[-1][1].by
                     and layer.precedence < history[-1][0]
                 )

@@ -99,7 +99,7 @@ def settings() -> dict[str, Setting]:
 def foreign_words() -> dict[str, Setting]:
     """Returns what each word of another system accepts; a spelling accepts what its key does."""
     spellings = {
-        word: dataclasses.replace(settings()[key], key=word, doc=MEANINGS[word])
+        word: dataclasses.replace(settings()[key], key=word, optional=True, doc=MEANINGS[word])
         for word, key in SPELLINGS.items()
     }
     combined = {

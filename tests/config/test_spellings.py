@@ -40,9 +40,9 @@ def test_words_whose_meaning_depends_on_other_settings_are_not_spellings():
 
 
 @pytest.mark.parametrize("word", SPELLINGS)
-def test_a_spelling_accepts_what_its_key_accepts(word):
+def test_a_spelling_accepts_what_its_key_accepts_and_null(word):
     ours, theirs = settings()[SPELLINGS[word]], foreign_words()[word]
-    assert (theirs.key, theirs.type, theirs.optional) == (word, ours.type, ours.optional)
+    assert (theirs.key, theirs.type, theirs.optional) == (word, ours.type, True)
     assert theirs.doc
 
 
@@ -75,17 +75,24 @@ def test_a_key_on_the_command_line_wins_over_a_spelling_of_the_recipe():
     assert typed.model.global_batch_size == 1024
 
 
-def test_a_null_in_a_spelling_is_null_in_the_key(composed):
+def test_a_null_in_a_spelling_is_null_in_the_key_if_that_may_be_null(composed):
     stack = apply_overrides(composed, ["data.rampup_batch_size=null"])
     assert stack.config().model.rampup_batch_size is None
-    refusal = refusal_of(apply_overrides, composed, ["optimizer.lr=null"])
-    assert refusal.keys == ("optimizer.lr",)
+    stack = apply_overrides(composed, ["optimizer.lr=null"])
+    assert stack.config().optim.lr == composed.optim.lr
 
 
 def test_a_null_does_not_contradict_another_spelling(composed):
     typed = ["data.global_batch_size=null", "model.global_batch_size=64"]
     for order in (typed, typed[::-1]):
         assert apply_overrides(composed, order).config().model.global_batch_size == 64
+
+
+def test_a_null_in_a_key_contradicts_a_spelling(composed):
+    typed = ["model.rampup_batch_size=null", "train.rampup_batch_size=[8,8,100]"]
+    for order in (typed, typed[::-1]):
+        refusal = refusal_of(apply_overrides, composed, order)
+        assert set(refusal.keys) == {word.partition("=")[0] for word in typed}
 
 
 @run(max_examples=50)

@@ -129,6 +129,12 @@ def test_a_micro_batch_given_beside_samples_per_device_is_kept(llama):
     ] == [(2, 4)]
 
 
+def test_samples_per_device_of_a_recipe_decide_a_micro_batch_that_the_user_leaves_open():
+    recipe = compose("model=llama3_tiny", "trainer.max_steps=1", "per_device_batch_size=4")
+    resolved = resolved_with(recipe, "data.micro_batch_size=null")
+    assert resolved.plan.stages[0].micro_batch_size == 4
+
+
 def test_samples_per_device_are_multiplied_by_a_given_accumulation(llama):
     spelt = resolved_with(llama, "per_device_batch_size=4", "gradient_accumulation_steps=8")
     assert spelt.config.model.global_batch_size == 256

@@ -85,7 +85,7 @@ def test_stages_of_prompts_before_the_checkpoint_are_not_checked(tiny):
         "rampup.node_policy=fixed",
         "trainer.max_steps=200",
     )
-    with pytest.raises(UsageError, match=r"stage 0 \(batch size 1\)"):
+    with pytest.raises(UsageError, match=r"batch 1 \(stage 0\)"):
         resolve(apply_overrides(tiny, words))
     resumed = resolve(apply_overrides(tiny, words), consumed_samples_in=lambda _: 100)
     assert [stage.global_batch_size for stage in resumed.plan.stages] == [8]
