@@ -71,7 +71,7 @@ def test_finished_stages_need_not_fit_the_processes_that_resume(
     grown = [*words, "trainer.num_nodes=4"]
     refused = run.pretrain(*grown)
     assert refused.returncode == 2
-    assert "stages 0 (batch size 2), 2 (batch size 6) of the ramp do not divide" in refused.stderr
+    assert "batches 2 (stage 0) and 6 (stage 2) are not multiples of 4" in refused.stderr
     for _ in range(3):
         assert run.pretrain("--one-stage", *words, "trainer.num_nodes=1").returncode == 0
     planned = run.pretrain("--dry-run", *grown)

@@ -148,7 +148,7 @@ def resuming(tmp_path, *words: str) -> Resolved:
 def test_a_run_resumes_from_its_newest_checkpoint_and_earlier_stages_are_not_checked(tmp_path):
     words = ["rampup.node_policy=fixed", "trainer.num_nodes=4"]
     with pytest.raises(
-        UsageError, match=r"stages 0 \(batch size 4\), 1 \(batch size 8\), 2 \(batch size 12\)"
+        UsageError, match=r"batches 4 \(stage 0\), 8 \(stage 1\) and 12 \(stage 2\)"
     ):
         resuming(tmp_path, *words)
     last = tiny(tmp_path).plan.stages[-1]
