@@ -39,6 +39,9 @@ def _compared(plans: Sequence[Resolved]) -> dict[str, Callable[[Resolved], str]]
     def last(resolved: Resolved) -> StagePlan:
         return resolved.plan.stages[-1]
 
+    def total(name: str) -> Callable[[Resolved], str]:
+        return lambda one: plan_totals(one.plan)[name]
+
     columns: dict[str, Callable[[Resolved], str]] = {
         "nodes": lambda one: _list_nodes([stage.num_nodes for stage in one.plan.stages]),
         "GPUs": lambda one: str(one.plan.largest_world_size),
@@ -48,11 +51,7 @@ def _compared(plans: Sequence[Resolved]) -> dict[str, Callable[[Resolved], str]]
         "accum": lambda one: str(one.passes(last(one))[1]),
         "bubble": lambda one: f"{one.plan.bubble(last(one)):.1%}",
         "memory": lambda one: memory_cell(one, fullest_stage(one)),
-        "samples": lambda one: plan_totals(one.plan).samples,
-        "steps": lambda one: plan_totals(one.plan).steps,
-        "tokens": lambda one: plan_totals(one.plan).tokens,
-        "hours": lambda one: plan_totals(one.plan).hours,
-        "GPU-hours": lambda one: plan_totals(one.plan).gpu_hours,
+        **{name: total(name) for name in ("samples", "steps", "tokens", "hours", "GPU-hours")},
     }
     if {is_rl(one.config) for one in plans} == {True}:
         names = {"batch": "prompts", "samples": "in all"}

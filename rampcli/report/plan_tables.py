@@ -98,59 +98,56 @@ def _shown_stages(plan: TrainingPlan) -> list[StagePlan | None]:
 def _columns(resolved: Resolved) -> list[Column]:
     """Returns all columns in order; the last one holds the bars."""
     largest = max(stage.global_batch_size for stage in resolved.plan.stages)
+
+    def bar(stage: StagePlan) -> str:
+        return "█" * max(1, round(BAR_WIDTH * stage.global_batch_size / largest))
+
     return [
-        *(_pair_columns(resolved) if is_rl(resolved.config) else _batch_columns(resolved.plan)),
+        *_batch_columns(resolved),
         *_pipeline_columns(resolved.plan),
         *_loading_columns(resolved),
         *_time_columns(resolved.plan),
-        _memory_column(resolved),
+        Column("memory", cache(lambda stage: memory_cell(resolved, stage)), rank=6),
         *_rate_columns(resolved),
-        Column("", lambda stage: _bar(stage.global_batch_size, largest), rank=9),
+        Column("", bar, rank=9),
     ]
 
 
-def _batch_columns(plan: TrainingPlan) -> list[Column]:
-    totals = plan_totals(plan)
-    return [
-        Column("stage", lambda stage: str(stage.stage)),
-        Column("batch", lambda stage: str(stage.global_batch_size)),
-        Column("nodes", lambda stage: str(stage.num_nodes)),
-        Column("GPUs", lambda stage: str(stage.world_size)),
-        Column("dp", lambda stage: str(stage.data_parallel_size), rank=2),
-        Column("micro", lambda stage: str(stage.micro_batch_size), rank=5),
-        Column("accum", lambda stage: str(stage.accumulate_grad_batches)),
-        Column("from", lambda stage: f"{stage.first_sample:,}", rank=4),
-        Column("samples", lambda stage: _count(stage.samples), totals.samples),
-        Column("steps", lambda stage: _count(stage.steps), totals.steps),
-        Column("tokens", lambda stage: _tokens(stage.samples, plan), totals.tokens, rank=3),
-    ]
+def _batch_columns(resolved: Resolved) -> list[Column]:
+    """Returns the columns of the batch.
 
-
-def _pair_columns(resolved: Resolved) -> list[Column]:
-    """Returns the columns of reinforcement learning, in which a batch is one of pairs."""
-    totals = plan_totals(resolved.plan)
+    In reinforcement learning, its samples are prompts, and a micro batch is one of pairs.
+    """
+    plan, totals = resolved.plan, plan_totals(resolved.plan)
+    has_pairs, generators = is_rl(resolved.config), resolved.config.rl.rollout_ranks
 
     def of_pairs(name: str) -> Callable[[StagePlan], str]:
         return lambda stage: str(getattr(resolved.pairs(stage), name))
 
     def processes(stage: StagePlan) -> str:
-        generators = resolved.config.rl.rollout_ranks
         return f"{stage.world_size}+{generators}" if generators else str(stage.world_size)
 
-    return [
+    columns = [
         Column("stage", lambda stage: str(stage.stage)),
-        Column("prompts", of_pairs("prompts")),
+        Column("prompts" if has_pairs else "batch", lambda stage: str(stage.global_batch_size)),
         Column("pairs", of_pairs("pairs")),
         Column("nodes", lambda stage: str(stage.num_nodes)),
         Column("GPUs", processes),
-        Column("dp", of_pairs("data_parallel_size"), rank=2),
-        Column("micro", of_pairs("micro_batch_size")),
-        Column("accum", of_pairs("accumulation")),
+        Column("dp", lambda stage: str(stage.data_parallel_size), rank=2),
+        Column("micro", lambda stage: str(resolved.passes(stage)[0]), rank=0 if has_pairs else 5),
+        Column("accum", lambda stage: str(resolved.passes(stage)[1])),
         Column("updates", of_pairs("updates"), rank=5),
         Column("from", lambda stage: f"{stage.first_sample:,}", rank=4),
-        Column("in all", lambda stage: _count(stage.samples), totals.samples),
-        Column("steps", lambda stage: _count(stage.steps), totals.steps),
+        Column(
+            "in all" if has_pairs else "samples",
+            lambda stage: _count(stage.samples),
+            totals["samples"],
+        ),
+        Column("steps", lambda stage: _count(stage.steps), totals["steps"]),
+        Column("tokens", lambda stage: _tokens(stage.samples, plan), totals["tokens"], rank=3),
     ]
+    hidden = ("tokens",) if has_pairs else ("pairs", "updates")
+    return [column for column in columns if column.name not in hidden]
 
 
 def _pipeline_columns(plan: TrainingPlan) -> list[Column]:
@@ -187,14 +184,14 @@ def _time_columns(plan: TrainingPlan) -> list[Column]:
         return "-" if seconds is None else as_hours(seconds * devices)
 
     return [
-        Column("hours", lambda stage: hours(stage, 1), totals.hours),
-        Column("GPU-hours", lambda stage: hours(stage, stage.world_size), totals.gpu_hours, rank=1),
+        Column("hours", lambda stage: hours(stage, 1), totals["hours"]),
+        Column(
+            "GPU-hours",
+            lambda stage: hours(stage, stage.world_size),
+            totals["GPU-hours"],
+            rank=1,
+        ),
     ]
-
-
-def _memory_column(resolved: Resolved) -> Column:
-    """Returns the estimated memory of a stage's fullest rank."""
-    return Column("memory", cache(lambda stage: memory_cell(resolved, stage)), rank=6)
 
 
 def _rate_columns(resolved: Resolved) -> list[Column]:
@@ -216,28 +213,20 @@ def _rate_columns(resolved: Resolved) -> list[Column]:
     ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Totals:
-    """Sums over a plan, as text. `-` stands for a run without end or an unknown throughput."""
+def plan_totals(plan: TrainingPlan) -> dict[str, str]:
+    """Returns the sums over a plan by column, or `-` if a run has no end or no known throughput.
 
-    samples: str
-    steps: str
-    tokens: str
-    hours: str
-    gpu_hours: str
-
-
-def plan_totals(plan: TrainingPlan) -> Totals:
-    """Returns the sums over a plan. Hours include restarts; GPU-hours do not."""
+    Hours include restarts; GPU-hours do not.
+    """
     seconds = run_s(plan)
     gpu_s = sum((plan.stage_s(stage) or 0.0) * stage.world_size for stage in plan.stages)
-    return Totals(
-        samples=_count(plan.end_sample),
-        steps=_count(plan.end_step),
-        tokens=_tokens(plan.end_sample, plan),
-        hours="-" if seconds is None else as_hours(seconds),
-        gpu_hours="-" if seconds is None else as_hours(gpu_s),
-    )
+    return {
+        "samples": _count(plan.end_sample),
+        "steps": _count(plan.end_step),
+        "tokens": _tokens(plan.end_sample, plan),
+        "hours": "-" if seconds is None else as_hours(seconds),
+        "GPU-hours": "-" if seconds is None else as_hours(gpu_s),
+    }
 
 
 def run_s(plan: TrainingPlan) -> float | None:
@@ -377,7 +366,3 @@ def as_hours(seconds: float) -> str:
     """Returns a duration in hours."""
     hours = seconds / 3600
     return f"{hours:,.0f}" if hours >= 100 else f"{hours:.1f}" if hours >= 1 else f"{hours:.3f}"
-
-
-def _bar(size: int, largest: int) -> str:
-    return "█" * max(1, round(BAR_WIDTH * size / largest))

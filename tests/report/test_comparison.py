@@ -15,11 +15,9 @@ def test_a_comparison_has_a_row_per_plan_and_an_empty_row_for_one_that_does_not_
     assert columns["nodes"] == ["8 8 8 8 8 8 8 8", "8 8 8 8 10 12 14 16", "does not fit"]
     assert columns["GPUs"] == ["64", "128", ""]
     assert columns["steps"] == ["75,000", "75,000", ""]
-    assert columns["hours"][:2] == [plan_totals(small.plan).hours, plan_totals(large.plan).hours]
-    assert columns["GPU-hours"][:2] == [
-        plan_totals(small.plan).gpu_hours,
-        plan_totals(large.plan).gpu_hours,
-    ]
+    totals = [plan_totals(one.plan) for one in (small, large)]
+    for name in ("hours", "GPU-hours"):
+        assert columns[name][:2] == [of_plan[name] for of_plan in totals]
     assert [
         columns[name][2] for name in ("batch", "accum", "samples", "tokens", "hours", "GPU-hours")
     ] == [""] * 6
