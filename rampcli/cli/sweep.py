@@ -14,7 +14,7 @@ from rampcli.cli.options import AsJson, ConfigDir, Factory, plot_of
 from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
-    from rampcli.cli.sweep_runs import SweepRun
+    from rampcli.report.sweep_plan import SweepRun
     from rampcli.runs.sweep_folder import SweepFolder
 
 
@@ -72,20 +72,13 @@ def _print_plan(folder: "SweepFolder", runs: Sequence["SweepRun"], *, as_json: b
     from rampcli.cli.console import build_console, say
     from rampcli.launch.queues import Queues
     from rampcli.launch.status import read_status
-    from rampcli.report.sweep_plan import PlannedRun, sweep_plan_table
+    from rampcli.report.sweep_plan import sweep_plan_table
 
     queues = Queues()
-    planned = [
-        PlannedRun(
-            run_dir=str(run.directory.path),
-            values=run.combination.values,
-            state=read_status(run.directory, queues).state,
-            plan=run.resolved.plan,
-        )
-        for run in runs
-    ]
+    states = [read_status(run.directory, queues).state for run in runs]
     if as_json:
-        facts = {"folder": str(folder.path), "runs": [run.to_json() for run in planned]}
+        planned = [run.to_json(state) for run, state in zip(runs, states, strict=True)]
+        facts = {"folder": str(folder.path), "runs": planned}
         typer.echo(json.dumps(facts, indent=1))
         return
-    say(build_console(), sweep_plan_table(planned), f"folder: {folder.path}")
+    say(build_console(), sweep_plan_table(runs, states), f"folder: {folder.path}")

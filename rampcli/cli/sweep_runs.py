@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from rampcli.launch.status import read_status
 from rampcli.launch.stop_signals import catch_stop_signals, exit_code_after
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.differences import differing_settings
+from rampcli.report.sweep_plan import SweepRun
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import newest_checkpoint
 from rampcli.runs.sweep_folder import SweepFolder
@@ -45,26 +45,6 @@ NOT_DECIDING = ("data.micro_batch_size", "data.expansion_factor_real_data", "dat
 """Settings of these sections that do not change what a run learns."""
 MOST_NAMED = 3
 """Combinations that an error names at most."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SweepRun:
-    """A checked run of a sweep.
-
-    Attributes:
-        combination: its values.
-        resolved: its configuration and plan.
-        is_complete: True if it has nothing left to train.
-    """
-
-    combination: Combination
-    resolved: Resolved
-    is_complete: bool
-
-    @property
-    def directory(self) -> RunDirectory:
-        """Its run directory."""
-        return RunDirectory(self.resolved.run_dir)
 
 
 def compose_sweep(

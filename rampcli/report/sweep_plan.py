@@ -1,6 +1,6 @@
-"""The runs of a sweep before they start: a table of their plans, and their totals."""
+"""The runs of a sweep before they start, and a table of their plans with the totals."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,26 +10,37 @@ from rich.text import Text
 from rampcli.batch.plan import GLOBAL_KEY
 from rampcli.batch.quantities import shorten
 from rampcli.batch.training_plan import TrainingPlan
+from rampcli.config.sweeps import Combination
 from rampcli.errors import visible
+from rampcli.planning.run_plan import Resolved
 from rampcli.report.plan_tables import as_hours, run_s
 from rampcli.report.tables import build_table
+from rampcli.runs.directory import RunDirectory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PlannedRun:
-    """A run of a sweep as it is planned. It has an end.
+class SweepRun:
+    """A checked run of a sweep. It has an end.
 
     Attributes:
-        run_dir: its run directory.
-        values: value of each setting that varies.
-        state: as `rampcli status` shows it.
-        plan: its plan.
+        combination: its values.
+        resolved: its configuration and plan.
+        is_complete: True if it has nothing left to train.
     """
 
-    run_dir: str
-    values: Mapping[str, str]
-    state: str
-    plan: TrainingPlan
+    combination: Combination
+    resolved: Resolved
+    is_complete: bool
+
+    @property
+    def directory(self) -> RunDirectory:
+        """Its run directory."""
+        return RunDirectory(self.resolved.run_dir)
+
+    @property
+    def plan(self) -> TrainingPlan:
+        """Its plan."""
+        return self.resolved.plan
 
     @property
     def tokens(self) -> int:
@@ -42,12 +53,12 @@ class PlannedRun:
         seconds = run_s(self.plan)
         return None if seconds is None else seconds / 3600
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the run for `--json`."""
+    def to_json(self, state: str) -> dict[str, Any]:
+        """Returns the run for `--json`, with its state as `rampcli status` shows it."""
         return {
-            "run_dir": self.run_dir,
-            "values": dict(self.values),
-            "state": self.state,
+            "run_dir": str(self.directory.path),
+            "values": dict(self.combination.values),
+            "state": state,
             "global_batch_sizes": [stage.global_batch_size for stage in self.plan.stages],
             "steps": self.plan.end_step,
             "tokens": self.tokens,
@@ -55,8 +66,8 @@ class PlannedRun:
         }
 
 
-def sweep_plan_table(runs: Sequence[PlannedRun]) -> Table:
-    """Returns the runs, one per row, and their totals.
+def sweep_plan_table(runs: Sequence[SweepRun], states: Sequence[str]) -> Table:
+    """Returns the runs, one per row with its state, and their totals.
 
     There is no column of the batch if it is a value that varies, nor of hours if they are unknown.
     """
@@ -66,16 +77,16 @@ def sweep_plan_table(runs: Sequence[PlannedRun]) -> Table:
         "steps": _summed([run.plan.end_step or 0 for run in runs], "{:,}".format),
         "tokens": _summed([run.tokens for run in runs], shorten),
         "hours": _summed([one or 0.0 for one in hours], lambda one: as_hours(3600 * one)),
-        "state": ([run.state for run in runs], f"{len(runs)} run{'s' if len(runs) > 1 else ''}"),
+        "state": (states, f"{len(runs)} run{'s' if len(runs) > 1 else ''}"),
     }
-    if columns["batch"][0] == [run.values.get(GLOBAL_KEY) for run in runs]:
+    if columns["batch"][0] == [run.combination.values.get(GLOBAL_KEY) for run in runs]:
         del columns["batch"]
     if None in hours:
         del columns["hours"]
-    keys = [*runs[0].values]
+    keys = [*runs[0].combination.values]
     table = build_table(*keys, *columns, left=("state",))
     for row, run in enumerate(runs):
-        cells = [*run.values.values(), *(cells[row] for cells, _ in columns.values())]
+        cells = [*run.combination.values.values(), *(cells[row] for cells, _ in columns.values())]
         table.add_row(*(Text(visible(cell)) for cell in cells))
     blank = [""] * (len(keys) - 1)
     table.add_row("total", *blank, *(total for _, total in columns.values()), style="bold")
