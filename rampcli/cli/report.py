@@ -126,7 +126,7 @@ def _write_html(runs: Sequence["RunDirectory"], path: Path) -> None:
     Raises:
         UsageError: the file cannot be written.
     """
-    from rampcli.report.html_report import write_report_html
+    from rampcli.report.page_files import write_report_html
 
     try:
         write_report_html(runs, path)

@@ -1,8 +1,9 @@
-"""The page's own files: the live page as it is served, and a report as one file."""
+"""The files of the page: those that a server sends, and a report of some runs as one file."""
 
 import base64
 import hashlib
 import json
+import time
 from collections.abc import Sequence
 from functools import cache
 from html import escape
@@ -10,6 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.errors import printable
+from rampcli.guarded_folder import replace_file
+from rampcli.report.page_data import View, run_data
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.followed_run import FollowedRun
 
 PAGE = Path(__file__).with_name("page")
 STYLES = ("uplot/uPlot.min.css", "page.css")
@@ -26,6 +31,8 @@ SCRIPTS = (
     "page.js",
 )
 """In the order in which they are run: each may use what those before it define."""
+REPORT_BUCKETS = 2000
+"""Points per curve. A report cannot fetch more when a reader zooms, so it has more than a page."""
 KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
 
 
@@ -46,15 +53,37 @@ def live_page() -> bytes:
     return _fill(title="Runs", head=[*links, *scripts], data="").encode()
 
 
-def report_page(runs: Sequence[dict[str, Any]], *, title: str, facts: dict[str, Any]) -> bytes:
+def write_report_html(runs: Sequence[RunDirectory], path: Path) -> None:
+    """Writes a report about runs, with their data, as an HTML file.
+
+    A run whose files are damaged is shown with its error, and with what was read before it.
+
+    Args:
+        runs: the run directories.
+        path: file to write or replace.
+
+    Raises:
+        UsageError: the folder of `path` is reached through a link below it.
+        OSError: the file cannot be written.
+    """
+    made, found = time.time(), []
+    for name, directory in zip(_names(runs), runs, strict=True):
+        run = FollowedRun(name, directory)
+        run.read()
+        found.append(run_data(run, View(buckets=REPORT_BUCKETS)))
+    replace_file(path, _report_page({"made": made, "runs": found}))
+
+
+def _names(runs: Sequence[RunDirectory]) -> list[str]:
+    """Returns the names of the folders, or their paths if two have the same name."""
+    names = [run.path.resolve().name for run in runs]
+    return names if len(set(names)) == len(names) else [str(run.path) for run in runs]
+
+
+def _report_page(report: dict[str, Any]) -> bytes:
     """Returns a page that holds its styles, scripts and data, and loads nothing.
 
     Its policy allows only these scripts, so that no text of a run can run as one.
-
-    Args:
-        runs: what `run_data` returns of each run.
-        title: title of the page.
-        facts: `made` and the like, which the page shows.
     """
     styles, scripts = ([_text(name) for name in names] for names in (STYLES, SCRIPTS))
     policy = (
@@ -65,8 +94,9 @@ def report_page(runs: Sequence[dict[str, Any]], *, title: str, facts: dict[str, 
         f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">',
         *(f"<style>{style}</style>" for style in styles),
     ]
-    data = f'<script type="application/json" id="data">{_inline({**facts, "runs": runs})}</script>'
+    data = f'<script type="application/json" id="data">{_inline(report)}</script>'
     code = "".join(f"<script>{script}</script>\n" for script in scripts)
+    title = ", ".join(data["name"] for data in report["runs"])
     return _fill(title=title, head=head, data=data + "\n" + code).encode()
 
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from rampcli.errors import UsageError
-from rampcli.report.html_report import write_report_html
+from rampcli.report.page_files import write_report_html
 from rampcli.runs.directory import RunDirectory
 from recorded_runs import write_run
 

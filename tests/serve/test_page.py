@@ -9,7 +9,7 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from commands import Command
-from rampcli.report.html_report import write_report_html
+from rampcli.report.page_files import write_report_html
 from rampcli.runs.directory import RunDirectory
 from recorded_runs import write_run
 from run_files import failure, state
