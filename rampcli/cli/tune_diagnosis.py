@@ -1,7 +1,7 @@
 """`rampcli tune --diagnose`: measures where the time of a step goes, and names the bottleneck."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import typer
@@ -13,7 +13,6 @@ from rampcli.errors import RampcliError
 from rampcli.launch.stop_signals import exit_code_after
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.tables import build_table
-from rampcli.tune.bottleneck import Bottleneck, bottlenecks
 from rampcli.tune.diagnosis import Diagnosis, StepPart, read_diagnosis
 from rampcli.tune.run import trials_here
 from rampcli.tune.sizes import Candidate, own_candidate
@@ -53,7 +52,7 @@ def diagnose(resolved: Resolved, *, effort: Effort, as_json: bool) -> int:
                 remedy=REMEDIES[trial.verdict],
             )
         diagnosis = read_diagnosis(trials.folder_of(candidate))
-    found = bottlenecks(diagnosis, resolved.config)
+    found = diagnosis.bottlenecks(resolved.config)
     if as_json:
         typer.echo(json.dumps(_to_json(diagnosis, candidate, trial, found), indent=1))
         return 0
@@ -62,7 +61,7 @@ def diagnose(resolved: Resolved, *, effort: Effort, as_json: bool) -> int:
         say(console, f"not measured: {part}, because {reason}")
     if trial.verdict == THRASHES:
         say(console, f"memory is short ({trial.reason}); try a smaller {MICRO_KEY}")
-    say(console, *(one.message for one in found))
+    say(console, *found.values())
     return 0
 
 
@@ -79,17 +78,20 @@ def _described(candidate: Candidate) -> str:
 
 
 def _to_json(
-    diagnosis: Diagnosis, candidate: Candidate, trial: Trial, found: list[Bottleneck]
+    diagnosis: Diagnosis, candidate: Candidate, trial: Trial, found: dict[str, str]
 ) -> dict[str, Any]:
+    excess = diagnosis.excess_threads
     return {
         "micro_batch_size": trial.micro_batch_size,
         "accumulate_grad_batches": candidate.timed[-1],
         "world_size": trial.world_size,
         "device_name": trial.device_name,
         "thrashes": trial.reason,
-        **diagnosis.summary(),
+        "step": asdict(diagnosis.step),
+        "parts": [asdict(part) for part in diagnosis.parts],
+        "excess_threads": excess and asdict(excess),
         **diagnosis.to_json(),
-        "bottlenecks": [{"what": one.what, "message": one.message} for one in found],
+        "bottlenecks": [{"what": part, "message": message} for part, message in found.items()],
     }
 
 

@@ -1,11 +1,12 @@
-"""A diagnosis: the time of a step under several conditions, and the parts of the step."""
+"""A diagnosis: the time of a step under several conditions, its parts, and its bottlenecks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from itertools import pairwise
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY, SHARD_KEY
+from rampcli.config.schema import Config
 from rampcli.records import POSITIVE, RATE, read_json
 from rampcli.tune.median import Median, median_of
 
@@ -20,7 +21,6 @@ AS_IS, IN_MEMORY, NO_GRADIENTS, NO_WEIGHTS, NO_EXCHANGE, ALONE, NO_TOKENS = (
     "few tokens",
 )
 """Conditions of a step. Each of the first six leaves out one thing more than the one before."""
-CHAIN = (AS_IS, IN_MEMORY, NO_GRADIENTS, NO_WEIGHTS, NO_EXCHANGE, ALONE)
 DATA, GRADIENTS, WEIGHTS, WAITING, NEIGHBOURS, FIXED, TOKENS, THREADS = (
     "waiting for data",
     "exchange of gradients",
@@ -29,7 +29,7 @@ DATA, GRADIENTS, WEIGHTS, WAITING, NEIGHBOURS, FIXED, TOKENS, THREADS = (
     "other ranks on the same processors",
     "work that does not depend on the tokens",
     "computing",
-    "more threads than help",
+    "too many threads",
 )
 """Parts of a step."""
 LEFT_OUT = {
@@ -38,9 +38,28 @@ LEFT_OUT = {
     NO_WEIGHTS: WEIGHTS,
     NO_EXCHANGE: WAITING,
     ALONE: NEIGHBOURS,
-    NO_TOKENS: TOKENS,
 }
-"""Part of the step that a condition leaves out, beyond what the condition before it does."""
+"""Part of the step that each condition leaves out in addition to the condition before it."""
+REMEDIES = {
+    DATA: (
+        "`rampcli data build` writes files that load fastest; or data.path on a"
+        " faster disk, or more memory for the page cache"
+    ),
+    GRADIENTS: f"raise {ACCUMULATE_KEY} with a larger {GLOBAL_KEY}, or raise {MICRO_KEY}",
+    WEIGHTS: (
+        f"a smaller {SHARD_KEY}, such as the devices of a node, or 1 for none; or raise {MICRO_KEY}"
+    ),
+    WAITING: (
+        "stop other programs on these hosts, or use fewer processes per host (trainer.devices)"
+    ),
+    NEIGHBOURS: (
+        "fewer processes per host (trainer.devices), or fewer threads each (OMP_NUM_THREADS)"
+    ),
+    FIXED: f"a larger {MICRO_KEY}, which `rampcli tune` finds, or trainer.compile=true",
+}
+"""What reduces the share of a part."""
+LEAST_SHARE = 0.1
+"""A part of a step is a bottleneck if it certainly takes more than this share."""
 TIMES = {"condition": str, "threads": (POSITIVE, None), "s": [RATE]}
 DIAGNOSIS = {
     "times": [TIMES],
@@ -95,12 +114,11 @@ class Diagnosis:
     @property
     def parts(self) -> list[StepPart]:
         """The parts of the step. Their times add up to that of the step, up to noise."""
-        chain = [condition for condition in CHAIN if condition in self.seconds]
-        parts = [
-            self._part(LEFT_OUT[without], self.seconds[condition], self.seconds[without])
-            for condition, without in pairwise(chain)
-        ]
-        remaining = self.seconds[chain[-1]]
+        parts, remaining = [], self.seconds[AS_IS]
+        for condition, part in LEFT_OUT.items():
+            if condition in self.seconds:
+                parts.append(self._part(part, remaining, self.seconds[condition]))
+                remaining = self.seconds[condition]
         if NO_TOKENS not in self.seconds:
             return [*parts, self._part(TOKENS, remaining)]
         few = self.seconds[NO_TOKENS]
@@ -126,8 +144,37 @@ class Diagnosis:
         """Returns whether the step and the shares of its parts are known within `spread`."""
         if self.step.spread > spread:
             return False
-        parts = [*self.parts, *filter(None, [self.excess_threads])]
-        return all(part.high - part.low <= 2 * spread for part in parts)
+        return all(part.high - part.low <= 2 * spread for part in self._parts_and_threads())
+
+    def bottlenecks(self, config: Config) -> dict[str, str]:
+        """Returns the parts that certainly take more than `LEAST_SHARE` of a step, largest first.
+
+        Each has a message: its share, and what reduces it. `FIXED` comes last, because a part of it
+        is always necessary. If there is no such part, the result is `TOKENS`.
+        """
+        large = [
+            part
+            for part in self._parts_and_threads()
+            if part.low > LEAST_SHARE and part.what != TOKENS
+        ]
+        large.sort(key=lambda part: (part.what == FIXED, -part.share))
+        found = {part.what: _message(part, config) for part in large}
+        return found or {TOKENS: self._no_bottleneck()}
+
+    def _no_bottleneck(self) -> str:
+        if not self.is_precise(spread=LEAST_SHARE):
+            return (
+                "no bottleneck was found, but times vary too much to exclude one: measure on an"
+                " idle machine"
+            )
+        computing = sum(part.share for part in self.parts if part.what in (FIXED, TOKENS))
+        return (
+            f"computing takes {computing:.0%} of the step: no bottleneck outside the model"
+            f"{' in what was measured' if self.not_measured else ''}"
+        )
+
+    def _parts_and_threads(self) -> list[StepPart]:
+        return [*self.parts, *filter(None, [self.excess_threads])]
 
     def _part(
         self,
@@ -168,14 +215,17 @@ class Diagnosis:
             "exchange_share": self.exchange_share,
         }
 
-    def summary(self) -> dict[str, Any]:
-        """Returns the step and its parts for `--json`."""
-        excess = self.excess_threads
-        return {
-            "step": asdict(self.step),
-            "parts": [asdict(part) for part in self.parts],
-            "excess_threads": excess and asdict(excess),
-        }
+
+def _message(part: StepPart, config: Config) -> str:
+    if part.what == THREADS:
+        return (
+            f"{part.threads} threads would save {part.share:.0%} of the step: set"
+            f" OMP_NUM_THREADS={part.threads}"
+        )
+    remedy = REMEDIES[part.what]
+    if part.what == GRADIENTS and config.trainer.accumulate_reduce == "each":
+        remedy = f"trainer.accumulate_reduce=last, or {remedy}"
+    return f"{part.what} takes {part.share:.0%} of the step: {remedy}"
 
 
 def read_diagnosis(folder: Path) -> Diagnosis:

@@ -129,7 +129,7 @@ def test_more_threads_than_processors_are_named_with_a_smaller_number_that_is_fa
     assert {time["threads"] for time in found["times"]} == {None, 8, 4, 2, 1}
     worst, faster = found["bottlenecks"][0], found["excess_threads"]["threads"]
     assert worst["what"] == THREADS
-    assert worst["message"].endswith(f": OMP_NUM_THREADS={faster}")
+    assert worst["message"].endswith(f": set OMP_NUM_THREADS={faster}")
 
 
 def test_the_table_shows_each_part_of_the_step_with_its_spread(ordinary):

@@ -3,7 +3,6 @@
 import pytest
 
 from rampcli.config.schema import Config
-from rampcli.tune.bottleneck import bottlenecks
 from rampcli.tune.diagnosis import (
     ALONE,
     AS_IS,
@@ -68,16 +67,16 @@ def test_a_machine_that_becomes_slower_does_not_change_the_parts():
 
 
 def test_the_largest_part_is_named_first_and_fixed_work_last():
-    found = bottlenecks(diagnosis(10.0, 8.0, 5.0, 5.0, 5.0, 5.0, 4.5), Config())
-    assert [one.what for one in found] == [GRADIENTS, DATA, FIXED]
-    assert found[0].message.startswith("exchange of gradients takes 30% of the step: ")
+    found = diagnosis(10.0, 8.0, 5.0, 5.0, 5.0, 5.0, 4.5).bottlenecks(Config())
+    assert [*found] == [GRADIENTS, DATA, FIXED]
+    assert found[GRADIENTS].startswith("exchange of gradients takes 30% of the step: ")
 
 
 def test_the_number_of_threads_that_saves_most_is_named():
     measured = diagnosis(10.0, 10.0, by_threads={1: 9.0, 2: 6.0})
-    (found,) = bottlenecks(measured, Config())
-    assert found.what == THREADS
-    assert found.message.endswith("OMP_NUM_THREADS=2")
+    ((part, message),) = measured.bottlenecks(Config()).items()
+    assert part == THREADS
+    assert message.endswith("OMP_NUM_THREADS=2")
 
 
 def test_a_share_that_may_be_small_is_not_named():
@@ -85,16 +84,19 @@ def test_a_share_that_may_be_small_is_not_named():
     unsteady = [5.0] * 5 + [9.9] * 4
     measured = diagnosis(10.0, 9.9)
     measured.seconds[AS_IS][:], measured.seconds[IN_MEMORY][:] = step, unsteady
-    (found,) = bottlenecks(measured, Config())
-    assert found.what == TOKENS
-    assert found.message.endswith("vary too much to exclude one: measure on an idle machine")
+    ((part, message),) = measured.bottlenecks(Config()).items()
+    assert part == TOKENS
+    assert message.endswith("vary too much to exclude one: measure on an idle machine")
 
 
 def test_a_step_that_only_computes_has_no_bottleneck():
-    (found,) = bottlenecks(diagnosis(10.0, 9.9, 9.8, 9.7, 9.7, 9.6, 0.5), Config())
-    assert found.message == ("computing takes 96% of the step: no bottleneck outside the model")
-    (found,) = bottlenecks(diagnosis(10.0, 9.9, not_measured={GRADIENTS: "why"}), Config())
-    assert found.message.endswith(" in what was measured")
+    measured = diagnosis(10.0, 9.9, 9.8, 9.7, 9.7, 9.6, 0.5)
+    assert [*measured.bottlenecks(Config()).values()] == [
+        "computing takes 96% of the step: no bottleneck outside the model"
+    ]
+    measured = diagnosis(10.0, 9.9, not_measured={GRADIENTS: "why"})
+    (message,) = measured.bottlenecks(Config()).values()
+    assert message.endswith(" in what was measured")
 
 
 def test_a_diagnosis_is_precise_once_the_shares_are_known():
