@@ -1,10 +1,10 @@
 """Inspects a corpus: summarises and verifies it, in blocks, so that it may have any size."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +14,9 @@ from rampcli.checksums import sha256
 from rampcli.data.indexed import BLOCK, IndexedFile, bin_of, idx_of, tokenizer_of
 from rampcli.data.manifest import read_manifest
 from rampcli.data.tokenizer import decode, open_tokenizer, vocab_size_of
-from rampcli.errors import UsageError
+from rampcli.errors import Report
 
 SAMPLE_TOKENS = 200
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,28 +135,20 @@ def faults_of(prefix: Path) -> list[str]:
     for path in (idx_of(prefix), bin_of(prefix)):
         if not path.exists():
             IndexedFile.open(prefix)  # raises the error that names the missing file
-    faults: list[str] = []
-    manifest = _noting_error(lambda: read_manifest(prefix), faults)
-    tokenizer = (
-        _noting_error(lambda: open_tokenizer(tokenizer_of(prefix)), faults)
-        if tokenizer_of(prefix).exists()
-        else None
-    )
-    file = _noting_error(lambda: IndexedFile.open(prefix), faults)
+    report, manifest, tokenizer, file = Report(), None, None, None
+    with report.noting():
+        manifest = read_manifest(prefix)
+    with report.noting():
+        if tokenizer_of(prefix).exists():
+            tokenizer = open_tokenizer(tokenizer_of(prefix))
+    with report.noting():
+        file = IndexedFile.open(prefix)
+    faults = [error.message for error in report.errors]
     if manifest is not None:
         faults += _faults_of_files(prefix, manifest)
     if file is not None:
         faults += _faults_of_tokens(file, manifest or {}, tokenizer)
     return faults
-
-
-def _noting_error(read: Callable[[], Result], faults: list[str]) -> Result | None:
-    """Returns the result of `read`, or None after adding its UsageError to the faults."""
-    try:
-        return read()
-    except UsageError as error:
-        faults.append(error.message)
-        return None
 
 
 def _faults_of_files(prefix: Path, manifest: dict[str, Any]) -> Iterator[str]:
