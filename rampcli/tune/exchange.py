@@ -4,8 +4,9 @@ Without an exchange, a rank uses its own numbers in place of those of the others
 work of a step, with the same memory.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,8 +35,12 @@ class Exchange:
         self._replicated = passes.meshes.weights[REPLICATE].size() > 1
         self._gradients: list[Tensor] | None = None
         for module in sharded_modules(passes.parts):
-            module.set_custom_all_gather(Gather(self))  # type: ignore[arg-type]
-            module.set_custom_reduce_scatter(Reduce(self))  # type: ignore[arg-type]
+            module.set_custom_all_gather(
+                Switchable(all_gather, repeat_shard, lambda: self.gathers_weights)  # type: ignore[arg-type]
+            )
+            module.set_custom_reduce_scatter(
+                Switchable(reduce_scatter, take_part, lambda: self.reduces_gradients)  # type: ignore[arg-type]
+            )
         ranks = range(dist.get_world_size())
         self._alone, _ = dist.new_subgroups_by_enumeration([[rank] for rank in ranks])  # type: ignore[no-untyped-call]
 
@@ -69,58 +74,48 @@ class Exchange:
             weight.grad = gradient
 
 
-class Collective:
-    """A collective of FSDP that can be switched off."""
+@dataclass(frozen=True, slots=True)
+class Switchable:
+    """A collective of FSDP that can be switched off.
 
-    def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
+    Attributes:
+        collective: the collective that FSDP uses by default.
+        alone: fills the output from the input of this rank instead.
+        is_on: whether the collective is used.
+    """
+
+    collective: Callable[..., dist.Work | None]
+    alone: Callable[[Tensor, Tensor, dist.ProcessGroup], None]
+    is_on: Callable[[], bool]
 
     def allocate(self, size: Sequence[int], **kind: Any) -> Tensor:
         """Returns memory for what is exchanged, as FSDP allocates it by default."""
         return torch.empty(*size, **kind)
 
-
-class Gather(Collective):
-    """All-gathers sharded weights, as FSDP does by default, or copies this rank's shard."""
-
     def __call__(
         self,
         output_tensor: Tensor,
         input_tensor: Tensor,
         group: dist.ProcessGroup,
-        async_op: bool = False,
+        **options: Any,
     ) -> dist.Work | None:
         """Fills the output."""
-        if self.exchange.gathers_weights:
-            work: dist.Work | None = all_gather(
-                output_tensor, input_tensor, group=group, async_op=async_op
-            )
-            return work
-        for rank, shard in enumerate(output_tensor.view(group.size(), -1)):
-            if rank != group.rank():  # the input is this rank's part of the output
-                shard.copy_(input_tensor)
+        if self.is_on():
+            return self.collective(output_tensor, input_tensor, group=group, **options)
+        self.alone(output_tensor, input_tensor, group)
         return None
 
 
-class Reduce(Collective):
-    """Reduces gradients and scatters them, as FSDP does by default, or takes this rank's part."""
+def repeat_shard(gathered: Tensor, shard: Tensor, group: dist.ProcessGroup) -> None:
+    """Gathers this rank's shard in place of those of the others."""
+    for rank, place in enumerate(gathered.view(group.size(), -1)):
+        if rank != group.rank():  # the shard is this rank's part of the gathered weights
+            place.copy_(shard)
 
-    def __call__(
-        self,
-        output_tensor: Tensor,
-        input_tensor: Tensor,
-        group: dist.ProcessGroup,
-        op: Any,
-        async_op: bool = False,
-    ) -> dist.Work | None:
-        """Fills the output."""
-        if self.exchange.reduces_gradients:
-            work: dist.Work | None = reduce_scatter(
-                output_tensor, input_tensor, op=op, group=group, async_op=async_op
-            )
-            return work
-        output_tensor.copy_(input_tensor.view(group.size(), -1)[group.rank()])
-        return None
+
+def take_part(part: Tensor, gradients: Tensor, group: dist.ProcessGroup) -> None:
+    """Takes this rank's part of its own gradients."""
+    part.copy_(gradients.view(group.size(), -1)[group.rank()])
 
 
 def sharded_modules(parts: Sequence[Decoder]) -> list[FSDPModule]:
