@@ -13,7 +13,6 @@ from rampcli.data.loader import STEPS_AHEAD, MicroBatch
 from rampcli.parallel.mesh import SHARD
 from rampcli.parallel.ranks import broadcast_from_rank_0
 from rampcli.train.loop import Batch, Trainer
-from rampcli.train.memory import Pressure
 from rampcli.train.stopping import StopRequest
 from rampcli.tune.diagnosis import (
     ALONE,
@@ -31,16 +30,17 @@ from rampcli.tune.diagnosis import (
 )
 from rampcli.tune.exchange import Exchange, why_gradients_need_exchange, why_step_needs_all_ranks
 from rampcli.tune.median import FEWEST
+from rampcli.tune.memory_pressure import MemoryPressure
 from rampcli.tune.sizes import timed_split
-from rampcli.tune.trial_files import Order
+from rampcli.tune.trial_files import TrialOrder
 
 ROUND_S = 0.05
 """Time of the steps that are taken in a row under the same conditions, unless one takes longer."""
 MOST_STEPS_IN_ROW = 20
 FEW_TOKENS = 8
-"""Tokens of a micro batch that stands for one without tokens."""
+"""Tokens of the micro batch that is timed in place of an empty one."""
 FIRST_BATCHES = 2**20
-"""A diagnosis starts at one of this many batches. So a second one reads uncached batches."""
+"""A diagnosis starts at one of these first batches, so that a second one reads uncached batches."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,11 +48,11 @@ class Condition:
     """The parts of a step that are active while it is timed.
 
     Attributes:
-        reads: it reads its samples; otherwise, it takes those of an earlier step.
+        reads: the step reads its samples. Otherwise, it uses those of an earlier step.
         gradients, weights, sums: the ranks exchange these, as in `Exchange.off`.
         alone: rank 0 takes the step, and the others wait.
         few_tokens: each micro batch has one sample of `FEW_TOKENS` tokens.
-        threads: threads, or None for as many as in training.
+        threads: number of threads. None keeps that of training.
     """
 
     reads: bool = False
@@ -64,7 +64,7 @@ class Condition:
     threads: int | None = None
 
 
-def diagnose(trainer: Trainer, order: Order, pressure: Pressure) -> Diagnosis:
+def diagnose(trainer: Trainer, order: TrialOrder, pressure: MemoryPressure) -> Diagnosis:
     """Times steps under all conditions in turn, round by round, until the differences are known.
 
     Other load on the machine thus affects all conditions alike.
@@ -92,7 +92,7 @@ def diagnose(trainer: Trainer, order: Order, pressure: Pressure) -> Diagnosis:
     return diagnosis
 
 
-def _is_enough(diagnosis: Diagnosis, order: Order, deadline: float) -> bool:
+def _is_enough(diagnosis: Diagnosis, order: TrialOrder, deadline: float) -> bool:
     rounds = len(diagnosis.seconds[AS_IS])
     if rounds < FEWEST:
         return False
@@ -146,7 +146,7 @@ class Bench:
         accumulate: micro batches per step.
     """
 
-    def __init__(self, trainer: Trainer, accumulate: int, pressure: Pressure) -> None:
+    def __init__(self, trainer: Trainer, accumulate: int, pressure: MemoryPressure) -> None:
         trainer.learning_rate = replace(trainer.learning_rate, peak=0.0, floor=0.0)
         trainer.observers.at_start(trainer.state)
         trainer.compile()
@@ -163,10 +163,7 @@ class Bench:
         self.batch = self._read()
 
     def warm_up(self, condition: Condition, steps: int) -> None:
-        """Takes steps that are not timed. Those that read also decide how many are taken in a row.
-
-        A batch is measured in memory after it was read.
-        """
+        """Takes untimed steps. Steps that read also decide how many are taken in a row."""
         step_s = 0.0
         for _ in range(steps):
             step_s = self.seconds_of(condition)
@@ -177,8 +174,8 @@ class Bench:
     def seconds_of(self, condition: Condition) -> float:
         """Returns the mean time of a step. Ranks that wait for rank 0 return 0.
 
-        The first of the steps in a row does not count: it meets threads and gradients of another
-        condition, and reads without having read ahead.
+        The first step of a row does not count: threads and gradients are still those of another
+        condition, and no batch was read ahead.
 
         Raises:
             StopAgreed: a rank was asked to stop.
@@ -193,7 +190,7 @@ class Bench:
         self.trainer.stop = self.stop if condition.sums else StopRequest()
         if not condition.alone or dist.get_rank() == 0:
             with off, limited_threads(condition.threads):
-                seconds = [self._take_step(condition) for _ in range(1 + self.in_row)][1:]
+                seconds = [self._time_step(condition) for _ in range(1 + self.in_row)][1:]
         if condition.alone:
             dist.barrier(group=self.waiting)
         if condition.reads:
@@ -203,7 +200,7 @@ class Bench:
             self._skip(1 + STEPS_AHEAD)
         return fmean(seconds)
 
-    def _take_step(self, condition: Condition) -> float:
+    def _time_step(self, condition: Condition) -> float:
         if condition.reads:
             self.batch = self._read()
         batch = _shortened(self.batch) if condition.few_tokens else self.batch

@@ -1,7 +1,6 @@
 """Times the real training step on this rank."""
 
 import gc
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import NoReturn
 
@@ -13,14 +12,15 @@ from rampcli.errors import EXIT_INTERRUPTED
 from rampcli.parallel.ranks import broadcast_from_rank_0, gather_from_all_ranks
 from rampcli.planning.run_plan import run_plan
 from rampcli.train.loop import Trainer
-from rampcli.train.memory import Pressure, peak_bytes
+from rampcli.train.memory import peak_bytes
 from rampcli.train.observers.boundary import BoundaryCosts
 from rampcli.train.stopping import StopAgreed, StopRequest
 from rampcli.tune.diagnose import diagnose
 from rampcli.tune.diagnosis import AS_IS, FILE, Diagnosis
-from rampcli.tune.median import FEWEST, median_of
+from rampcli.tune.median import median_of
+from rampcli.tune.memory_pressure import MemoryPressure
 from rampcli.tune.sizes import timed_split
-from rampcli.tune.trial_files import Effort, Order, Result, TrialDirectory
+from rampcli.tune.trial_files import MemorySigns, Result, TrialDirectory, TrialOrder
 from rampcli.worker.assemble import build_trainer, naming_out_of_memory
 from rampcli.worker.join import join_ranks
 from rampcli.worker.leave import leave_after
@@ -45,7 +45,7 @@ def measure(trial: TrialDirectory, stop: StopRequest, *, started: float) -> int:
         with naming_out_of_memory(resolved, lambda: 0):
             costs = BoundaryCosts(trial, started=started, imported=started)
             trainer = build_trainer(resolved, trial, device, stop, costs)
-            order, pressure = trial.read_order(), Pressure(device)
+            order, pressure = trial.read_order(), MemoryPressure(device)
             diagnosis: Diagnosis | None = None
             try:
                 if order.diagnose_s is None:
@@ -63,7 +63,9 @@ def measure(trial: TrialDirectory, stop: StopRequest, *, started: float) -> int:
     return 0
 
 
-def time_steps(trainer: Trainer, order: Order, pressure: Pressure) -> dict[int, list[float]]:
+def time_steps(
+    trainer: Trainer, order: TrialOrder, pressure: MemoryPressure
+) -> dict[int, list[float]]:
     """Times each kind of step until its median is precise enough or `most_steps` are timed.
 
     The steps of the largest kind come first, so that memory reaches its peak early.
@@ -76,30 +78,22 @@ def time_steps(trainer: Trainer, order: Order, pressure: Pressure) -> dict[int, 
     step_s: dict[int, list[float]] = {}
     for accumulate in sorted(order.timed, reverse=True):
         for _ in range(order.effort.warm_up_steps):
-            take_step(trainer, accumulate, Pressure(pressure.device))
-        times: list[float] = []
-        step_s[accumulate] = times
-        while not broadcast_from_rank_0(_is_enough(times, order.effort)):
-            times.append(take_step(trainer, accumulate, pressure))
+            time_step(trainer, accumulate, MemoryPressure(pressure.device))
+        times = step_s[accumulate] = [time_step(trainer, accumulate, pressure)]
+        while not broadcast_from_rank_0(order.effort.is_enough(median_of(times))):
+            times.append(time_step(trainer, accumulate, pressure))
     return step_s
 
 
-def gather_result(step_s: dict[int, list[float]], pressure: Pressure) -> Result:
+def gather_result(step_s: dict[int, list[float]], pressure: MemoryPressure) -> Result:
     """Returns the times of this rank with the memory of all ranks."""
-    ranks = gather_from_all_ranks(
-        asdict(pressure.seen) | {"peak_memory_bytes": peak_bytes(pressure.device)}
-    )
-    return Result(
-        step_s=step_s,
-        peak_memory_bytes=[rank["peak_memory_bytes"] for rank in ranks],
-        watched_steps=sum(rank["blocks"] for rank in ranks),
-        allocator_retries=sum(rank["allocator_retries"] for rank in ranks),
-        major_faults=sum(rank["major_faults"] for rank in ranks),
-        swapped_bytes=sum(rank["swapped_bytes"] for rank in ranks),
-    )
+    signs = gather_from_all_ranks(asdict(pressure.seen) | {"peak": peak_bytes(pressure.device)})
+    peaks = [rank.pop("peak") for rank in signs]
+    total = MemorySigns(**{name: sum(rank[name] for rank in signs) for name in signs[0]})
+    return Result(step_s=step_s, peak_memory_bytes=peaks, signs=total)
 
 
-def take_step(trainer: Trainer, accumulate: int, pressure: Pressure) -> float:
+def time_step(trainer: Trainer, accumulate: int, pressure: MemoryPressure) -> float:
     """Takes a step of `accumulate` micro batches per rank, and returns its seconds.
 
     Raises:
@@ -114,9 +108,3 @@ def take_step(trainer: Trainer, accumulate: int, pressure: Pressure) -> float:
     trainer.state.advance(split.global_batch_size)
     trainer.observers.after_step(trainer.state, step)
     return step.step_time_s
-
-
-def _is_enough(times: Sequence[float], effort: Effort) -> bool:
-    if len(times) >= effort.most_steps:
-        return True
-    return len(times) >= FEWEST and median_of(times).spread <= effort.spread

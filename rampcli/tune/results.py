@@ -21,7 +21,7 @@ from rampcli.processors import processors
 from rampcli.records import COUNT, POSITIVE, RATE, read_json
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.measured import TUNE_FILE
-from rampcli.tune.median import FEWEST, Median
+from rampcli.tune.median import Median
 from rampcli.tune.trial import FITS, OUT_OF_MEMORY, THRASHES, TIMED_OUT, Trial
 from rampcli.tune.trial_files import Effort
 from rampcli.tune.verdict import Verdict
@@ -157,11 +157,7 @@ def read_trials(run: RunDirectory, wanted: dict[str, Any], effort: Effort) -> li
 def _is_enough(trial: Trial, effort: Effort) -> bool:
     if trial.timeout_s is not None:
         return trial.timeout_s >= effort.timeout_s
-    return all(
-        median.steps >= effort.most_steps
-        or (median.steps >= FEWEST and median.spread <= effort.spread)
-        for median in trial.medians.values()
-    )
+    return all(map(effort.is_enough, trial.medians.values()))
 
 
 def changed_conditions(run: RunDirectory, wanted: dict[str, Any]) -> list[str]:

@@ -21,7 +21,7 @@ from rampcli.runs.measured import TUNE_FOLDER
 from rampcli.runs.rows import read_rows
 from rampcli.tune.median import FEWEST, Median, median_of
 from rampcli.tune.sizes import Candidate, trial_config
-from rampcli.tune.trial_files import STACK_SIGNAL, Effort, Order, Result, TrialDirectory
+from rampcli.tune.trial_files import STACK_SIGNAL, Effort, MemorySigns, TrialDirectory, TrialOrder
 
 FITS, OUT_OF_MEMORY, THRASHES, TIMED_OUT = "fits", "out of memory", "thrashes", "timed out"
 """Verdicts on a micro batch size."""
@@ -178,7 +178,7 @@ class Trials:
         self.run.remove_tree(trial.path)
         describe(trial, run_plan(trial_config(self.resolved, candidate, trial.path)), [])
         trial.write_order(
-            Order(
+            TrialOrder(
                 timed=candidate.timed,
                 effort=self.effort,
                 diagnose_s=min(self.effort.timeout_s / 2, DIAGNOSE_S) if self.diagnoses else None,
@@ -188,11 +188,7 @@ class Trials:
 
 
 def _judge(candidate: Candidate, trial: TrialDirectory, ended: WorkersExit) -> Trial:
-    """Returns the outcome of a trial whose ranks have ended.
-
-    Raises:
-        RampcliError: they failed for another reason than memory.
-    """
+    """Returns the outcome of a trial whose ranks have ended."""
     state = trial.read_state() or BEFORE_THE_START
     error = state.get("error") or {}
     if ranks := ended.ranks_out_of_memory():
@@ -209,7 +205,7 @@ def _judge(candidate: Candidate, trial: TrialDirectory, ended: WorkersExit) -> T
         failure.exit_code = error.get("exit_code", 1)
         raise failure
     result = trial.read_result()
-    reason = sign_of_thrashing(result)
+    reason = sign_of_thrashing(result.signs)
     return replace(
         _outcome(candidate, trial, FITS if reason is None else THRASHES, reason),
         medians={count: median_of(times) for count, times in result.step_s.items()},
@@ -237,14 +233,14 @@ def _outcome(
     )
 
 
-def sign_of_thrashing(result: Result) -> str | None:
-    """Returns what shows that steps were slow for lack of memory, or None."""
-    if result.allocator_retries:
-        return f"the GPU's memory was full {result.allocator_retries} times"
-    if result.major_faults > MOST_FAULTS_PER_STEP * result.watched_steps:
-        return f"{result.major_faults:,} pages were read back from the disk"
-    if result.swapped_bytes > MOST_SWAPPED_BYTES:
-        return f"{result.swapped_bytes / 2**20:,.0f} MiB were swapped out"
+def sign_of_thrashing(signs: MemorySigns) -> str | None:
+    """Returns a sign that steps were slow for lack of memory, or None."""
+    if signs.allocator_retries:
+        return f"the GPU's memory was full {signs.allocator_retries} times"
+    if signs.major_faults > MOST_FAULTS_PER_STEP * signs.watched_steps:
+        return f"{signs.major_faults:,} pages were read back from the disk"
+    if signs.swapped_bytes > MOST_SWAPPED_BYTES:
+        return f"{signs.swapped_bytes / 2**20:,.0f} MiB were swapped out"
     return None
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from rampcli.records import COUNT, POSITIVE, RATE, read_json
 from rampcli.runs.directory import RunDirectory
+from rampcli.tune.median import FEWEST, Median
 
 STACK_SIGNAL = signal.SIGUSR2
 """Signal that makes a rank write its stack."""
@@ -21,10 +22,12 @@ TIMES = {"accumulate_grad_batches": POSITIVE, "step_s": [RATE]}
 RESULT = {
     "times": [TIMES],
     "peak_memory_bytes": [(COUNT, None)],
-    "watched_steps": COUNT,
-    "allocator_retries": COUNT,
-    "major_faults": COUNT,
-    "swapped_bytes": COUNT,
+    "signs": {
+        "watched_steps": COUNT,
+        "allocator_retries": COUNT,
+        "major_faults": COUNT,
+        "swapped_bytes": COUNT,
+    },
 }
 
 
@@ -44,9 +47,15 @@ class Effort:
     spread: float = 0.03
     timeout_s: float = 600.0
 
+    def is_enough(self, median: Median) -> bool:
+        """Returns whether no further step has to be timed."""
+        if median.steps >= self.most_steps:
+            return True
+        return median.steps >= FEWEST and median.spread <= self.spread
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Order:
+class TrialOrder:
     """What the ranks of a trial time.
 
     Attributes:
@@ -59,6 +68,23 @@ class Order:
     diagnose_s: float | None = None
 
 
+@dataclass(kw_only=True, slots=True)
+class MemorySigns:
+    """Signs that memory is short.
+
+    Attributes:
+        watched_steps: steps in which the signs were counted.
+        allocator_retries: how often a GPU's memory was full, and the allocator freed its cache.
+        major_faults: pages that had to be read from the disk.
+        swapped_bytes: memory that was moved to the disk.
+    """
+
+    watched_steps: int = 0
+    allocator_retries: int = 0
+    major_faults: int = 0
+    swapped_bytes: int = 0
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
     """What the ranks of a trial have measured.
@@ -66,16 +92,12 @@ class Result:
     Attributes:
         step_s: times of the steps, by micro batches per step.
         peak_memory_bytes: most memory held, by rank; None if it is unknown.
-        watched_steps: steps in which signs of too little memory were counted, on all ranks.
-        allocator_retries, major_faults, swapped_bytes: these signs, as in `rampcli.train.memory`.
+        signs: signs that memory is short, the sums over all ranks.
     """
 
     step_s: dict[int, list[float]]
     peak_memory_bytes: list[int | None]
-    watched_steps: int
-    allocator_retries: int
-    major_faults: int
-    swapped_bytes: int
+    signs: MemorySigns
 
     @property
     def largest_peak_bytes(self) -> int | None:
@@ -94,25 +116,25 @@ class TrialDirectory(RunDirectory):
 
     @property
     def workers_lock(self) -> Path:
-        """That of the run: a run waits for ranks of trials too, whose folder may be removed."""
+        """The run's lock: a run also waits for ranks of trials, whose folder may be removed."""
         return RunDirectory(self.path.parents[1]).workers_lock
 
     def stack(self, rank: str) -> Path:
         """Returns the file to which a rank writes what it is doing."""
         return self.logs / f"stack_{rank}.txt"
 
-    def write_order(self, order: Order) -> None:
+    def write_order(self, order: TrialOrder) -> None:
         """Writes trial.json."""
         self.write_json(self.path / "trial.json", asdict(order))
 
-    def read_order(self) -> Order:
+    def read_order(self) -> TrialOrder:
         """Returns the contents of trial.json.
 
         Raises:
             DamagedFileError: it is not what `write_order` writes.
         """
         facts = read_json(self.path / "trial.json", ORDER)
-        return Order(
+        return TrialOrder(
             timed=tuple(facts["timed"]),
             effort=Effort(**facts["effort"]),
             diagnose_s=facts["diagnose_s"],
@@ -136,4 +158,4 @@ class TrialDirectory(RunDirectory):
         """
         facts: dict[str, Any] = read_json(self.path / "result.json", RESULT)
         step_s = {row["accumulate_grad_batches"]: row["step_s"] for row in facts.pop("times")}
-        return Result(step_s=step_s, **facts)
+        return Result(step_s=step_s, signs=MemorySigns(**facts.pop("signs")), **facts)

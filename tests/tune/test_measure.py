@@ -7,8 +7,8 @@ from rampcli import llm
 from rampcli.config.compose import apply_overrides
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
-from rampcli.train.memory import Pressure
-from rampcli.tune.trial_files import Effort, Order
+from rampcli.tune.memory_pressure import MemoryPressure
+from rampcli.tune.trial_files import Effort, TrialOrder
 from tiny_runs import TINY
 
 CPU = torch.device("cpu")
@@ -41,8 +41,8 @@ def trainer(alone, tmp_path):  # noqa: ARG001
 def test_signs_of_too_little_memory_are_counted_in_all_steps_that_are_timed(trainer):
     from rampcli.tune.measure import gather_result, time_steps
 
-    effort, pressure = Effort(warm_up_steps=1, most_steps=2, spread=0.1), Pressure(CPU)
-    order = Order(timed=(1, 3), effort=effort)
+    effort, pressure = Effort(warm_up_steps=1, most_steps=2, spread=0.1), MemoryPressure(CPU)
+    order = TrialOrder(timed=(1, 3), effort=effort)
     result = gather_result(time_steps(trainer, order, pressure), pressure)
     assert {count: len(times) for count, times in result.step_s.items()} == {1: 2, 3: 2}
-    assert result.watched_steps == 4
+    assert result.signs.watched_steps == 4

@@ -5,7 +5,7 @@ import faulthandler
 import pytest
 
 from rampcli.tune.trial import place_in, sign_of_thrashing
-from rampcli.tune.trial_files import Result, TrialDirectory
+from rampcli.tune.trial_files import MemorySigns, Result, TrialDirectory
 
 
 @pytest.mark.parametrize(
@@ -20,12 +20,8 @@ from rampcli.tune.trial_files import Result, TrialDirectory
     ],
 )
 def test_steps_thrash_if_more_than_10_pages_are_read_back_per_watched_step(signs, reason):
-    counted = {"allocator_retries": 0, "major_faults": 0, "swapped_bytes": 0} | signs
-    # A diagnosis watches steps under several conditions, of which step_s has only one.
-    diagnosed = Result(
-        step_s={8: [0.1] * 6}, peak_memory_bytes=[2**30], watched_steps=500, **counted
-    )
-    assert sign_of_thrashing(diagnosed) == reason
+    # A diagnosis watches steps under several conditions, more than it times for the result.
+    assert sign_of_thrashing(MemorySigns(watched_steps=500, **signs)) == reason
 
 
 @pytest.mark.parametrize(
@@ -33,14 +29,7 @@ def test_steps_thrash_if_more_than_10_pages_are_read_back_per_watched_step(signs
 )
 def test_the_peak_of_a_trial_is_the_largest_that_a_rank_knows(peaks, largest, tmp_path):
     trial = TrialDirectory(tmp_path)
-    result = Result(
-        step_s={1: [0.1]},
-        peak_memory_bytes=peaks,
-        watched_steps=1,
-        allocator_retries=0,
-        major_faults=0,
-        swapped_bytes=0,
-    )
+    result = Result(step_s={1: [0.1]}, peak_memory_bytes=peaks, signs=MemorySigns(watched_steps=1))
     trial.write_result(result)
     assert trial.read_result().largest_peak_bytes == largest
 
