@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 LONGEST_SHOWN = 300
@@ -198,6 +199,23 @@ def naming_setting(key: str) -> Iterator[None]:
     except UsageError as error:
         error.keys = error.keys or (key,)
         raise
+
+
+@contextmanager
+def reading(
+    path: Path | str, *, kind: type[RampcliError] = UsageError, remedy: Remedy | None = None
+) -> Iterator[None]:
+    """Turns an OSError into an error that names the file which cannot be read, and the reason.
+
+    Args:
+        path: named if the OSError does not name a file itself.
+        kind: class of the error.
+    """
+    try:
+        yield
+    except OSError as error:
+        message = f"cannot read {error.filename or path}: {error.strerror or error}"
+        raise kind(message, remedy=remedy) from error
 
 
 class OutOfMemoryError(RampcliError):

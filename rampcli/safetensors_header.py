@@ -8,7 +8,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from rampcli.errors import DamagedFileError
+from rampcli.errors import DamagedFileError, reading
 from rampcli.guarded_folder import open_to_read
 from rampcli.records import MOST, parse_json
 
@@ -61,18 +61,15 @@ def read_header(path: Path) -> Header:
     Raises:
         DamagedFileError: the file cannot be read, or is not a whole safetensors file.
     """
-    try:
-        with open_to_read(path) as file:
-            file_bytes = os.fstat(file.fileno()).st_size
-            length = int.from_bytes(file.read(LENGTH_BYTES), "little")
-            if length > min(file_bytes - LENGTH_BYTES, MAX_HEADER_BYTES):
-                raise DamagedFileError(
-                    f"{path} is damaged: its header claims {length:,} bytes, more than the file has"
-                    " or the format allows"
-                )
-            content = file.read(length)
-    except OSError as error:
-        raise DamagedFileError(f"cannot read {path}: {error.strerror or error}") from error
+    with reading(path, kind=DamagedFileError), open_to_read(path) as file:
+        file_bytes = os.fstat(file.fileno()).st_size
+        length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+        if length > min(file_bytes - LENGTH_BYTES, MAX_HEADER_BYTES):
+            raise DamagedFileError(
+                f"{path} is damaged: its header claims {length:,} bytes, more than the file has"
+                " or the format allows"
+            )
+        content = file.read(length)
     header = parse_json(content, {f"{METADATA}?": {...: str}}, where=f"the header of {path}")
     metadata: dict[str, str] = header.pop(METADATA, {})
     first_byte = LENGTH_BYTES + length

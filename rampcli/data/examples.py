@@ -4,7 +4,6 @@ An example is for training, for validation or for neither, by a hash of its prom
 on two sides, whatever the order of the examples.
 """
 
-import errno
 import hashlib
 import re
 from array import array
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from rampcli.config.corpora import NAMED_KEY
 from rampcli.config.schema import Config
 from rampcli.data.tasks import pose
-from rampcli.errors import UsageError, naming_setting
+from rampcli.errors import UsageError, naming_setting, reading
 from rampcli.guarded_folder import read_file
 from rampcli.records import values_of
 
@@ -149,15 +148,8 @@ def read_file_examples(path: Path, split: Split, *, needs_responses: bool) -> li
     Raises:
         UsageError: the file cannot be read, or a line is not an example; the message names it.
     """
-    try:
+    with reading(path, remedy="a file of JSON lines"):
         content = read_file(path, most_bytes=MOST_BYTES)
-    except OSError as error:
-        reason = (
-            f"it has more than {MOST_BYTES >> 30} GB, which would be held in memory"
-            if error.errno == errno.EFBIG
-            else error.strerror
-        )
-        raise UsageError(f"cannot read {path}: {reason}", remedy="a file of JSON lines") from error
     sides = [array("q") for _ in split.bounds]
     for line in _LINE.finditer(content, len(BOM) if content.startswith(BOM) else 0):
         if line[0].isspace():

@@ -14,7 +14,6 @@ Megatron-LM's `megatron/core/datasets/indexed_dataset.py` reads and writes the s
 import os
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rampcli.data.texts import build_remedy, is_plain_text
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, reading
 from rampcli.guarded_folder import GuardedFolder, open_to_read
 
 MAGIC = b"MMIDIDX\x00\x00"
@@ -139,12 +138,12 @@ class IndexedFile:
             )
 
         build = f"write it with `rampcli data build ... --output {prefix}`"
-        with _reading(idx_path, remedy=build):
+        with reading(idx_path, remedy=build):
             index, idx_identity = _map(idx_path)
         lengths, pointers, document_indices, kind = _parse(index, refuse)
         expected = _count_tokens(lengths, pointers, kind.itemsize, refuse) * kind.itemsize
         _check_documents(document_indices, len(lengths), refuse)
-        with _reading(bin_path, remedy=f"the file that belongs to {idx_path}"):
+        with reading(bin_path, remedy=f"the file that belongs to {idx_path}"):
             content, bin_identity = _map(bin_path)
         if len(content) != expected:
             raise UsageError(
@@ -190,18 +189,9 @@ class IndexedFile:
             UsageError: a file has changed since it was opened.
         """
         for path, identity in self.identities.items():
-            with _reading(path, remedy=RESTORE):
+            with reading(path, remedy=RESTORE):
                 if _identity(os.stat(path)) != identity:
                     raise UsageError(f"{path} has changed since it was opened", remedy=RESTORE)
-
-
-@contextmanager
-def _reading(path: Path | str, *, remedy: str) -> Iterator[None]:
-    """Turns an OSError into a UsageError that names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}", remedy=remedy) from error
 
 
 def _map(path: Path) -> tuple[NDArray[np.uint8], Identity]:

@@ -2,11 +2,12 @@
 
 import errno
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 from rampcli.config.corpora import paths_of
 from rampcli.config.schema import Config
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, reading
 from rampcli.guarded_folder import read_file
 
 MOST_TEXT_BYTES = 4 << 30
@@ -39,34 +40,27 @@ def read_texts(path: Path) -> list[str]:
         UsageError: a file cannot be read or is not text, all files are JSON lines, or the text is
             too large for memory.
     """
-    texts, file, left = [], path, MOST_TEXT_BYTES
-    try:
-        files = (
-            [path]
-            if not path.is_dir()
-            else sorted(
-                found for found in path.rglob("*") if found.is_file() and not _hidden(found, path)
-            )
-        )
-        if files and all(found.suffix in JSON_LINES for found in files):
+    texts, left = [], MOST_TEXT_BYTES
+    with reading(path, remedy="a text file or a folder"):
+        files = sorted(_files_below(path)) if path.is_dir() else [path]
+        if files and all(file.suffix in JSON_LINES for file in files):
             raise UsageError(
                 f"{path} has JSON lines, and data.source=text would train on their braces and keys",
                 remedy=build_remedy(path),
             )
         for file in files:
-            content = read_file(file, most_bytes=left)
+            try:
+                content = read_file(file, most_bytes=left)
+            except OSError as error:
+                if error.errno != errno.EFBIG:
+                    raise
+                raise UsageError(
+                    f"{path} has more than {MOST_TEXT_BYTES >> 30} GB of text, which"
+                    " data.source=text would hold in memory",
+                    remedy=build_remedy(path),
+                ) from error
             texts.append(_decode(file, content))
             left -= len(content)
-    except OSError as error:
-        if error.errno == errno.EFBIG:
-            raise UsageError(
-                f"{path} has more than {MOST_TEXT_BYTES >> 30} GB of text, which data.source=text"
-                " would hold in memory",
-                remedy=build_remedy(path),
-            ) from error
-        raise UsageError(
-            f"cannot read {file}: {error.strerror}", remedy="a text file or a folder"
-        ) from error
     return texts
 
 
@@ -86,8 +80,12 @@ def build_remedy(path: Path) -> str:
     )
 
 
-def _hidden(file: Path, folder: Path) -> bool:
-    return any(part.startswith(".") for part in file.relative_to(folder).parts)
+def _files_below(folder: Path) -> Iterator[Path]:
+    for path in folder.rglob("*"):
+        if path.is_file() and not any(
+            part.startswith(".") for part in path.relative_to(folder).parts
+        ):
+            yield path
 
 
 def _decode(file: Path, content: bytes) -> str:

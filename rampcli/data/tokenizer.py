@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from rampcli.errors import RampcliError, UsageError
+from rampcli.errors import RampcliError, UsageError, reading
 from rampcli.guarded_folder import read_file
 
 MOST_BYTES = 512 << 20
@@ -128,12 +128,8 @@ def open_tokenizer(path: Path) -> Tokenizer:
         UsageError: the file does not exist, cannot be read, or is not a tokenizer.
     """
     remedy = "a tokenizer.json from a Hugging Face model"
-    try:
+    with reading(path, remedy=remedy):
         content = read_file(path, most_bytes=MOST_BYTES)
-    except OSError as error:
-        raise UsageError(
-            f"cannot read the tokenizer {path}: {error.strerror or error}", remedy=remedy
-        ) from error
     with failing_as(f"{path} is not a tokenizer", remedy=remedy):
         tokenizer = Tokenizer.from_buffer(content)
     tokenizer.no_truncation()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rampcli.config.architectures import model_type
 from rampcli.config.schema import ModelConfig
-from rampcli.errors import DamagedFileError
+from rampcli.errors import DamagedFileError, reading
 from rampcli.guarded_folder import open_to_read
 from rampcli.models.decoder import Decoder
 from rampcli.models.families import build_decoder
@@ -220,11 +220,8 @@ def _read(file: Path, stored: StoredTensor, first: int, rows: int) -> Tensor:
     dtype, columns = TYPES[stored.dtype], stored.shape[1:]
     row_bytes = math.prod(columns) * dtype.itemsize
     buffer = bytearray(rows * row_bytes)
-    try:
-        with open_to_read(file) as opened:
-            opened.seek(stored.begin + first * row_bytes)
-            if opened.readinto(buffer) != len(buffer):  # type: ignore[attr-defined]
-                raise DamagedFileError(f"{file} ends too soon")
-    except OSError as error:
-        raise DamagedFileError(f"cannot read {file}: {error.strerror or error}") from error
+    with reading(file, kind=DamagedFileError), open_to_read(file) as opened:
+        opened.seek(stored.begin + first * row_bytes)
+        if opened.readinto(buffer) != len(buffer):  # type: ignore[attr-defined]
+            raise DamagedFileError(f"{file} ends too soon")
     return torch.frombuffer(buffer, dtype=dtype).view(rows, *columns)

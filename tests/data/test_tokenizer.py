@@ -123,7 +123,7 @@ def test_a_damaged_tokenizer_file_gives_one_error(tmp_path, content):
 
 
 def test_a_missing_tokenizer_file_and_one_without_tokens_give_errors(tmp_path):
-    with pytest.raises(UsageError, match="cannot read the tokenizer"):
+    with pytest.raises(UsageError, match="cannot read"):
         open_tokenizer(tmp_path / "none.json")
     Tokenizer(models.BPE()).save(str(tmp_path / "empty.json"))
     with pytest.raises(UsageError, match="without tokens"):
@@ -166,9 +166,7 @@ def test_a_tokenizer_that_is_not_a_file_or_too_large_is_refused_without_waiting(
 ):
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", tmp_path, Path("/dev/zero")):
-        with pytest.raises(
-            UsageError, match=f"cannot read the tokenizer {path}: not a regular file"
-        ):
+        with pytest.raises(UsageError, match=f"cannot read {path}: not a regular file"):
             open_tokenizer(path)
     monkeypatch.setattr(tokenizers, "MOST_BYTES", 1000)
     with pytest.raises(UsageError, match="larger than 1,000 bytes"):

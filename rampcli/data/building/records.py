@@ -7,15 +7,21 @@ chunks into texts.
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from rampcli.data.building.streams import PIECE_BYTES, Rows, Stream, find_cut
-from rampcli.errors import UsageError
+from rampcli.data.building.streams import (
+    PIECE_BYTES,
+    find_cut,
+    open_unpacked,
+    read_rows,
+    skip,
+    skip_line,
+)
+from rampcli.errors import UsageError, reading
 from rampcli.guarded_folder import open_to_read
 
 LONGEST_LINE_BYTES = 128 << 20
@@ -168,11 +174,11 @@ def _real(path: Path) -> Path:
 
 def _files_in(folder: Path, own: set[Path]) -> list[Path]:
     def refuse(error: OSError) -> None:
-        raise UsageError(f"cannot read the folder {error.filename}: {error.strerror}") from error
+        raise error
 
-    paths = [
-        Path(root, name) for root, _, names in os.walk(folder, onerror=refuse) for name in names
-    ]
+    with reading(folder, remedy="a folder that is readable"):
+        found = os.walk(folder, onerror=refuse)
+        paths = [Path(root, name) for root, _, names in found for name in names]
     known = [
         path
         for path in paths
@@ -194,20 +200,14 @@ def _kind_of(path: Path) -> tuple[Kind | None, str | None]:
 
 
 def _input(path: Path) -> Input:
-    try:
+    with reading(path, remedy="a file or folder that exists and is readable"):
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
             raise UsageError(
                 f"{path} is not a regular file; a build that resumes has to read it again",
                 remedy="write it to a file first",
             )
-        with open_to_read(path):
-            pass
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {path}: {error.strerror}",
-            remedy="a file or folder that exists and is readable",
-        ) from error
+        open_to_read(path).close()
     kind, compression = _kind_of(path)
     return Input(path, kind or Kind.text, compression, found.st_size, found.st_mtime_ns)
 
@@ -269,24 +269,20 @@ class Reader:
 
     def _bytes(self, source: Input, place: Cursor) -> Iterator[tuple[Slice, Cursor, int]]:
         read = _pieces_of_text if source.kind is Kind.text else _lines
-        with closing(Stream(source.path, source.compression)) as stream:
-            stream.skip(place.offset)
-            for piece, after in read(stream, place, self.chunk_bytes):
-                yield piece, after, stream.consumed_bytes()
+        with open_unpacked(source.path, source.compression) as (content, stored):
+            skip(content, place.offset)
+            for piece, after in read(content, place, self.chunk_bytes):
+                yield piece, after, stored.tell()
 
     def _rows(self, source: Input, place: Cursor) -> Iterator[tuple[Slice, Cursor, int]]:
-        rows = Rows(source.path, self.text_key)
-        for texts in rows.batches(place.offset, self.chunk_bytes):
+        for texts, count in read_rows(source.path, self.text_key, place.offset, self.chunk_bytes):
             row = place.offset + len(texts)
-            first, place = place.offset + 1, Cursor(place.input, row, row)
-            yield (
-                Slice(place.input, Kind.parquet, first, texts),
-                place,
-                source.bytes * min(row, rows.count) // max(1, rows.count),
-            )
+            piece = Slice(place.input, Kind.parquet, place.offset + 1, texts)
+            place = Cursor(place.input, row, row)
+            yield piece, place, source.bytes * min(row, count) // max(1, count)
 
 
-def _pieces_of_text(stream: Stream, place: Cursor, size: int) -> Iterator[tuple[Slice, Cursor]]:
+def _pieces_of_text(stream: Any, place: Cursor, size: int) -> Iterator[tuple[Slice, Cursor]]:
     """Yields a text, whole or in pieces. The end of a piece depends only on its start."""
     data = b""
     while True:
@@ -305,10 +301,10 @@ def _pieces_of_text(stream: Stream, place: Cursor, size: int) -> Iterator[tuple[
         place = end
 
 
-def _lines(stream: Stream, place: Cursor, size: int) -> Iterator[tuple[Slice, Cursor]]:
+def _lines(stream: Any, place: Cursor, size: int) -> Iterator[tuple[Slice, Cursor]]:
     """Yields whole lines; a line that is too long for memory becomes a refused slice."""
     while data := stream.read(size):
-        rest = b"" if data.endswith(b"\n") else stream.read_line(LONGEST_LINE_BYTES)
+        rest = b"" if data.endswith(b"\n") else stream.readline(LONGEST_LINE_BYTES)
         too_long = len(rest) == LONGEST_LINE_BYTES and not rest.endswith(b"\n")
         content = data[: data.rfind(b"\n") + 1] if too_long else data + rest
         if content:
@@ -319,7 +315,7 @@ def _lines(stream: Stream, place: Cursor, size: int) -> Iterator[tuple[Slice, Cu
             yield Slice(place.input, Kind.json, place.line + 1, lines), end
             place = end
         if too_long:
-            left_out = len(data) + len(rest) - len(content) + stream.skip_line()
+            left_out = len(data) + len(rest) - len(content) + skip_line(stream)
             end = Cursor(place.input, place.offset + left_out, place.line + 1)
             reason = f"line longer than {LONGEST_LINE_BYTES >> 20} MB"
             yield Slice(place.input, Kind.json, place.line + 1, b"", refused=reason), end

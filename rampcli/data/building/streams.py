@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, reading
 from rampcli.extras import requiring
 from rampcli.guarded_folder import open_to_read
 
@@ -42,70 +42,53 @@ def find_cut(data: bytes) -> int:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turns an error of reading or decompressing into a UsageError that names the file."""
-    try:
-        yield
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UsageError(
-            f"cannot read {path}: {reason}",
-            remedy="a complete, undamaged and readable file",
-        ) from error
+def _reading(path: Path, *kinds: type[Exception]) -> Iterator[None]:
+    """Turns an error of reading or decoding a file into a UsageError that names the file.
+
+    Args:
+        kinds: errors of the decoder, besides OSError.
+    """
+    with reading(path, remedy="a complete, undamaged and readable file"):
+        try:
+            yield
+        except kinds as error:
+            raise OSError(" ".join(str(error).split())) from error
 
 
-class Stream:
-    """The bytes of a file, decompressed."""
+@contextmanager
+def open_unpacked(path: Path, compression: str | None) -> Iterator[tuple[Any, BinaryIO]]:
+    """Opens a file; yields a stream of its content, decompressed, and the file as it is stored.
 
-    def __init__(self, path: Path, compression: str | None) -> None:
-        self.path = path
-        self.compressed = compression is not None
-        with reading(path):
-            self._raw = open_to_read(path)
-            self._content = self._unpacked(compression)
-
-    def _unpacked(self, compression: str | None) -> Any:
+    Raises:
+        UsageError: the file cannot be opened, or reading the content fails.
+    """
+    with _reading(path, EOFError, zlib.error), open_to_read(path) as stored:
+        content: Any = stored
         if compression == ".gz":
-            return gzip.GzipFile(fileobj=self._raw)
-        if compression == ".zst":
-            with requiring("zstandard", purpose=f"reading {self.path}"):
-                return io.BufferedReader(_Zstandard(self._raw), buffer_size=1 << 17)
-        return self._raw
+            content = gzip.GzipFile(fileobj=stored)
+        elif compression == ".zst":
+            with requiring("zstandard", purpose=f"reading {path}"):
+                content = io.BufferedReader(_Zstandard(stored), buffer_size=1 << 17)
+        yield content, stored
 
-    def close(self) -> None:
-        """Closes the file."""
-        self._raw.close()
 
-    def read(self, size: int) -> bytes:
-        """Returns `size` bytes, or fewer at the end."""
-        with reading(self.path):
-            return bytes(self._content.read(size))
+def skip(content: Any, offset: int) -> None:
+    """Skips bytes of a stream, decompressing them if necessary."""
+    if content.seekable():
+        content.seek(offset)
+        return
+    while offset and (piece := content.read(min(offset, PIECE_BYTES))):
+        offset -= len(piece)
 
-    def read_line(self, limit: int) -> bytes:
-        """Returns the rest of a line with its line feed, or its first `limit` bytes."""
-        with reading(self.path):
-            return bytes(self._content.readline(limit))
 
-    def skip_line(self) -> int:
-        """Skips the rest of a line; returns its length in bytes."""
-        skipped = 0
-        while piece := self.read_line(PIECE_BYTES):
-            skipped += len(piece)
-            if piece.endswith(b"\n"):
-                break
-        return skipped
-
-    def skip(self, offset: int) -> None:
-        """Continues at a byte of the content; decompresses the bytes before it if necessary."""
-        if not self.compressed:
-            self._content.seek(offset)
-            return
-        while offset and (piece := self.read(min(offset, PIECE_BYTES))):
-            offset -= len(piece)
-
-    def consumed_bytes(self) -> int:
-        """Returns how many bytes of the stored file have been read."""
-        return self._raw.tell()
+def skip_line(content: Any) -> int:
+    """Skips the rest of a line; returns its length in bytes."""
+    skipped = 0
+    while piece := content.readline(PIECE_BYTES):
+        skipped += len(piece)
+        if piece.endswith(b"\n"):
+            break
+    return skipped
 
 
 class _Zstandard(io.RawIOBase):
@@ -146,82 +129,77 @@ class _Zstandard(io.RawIOBase):
             self._packed, self._frame = self._frame.unused_data, None
 
 
-class Rows:
-    """The texts in a column of a Parquet file, as bytes; None for a null."""
+def read_rows(
+    path: Path, column: str, first: int, size: int
+) -> Iterator[tuple[list[bytes | None], int]]:
+    """Reads the texts in a column of a Parquet file, as bytes; None for a null.
 
-    def __init__(self, path: Path, column: str) -> None:
-        with requiring("pyarrow", purpose=f"reading {path}"):
-            import pyarrow  # type: ignore[import-untyped]
-            from pyarrow import parquet
-        self._arrow = pyarrow
-        self.path = path
-        self.column = column
-        with self._reading():
-            self._file = parquet.ParquetFile(path, pre_buffer=False, buffer_size=PIECE_BYTES)
-            schema = self._file.schema_arrow
-        if column not in schema.names:
-            raise UsageError(
-                f"{path} has no column {column}",
-                remedy=f"--text-key with one of {', '.join(schema.names)}",
-            )
-        if schema.names.count(column) > 1:
-            raise UsageError(
-                f"{path} has several columns named {column}",
-                remedy="a file whose columns have different names",
-            )
-        kind = schema.field(column).type
-        if pyarrow.types.is_dictionary(kind):
-            kind = kind.value_type
-        if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
-            raise UsageError(
-                f"the column {column} of {path} holds {kind}, not text",
-                remedy="--text-key with a column of text",
-            )
-        self.count: int = self._file.metadata.num_rows
+    Yields:
+        Rows from `first` on, in lists of about `size` bytes, and the number of rows of the file.
 
-    def batches(self, first: int, size: int) -> Iterator[list[bytes | None]]:
-        """Yields rows from `first` on, in lists of about `size` bytes, one row group at a time."""
-        metadata = self._file.metadata
-        for group in range(metadata.num_row_groups):
-            described = metadata.row_group(group)
-            if first >= described.num_rows:
-                first -= described.num_rows
-                continue
-            at_once = max(
-                1,
-                min(
-                    MOST_ROWS_AT_ONCE,
-                    size * described.num_rows // max(1, described.total_byte_size),
-                ),
-            )
-            for texts in self._texts(group, at_once):
-                if rest := texts[first:]:
-                    yield from _in_parts(rest, size)
-                first = max(0, first - len(texts))
+    Raises:
+        UsageError: the file cannot be read, or has no such column of text.
+    """
+    with requiring("pyarrow", purpose=f"reading {path}"):
+        import pyarrow  # type: ignore[import-untyped]
+        from pyarrow import parquet
+    # A ValueError is raised for column names that are not UTF-8.
+    with _reading(path, pyarrow.ArrowException, ValueError):
+        file = parquet.ParquetFile(path, pre_buffer=False, buffer_size=PIECE_BYTES)
+        _check_column(path, file.schema_arrow, column)
+        for texts in _texts_from(file, column, first, size):
+            for part in _in_parts(texts, size):
+                yield part, file.metadata.num_rows
 
-    def _texts(self, group: int, at_once: int) -> Iterator[list[bytes | None]]:
-        with self._reading():
-            for batch in self._file.iter_batches(
-                at_once, row_groups=[group], columns=[self.column], use_threads=False
-            ):
-                column = batch.column(0)
-                if self._arrow.types.is_dictionary(column.type):
-                    column = column.dictionary_decode()
-                large = self._arrow.types.is_large_string(column.type)
-                yield column.cast(
-                    self._arrow.large_binary() if large else self._arrow.binary()
-                ).to_pylist()
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        with reading(self.path):
-            try:
-                yield
-            except (
-                self._arrow.ArrowException,
-                ValueError,  # column names that are not UTF-8
-            ) as error:
-                raise OSError(" ".join(str(error).split())) from error
+def _check_column(path: Path, schema: Any, column: str) -> None:
+    """Checks that a Parquet file has one column of this name, and that it holds text."""
+    from pyarrow import types
+
+    if column not in schema.names:
+        raise UsageError(
+            f"{path} has no column {column}",
+            remedy=f"--text-key with one of {', '.join(schema.names)}",
+        )
+    if schema.names.count(column) > 1:
+        raise UsageError(
+            f"{path} has several columns named {column}",
+            remedy="a file whose columns have different names",
+        )
+    kind = schema.field(column).type
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    if not (types.is_string(kind) or types.is_large_string(kind)):
+        raise UsageError(
+            f"the column {column} of {path} holds {kind}, not text",
+            remedy="--text-key with a column of text",
+        )
+
+
+def _texts_from(file: Any, column: str, first: int, size: int) -> Iterator[list[bytes | None]]:
+    """Yields the texts from row `first` on, at most `MOST_ROWS_AT_ONCE` of a row group at once."""
+    import pyarrow
+
+    for group in range(file.num_row_groups):
+        described = file.metadata.row_group(group)
+        if first >= described.num_rows:
+            first -= described.num_rows
+            continue
+        fitting = size * described.num_rows // max(1, described.total_byte_size)
+        for batch in file.iter_batches(
+            max(1, min(MOST_ROWS_AT_ONCE, fitting)),
+            row_groups=[group],
+            columns=[column],
+            use_threads=False,
+        ):
+            texts = batch.column(0)
+            if pyarrow.types.is_dictionary(texts.type):
+                texts = texts.dictionary_decode()
+            large = pyarrow.types.is_large_string(texts.type)
+            yield texts.cast(pyarrow.large_binary() if large else pyarrow.binary()).to_pylist()[
+                first:
+            ]
+            first = max(0, first - len(texts))
 
 
 def _in_parts(texts: list[bytes | None], size: int) -> Iterator[list[bytes | None]]:

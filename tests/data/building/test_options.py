@@ -16,7 +16,7 @@ from rampcli.errors import UsageError
         ({"train_bpe": 300}, "exclude each other"),
         ({"tokenizer": None, "train_bpe": 256}, "257 tokens"),
         ({"eod": "</s>"}, "has no such token"),
-        ({"tokenizer": "none.json"}, "cannot read the tokenizer"),
+        ({"tokenizer": "none.json"}, "cannot read"),
         ({"tokenizer": None, "train_bpe": 300, "eod": "</s>"}, "a tokenizer from --train-bpe has"),
         ({"on_bad_record": "ignore"}, "is not stop or skip"),
         ({"output": Path("corpus.bin")}, "is not a prefix"),
