@@ -1,12 +1,12 @@
 """Searches for the micro batch sizes of `rampcli tune`, and prints what was found."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 from rampcli.batch.plan import MICRO_KEY
@@ -15,19 +15,17 @@ from rampcli.cli.jobs import jobs_table
 from rampcli.cli.pictures import check_picture, writing_picture
 from rampcli.config.layers import sources_named
 from rampcli.errors import RampcliError
-from rampcli.launch.protocol import launcher_of
+from rampcli.launch.protocol import Job, launcher_of
 from rampcli.launch.run import check_corpora
 from rampcli.launch.stop_signals import exit_code_after
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.same_batches import in_words, micro_batch_settings
 from rampcli.report.tables import build_table
-from rampcli.runs.directory import RunDirectory
 from rampcli.tune import job
 from rampcli.tune.run import Search, trials_here
-from rampcli.tune.search import SATURATED
+from rampcli.tune.search import SATURATED, Verdict, scaling, verdict_of
 from rampcli.tune.trial import OUT_OF_MEMORY, TIMED_OUT, Trial
 from rampcli.tune.trial_files import Effort
-from rampcli.tune.verdict import Verdict, scaling, verdict_of
 
 
 def search(
@@ -55,64 +53,56 @@ def search(
     """
     if plot is not None:
         check_picture(plot)
-    search_with = _tune_here if launcher_of(resolved.config).runs_here else _tune_in_job
-    found, code = search_with(
-        resolved, effort=effort, fresh=fresh, exhaustive=exhaustive, as_json=as_json
-    )
-    if plot is not None and not draw(found, plot):
-        say(build_console(quiet=as_json), "nothing to plot yet")
+    console, notes, code = build_console(quiet=as_json), list[RenderableType](), 0
+    report = partial(say, console)
+    search_of_run = partial(Search.of, resolved, effort, exhaustive=exhaustive)
+    if launcher_of(resolved.config).runs_here:
+        with trials_here(resolved, effort) as trials:
+            found = search_of_run(fresh=fresh)
+            complete = found.continue_with(trials.attempt, report)
+        if not complete:
+            notes.append("interrupted; the same command continues and keeps what was measured")
+            code = exit_code_after(trials.signals)
+    else:
+        active = job.active_jobs(resolved)
+        with sources_named(resolved.config):
+            found = search_of_run(fresh=fresh and not active)
+            found, active = _search_in_job(found, active, report)
+        if active:
+            notes += [jobs_table(active), "the same command shows what the job has found"]
+    _print_search(found, console, as_json=as_json)
+    say(console, *notes)
+    if plot is not None:
+        _draw(found, plot, console)
     return code
 
 
-def _tune_here(
-    resolved: Resolved, *, effort: Effort, fresh: bool, exhaustive: bool, as_json: bool
-) -> tuple[Search, int]:
-    """Searches on this machine, and prints what was found."""
-    console = build_console(quiet=as_json)
-    with trials_here(resolved, effort) as trials:
-        search = Search.of(resolved, trials.run, effort, fresh=fresh, exhaustive=exhaustive)
-        complete = search.continue_with(trials.attempt, partial(say, console))
-    _print_search(search, console, as_json=as_json)
-    if not complete:
-        say(console, "interrupted; the same command continues and keeps what was measured")
-    return search, 0 if complete else exit_code_after(trials.signals)
+def _search_in_job(
+    search: Search, active: list[Job], report: Callable[[str], None]
+) -> tuple[Search, list[Job]]:
+    """Submits the job of a search, unless a job is active or the answer is known.
 
-
-def draw(search: Search, path: Path) -> bool:
-    """Writes a picture of what a search has found. Returns False if no size fits so far.
-
-    Raises:
-        UsageError: as `writing_picture`.
+    Returns the search of the job, and the active jobs.
     """
+    if active:
+        return job.search_in_queue(search), active
+    if search.next() is None:
+        return search, []
+    job.raise_failure(search.resolved)
+    check_corpora(search.resolved)
+    return search, job.submit(search, report)
+
+
+def _draw(search: Search, path: Path, console: Console) -> None:
+    """Writes a picture of what a search has found, if a size fits."""
     verdict = verdict_of(search.outcomes())
     if verdict is None:
-        return False
+        say(console, "nothing to plot yet")
+        return
     with writing_picture(path):
         from rampcli.tune.plots import plot_search
 
         plot_search(search.outcomes(), verdict, path, title=search.resolved.config.name)
-    return True
-
-
-def _tune_in_job(
-    resolved: Resolved, *, effort: Effort, fresh: bool, exhaustive: bool, as_json: bool
-) -> tuple[Search, int]:
-    """Submits the job of a search, or prints what it has found so far."""
-    run, console = RunDirectory(resolved.run_dir), build_console(quiet=as_json)
-    jobs = job.active_jobs(resolved)
-    with sources_named(resolved.config):
-        search = Search.of(resolved, run, effort, fresh=fresh and not jobs, exhaustive=exhaustive)
-        if jobs:
-            search = job.search_in_queue(search)
-        elif search.next() is not None:
-            job.raise_failure(resolved)
-            check_corpora(resolved)
-            report = partial(say, console)
-            jobs = job.submit(resolved, effort, fresh=fresh, exhaustive=exhaustive, report=report)
-    _print_search(search, console, as_json=as_json)
-    if jobs:
-        say(console, jobs_table(jobs), "the same command shows what the job has found")
-    return search, 0
 
 
 def _print_search(search: Search, console: Console, *, as_json: bool) -> None:
@@ -125,8 +115,7 @@ def _print_search(search: Search, console: Console, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(search.to_json(), indent=1))
     elif trials:
-        sequence_length = search.resolved.plan.sequence_length
-        say(console, tune_table(trials, sequence_length=sequence_length))
+        say(console, tune_table(trials, sequence_length=search.resolved.plan.sequence_length))
     if search.next() is not None:
         return
     verdict = verdict_of(trials)
@@ -134,7 +123,7 @@ def _print_search(search: Search, console: Console, *, as_json: bool) -> None:
         raise _nothing_fits(trials[0])
     size, resolved = verdict.recommended.micro_batch_size, search.resolved
     words = in_words(micro_batch_settings(resolved, size), resolved)
-    say(console, *describe(verdict, words, all_fit=search.all_fit))
+    say(console, *describe(verdict, words, admitted=search.candidates[-1].micro_batch_size))
 
 
 def _nothing_fits(smallest: Trial) -> RampcliError:
@@ -175,21 +164,18 @@ def tune_table(trials: Sequence[Trial], *, sequence_length: int) -> Table:
     return table
 
 
-def describe(verdict: Verdict, words: str, *, all_fit: bool) -> list[str]:
+def describe(verdict: Verdict, words: str, *, admitted: int) -> list[str]:
     """Returns the lines below the table: what fits, what is recommended, and why.
 
     Args:
         verdict: what was found.
         words: settings that give the run the recommended size.
-        all_fit: the largest size that divides the batch fits.
+        admitted: the largest size that divides the batch.
     """
-    largest, recommended = (
-        verdict.largest.micro_batch_size,
-        verdict.recommended.micro_batch_size,
-    )
+    largest, recommended = verdict.largest.micro_batch_size, verdict.recommended.micro_batch_size
+    limit = ", the largest that the batch admits" if largest == admitted else ""
     lines = [
-        f"largest that fits: {largest}{', the largest that the batch admits' if all_fit else ''};"
-        f" recommended: {recommended}, which has"
+        f"largest that fits: {largest}{limit}; recommended: {recommended}, which has"
         f" {verdict.share:.0%} of the best throughput"
     ]
     if recommended < largest:
@@ -198,10 +184,8 @@ def describe(verdict: Verdict, words: str, *, all_fit: bool) -> list[str]:
             f" stop where throughput is within {1 - SATURATED:.0%} of the best: {recommended},"
             f" {verdict.recommended.samples_per_s:,.1f} samples/s"
         )
-    timed, accumulated = (
-        sorted(verdict.recommended.medians),
-        verdict.recommended.accumulate_grad_batches,
-    )
+    timed = sorted(verdict.recommended.medians)
+    accumulated = verdict.recommended.accumulate_grad_batches
     if accumulated not in timed:
         lines.append(
             f"with {recommended}, a step has {accumulated} micro batches; its time follows from"

@@ -49,7 +49,7 @@ class Condition:
 
     Attributes:
         reads: the step reads its samples. Otherwise, it uses those of an earlier step.
-        gradients, weights, sums: the ranks exchange these, as in `Exchange.off`.
+        gradients, weights, sums: the ranks exchange these, as in `Exchange.limited_to`.
         alone: rank 0 takes the step, and the others wait.
         few_tokens: each micro batch has one sample of `FEW_TOKENS` tokens.
         threads: number of threads. None keeps that of training.
@@ -181,15 +181,13 @@ class Bench:
             StopAgreed: a rank was asked to stop.
         """
         seconds = [0.0]
-        off = self.exchange.off(
-            gradients=not condition.gradients,
-            weights=not condition.weights,
-            sums=not condition.sums,
+        exchange = self.exchange.limited_to(
+            gradients=condition.gradients, weights=condition.weights, sums=condition.sums
         )
         # Ranks that agree on nothing lose count of when to ask each other.
         self.trainer.stop = self.stop if condition.sums else StopRequest()
         if not condition.alone or dist.get_rank() == 0:
-            with off, limited_threads(condition.threads):
+            with exchange, limited_threads(condition.threads):
                 seconds = [self._time_step(condition) for _ in range(1 + self.in_row)][1:]
         if condition.alone:
             dist.barrier(group=self.waiting)

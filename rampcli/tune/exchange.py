@@ -45,23 +45,24 @@ class Exchange:
         self._alone, _ = dist.new_subgroups_by_enumeration([[rank] for rank in ranks])  # type: ignore[no-untyped-call]
 
     @contextmanager
-    def off(self, *, gradients: bool, weights: bool, sums: bool) -> Iterator[None]:
-        """Switches exchanges off for a block.
+    def limited_to(self, *, gradients: bool, weights: bool, sums: bool) -> Iterator[None]:
+        """Switches the exchanges off that are False, for a block.
 
         Args:
-            gradients: gradients are not reduced over the data-parallel ranks.
-            weights: sharded weights are not gathered.
-            sums: losses, gradient norms and token counts are not summed over all ranks.
+            gradients: reduce gradients over the data-parallel ranks.
+            weights: gather sharded weights.
+            sums: sum losses, gradient norms and token counts over all ranks.
         """
-        self.reduces_gradients = self.passes.reduces_over_replicas = not gradients
-        self.gathers_weights = not weights
-        self.passes.ranks = self._alone if sums else None
+        self._set(gradients=gradients, weights=weights, sums=sums)
         try:
             yield
         finally:
-            self.passes.ranks = None
-            self.reduces_gradients = self.passes.reduces_over_replicas = True
-            self.gathers_weights = True
+            self._set(gradients=True, weights=True, sums=True)
+
+    def _set(self, *, gradients: bool, weights: bool, sums: bool) -> None:
+        self.reduces_gradients = self.passes.reduces_over_replicas = gradients
+        self.gathers_weights = weights
+        self.passes.ranks = None if sums else self._alone
 
     def fill_gradients(self) -> None:
         """Sets zero gradients if they are not reduced over replicas. Call it before each step."""

@@ -1,6 +1,6 @@
 """A search as a job, on nodes of a cluster: `python -m rampcli.tune.job FOLDER`.
 
-FOLDER is the folder `tune` of the run directory. It is a run directory itself, with the
+FOLDER is the folder `tune` of the run directory. It is a run directory itself: it holds the
 configuration, the job and its log.
 """
 
@@ -29,40 +29,32 @@ OPTIONS = {
     "effort": EFFORT,
     "conditions?": {},
 }
-"""Shape of options.json. The conditions are those of the command that submits the job. A node may
-have other versions of packages, and the command must find what the job has found."""
+"""Shape of options.json. The conditions are those of the command that submits the job. So the
+command finds what the job has found, even if the node has other versions of packages."""
 
 
-def submit(
-    resolved: Resolved,
-    effort: Effort,
-    *,
-    fresh: bool,
-    exhaustive: bool,
-    report: Callable[[str], None],
-) -> list[Job]:
+def submit(search: Search, report: Callable[[str], None]) -> list[Job]:
     """Submits a job that searches on the nodes of the run's largest stage.
 
     Args:
-        fresh, exhaustive: as in `Search.of`.
+        search: what the job does.
         report: receives what becomes of earlier results.
 
     Raises:
         UsageError: the run is in use, or a job of the run or of the search is in the queue.
         RampcliError: the job was refused.
     """
-    run = RunDirectory(resolved.run_dir)
-    folder, launcher = folder_of(run), launcher_of(resolved.config)
+    resolved, run, folder = search.resolved, search.directory, folder_of(search.resolved)
+    launcher = launcher_of(resolved.config)
     with lock_run(run):
         for directory in (run, folder):  # a job that waits does not hold the lock
             launcher.refuse_active(directory)
         script = launcher.search_script(resolved, folder)
-        search = Search.of(resolved, run, effort, fresh=fresh, exhaustive=exhaustive)
         search.begin(report)
         folder.change_status("submitted")
         options = {
-            "exhaustive": exhaustive,
-            "effort": asdict(effort),
+            "exhaustive": search.exhaustive,
+            "effort": asdict(search.effort),
             "conditions": search.conditions,
         }
         folder.write_json(folder.path / "options.json", options)
@@ -75,11 +67,8 @@ def active_jobs(resolved: Resolved) -> list[Job]:
     Raises:
         RampcliError: the queue does not answer.
     """
-    return [
-        job
-        for job in launcher_of(resolved.config).jobs(folder_of(RunDirectory(resolved.run_dir)))
-        if job.is_active
-    ]
+    jobs = launcher_of(resolved.config).jobs(folder_of(resolved))
+    return [job for job in jobs if job.is_active]
 
 
 def search_in_queue(asked: Search) -> Search:
@@ -88,8 +77,8 @@ def search_in_queue(asked: Search) -> Search:
     Raises:
         UsageError: the job searches under other conditions.
     """
-    folder = folder_of(asked.directory)
-    found, _ = search_of(folder)
+    folder = folder_of(asked.resolved)
+    found = search_of(folder)
     if changed := differences(found.conditions, asked.conditions):
         raise UsageError(
             f"the job in the queue searches under other conditions ({', '.join(changed)})",
@@ -104,7 +93,7 @@ def raise_failure(resolved: Resolved) -> None:
     Raises:
         RampcliError: the job failed.
     """
-    folder = folder_of(RunDirectory(resolved.run_dir))
+    folder = folder_of(resolved)
     state = folder.read_state()
     if state is not None and state["status"] == "failed":
         folder.change_status("reported")
@@ -114,28 +103,23 @@ def raise_failure(resolved: Resolved) -> None:
         )
 
 
-def search_of(folder: RunDirectory) -> tuple[Search, Effort]:
-    """Returns the search that a job was submitted for, with what it has found, and its effort.
+def search_of(folder: RunDirectory) -> Search:
+    """Returns the search that a job was submitted for, with what it has found.
 
     Raises:
         DamagedFileError: a file of the search is damaged.
     """
-    resolved = run_plan(snapshot.read(folder.config))
     options = read_json(folder.path / "options.json", OPTIONS)
-    effort = Effort(**options["effort"])
-    search = Search.of(
-        resolved,
-        RunDirectory(resolved.run_dir),
-        effort,
-        fresh=False,
+    return Search.of(
+        run_plan(snapshot.read(folder.config)),
+        Effort(**options["effort"]),
         exhaustive=options["exhaustive"],
         conditions=options.get("conditions"),
     )
-    return search, effort
 
 
 def main() -> None:
-    """Searches. What is found is written to tune.json."""
+    """Searches, and writes the outcomes to tune.json."""
     folder = RunDirectory(Path(sys.argv[1]))
     try:
         code = _search(folder)
@@ -147,18 +131,20 @@ def main() -> None:
 
 def _search(folder: RunDirectory) -> int:
     with catch_stop_signals() as signals, record_failure(folder):
-        resolved = run_plan(snapshot.read(folder.config))
-        run, launcher = RunDirectory(resolved.run_dir), launcher_of(resolved.config)
+        config = snapshot.read(folder.config)
+        launcher = launcher_of(config)
         if launcher.is_cancelled(folder):
             return 0
-        with lock_run(run, wait_s=JOB_WAIT_S), sources_named(resolved.config):
-            search, effort = search_of(folder)
+        resolved = run_plan(config)
+        run = RunDirectory(resolved.run_dir)
+        with lock_run(run, wait_s=JOB_WAIT_S), sources_named(config):
+            search = search_of(folder)
             trials = Trials(
                 resolved=resolved,
                 run=run,
                 start=launcher.rank_starter(resolved, RANK),
                 signals=signals,
-                effort=effort,
+                effort=search.effort,
             )
             complete = search.continue_with(trials.attempt, _report)
     return 0 if complete else EXIT_INTERRUPTED

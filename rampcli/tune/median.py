@@ -15,8 +15,8 @@ class Median:
     """A median of times, in seconds.
 
     Attributes:
-        s: the median.
         low_s, high_s: interval of the true median, with a confidence of `CONFIDENCE`.
+        steps: number of times.
     """
 
     s: float
@@ -48,6 +48,6 @@ def median_of(times: Sequence[float]) -> Median:
 
 
 def _probability(below: int, count: int) -> float:
-    """Returns the probability that `below` of `count` times are shorter than the true median."""
+    """Binomial probability that exactly `below` of `count` times are below the true median."""
     ways = lgamma(count + 1) - lgamma(below + 1) - lgamma(count - below + 1)
     return exp(ways - count * log(2))

@@ -6,9 +6,8 @@ from pathlib import Path
 from matplotlib.axes import Axes
 
 from rampcli.report.plots import new_figure, save_figure
-from rampcli.tune.search import SATURATED
+from rampcli.tune.search import SATURATED, Verdict
 from rampcli.tune.trial import Trial
-from rampcli.tune.verdict import Verdict
 
 
 def plot_search(trials: Sequence[Trial], verdict: Verdict, path: Path, *, title: str) -> None:

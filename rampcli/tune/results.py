@@ -22,9 +22,9 @@ from rampcli.records import COUNT, POSITIVE, RATE, read_json
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.measured import TUNE_FILE
 from rampcli.tune.median import Median
+from rampcli.tune.search import verdict_of
 from rampcli.tune.trial import FITS, OUT_OF_MEMORY, THRASHES, TIMED_OUT, Trial
 from rampcli.tune.trial_files import Effort
-from rampcli.tune.verdict import Verdict
 
 MEDIAN = {
     "accumulate_grad_batches": POSITIVE,
@@ -94,7 +94,7 @@ IRRELEVANT = (
     ),
     "logging.",
 )
-"""Beginnings of the keys of settings that the time and memory of a trial do not depend on."""
+"""Prefixes of the keys of settings that change neither time nor memory of a trial."""
 
 
 def conditions(resolved: Resolved) -> dict[str, Any]:
@@ -129,10 +129,10 @@ def _version_of(package: str) -> str | None:
 
 
 def read_trials(run: RunDirectory, wanted: dict[str, Any], effort: Effort) -> list[Trial]:
-    """Returns the trials of an earlier search under the same conditions.
+    """Returns the trials of earlier searches under the same conditions.
 
-    They may have been set aside meanwhile. The list is empty if there are none. It leaves out
-    trials whose outcome more steps or more time may change, as far as `effort` allows more.
+    Also reads results that were set aside. Leaves out trials whose outcome could change, because
+    `effort` allows more steps or more time than they had.
 
     Raises:
         DamagedFileError: tune.json is damaged.
@@ -161,7 +161,7 @@ def _is_enough(trial: Trial, effort: Effort) -> bool:
 
 
 def changed_conditions(run: RunDirectory, wanted: dict[str, Any]) -> list[str]:
-    """Returns which conditions of tune.json differ; none if it is missing or damaged."""
+    """Returns the conditions of tune.json that differ. A missing or damaged file has none."""
     with suppress(DamagedFileError, FileNotFoundError):
         facts = read_json(run.path / TUNE_FILE, {"conditions": {}})
         return differences(facts["conditions"], wanted)
@@ -188,12 +188,10 @@ def _trial(row: dict[str, Any], path: Path) -> Trial:
 
 
 def to_json(
-    conditions: dict[str, Any],
-    trials: Sequence[Trial],
-    verdict: Verdict | None,
-    sequence_length: int,
+    conditions: dict[str, Any], trials: Sequence[Trial], sequence_length: int
 ) -> dict[str, Any]:
     """Returns the content of tune.json, which `rampcli tune --json` prints."""
+    verdict = verdict_of(trials)
     measured = next((trial for trial in trials if trial.device is not None), None)
     return {
         "conditions": conditions,

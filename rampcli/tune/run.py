@@ -24,7 +24,6 @@ from rampcli.tune.search import next_size, next_smaller
 from rampcli.tune.sizes import Candidate, candidates
 from rampcli.tune.trial import RANK, Trial, Trials
 from rampcli.tune.trial_files import Effort
-from rampcli.tune.verdict import verdict_of
 
 
 @contextmanager
@@ -68,9 +67,9 @@ def trials_here(resolved: Resolved, effort: Effort, *, diagnoses: bool = False) 
             )
 
 
-def folder_of(run: RunDirectory) -> RunDirectory:
+def folder_of(resolved: Resolved) -> RunDirectory:
     """Returns the folder of a run's trials, with the configuration of the search."""
-    return RunDirectory(run.path / TUNE_FOLDER)
+    return RunDirectory(RunDirectory(resolved.run_dir).path / TUNE_FOLDER)
 
 
 def predict(config: Config, candidates: Sequence[Candidate]) -> int:
@@ -102,7 +101,6 @@ class Search:
     """A search, which can be interrupted after each trial and resumed later.
 
     Attributes:
-        directory: run directory, with tune.json.
         candidates: sizes that may be tried, in ascending order.
         exhaustive: try all sizes, from the smallest to the first that does not fit.
         conditions: what outcomes depend on.
@@ -110,10 +108,10 @@ class Search:
     """
 
     resolved: Resolved
-    directory: RunDirectory
+    effort: Effort
+    exhaustive: bool
     candidates: Sequence[Candidate]
     predicted: int
-    exhaustive: bool
     conditions: dict[str, Any]
     known: dict[int, Trial]
 
@@ -121,11 +119,10 @@ class Search:
     def of(
         cls,
         resolved: Resolved,
-        directory: RunDirectory,
         effort: Effort,
         *,
-        fresh: bool,
-        exhaustive: bool,
+        fresh: bool = False,
+        exhaustive: bool = False,
         conditions: dict[str, Any] | None = None,
     ) -> "Search":
         """Returns a search with the outcomes of an earlier one, unless `fresh` is set.
@@ -140,13 +137,14 @@ class Search:
         sizes = candidates(resolved)
         admitted = {candidate.micro_batch_size for candidate in sizes}
         wanted = conditions or results.conditions(resolved)
-        known = [] if fresh else results.read_trials(directory, wanted, effort)
+        run = RunDirectory(resolved.run_dir)
+        known = [] if fresh else results.read_trials(run, wanted, effort)
         return cls(
             resolved=resolved,
-            directory=directory,
+            effort=effort,
+            exhaustive=exhaustive,
             candidates=sizes,
             predicted=predict(resolved.config, sizes),
-            exhaustive=exhaustive,
             conditions=wanted,
             known={
                 trial.micro_batch_size: trial
@@ -155,12 +153,17 @@ class Search:
             },
         )
 
+    @property
+    def directory(self) -> RunDirectory:
+        """The run directory, with tune.json."""
+        return RunDirectory(self.resolved.run_dir)
+
     def begin(self, report: Callable[[str], None]) -> None:
         """Writes the configuration of the search, and sets the results of another one aside."""
         changed = results.changed_conditions(self.directory, self.conditions)
         if changed or not self.known:
             self._set_aside(report, other=", ".join(changed))
-        folder = folder_of(self.directory)
+        folder = folder_of(self.resolved)
         self.directory.make_folder(folder.path)
         describe(folder, self.resolved, [])
 
@@ -222,22 +225,10 @@ class Search:
             self.directory.write_json(self.directory.path / TUNE_FILE, self.to_json())
         return True
 
-    @property
-    def all_fit(self) -> bool:
-        """True if the largest size that the batch admits fits."""
-        largest = self.known.get(self.candidates[-1].micro_batch_size)
-        return largest is not None and largest.fits
-
     def outcomes(self) -> list[Trial]:
         """Returns the outcomes so far, in ascending order of size."""
         return [self.known[size] for size in sorted(self.known)]
 
     def to_json(self) -> dict[str, Any]:
         """Returns the content of tune.json."""
-        outcomes = self.outcomes()
-        return results.to_json(
-            self.conditions,
-            outcomes,
-            verdict_of(outcomes),
-            self.resolved.plan.sequence_length,
-        )
+        return results.to_json(self.conditions, self.outcomes(), self.resolved.plan.sequence_length)

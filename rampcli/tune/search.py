@@ -1,7 +1,14 @@
-"""Which micro batch size to try next."""
+"""Which micro batch size to try next, and which to use.
+
+After "Determining the feasible batch sizes and estimating training throughput" in Google's Deep
+Learning Tuning Playbook.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
+
+from rampcli.tune.trial import Trial
 
 SATURATED = 0.97
 """A micro batch with this share of the best throughput is large enough."""
@@ -65,3 +72,49 @@ def next_smaller(sizes: Sequence[int], tried: Mapping[int, float | None]) -> int
     smaller = [size for size in sizes if size < saturated]
     halves = [size for size in smaller if size >= saturated / 2]
     return next(iter(halves or reversed(smaller)), None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """What a search has found.
+
+    Attributes:
+        largest: the largest micro batch that fits.
+        fastest: the micro batch with the best throughput.
+        recommended: the smallest micro batch with at least `SATURATED` of the best throughput.
+    """
+
+    largest: Trial
+    fastest: Trial
+    recommended: Trial
+
+    @property
+    def share(self) -> float:
+        """Throughput of the recommended size, as a share of the best."""
+        return self.recommended.samples_per_s / self.fastest.samples_per_s
+
+
+def verdict_of(trials: Sequence[Trial]) -> Verdict | None:
+    """Returns the verdict of trials, or None if no size fits."""
+    fitting = sorted(
+        (trial for trial in trials if trial.fits), key=lambda trial: trial.micro_batch_size
+    )
+    if not fitting:
+        return None
+    fastest = max(fitting, key=lambda trial: trial.samples_per_s)
+    enough = SATURATED * fastest.samples_per_s
+    recommended = next(trial for trial in fitting if trial.samples_per_s >= enough)
+    return Verdict(largest=fitting[-1], fastest=fastest, recommended=recommended)
+
+
+def scaling(trial: Trial, trials: Sequence[Trial]) -> float | None:
+    """Returns by how much a size is faster than half of it, or None if that was not measured."""
+    half = next(
+        (
+            other
+            for other in trials
+            if other.fits and 2 * other.micro_batch_size == trial.micro_batch_size
+        ),
+        None,
+    )
+    return trial.samples_per_s / half.samples_per_s if half and trial.fits else None

@@ -15,9 +15,9 @@ from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.planning.same_batches import micro_batch_settings
 
 MOST_SAMPLES = 10_000
-"""Largest micro batch that is considered."""
+"""Largest micro batch that a search tries."""
 MOST_MICRO_BATCHES = 8
-"""Micro batches of a timed step, at most: a step of hundreds takes minutes."""
+"""Most micro batches of a timed step, because a step of hundreds would take minutes."""
 ENDLESS_STEPS = 10**9
 """Length of a trial's run. The search ends it long before."""
 TUNE = "rampcli tune"
@@ -30,8 +30,8 @@ class Candidate:
     Attributes:
         micro_batch_size: samples per data-parallel rank per forward and backward pass.
         stage: the run's largest stage with this micro batch size.
-        timed: micro batches per step of the steps that are timed, in ascending order. With two of
-            them, the time of the run's own step follows from both.
+        timed: micro batches per step, one for each kind of step that is timed, in ascending order.
+            If there are two kinds, the time of the run's step follows from both.
     """
 
     micro_batch_size: int
@@ -91,7 +91,7 @@ def timed_micro_batches(accumulate_grad_batches: int, *, unit: int) -> tuple[int
 
 
 def timed_split(stage: StagePlan, accumulate_grad_batches: int) -> BatchPlan:
-    """Returns how a step of so many micro batches per rank is divided in a stage."""
+    """Returns the batch of a stage's step with this number of micro batches per rank."""
     return BatchPlan.solve(
         global_batch_size=None,
         micro_batch_size=stage.micro_batch_size,

@@ -52,8 +52,7 @@ class Trial:
         verdict: `FITS`, `OUT_OF_MEMORY`, `THRASHES` or `TIMED_OUT`.
         reason: what was noticed, or None if the size fits.
         accumulate_grad_batches: micro batches per rank and step of the run.
-        medians: time of the steps that were timed, by micro batches per step; empty if there are
-            none.
+        medians: time of the steps that were timed, by micro batches per step.
         peak_memory_bytes: most memory that a rank has held, or None.
         device: rank 0's device, such as `cpu` or `cuda:0`, or None.
         timeout_s: time that the trial was given, if it timed out, or None.

@@ -49,7 +49,7 @@ def attempt(tmp_path, monkeypatch):
 
 def test_a_search_may_follow_a_diagnosis_in_the_same_run(attempt, tmp_path):
     attempt("touch $0/stack_0.txt; sleep 600", diagnoses=True)
-    folder = folder_of(RunDirectory(tmp_path / "run"))
+    folder = folder_of(resolved_search(tmp_path / "run"))
     assert sorted(path.name for path in folder.path.iterdir()) == [".rampcli", "diagnose"]
     describe(folder, resolved_search(tmp_path / "run"), [])  # as a search does
 

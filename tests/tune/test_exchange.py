@@ -49,11 +49,11 @@ def gradients_with_and_without(settings):
         ordinary = gradient()
         exchange = Exchange(passes)
         found = {"taken over": gradient()}
-        with exchange.off(gradients=True, weights=False, sums=False):
+        with exchange.limited_to(gradients=False, weights=True, sums=True):
             found["no gradients"] = gradient()
         gradient()  # this step still adds what replicas have not reduced
         found["after no gradients"] = gradient()
-        with exchange.off(gradients=True, weights=True, sums=True):
+        with exchange.limited_to(gradients=False, weights=False, sums=False):
             found["nothing"] = gradient() if rank == 0 else ordinary
         gradient()
         found["after nothing"] = gradient()

@@ -36,17 +36,16 @@ def enqueue(queue, directory, name):
 
 
 def submit(resolved, effort=EFFORT):
-    return job.submit(resolved, effort, fresh=False, exhaustive=False, report=print)
+    return job.submit(Search.of(resolved, effort), print)
 
 
 def test_a_command_finds_the_results_of_a_job_on_nodes_with_other_versions(resolved, monkeypatch):
-    run = RunDirectory(resolved.run_dir)
     submit(resolved)
     with monkeypatch.context() as node:
         node.setattr("rampcli.tune.results.version", lambda _: "another version")
-        search, _ = job.search_of(folder_of(run))
+        search = job.search_of(folder_of(resolved))
         assert search.continue_with(trial_of)
-    found = Search.of(resolved, run, EFFORT, fresh=False, exhaustive=False)
+    found = Search.of(resolved, EFFORT)
     assert found.known == search.known
     assert found.known
 
@@ -54,9 +53,9 @@ def test_a_command_finds_the_results_of_a_job_on_nodes_with_other_versions(resol
 @pytest.mark.parametrize("waits", ["the search", "training"])
 def test_a_search_that_is_refused_leaves_the_files_of_the_job_that_waits(resolved, waits, tmp_path):
     run = RunDirectory(resolved.run_dir)
-    folder = folder_of(run)
+    folder = folder_of(resolved)
     submit(resolved)
-    search, _ = job.search_of(folder)
+    search = job.search_of(folder)
     assert search.continue_with(trial_of)
     if waits == "the search":
         enqueue(tmp_path / "queue", folder, "llama3_tiny.tune")
@@ -96,9 +95,9 @@ def test_a_command_shows_the_search_of_the_job_in_the_queue_or_says_that_it_is_a
         return json.loads(capsys.readouterr().out)["trials"]
 
     submit(resolved, Effort(most_steps=1))
-    search, _ = job.search_of(folder_of(RunDirectory(resolved.run_dir)))
+    search = job.search_of(folder_of(resolved))
     search.continue_with(lambda candidate: trial_of(candidate, times=[0.5]))
-    enqueue(tmp_path / "queue", folder_of(RunDirectory(resolved.run_dir)), "llama3_tiny.tune")
+    enqueue(tmp_path / "queue", folder_of(resolved), "llama3_tiny.tune")
     capsys.readouterr()
     assert [trial["micro_batch_size"] for trial in show("optim.lr=2e-3")] == [1, 2, 4]
     with pytest.raises(UsageError, match=r"conditions \(model\.hidden_size") as refused:
