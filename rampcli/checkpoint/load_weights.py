@@ -15,8 +15,7 @@ from rampcli.config import snapshot
 from rampcli.config.schema import Config
 from rampcli.errors import DamagedFileError, NoCheckpointError, reason_of, visible
 from rampcli.estimate.model_size import count_parameters
-from rampcli.models.decoder import Decoder
-from rampcli.models.families import build_decoder
+from rampcli.models.decoder import Decoder, build_decoder
 from rampcli.models.parts import FP32
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import Checkpoint, read_checkpoints
@@ -100,8 +99,7 @@ def _check_weights(config: Config, checkpoint: Checkpoint) -> None:
     Raises:
         DamagedFileError: they do not.
     """
-    with torch.device("meta"):
-        model = build_decoder(config.model, sequence_length=config.data.sequence_length)
+    model = build_decoder(config.model, sequence_length=config.data.sequence_length)
     files = TensorFiles.open(checkpoint.path, checkpoint.files)
     files.find(_shards(dict(model.named_parameters())))
 
@@ -110,8 +108,7 @@ def empty_model(
     config: Config, device: torch.device, dtype: torch.dtype = torch.float32
 ) -> Decoder:
     """Returns a whole model without values for its weights, which have no gradients."""
-    with torch.device("meta"):
-        model = build_decoder(config.model, sequence_length=config.data.sequence_length)
+    model = build_decoder(config.model, sequence_length=config.data.sequence_length)
     model.requires_grad_(False).to(dtype)
     model.to_empty(device=device)
     model.tie()

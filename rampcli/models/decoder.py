@@ -5,20 +5,24 @@ the feed-forward layer.
 """
 
 from collections.abc import Callable
+from functools import partial
+from pkgutil import resolve_name
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from rampcli.config.extension_settings import extension_function
 from rampcli.config.model_parts import POSITION_EMBEDDINGS
 from rampcli.config.schema import ModelConfig
+from rampcli.errors import UsageError
+from rampcli.extensions import MODEL
 from rampcli.models.attention import Attention
 from rampcli.models.cache import Cache, LayerCache
-from rampcli.models.feed_forward import FeedForward
 from rampcli.models.linear import build_linear
 from rampcli.models.loss import summed_loss
 from rampcli.models.norm import build_norm
-from rampcli.models.parts import HeadPart, outer_parts
+from rampcli.models.parts import FeedForwardPart, HeadPart, outer_parts
 from rampcli.models.rotary import RotaryTable
 
 Loss = Callable[[Tensor, nn.Linear, Tensor], Tensor]
@@ -176,6 +180,26 @@ class Decoder(nn.Module):
         return hidden
 
 
+def build_decoder(
+    model: ModelConfig, *, sequence_length: int, layers: range | None = None
+) -> Decoder:
+    """Returns a model of `model.family` on the meta device, with the arguments of `Decoder`.
+
+    Raises:
+        UsageError: the family is an extension that is not known here, or not a `Decoder`.
+    """
+    build = extension_function(MODEL, model.family, model) or Decoder
+    with torch.device("meta"):
+        built = build(model, sequence_length=sequence_length, layers=layers)
+    if not isinstance(built, Decoder):
+        raise UsageError(
+            f"{MODEL}={model.family} built a {type(built).__name__}, which is not a Decoder",
+            keys=(MODEL,),
+            remedy="a class that inherits from rampcli.models.decoder.Decoder",
+        )
+    return built
+
+
 class Block(nn.Module):
     """Attention and a feed-forward layer, each with a norm before it and a residual around it.
 
@@ -202,4 +226,29 @@ class Block(nn.Module):
             self.attention_norm(hidden), rotation, document_positions, cache
         )
         output: Tensor = hidden + self.ffn(self.ffn_norm(hidden))
+        return output
+
+
+class FeedForward(nn.Module):
+    """Two projections with an activation function between them, which may be gated.
+
+    Maps [batch, sequence, hidden] to the same shape.
+    """
+
+    def __init__(self, model: ModelConfig) -> None:
+        super().__init__()
+        declared = FeedForwardPart(model)
+        self.tensor_plan = declared.tensor_plan
+        kind, linears = declared.activation, declared.linears
+        self.activation = partial(resolve_name(kind.function), **kind.options)
+        self.gate = build_linear(linears["gate"]) if kind.is_gated else None
+        self.up = build_linear(linears["up"])
+        self.output = build_linear(linears["output"])
+
+    def forward(self, hidden: Tensor) -> Tensor:  # noqa: D102
+        if self.gate is None:
+            inner = self.activation(self.up(hidden))
+        else:
+            inner = self.activation(self.gate(hidden)) * self.up(hidden)
+        output: Tensor = self.output(inner)
         return output

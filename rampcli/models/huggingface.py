@@ -1,6 +1,7 @@
 """Locates the decoder's weights in the files that transformers reads and writes."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,8 +12,7 @@ from rampcli.config.architectures import model_type
 from rampcli.config.schema import ModelConfig
 from rampcli.errors import DamagedFileError, reading
 from rampcli.guarded_folder import open_to_read
-from rampcli.models.decoder import Decoder
-from rampcli.models.families import build_decoder
+from rampcli.models.decoder import Decoder, build_decoder
 from rampcli.safetensors_header import StoredTensor, read_header
 
 TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -104,8 +104,7 @@ def places(model: ModelConfig, *, sequence_length: int) -> dict[str, Place]:
         UsageError: transformers has no class for the model.
     """
     theirs = FORMATS[model_type(model)]
-    with torch.device("meta"):
-        parameters = list(build_decoder(model, sequence_length=sequence_length).named_parameters())
+    parameters = list(build_decoder(model, sequence_length=sequence_length).named_parameters())
     found: dict[str, Place] = {}
     rows: dict[str, int] = {}
     for name, parameter in parameters:
@@ -122,7 +121,7 @@ def places(model: ModelConfig, *, sequence_length: int) -> dict[str, Place]:
     return found
 
 
-def group_by_tensor(found: dict[str, Place]) -> dict[str, list[str]]:
+def group_by_tensor(found: Mapping[str, Place]) -> dict[str, list[str]]:
     """Groups parameters by the tensor that holds them, in the order of their rows."""
     tensors: dict[str, list[str]] = {}
     for name, place in found.items():

@@ -241,7 +241,7 @@ class AttentionPart(Part):
 
 
 class FeedForwardPart(Part):
-    """The feed-forward layer, which `rampcli.models.feed_forward` computes."""
+    """The feed-forward layer, which `rampcli.models.decoder.FeedForward` computes."""
 
     def __init__(self, model: ModelConfig) -> None:
         self.model = model

@@ -12,8 +12,7 @@ from rampcli.checkpoint.shards import shard_of
 from rampcli.config.schema import Config
 from rampcli.config.schema.trainer import ActivationCheckpointing
 from rampcli.models.cache import LayerCache
-from rampcli.models.decoder import Decoder
-from rampcli.models.families import build_decoder
+from rampcli.models.decoder import Decoder, build_decoder
 from rampcli.models.initialize import initial_rows
 from rampcli.parallel.context import pieces_of, split_sequence
 from rampcli.parallel.fsdp import shard_over_data_ranks
@@ -60,10 +59,9 @@ def build_parts(
     )
     parts = []
     for layers_of_part in layers:
-        with torch.device("meta"):
-            part = build_decoder(
-                config.model, sequence_length=config.data.sequence_length, layers=layers_of_part
-            )
+        part = build_decoder(
+            config.model, sequence_length=config.data.sequence_length, layers=layers_of_part
+        )
         split_layers(part, meshes.data[TENSOR])
         part.tie()
         split_sequence(part, meshes.data[CONTEXT])

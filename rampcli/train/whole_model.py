@@ -8,8 +8,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from rampcli.config.schema import Config
-from rampcli.models.decoder import Decoder
-from rampcli.models.families import build_decoder
+from rampcli.models.decoder import Decoder, build_decoder
 from rampcli.parallel.fsdp import free_gathered_weights
 from rampcli.parallel.mesh import CONTEXT, DATA, PIPELINE, TENSOR, Meshes
 from rampcli.parallel.pipeline import layers_of_rank
@@ -27,8 +26,7 @@ def plain_model(trained: Decoder, config: Config) -> Decoder:
 
     Layers of the trained model may be compiled, or recompute their activations.
     """
-    with torch.device("meta"):
-        model = build_decoder(config.model, sequence_length=config.data.sequence_length)
+    model = build_decoder(config.model, sequence_length=config.data.sequence_length)
     weights = {name: weight.detach() for name, weight in trained.named_parameters()}
     model.load_state_dict(weights, strict=False, assign=True)
     model.requires_grad_(False)
@@ -87,10 +85,9 @@ def _stages_of_weights(config: Config) -> dict[str, int]:
             rank=rank,
             parts=parallel.virtual_pipeline_parallel_size,
         ):
-            with torch.device("meta"):
-                part = build_decoder(
-                    config.model, sequence_length=config.data.sequence_length, layers=layers
-                )
+            part = build_decoder(
+                config.model, sequence_length=config.data.sequence_length, layers=layers
+            )
             stages |= dict.fromkeys(part.stage_parameters(), rank)
     return stages
 

@@ -5,8 +5,9 @@
 
 import argparse
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,9 +23,7 @@ from rampcli.config.schema import Config
 from rampcli.data.special_tokens import GENERATION_FILE
 from rampcli.errors import UsageError, reason_of
 from rampcli.guarded_folder import write_json
-from rampcli.models.decoder import Decoder
-from rampcli.models.families import build_decoder
-from rampcli.models.huggingface import group_by_tensor, places
+from rampcli.models.huggingface import Place, group_by_tensor, places
 from rampcli.models.huggingface_config import to_huggingface
 from rampcli.runs.manifest import Checkpoint
 from rampcli.weights.program import run_and_exit
@@ -141,24 +140,22 @@ def _write_weights(
     config: Config, checkpoint: Checkpoint, folder: Path, *, dtype: torch.dtype
 ) -> None:
     """Writes the weights file by file, so that only one file's weights are in memory at a time."""
-    with torch.device("meta"):
-        model = build_decoder(config.model, sequence_length=config.data.sequence_length)
     found = places(config.model, sequence_length=config.data.sequence_length)
-    files = list(_split_into_files(group_by_tensor(found), model, bytes_per_number=dtype.itemsize))
+    files = list(_split_into_files(found, bytes_per_number=dtype.itemsize))
     weight_map: dict[str, str] = {}
-    for number, shapes_of in enumerate(files, start=1):
+    for number, parameters_of in enumerate(files, start=1):
         name = f"model-{number:05d}-of-{len(files):05d}.safetensors"
         name = "model.safetensors" if len(files) == 1 else name
         weights = {
-            parameter: torch.empty(shape)
-            for shapes in shapes_of.values()
-            for parameter, shape in shapes.items()
+            parameter: torch.empty(found[parameter].shape)
+            for parameters in parameters_of.values()
+            for parameter in parameters
         }
         read_weights(checkpoint, weights)
         tensors: dict[str, Tensor] = {}
-        for tensor, shapes in shapes_of.items():
-            joint = torch.cat([weights.pop(parameter) for parameter in shapes]).to(dtype)
-            transposed = found[next(iter(shapes))].transposed
+        for tensor, parameters in parameters_of.items():
+            joint = torch.cat([weights.pop(parameter) for parameter in parameters]).to(dtype)
+            transposed = found[parameters[0]].transposed
             tensors[tensor] = (joint.T if transposed else joint).contiguous()
         _save_tensors(tensors, folder / name)
         weight_map |= dict.fromkeys(tensors, name)
@@ -176,22 +173,17 @@ def _save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
 
 
 def _split_into_files(
-    tensors: Mapping[str, Sequence[str]], model: Decoder, *, bytes_per_number: int
-) -> Iterator[dict[str, dict[str, torch.Size]]]:
-    """Yields the content of each file: tensor -> parameters that make it up -> their shapes.
-
-    Args:
-        tensors: names of transformers' tensors, each with the parameters that make it up.
-    """
-    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-    content: dict[str, dict[str, torch.Size]] = {}
+    found: Mapping[str, Place], *, bytes_per_number: int
+) -> Iterator[dict[str, list[str]]]:
+    """Yields the content of each file: its tensors, each with the parameters that make it up."""
+    content: dict[str, list[str]] = {}
     size = 0
-    for tensor, names in tensors.items():
-        tensor_bytes = sum(shapes[name].numel() for name in names) * bytes_per_number
+    for tensor, names in group_by_tensor(found).items():
+        tensor_bytes = sum(math.prod(found[name].shape) for name in names) * bytes_per_number
         if content and size + tensor_bytes > MAX_FILE_BYTES:
             yield content
             content, size = {}, 0
-        content[tensor] = {name: shapes[name] for name in names}
+        content[tensor] = names
         size += tensor_bytes
     yield content
 

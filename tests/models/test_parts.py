@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from rampcli.config.model_parts import ACTIVATIONS, NORMS, POSITION_EMBEDDINGS
 from rampcli.config.schema import ModelConfig
-from rampcli.models import attention, decoder, feed_forward
+from rampcli.models import attention, decoder
 from rampcli.models.decoder import Decoder
 from rampcli.models.linear import build_linear
 from rampcli.models.parts import MicroBatchPart, Part, layer_parts, outer_parts
@@ -138,7 +138,7 @@ def test_every_linear_layer_of_a_decoder_is_built_by_one_function(monkeypatch):
         built.__class__ = Narrow
         return built
 
-    for module in (attention, decoder, feed_forward):
+    for module in (attention, decoder):
         monkeypatch.setattr(module, "build_linear", build_narrow)
     for model in MODELS.values():
         modules = Decoder(model, sequence_length=SEQUENCE).modules()
