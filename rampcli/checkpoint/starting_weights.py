@@ -1,28 +1,36 @@
-"""Checks where a run's initial weights come from (`model.init_from`). Imports no torch."""
+"""Where a run's initial weights come from (`model.init_from`). Imports no torch."""
 
 import os
 from pathlib import Path
 
 from rampcli import hub
 from rampcli.config import snapshot
+from rampcli.config.layers import Layer, Precedence, Stack
 from rampcli.config.model_parts import POSITION_EMBEDDINGS
 from rampcli.config.schema import Config
-from rampcli.errors import UsageError, naming_setting
-from rampcli.hub import CONFIG_FILE
+from rampcli.data.chat_template import read_tokenizer_config, tokens_of
+from rampcli.data.tokenizer_path import tokenizer_path
+from rampcli.errors import Report, UsageError, naming_setting, set_to
+from rampcli.hub import CONFIG_FILE, TOKENIZER_FILE
 from rampcli.models.huggingface_config import (
     FOLDER,
     INIT_FROM_KEY,
-    check_init_from,
+    LENGTH_KEY,
+    as_settings,
+    check_folder,
     check_same_model,
-    learned_positions,
+    has_weights,
     read_config,
 )
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import complete_checkpoints
 
-LENGTH_KEY = "data.sequence_length"
-REMEDY = f"{INIT_FROM_KEY}=RUN_DIR, a run with a checkpoint"
-HUB_REMEDY = f"{REMEDY}, or a model of the hub with {CONFIG_FILE} and *.safetensors"
+FROM_FOLDER = "from_folder"
+"""Option of the group `model`: the model in `model.init_from`."""
+RUN_REMEDY = f"{INIT_FROM_KEY}=RUN_DIR, a run with a checkpoint"
+HUB_REMEDY = f"{RUN_REMEDY}, or a model of the hub with {CONFIG_FILE} and *.safetensors"
+FOLDER_REMEDY = f"{INIT_FROM_KEY}=FOLDER, as rampcli export or save_pretrained wrote it"
+SOURCE_KEY, TOKENIZER_KEY, END_KEY = "data.source", "data.tokenizer", "data.response_end"
 
 
 def is_run(folder: Path) -> bool:
@@ -44,73 +52,51 @@ def starting_vocabulary(text: str) -> int | None:
         return snapshot.read(RunDirectory(folder).config).model.vocab_size
     if not (hub.is_pinned(text) or os.path.exists(folder)):
         return None
-    return read_config(model_folder(text)).vocab_size
+    return read_config(_model_folder(text)).vocab_size
 
 
 def check_starting_weights(config: Config) -> Path | None:
     """Returns the folder of `model.init_from`, or None if it is not set.
 
-    It is a run, or a folder with a model of the configured shape. Weights of a model of the hub are
-    downloaded.
+    The folder is a run, or holds a Hugging Face model, of the configured shape. Weights of a model
+    of the hub are downloaded.
 
     Raises:
-        RampcliError: it is neither; the remedy has the settings of the model that it holds. Or
-            weights cannot be downloaded.
+        RampcliError: the folder holds no such weights, or they cannot be downloaded. If it holds
+            another model, the remedy has the settings of that model.
     """
     text = config.model.init_from
     if text is None:
         return None
-    if hub.is_pinned(text):
-        with naming_setting(INIT_FROM_KEY):
-            return _download(config, text)
     folder = Path(text).expanduser()
-    if not is_run(folder):
-        check_init_from(config.model, model_folder(text))
-        _check_positions(config, str(folder), learned_positions(folder))
-    else:
-        _check_is_trained(config, folder)
+    if is_run(folder):
+        _check_run(config, folder)
+        return folder
+    folder = _model_folder(text)
+    if not hub.is_pinned(text):
+        check_folder(config, folder, name=str(folder))
+        if not has_weights(folder):
+            raise UsageError(
+                f"{folder} holds no *.safetensors",
+                keys=(INIT_FROM_KEY,),
+                remedy="a folder that save_pretrained wrote",
+            )
+        return folder
+    with naming_setting(INIT_FROM_KEY):
+        check_folder(config, folder, name=text)
+        hub.download_weights(hub.Snapshot(text, folder), remedy=HUB_REMEDY)
     return folder
 
 
-def model_folder(text: str, *, remedy: str | None = None) -> Path:
-    """Returns the folder with the settings of a model.
-
-    Args:
-        text: value of `model.init_from`. Of a model of the hub, only `config.json` is downloaded.
-        remedy: what to try if the folder has no settings.
-
-    Raises:
-        RampcliError: the folder is not one of a model, or the model cannot be downloaded.
-    """
-    if hub.is_pinned(text):
-        with naming_setting(INIT_FROM_KEY):
-            return hub.open_snapshot(text, CONFIG_FILE, remedy=HUB_REMEDY).folder
-    folder = Path(text).expanduser()
-    _check_is_model(text, folder, remedy=remedy)
-    return folder
-
-
-def _download(config: Config, name: str) -> Path:
-    """Downloads a model of the hub, its weights only if it has the configured shape."""
-    model = hub.open_snapshot(name, CONFIG_FILE, remedy=HUB_REMEDY)
-    check_same_model(config.model, read_config(model.folder), name)
-    _check_positions(config, name, learned_positions(model.folder))
-    hub.download_weights(model, remedy=HUB_REMEDY)
-    return model.folder
-
-
-def _check_is_trained(config: Config, folder: Path) -> None:
-    """Checks that a run has a checkpoint of a model of the configured shape.
-
-    Raises:
-        UsageError: it has not.
-    """
-    theirs = snapshot.read(RunDirectory(folder).config)
-    if not complete_checkpoints(RunDirectory(folder)):
+def _check_run(config: Config, folder: Path) -> None:
+    """Checks that a run has a checkpoint of a model of the configured shape."""
+    run = RunDirectory(folder)
+    theirs = snapshot.read(run.config)
+    if not complete_checkpoints(run):
         raise UsageError(
             f"{INIT_FROM_KEY}={folder} is a run that has not saved a checkpoint yet",
             keys=(INIT_FROM_KEY,),
-            remedy=f"{REMEDY}, or {INIT_FROM_KEY}=null for random weights",
+            remedy=(RUN_REMEDY, set_to(INIT_FROM_KEY, None, note=" for random weights")),
         )
     check_same_model(config.model, theirs.model, str(folder))
     ours, length = config.data.sequence_length, theirs.data.sequence_length
@@ -119,40 +105,30 @@ def _check_is_trained(config: Config, folder: Path) -> None:
         raise UsageError(
             f"{folder} has learned positions for {LENGTH_KEY}={length}, here {ours}",
             keys=(INIT_FROM_KEY, LENGTH_KEY),
-            remedy=f"{LENGTH_KEY}={length}",
+            remedy=set_to(LENGTH_KEY, length),
         )
 
 
-def _check_positions(config: Config, name: str, positions: int | None) -> None:
-    """Checks that a model has learned all positions of a sample, if its positions are learned.
+def _model_folder(text: str, *, remedy: str | None = None) -> Path:
+    """Returns the folder with the settings of a model, which is not a run directory.
 
-    Raises:
-        UsageError: it has fewer.
+    Args:
+        text: value of `model.init_from`. Of a model of the hub, only `config.json` is downloaded.
+        remedy: what to try if the folder has no settings. If it is inside a run directory, the
+            remedy names that instead.
     """
-    ours = config.data.sequence_length
-    if positions is not None and ours > positions:
-        raise UsageError(
-            f"{name} has learned {positions:,} positions, and {LENGTH_KEY}={ours}",
-            keys=(INIT_FROM_KEY, LENGTH_KEY),
-            remedy=f"{LENGTH_KEY}={positions}",
-        )
-
-
-def _check_is_model(text: str, folder: Path, *, remedy: str | None) -> None:
-    """Checks that a folder that is no run directory has the settings of a model.
-
-    Raises:
-        UsageError: it has none, or there is no such folder. If it is inside a run directory, the
-            remedy names that.
-    """
+    if hub.is_pinned(text):
+        with naming_setting(INIT_FROM_KEY):
+            return hub.open_snapshot(text, CONFIG_FILE, remedy=HUB_REMEDY).folder
+    folder = Path(text).expanduser()
     if os.path.isfile(folder / CONFIG_FILE):
-        return
+        return folder
     exists = os.path.exists(folder)
     if os.path.isdir(folder):
         wrong = f"holds neither a run (config.yaml) nor a model of Hugging Face ({CONFIG_FILE})"
     else:
         wrong = "is a file" if exists else "does not exist"
-    elsewhere = remedy or f"{REMEDY}, or {FOLDER}"
+    elsewhere = remedy or f"{RUN_REMEDY}, or {FOLDER}"
     if hub.is_hub_name(text):
         elsewhere += (
             f", or NAME@COMMIT for a model of the hub; `rampcli import {text}"
@@ -162,5 +138,72 @@ def _check_is_model(text: str, folder: Path, *, remedy: str | None) -> None:
     raise UsageError(
         f"{INIT_FROM_KEY}={folder} {wrong}",
         keys=(INIT_FROM_KEY,),
-        remedy=f"{INIT_FROM_KEY}={run}, the run directory" if run else elsewhere,
+        remedy=set_to(INIT_FROM_KEY, str(run), note=", the run directory") if run else elsewhere,
     )
+
+
+def with_model_of_folder(stack: Stack, *, report: Report) -> Stack:
+    """Adds the settings of the folder in `model.init_from` if `model=from_folder` is chosen.
+
+    The folder gives the settings of the model, the tokenizer and, for pairs, the token that ends a
+    response. They replace those of the files of conf/. Settings of the command line and of Python
+    replace them.
+
+    Args:
+        report: receives the errors. After an error, the stack is returned unchanged.
+    """
+    if not takes_model_from_folder(stack):
+        return stack
+    before = len(report.errors)
+    with report.noting():
+        layer = _layer_of(stack, report)
+    for error in report.errors[before:]:
+        stack.name_sources(error)
+    if len(report.errors) > before:
+        return stack
+    return Stack(stack.composed, (layer, *stack.overrides), stack.choices)
+
+
+def takes_model_from_folder(stack: Stack) -> bool:
+    """Returns whether `model=from_folder` is chosen."""
+    return stack.choices.get("model") == FROM_FOLDER
+
+
+def _layer_of(stack: Stack, report: Report) -> Layer:
+    given = stack.entry(INIT_FROM_KEY).value
+    if given is None:
+        raise UsageError(
+            f"model={FROM_FOLDER} takes the model from {INIT_FROM_KEY}, which is not given",
+            keys=(INIT_FROM_KEY,),
+            remedy=FOLDER_REMEDY,
+        )
+    if is_run(Path(given).expanduser()):
+        raise UsageError(
+            f"model={FROM_FOLDER} takes the model from a Hugging Face folder, and"
+            f" {INIT_FROM_KEY}={given} is a run",
+            keys=(INIT_FROM_KEY,),
+            remedy=f"rampcli export {given} out, then {INIT_FROM_KEY}=out",
+        )
+    folder = _model_folder(given, remedy=FOLDER_REMEDY)
+    values = {f"model.{name}": value for name, value in as_settings(read_config(folder)).items()}
+    if stack.entry(SOURCE_KEY).value in ("text", "pairs"):
+        values |= _tokens_of(given, folder, stack)
+    return Layer.of(f"{given}/config.json", Precedence.CHOSEN, values, report=report)
+
+
+def _tokens_of(given: str, folder: Path, stack: Stack) -> dict[str, str]:
+    """Returns the settings of the folder's tokenizer, unless another one is set."""
+    if stack.precedence(TOKENIZER_KEY) > Precedence.SCHEMA:
+        return {}
+    if not (hub.is_pinned(given) or (folder / TOKENIZER_FILE).is_file()):
+        raise UsageError(
+            f"{folder} has no {TOKENIZER_FILE}",
+            keys=(INIT_FROM_KEY,),
+            remedy=f"{TOKENIZER_KEY}=FILE, the {TOKENIZER_FILE} of the model",
+        )
+    values = {TOKENIZER_KEY: given}
+    beside = tokenizer_path(given).parent
+    end = tokens_of(read_tokenizer_config(beside)).get("eos_token")
+    if end is not None and stack.entry(SOURCE_KEY).value == "pairs":
+        values[END_KEY] = end
+    return values

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rampcli import llm
 from rampcli.batch.pairs import GENERATIONS_KEY
-from rampcli.checkpoint.starting_model import with_model_of_folder
+from rampcli.checkpoint.starting_weights import with_model_of_folder
 from rampcli.config.checks.run import check_name
 from rampcli.config.compose import apply_overrides
 from rampcli.config.groups import group_names

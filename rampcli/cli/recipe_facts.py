@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from rampcli import llm
-from rampcli.checkpoint.starting_model import takes_model_from_folder
+from rampcli.checkpoint.starting_weights import takes_model_from_folder
 from rampcli.config.compose import apply_overrides
 from rampcli.config.corpora import lacks_path
 from rampcli.config.file_facts import FILES, without_files

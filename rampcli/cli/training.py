@@ -10,7 +10,7 @@ from typing import NoReturn
 import typer
 from rich.console import Console
 
-from rampcli.checkpoint.starting_model import with_model_of_folder
+from rampcli.checkpoint.starting_weights import with_model_of_folder
 from rampcli.cli.console import build_console, say
 from rampcli.cli.jobs import jobs_table
 from rampcli.cli.progress import Progress

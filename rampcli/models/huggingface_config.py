@@ -1,7 +1,7 @@
 """Converts between our settings of a model and the `config.json` of Hugging Face's transformers."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -10,118 +10,117 @@ from rampcli.config.checks import check_ranges
 from rampcli.config.checks.model import check_heads, check_rotary
 from rampcli.config.layers import build
 from rampcli.config.model_parts import ACTIVATIONS, POSITION_EMBEDDINGS
-from rampcli.config.schema import ModelConfig
-from rampcli.errors import DamagedFileError, Report, UsageError, reason_of, shown
-from rampcli.records import POSITIVE, RATE, check_shape, read_json
+from rampcli.config.schema import Config, ModelConfig
+from rampcli.errors import (
+    DamagedFileError,
+    Report,
+    UsageError,
+    reason_of,
+    set_to,
+    set_together,
+    shown,
+)
+from rampcli.records import ANY, POSITIVE, RATE, check_shape, read_json
 
-INIT_FROM_KEY = "model.init_from"
+INIT_FROM_KEY, LENGTH_KEY = "model.init_from", "data.sequence_length"
 FOLDER = "a folder with config.json and *.safetensors"
-ASSUMED: dict[str, dict[str, Any]] = {
-    "llama": {},
-    "mistral": {},
-    "qwen3": {"use_sliding_window": False, "attention_bias": False},
-    "gpt2": {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
-}
-"""Values that our decoder assumes for each type. They are the defaults of transformers."""
-_ALIKE = {
-    "num_hidden_layers": 32,
-    "hidden_size": 4096,
-    "num_attention_heads": 32,
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 10_000.0,
-    "initializer_range": 0.02,
-    "tie_word_embeddings": False,
-}
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "llama": _ALIKE
-    | {
-        "vocab_size": 32_000,
-        "intermediate_size": 11_008,
-        "max_position_embeddings": 2048,
-        "attention_bias": False,
-        "mlp_bias": False,
-    },
-    "mistral": _ALIKE
-    | {
-        "vocab_size": 32_000,
-        "intermediate_size": 14_336,
-        "num_key_value_heads": 8,
-        "sliding_window": 4096,
-        "max_position_embeddings": 131_072,
-    },
-    "qwen3": _ALIKE
-    | {
-        "vocab_size": 151_936,
-        "intermediate_size": 22_016,
-        "num_key_value_heads": 32,
-        "head_dim": 128,
-        "max_position_embeddings": 32_768,
-    },
-    "gpt2": {
-        "n_layer": 12,
-        "n_embd": 768,
-        "n_head": 12,
-        "activation_function": "gelu_new",
-        "vocab_size": 50_257,
-        "layer_norm_epsilon": 1e-5,
-        "initializer_range": 0.02,
-        "tie_word_embeddings": True,
-    },
-}
-"""Values of keys that a file leaves out, by type; other keys are null then.
-
-They are the defaults of transformers' classes. An explicit null is not replaced: a Mistral whose
-`sliding_window` is null has no window.
-"""
-GPT2_POSITIONS = 1024
-"""Positions of a GPT-2 whose file leaves `n_positions` out."""
-_GPT2_NAMES = {
-    "num_hidden_layers": "n_layer",
-    "hidden_size": "n_embd",
-    "num_attention_heads": "n_head",
-}
-"""Other names that transformers takes for keys of GPT-2."""
 _SIZE_OR_NULL = (POSITIVE, None)
 _ROPE = {
     **dict.fromkeys(("rope_type?", "type?"), str),
     **dict.fromkeys(("rope_theta?", "factor?", "low_freq_factor?", "high_freq_factor?"), RATE),
     "original_max_position_embeddings?": POSITIVE,
 }
-_OF_LLAMA = {
-    "hidden_act?": str,
-    **dict.fromkeys(
-        (
-            "num_hidden_layers?",
-            "hidden_size?",
-            "intermediate_size?",
-            "num_attention_heads?",
-            "vocab_size?",
-            "max_position_embeddings?",
-        ),
-        POSITIVE,
-    ),
-    **dict.fromkeys(("head_dim?", "num_key_value_heads?", "sliding_window?"), _SIZE_OR_NULL),
-    **dict.fromkeys(("rms_norm_eps?", "rope_theta?", "initializer_range?"), RATE),
-    **dict.fromkeys(("attention_bias?", "mlp_bias?", "tie_word_embeddings?"), bool),
-    **dict.fromkeys(("rope_scaling?", "rope_parameters?"), (_ROPE, None)),
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of `config.json`.
+
+    Attributes:
+        shape: what it holds, as a shape of `rampcli.records`.
+        default: value if a file leaves it out, as in the class of transformers. An explicit null is
+            not replaced: a Mistral whose `sliding_window` is null has no window.
+        ours: the setting of `ModelConfig` that it holds, or `sequence_length`, `dropout` or
+            `rope_scaling`. None: it is not written.
+        is_fixed: our decoder computes the default only.
+    """
+
+    shape: Any
+    default: Any = None
+    ours: str | None = None
+    is_fixed: bool = False
+
+
+_COMMON = {
+    "vocab_size": Key(POSITIVE, 32_000, "vocab_size"),
+    "initializer_range": Key(RATE, 0.02, "init_std"),
+    "tie_word_embeddings": Key(bool, False, "tie_embeddings"),
 }
-KEYS: dict[str, dict[Any, Any]] = {
-    **dict.fromkeys(("llama", "mistral", "qwen3"), _OF_LLAMA),
-    "gpt2": {
-        "activation_function?": str,
-        **dict.fromkeys(("n_layer?", "n_embd?", "n_head?", "vocab_size?"), POSITIVE),
-        "n_inner?": _SIZE_OR_NULL,
-        **dict.fromkeys(("layer_norm_epsilon?", "initializer_range?"), RATE),
-        "tie_word_embeddings?": bool,
+_LLAMA = _COMMON | {
+    "num_hidden_layers": Key(POSITIVE, 32, "num_layers"),
+    "hidden_size": Key(POSITIVE, 4096, "hidden_size"),
+    "intermediate_size": Key(POSITIVE, 11_008, "ffn_hidden_size"),
+    "num_attention_heads": Key(POSITIVE, 32, "num_attention_heads"),
+    "num_key_value_heads": Key(_SIZE_OR_NULL, None, "num_query_groups"),
+    "head_dim": Key(_SIZE_OR_NULL, None, "head_size"),
+    "hidden_act": Key(str, "silu", "activation"),
+    "max_position_embeddings": Key(POSITIVE, 2048, "sequence_length"),
+    "rms_norm_eps": Key(RATE, 1e-6, "norm_epsilon"),
+    "rope_theta": Key(RATE, 10_000.0, "rotary_base"),
+    "attention_bias": Key(bool, None, "bias"),
+    "attention_dropout": Key(ANY, 0.0, "dropout"),
+    "rope_scaling": Key((_ROPE, None), None, "rope_scaling"),
+    "rope_parameters": Key((_ROPE, None)),
+    "mlp_bias": Key(bool),
+    "sliding_window": Key(_SIZE_OR_NULL),
+}
+KEYS: dict[str, dict[str, Key]] = {
+    "llama": _LLAMA | dict.fromkeys(("attention_bias", "mlp_bias"), Key(bool, False, "bias")),
+    "mistral": _LLAMA
+    | {
+        "intermediate_size": Key(POSITIVE, 14_336, "ffn_hidden_size"),
+        "num_key_value_heads": Key(_SIZE_OR_NULL, 8, "num_query_groups"),
+        "max_position_embeddings": Key(POSITIVE, 131_072, "sequence_length"),
+        "sliding_window": Key(_SIZE_OR_NULL, 4096, "sliding_window"),
+    },
+    "qwen3": _LLAMA
+    | {
+        "vocab_size": Key(POSITIVE, 151_936, "vocab_size"),
+        "intermediate_size": Key(POSITIVE, 22_016, "ffn_hidden_size"),
+        "num_key_value_heads": Key(_SIZE_OR_NULL, 32, "num_query_groups"),
+        "head_dim": Key(_SIZE_OR_NULL, 128, "head_size"),
+        "max_position_embeddings": Key(POSITIVE, 32_768, "sequence_length"),
+        "attention_bias": Key(bool, False, "bias", is_fixed=True),
+        "use_sliding_window": Key(bool, False, is_fixed=True),
+    },
+    "gpt2": _COMMON
+    | {
+        "vocab_size": Key(POSITIVE, 50_257, "vocab_size"),
+        "tie_word_embeddings": Key(bool, True, "tie_embeddings"),
+        "n_layer": Key(POSITIVE, 12, "num_layers"),
+        "n_embd": Key(POSITIVE, 768, "hidden_size"),
+        "n_inner": Key(_SIZE_OR_NULL, None, "ffn_hidden_size"),
+        "n_head": Key(POSITIVE, 12, "num_attention_heads"),
+        "n_positions": Key(POSITIVE, 1024, "sequence_length"),
+        "layer_norm_epsilon": Key(RATE, 1e-5, "norm_epsilon"),
+        "activation_function": Key(str, "gelu_new", "activation"),
+        **dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), Key(ANY, 0.1, "dropout")),
+        "scale_attn_weights": Key(bool, True, is_fixed=True),
+        "scale_attn_by_inverse_layer_idx": Key(bool, False, is_fixed=True),
     },
 }
-"""Keys that are read for each type, and their shapes in `rampcli.records`. A file may hold more."""
+"""Keys of each type, in the order in which they are written. A file may hold more."""
+_GPT2_NAMES = {
+    "num_hidden_layers": "n_layer",
+    "hidden_size": "n_embd",
+    "num_attention_heads": "n_head",
+}
+"""Other names that transformers takes for keys of GPT-2."""
 MOST_CONFIG_BYTES = 2**20
 _NAMES = [field.name for field in fields(ModelConfig)]
 SHAPE = tuple(_NAMES[: _NAMES.index("init_std")])
 """The settings that decide what a model computes from its weights."""
-OWN = ("extensions", "family")
+NOT_IN_HUGGINGFACE = ("extensions", "family")
 """Those of them that no model of Hugging Face has."""
 
 
@@ -137,69 +136,39 @@ def to_huggingface(model: ModelConfig, *, sequence_length: int, dtype: str) -> d
         UsageError: transformers has no class for the model.
     """
     kind = model_type(model)
-    shape = _to_gpt2 if kind == "gpt2" else _to_llama
-    content = {
-        "architectures": [ARCHITECTURES[kind].name],
-        "model_type": kind,
-        ARCHITECTURES[kind].activation_key: ACTIVATIONS[model.activation].hidden_act,
-        "vocab_size": model.vocab_size,
-        "initializer_range": model.init_std,
-        "tie_word_embeddings": model.tie_embeddings,
-        "torch_dtype": dtype,
-        "use_cache": True,
-        "bos_token_id": None,
-        "eos_token_id": None,
-        **shape(model, kind, sequence_length),
-    }
-    # A setting that the file has no word for would be lost.
-    lost = _differences(model, _model_of(DEFAULTS[kind] | content, kind))
-    if lost:
-        raise UsageError(
-            "transformers has no class for this model: config.json has no key for"
-            f" {', '.join(f'model.{name}' for name in lost)}",
-            keys=tuple(f"model.{name}" for name in lost),
-        )
-    return content
-
-
-def _to_gpt2(model: ModelConfig, _kind: str, sequence_length: int) -> dict[str, Any]:
-    return {
-        "n_layer": model.num_layers,
-        "n_embd": model.hidden_size,
-        "n_inner": model.ffn_hidden_size,
-        "n_head": model.num_attention_heads,
-        "n_positions": sequence_length,
-        "layer_norm_epsilon": model.norm_epsilon,
-        **dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0),
-    }
-
-
-def _to_llama(model: ModelConfig, kind: str, sequence_length: int) -> dict[str, Any]:
-    content: dict[str, Any] = {
-        "num_hidden_layers": model.num_layers,
-        "hidden_size": model.hidden_size,
-        "intermediate_size": model.ffn_hidden_size,
-        "num_attention_heads": model.num_attention_heads,
-        "num_key_value_heads": model.key_heads,
-        "head_dim": model.head_width,
-        "max_position_embeddings": sequence_length,
-        "rms_norm_eps": model.norm_epsilon,
-        "rope_theta": model.rotary_base,
-        "attention_bias": model.bias,
-        "attention_dropout": 0.0,
+    ours = {name: _meaning(model, name) for name in (*SHAPE, "init_std")}
+    ours |= {
+        "activation": ACTIVATIONS[model.activation].hidden_act,
+        "sequence_length": sequence_length,
+        "dropout": 0.0,
     }
     if model.rotary_scale_factor is not None:
-        content["rope_scaling"] = {
+        ours["rope_scaling"] = {
             "rope_type": "llama3",
             "factor": model.rotary_scale_factor,
             "low_freq_factor": model.rotary_low_freq_factor,
             "high_freq_factor": model.rotary_high_freq_factor,
             "original_max_position_embeddings": model.rotary_original_length,
         }
-    if kind == "llama":
-        content["mlp_bias"] = model.bias
-    if kind == "mistral":
-        content["sliding_window"] = model.sliding_window
+    written = {name: ours[key.ours] for name, key in KEYS[kind].items() if key.ours in ours}
+    content = {
+        "architectures": [ARCHITECTURES[kind].name],
+        "model_type": kind,
+        **{name: written[name] for name in _COMMON},
+        "torch_dtype": dtype,
+        "use_cache": True,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        **written,
+    }
+    # A setting that the file has no word for would be lost.
+    lost = _differences(model, _model_of(content, kind))
+    if lost:
+        raise UsageError(
+            "transformers has no class for this model: config.json has no key for"
+            f" {', '.join(f'model.{name}' for name in lost)}",
+            keys=tuple(f"model.{name}" for name in lost),
+        )
     return content
 
 
@@ -212,6 +181,11 @@ def read_config(folder: Path) -> ModelConfig:
         UsageError: there is no `config.json`, it is damaged, or its model is not one of
             `ARCHITECTURES`.
     """
+    return _read(folder)[0]
+
+
+def _read(folder: Path) -> tuple[ModelConfig, int | None]:
+    """Returns a folder's model and its number of learned positions, or None if it learns none."""
     path = folder / "config.json"
     try:
         content = read_json(path, {"model_type?": str}, most_bytes=MOST_CONFIG_BYTES)
@@ -224,24 +198,21 @@ def read_config(folder: Path) -> ModelConfig:
             )
         if kind == "gpt2":
             content = {_GPT2_NAMES.get(key, key): value for key, value in content.items()}
-        check_shape(
-            content,
-            KEYS[kind] | {f"{key}?": type(assumed) for key, assumed in ASSUMED[kind].items()},
-            where=str(path),
-        )
+        shapes = {f"{name}?": key.shape for name, key in KEYS[kind].items()}
+        check_shape(content, shapes, where=str(path))
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte
         raise UsageError(
             f"cannot read {path}: {reason_of(error)}", keys=(INIT_FROM_KEY,), remedy=FOLDER
         ) from error
     except DamagedFileError as error:
         raise UsageError(error.message, keys=(INIT_FROM_KEY,), remedy=FOLDER) from error
-    content = DEFAULTS[kind] | content
     theirs = ARCHITECTURES[kind]
-    assumed = {key: [value] for key, value in ASSUMED[kind].items()}
-    for key, values in {**assumed, theirs.activation_key: list(theirs.activations())}.items():
-        if content.get(key, values[0]) not in values:
+    content = {name: key.default for name, key in KEYS[kind].items()} | content
+    supported = {name: [key.default] for name, key in KEYS[kind].items() if key.is_fixed}
+    for name, values in {**supported, theirs.activation_key: list(theirs.activations())}.items():
+        if content[name] not in values:
             raise UsageError(
-                f"{path} has {key}={content[key]}; this decoder supports"
+                f"{path} has {name}={content[name]}; this decoder supports"
                 f" {' or '.join(map(str, values))} only",
                 keys=(INIT_FROM_KEY,),
             )
@@ -251,22 +222,8 @@ def read_config(folder: Path) -> ModelConfig:
         raise UsageError(
             f"{path} has no {error} for its rotary positions", keys=(INIT_FROM_KEY,)
         ) from error
-    return _checked(model, path)
-
-
-def learned_positions(folder: Path) -> int | None:
-    """Returns how many positions a Hugging Face folder has learned, or None if they are rotary.
-
-    Raises:
-        OSError, DamagedFileError: `config.json` cannot be read.
-    """
-    content = read_json(
-        folder / "config.json",
-        {"model_type?": str, "n_positions?": POSITIVE},
-        most_bytes=MOST_CONFIG_BYTES,
-    )
-    has_learned = content.get("model_type") == "gpt2"
-    return content.get("n_positions", GPT2_POSITIONS) if has_learned else None
+    has_learned = POSITION_EMBEDDINGS[theirs.position_embedding].is_learned
+    return _checked(model, path), content["n_positions"] if has_learned else None
 
 
 def _checked(model: ModelConfig, path: Path) -> ModelConfig:
@@ -292,37 +249,36 @@ def _checked(model: ModelConfig, path: Path) -> ModelConfig:
 
 
 def _model_of(content: Mapping[str, Any], kind: str) -> ModelConfig:
-    """Returns the model of a `config.json` that has all keys.
-
-    Raises:
-        KeyError: a key of its rotary positions is missing.
-        UsageError: the decoder cannot compute it.
-    """
+    """Returns the model of a `config.json` that has all keys."""
     theirs = ARCHITECTURES[kind]
-    model = _from_gpt2(content) if kind == "gpt2" else _from_llama(content, kind)
-    model.normalization = theirs.normalization
-    model.position_embedding = theirs.position_embedding
-    model.activation = theirs.activations()[content[theirs.activation_key]]
+    settings = {key.ours: content[name] for name, key in KEYS[kind].items() if key.ours in _NAMES}
+    width, heads = settings["hidden_size"], settings["num_attention_heads"]
+    settings |= {
+        "normalization": theirs.normalization,
+        "position_embedding": theirs.position_embedding,
+        "activation": theirs.activations()[content[theirs.activation_key]],
+        "ffn_hidden_size": settings["ffn_hidden_size"] or 4 * width,
+        "qk_norm": theirs.qk_norm,
+    }
+    if (settings.get("head_size") or 0) * heads == width:
+        settings["head_size"] = None
+    if POSITION_EMBEDDINGS[theirs.position_embedding].is_rotary:
+        settings |= _rotary_of(content)
+    if len(theirs.bias) == 1:  # The class does not read keys of biases, if there are any.
+        settings["bias"] = theirs.bias[0]
+    elif content["attention_bias"] != content["mlp_bias"]:
+        raise UsageError(
+            "attention_bias and mlp_bias differ; this decoder has both or neither",
+            keys=(INIT_FROM_KEY,),
+        )
+    model = ModelConfig(**settings)
     if kind == "mistral" and types_of(model)[0] != kind:
         model.huggingface_type = "mistral"
     return model
 
 
-def _from_gpt2(content: Mapping[str, Any]) -> ModelConfig:
-    return ModelConfig(
-        num_layers=content["n_layer"],
-        hidden_size=content["n_embd"],
-        ffn_hidden_size=content.get("n_inner") or 4 * content["n_embd"],
-        num_attention_heads=content["n_head"],
-        vocab_size=content["vocab_size"],
-        norm_epsilon=content["layer_norm_epsilon"],
-        bias=True,
-        tie_embeddings=content["tie_word_embeddings"],
-        init_std=content["initializer_range"],
-    )
-
-
-def _from_llama(content: Mapping[str, Any], kind: str) -> ModelConfig:
+def _rotary_of(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of rotary positions."""
     # transformers 5 merged rope_theta and rope_scaling into rope_parameters.
     rope = {
         "rope_theta": content["rope_theta"],
@@ -337,37 +293,15 @@ def _from_llama(content: Mapping[str, Any], kind: str) -> ModelConfig:
             keys=(INIT_FROM_KEY,),
             remedy="default or llama3",
         )
-    heads, head_size = content["num_attention_heads"], content.get("head_dim")
-    if head_size is not None and head_size * heads == content["hidden_size"]:
-        head_size = None
-    model = ModelConfig(
-        num_layers=content["num_hidden_layers"],
-        hidden_size=content["hidden_size"],
-        ffn_hidden_size=content["intermediate_size"],
-        num_attention_heads=heads,
-        head_size=head_size,
-        num_query_groups=content.get("num_key_value_heads"),
-        vocab_size=content["vocab_size"],
-        norm_epsilon=content["rms_norm_eps"],
-        rotary_base=float(rope["rope_theta"]),
-        qk_norm=kind == "qwen3",
-        sliding_window=content["sliding_window"] if kind == "mistral" else None,
-        # Mistral's class has no biases, and does not read these keys.
-        bias=kind == "llama" and content["attention_bias"],
-        tie_embeddings=content["tie_word_embeddings"],
-        init_std=content["initializer_range"],
-    )
-    if kind == "llama" and content["mlp_bias"] != model.bias:
-        raise UsageError(
-            "attention_bias and mlp_bias differ; this decoder has both or neither",
-            keys=(INIT_FROM_KEY,),
-        )
+    settings: dict[str, Any] = {"rotary_base": float(rope["rope_theta"])}
     if rope_type == "llama3":
-        model.rotary_scale_factor = float(rope["factor"])
-        model.rotary_low_freq_factor = float(rope["low_freq_factor"])
-        model.rotary_high_freq_factor = float(rope["high_freq_factor"])
-        model.rotary_original_length = int(rope["original_max_position_embeddings"])
-    return model
+        settings |= {
+            "rotary_scale_factor": float(rope["factor"]),
+            "rotary_low_freq_factor": float(rope["low_freq_factor"]),
+            "rotary_high_freq_factor": float(rope["high_freq_factor"]),
+            "rotary_original_length": int(rope["original_max_position_embeddings"]),
+        }
+    return settings
 
 
 def has_weights(folder: Path) -> bool:
@@ -380,24 +314,32 @@ def has_weights(folder: Path) -> bool:
 
 def as_settings(model: ModelConfig) -> dict[str, Any]:
     """Returns a model's settings as plain data, for a file of the group `model`."""
-    names = [name for name in (*SHAPE, "init_std", "huggingface_type") if name not in OWN]
+    names = [
+        name for name in (*SHAPE, "init_std", "huggingface_type") if name not in NOT_IN_HUGGINGFACE
+    ]
     return {name: getattr(model, name) for name in names}
 
 
-def check_init_from(model: ModelConfig, folder: Path) -> None:
-    """Checks that a folder holds weights of a model of the configured shape.
+def check_folder(config: Config, folder: Path, *, name: str) -> None:
+    """Checks that a folder's model has the configured shape, and positions for a whole sample.
+
+    Args:
+        config: the configuration of the run.
+        folder: a folder with `config.json`.
+        name: how to call the model.
 
     Raises:
-        UsageError: it does not. The remedy has the settings of the folder's model.
+        UsageError: it has not. The remedy has the settings of the folder's model.
     """
-    theirs = read_config(folder)
-    if not has_weights(folder):
+    theirs, positions = _read(folder)
+    check_same_model(config.model, theirs, name)
+    ours = config.data.sequence_length
+    if positions is not None and ours > positions:
         raise UsageError(
-            f"{folder} holds no *.safetensors",
-            keys=(INIT_FROM_KEY,),
-            remedy="a folder that save_pretrained wrote",
+            f"{name} has learned {positions:,} positions, and {LENGTH_KEY}={ours}",
+            keys=(INIT_FROM_KEY, LENGTH_KEY),
+            remedy=set_to(LENGTH_KEY, positions),
         )
-    check_same_model(model, theirs, str(folder))
 
 
 def check_same_model(ours: ModelConfig, theirs: ModelConfig, name: str) -> None:
@@ -412,7 +354,7 @@ def check_same_model(ours: ModelConfig, theirs: ModelConfig, name: str) -> None:
         raise UsageError(
             f"{name} holds a model that differs from {shown_ours}",
             keys=(INIT_FROM_KEY, *(f"model.{name}" for name in different)),
-            remedy=" ".join(f"model.{name}={shown(_meaning(theirs, name))}" for name in different),
+            remedy=set_together({f"model.{name}": _meaning(theirs, name) for name in different}),
         )
 
 

@@ -12,12 +12,10 @@ from rampcli.config.layers import build
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.errors import UsageError
 from rampcli.models.huggingface_config import (
-    ASSUMED,
-    DEFAULTS,
     KEYS,
     SHAPE,
     as_settings,
-    check_init_from,
+    check_folder,
     check_same_model,
     read_config,
     to_huggingface,
@@ -167,8 +165,7 @@ def written_out(kind: str, told: dict) -> dict:
 @pytest.mark.parametrize("kind", CLASSES)
 def test_keys_that_are_left_out_mean_what_transformers_takes_them_for(folder, kind):
     """Each alone, and all of them."""
-    keys = [key.removesuffix("?") for key in KEYS[kind]]
-    full = {key: OTHER_VALUES[key] for key in keys if key in OTHER_VALUES}
+    full = {key: OTHER_VALUES[key] for key in KEYS[kind] if key in OTHER_VALUES}
     full |= {"tie_word_embeddings": kind != "gpt2"}
     files = [{}, *({other: full[other] for other in full if other != key} for key in full)]
     scaling = {"rope_type": "llama3", "factor": 4, "low_freq_factor": 1, "high_freq_factor": 2}
@@ -185,9 +182,8 @@ def test_keys_that_are_left_out_mean_what_transformers_takes_them_for(folder, ki
 def test_each_default_is_that_of_the_class_in_transformers(kind):
     theirs = written_out(kind, {})
     theirs |= {"rope_theta": theirs.get("rope_parameters", {}).get("rope_theta")}
-    assert {key: theirs[key] for key in DEFAULTS[kind]} == DEFAULTS[kind]
-    ours = {f"{key}?": value for key, value in ASSUMED[kind].items()}
-    assert {key: theirs[key.removesuffix("?")] for key in ours} == ours
+    ours = {name: key.default for name, key in KEYS[kind].items() if key.default is not None}
+    assert {name: theirs[name] for name in ours} == ours
 
 
 @pytest.mark.parametrize("key", ["sliding_window", "head_dim"])
@@ -246,18 +242,13 @@ def test_imported_settings_fit_the_schema_unchanged(folder):
 
 def test_equivalent_settings_do_not_differ_and_all_differences_are_suggested(folder):
     path = folder(LLAMA)
-    (path / "model.safetensors").touch()
-    config = Config(
-        model=ModelConfig(
-            num_query_groups=2, head_size=32, rotary_low_freq_factor=2.0, init_from=str(path)
-        )
-    )
-    check_init_from(config.model, path)
+    config = Config(model=ModelConfig(num_query_groups=2, head_size=32, rotary_low_freq_factor=2.0))
+    check_folder(config, path, name="theirs")
     for name in SHAPE:
         assert hasattr(config.model, name)
     config.model.ffn_hidden_size, config.model.qk_norm = 5, True
     with pytest.raises(
         UsageError, match=r"differs from model\.ffn_hidden_size=5, model\.qk_norm=true"
     ) as refused:
-        check_init_from(config.model, path)
+        check_folder(config, path, name="theirs")
     assert refused.value.remedy == "model.ffn_hidden_size=344 model.qk_norm=false"
