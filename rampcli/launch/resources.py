@@ -35,8 +35,9 @@ def reserve_gpus(config: Config, plan: TrainingPlan) -> Iterator[list[str]]:
                 break
         if len(gpus) < needed:
             raise UsageError(
-                f"this run needs {gpus_in_words(needed)}, but other runs use all but {len(gpus)}"
-                f" of the {len(visible_gpus())} GPUs on this machine",
+                f"this run needs {gpus_in_words(needed)}, but other runs use"
+                f" {len(visible_gpus()) - len(gpus)} of the {gpus_in_words(len(visible_gpus()))}"
+                " on this machine",
                 keys=("trainer.num_nodes", "trainer.devices", "trainer.accelerator"),
                 remedy="wait for the other runs, or use fewer GPUs",
             )
