@@ -1,8 +1,6 @@
 """Measures on this rank where the time of a training step goes."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -83,21 +81,17 @@ def diagnose(trainer: Trainer, order: TrialOrder, pressure: MemoryPressure) -> D
         seconds=dict(zip(conditions, times, strict=False)),
         by_threads=dict(zip(fewer, times[len(conditions) :], strict=True)),
         not_measured=not_measured,
-        threads=torch.get_num_threads(),
+        threads=bench.threads,
         tokens_per_micro_batch=FEW_TOKENS,
     )
-    while not broadcast_from_rank_0(_is_enough(diagnosis, order, deadline)):
+    effort, is_known = order.effort, False
+    while not broadcast_from_rank_0(is_known):
         for condition, seconds in zip(measured, times, strict=True):
             seconds.append(bench.seconds_of(condition))
+        rounds = len(times[0])
+        is_over = rounds >= effort.most_steps or time.monotonic() > deadline
+        is_known = rounds >= FEWEST and (is_over or diagnosis.is_precise(spread=effort.spread))
     return diagnosis
-
-
-def _is_enough(diagnosis: Diagnosis, order: TrialOrder, deadline: float) -> bool:
-    rounds = len(diagnosis.seconds[AS_IS])
-    if rounds < FEWEST:
-        return False
-    is_over = rounds >= order.effort.most_steps or time.monotonic() > deadline
-    return is_over or diagnosis.is_precise(spread=order.effort.spread)
 
 
 def conditions_of(trainer: Trainer) -> tuple[dict[str, Condition], dict[str, str]]:
@@ -152,6 +146,7 @@ class Bench:
         trainer.compile()
         self.trainer = trainer
         self.stop = trainer.stop
+        self.threads = torch.get_num_threads()
         self.pressure = pressure
         self.stage = trainer.plan.stage_at(trainer.state.consumed_samples)
         self.split = timed_split(self.stage, accumulate)
@@ -181,13 +176,14 @@ class Bench:
             StopAgreed: a rank was asked to stop.
         """
         seconds = [0.0]
+        torch.set_num_threads(condition.threads or self.threads)
         exchange = self.exchange.limited_to(
             gradients=condition.gradients, weights=condition.weights, sums=condition.sums
         )
         # Ranks that agree on nothing lose count of when to ask each other.
         self.trainer.stop = self.stop if condition.sums else StopRequest()
         if not condition.alone or dist.get_rank() == 0:
-            with exchange, limited_threads(condition.threads):
+            with exchange:
                 seconds = [self._time_step(condition) for _ in range(1 + self.in_row)][1:]
         if condition.alone:
             dist.barrier(group=self.waiting)
@@ -229,16 +225,3 @@ def _shortened(batch: Batch) -> Batch:
         for each in batch.share.micro_batches
     ]
     return replace(batch, share=replace(batch.share, micro_batches=few))
-
-
-@contextmanager
-def limited_threads(threads: int | None) -> Iterator[None]:
-    """Computes a block with a number of threads; None changes nothing."""
-    before = torch.get_num_threads()
-    if threads is not None:
-        torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        if threads is not None:
-            torch.set_num_threads(before)
