@@ -141,10 +141,11 @@ def plant(**kinds: type[Planted]) -> None:
         sys.modules[module] = types.ModuleType(module)
         vars(sys.modules[module])["open_tracker"] = kind
         TRACKERS[name] = TrackerModule(module=module)
-    trackers.CATCH_UP_S = 1.0
     hurry()
+    trackers.CATCH_UP_S = 1.0
 
 
 def hurry() -> None:
-    """Lets trackers look for new rows often."""
+    """Lets trackers look for new rows often, and start on a busy machine, however long it takes."""
     follow.POLL_S = 0.1
+    trackers.CATCH_UP_S = 600.0

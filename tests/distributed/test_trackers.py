@@ -69,6 +69,7 @@ def test_a_run_that_is_killed_resumed_and_caught_up_with_is_one_curve_without_do
     run.directory.append_row(run.directory.metrics, last | {"step": last["step"] + 1})
     finish(*words)
 
+    assert not [row for row in run.events if row["event"] == "tracker_off"]
     rows, steps = run.rows, [row["step"] for row in run.rows]
     assert steps == list(range(1, steps[-1] + 1))
     folder = run.directory.trackers
