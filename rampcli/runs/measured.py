@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from rampcli.batch.throughput import Size
 from rampcli.config import snapshot
@@ -134,7 +133,8 @@ def _read_run(path: Path) -> list[_Source]:
     run = RunDirectory(path)
     if not run.config.is_file():
         return []
-    config, starts = snapshot.read(run.config), _starts(run)
+    config, events = snapshot.read(run.config), list(read_rows(run.events))
+    starts = [row for row in events if row["event"] == "start"]
     return [
         _Source(
             config=config,
@@ -143,7 +143,7 @@ def _read_run(path: Path) -> list[_Source]:
             device_names=[
                 row["device_name"] for row in starts if row.get("device_name") is not None
             ],
-            lost_s=_lost_s(run),
+            lost_s=[max(0.0, row["lost_s"]) for row in events if row["event"] == "boundary"],
         )
     ]
 
@@ -229,16 +229,6 @@ def _check_devices(places: dict[str, Path]) -> None:
             f"--measured: throughputs of different devices cannot be combined: {named}",
             remedy="the directories of runs on one kind of device",
         )
-
-
-def _lost_s(run: RunDirectory) -> list[float]:
-    """Returns the seconds that each boundary cost."""
-    rows = (row for row in read_rows(run.events) if row["event"] == "boundary")
-    return [max(0.0, row["lost_s"]) for row in rows]
-
-
-def _starts(run: RunDirectory) -> list[dict[str, Any]]:
-    return [row for row in read_rows(run.events) if row["event"] == "start"]
 
 
 def _kind(device: str) -> str:

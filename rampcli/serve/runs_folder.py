@@ -109,24 +109,20 @@ def _read_facts(name: str, run: RunDirectory, signatures: Signatures) -> Facts:
         unit = snapshot.unit(run.config)
     except (RampcliError, OSError) as error:
         return _damaged(name, reason_of(error), changed)
-    row = rows[0] if rows else {}
-    return {
-        "name": name,
-        "shown": printable(name),
-        "changed": changed,
-        "damage": None,
+    return _damaged(name, None, changed) | {
         "status": printable(state["status"]),
         "unit": unit,
-        "row": {key: row.get(key) for key in SHOWN} if row else None,
+        "row": {key: rows[0].get(key) for key in SHOWN} if rows else None,
     }
 
 
-def _damaged(name: str, reason: str, changed: float = 0.0) -> Facts:
+def _damaged(name: str, reason: str | None, changed: float = 0.0) -> Facts:
+    """Returns the facts of a run whose files cannot be read."""
     return {
         "name": name,
         "shown": printable(name),
         "changed": changed,
-        "damage": printable(reason),
+        "damage": None if reason is None else printable(reason),
         "status": "damaged",
         "unit": "samples",
         "row": None,
