@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from rampcli.errors import printable
 from rampcli.runs.decimation import RowNumbers, bucket_edges, fill_buckets
-from rampcli.runs.events import RunEvents, thin
+from rampcli.runs.rows import EVALUATED
+from rampcli.runs.events import Point, RunEvents, thin
 from rampcli.runs.facts import is_training
 from rampcli.runs.followed_run import FollowedRun
-from rampcli.runs.rows import EVALUATED
+from rampcli.runs.stages import Spans
 from rampcli.runs.time_parts import time_parts
 
 DEFAULT_BUCKETS, MOST_BUCKETS = 1200, 4000
@@ -47,8 +48,11 @@ def run_data(run: FollowedRun, view: View) -> dict[str, Any]:
     """Returns everything that a page shows of a run."""
     facts = run.facts
     trains = is_training(run.directory, facts.recorded["status"])
-    places = _Places(run)
+    places, spans = _Places(run), run.spans
     first, end = places.rows_of(view)
+    # The speed of a run that does not train, or cannot be read, says nothing about its end.
+    is_known = trains and run.damage is None
+    stage_left_s, run_left_s = facts.time_left() if is_known else (None, None)
     return {
         "name": run.name,
         "version": run.version,
@@ -56,17 +60,20 @@ def run_data(run: FollowedRun, view: View) -> dict[str, Any]:
         "damage": run.damage,
         "unit": run.unit,
         "state": facts.state,
+        "end_sample": facts.end_sample,
+        "stage_left_s": stage_left_s,
+        "run_left_s": run_left_s,
         "device": facts.events.device,
         "rows": run.columns.rows,
         "shown": [first, end],
         "settings": run.settings,
         "plan": facts.plan,
-        "trained": _trained(run, places),
+        "trained": _trained(run, spans, places),
         "curves": _curves(facts.events, places),
         "marks": _marks(facts.events, places),
         "log": facts.events.log,
         "texts": facts.events.texts + run.texts,
-        "spent": _spent(run, time.time() if trains else None),
+        "spent": _spent(run, spans, time.time() if trains else None),
         "trains": trains,
         "series": _series(run, places, first, end, view.buckets),
         "histogram": _histogram(run, first, end),
@@ -177,12 +184,11 @@ def _series(
     return {"x": places.at(edges[1:] - 1), "columns": columns, "bucket_rows": round(rows, 1)}
 
 
-def _trained(run: FollowedRun, places: _Places) -> dict[str, Any]:
+def _trained(run: FollowedRun, spans: Spans, places: _Places) -> dict[str, Any]:
     """Returns the parts of a run in which stage, batch and processes stayed the same.
 
     `edges` has one place more than there are parts, on each axis.
     """
-    spans = run.spans
     if len(spans.starts) == 0:
         return {"parts": [], "edges": {axis: [] for axis in AXES}}
     tokens, steps_s = spans.seconds("tokens_per_s")
@@ -226,13 +232,15 @@ def _curves(events: RunEvents, places: _Places) -> dict[str, Any]:
         if known := [point for point in points if point["bits_per_byte"] is not None]:
             curves[f"bits per byte{of}"] = known, "bits_per_byte"
     curves |= {name: (events.evaluations, name) for name in EVALUATED if events.evaluations}
-    return {
-        name: {
-            "x": places.of_points(thin(points)),
-            "y": [point[column] for point in thin(points)],
-        }
-        for name, (points, column) in curves.items()
-    }
+    return {name: _curve(*found, places) for name, found in curves.items()}
+
+
+def _curve(points: list[Point], column: str, places: _Places) -> dict[str, Any]:
+    """Returns a curve: the places and values of its points, and the last value that is known."""
+    shown = thin(points)
+    values = [point[column] for point in shown]
+    last = next((value for value in reversed(values) if value is not None), None)
+    return {"x": places.of_points(shown), "y": values, "last": last}
 
 
 def _marks(events: RunEvents, places: _Places) -> dict[str, Any]:
@@ -245,20 +253,12 @@ def _marks(events: RunEvents, places: _Places) -> dict[str, Any]:
     return marks
 
 
-def _spent(run: FollowedRun, now: float | None) -> dict[str, Any] | None:
+def _spent(run: FollowedRun, spans: Spans, now: float | None) -> dict[str, Any] | None:
     """Returns where the time of a run went; training is divided by what its steps recorded."""
     if run.facts.events.started is None or run.columns.rows == 0:
         return None
     spent = run.facts.time_spent(now=now)
-    seconds = time_parts(
-        spent,
-        run.facts,
-        run.directory,
-        in_steps_s=run.sum_of("step_time_s"),
-        waiting_s=run.sum_of("data_time_s"),
-        is_parallel=bool((run.spans.world_size > 1).any()),
-        is_rl=run.unit == "prompts",
-    )
+    seconds = time_parts(spent, run.facts, spans, run.directory, unit=run.unit)
     return {
         "parts": [{"name": name, "s": _number(s)} for name, s in seconds.items()],
         "total_s": _number(spent.elapsed_s),
@@ -294,8 +294,8 @@ def _numbers(values: Iterable[Any], *, digits: int = DIGITS) -> list[float | Non
     return [float(pattern % value) if math.isfinite(value) else None for value in values]
 
 
-def _number(value: Any, *, digits: int = DIGITS) -> float | int | None:
+def _number(value: Any) -> float | int | None:
     """Returns one number for JSON. Whole numbers stay exact."""
     if isinstance(value, int | np.integer):
         return int(value)
-    return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+    return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None

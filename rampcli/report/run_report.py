@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.facts import CRASHED, RunFacts
 from rampcli.runs.record import RunRecord, facts_of
@@ -101,15 +99,7 @@ def report_run(record: RunRecord, *, now: float | None = None) -> RunReport:
     facts = facts_of(record)
     metrics = {name: values for name, values in record.metrics.items() if values.dtype != object}
     spans, spent = Spans(metrics), facts.time_spent(now=now)
-    parts = time_parts(
-        spent,
-        facts,
-        RunDirectory(record.path),
-        in_steps_s=float(metrics.get("step_time_s", np.zeros(0)).sum()),
-        waiting_s=float(np.nansum(metrics.get("data_time_s", np.zeros(0)))),
-        is_parallel=bool((spans.world_size > 1).any()),
-        is_rl=record.unit == "prompts",
-    )
+    parts = time_parts(spent, facts, spans, RunDirectory(record.path), unit=record.unit)
     ended_at, status = facts.events.ended, facts.recorded["status"]
     return RunReport(
         name=record.name,

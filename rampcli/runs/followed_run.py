@@ -16,7 +16,7 @@ from rampcli.config import snapshot
 from rampcli.config.settings import flatten
 from rampcli.errors import DamagedFileError, printable, reason_of, shown
 from rampcli.runs.columns import Columns
-from rampcli.runs.decimation import BLOCK_ROWS, Blocks, RowNumbers, change_rows
+from rampcli.runs.decimation import Blocks, RowNumbers, change_rows
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.events import MOST_TEXTS, EventsFile, cut
 from rampcli.runs.facts import RunFacts
@@ -140,14 +140,6 @@ class FollowedRun:
         """Returns a column of numbers, all of them NaN if rows have none."""
         values = self.columns.numbers(name)
         return np.full(self.columns.rows, np.nan) if values is None else values
-
-    def sum_of(self, name: str) -> float:
-        """Returns the sum of a charted column, without rows that have no value."""
-        if name not in self.blocks:
-            return 0.0
-        blocks, values = self.blocks[name], self.column(name)
-        rest = values[len(blocks.total) * BLOCK_ROWS :]
-        return float(blocks.total.sum() + np.nansum(rest, dtype=np.float64))
 
     def _damage_if_changed(self, path: Path, read: Callable[[], None]) -> str | None:
         """Calls `read` if a file has changed or was damaged.

@@ -67,6 +67,10 @@ class Spans:
         total, seconds = (float(sums[which].sum()) for sums in self.seconds(rate))
         return total / seconds if seconds > 0 else None
 
+    def sum_of(self, column: str) -> float:
+        """Returns the sum of a column over all steps that have a value."""
+        return float(np.nansum(self.metrics.get(column, np.zeros(0)), dtype=np.float64))
+
     def last_values(self, column: str, which: NDArray[np.bool_], count: int) -> list[float]:
         """Returns the values, without NaN, in the last `count` rows of some spans."""
         if column not in self.metrics:

@@ -5,6 +5,7 @@ from statistics import mean
 from rampcli.records import read_json
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.facts import RunFacts
+from rampcli.runs.stages import Spans
 from rampcli.runs.time_spent import TRAINING, TimeSpent
 
 COMPUTING, COMPUTING_AND_EXCHANGE, EXCHANGE = "computing", "computing and exchange", "exchange"
@@ -15,14 +16,7 @@ DIAGNOSIS = {"exchange_share?": (float, None)}
 
 
 def time_parts(
-    spent: TimeSpent,
-    facts: RunFacts,
-    directory: RunDirectory,
-    *,
-    in_steps_s: float,
-    waiting_s: float,
-    is_parallel: bool,
-    is_rl: bool,
+    spent: TimeSpent, facts: RunFacts, spans: Spans, directory: RunDirectory, *, unit: str
 ) -> dict[str, float]:
     """Returns the parts of the time of a run in seconds, without those that took none.
 
@@ -31,20 +25,19 @@ def time_parts(
     Args:
         spent: where the time went, with training as one part.
         facts: the run, with all of its events.
+        spans: its steps.
         directory: its run directory.
-        in_steps_s: seconds that its steps have recorded.
-        waiting_s: seconds of these in which they waited for data.
-        is_parallel: whether several processes have trained it.
-        is_rl: whether the steps waited for responses, as in reinforcement learning.
+        unit: what the run counts. With prompts, steps wait for responses instead of data.
 
     Raises:
         DamagedFileError: the file of a diagnosis is damaged.
     """
+    is_rl, is_parallel = unit == "prompts", bool((spans.world_size > 1).any())
     others = {**spent.parts}
     training_s = others.pop(TRAINING)
     # Events use the clock of the system, which may run otherwise than the one that times steps.
-    in_steps_s = min(training_s, in_steps_s)
-    waiting_s = min(in_steps_s, waiting_s)
+    in_steps_s = min(training_s, spans.sum_of("step_time_s"))
+    waiting_s = min(in_steps_s, spans.sum_of("data_time_s"))
     exchange = 0.0 if not is_parallel else None if is_rl else _exchange_share(facts, directory)
     exchange_s = (in_steps_s - waiting_s) * (exchange or 0.0)
     parts = {

@@ -98,10 +98,7 @@ class FollowedRuns:
         with watched.first():
             if watched.run.version == known:
                 return known, None
-            data = run_data(watched.run, view)
-            if data["trains"] and watched.run.damage is None:
-                data["stage_left_s"], data["run_left_s"] = watched.run.facts.time_left()
-            return watched.run.version, data
+            return watched.run.version, run_data(watched.run, view)
 
     def _watch(self, name: str) -> Watched:
         now = time.monotonic()

@@ -94,6 +94,7 @@ def test_marks_and_validations_have_places_on_all_axes(write):
     assert data["curves"]["validation"] == {
         "x": {"samples": [0], "steps": [0], "tokens": [0], "time": [10]},
         "y": [5.5],
+        "last": 5.5,
     }
     assert data["marks"]["validation"]["count"] == 1
 

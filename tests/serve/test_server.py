@@ -97,7 +97,7 @@ def test_what_the_page_has_is_not_sent_again(server, runs):
 def test_the_time_left_is_that_of_status_while_a_run_trains(server, runs):
     run = RunDirectory(runs / "a b&c=%2e#?")
     path = f"/api/run/{quote(run.path.name)}"
-    assert "run_left_s" not in json_of(server, path)["data"]
+    assert json_of(server, path)["data"]["run_left_s"] is None
     run.write_state(state(step=40))
     with hold(run.lock):
         found, status = json_of(server, path)["data"], read_status(run)

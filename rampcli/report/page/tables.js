@@ -17,16 +17,6 @@ function stateLabel(state) {
   return element("span", { class: "state", "data-state": state }, STATES[state] ?? state);
 }
 
-function lastOf(curve) {
-  const values = curve.y.filter((value) => value !== null);
-  return values.length ? values[values.length - 1] : null;
-}
-
-function plannedEnd(data) {
-  const last = data.plan?.stages.at(-1);
-  return last && last.samples !== null ? last.first_sample + last.samples : null;
-}
-
 /** Returns the summary of a run as pairs of a name and what is shown. */
 function facts(data) {
   const last = data.last;
@@ -34,7 +24,7 @@ function facts(data) {
   const add = (name, value, show, of = null) => {
     if (value !== null && value !== undefined) shown.push([name, [show(value), of && element("span", { class: "of" }, ` ${of}`)]]);
   };
-  const end = plannedEnd(data);
+  const end = data.end_sample;
   add("step", last.step, whole);
   add(data.unit, last.consumed_samples, compact, end === null ? null : `of ${compact(end)}`);
   add("batch size", last.global_batch_size, whole);
@@ -42,7 +32,7 @@ function facts(data) {
   add("solved", last.solved, percent);
   if (last.reward === undefined) add("loss", last.loss, compact);
   for (const [name, curve] of Object.entries(data.curves)) {
-    if (name.startsWith("validation")) add(name, lastOf(curve), compact);
+    if (name.startsWith("validation")) add(name, curve.last, compact);
   }
   add("tokens/s", last.tokens_per_s, compact);
   add("MFU", last.mfu, percent);
@@ -51,7 +41,7 @@ function facts(data) {
   add("goodput", data.spent?.goodput, percent);
   add("time", time.length ? time[time.length - 1] : null, duration);
   const stages = data.plan?.stages.length ?? 0;
-  const ofStage = stages > 1 && typeof data.stage_left_s === "number" ? `stage ${duration(data.stage_left_s)}` : null;
+  const ofStage = stages > 1 && data.stage_left_s !== null ? `stage ${duration(data.stage_left_s)}` : null;
   add("time left", data.run_left_s, duration, ofStage);
   return shown;
 }
@@ -60,7 +50,7 @@ function facts(data) {
 function summary(runs, listed) {
   if (runs.length === 1) {
     const { data } = runs[0];
-    const end = plannedEnd(data);
+    const end = data.end_sample;
     const done = end ? Math.min(1, (data.last.consumed_samples ?? 0) / end) : null;
     return [
       element("div", { class: "head" }, element("h1", {}, data.name), stateLabel(stateOf(data, listed.get(data.name))),
