@@ -17,8 +17,9 @@ from rampcli.launch.elastic import World
 from rampcli.launch.observer import Observer
 from rampcli.report.tables import duration, evaluation_line, figure, share, validation_line
 from rampcli.runs.directory import RunDirectory
-from rampcli.runs.facts import END_EVENTS, RunFacts
-from rampcli.runs.rows import WARNINGS, last_events, loss_of
+from rampcli.runs.event_kinds import NEWEST, WARNINGS
+from rampcli.runs.facts import RunFacts
+from rampcli.runs.rows import last_events, loss_of
 
 PLAIN_EVERY_S = 10.0
 """Seconds between plain lines."""
@@ -96,7 +97,7 @@ class Progress(Observer):
         self.facts = RunFacts(plan=self.facts.plan)
         with suppress(RampcliError, OSError):  # the workers report a file that cannot be read
             self.facts.state = self.run.read_state()
-            self.facts.events.add(last_events(self.run.events, END_EVENTS))
+            self.facts.events.add(last_events(self.run.events, NEWEST))
         self._wait_for(STARTING, since=time.monotonic())
         opening = f"data: {printable(self.data)}\n" if self.data else ""
         self.data = ""

@@ -80,7 +80,7 @@ class RunStatus:
             "mfu": facts.mfu,
             "stage_left_s": self.stage_left_s,
             "run_left_s": self.run_left_s,
-            "step_at": facts.step_at,
+            "step_at": facts.last.get("time"),
             "saved_step": self.saved_step,
             "saved_at": self.saved_at,
             "warnings": len(warnings),
@@ -133,7 +133,7 @@ def read_status(
         supervisor=supervisor,
         jobs=jobs,
         jobs_unknown=jobs_unknown,
-        goodput=facts.time_spent(now=now).goodput if facts.has_all_events else None,
+        goodput=facts.time_spent(now=now).goodput if facts.has_whole_clock else None,
     )
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rampcli.errors import printable
 from rampcli.runs.decimation import RowNumbers, bucket_edges, fill_buckets
-from rampcli.runs.rows import EVALUATED
+from rampcli.runs.event_kinds import EVALUATED
 from rampcli.runs.events import Point, RunEvents, thin
 from rampcli.runs.facts import is_training
 from rampcli.runs.followed_run import FollowedRun

@@ -14,7 +14,8 @@ from rampcli.batch.time_left import RECENT_STEPS
 from rampcli.errors import DamagedFileError
 from rampcli.guarded_folder import open_to_read
 from rampcli.records import COUNT, MOST, POSITIVE, RATE
-from rampcli.runs.rows import MAX_ROW_BYTES, METRICS_ROW, NUMBER_OR_NULL, row_of
+from rampcli.runs.event_kinds import NUMBER_OR_NULL
+from rampcli.runs.rows import MAX_ROW_BYTES, METRICS_ROW, row_of
 
 BLOCK_BYTES = 2**21
 """Bytes that are parsed at once."""

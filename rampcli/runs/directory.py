@@ -20,7 +20,8 @@ from rampcli.errors import DamagedFileError, UsageError
 from rampcli.guarded_folder import GuardedFolder, PathInside, link_refused
 from rampcli.launchers import LAUNCHERS
 from rampcli.records import COUNT, POSITIVE, read_json
-from rampcli.runs.rows import TEXT_OR_NULL, Tail, end_of_rows, end_of_step, read_rows
+from rampcli.runs.event_kinds import TEXT_OR_NULL
+from rampcli.runs.rows import Tail, end_of_rows, end_of_step, read_rows
 
 STAGE_BOUNDARY, COMPLETE, PREEMPTED = "stage_boundary", "complete", "preempted"
 """Values of `status` in state.json if workers have ended in an orderly way."""
@@ -69,17 +70,11 @@ STATE = {
     "error?": FAILURE,
 }
 STAGE = {
-    "stage": COUNT,
+    **dict.fromkeys(("stage", "first_sample", "first_step"), COUNT),
+    **dict.fromkeys(("samples", "steps"), (COUNT, None)),
+    **dict.fromkeys(("num_nodes", "world_size", "data_parallel_size"), (POSITIVE, None)),
+    **dict.fromkeys(("micro_batch_size", "accumulate_grad_batches"), (POSITIVE, None)),
     "global_batch_size": POSITIVE,
-    "first_sample": COUNT,
-    "samples": (COUNT, None),
-    "first_step": COUNT,
-    "steps": (COUNT, None),
-    "num_nodes": (POSITIVE, None),
-    "world_size": (POSITIVE, None),
-    "data_parallel_size": (POSITIVE, None),
-    "micro_batch_size": (POSITIVE, None),
-    "accumulate_grad_batches": (POSITIVE, None),
 }
 PLAN = {"sequence_length": POSITIVE, "stages": [STAGE], "restarts_always?": bool}
 BEFORE_THE_START: dict[str, Any] = {

@@ -8,7 +8,8 @@ from typing import Any
 
 from rampcli.errors import printable, visible
 from rampcli.runs.directory import STAGE_BOUNDARY
-from rampcli.runs.rows import EVALUATED, WARNINGS, Tail, number, read_rows
+from rampcli.runs.event_kinds import EVALUATED, EVENTS, OTHER
+from rampcli.runs.rows import Tail, number, read_rows
 from rampcli.runs.time_spent import Clock
 
 MOST_MARKS = 1000
@@ -18,15 +19,8 @@ MOST_TEXTS, LONGEST_TEXT = 8, 2000
 """Texts that a page shows, and their most characters."""
 MOST_PROFILES = 1000
 MOST_EVENTS = 200_000
-"""Largest number of events of one kind that are kept. Later ones are ignored."""
+"""Largest number of events of one kind that are kept. Of more, the newest are kept."""
 MOST_KINDS = 1000
-LOGGED = ("lost", "skip", "restart", "preempted", *WARNINGS)
-"""What the log shows."""
-NEWEST = ("launch", "start", "boundary", "validation", "evaluation", *WARNINGS)
-"""Kinds of which the newest event is kept."""
-COSTS = {"boundary": ("lost_s",), "checkpoint": ("save_s", "stall_s")}
-"""Kinds whose seconds have a median."""
-
 Point = dict[str, Any]
 
 
@@ -37,7 +31,7 @@ class RunEvents:
     Attributes:
         started, ended: earliest and latest time, in seconds since 1970, or None without events.
         device: name of rank 0's device, or None.
-        newest: the newest event of each kind in `NEWEST`.
+        newest: the newest event of each kind that `EVENTS` keeps.
         nodes: number of nodes on which the processes of each stage ran last.
         counts: number of events by kind.
         lost_steps: steps that were repeated.
@@ -80,34 +74,42 @@ class RunEvents:
         """Adds further events, in their order."""
         for row in rows:
             kind, time = row["event"], row["time"]
+            known = EVENTS.get(kind, OTHER)
             self.started = time if self.started is None else self.started
             self.ended = time if self.ended is None else max(self.ended, time)
             if kind in self.counts or len(self.counts) < MOST_KINDS:
                 self.counts[kind] = self.counts.get(kind, 0) + 1
-            if kind in NEWEST:
+            if known.keeps_newest:
                 self.newest[kind] = row
-            for column in COSTS.get(kind, ()):
+            for column in known.medians:
                 if (seconds := number(row.get(column))) is not None:
                     _append(self._costs.setdefault(f"{kind}.{column}", []), seconds)
             self.clock.add(row)
             self._step = _count(row, "step", self._step)
             self._samples = _count(row, "consumed_samples", self._samples)
-            handle = _HANDLERS.get(kind)
-            if handle is not None:
+            if known.is_warning:
+                _append(self.warnings, row["reason"])
+            if known.text is not None:
+                facts = {"reason": "", **row, "step": self._step}
+                text = known.text.format_map(facts)
+                self._mark(known.mark or kind, row, text, is_logged=known.is_logged)
+            if (handle := _HANDLERS.get(kind)) is not None:
                 handle(self, row)
 
     def median_s(self, kind: str, column: str) -> float | None:
-        """Returns the median of the seconds in a column of `COSTS`, or None without any."""
+        """Returns the median of the seconds in a column that has one, or None without any."""
         values = self._costs.get(f"{kind}.{column}")
         return median(values) if values else None
 
     def _place(self, row: Mapping[str, Any]) -> Point:
         return {"step": self._step, "samples": self._samples, "time": row["time"]}
 
-    def _mark(self, kind: str, row: Mapping[str, Any], text: str) -> None:
+    def _mark(
+        self, kind: str, row: Mapping[str, Any], text: str, *, is_logged: bool = False
+    ) -> None:
         point = self._place(row) | {"text": printable(text)}
         _append(self.marks.setdefault(kind, []), point)
-        if kind in LOGGED:
+        if is_logged:
             self.log = [*self.log[-MOST_LOGGED + 1 :], {"kind": kind, **point}]
 
     def _add_point(self, points: list[Point], row: Mapping[str, Any], **values: Any) -> None:
@@ -128,15 +130,16 @@ class RunEvents:
     def _start(self, row: Mapping[str, Any]) -> None:
         name = row.get("device_name") or row.get("device")
         self.device = self.device if name is None else printable(name)
-        self._mark("start", row, "")
         if not self._stops or self._fault is not None:
-            self._mark("restart", row, self._fault or f"resumed after step {self._step:,}")
+            reason = self._fault or f"resumed after step {self._step:,}"
+            self._mark("restart", row, reason, is_logged=True)
         self._fault, self._stops = None, False
 
     def _stop(self, row: Mapping[str, Any]) -> None:
         self._stops = row["status"] == STAGE_BOUNDARY
         if row["status"] == "preempted":
-            self._mark("preempted", row, f"saved and stopped after step {self._step:,}")
+            text = f"saved and stopped after step {self._step:,}"
+            self._mark("preempted", row, text, is_logged=True)
 
     def _enter_stage(self, row: Mapping[str, Any]) -> None:
         self._note_nodes(row)
@@ -147,28 +150,14 @@ class RunEvents:
 
     def _note_fault(self, row: Mapping[str, Any]) -> None:
         self._fault = row["reason"]
-        self._warn(row)
-
-    def _warn(self, row: Mapping[str, Any]) -> None:
-        _append(self.warnings, row["reason"])
-        self._mark(row["event"], row, row["reason"])
-
-    def _skip(self, row: Mapping[str, Any]) -> None:
-        self._mark("skip", row, str(row.get("reason", "")))
 
     def _lose(self, row: Mapping[str, Any]) -> None:
         self.lost_steps += row["steps"]
-        text = f"{row['steps']:,} steps are repeated ({row['lost_s']:,.1f} s)"
-        self._mark("lost", row, text)
-
-    def _save(self, row: Mapping[str, Any]) -> None:
-        self._mark("checkpoint", row, f"checkpoint of step {self._step:,}")
 
     def _validate(self, row: Mapping[str, Any]) -> None:
         points = self.validations.setdefault(row.get("corpus"), [])
         bits = row.get("bits_per_byte")
         self._add_point(points, row, loss=row["loss"], bits_per_byte=bits)
-        self._mark("validation", row, f"validation after step {self._step:,}")
 
     def _show_texts(self, row: Mapping[str, Any]) -> None:
         texts = [
@@ -184,7 +173,6 @@ class RunEvents:
 
     def _evaluate(self, row: Mapping[str, Any]) -> None:
         self._add_point(self.evaluations, row, **{name: row[name] for name in EVALUATED})
-        self._mark("validation", row, f"evaluation after step {self._step:,}")
 
 
 _HANDLERS = {
@@ -192,11 +180,8 @@ _HANDLERS = {
     "start": RunEvents._start,
     "stop": RunEvents._stop,
     "stage": RunEvents._enter_stage,
-    "skip": RunEvents._skip,
-    **dict.fromkeys(WARNINGS, RunEvents._warn),
     "fault": RunEvents._note_fault,
     "lost": RunEvents._lose,
-    "checkpoint": RunEvents._save,
     "validation": RunEvents._validate,
     "evaluation": RunEvents._evaluate,
     "samples": RunEvents._show_texts,
@@ -210,8 +195,9 @@ def _count(row: Mapping[str, Any], name: str, otherwise: int) -> int:
 
 
 def _append(values: list[Any], value: Any) -> None:
-    if len(values) < MOST_EVENTS:
-        values.append(value)
+    """Appends a value. Of more than `MOST_EVENTS`, the oldest goes."""
+    values.append(value)
+    del values[:-MOST_EVENTS]
 
 
 def cut(text: Any) -> str:
@@ -221,9 +207,9 @@ def cut(text: Any) -> str:
     return visible(found[:LONGEST_TEXT], keeps="\n\t") + end
 
 
-def thin(points: list[Point], most: int = MOST_MARKS) -> list[Point]:
-    """Returns at most `most` of the points, evenly chosen, with the last one."""
-    stride = -(-len(points) // most)
+def thin(points: list[Point]) -> list[Point]:
+    """Returns at most `MOST_MARKS` of the points, evenly chosen, with the last one."""
+    stride = -(-len(points) // MOST_MARKS)
     return points if stride <= 1 else points[::-stride][::-1]
 
 

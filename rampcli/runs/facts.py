@@ -14,13 +14,13 @@ from rampcli.batch.training_plan import StagePlan
 from rampcli.errors import RampcliError
 from rampcli.locks import is_held
 from rampcli.runs.directory import BEFORE_THE_START, COMPLETE, RunDirectory
-from rampcli.runs.events import NEWEST, EventsFile, RunEvents
-from rampcli.runs.rows import EVALUATED, last_events, last_rows
+from rampcli.runs.event_kinds import EVALUATED, NEWEST
+from rampcli.runs.events import EventsFile, RunEvents
+from rampcli.runs.rows import last_events, last_rows
 from rampcli.runs.time_spent import TimeSpent
 
 CRASHED = "crashed"
 STAGE_FIELDS = tuple(each.name for each in fields(StagePlan))
-END_EVENTS = ("stage", *NEWEST)
 
 Row = Mapping[str, Any]
 """A row of metrics.jsonl, an event, or a stage of plan.json."""
@@ -31,18 +31,19 @@ class RunFacts:
     """What a run has done so far. Figures that are unknown are None.
 
     Attributes:
-        state: contents of state.json, or None before the start.
-        plan: contents of plan.json, or None if there is none.
+        state: contents of state.json. It does not exist before the start.
+        plan: contents of plan.json.
         rows: last rows of metrics.jsonl, at most `RECENT_STEPS`.
         events: what its events say.
-        has_all_events: whether these are all of its events, so that the time spent is known.
+        has_whole_clock: whether `events.clock` has heard all events. Otherwise, the time spent is
+            unknown.
     """
 
     state: dict[str, Any] | None = None
     plan: dict[str, Any] | None = None
     rows: Sequence[Row] = ()
     events: RunEvents = field(default_factory=RunEvents)
-    has_all_events: bool = True
+    has_whole_clock: bool = True
 
     def add_row(self, row: Row) -> None:
         """Adds the next row of metrics."""
@@ -60,9 +61,8 @@ class RunFacts:
 
     @property
     def last(self) -> Row:
-        """The last row of metrics; empty before the first step."""
-        rows = self.rows
-        return rows[-1] if rows else {}
+        """The last row of metrics. Before the first step, it has no columns."""
+        return self.rows[-1] if self.rows else {}
 
     @property
     def stages(self) -> Sequence[Row]:
@@ -86,7 +86,7 @@ class RunFacts:
         return int(max(self.recorded["stage"], self.last.get("stage", 0)))
 
     def planned(self, number: int) -> Row:
-        """Returns the plan of a stage; empty if there is none."""
+        """Returns the plan of a stage. A stage that is not planned has no columns."""
         return next((stage for stage in self.stages if stage["stage"] == number), {})
 
     @property
@@ -106,11 +106,6 @@ class RunFacts:
         """Consumed samples at the end of the run, or None if it has no end."""
         end = _end_of(self.stages[-1]) if self.stages else math.inf
         return None if end == math.inf else int(end)
-
-    @property
-    def step_at(self) -> float | None:
-        """When the last step ended, in seconds since 1970."""
-        return self.last.get("time")
 
     @property
     def validation_loss(self) -> float | None:
@@ -189,11 +184,11 @@ class RunFacts:
 
     @property
     def last_step_at(self) -> float | None:
-        """When the last step ended, in seconds since 1970: 0 without a step, None if unknown."""
-        return self.step_at if self.rows else 0.0
+        """When the last step ended, in seconds since 1970: 0 without a row, None if unknown."""
+        return self.last.get("time") if self.rows else 0.0
 
     def time_spent(self, *, now: float | None = None) -> TimeSpent:
-        """Returns where the time of the run went. All events must have been added.
+        """Returns where the time of the run went. The clock must have heard all events.
 
         Args:
             now: the present time in seconds since 1970 if the run is training, else None.
@@ -206,10 +201,13 @@ def read_facts(
 ) -> RunFacts:
     """Reads the facts of a run from the ends of its files, however long they are.
 
+    Its warnings and validations are those among the newest events. Only the time spent follows from
+    all events.
+
     Args:
         directory: run directory.
-        file: its events as far as they have been read. They are read further, and then all of them
-            are known, unless more than `most_event_bytes` were added. None is not read.
+        file: its events as far as they have been read, or None if the time spent is not needed.
+            They are read to their end, unless more than `most_event_bytes` were added.
         most_event_bytes: None reads any number.
 
     Raises:
@@ -221,17 +219,16 @@ def read_facts(
         state=directory.read_state(),
         plan=directory.read_plan(),
         rows=last_rows(directory.metrics, RECENT_STEPS),
-        has_all_events=file is not None and file.read(most_bytes=most_event_bytes),
+        has_whole_clock=file is not None and file.read(most_bytes=most_event_bytes),
     )
-    if file is not None and facts.has_all_events:
-        facts.events = file.events
-    else:
-        facts.events.add(last_events(directory.events, END_EVENTS))
+    facts.events.add(last_events(directory.events, NEWEST))
+    if file is not None and facts.has_whole_clock:
+        facts.events.clock = file.events.clock
     return facts
 
 
 def _end_of(stage: Row) -> float:
-    """Returns the consumed samples at the end of a stage, or infinity if it has no end."""
+    """Returns the consumed samples at the end of a stage, infinity for a stage without end."""
     return math.inf if stage["samples"] is None else stage["first_sample"] + stage["samples"]
 
 

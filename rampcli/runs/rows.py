@@ -18,6 +18,7 @@ from rampcli.checksums import PIECE_BYTES
 from rampcli.errors import DamagedFileError
 from rampcli.guarded_folder import open_to_read
 from rampcli.records import COUNT, MOST, POSITIVE, RATE, check_shape, parse_json
+from rampcli.runs.event_kinds import EVENTS, NUMBER_OR_NULL, OTHER
 
 MAX_ROW_BYTES = 2**20
 LAST_BYTES = 2**15
@@ -31,9 +32,6 @@ _CORPUS = re.compile(rb'"corpus": ?("(?:[^"\\]|\\.)*")')
 
 # Shapes, in the notation of `rampcli.records`, of the columns that readers rely on. Rows may hold
 # more.
-TEXT_OR_NULL, NUMBER_OR_NULL = (str, None), (float, None)
-EVALUATED = ("greedy", "greedy_solved", "sampled", "sampled_solved")
-"""Results of an evaluation: the mean reward of held-out prompts, and the share that is solved."""
 METRICS_ROW = {
     "step": COUNT,
     "time?": float,
@@ -56,47 +54,7 @@ METRICS_ROW = {
     "predicted_s?": RATE,
 }
 RESPONSES_ROW = {"step": COUNT}
-WARNINGS = ("fault", "slow_data", "spare_ranks", "tracker_off")
-"""Events whose reason is shown as a warning."""
 EVENT_ROW = {"event": str, "time": float}
-EVENT_ROWS: dict[str, dict[str, Any]] = {
-    "launch": {"num_nodes?": POSITIVE},
-    "start": {"step": COUNT, "device?": str, "device_name?": TEXT_OR_NULL},
-    "boundary": {"lost_s": float},
-    "validation": {
-        "step": COUNT,
-        "consumed_samples": COUNT,
-        "corpus?": str,
-        "loss": NUMBER_OR_NULL,
-        "bits_per_byte?": NUMBER_OR_NULL,
-        "validation_s?": float,
-    },
-    "evaluation": {
-        "step": COUNT,
-        "consumed_samples": COUNT,
-        **dict.fromkeys(EVALUATED, NUMBER_OR_NULL),
-        "unscored?": COUNT,
-        "reason?": TEXT_OR_NULL,
-        "evaluation_s?": float,
-    },
-    "samples": {
-        "step": COUNT,
-        "consumed_samples": COUNT,
-        "texts": [{"prompt": str, "text": str}],
-        "samples_s": float,
-    },
-    "profile": {
-        "step": COUNT,
-        "rank": COUNT,
-        "steps": [COUNT],
-        "files": [str],
-        "exchange_share?": NUMBER_OR_NULL,
-        "operators": [{"name": str, "calls": COUNT, "self_cpu_s": float, "self_device_s?": float}],
-    },
-    "lost": {"step": COUNT, "steps": COUNT, "lost_s": float, "last_step_at": NUMBER_OR_NULL},
-    "stop": {"step": COUNT, "status": str, "save_s": float},
-    **{kind: {"reason": str} for kind in WARNINGS},
-}
 SHAPES: dict[str, dict[str, Any]] = {"metrics": METRICS_ROW, "responses": RESPONSES_ROW}
 """Shapes of rows by the beginning of their file's name. Other files have events."""
 
@@ -161,7 +119,7 @@ def row_of(line: bytes, path: Path, offset: int) -> dict[str, Any]:
     try:
         row: dict[str, Any] = parse_json(line, shape, where=where)
         if shape is EVENT_ROW:
-            check_shape(row, EVENT_ROWS.get(row["event"], {}), where=where)
+            check_shape(row, EVENTS.get(row["event"], OTHER).columns, where=where)
     except DamagedFileError as error:
         error.remedies = (f"move {path} away: the run resumes without its rows",)
         raise

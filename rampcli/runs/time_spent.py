@@ -5,24 +5,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rampcli.runs.directory import STAGE_BOUNDARY
+from rampcli.runs.event_kinds import CHECKPOINTS, COMPILATION, EVENTS, OTHER, SAMPLES, VALIDATION
 from rampcli.runs.rows import number
 
-TRAINING, VALIDATION, SAMPLES = "training", "validation", "text samples"
-CHECKPOINTS, COMPILATION, START = "checkpoints", "compilation", "start and end"
-BOUNDARIES, RESTARTS, LOST, STOPPED = "stage boundaries", "restarts", "lost work", "stopped"
+TRAINING, START, BOUNDARIES = "training", "start and end", "stage boundaries"
+RESTARTS, LOST, STOPPED = "restarts", "lost work", "stopped"
 PARTS = (
     *(TRAINING, VALIDATION, SAMPLES, CHECKPOINTS, COMPILATION),
     *(START, BOUNDARIES, RESTARTS, LOST, STOPPED),
 )
 """The parts of the time between the first launch and the last sign of life."""
-DURATIONS = {
-    "validation": ("validation_s", VALIDATION),
-    "evaluation": ("evaluation_s", VALIDATION),
-    "samples": ("samples_s", SAMPLES),
-    "compile": ("compile_s", COMPILATION),
-    "checkpoint": ("stall_s", CHECKPOINTS),
-}
-"""Events that interrupt training: the column with their seconds, and the part that these are."""
 ROUNDING_S = 0.002
 """Times and durations are written in milliseconds."""
 MOST_HELD = 10_000
@@ -141,7 +133,7 @@ class Clock:
                     self.part = RESTARTS  # the supervisor waits, then restarts them
             case "lost":
                 self._lose(event)
-            case _ if kind in DURATIONS:
+            case _:
                 self._interrupt(event)
 
     def _die(self, *, at: float | None) -> None:
@@ -188,7 +180,11 @@ class Clock:
             self._move(max(0.0, self.parts[TRAINING] - self.trained_before_s), LOST)
 
     def _interrupt(self, event: Mapping[str, Any]) -> None:
-        column, part = DURATIONS[event["event"]]
+        """Attributes the seconds in which training waited, if the event says how many."""
+        interrupts = EVENTS.get(event["event"], OTHER).interrupts
+        if interrupts is None:
+            return
+        column, part = interrupts
         seconds = number(event.get(column)) or 0.0
         if part == CHECKPOINTS:
             self.stalls.append((event["time"], seconds))

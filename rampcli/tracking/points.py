@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rampcli.errors import visible
-from rampcli.runs.rows import EVALUATED
+from rampcli.runs.event_kinds import EVALUATED
 
 AXES = ("step", "time", "consumed_samples", "consumed_tokens")
 _GROUPS = {

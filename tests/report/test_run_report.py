@@ -5,6 +5,7 @@ import pytest
 
 from rampcli.report.run_report import report_run
 from rampcli.report.run_text import stage_table
+from rampcli.report.sweep_results import result_of
 from rampcli.runs.record import read_run
 from recorded_runs import STEPS, write_run
 from run_files import failure, metrics_row, state
@@ -168,6 +169,22 @@ def test_validations_count_once_per_step_and_by_corpus(run):
     run.append_event("validation", step=9, consumed_samples=9, loss=None)
     found = report_run(read_run(run.path)).validations
     assert found == {"": [(0, 5.5)], "wiki": [(5, 2.5)], "code": [(5, 2.0)]}
+
+
+def test_validations_of_steps_that_are_repeated_do_not_count(run):
+    for step, loss in ((5, 3.0), (10, 2.0), (15, 1.0), (8, 2.5)):
+        run.append_event("validation", step=step, consumed_samples=4 * step, loss=loss)
+    report = report_run(read_run(run.path))
+    assert report.validations == {"": [(0, 5.5), (5, 3.0), (8, 2.5)]}
+    swept = result_of(read_run(run.path), values={}, state="running", problem=None)
+    assert swept.validation_losses == swept.best_validation_losses == {"": 2.5}
+
+
+@pytest.mark.parametrize(("saved", "progress"), [(7, (40, 240)), (50, (50, 300))])
+def test_progress_is_that_of_the_state_if_rows_of_steps_are_missing(run, saved, progress):
+    run.write_state(state(step=saved, consumed_samples=6 * saved))
+    facts = report_run(read_run(run.path)).to_json()
+    assert (facts["steps"], facts["consumed_samples"]) == progress
 
 
 def test_events_are_counted_and_warnings_and_errors_kept(run):

@@ -79,6 +79,19 @@ def test_only_an_even_choice_of_very_many_marks_is_shown():
     assert thin(points[:MOST_MARKS]) == points[:MOST_MARKS]
 
 
+def test_of_very_many_events_the_newest_are_kept(monkeypatch):
+    monkeypatch.setattr("rampcli.runs.events.MOST_EVENTS", 3)
+    rows = [{"event": "fault", "reason": f"fault {number}"} for number in range(5)]
+    rows += [validation(step, 5.0 - step) for step in range(5)]
+    rows += [{"event": "boundary", "lost_s": float(number)} for number in range(5)]
+    found = events(*rows)
+    assert found.warnings == ["fault 2", "fault 3", "fault 4"]
+    assert [mark["text"] for mark in found.marks["fault"]] == found.warnings
+    assert [point["step"] for point in found.validations[None]] == [2, 3, 4]
+    assert found.median_s("boundary", "lost_s") == 3.0
+    assert found.counts == {"fault": 5, "validation": 5, "boundary": 5}
+
+
 def test_the_newest_texts_that_the_model_wrote_come_first():
     def samples(step):
         texts = [{"prompt": "def ", "text": f"f{step}():\x1b"}]

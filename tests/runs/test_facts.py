@@ -20,9 +20,11 @@ from rampcli.report.page_data import View, run_data
 from rampcli.report.run_report import report_run
 from rampcli.report.sweep_results import result_of
 from rampcli.runs.directory import RunDirectory
-from rampcli.runs.events import EventsFile
+from rampcli.runs.events import EventsFile, read_events
+from rampcli.runs.facts import read_facts
 from rampcli.runs.followed_run import FollowedRun
 from rampcli.runs.record import read_run
+from rampcli.runs.rows import LAST_EVENT_BYTES
 
 TORN = '{"step": 7, "ti'
 
@@ -131,6 +133,25 @@ def compare_stages(page, report):
             tokens = sum(part["tokens_per_s"] * part["steps_s"] for part in parts)
             steps_s = sum(part["steps_s"] for part in parts)
             assert tokens / steps_s == near(stage["tokens_per_s"])
+
+
+def test_a_named_run_has_the_warnings_and_validations_of_its_newest_events_as_in_a_list(tmp_path):
+    run = RunDirectory(tmp_path)
+    for kind, facts in (("launch", {}), ("fault", {"reason": "early"}), ("launch", {})):
+        run.append_event(kind, **facts)
+    run.append_event("start", step=0)
+    early = {"step": 1, "consumed_samples": 4, "corpus": "wiki", "loss": 3.0}
+    run.append_event("validation", **early)
+    with run.events.open("a") as file:
+        file.write(2 * LAST_EVENT_BYTES // 30 * '{"event": "load", "time": 1.0}\n')
+    run.append_event("slow_data", reason="late")
+    run.append_event("validation", **early | {"step": 2, "corpus": "code", "loss": 2.0})
+    named = read_facts(run, EventsFile(run.events), most_event_bytes=None)
+    listed = read_facts(run)
+    assert (named.has_whole_clock, listed.has_whole_clock) == (True, False)
+    assert named.events.warnings == listed.events.warnings == ["late"]
+    assert named.validation_losses == listed.validation_losses == {"wiki": 3.0, "code": 2.0}
+    assert named.time_spent() == read_events(run.events).clock.spent(last_step_at=0.0)
 
 
 ACT = st.sampled_from(ACTS) | st.just("step")

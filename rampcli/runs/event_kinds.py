@@ -1,0 +1,124 @@
+"""The kinds of events in events.jsonl: the columns that readers rely on, and how each is shown."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rampcli.records import COUNT, POSITIVE
+
+TEXT_OR_NULL, NUMBER_OR_NULL = (str, None), (float, None)
+EVALUATED = ("greedy", "greedy_solved", "sampled", "sampled_solved")
+"""Results of an evaluation: the mean reward of held-out prompts, and the share that is solved."""
+VALIDATION, SAMPLES = "validation", "text samples"
+CHECKPOINTS, COMPILATION = "checkpoints", "compilation"
+"""Parts of the time of a run that events measure."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EventKind:
+    """What readers know about a kind of event.
+
+    Attributes:
+        columns: shape of the columns that readers rely on, in the notation of `rampcli.records`.
+        keeps_newest: the newest event says where a run stands, so it is found without reading all.
+        interrupts: column with seconds in which training waited, and the part of the time of a run
+            that they belong to; None if it did not wait.
+        medians: columns with seconds whose median a report shows.
+        text: text of its mark on the page, with the columns of the event and `step` in braces. None
+            if it has no mark.
+        mark: kind of its mark, if that is another kind.
+        is_logged: the page lists it.
+        is_warning: its `reason` is a warning, wherever a run is shown.
+    """
+
+    columns: dict[str, Any] = field(default_factory=dict)
+    keeps_newest: bool = False
+    interrupts: tuple[str, str] | None = None
+    medians: tuple[str, ...] = ()
+    text: str | None = None
+    mark: str | None = None
+    is_logged: bool = False
+    is_warning: bool = False
+
+
+OTHER = EventKind()
+"""An event that readers only count."""
+WARNING = EventKind(
+    columns={"reason": str}, keeps_newest=True, text="{reason}", is_logged=True, is_warning=True
+)
+EVENTS = {
+    "launch": EventKind(columns={"num_nodes?": POSITIVE}, keeps_newest=True),
+    "start": EventKind(
+        columns={"step": COUNT, "device?": str, "device_name?": TEXT_OR_NULL},
+        keeps_newest=True,
+        text="",
+    ),
+    "stage": EventKind(keeps_newest=True),
+    "boundary": EventKind(columns={"lost_s": float}, keeps_newest=True, medians=("lost_s",)),
+    "validation": EventKind(
+        columns={
+            "step": COUNT,
+            "consumed_samples": COUNT,
+            "corpus?": str,
+            "loss": NUMBER_OR_NULL,
+            "bits_per_byte?": NUMBER_OR_NULL,
+            "validation_s?": float,
+        },
+        keeps_newest=True,
+        interrupts=("validation_s", VALIDATION),
+        text="validation after step {step:,}",
+    ),
+    "evaluation": EventKind(
+        columns={
+            "step": COUNT,
+            "consumed_samples": COUNT,
+            **dict.fromkeys(EVALUATED, NUMBER_OR_NULL),
+            "unscored?": COUNT,
+            "reason?": TEXT_OR_NULL,
+            "evaluation_s?": float,
+        },
+        keeps_newest=True,
+        interrupts=("evaluation_s", VALIDATION),
+        text="evaluation after step {step:,}",
+        mark="validation",
+    ),
+    "samples": EventKind(
+        columns={
+            "step": COUNT,
+            "consumed_samples": COUNT,
+            "texts": [{"prompt": str, "text": str}],
+            "samples_s": float,
+        },
+        interrupts=("samples_s", SAMPLES),
+    ),
+    "profile": EventKind(
+        columns={
+            "step": COUNT,
+            "rank": COUNT,
+            "steps": [COUNT],
+            "files": [str],
+            "exchange_share?": NUMBER_OR_NULL,
+            "operators": [
+                {"name": str, "calls": COUNT, "self_cpu_s": float, "self_device_s?": float}
+            ],
+        }
+    ),
+    "compile": EventKind(interrupts=("compile_s", COMPILATION)),
+    "checkpoint": EventKind(
+        interrupts=("stall_s", CHECKPOINTS),
+        medians=("save_s", "stall_s"),
+        text="checkpoint of step {step:,}",
+    ),
+    "skip": EventKind(text="{reason}", is_logged=True),
+    "lost": EventKind(
+        columns={"step": COUNT, "steps": COUNT, "lost_s": float, "last_step_at": NUMBER_OR_NULL},
+        text="{steps:,} steps are repeated ({lost_s:,.1f} s)",
+        is_logged=True,
+    ),
+    "stop": EventKind(columns={"step": COUNT, "status": str, "save_s": float}),
+    "fault": WARNING,
+    "slow_data": WARNING,
+    "spare_ranks": WARNING,
+    "tracker_off": WARNING,
+}
+NEWEST = tuple(kind for kind, of_kind in EVENTS.items() if of_kind.keeps_newest)
+WARNINGS = tuple(kind for kind, of_kind in EVENTS.items() if of_kind.is_warning)
