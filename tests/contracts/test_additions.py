@@ -4,7 +4,6 @@ A copy of the package gets an addition of each kind, by edits of exactly these p
 of the tests hold for the additions, and commands plan, train, report and export with them.
 """
 
-import json
 import os
 import shutil
 import subprocess
@@ -14,13 +13,8 @@ from pathlib import Path
 import pytest
 
 from contracts.test_contributing import ROOT, rows
-from rampcli import llm
-from rampcli.config.compose import apply_overrides
-from rampcli.estimate.model_size import flops_per_token
-from rampcli.planning.resolve import resolve
-from rampcli.planning.stage_memory import stage_memory
-from rampcli.runs.rows import read_rows
 
+TOYS = ROOT / "tests/toys"
 ADDITIONS = {
     "an activation function": {
         "rampcli/config/model_parts.py:ACTIVATIONS": {
@@ -83,56 +77,21 @@ class Muon("""
     },
 }
 """Edits of each place, as texts and what replaces them."""
-LAWS = """
-import dataclasses, sys
-import pytest, torch
-from models import test_parts as laws
-from rampcli.errors import UsageError
-from rampcli.estimate.model_size import count_parameters
-from rampcli.models.decoder import Decoder
-from rampcli.models.huggingface_config import to_huggingface
-
-laws.MODELS["out_norm"] = dataclasses.replace(laws.MODEL, has_out_norm=True)
-for name in ("geglu", "relu", "out_norm"):
-    laws.test_the_declared_parameters_are_those_of_the_modules(name)
-    laws.test_the_declared_operations_are_those_that_torch_counts(name)
-    laws.test_the_declared_memory_is_that_of_the_tensors_kept_for_the_backward_pass(
-        name, torch.float32
-    )
-    parameters = Decoder(laws.MODELS[name], sequence_length=64).parameters()
-    counted = count_parameters(laws.MODELS[name], sequence_length=64)
-    assert counted == sum(one.numel() for one in parameters)
-exported = to_huggingface(laws.MODELS["geglu"], sequence_length=64, dtype="float32")
-assert (exported["model_type"], exported["hidden_act"]) == ("llama", "gelu")
-for name in ("relu", "out_norm"):
-    with pytest.raises(UsageError, match="transformers has no class for this model"):
-        to_huggingface(laws.MODELS[name], sequence_length=64, dtype="float32")
-sys.exit(pytest.main(["-n", "0", sys.argv[1], "-k", "counted_bytes and small_gpt and sgd"]))
-"""
-WORDS = (
-    "model.activation=geglu",
-    "model.has_out_norm=true",
-    "optim.optimizer=sgd",
-    "schedule.decay_style=parabola",
-)
-RUN = (
-    "model.rampup_batch_size=null",
-    "model.global_batch_size=8",
-    "trainer.max_steps=40",
-    "trainer.num_nodes=1",
-    "trainer.val_samples=0",
-    "trainer.peak_tflops=1",
-    "optim.lr=0.1",
-    "optim.min_lr=0",
-    "optim.warmup_samples=0",
-    "data.sequence_length=32",
-)
+TOY_PARTS = {
+    "a tracker": (
+        'TrackerModule(module="rampcli.tracking.toy")',
+        {"rampcli/tracking/toy.py": TOYS / "tracker.py"},
+    ),
+    "a launcher": (
+        '"rampcli.launch.toy"',
+        {f"rampcli/launch/toy/{file.name}": file for file in TOYS.glob("launcher/*.py")},
+    ),
+}
+"""The entry of each part in the table that its row names, and its files in the row's folders."""
 
 
-@pytest.fixture(scope="module")
-def added(tmp_path_factory) -> Path:
-    """Returns a folder with the package and all additions."""
-    folder = tmp_path_factory.mktemp("added")
+def copy_of_the_package(folder: Path) -> None:
+    """Copies the package into a folder, with all additions."""
     for name in ("rampcli", "recipes", "conf"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for places in ADDITIONS.values():
@@ -143,22 +102,15 @@ def added(tmp_path_factory) -> Path:
                 assert text.count(before) == 1, before
                 text = text.replace(before, after)
             path.write_text(text)
-    return folder
-
-
-def run(added: Path, *words: str, code: int = 0) -> str:
-    """Runs Python with the package that has the additions, and returns what it printed."""
-    paths = os.pathsep.join([str(added), str(ROOT / "tests")])
-    done = subprocess.run(
-        [sys.executable, *words],
-        env={**os.environ, "PYTHONPATH": paths},
-        cwd=added,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    for row, (entry, files) in TOY_PARTS.items():
+        named = [place.partition(":") for place in rows()[row]]
+        for place, source in files.items():
+            assert any(Path(parent) in Path(place).parents for parent, _, _ in named), place
+            (folder / place).parent.mkdir(exist_ok=True)
+            shutil.copy(source, folder / place)
+        ((file, table),) = [(file, what) for file, _, what in named if what.isupper()]
+        with (folder / file).open("a") as text:
+            text.write(f"\n\n{table}['toy'] = {entry}\n")
 
 
 @pytest.mark.parametrize("row", ADDITIONS)
@@ -166,33 +118,22 @@ def test_an_addition_edits_exactly_the_places_that_contributing_names(row):
     assert list(ADDITIONS[row]) == rows()[row]
 
 
-def test_additions_obey_the_laws_of_what_is_there_already(added):
-    run(added, "-c", LAWS, str(ROOT / "tests" / "estimate" / "test_model_size.py"))
-
-
-def test_additions_plan_train_report_and_are_exported_or_refused(added):
-    words = ["--factory", "llama3_tiny", *RUN]
-    known = resolve(apply_overrides(llm.llama3_tiny.pretrain_recipe(), RUN))
-    (usual,) = known.plan.stages
-
-    def memory_bytes(*more: str) -> int:
-        printed = run(added, "-m", "rampcli", "plan", *words, *more, "--json")
-        return json.loads(printed)["stages"][0]["memory_bytes"]
-
-    usual_bytes = stage_memory(known, usual).peak_bytes
-    assert memory_bytes("model.activation=geglu") == usual_bytes
-    assert memory_bytes("model.activation=relu") < usual_bytes
-    assert memory_bytes("model.has_out_norm=true") > usual_bytes
-    assert memory_bytes("optim.optimizer=sgd") < usual_bytes
-
-    run(added, "-m", "rampcli", "pretrain", *words, *WORDS, "run_dir=run")
-    rows_of_run = list(read_rows(added / "run" / "metrics.jsonl"))
-    assert rows_of_run[-1]["loss"] < rows_of_run[0]["loss"] - 0.1
-    flops = flops_per_token(known.config.model, sequence_length=32)
-    for row in rows_of_run:
-        assert row["mfu"] * 1e12 == pytest.approx(row["tokens_per_s"] * flops, rel=1e-3)
-        assert row["lr"] == pytest.approx(0.1 * (1 - (row["consumed_samples"] / 320) ** 2))
-
-    said = run(added, "-m", "rampcli", "export", "run", "exported", code=2)
-    assert "config.json has no key for model.has_out_norm" in said
-    assert not (added / "exported").exists()
+def test_additions_obey_the_laws_of_what_is_there_and_commands_work_with_them(tmp_path):
+    """One process runs all the laws with the copy, so that it loads torch once."""
+    copy_of_the_package(tmp_path)
+    variables = {name: text for name, text in os.environ.items() if "PYTEST" not in name}
+    laws = [TOYS / "laws.py", ROOT / "tests/estimate/test_model_size.py"]
+    selected = "laws or (counted_bytes and small_gpt and sgd)"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-P", "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "-rp"),
+            *("--basetemp", tmp_path / "runs", "-k", selected, *laws),
+        ],
+        env=variables | {"PYTHONPATH": str(tmp_path)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "counted_bytes[small_gpt-sgd]" in done.stdout
