@@ -132,7 +132,7 @@ class RampcliError(Exception):
     def __str__(self) -> str:
         lines = [f"error: {self.message}"]
         if self.set_by:
-            lines.append(f"       set by: {' · '.join(map(printable, self.set_by))}")
+            lines.append(f"       set by: {', '.join(map(printable, self.set_by))}")
         if self.remedy:
             lines.append(f"       try:    {self.remedy}")
         return "\n".join(lines)

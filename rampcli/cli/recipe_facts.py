@@ -75,10 +75,9 @@ def _made_of(config: Config) -> dict[str, Any]:
     stack = stack_of(resolved.config)
     for key, _ in leaves(resolved.config):
         entry = next(each for each in reversed(stack.history(key)) if each.by != FILES)
-        place, _, line = entry.place.rpartition(":")
-        folder, _, file = place.partition("/")
-        if line.isdecimal() and file.endswith(".py"):
+        folder, _, file = entry.source.partition("/")
+        if entry.line is not None and file.endswith(".py"):
             own[key] = entry.value
-        elif line.isdecimal():
+        elif entry.line is not None:
             options[folder] = file.removesuffix(".yaml")
     return {"options": options, "settings": own}

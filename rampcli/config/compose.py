@@ -51,16 +51,18 @@ def compose(*choices: str) -> Config:
     """
     frame = sys._getframe(1)
     file = Path(frame.f_code.co_filename)
-    caller = f"{file.parent.name}/{file.name}:{frame.f_lineno}"
+    caller = f"{file.parent.name}/{file.name}"
+    place = f"{caller}:{frame.f_lineno}"
     report, groups = Report(), group_names()
-    words = parse(choices, groups=groups, place=caller, report=report, unique=False)
+    words = parse(choices, groups=groups, place=place, report=report, unique=False)
     options = {
         group: shown(option)
         for group, option in words.items()
-        if group in groups and _exists(group, option, None, caller, report)
+        if group in groups and _exists(group, option, None, place, report)
     }
     values = {key: value for key, value in words.items() if key not in groups}
-    entries = Layer.of(caller, Precedence.RECIPE, values, report=report).entries
+    lines = dict.fromkeys(values, frame.f_lineno)
+    entries = Layer.of(caller, Precedence.RECIPE, values, lines=lines, report=report).entries
     chosen: dict[str, str | Entry] = {}
     for word in words:
         chosen |= {word: options[word]} if word in options else {}
@@ -92,10 +94,10 @@ def compose_file(path: Path) -> Config:
     values = {key: value for key, (_, value) in found.items() if not key.startswith(f"{PLACES}.")}
     report = Report()
     layer = Layer.of(
-        str(path),
+        path.name,
         Precedence.RECIPE,
         values,
-        place=lambda key: f"{path.name}:{found[key][0]}",
+        lines={key: line for key, (line, _) in found.items()},
         report=report,
     )
     report.close()
@@ -233,7 +235,7 @@ def _naming_file(path: Path) -> Iterator[None]:
 
 def _exists(group: str, option: Any, config_dir: Path | None, place: str, report: Report) -> bool:
     before = len(report.errors)
-    with report.noting(), placed(place):
+    with report.noting(), placed(f"{group}={shown(option)} ({place})"):
         check_option(group, option, config_dir)
     return len(report.errors) == before
 
@@ -247,6 +249,6 @@ def _file_layer(path: Path, group: str, name: str, report: Report) -> Layer:
         name,
         Precedence.CONF,
         {key: value for key, (_, value) in leaves.items()},
-        place=lambda key: f"{name}:{leaves[key][0]}",
+        lines={key: line for key, (line, _) in leaves.items()},
         report=report,
     )

@@ -79,13 +79,13 @@ def with_file_facts(config: Config, facts: FileFacts) -> tuple[Stack, tuple[str,
     if config.model.vocab_size is None and (facts.tokens or facts.weights):
         size = _vocabulary(config, facts)
         origin = place if facts.weights is None else f"weights in {facts.folder}"
-        entries[VOCABULARY_KEY] = Entry(size, origin, FILES)
+        entries[VOCABULARY_KEY] = Entry(size, origin, by=FILES)
         if facts.val_samples is not None:  # data that rampcli brings along needs no note
             notes.append(_vocabulary_note(facts, size))
     if config.trainer.val_samples is None:
         most = config.trainer.max_val_samples
         found = most if facts.val_samples is None else min(most, facts.val_samples)
-        entries[VALIDATION_KEY] = Entry(found, place, FILES)
+        entries[VALIDATION_KEY] = Entry(found, place, by=FILES)
         if found < most:
             notes.append(_validation_note(config, facts, found))
     return stack_of(config).above(Layer(FILES, Precedence.USER, entries)), tuple(notes)

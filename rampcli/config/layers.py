@@ -5,10 +5,10 @@ applies, unless another spelling of the key is set nearer to the user. Values, p
 (`explain`, `--cfg`) and the sources in errors are all read from the stack.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cache, cached_property
 from typing import Any
@@ -48,14 +48,39 @@ class Entry:
 
     Attributes:
         value: typed.
-        place: where it is set, as a person would name it: `command line`, `data/mock.yaml:4`, ...
+        source: where it is set, as a person would name it: `command line`, `data/mock.yaml`, ...
+        line: line of the file that sets it; None for a value that is typed or a default.
         by: the other key that decided this value, for example a spelling of another system; None
             for a value set directly.
+        words: the words that decided this value, each with its entry; empty for a value set
+            directly.
     """
 
     value: Any
-    place: str
+    source: str
+    line: int | None = None
     by: str | None = None
+    words: tuple[tuple[str, "Entry"], ...] = ()
+
+    @property
+    def place(self) -> str:
+        """`command line`, `data/mock.yaml:4`, or the words that decided the value with theirs."""
+        if self.words:
+            return ", ".join(f"{word}={shown(one.value)} ({one.place})" for word, one in self.words)
+        return self.source if self.line is None else f"{self.source}:{self.line}"
+
+    def words_for(self, key: str) -> tuple[tuple[str, "Entry"], ...]:
+        """Returns the words that decided the value of a key: the key itself if it is set."""
+        return self.words or ((key, self),)
+
+    def sources(self, key: str) -> tuple[str, ...]:
+        """Returns what sets a key, for errors: `KEY=VALUE (command line)` or `KEY (FILE:LINE)`."""
+        return tuple(
+            f"{word}={shown(one.value)} ({one.place})"
+            if one.line is None
+            else f"{word} ({one.place})"
+            for word, one in self.words_for(key)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +102,7 @@ class Layer:
         precedence: Precedence,
         values: Mapping[str, Any],
         *,
-        place: Callable[[str], str] | None = None,
+        lines: Mapping[str, int] | None = None,
         report: Report,
     ) -> "Layer":
         """Types values and returns them as a layer.
@@ -85,17 +110,17 @@ class Layer:
         This is the only way in which values become typed.
 
         Args:
-            name: of the layer.
+            name: of the layer, which is the source of its values.
             precedence: of the layer.
             values: by dotted key, as they were written: counts may be `50M`.
-            place: returns the place of a key; the layer's name, if None.
+            lines: line of each value, for a file.
             report: receives the errors. A value with an error is left out.
         """
         entries: dict[str, Entry] = {}
         for word, value in values.items():
-            where = place(word) if place else name
-            with report.noting(), placed(where):
-                entry = Entry(typed(word, value), where)
+            written = Entry(value, name, (lines or {}).get(word))
+            with report.noting(), placed(*written.sources(word)):
+                entry = replace(written, value=typed(word, value))
                 if word in FOREIGN:
                     entries[word] = entry
                 if word not in COMBINED:
@@ -103,14 +128,9 @@ class Layer:
                     if entry.value is None and word in SPELLINGS and not settings()[key].optional:
                         continue  # not set, in the other system
                     if key != word:
-                        entry = Entry(entry.value, typed_place(word, entry), by=word)
+                        entry = replace(entry, by=word, words=((word, entry),))
                     entries[key] = merged(key, entries.get(key), entry)
         return cls(name, precedence, entries)
-
-
-def typed_place(key: str, entry: Entry) -> str:
-    """Returns the words that decide an entry, with their place: `optim.lr=0.5 (command line)`."""
-    return entry.place if entry.by else f"{key}={shown(entry.value)} ({entry.place})"
 
 
 def merged(key: str, one: Entry | None, other: Entry) -> Entry:
@@ -130,7 +150,7 @@ def merged(key: str, one: Entry | None, other: Entry) -> Entry:
             " of one setting and differ",
             keys=names,
             remedy="one of them",
-            set_by=(typed_place(key, one), typed_place(key, other)),
+            set_by=(*one.sources(key), *other.sources(key)),
         )
     return one
 
@@ -173,13 +193,9 @@ class Stack:
         for layer in (_defaults(), *self.composed, *self.overrides):
             for key, entry in layer.entries.items():
                 history = histories.setdefault(key, [])
-                is_farther = (
-                    bool(history)
-                    and layer.name != entry.by  # what `decided` adds applies
-                    and entry.by != history[-1][1].by
-                    and layer.precedence < history[-1][0]
-                )
-                history.insert(len(history) - is_farther, (layer.precedence, entry))
+                applies = not history or _replaces(layer, entry, *history[-1])
+                end = len(history) if applies else -1
+                history.insert(end, (layer.precedence, entry))
         return histories
 
     def entry(self, key: str) -> Entry:
@@ -210,8 +226,8 @@ class Stack:
 
         It has the precedence of `by`. `words` are all words that decide it, if there are several.
         """
-        place = ", ".join(typed_place(word, self.entry(word)) for word in words or [by])
-        entry = Entry(value, place, by)
+        decided_by = [pair for word in words or [by] for pair in self.entry(word).words_for(word)]
+        entry = replace(self.entry(by), value=value, by=by, words=tuple(decided_by))
         return self.above(Layer(by, self.precedence(by), {key: entry}))
 
     def edits(self, config: Config) -> dict[str, Any]:
@@ -219,7 +235,7 @@ class Stack:
         return {
             key: value
             for key, value in leaves(config)
-            if key not in self._histories or not _same(value, self.entry(key).value)
+            if key not in self._histories or value != self.entry(key).value
         }
 
     def config(self) -> Config:
@@ -238,17 +254,10 @@ class Stack:
         """Adds to an error the places of its keys, unless it names places already."""
         for one in error.errors if isinstance(error, UsageErrors) else (error,):
             if not one.set_by:
-                one.set_by = self._places(one.keys)
+                known = [key for key in one.keys if key in self._histories]
+                sources = [source for key in known for source in self.entry(key).sources(key)]
+                one.set_by = tuple(dict.fromkeys(sources))
                 one.remedies = self._in_words_used(one.remedies)
-
-    def _places(self, keys: Sequence[str]) -> tuple[str, ...]:
-        places = []
-        for entry, key in ((self.entry(key), key) for key in keys if key in self._histories):
-            is_specific = ":" in entry.place or "=" in entry.place  # a line of a file, or a word
-            places.append(
-                entry.place if is_specific else f"{key}={shown(entry.value)} ({entry.place})"
-            )
-        return tuple(dict.fromkeys(places))
 
     def _in_words_used(self, remedies: Sequence[Remedy]) -> tuple[Remedy, ...]:
         """Returns remedies with the spellings that the user typed in place of canonical keys.
@@ -282,12 +291,17 @@ class Stack:
 def is_spelling(key: str, entry: Entry) -> bool:
     """Returns whether the word that decided an entry means its key alone."""
     if entry.by in MODEL_WORDS:  # it does, unless the other word of its axis is above 1
-        return f"{entry.by}={shown(entry.value)} (" in entry.place
+        return bool(dict(entry.words)[entry.by].value == entry.value)
     return entry.by is not None and SPELLINGS.get(entry.by) == key
 
 
-def _same(one: Any, other: Any) -> bool:
-    return one is other or bool(one == other)
+def _replaces(layer: Layer, entry: Entry, precedence: Precedence, below: Entry) -> bool:
+    """Returns whether the entry of a layer applies in place of the one below, or hides behind it.
+
+    It hides if the one below is another spelling of the setting and nearer to the user.
+    """
+    is_decided = layer.name == entry.by  # by `Stack.decided`
+    return is_decided or entry.by == below.by or layer.precedence >= precedence
 
 
 def stack_of(config: Config) -> Stack:
@@ -314,26 +328,20 @@ def edited_stack(config: Config, name: str, precedence: Precedence, *, report: R
     return stack.above(Layer.of(name, precedence, stack.edits(config), report=report))
 
 
-def build(
-    values: Mapping[str, Any], *, place: Callable[[str], str], report: Report | None = None
-) -> Config:
+def build(values: Mapping[str, Any], *, place: str) -> Config:
     """Returns the typed configuration with these values; the rest are defaults.
 
     Args:
         values: by dotted key. Counts may be written `50M`.
-        place: names where the value of a key comes from, for errors.
-        report: receives the errors; a value with an error keeps its default.
+        place: where the values come from, for errors.
 
     Raises:
-        UsageError: without a report, all unknown keys and values of the wrong type together.
+        UsageError: all unknown keys and values of the wrong type together.
     """
-    own = report or Report()
-    config = Stack(
-        overrides=(Layer.of("values", Precedence.USER, values, place=place, report=own),)
-    ).config()
-    if report is None:
-        own.close()
-    return config
+    report = Report()
+    layer = Layer.of(place, Precedence.USER, values, report=report)
+    report.close()
+    return Stack(overrides=(layer,)).config()
 
 
 @contextmanager

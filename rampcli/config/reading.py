@@ -68,7 +68,7 @@ def join_split_lists(words: Iterable[str], *, report: Report) -> list[str]:
                     f"the bracket in {open_word} is never closed",
                     keys=(open_word.partition("=")[0],),
                     remedy=typeable(f"{open_word}{_brackets(open_word)[1]}"),
-                    set_by=("command line",),
+                    set_by=(f"{open_word} (command line)",),
                 )
             open_word = ""
         if word is not None:
@@ -121,7 +121,7 @@ def parse(
     """
     values: dict[str, Any] = {}
     for word in map(drop_launcher_section, words):
-        with report.noting(), placed(place):
+        with report.noting(), placed(f"{word or repr(word)} ({place})"):
             key, value = _read(word, groups)
             if unique and key in values and values[key] != value:
                 raise UsageError(

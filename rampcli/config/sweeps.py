@@ -91,7 +91,7 @@ def combinations(
     fixed: set[str] = set()
     varied: dict[str, dict[str, str]] = {}  # value by word, by key
     for word in words:
-        with report.noting(), placed(COMMAND_LINE):
+        with report.noting(), placed(f"{word} ({COMMAND_LINE})"):
             key, texts = sweep_values(word, groups, lambda group: option_names(group, config_dir))
             canonical = SPELLINGS.get(key, key)
             if not texts and canonical in varied_before:

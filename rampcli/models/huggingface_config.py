@@ -234,7 +234,7 @@ def _checked(model: ModelConfig, path: Path) -> ModelConfig:
     """
     config = build(
         {f"model.{name}": value for name, value in as_settings(model).items()},
-        place=lambda _: str(path),
+        place=str(path),
     )
     report = Report()
     with report.noting():

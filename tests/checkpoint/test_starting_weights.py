@@ -145,7 +145,7 @@ def test_a_folder_without_a_model_or_a_tokenizer_is_refused_before_anything_star
 ):
     _, (missing,) = laid_over()
     assert missing.keys == ("model.init_from",)
-    assert missing.set_by == ("model/from_folder.yaml:2",)
+    assert missing.set_by == ("model.init_from (model/from_folder.yaml:2)",)
     _, (nowhere,) = laid_over("model.init_from=nowhere")
     assert nowhere.remedy.startswith(missing.remedy)
     (tmp_path / "config.yaml").touch()

@@ -4,7 +4,6 @@ import pytest
 
 from rampcli.config.alternatives import without_alternatives
 from rampcli.config.compose import apply_overrides, compose
-from rampcli.config.layers import Entry
 from tests.config.overrides import refusal_of, resolved_with
 
 ENDS = {"max_steps": 10, "max_samples": 5000, "max_tokens": 9_000_000}
@@ -27,9 +26,8 @@ def test_a_replaced_key_names_the_word_that_replaced_it():
     typed = ["data.rampup_batch_size=[256,256,10M]", "model.global_batch_size=2048"]
     stack = without_alternatives(apply_overrides(recipe, typed))
     place = "data.rampup_batch_size=[256,256,10000000] (command line)"
-    assert stack.entry("model.step_batch_size_schedule") == Entry(
-        None, place, "model.rampup_batch_size"
-    )
+    entry = stack.entry("model.step_batch_size_schedule")
+    assert (entry.value, entry.place, entry.by) == (None, place, "model.rampup_batch_size")
 
 
 @pytest.mark.parametrize("typed", ENDS)

@@ -110,7 +110,10 @@ def test_all_errors_are_raised_at_once_or_collected_by_a_report(composed):
     overridden = apply_overrides(composed, words, report=report).config()
     assert [str(error) for error in refusal.value.errors] == [str(error) for error in report.errors]
     assert [error.keys[:1] for error in report.errors] == [("seeed",), (), ("data",), ("seed",)]
-    assert {error.set_by for error in report.errors} == {("command line",)}
+    assert [error.set_by for error in report.errors] == [
+        (f"{word} (command line)",)
+        for word in ("seeed=5", "model.bias", "data=nothing", "seed=many")
+    ]
     assert (overridden.optim.lr, overridden.seed, overridden.data.source) == (
         0.25,
         1234,
@@ -123,7 +126,7 @@ def test_words_from_another_source_are_placed_there(composed):
     assert overridden.stack.entry("optim.lr").place == "measured in runs/a"
     with pytest.raises(UsageError) as refusal:
         apply_overrides(composed, ["seed=many"], place="measured in runs/a")
-    assert refusal.value.set_by == ("measured in runs/a",)
+    assert refusal.value.set_by == ("seed=many (measured in runs/a)",)
 
 
 @pytest.mark.parametrize("folder", ["mine", "it's, a [folder]=1", "modèle 🚀", "${x}"])
@@ -185,7 +188,8 @@ def test_all_wrong_lines_of_an_option_file_are_reported(composed, option):
             config_dir=option("optim/mine", "lr: fast\nbeta1: 0.5\nbeta2: slow\nfoo: 1\n"),
         )
     assert [error.set_by for error in refusal.value.errors] == [
-        (f"optim/mine.yaml:{line}",) for line in (1, 3, 4)
+        (f"optim.{name} (optim/mine.yaml:{line})",)
+        for line, name in ((1, "lr"), (3, "beta2"), (4, "foo"))
     ]
 
 
@@ -237,9 +241,10 @@ def test_all_errors_of_a_recipe_are_reported_at_once():
         "model=llama4: there is no conf/model/llama4.yaml",
         "seed=many is not an integer",
     ]
-    assert {error.set_by[0].rpartition(":")[0] for error in refusal.value.errors} == {
-        "config/test_compose.py"
-    }
+    assert [error.set_by[0].rpartition(":")[0] for error in refusal.value.errors] == [
+        f"{word} (config/test_compose.py"
+        for word in ("optim.learning_rate=1", "model=llama4", "seed")
+    ]
 
 
 @pytest.mark.parametrize("root", ["model", "hardware", "batch", "optim", "data"])

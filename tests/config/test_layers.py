@@ -123,7 +123,7 @@ def test_a_refused_nan_names_its_line(option):
             ["optim=mine"],
             config_dir=option("optim/mine", "lr: .nan\n"),
         )
-    assert refused.value.set_by == ("optim/mine.yaml:1",)
+    assert refused.value.set_by == ("optim.lr (optim/mine.yaml:1)",)
 
 
 def test_the_history_of_an_unset_key_is_its_default(composed):
@@ -193,7 +193,7 @@ def test_a_layer_converts_values_to_their_types_and_leaves_wrong_ones_out():
         "here", Precedence.USER, {"seed": "many", "trainer.max_steps": "2M"}, report=report
     )
     assert layer.entries == {"trainer.max_steps": Entry(2_000_000, "here")}
-    assert [error.set_by for error in report.errors] == [("here",)]
+    assert [error.set_by for error in report.errors] == [("seed=many (here)",)]
 
 
 def test_a_configuration_built_in_python_counts_as_edited_defaults():
@@ -207,12 +207,17 @@ def build_smallest(config):
     return config
 
 
-def test_an_error_names_each_place_once_and_omits_unknown_keys(composed):
-    error = UsageError("x", keys=("trainer.num_nodes", "optim", "trainer.devices", "optim.beta1"))
+def test_an_error_names_each_key_once_with_its_place_and_omits_unknown_keys(composed):
+    keys = ("trainer.num_nodes", "optim", "trainer.devices", "optim.beta1", "trainer.devices")
+    error = UsageError("x", keys=keys)
     overridden = apply_overrides(composed, ["trainer.num_nodes=4"]).config()
     overridden.stack.name_sources(error)
     recipe, file = place_of(composed, "trainer.devices"), place_of(composed, "optim.beta1")
-    assert error.set_by == ("trainer.num_nodes=4 (command line)", recipe, file)
+    assert error.set_by == (
+        "trainer.num_nodes=4 (command line)",
+        f"trainer.devices ({recipe})",
+        f"optim.beta1 ({file})",
+    )
 
 
 def test_a_remedy_does_not_set_a_key_that_a_word_decided_beside_its_own(composed):

@@ -111,7 +111,7 @@ def test_a_snapshot_without_places_is_the_place_of_its_settings(resolved, tmp_pa
     "place", ["a\x1b[2Jb", "\u202eb", "x" * 9000, "${seed}", "a: b # c", "\ud800"]
 )
 def test_any_place_is_kept_by_a_snapshot_as_one_visible_line(place, tmp_path):
-    config = build({"seed": 5}, place=lambda _: place)
+    config = build({"seed": 5}, place=place)
     back = read_back(config, tmp_path).stack.entry("seed").place
     assert back.isprintable()
     assert 0 < len(back) < 400

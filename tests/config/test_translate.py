@@ -23,9 +23,7 @@ def llama():
 
 def by_hand(**values):
     """Returns a configuration whose values were all set in Python."""
-    return build(
-        {key.replace("__", "."): value for key, value in values.items()}, place=lambda _: "Python"
-    )
+    return build({key.replace("__", "."): value for key, value in values.items()}, place="Python")
 
 
 @given(

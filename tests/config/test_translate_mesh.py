@@ -3,7 +3,6 @@
 import pytest
 
 from rampcli.config.compose import apply_overrides, compose
-from rampcli.config.layers import Entry
 from rampcli.config.settings import leaves
 from rampcli.config.translate import translate
 from rampcli.errors import UsageError, set_to
@@ -42,8 +41,11 @@ def test_maxtexts_words_for_a_mesh_equal_canonical_keys(composed, typed, ours):
 
 def test_a_size_names_every_word_that_decides_it(composed):
     stack = translated(composed, "ici_tensor_parallelism=2", "dcn_tensor_parallelism=4")
-    place = "ici_tensor_parallelism=2 (command line), dcn_tensor_parallelism=4 (command line)"
-    assert stack.entry(TENSOR) == Entry(8, place, "dcn_tensor_parallelism")
+    entry = stack.entry(TENSOR)
+    words = ("ici_tensor_parallelism=2 (command line)", "dcn_tensor_parallelism=4 (command line)")
+    assert (entry.value, entry.by) == (8, "dcn_tensor_parallelism")
+    assert entry.sources(TENSOR) == words
+    assert entry.place == ", ".join(words)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_the_settings_reach_the_plan():
             "parallel.tensor_parallel_size": 2,
             "rampup.node_policy": "fixed",
         },
-        place=str,
+        place="here",
     )
     plan = run_plan(config).plan
     assert [

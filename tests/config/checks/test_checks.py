@@ -17,7 +17,7 @@ BOUNDED = [setting for key, setting in settings().items() if setting.range_name(
 
 
 def config_of(**values) -> Config:
-    return build({key.replace("__", "."): value for key, value in values.items()}, place=str)
+    return build({key.replace("__", "."): value for key, value in values.items()}, place="here")
 
 
 def refusal_or_none(check, config):
@@ -39,12 +39,12 @@ PATHS = ("data.path", "data.validation_path", "data.tokenizer", "model.init_from
 @pytest.mark.parametrize("url", ["gs://bucket/wiki", "s3://b/w", "file:///wiki", "HDFS+x.1://a"])
 @pytest.mark.parametrize("key", PATHS)
 def test_a_url_is_refused_in_place_of_a_path_and_a_folder_is_suggested(key, url):
-    refusal = refusal_or_none(check_paths, build({key: url}, place=str))
+    refusal = refusal_or_none(check_paths, build({key: url}, place="here"))
     assert refusal.keys == (key,)
     suggested = refusal.remedy.rpartition(" ")[2]
     assert suggested.startswith(f"{key}=/")
     folder = suggested.partition("=")[2]
-    assert refusal_or_none(check_paths, build({key: folder}, place=str)) is None
+    assert refusal_or_none(check_paths, build({key: folder}, place="here")) is None
 
 
 def test_every_url_of_a_blend_is_refused():
@@ -95,8 +95,8 @@ def test_the_bounds_of_a_range_are_accepted_and_numbers_beyond_them_refused(sett
         )
     assert edges
     for inside, outside, reason in edges:
-        assert refusal_or_none(check_ranges, build({setting.key: inside}, place=str)) is None
-        refusal = refusal_or_none(check_ranges, build({setting.key: outside}, place=str))
+        assert refusal_or_none(check_ranges, build({setting.key: inside}, place="here")) is None
+        refusal = refusal_or_none(check_ranges, build({setting.key: outside}, place="here"))
         assert refusal.keys == (setting.key,)
         assert reason in refusal.message
 
