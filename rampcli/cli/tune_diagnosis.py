@@ -30,11 +30,6 @@ REMEDIES = {
 def diagnose(resolved: Resolved, *, effort: Effort, as_json: bool) -> int:
     """Measures where the time of the run's own step goes, prints it, and returns the exit code.
 
-    Args:
-        resolved: configuration and plan of the run.
-        effort: how much is measured.
-        as_json: print JSON and nothing else.
-
     Raises:
         RampcliError: the step cannot be taken on this machine, or it does not fit.
     """

@@ -37,15 +37,7 @@ def search(
     as_json: bool,
     plot: Path | None,
 ) -> int:
-    """Searches for micro batch sizes, prints what was found, and returns the exit code.
-
-    Args:
-        resolved: configuration and plan of the run.
-        effort: how much is measured.
-        fresh: ignore what an earlier search has measured.
-        exhaustive: try all sizes, from the smallest to the first that does not fit.
-        as_json: print JSON and nothing else.
-        plot: .svg or .png file for a picture, or None.
+    """Searches as the options of `rampcli tune` say, prints what was found, returns the exit code.
 
     Raises:
         RampcliError: nothing can be tried on this machine, or a trial failed for another reason

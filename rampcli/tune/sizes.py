@@ -49,12 +49,12 @@ def candidates(resolved: Resolved) -> list[Candidate]:
         settings = micro_batch_settings(resolved, size)
         config = with_values(resolved.config, settings, TUNE).config()
         try:
-            plan = run_plan(config).plan
+            changed = run_plan(config)
         except UsageError:
             continue
-        candidate = _largest_stage(plan, config)
+        candidate = own_candidate(changed)
         # With `rampup.micro_batch=largest`, the size is a limit, which the stage may not reach.
-        if candidate.micro_batch_size == size and _batches(plan) == batches:
+        if candidate.micro_batch_size == size and _batches(changed.plan) == batches:
             found.append(candidate)
     return found
 
@@ -65,12 +65,11 @@ def _batches(plan: TrainingPlan) -> list[int]:
 
 def own_candidate(resolved: Resolved) -> Candidate:
     """Returns the micro batch size that the run has in its largest stage."""
-    return _largest_stage(resolved.plan, resolved.config)
-
-
-def _largest_stage(plan: TrainingPlan, config: Config) -> Candidate:
-    stage = max(plan.stages, key=lambda stage: stage.global_batch_size)
-    timed = timed_micro_batches(stage.accumulate_grad_batches, unit=_round_of(config))
+    stage = max(resolved.plan.stages, key=lambda stage: stage.global_batch_size)
+    parallel = resolved.config.parallel
+    in_parts = parallel.num_pipeline_microbatches is not None
+    unit = 1 if in_parts else parallel.pipeline_parallel_size
+    timed = timed_micro_batches(stage.accumulate_grad_batches, unit=unit)
     return Candidate(micro_batch_size=stage.micro_batch_size, stage=stage, timed=timed)
 
 
@@ -82,7 +81,7 @@ def timed_micro_batches(accumulate_grad_batches: int, *, unit: int) -> tuple[int
 
     Args:
         accumulate_grad_batches: micro batches per step of the run.
-        unit: micro batches that fill a pipeline; 1 without one.
+        unit: micro batches that fill the pipeline, or 1 if a single one does.
     """
     most = max(MOST_MICRO_BATCHES // unit, 2) * unit
     if accumulate_grad_batches <= most:
@@ -98,12 +97,6 @@ def timed_split(stage: StagePlan, accumulate_grad_batches: int) -> BatchPlan:
         accumulate_grad_batches=accumulate_grad_batches,
         data_parallel_size=stage.data_parallel_size,
     )
-
-
-def _round_of(config: Config) -> int:
-    """Returns the micro batches that fill the pipeline, or 1 if each fills it in parts."""
-    parallel = config.parallel
-    return 1 if parallel.num_pipeline_microbatches else parallel.pipeline_parallel_size
 
 
 def trial_config(resolved: Resolved, candidate: Candidate, folder: Path) -> Config:
