@@ -1,7 +1,6 @@
 """`rampcli generate`, `export` and `import`: the weights of trained models."""
 
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,15 +46,17 @@ def generate(
     as_json: AsJson = False,
 ) -> None:
     """Continue a text with a trained model."""
-    options = {
-        "prompt": prompt,
-        "max-tokens": max_tokens,
-        "temperature": temperature,
-        "top-k": top_k,
-        "seed": seed,
-        "step": step,
-    }
-    _run_on_checkpoint("rampcli.weights.generate", run_dir, [], options, as_json=as_json)
+    _run_on_checkpoint(
+        "rampcli.weights.generate",
+        run_dir,
+        prompt=prompt,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        seed=seed,
+        step=step,
+        as_json=as_json,
+    )
 
 
 def export(
@@ -79,8 +80,9 @@ def export(
     _run_on_checkpoint(
         "rampcli.weights.export",
         run_dir,
-        [str(folder)],
-        {"dtype": dtype, "step": step},
+        folder=str(folder),
+        dtype=dtype,
+        step=step,
         as_json=as_json,
     )
 
@@ -118,21 +120,14 @@ def import_(
     typer.echo(f"train it with:\n  {command}")
 
 
-def _run_on_checkpoint(
-    module: str, run_dir: Path, words: Sequence[str], options: Mapping[str, Any], *, as_json: bool
-) -> None:
+def _run_on_checkpoint(module: str, run_dir: Path, **options: Any) -> None:
     """Runs a program that needs torch on a trained run, and exits with its exit code.
 
     Args:
         module: program to run, a module of `rampcli.weights`.
-        run_dir: run directory, or name of a run below runs/. Its path is the first argument.
-        words: further arguments of the program.
-        options: options of the program by name. None leaves an option out.
-        as_json: let the program print JSON.
-
-    Raises:
-        UsageError: `run_dir` is not a run directory.
-        NoCheckpointError: the run has no checkpoint yet.
+        run_dir: run directory, or name of a run below runs/.
+        options: what the program takes from `rampcli.weights.program.given_options`, besides the
+            path of the run.
     """
     from rampcli.launch.program import run_program
     from rampcli.runs.directory import find_run
@@ -143,8 +138,4 @@ def _run_on_checkpoint(
         raise NoCheckpointError(
             f"{run.path} has no checkpoint yet", remedy="again after the first checkpoint"
         )
-    given = [f"--{name}={value}" for name, value in options.items() if value is not None]
-    code = run_program(
-        module, [*given, *(["--json"] if as_json else []), "--", str(run.path), *words]
-    )
-    raise typer.Exit(code)
+    raise typer.Exit(run_program(module, [json.dumps({"run_dir": str(run.path), **options})]))

@@ -1,9 +1,5 @@
-"""Exports a checkpoint as a folder that transformers loads.
+"""Exports a checkpoint as a folder that transformers loads. The program of `rampcli export`."""
 
-`python -m rampcli.weights.export RUN_DIR FOLDER [--step N] [--dtype fp32|bf16] [--json]`
-"""
-
-import argparse
 import json
 import math
 import os
@@ -26,7 +22,7 @@ from rampcli.guarded_folder import write_json
 from rampcli.models.huggingface import Place, group_by_tensor, places
 from rampcli.models.huggingface_config import to_huggingface
 from rampcli.runs.manifest import Checkpoint
-from rampcli.weights.program import run_and_exit
+from rampcli.weights.program import given_options, run_and_exit
 from rampcli.weights.tokenizer import (
     read_tokenizer,
     saved_special_tokens,
@@ -40,16 +36,12 @@ MAX_FILE_BYTES = 5 * 10**9
 
 def main() -> None:
     """Exports what the command line asks for and prints what was written."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("run_dir", type=Path)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--step", type=int)
-    parser.add_argument("--dtype", choices=DTYPES)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    written = export(options.run_dir, options.folder, step=options.step, dtype=options.dtype)
+    options = given_options()
+    written = export(
+        Path(options.run_dir), Path(options.folder), step=options.step, dtype=options.dtype
+    )
     shown = ", ".join(f"{key} {value}" for key, value in written.items() if key != "folder")
-    print(json.dumps(written) if options.json else f"wrote {options.folder}: {shown}")  # noqa: T201
+    print(json.dumps(written) if options.as_json else f"wrote {options.folder}: {shown}")  # noqa: T201
 
 
 def export(

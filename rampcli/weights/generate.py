@@ -1,6 +1,5 @@
-"""Generates text with a trained model: `python -m rampcli.weights.generate RUN_DIR --prompt P`."""
+"""Generates text with a trained model. The program of `rampcli generate`."""
 
-import argparse
 import json
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -16,15 +15,15 @@ from rampcli.data.tokenizer import encoder_of, failing_as, vocab_size_of
 from rampcli.errors import DamagedFileError, UsageError, visible
 from rampcli.models.sampler import Sampling, generate_tokens
 from rampcli.parallel.ranks import device_here
-from rampcli.weights.program import run_and_exit
+from rampcli.weights.program import given_options, run_and_exit
 from rampcli.weights.tokenizer import read_tokenizer, saved_special_tokens
 
 
 def main() -> None:
     """Generates what the command line asks for and prints the text while it is generated."""
-    options = _parse_arguments()
-    check_options(options)
-    config, checkpoint = open_run(options.run_dir, step=options.step)
+    options = given_options()
+    check_options(temperature=options.temperature, prompt=options.prompt)
+    config, checkpoint = open_run(Path(options.run_dir), step=options.step)
     tokenizer = read_tokenizer(config, checkpoint)
     if tokenizer is None:
         raise UsageError(
@@ -47,7 +46,7 @@ def main() -> None:
         ),
         seed=options.seed,
     )
-    if not options.json:
+    if not options.as_json:
         in_text = (token for token in generated if token not in special_tokens.ends)
         _print_while_generating(options.prompt, in_text, tokenizer)
         return
@@ -58,37 +57,20 @@ def main() -> None:
     print(json.dumps(facts))  # noqa: T201
 
 
-def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("run_dir", type=Path)
-    parser.add_argument("--prompt", required=True)
-    parser.add_argument("--max-tokens", type=int)
-    parser.add_argument("--temperature", type=float, default=0.8)
-    parser.add_argument("--top-k", type=int)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--step", type=int)
-    parser.add_argument("--json", action="store_true")
-    return parser.parse_args()
-
-
-def check_options(options: argparse.Namespace) -> None:
+def check_options(*, temperature: float, prompt: str) -> None:
     """Checks the options that need no model.
 
     Raises:
-        UsageError: a number is out of range, or the prompt is not UTF-8.
+        UsageError: the temperature is out of range, or the prompt is not UTF-8.
     """
-    temperature = options.temperature
     if temperature != 0 and not LOWEST_TEMPERATURE <= temperature <= HIGHEST_TEMPERATURE:
         raise UsageError(
             f"--temperature {temperature} is neither 0 nor from {LOWEST_TEMPERATURE} to"
             f" {HIGHEST_TEMPERATURE}",
             remedy="--temperature 0.8",
         )
-    for name, number in (("--top-k", options.top_k), ("--max-tokens", options.max_tokens)):
-        if number is not None and number < 1:
-            raise UsageError(f"{name} {number} is below 1", remedy=f"{name} 1 or more")
     try:
-        options.prompt.encode()
+        prompt.encode()
     except UnicodeEncodeError as error:
         raise UsageError("--prompt is not UTF-8", remedy="text in UTF-8") from error
 

@@ -1,12 +1,19 @@
 """Runs a program that needs torch in the process that a command has started for it."""
 
+import json
 import signal
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import NoReturn
 
 from rampcli.errors import EXIT_CTRL_C, EXIT_TERMINATED, RampcliError, reason_of
 from rampcli.train.memory import is_out_of_memory
+
+
+def given_options() -> SimpleNamespace:
+    """Returns the options that the command has passed as JSON."""
+    return SimpleNamespace(**json.loads(sys.argv[1]))
 
 
 def run_and_exit(main: Callable[[], None]) -> NoReturn:

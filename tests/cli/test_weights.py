@@ -112,6 +112,12 @@ def test_a_model_of_another_shape_is_refused_with_the_settings_that_fit(rampcli,
     [
         (["generate", "nowhere", "-p", "x"], 2, "nowhere is not a run directory"),
         (["generate", "begun", "-p", "x"], 5, "begun has no checkpoint yet"),
+        (["generate", "begun", "-p", "x", "--top-k", "0"], 2, "invalid value for '--top-k'"),
+        (
+            ["generate", "begun", "-p", "x", "--max-tokens", "-1"],
+            2,
+            "invalid value for '--max-tokens'",
+        ),
         (["export", "nowhere", "x"], 2, "nowhere is not a run directory"),
         (["export", "begun", "x", "--dtype", "fp8"], 2, "neither fp32 nor bf16"),
         (["import", "./nowhere", "mine/model/x.yaml"], 2, "cannot read nowhere/config.json"),

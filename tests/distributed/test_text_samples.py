@@ -1,12 +1,11 @@
 """Texts that a run continues while it trains, on every mesh that trains."""
 
 import json
-import sys
 
 import pytest
 
-from rampcli.weights.generate import main
 from tiny_runs import Run
+from weights.generating import generate_here
 
 PROMPTS = ["def f(", "class "]
 WORDS = [
@@ -46,17 +45,15 @@ MESHES = {
 }
 
 
-def generated(run: Run, prompt: str, step: int, monkeypatch, capsys) -> str:
+def generated(run: Run, prompt: str, step: int, capsys) -> str:
     """Returns the text that `rampcli generate` prints."""
-    words = ["--prompt", prompt, "--step", str(step), "--max-tokens", "12", "--seed", "7", "--json"]
-    monkeypatch.setattr(sys, "argv", ["generate", str(run.path), *words])
-    main()
+    generate_here(run.path, prompt=prompt, step=step, max_tokens=12, seed=7, as_json=True)
     return json.loads(capsys.readouterr().out)["text"]
 
 
 @pytest.mark.parametrize("mesh", MESHES)
 def test_texts_are_those_of_the_checkpoints_and_training_is_the_same_without_them(
-    mesh, run, tmp_path, monkeypatch, capsys
+    mesh, run, tmp_path, capsys
 ):
     ranks, words = MESHES[mesh]
     run.workers(ranks, *WORDS, *SAMPLES, *words)
@@ -66,7 +63,7 @@ def test_texts_are_those_of_the_checkpoints_and_training_is_the_same_without_the
         assert row["samples_s"] > 0
         assert [text["prompt"] for text in row["texts"]] == PROMPTS
         for text in row["texts"]:
-            assert text["text"] == generated(run, text["prompt"], row["step"], monkeypatch, capsys)
+            assert text["text"] == generated(run, text["prompt"], row["step"], capsys)
     assert len({text["text"] for row in found for text in row["texts"]}) > 1
     without = Run(tmp_path / "without")
     without.workers(ranks, *WORDS, *words)

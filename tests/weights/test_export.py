@@ -1,3 +1,4 @@
+import json
 import os
 import re
 import shutil
@@ -203,14 +204,8 @@ def test_an_error_of_the_safetensors_library_gives_one_message_and_leaves_no_fil
     trained, tmp_path
 ):
     run, _ = trained("llama3")
-    program = [
-        sys.executable,
-        "-P",
-        "-m",
-        "rampcli.weights.export",
-        str(run),
-        str(tmp_path / "out"),
-    ]
+    options = {"run_dir": str(run), "folder": str(tmp_path / "out"), "step": None, "dtype": None}
+    program = [sys.executable, "-P", "-m", "rampcli.weights.export", json.dumps(options)]
     done = subprocess.run(
         ["prlimit", "--fsize=10000", *program], capture_output=True, text=True, check=False
     )

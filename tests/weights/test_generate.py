@@ -1,6 +1,6 @@
 import json
 import math
-import sys
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +20,8 @@ from rampcli.models.decoder import Decoder
 from rampcli.models.sampler import Sampling, generate_tokens
 from rampcli.runs.directory import RunDirectory
 from rampcli.train.build import fill_weights, initial_weights
-from rampcli.weights.generate import count_new_tokens, main
+from rampcli.weights.generate import count_new_tokens
+from weights.generating import generate_here
 
 PROMPT = [5, 17, 99, 3]
 
@@ -79,19 +80,19 @@ def test_the_text_has_the_requested_length_or_fills_the_context():
 
 
 @pytest.fixture
-def generate(build_passes, tmp_path, monkeypatch, capfd):
-    """Runs the program on a tiny model and returns what it printed.
+def generate(build_passes, tmp_path, capfd):
+    """Runs the program with some options on a tiny model and returns what it printed.
 
     `tokenizer` replaces the byte tokenizer. `weight` is the value of every weight. `ends` are the
     tokens that end a text.
     """
 
     def run_program(
-        *words: str,
         tokenizer: Tokenizer | str | None = None,
         prompt: str = "def é",
         weight: float | None = None,
         ends: tuple[int, ...] = (),
+        **options: Any,
     ) -> str:
         config = Config()
         config.model.hidden_size, config.model.ffn_hidden_size, config.data.sequence_length = (
@@ -118,10 +119,7 @@ def generate(build_passes, tmp_path, monkeypatch, capfd):
                 special_tokens=SpecialTokens(ends=ends),
             )
             checkpoints.save(TrainingState(step=2, consumed_samples=8))
-        monkeypatch.setattr(
-            sys, "argv", ["generate", *words, f"--prompt={prompt}", "--", str(tmp_path)]
-        )
-        main()
+        generate_here(tmp_path, prompt=prompt, **options)
         return capfd.readouterr().out
 
     return run_program
@@ -130,61 +128,45 @@ def generate(build_passes, tmp_path, monkeypatch, capfd):
 def test_the_program_prints_text_or_json_from_the_requested_step(
     generate,
 ):
-    told = json.loads(generate("--json", "--temperature=0"))
+    told = json.loads(generate(as_json=True, temperature=0))
     assert (told["step"], told["prompt"], len(told["tokens"])) == (
         2,
         "def é",
         32 - len("def é".encode()),
     )
     assert bytes(told["tokens"]).decode(errors="replace") == told["text"]
-    assert generate("--step=2", "--temperature=0") == visible(
-        f"def é{told['text']}\n", keeps="\n\t"
-    )
+    assert generate(step=2, temperature=0) == visible(f"def é{told['text']}\n", keeps="\n\t")
     with pytest.raises(
         NoCheckpointError, match="has no checkpoint of step 7 that is whole"
     ) as refused:
-        generate("--step=7")
+        generate(step=7)
     assert refused.value.remedy == "--step, one of 2"
 
 
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        *(
-            (f"--temperature={number}", "--temperature")
-            for number in ("nan", "inf", "-inf", "-1", "1e-30", "1e30")
-        ),
-        *(
-            (f"{name}={number}", "is below 1")
-            for name in ("--top-k", "--max-tokens")
-            for number in (0, -1)
-        ),
-        (
-            "--max-tokens=1000000000000000000",
-            "--max-tokens 1000000000000000000: the model was trained",
-        ),
-    ],
-)
-def test_a_number_out_of_range_is_refused(generate, word, message):
-    with pytest.raises(UsageError, match=message):
-        generate(word)
+@pytest.mark.parametrize("temperature", [math.nan, math.inf, -math.inf, -1, 1e-30, 1e30])
+def test_a_temperature_out_of_range_is_refused(generate, temperature):
+    with pytest.raises(UsageError, match="--temperature"):
+        generate(temperature=temperature)
 
 
-@pytest.mark.parametrize(
-    "word", ["--temperature=1e-4", "--temperature=1e4", "--top-k=1000000000000000000"]
-)
-def test_numbers_at_their_bounds_are_accepted(generate, word):
-    assert generate(word).startswith("def é")
+def test_more_tokens_than_the_model_has_room_for_are_refused(generate):
+    with pytest.raises(UsageError, match="--max-tokens 1000000000000000000: the model was trained"):
+        generate(max_tokens=10**18)
+
+
+@pytest.mark.parametrize("option", [{"temperature": 1e-4}, {"temperature": 1e4}, {"top_k": 10**18}])
+def test_numbers_at_their_bounds_are_accepted(generate, option):
+    assert generate(**option).startswith("def é")
 
 
 def test_a_text_stops_at_its_end_which_is_not_printed(generate):
     ends = tuple(range(128))
-    told = json.loads(generate("--json", "--temperature=1", ends=ends))
+    told = json.loads(generate(as_json=True, temperature=1, ends=ends))
     *tokens, last = told["tokens"]
     assert last in ends
     assert not {*tokens} & {*ends}
     assert told["text"] == bytes(tokens).decode(errors="replace")
-    assert generate("--temperature=1") == visible(f"def é{told['text']}\n", keeps="\n\t")
+    assert generate(temperature=1) == visible(f"def é{told['text']}\n", keeps="\n\t")
 
 
 def test_a_prompt_that_is_not_utf_8_is_refused(generate):
@@ -198,19 +180,19 @@ def test_text_of_a_hostile_tokenizer_is_printed_without_control_characters(gener
         WordLevel({token: number for number, token in enumerate(hostile)}, unk_token="a")
     )
     tokenizer.decoder = Fuse()
-    shown = generate("--temperature=10000", tokenizer=tokenizer, prompt="a")
+    shown = generate(temperature=10000, tokenizer=tokenizer, prompt="a")
     assert all(visible(token, keeps="\n\t") in shown for token in hostile)
     assert all(character.isprintable() or character in "\n\t" for character in shown)
 
 
-@pytest.mark.parametrize("words", [(), ("--json",)])
-def test_a_tokenizer_that_panics_while_decoding_gives_one_message(generate, capfd, words):
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_tokenizer_that_panics_while_decoding_gives_one_message(generate, capfd, as_json):
     tokenizer = Tokenizer(WordLevel({"a": 0, "b": 1}, unk_token="a"))
     tokenizer.decoder = Strip("a", 5, 5)
     with pytest.raises(
         DamagedFileError, match="the tokenizer cannot decode its own tokens: index out of bounds"
     ):
-        generate("--temperature=10000", *words, tokenizer=tokenizer, prompt="a")
+        generate(temperature=10000, as_json=as_json, tokenizer=tokenizer, prompt="a")
     assert capfd.readouterr().err == ""
 
 
@@ -221,7 +203,7 @@ def test_a_tokenizer_with_tokens_beyond_the_vocabulary_gives_one_message(generat
         generate(tokenizer=tokenizer.replace('"z":1', '"z":4000000000'), prompt="z")
 
 
-@pytest.mark.parametrize("temperature", ["0", "1"])
+@pytest.mark.parametrize("temperature", [0, 1])
 def test_nonfinite_weights_give_one_message(generate, temperature):
     with pytest.raises(DamagedFileError, match="logits are not finite"):
-        generate(f"--temperature={temperature}", weight=math.nan)
+        generate(temperature=temperature, weight=math.nan)
