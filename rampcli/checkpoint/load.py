@@ -1,7 +1,7 @@
 """Loads a run's newest whole checkpoint into a model and its optimisers, on any number of ranks."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -10,13 +10,14 @@ from rampcli.checkpoint.compatibility import check_compatible
 from rampcli.checkpoint.shards import shard_of
 from rampcli.checkpoint.state import TrainingState, named_tensors
 from rampcli.checkpoint.tensor_files import TensorFiles
-from rampcli.errors import DamagedFileError, NoCheckpointError, reason_of
+from rampcli.errors import DamagedFileError, NoCheckpointError
 from rampcli.models.decoder import Decoder
-from rampcli.parallel.ranks import broadcast_from_rank_0, gather_from_all_ranks
+from rampcli.parallel.ranks import RankError, broadcast_from_rank_0, on_all_ranks
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import Checkpoint, read_checkpoints
 
-Result = TypeVar("Result")
+DAMAGE = (DamagedFileError, OSError)
+"""Failures for which an older checkpoint is loaded instead."""
 
 
 def load_newest(
@@ -27,7 +28,7 @@ def load_newest(
     settings: Mapping[str, Any],
     corpus: str,
 ) -> TrainingState:
-    """Loads the newest checkpoint that is whole. Every rank calls this.
+    """Loads the newest undamaged checkpoint. Every rank calls this.
 
     Each damaged checkpoint that is passed over leaves a `fault` in events.jsonl.
 
@@ -54,9 +55,9 @@ def load_newest(
             check_compatible(checkpoint, settings=settings, corpus=corpus)
         try:
             return _load(checkpoint, parts, optimizers)
-        except DamagedFileError as error:
+        except RankError as error:
             if dist.get_rank() == 0 and checkpoint is not None:
-                reason = f"{checkpoint.path.name} is damaged: {error.message}"
+                reason = f"{checkpoint.path.name} is damaged: {error}"
                 run.append_event("fault", reason=reason)
     raise NoCheckpointError(
         f"every checkpoint in {run.checkpoints} is damaged",
@@ -82,11 +83,8 @@ def _load(
 
     Sizes and headers are checked first, so nothing is built or read for a checkpoint that fails
     there. Checksums are compared while reading, each rank taking a share of the files.
-
-    Raises:
-        DamagedFileError: on every rank, if one of them found damage.
     """
-    files = _on_all_ranks(lambda: _open_files(checkpoint))
+    files = on_all_ranks(lambda: _open_files(checkpoint), errors=DAMAGE)
     assert checkpoint is not None
     if checkpoint.step > 0:
         make_optimizer_state(optimizers)
@@ -94,7 +92,7 @@ def _load(
     shards = [shard_of(name, tensor) for name, tensor, _ in tensors]
     names, rank, ranks = sorted(checkpoint.files), dist.get_rank(), dist.get_world_size()
     to_check = [name for at, name in enumerate(names) if at * ranks // len(names) == rank]
-    _on_all_ranks(lambda: files.read(shards, to_check=to_check))
+    on_all_ranks(lambda: files.read(shards, to_check=to_check), errors=DAMAGE)
     recent = [(loss, norm) for loss, norm in checkpoint.manifest.get("recent", [])]
     return TrainingState(
         step=checkpoint.step,
@@ -105,35 +103,12 @@ def _load(
 
 
 def _open_files(checkpoint: Checkpoint | None) -> TensorFiles:
-    """Returns a checkpoint's tensor files after checking the sizes of all files and their headers.
-
-    Raises:
-        DamagedFileError: a file is missing, has another size, or is not a safetensors file; or
-            there is no checkpoint, because this rank found no valid manifest.
-        OSError: a file cannot be read.
-    """
+    """Returns a checkpoint's tensor files after checking all sizes and headers."""
     if checkpoint is None:
         raise DamagedFileError("a rank cannot read its manifest")
     if (damage := checkpoint.damage(by_checksum=False)) is not None:
         raise DamagedFileError(damage)
     return TensorFiles.open(checkpoint.path, checkpoint.files)
-
-
-def _on_all_ranks(work: Callable[[], Result]) -> Result:
-    """Runs `work` on every rank and returns this rank's result.
-
-    Raises:
-        DamagedFileError: on every rank, if `work` found damage on one of them.
-    """
-    result, damage = None, None
-    try:
-        result = work()
-    except (DamagedFileError, OSError) as error:
-        damage = reason_of(error)
-    for found in gather_from_all_ranks({"damage": damage}):
-        if found["damage"] is not None:
-            raise DamagedFileError(found["damage"])
-    return cast(Result, result)
 
 
 def make_optimizer_state(optimizers: Sequence[torch.optim.Optimizer]) -> None:

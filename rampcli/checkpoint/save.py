@@ -21,9 +21,9 @@ from rampcli.checkpoint.state import SPECIAL_TOKENS, TOKENIZER, TrainingState, n
 from rampcli.checkpoint.tensor_files import write_shards
 from rampcli.checksums import page_sums
 from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens
-from rampcli.errors import RampcliError, reason_of
+from rampcli.errors import RampcliError
 from rampcli.models.decoder import Decoder
-from rampcli.parallel.ranks import gather_from_all_ranks
+from rampcli.parallel.ranks import RankError, gather_from_all_ranks, on_all_ranks
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import (
     MANIFEST,
@@ -180,12 +180,14 @@ class Checkpoints:
         final = self.run.checkpoint_folder(manifest["step"])
         aside = final.with_name(f"{final.name}.tmp")
         is_first = dist.get_rank() == 0
+        on_all = partial(on_all_ranks, group=self._group)
         try:
-            self._on_all_ranks(lambda: self._make_empty_folder(aside) if is_first else None)
-            shares = self._on_all_ranks(lambda: write_shards(aside, shards(), rank=dist.get_rank()))
-            manifest["files"] = {name: facts for share in shares for name, facts in share.items()}
-            self._on_all_ranks(lambda: self._complete(aside, final, manifest) if is_first else None)
-        except _SaveFailedError as error:
+            on_all(lambda: self._make_empty_folder(aside) if is_first else None)
+            share = on_all(lambda: write_shards(aside, shards(), rank=dist.get_rank()))
+            shares = gather_from_all_ranks(share, self._group)
+            manifest["files"] = {name: facts for each in shares for name, facts in each.items()}
+            on_all(lambda: self._complete(aside, final, manifest) if is_first else None)
+        except RankError as error:
             if is_first:
                 # Make room on a full disk, so that the failure can be recorded. If this fails too,
                 # the error of the save says more, and the next save removes the folder.
@@ -196,23 +198,6 @@ class Checkpoints:
                 remedy="free disk space or grant write permission in the run directory;"
                 " then the same command resumes from the last checkpoint",
             ) from error
-
-    def _on_all_ranks(self, work: Callable[[], Any]) -> list[Any]:
-        """Runs `work` on every rank and returns the results of all ranks.
-
-        Raises:
-            _SaveFailedError: `work` raised an exception on some rank.
-        """
-        cause: Exception | None = None
-        try:
-            outcome = {"result": work()}
-        except Exception as error:  # whatever it is, the other ranks must not wait for this one
-            outcome, cause = {"failure": {"reason": reason_of(error)}}, error
-        outcomes = gather_from_all_ranks(outcome, self._group)
-        reasons = {each["failure"]["reason"] for each in outcomes if "failure" in each}
-        if reasons:
-            raise _SaveFailedError("; ".join(sorted(reasons))) from cause
-        return [each["result"] for each in outcomes]
 
     def _make_empty_folder(self, folder: Path) -> None:
         """Makes an empty folder, and its parents in case a user has deleted them."""
@@ -230,7 +215,3 @@ class Checkpoints:
         remove_checkpoints_from(self.run, manifest["step"])
         self.run.rename(aside, final)
         remove_old_checkpoints(self.run, keep_last=self.keep_last)
-
-
-class _SaveFailedError(Exception):
-    """The reasons of all ranks on which a save failed."""

@@ -2,15 +2,17 @@
 
 import json
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from rampcli.config.schema.trainer import Accelerator
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, reason_of
 
 MAX_GATHERED_BYTES = 4096
+Result = TypeVar("Result")
 
 
 def device_here(accelerator: Accelerator) -> torch.device:
@@ -54,6 +56,37 @@ def gather_from_all_ranks(
     gathered = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
     dist.all_gather(gathered, mine, group=group)
     return [json.loads(bytes(each.tolist())) for each in gathered]
+
+
+class RankError(Exception):
+    """The reasons of all ranks on which some work failed."""
+
+
+def on_all_ranks(
+    work: Callable[[], Result],
+    *,
+    group: dist.ProcessGroup | None = None,
+    errors: tuple[type[Exception], ...] = (Exception,),
+) -> Result:
+    """Runs `work` on every rank and returns this rank's result. Every rank calls this.
+
+    Args:
+        work: what to run.
+        group: the ranks; all of them, if None.
+        errors: failures that the other ranks learn of.
+
+    Raises:
+        RankError: `work` failed on a rank. Every rank raises it.
+    """
+    reason, cause = None, None
+    try:
+        result = work()
+    except errors as error:
+        reason, cause = reason_of(error), error
+    found = {each["reason"] for each in gather_from_all_ranks({"reason": reason}, group)}
+    if reasons := found - {None}:
+        raise RankError("; ".join(sorted(reasons))) from cause
+    return result
 
 
 def _device_of(group: dist.ProcessGroup | None) -> torch.device:
