@@ -11,6 +11,7 @@ A shape is one of:
 """
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -99,6 +100,11 @@ def check_shape(value: Any, shape: Any, *, where: str) -> None:
     if (misfit := _misfit(value, shape, "")) is not None:
         field, problem = misfit
         raise DamagedFileError(f"{where} is damaged: {field or 'it'} {problem}")
+
+
+def is_unicode(text: str) -> bool:
+    """Returns False if a text has half of a surrogate pair, which JSON can express."""
+    return re.search("[\ud800-\udfff]", text) is None
 
 
 def _refuse_constant(name: str) -> NoReturn:

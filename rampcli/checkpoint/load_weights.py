@@ -59,8 +59,8 @@ def open_run(path: Path, *, step: int | None) -> tuple[Config, Checkpoint]:
     steps = ", ".join(str(checkpoint.step) for checkpoint in found)
     reason = f": {damages[max(damages)]}" if damages else ""
     raise NoCheckpointError(
-        f"{path} has no {which} that is whole{reason}",
-        remedy=f"--step, one of {steps}" if step is not None and steps else "training first",
+        f"{path} has no complete {which}{reason}",
+        remedy=f"--step, one of {steps}" if step is not None and steps else "train the run first",
     )
 
 
@@ -94,11 +94,7 @@ def _size_mismatch(config: Config, checkpoint: Checkpoint) -> str | None:
 
 
 def _check_weights(config: Config, checkpoint: Checkpoint) -> None:
-    """Checks by their headers that the files hold the model's weights.
-
-    Raises:
-        DamagedFileError: they do not.
-    """
+    """Checks by their headers that the files hold the model's weights."""
     model = build_decoder(config.model, sequence_length=config.data.sequence_length)
     files = TensorFiles.open(checkpoint.path, checkpoint.files)
     files.find(_shards(dict(model.named_parameters())))

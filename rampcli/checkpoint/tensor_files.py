@@ -26,6 +26,7 @@ from rampcli.checkpoint.shards import Shard, Tiling, overlap
 from rampcli.checksums import PIECE_BYTES, PageSums, expected_checksum
 from rampcli.errors import DamagedFileError
 from rampcli.guarded_folder import GuardedFolder, open_to_read
+from rampcli.models.huggingface import FLOATS
 from rampcli.records import parse_json
 from rampcli.safetensors_header import METADATA, is_counts, read_header
 
@@ -39,13 +40,7 @@ ALIGNED_BYTES = mmap.PAGESIZE
 DIRECT = getattr(os, "O_DIRECT", 0)
 OFFSETS = "DCP_SHARDING_INFO"
 """Metadata field with the offsets of each shard in its tensor."""
-TYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-}
+TYPES = FLOATS | {"I64": torch.int64}
 NAMES = {dtype: name for name, dtype in TYPES.items()}
 
 
@@ -222,7 +217,7 @@ class TensorFiles:
             if not tiling.is_exact:
                 shape = wanted[name].tensor_shape
                 raise DamagedFileError(
-                    f"the files do not hold each number of {name}, of shape {shape}, exactly once"
+                    f"parts of {name} (shape {shape}) are missing or stored twice"
                 )
         return reads
 
@@ -252,12 +247,7 @@ def _with_rows(shard: Shard) -> Shard:
 
 
 def _read_stored(path: Path, facts: Mapping[str, Any]) -> list[StoredShard]:
-    """Returns the shards in a file.
-
-    Raises:
-        DamagedFileError: it is not a whole safetensors file of its size, or has no valid offsets of
-            its shards.
-    """
+    """Returns the shards in a file."""
     header = read_header(path)
     if header.file_bytes != facts["bytes"]:
         raise DamagedFileError(
@@ -288,11 +278,7 @@ def _read_stored(path: Path, facts: Mapping[str, Any]) -> list[StoredShard]:
 def _read(
     path: Path, facts: Mapping[str, Any], reads: Sequence["ShardRead"], *, checks: bool
 ) -> None:
-    """Reads parts of a file; with `checks`, reads all of it and compares its checksum.
-
-    Raises:
-        DamagedFileError: the checksum differs, or the file has become shorter.
-    """
+    """Reads parts of a file; with `checks`, reads all of it and compares its checksum."""
     size = facts["bytes"]
     checksum, expected = expected_checksum(facts) if checks else (None, None)
     waiting = deque(sorted(reads, key=lambda read: read.first))

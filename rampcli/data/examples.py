@@ -24,7 +24,7 @@ from rampcli.config.schema import Config
 from rampcli.data.tasks import pose
 from rampcli.errors import UsageError, naming_setting, reading
 from rampcli.guarded_folder import read_file
-from rampcli.records import values_of
+from rampcli.records import is_unicode, values_of
 
 MOST_BYTES = 4 << 30
 """Largest file of examples, which is held in memory."""
@@ -36,7 +36,6 @@ MOST_ATTEMPTS = 100_000
 TRAINING, VALIDATION = 0, 1
 BOM = b"\xef\xbb\xbf"
 _LINE = re.compile(rb"[^\n]+")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _HASHES = 2**64
 
 
@@ -201,7 +200,7 @@ def _parse(line: bytes) -> Example:
             continue
         if not isinstance(text, str):
             raise ValueError(f"{key} is not a text")
-        if _SURROGATE.search(text):
+        if not is_unicode(text):
             raise ValueError(f"{key} is not valid Unicode")
     if "prompt" not in fields:
         raise ValueError("there is no prompt")

@@ -31,10 +31,7 @@ class PipelineSchedule:
     """A rank's schedule: 1F1B or GPipe for one part of the model, else interleaved 1F1B.
 
     Attributes:
-        ranks: pipeline ranks.
-        rank: this rank.
         parts: parts of the model on each rank.
-        micro_batches: micro batches of a step.
     """
 
     ranks: int
@@ -46,7 +43,8 @@ class PipelineSchedule:
         """Yields the points where most passes are in flight, and where more gradients are held."""
         total, per_round = self.micro_batches * self.parts, self._micro_batches_per_round
         most = min(total, self._most_in_flight)
-        # The last backward pass that most passes wait for, and the first one after each part's.
+        # The last backward pass with most passes in flight, and the first one that finds gradients
+        # in one more part.
         backwards = {total - most + 1, *(part * per_round + 2 for part in range(self.parts))}
         for backward in sorted(each for each in backwards if each <= total):
             passes = min(most, total - backward + 1)

@@ -15,7 +15,6 @@ class RankWeights:
     """Numbers of weights of a pipeline rank, after tensor parallelism.
 
     Attributes:
-        layers: layers of the rank.
         layer, layer_shard: weights of a layer, and those in a rank's shard of it.
         rest, rest_shard: weights outside the layers, and those in a rank's shard of them.
         matrices_shard: weights in a rank's shard of a layer's matrices.

@@ -78,7 +78,7 @@ def estimate_memory(
         accumulate_grad_batches: micro batches per step.
     """
     ranks = (
-        Rank(
+        RankMemory(
             config,
             pipeline_rank,
             data_ranks=data_parallel_size,
@@ -93,8 +93,8 @@ def estimate_memory(
     )
 
 
-class Rank:
-    """A rank of a pipeline stage: its weights, and its part of a micro batch."""
+class RankMemory:
+    """The memory of a rank of a pipeline: its weights, and its part of a micro batch."""
 
     def __init__(
         self,
@@ -141,8 +141,10 @@ class Rank:
         self.keeps_whole = self.is_wrapped and (
             self.is_piped or (self.micro_batches > 1 and config.trainer.accumulate_reduce == "last")
         )
-        # Between micro batches that are reduced one by one, FSDP2 still refers to the last buffer
-        # that it reduced, and to the results of all-reduces. The first result is the gradient.
+        # After each reduction, FSDP2 keeps the reduced buffer and, with replicas, the result of the
+        # all-reduce until the next one. Example with three micro batches: the first result becomes
+        # the gradient and needs no copy. The second is added to it, so the third micro batch runs
+        # beside two copies. The third replaces the second, so the step ends with two copies.
         reduces_each = self.is_wrapped and self.micro_batches > 1 and not self.keeps_whole
         self.last_buffer = FP32 * self.weights.rest if reduces_each else 0
         is_copied = reduces_each and data_ranks * context > self.shards
@@ -221,7 +223,7 @@ class Rank:
         in_place = (
             flight.held > 0 and self.number == FP32 and (self.keeps_whole or not self.is_wrapped)
         )
-        own = 0 if in_place else self.number
+        bytes_per_number = 0 if in_place else self.number
         if self.is_wrapped and not self.is_piped:
             gathered += self.number * self.weights.layer
         base = _plus(held, "", gathered=gathered + ahead, gradients=gradients)
@@ -234,7 +236,7 @@ class Rank:
         yield _plus(
             base,
             "backward pass of attention",
-            gradients=own * self.weights.layer,
+            gradients=bytes_per_number * self.weights.layer,
             activations=below + layer.attention + layer.attention_gradients,
         )
         if self.is_wrapped and not self.is_piped:
@@ -258,7 +260,6 @@ class Rank:
 
         Args:
             before: memory without these gradients, unless they are held already.
-            weights: number of weights.
             shard: number of them on this rank afterwards.
             last: numbers in the last matrix among them.
         """
@@ -284,7 +285,6 @@ class Rank:
         """Returns the bytes of buffers, and of gradients that are not held, of later layers.
 
         Args:
-            flight: the point in the schedule.
             after: layers whose backward pass is over.
         """
         output = self.output if self.is_last else 0

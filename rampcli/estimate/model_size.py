@@ -45,8 +45,6 @@ def flops_per_token(model: ModelConfig, *, sequence_length: int, causal: bool = 
     12 x layers x width of all heads x tokens attended to (PaLM, arXiv 2204.02311, appendix B).
 
     Args:
-        model: settings of the model.
-        sequence_length: tokens of a sequence.
         causal: count only the tokens that causal attention looks at, on average over a sequence,
             and not all tokens of the sequence or of the sliding window.
     """

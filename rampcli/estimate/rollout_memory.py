@@ -19,7 +19,6 @@ def with_rollout(estimate: MemoryEstimate, config: Config, batch: PairBatch) -> 
 
     Args:
         estimate: of training on micro batches of `batch`.
-        config: the configuration.
         batch: the pairs of a step.
     """
     parameters = count_parameters(config.model, sequence_length=config.data.sequence_length)
@@ -54,10 +53,7 @@ def generating_bytes(config: Config, prompts: int) -> int:
 
 
 def draw_bytes(config: Config, prompts: int) -> int:
-    """Returns the bytes of the logits of a token of each pair, and of drawing from them.
-
-    The arguments are those of `cache_bytes`.
-    """
+    """Returns the bytes of the logits of a token of each pair, and of drawing from them."""
     drawing = DRAW_BYTES if config.rl.top_p is None else TOP_P_BYTES
     if config.rl.top_k is not None:
         drawing = TOP_K_BYTES
@@ -66,12 +62,7 @@ def draw_bytes(config: Config, prompts: int) -> int:
 
 
 def cache_bytes(config: Config, prompts: int) -> int:
-    """Returns the bytes of keys and values while some prompts are answered.
-
-    Args:
-        config: the configuration.
-        prompts: prompts that are answered at once.
-    """
+    """Returns the bytes of keys and values while some prompts are answered at once."""
     model = config.model
     cached = sum(part.cached_numbers for part in layer_parts(model).values())
     per_token = model.num_layers * cached

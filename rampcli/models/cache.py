@@ -38,7 +38,6 @@ class Cache:
 
         Args:
             columns: the numbers from 0, int64, at least `capacity` of them.
-            tokens: number of tokens.
 
         Returns:
             int64 [tokens], or [rows, tokens] with pads, whose position is 0.
@@ -56,7 +55,6 @@ class Cache:
         Args:
             parts: at least one cache. All of them have pads, or none.
             copies: copies of each row.
-            capacity: that of the new cache.
         """
         pads = [part.pads for part in parts if part.pads is not None]
         joined = cls(

@@ -15,7 +15,7 @@ from rampcli.guarded_folder import open_to_read
 from rampcli.models.decoder import Decoder, build_decoder
 from rampcli.safetensors_header import StoredTensor, read_header
 
-TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """Types that weights may have. Others, as in quantised models, need scales to be read."""
 
 LLAMA_MODULES = {
@@ -51,7 +51,7 @@ GPT2_MODULES = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Format:
+class WeightNames:
     """Names and layout of the tensors of one family of transformers' classes.
 
     Attributes:
@@ -68,16 +68,16 @@ class Format:
     transposed: bool = False
 
 
-LLAMA = Format(modules=LLAMA_MODULES, layers="model.layers")
+LLAMA = WeightNames(modules=LLAMA_MODULES, layers="model.layers")
 # GPT-2's linear layers are 1D convolutions in transformers, which store the transposed matrix.
-GPT2 = Format(
+GPT2 = WeightNames(
     modules=GPT2_MODULES,
     layers="transformer.h",
     optional_prefix="transformer.",
     transposed=True,
 )
-FORMATS = {"llama": LLAMA, "mistral": LLAMA, "qwen3": LLAMA, "gpt2": GPT2}
-"""Formats by the model type of transformers' `config.json`."""
+WEIGHT_NAMES = {"llama": LLAMA, "mistral": LLAMA, "qwen3": LLAMA, "gpt2": GPT2}
+"""Names of weights, by the model type of transformers' `config.json`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def places(model: ModelConfig, *, sequence_length: int) -> dict[str, Place]:
     Raises:
         UsageError: transformers has no class for the model.
     """
-    theirs = FORMATS[model_type(model)]
+    theirs = WEIGHT_NAMES[model_type(model)]
     parameters = list(build_decoder(model, sequence_length=sequence_length).named_parameters())
     found: dict[str, Place] = {}
     rows: dict[str, int] = {}
@@ -140,7 +140,7 @@ class WeightFolder:
     def __init__(self, path: Path, model: ModelConfig, *, sequence_length: int) -> None:
         self.path = path
         self.places = places(model, sequence_length=sequence_length)
-        self.optional_prefix = FORMATS[model_type(model)].optional_prefix
+        self.optional_prefix = WEIGHT_NAMES[model_type(model)].optional_prefix
         tensors = _stored_tensors(path)
         self.tensors = {
             tensor: self._find(tensors, tensor, names)
@@ -172,10 +172,10 @@ class WeightFolder:
                 f"{tensor} in {file} has shape {stored.shape}, which does not fit"
                 f" {' and '.join(names)}"
             )
-        if stored.dtype not in TYPES:
+        if stored.dtype not in FLOATS:
             raise DamagedFileError(
                 f"{tensor} in {file} has the unsupported type {stored.dtype}; supported:"
-                f" {', '.join(TYPES)}"
+                f" {', '.join(FLOATS)}"
             )
         return file, stored
 
@@ -211,12 +211,8 @@ def _stored_tensors(folder: Path) -> dict[str, list[tuple[Path, StoredTensor]]]:
 
 
 def _read(file: Path, stored: StoredTensor, first: int, rows: int) -> Tensor:
-    """Returns rows first .. first + rows of a tensor.
-
-    Raises:
-        DamagedFileError: the file can no longer be read, or has become shorter.
-    """
-    dtype, columns = TYPES[stored.dtype], stored.shape[1:]
+    """Returns rows first .. first + rows of a tensor."""
+    dtype, columns = FLOATS[stored.dtype], stored.shape[1:]
     row_bytes = math.prod(columns) * dtype.itemsize
     buffer = bytearray(rows * row_bytes)
     with reading(file, kind=DamagedFileError), open_to_read(file) as opened:

@@ -227,11 +227,7 @@ def _read(folder: Path) -> tuple[ModelConfig, int | None]:
 
 
 def _checked(model: ModelConfig, path: Path) -> ModelConfig:
-    """Returns the model with typed settings.
-
-    Raises:
-        UsageError: all settings that are out of range or contradict each other.
-    """
+    """Returns the model with typed settings."""
     config = build(
         {f"model.{name}": value for name, value in as_settings(model).items()},
         place=str(path),

@@ -107,7 +107,6 @@ class ProjectionGradients:
         """Adds the gradients of a chunk, and overwrites `exponentials`.
 
         Args:
-            chunk: the tokens.
             exponentials: of the scores, [tokens, vocabulary].
             total: their sum for each token, [tokens, 1].
             labels: int64 [tokens, 1], without ignored labels.

@@ -37,11 +37,9 @@ class MicroBatchPart:
 
     Attributes:
         samples: number of sequences.
-        sequence: tokens of each sequence.
         context: context-parallel ranks that share each sequence.
         tensor: tensor-parallel ranks. Between layers they share the tokens.
         device: `cpu` or `cuda`, which have different kernels.
-        number_bytes: bytes per number.
         has_documents: whether tokens attend to their own document only.
     """
 
@@ -93,8 +91,6 @@ class Linear:
 
     Attributes:
         inputs, outputs: its widths.
-        has_bias: whether it has a bias.
-        split: how tensor parallelism splits it.
     """
 
     inputs: int
@@ -267,25 +263,16 @@ class FeedForwardPart(Part):
 
 
 class EmbeddingPart(Part):
-    """The token embedding."""
+    """The embedding of tokens, or of learned positions."""
 
-    def __init__(self, model: ModelConfig) -> None:
+    def __init__(self, rows: int, width: int, *, split: Literal["rows", "columns"]) -> None:
         super().__init__()
-        self.model = model
+        self.rows, self.width, self.split = rows, width, split
 
     def shapes(self, tensor: int = 1) -> list[Shape]:  # noqa: D102
-        return [(self.model.vocabulary // tensor, self.model.hidden_size)]
-
-
-class PositionPart(Part):
-    """Learned positions."""
-
-    def __init__(self, model: ModelConfig, sequence_length: int) -> None:
-        super().__init__()
-        self.sequence_length, self.width = sequence_length, model.hidden_size
-
-    def shapes(self, tensor: int = 1) -> list[Shape]:  # noqa: D102
-        return [(self.sequence_length, self.width // tensor)]
+        if self.split == "rows":
+            return [(self.rows // tensor, self.width)]
+        return [(self.rows, self.width // tensor)]
 
 
 class HeadPart(Part):
@@ -346,16 +333,16 @@ def outer_parts(
     """Returns the parts of a decoder outside its layers, by name.
 
     Args:
-        model: settings of the model.
-        sequence_length: tokens of a sequence.
         is_first: whether it embeds tokens. Only the first stage of a pipeline does.
         is_last: whether it computes the loss. Only the last stage does.
     """
     parts: dict[str, Part] = {}
     if is_first or (is_last and model.tie_embeddings):
-        parts["embedding"] = EmbeddingPart(model)
+        parts["embedding"] = EmbeddingPart(model.vocabulary, model.hidden_size, split="rows")
     if is_first and POSITION_EMBEDDINGS[model.position_embedding].is_learned:
-        parts["position_embedding"] = PositionPart(model, sequence_length)
+        parts["position_embedding"] = EmbeddingPart(
+            sequence_length, model.hidden_size, split="columns"
+        )
     if is_last:
         parts["norm"] = norm_part(model)
         parts["output"] = HeadPart(model)

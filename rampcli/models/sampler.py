@@ -105,9 +105,6 @@ def generate_tokens(
 
     Args:
         model: decoder whose sequence length has room for the prompt and `sampling.max_tokens`.
-        prompt: at least one token.
-        sampling: how to draw tokens.
-        seed: seed of the draws.
 
     Raises:
         DamagedFileError: the logits are not finite.

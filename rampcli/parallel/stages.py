@@ -16,7 +16,7 @@ from torch.distributed.pipelining.schedules import SEND_B, SEND_F, _batch_p2p, _
 from rampcli.estimate.flights import SENDS_IN_FLIGHT
 
 
-class Stage(PipelineStage):
+class PipelineStagePart(PipelineStage):
     """A stage that allocates a buffer when it starts to receive into it.
 
     The pass that takes what was received frees the buffer.
@@ -82,7 +82,7 @@ def _with_new_buffers(received: tuple[Any, ...], device: torch.device) -> tuple[
 class InterleavedSchedule(ScheduleInterleaved1F1B):
     """Interleaved 1F1B that waits for older sends, where torch keeps all of them until the end."""
 
-    def __init__(self, stages: Sequence[Stage], **options: Any) -> None:
+    def __init__(self, stages: Sequence[PipelineStagePart], **options: Any) -> None:
         super().__init__(list(stages), **options)
         self._sent: dict[Any, deque[list[Any]]] = {SEND_F: deque(), SEND_B: deque()}
         for direction in self._sent:

@@ -15,6 +15,7 @@ from rampcli.data.tokenizer import encoder_of, failing_as, vocab_size_of
 from rampcli.errors import DamagedFileError, UsageError, visible
 from rampcli.models.sampler import Sampling, generate_tokens
 from rampcli.parallel.ranks import device_here
+from rampcli.records import is_unicode
 from rampcli.weights.program import given_options, run_and_exit
 from rampcli.weights.tokenizer import read_tokenizer, saved_special_tokens
 
@@ -69,10 +70,8 @@ def check_options(*, temperature: float, prompt: str) -> None:
             f" {HIGHEST_TEMPERATURE}",
             remedy="--temperature 0.8",
         )
-    try:
-        prompt.encode()
-    except UnicodeEncodeError as error:
-        raise UsageError("--prompt is not UTF-8", remedy="text in UTF-8") from error
+    if not is_unicode(prompt):
+        raise UsageError("--prompt is not UTF-8", remedy="text in UTF-8")
 
 
 def count_new_tokens(config: Config, prompt: list[int], max_tokens: int | None) -> int:

@@ -13,7 +13,7 @@ from rampcli.data.special_tokens import NONE_KNOWN, ROLES, SpecialTokens, specia
 from rampcli.data.tokenizer import open_tokenizer, vocab_size_of
 from rampcli.errors import DamagedFileError, UsageError
 from rampcli.guarded_folder import replace_file, write_json
-from rampcli.records import COUNT, read_json
+from rampcli.records import COUNT, is_unicode, read_json
 from rampcli.runs.manifest import Checkpoint
 
 _SPECIAL_TOKENS = {
@@ -59,16 +59,11 @@ def saved_special_tokens(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Specia
         vocabulary.keys() >= {*names.values()} and {*vocabulary.values()} >= {*content["ends"]}
     ):
         raise DamagedFileError(f"{path} names tokens that the tokenizer does not have")
-    if content["chat_template"] is not None and not _is_unicode(content["chat_template"]):
+    if content["chat_template"] is not None and not is_unicode(content["chat_template"]):
         raise DamagedFileError(f"{path} is damaged: chat_template is not Unicode")
     return SpecialTokens(
         ends=tuple(content["ends"]), names=names, chat_template=content["chat_template"]
     )
-
-
-def _is_unicode(text: str) -> bool:
-    """Returns False if a text has half of a surrogate pair, which JSON can express."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def write_tokenizer(

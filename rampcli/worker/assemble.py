@@ -275,7 +275,7 @@ def build_initial_model(
 
     Raises:
         UsageError: `model.init_from` holds another model.
-        NoCheckpointError: it is a run without a checkpoint that is whole.
+        NoCheckpointError: it is a run without a complete checkpoint.
     """
     folder = check_starting_weights(config)
     if folder is None:

@@ -69,9 +69,9 @@ def test_a_damaged_manifest_counts_only_where_it_is_asked_for(run, capsys):
     assert capsys.readouterr().err == ""
     with pytest.raises(NoCheckpointError) as refused:
         open_run(run.path, step=3)
-    assert refused.value.message == f"{run.path} has no checkpoint of step 3 that is whole"
+    assert refused.value.message == f"{run.path} has no complete checkpoint of step 3"
     with pytest.raises(
-        NoCheckpointError, match=r"of step 1 that is whole: .*Expecting property name"
+        NoCheckpointError, match=r"complete checkpoint of step 1: .*Expecting property name"
     ):
         open_run(run.path, step=1)
 

@@ -82,7 +82,7 @@ def test_a_trained_model_is_exported_imported_trained_further_and_generates_text
     exported = call("export", "runs/llama3_tiny", "again", cwd=tmp_path)
     assert (exported.returncode, exported.stdout) == (5, "")
     assert exported.stderr.startswith(
-        "error: runs/llama3_tiny has no checkpoint that is whole: step_00000002 is damaged: "
+        "error: runs/llama3_tiny has no complete checkpoint: step_00000002 is damaged: "
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "out", "runs"]
 

@@ -96,7 +96,7 @@ def test_one_rank_holds_the_weights_and_states_of_a_checkpoint(recipe, optimizer
     config.parallel = replace(Config().parallel)
     config.optim.optimizer = optimizer
     config.data.sequence_length = 1024
-    found = memory.Rank(config, 0, data_ranks=1, samples=1, micro_batches=1)
+    found = memory.RankMemory(config, 0, data_ranks=1, samples=1, micro_batches=1)
     states = found.at_rest().optimizer
     assert memory.FP32 * found.weights.whole + states == checkpoint_bytes(config)
 

@@ -7,6 +7,7 @@ from rampcli.config.schema import Config
 from rampcli.config.schema.watch import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE
 from rampcli.config.settings import settings
 from rampcli.errors import UsageError, set_to, shown
+from rampcli.records import is_unicode
 
 TRACKERS_KEY = "logging.trackers"
 PROMPTS_KEY, NEW_TOKENS_KEY = "generate.prompts", "generate.max_tokens"
@@ -45,7 +46,7 @@ def check_generate(config: Config) -> None:
             keys=(PROMPTS_KEY,),
             remedy=f"up to {MOST_PROMPTS} texts",
         )
-    if "" in generate.prompts or any(map(_has_surrogates, generate.prompts)):
+    if "" in generate.prompts or not all(map(is_unicode, generate.prompts)):
         raise UsageError(
             f"{PROMPTS_KEY}={shown(generate.prompts)} has a text that is empty or not UTF-8",
             keys=(PROMPTS_KEY,),
@@ -101,11 +102,6 @@ def check_profile(config: Config) -> None:
             keys=(RANKS_KEY, "trainer.num_nodes", "trainer.devices"),
             remedy=set_to(RANKS_KEY, [0]),
         )
-
-
-def _has_surrogates(text: str) -> bool:
-    """Returns True if a text has no encoding in UTF-8."""
-    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 WATCH_CHECKS: tuple[Callable[[Config], Any], ...] = (
