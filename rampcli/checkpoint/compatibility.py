@@ -20,9 +20,9 @@ def check_compatible(
     """Checks that a run may resume from a checkpoint.
 
     Args:
-        checkpoint: the checkpoint. A setting that its version did not know counts as the default.
-            Settings of reinforcement learning that it did not record are not compared, and nor are
-            those of an extension: they follow from the setting that names the extension.
+        checkpoint: the checkpoint. Settings that its version did not have count as the default.
+            Two kinds of settings are not compared if the checkpoint lacks them: those of
+            reinforcement learning, and those of an extension, which its name implies.
         settings: `snapshot.identity` of the run's configuration.
         corpus: fingerprint of the run's corpora, or None if they are not open.
 
@@ -39,10 +39,10 @@ def check_compatible(
         raise ForeignCheckpointError(
             f"the checkpoints in {run_dir} belong to another configuration: {', '.join(shown)}",
             keys=tuple(differing),
-            remedy=f"the settings that it was trained with, or {REMEDY}",
+            remedy=f"the settings that they were saved with, or {REMEDY}",
         )
     if corpus is not None and checkpoint.manifest["corpus"] != corpus:
         raise ForeignCheckpointError(
-            f"{checkpoint.path} was trained on another corpus than the one on this machine",
-            remedy=f"the corpus that it was trained on, or {REMEDY}",
+            f"{checkpoint.path} was trained on another corpus than this run reads",
+            remedy=f"the corpus of the checkpoint, or {REMEDY}",
         )

@@ -89,7 +89,8 @@ def _size_mismatch(config: Config, checkpoint: Checkpoint) -> str | None:
     if least <= held <= most:
         return None
     return (
-        f"its files have {held:,} bytes, and the model in config.yaml has {parameters:,} parameters"
+        f"its files have {held:,} bytes, which does not fit the {parameters:,} parameters of the"
+        " model in config.yaml"
     )
 
 

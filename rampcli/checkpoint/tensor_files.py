@@ -101,10 +101,11 @@ def _write(path: Path, shards: Sequence[Shard]) -> dict[str, Any]:
 
 
 def _write_at(file: int, piece: memoryview, offset: int) -> int:
-    """Writes at an offset and returns the bytes written; falls back to the page cache for good.
+    """Writes at an offset and returns the number of bytes written.
 
-    Some file systems refuse direct writes only at the first write. Others write part of a piece
-    when the disk is full, after which the rest is not aligned.
+    If a direct write is refused, this and all later writes go through the page cache. Some file
+    systems refuse the first direct write. Others write part of a piece to a full disk, and refuse
+    the rest because it is not aligned.
     """
     try:
         return os.pwrite(file, piece, offset)

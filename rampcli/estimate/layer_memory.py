@@ -73,8 +73,8 @@ class LayerMemory:
         kept: from the forward pass to the backward pass, with activation checkpointing.
         recomputed: when the layer's backward pass starts, and everything is recomputed.
         attention: part of `recomputed` that is left when attention's backward pass starts.
-        feed_forward_gradients: most of the gradients in the feed-forward layer's backward pass,
-            less what it has freed by then.
+        feed_forward_gradients: peak of the gradients in the feed-forward layer's backward pass,
+            minus saved tensors freed by then.
         attention_gradients: gradients of attention's output, queries, keys and values.
     """
 

@@ -77,7 +77,7 @@ class Kept:
     Attributes:
         saved: from the forward to the backward pass, if nothing is recomputed.
         products: those of matrix products and attention, which `selective` checkpointing keeps.
-        gradients: most of the gradients in the backward pass, less what it has freed by then.
+        gradients: peak of the gradients in the backward pass, minus saved tensors freed by then.
     """
 
     saved: int = 0

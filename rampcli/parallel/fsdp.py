@@ -59,7 +59,8 @@ def set_gradient_reduction(
         model: the model; nothing happens if it is not sharded.
         last_micro_batch: True for the last micro batch of a step, which always reduces.
         each: reduce after every micro batch.
-        over_replicas: if False, gradients are reduced over shards only, and lost with replicas.
+        over_replicas: all-reduce gradients over replicas too. Without it, replicas have different
+            gradients, which only measurements of time may use.
     """
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(last_micro_batch or each)

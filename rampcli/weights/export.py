@@ -97,13 +97,13 @@ def check_free(path: Path) -> Path:
     """Returns the absolute path of a folder that does not exist yet or is empty.
 
     Raises:
-        UsageError: there is something else, which may be a symbolic link.
+        UsageError: the folder is not empty, or the path is a file or a symbolic link.
     """
     folder = Path(os.path.abspath(path))
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise UsageError(f"{folder} is not a folder", remedy="another folder")
+        raise UsageError(f"{folder} exists and is not a folder", remedy="a new folder")
     if folder.exists() and any(folder.iterdir()):
-        raise UsageError(f"{folder} is not empty", remedy="another folder")
+        raise UsageError(f"{folder} is not empty", remedy="a new or empty folder")
     return folder
 
 

@@ -84,11 +84,11 @@ def count_new_tokens(config: Config, prompt: list[int], max_tokens: int | None) 
     if not prompt:
         raise UsageError("--prompt is empty", remedy="--prompt 'def '")
     if len(prompt) + (max_tokens or 1) > length:
-        asked = f" and --max-tokens {max_tokens}" if max_tokens else ""
+        excess = f"and --max-tokens {max_tokens} exceed" if max_tokens else "leaves no room in"
         fits = len(prompt) < length
         raise UsageError(
-            f"a prompt of {len(prompt)} tokens{asked}: the model was trained on sequences of"
-            f" {length} tokens",
+            f"a prompt of {len(prompt)} tokens {excess} the model's sequence length of {length}"
+            " tokens",
             keys=("data.sequence_length",),
             remedy=f"--max-tokens {length - len(prompt)}" if fits else "a shorter prompt",
         )

@@ -148,7 +148,7 @@ def test_a_temperature_out_of_range_is_refused(generate, temperature):
 
 
 def test_more_tokens_than_the_model_has_room_for_are_refused(generate):
-    with pytest.raises(UsageError, match="--max-tokens 1000000000000000000: the model was trained"):
+    with pytest.raises(UsageError, match="--max-tokens 1000000000000000000 exceed the model"):
         generate(max_tokens=10**18)
 
 
