@@ -1,8 +1,9 @@
 """Loaders: each rank reads its samples of a global batch, ahead of the training step."""
 
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -37,18 +38,32 @@ class MicroBatch:
     positions: Tensor | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RankBatch:
-    """One rank's share of a global batch.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """One data-parallel rank's share of a global batch.
 
     Attributes:
-        samples: indices of their samples, [samples].
+        first_sample: first sample of the global batch.
+        split: how the global batch is divided.
+        samples: indices of this rank's samples, [samples].
+        micro_batches: the same on the device. Prompts are read when they are answered instead.
         valid_tokens: number of labels that the loss counts.
+        began: when reading began, by `time.perf_counter`.
+        data_time_s: seconds that reading took.
     """
 
-    micro_batches: list[MicroBatch]
+    first_sample: int
+    split: BatchPlan
     samples: Indices
-    valid_tokens: int
+    micro_batches: list[MicroBatch] = field(default_factory=list)
+    valid_tokens: int = 0
+    began: float = field(default_factory=time.perf_counter)
+    data_time_s: float = 0.0
+
+    def samples_of_micro_batch(self, number: int) -> Indices:
+        """Returns the samples of a micro batch, numbered from 0."""
+        size = self.split.micro_batch_size
+        return self.samples[number * size : (number + 1) * size]
 
 
 class Loader:
@@ -66,7 +81,7 @@ class Loader:
         self._ahead: dict[tuple[int, BatchPlan], Future[list[list[Samples]]]] = {}
         self._found: dict[tuple[int, BatchPlan], tuple[Indices, Indices]] = {}
 
-    def read(self, first_sample: int, split: BatchPlan) -> RankBatch:
+    def read(self, first_sample: int, split: BatchPlan) -> Batch:
         """Returns this rank's share of the global batch that starts at `first_sample`.
 
         A global batch is split into micro batches, and each of these into consecutive samples for
@@ -75,6 +90,7 @@ class Loader:
         Raises:
             RampcliError: a corpus cannot be read, as in `Corpus.read`.
         """
+        began = time.perf_counter()
         # On the first step and after a change of the split, no prefetched batch matches.
         if (first_sample, split) not in self._ahead:
             self.stop_reading_ahead()
@@ -87,10 +103,14 @@ class Loader:
         mine = self.reading.scatter(
             shares, micro_batches=split.accumulate_grad_batches, samples=split.micro_batch_size
         )
-        return RankBatch(
-            [_to_device(each, self.device) for each in mine],
-            samples,
-            sum(each.valid_tokens for each in mine),
+        return Batch(
+            first_sample=first_sample,
+            split=split,
+            samples=samples,
+            micro_batches=[_to_device(each, self.device) for each in mine],
+            valid_tokens=sum(each.valid_tokens for each in mine),
+            began=began,
+            data_time_s=time.perf_counter() - began,
         )
 
     def stop_reading_ahead(self) -> None:

@@ -5,7 +5,7 @@ import torch
 from rampcli.checkpoint.load_weights import DTYPES, empty_model
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
-from rampcli.data.loader import samples_of
+from rampcli.data.loader import Batch, samples_of
 from rampcli.data.prompts import open_prompts
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.ranks import device_here
@@ -15,7 +15,6 @@ from rampcli.rl.bridge import Bridge, BridgeClosed, finish
 from rampcli.rl.generator import Generator
 from rampcli.rl.roles import Roles
 from rampcli.rl.scorer import Scorer
-from rampcli.rl.sources import Share
 from rampcli.runs.directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY, RunDirectory
 from rampcli.runs.manifest import consumed_samples
 from rampcli.worker.assemble import naming_out_of_memory
@@ -77,14 +76,9 @@ def send_rollouts(
     plan, roles = resolved.plan, bridge.roles
     split = plan.batch_on(plan.stage_at(consumed_samples), roles.trainers)
     ranks = range(split.data_parallel_size)
-    shares = [
-        Share(
-            step=step,
-            consumed_samples=consumed_samples,
-            split=split,
-            samples=samples_of([rank], consumed_samples, split).ravel(),
-        )
-        for rank in ranks
+    batches = [
+        Batch(first_sample=consumed_samples, split=split, samples=samples)
+        for samples in samples_of(ranks, consumed_samples, split)
     ]
     sent = []
     for number in range(split.accumulate_grad_batches):
@@ -92,7 +86,8 @@ def send_rollouts(
             tag = number * split.data_parallel_size + data_rank
             if roles.generator_of(tag) != roles.rank:
                 continue
-            questions = generator.training_questions(shares[data_rank].micro_batch(number))
+            samples = batches[data_rank].samples_of_micro_batch(number)
+            questions = generator.training_questions(samples)
             rollout = generator.generate(model, questions, step=step, seed=resolved.config.seed)
             packed = rollout.to_tensor().cpu()
             # The tensor-parallel ranks of a data-parallel rank are adjacent.

@@ -7,36 +7,14 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from rampcli.batch.plan import BatchPlan
+from rampcli.data.loader import Batch
 from rampcli.parallel.mesh import DATA, TENSOR, Meshes
 from rampcli.rl.bridge import Bridge
-from rampcli.rl.generator import Generator, Indices
+from rampcli.rl.generator import Generator
 from rampcli.rl.policy import Policy
 from rampcli.rl.rollout import Rollout
 from rampcli.rl.stopping import Stops
 from rampcli.train.whole_model import whole_weights
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Share:
-    """The prompts of a step that a data-parallel rank trains on.
-
-    Attributes:
-        step: steps taken so far.
-        consumed_samples: prompts answered so far.
-        split: how the prompts of the step are divided.
-        samples: the rank's samples, int64 [prompts].
-    """
-
-    step: int
-    consumed_samples: int
-    split: BatchPlan
-    samples: Indices
-
-    def micro_batch(self, number: int) -> Indices:
-        """Returns the samples of a micro batch."""
-        size = self.split.micro_batch_size
-        return self.samples[number * size : (number + 1) * size]
 
 
 @dataclass(kw_only=True)
@@ -54,12 +32,14 @@ class RolloutSource:
     device: torch.device
     waited_s: float = 0.0
 
-    def rollouts(self, share: Share, stops: Stops) -> Iterator[Rollout]:
+    def rollouts(self, step: int, batch: Batch, stops: Stops) -> Iterator[Rollout]:
         """Yields the rollouts of a step, one for each micro batch of prompts.
 
         The weights stand still until the first update. Every rank calls this.
 
         Args:
+            step: steps taken so far.
+            batch: the samples whose prompts this rank trains on.
             stops: ends the rollouts if a rank must stop.
 
         Raises:
@@ -74,33 +54,33 @@ class TakingTurns(RolloutSource):
     The tensor-parallel ranks of a data-parallel rank generate in turn.
     """
 
-    def rollouts(self, share: Share, stops: Stops) -> Iterator[Rollout]:
+    def rollouts(self, step: int, batch: Batch, stops: Stops) -> Iterator[Rollout]:
         """Generates the rollouts, then yields them."""
         began = time.perf_counter()
         self.policy.refresh()
         ranks, found = self.meshes.size(TENSOR), []
-        for number in range(share.split.accumulate_grad_batches):
+        for number in range(batch.split.accumulate_grad_batches):
             if number > 0:
                 stops.between()
             with stops.ending_early() as check:
                 check()
-                found.append(self._answer(share, number, check))
+                found.append(self._answer(step, batch, number, check))
         stops.agree()  # on a rank that was asked, rollouts are missing
         shared = [self._shared(one, number % ranks) for number, one in enumerate(found)]
         self.waited_s = time.perf_counter() - began
         yield from shared
 
     def _answer(
-        self, share: Share, number: int, between: Callable[[], None]
+        self, step: int, batch: Batch, number: int, between: Callable[[], None]
     ) -> "Rollout | Sequence[Sequence[int]]":
         """Returns a rollout on the rank that generates it, its prompts on the others."""
-        questions = self.generator.training_questions(share.micro_batch(number))
+        questions = self.generator.training_questions(batch.samples_of_micro_batch(number))
         if number % self.meshes.size(TENSOR) != self.meshes.rank(TENSOR):
             return [question.tokens for question in questions]
         return self.generator.generate(
             self.policy.model,
             questions,
-            step=share.step,
+            step=step,
             seed=self.generator.config.seed,
             between=between,
         )
@@ -128,17 +108,17 @@ class FromOtherRanks(RolloutSource):
 
     bridge: Bridge
 
-    def rollouts(self, share: Share, stops: Stops) -> Iterator[Rollout]:  # noqa: ARG002
+    def rollouts(self, step: int, batch: Batch, stops: Stops) -> Iterator[Rollout]:  # noqa: ARG002
         """Sends the weights, and yields the rollouts as they arrive."""
         began = time.perf_counter()
         weights = whole_weights(self.policy.trained, self.policy.dtype)
-        self.bridge.order_rollouts(share.step, share.consumed_samples, weights)
+        self.bridge.order_rollouts(step, batch.first_sample, weights)
         self.waited_s = time.perf_counter() - began
-        for number in range(share.split.accumulate_grad_batches):
-            questions = self.generator.training_questions(share.micro_batch(number))
+        for number in range(batch.split.accumulate_grad_batches):
+            questions = self.generator.training_questions(batch.samples_of_micro_batch(number))
             packed = self.generator.empty_rollout(len(questions), torch.device("cpu"))
             began = time.perf_counter()
-            tag = number * share.split.data_parallel_size + self.meshes.rank(DATA)
+            tag = number * batch.split.data_parallel_size + self.meshes.rank(DATA)
             self.bridge.receive(packed, tag=tag)
             self.waited_s += time.perf_counter() - began
             prompts = [question.tokens for question in questions]

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from rampcli.batch.pairs import PairBatch, PairSettings
 from rampcli.batch.plan import BatchPlan
-from rampcli.batch.training_plan import StagePlan
-from rampcli.data.loader import RankBatch, samples_of
+from rampcli.data.loader import Batch, samples_of
 from rampcli.errors import RampcliError
 from rampcli.parallel.mesh import DATA, TENSOR
 from rampcli.rl.advantages import batch_std, group_advantages
@@ -24,9 +23,9 @@ from rampcli.rl.objective import PolicyBatch
 from rampcli.rl.passes import PolicyPasses, accumulate_policy_gradient, batch_of
 from rampcli.rl.policy import Policy
 from rampcli.rl.rollout import Rollout
-from rampcli.rl.sources import RolloutSource, Share
+from rampcli.rl.sources import RolloutSource
 from rampcli.rl.stopping import Stops
-from rampcli.train.loop import Batch, Trainer, is_due
+from rampcli.train.loop import Trainer, is_due
 from rampcli.train.step import StepResult, TakenStep, update_weights
 
 EVALUATION_SEED = 1
@@ -78,12 +77,11 @@ class PolicyTrainer(Trainer):
         with self.generator.scorer:
             return Trainer.run(self)
 
-    def read(self, stage: StagePlan, split: BatchPlan) -> Batch:
+    def read(self, split: BatchPlan) -> Batch:
         """Returns this rank's samples. Their prompts are read when they are answered."""
-        began, rank = time.perf_counter(), self.passes.meshes.rank(DATA)
-        samples = samples_of([rank], self.state.consumed_samples, split).ravel()
-        share = RankBatch([], samples, valid_tokens=0)
-        return Batch(stage=stage, split=split, share=share, began=began, data_time_s=0.0)
+        first = self.state.consumed_samples
+        samples = samples_of([self.passes.meshes.rank(DATA)], first, split).ravel()
+        return Batch(first_sample=first, split=split, samples=samples)
 
     def take_step(self, batch: Batch) -> TakenStep:
         """Takes a step: answers its prompts, scores the responses and updates the weights.
@@ -92,15 +90,9 @@ class PolicyTrainer(Trainer):
             StopAgreed: a rank must stop. Nothing has changed then.
             RampcliError: a pair cannot be scored, and the run ends at such pairs.
         """
-        self._agree_on_tokens(batch.share)
-        share = Share(
-            step=self.state.step,
-            consumed_samples=self.state.consumed_samples,
-            split=batch.split,
-            samples=batch.share.samples,
-        )
+        self._agree_on_tokens(batch.valid_tokens)
         rollouts: list[Rollout] = []
-        updates = self._update_weights(batch.split, self._scored(share, into=rollouts))
+        updates = self._update_weights(batch.split, self._scored(batch, into=rollouts))
         step_time_s = time.perf_counter() - batch.began
         self.micro_batch_s = step_time_s / batch.split.accumulate_grad_batches
         totals = RolloutSums.of(rollouts, stop=self.generator.data.format.end).over_ranks(
@@ -118,9 +110,9 @@ class PolicyTrainer(Trainer):
             data_ranks=batch.split.data_parallel_size,
         )
         return TakenStep(
-            stage=batch.stage,
+            stage=self.plan.stage_at(self.state.consumed_samples),
             split=batch.split,
-            samples=batch.share.samples,
+            samples=batch.samples,
             result=_mean(updates.results),
             lr=updates.lr,
             skipped="; ".join(updates.skipped) or None,
@@ -163,12 +155,12 @@ class PolicyTrainer(Trainer):
             updates.sums += sums
         return updates
 
-    def _scored(self, share: Share, *, into: list[Rollout]) -> Iterator[tuple[Rollout, Tensor]]:
+    def _scored(self, batch: Batch, *, into: list[Rollout]) -> Iterator[tuple[Rollout, Tensor]]:
         """Yields the rollouts of a step with the advantages of their pairs, fp32 [pairs].
 
         `into` receives the rollouts.
         """
-        arriving = self.source.rollouts(share, self._stops)
+        arriving = self.source.rollouts(self.state.step, batch, self._stops)
         if self.config.rl.scale_rewards == "batch":
             into += arriving
             yield from zip(into, self._advantages(into), strict=True)
@@ -261,7 +253,7 @@ class PolicyTrainer(Trainer):
             return
         rollout = rollouts[0]
         count = len(rollout.prompts)
-        questions = self.generator.training_questions(batch.share.samples[:count])
+        questions = self.generator.training_questions(batch.samples[:count])
         texts, rewards = self.generator.texts(rollout), rollout.rewards.flatten().tolist()
         for number in range(min(MOST_RESPONSES_SHOWN, len(texts))):
             example = questions[number // self.pairs.generations].example

@@ -14,7 +14,7 @@ from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config.schema import Config
-from rampcli.data.loader import Loader, RankBatch, ValidationLoader
+from rampcli.data.loader import Batch, Loader, ValidationLoader
 from rampcli.parallel.ranks import broadcast_from_rank_0
 from rampcli.runs.directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY, RunDirectory
 from rampcli.runs.rows import read_rows
@@ -24,23 +24,6 @@ from rampcli.train.observers.observer import LoopObserver
 from rampcli.train.passes import Passes
 from rampcli.train.step import TakenStep, accumulate_gradient, update_weights, validate
 from rampcli.train.stopping import StopAgreed, StopRequest
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Batch:
-    """This rank's share of a global batch, with the stage that it belongs to.
-
-    Attributes:
-        split: how the global batch is divided.
-        began: when reading began, by `time.perf_counter`.
-        data_time_s: seconds that reading took.
-    """
-
-    stage: StagePlan
-    split: BatchPlan
-    share: RankBatch
-    began: float
-    data_time_s: float
 
 
 @dataclass(kw_only=True, slots=True)
@@ -118,14 +101,11 @@ class Trainer:
         split = self.plan.batch_on(stage, dist.get_world_size())
         while not self._is_complete() and self.plan.stage_at(self.state.consumed_samples) is stage:
             self.observers.before_step(self.state)
-            yield self.read(stage, split)
+            yield self.read(split)
 
-    def read(self, stage: StagePlan, split: BatchPlan) -> Batch:
+    def read(self, split: BatchPlan) -> Batch:
         """Reads this rank's share of the next global batch."""
-        began = time.perf_counter()
-        share = self.loader.read(self.state.consumed_samples, split)
-        data_time_s = time.perf_counter() - began
-        return Batch(stage=stage, split=split, share=share, began=began, data_time_s=data_time_s)
+        return self.loader.read(self.state.consumed_samples, split)
 
     def take_step(self, batch: Batch) -> TakenStep:
         """Takes a step, or skips it if an observer says so.
@@ -136,8 +116,8 @@ class Trainer:
         split = batch.split
         result = accumulate_gradient(
             self.passes,
-            batch.share.micro_batches,
-            global_tokens=self._agree_on_tokens(batch.share),
+            batch.micro_batches,
+            global_tokens=self._agree_on_tokens(batch.valid_tokens),
             gradient_clip_val=self.config.trainer.gradient_clip_val,
             between=self._stop_if_agreed,
         )
@@ -150,9 +130,9 @@ class Trainer:
         step_time_s = time.perf_counter() - batch.began
         self.micro_batch_s = step_time_s / split.accumulate_grad_batches
         return TakenStep(
-            stage=batch.stage,
+            stage=self.plan.stage_at(self.state.consumed_samples),
             split=split,
-            samples=batch.share.samples,
+            samples=batch.samples,
             result=result,
             lr=lr,
             skipped=skipped,
@@ -160,7 +140,7 @@ class Trainer:
             data_time_s=batch.data_time_s,
         )
 
-    def _agree_on_tokens(self, batch: RankBatch) -> int:
+    def _agree_on_tokens(self, valid_tokens: int) -> int:
         """Returns the valid tokens of the global batch.
 
         The same all-reduce tells every rank of stop requests, failed saves and rank 0's speed.
@@ -169,10 +149,10 @@ class Trainer:
             StopAgreed: a rank was asked to stop.
             RampcliError: a checkpoint could not be saved in the background.
         """
-        valid_tokens = batch.valid_tokens if self.passes.meshes.counts_samples else 0
         # Ranks wait for each other in every step, so rank 0's time is as good as any.
         micro_batch_s = self.micro_batch_s if dist.get_rank() == 0 else 0.0
-        mine = [valid_tokens, self.stop.asked, micro_batch_s, self.checkpoints.has_failed]
+        counted = valid_tokens if self.passes.meshes.counts_samples else 0
+        mine = [counted, self.stop.asked, micro_batch_s, self.checkpoints.has_failed]
         totals = torch.tensor(mine, dtype=torch.float64, device=self.passes.device)
         dist.all_reduce(totals, group=self.passes.ranks)
         tokens, stop_requests, micro_batch_s, failures = totals.tolist()

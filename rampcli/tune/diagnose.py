@@ -7,10 +7,10 @@ from statistics import fmean
 import torch
 import torch.distributed as dist
 
-from rampcli.data.loader import STEPS_AHEAD, MicroBatch
+from rampcli.data.loader import STEPS_AHEAD, Batch, MicroBatch
 from rampcli.parallel.mesh import SHARD
 from rampcli.parallel.ranks import broadcast_from_rank_0
-from rampcli.train.loop import Batch, Trainer
+from rampcli.train.loop import Trainer
 from rampcli.train.stopping import StopRequest
 from rampcli.tune.diagnosis import (
     ALONE,
@@ -206,7 +206,7 @@ class Bench:
             return self.trainer.take_step(batch).step_time_s
 
     def _read(self) -> Batch:
-        batch = self.trainer.read(self.stage, self.split)
+        batch = self.trainer.read(self.split)
         self._skip(1)
         return batch
 
@@ -222,6 +222,6 @@ def _shortened(batch: Batch) -> Batch:
             each.labels[:1, :FEW_TOKENS],
             None if each.positions is None else each.positions[:1, :FEW_TOKENS],
         )
-        for each in batch.share.micro_batches
+        for each in batch.micro_batches
     ]
-    return replace(batch, share=replace(batch.share, micro_batches=few))
+    return replace(batch, micro_batches=few)

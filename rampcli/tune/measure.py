@@ -101,7 +101,7 @@ def time_step(trainer: Trainer, accumulate: int, pressure: MemoryPressure) -> fl
     """
     stage = trainer.plan.stage_at(trainer.state.consumed_samples)
     split = timed_split(stage, accumulate)
-    batch = trainer.read(stage, split)
+    batch = trainer.read(split)
     # Reading from a file also faults pages in from the disk, without a lack of memory.
     with pressure.watched():
         step = trainer.take_step(batch)
