@@ -33,6 +33,7 @@ from rampcli.rl.trainer import PolicyTrainer
 from rampcli.runs.directory import RunDirectory
 from rampcli.train.observers.boundary import BoundaryCosts
 from rampcli.train.observers.observer import ObserverList
+from rampcli.train.stopper import Stopper
 from rampcli.train.stopping import StopRequest
 from rampcli.worker.assemble import (
     build_initial_model,
@@ -144,7 +145,7 @@ def build_policy_trainer(
         checkpoints=loaded.checkpoints,
         observers=ObserverList(observers),
         state=loaded.state,
-        stop=stop,
+        stopper=Stopper(stop, passes),
         generator=generator,
         policy=policy,
         source=source,

@@ -1,23 +1,23 @@
 """The metrics of a step of reinforcement learning."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
 from math import inf, isfinite, sqrt
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from rampcli.batch.overlap import overlapped_s
+from rampcli.batch.plan import BatchPlan
 from rampcli.rl.objective import PolicySums
 from rampcli.rl.rollout import Rollout
+from rampcli.train.passes import Passes
 
 SOLVED = 1.0
 """A pair with at least this reward counts as solved."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RolloutSums:
+class RolloutSums(NamedTuple):
     """Sums over rollouts.
 
     Attributes:
@@ -25,11 +25,11 @@ class RolloutSums:
         reward: sum of their rewards.
         squares: sum of the squares of their rewards.
         solved: pairs whose reward is at least `SOLVED`.
-        flat_groups: groups whose rewards are all the same, which have no gradient.
+        flat_groups: groups whose rewards are all equal. They have no gradient.
         tokens: tokens of the prompts of all pairs, and of the responses.
         cut: responses that have reached the longest length without an end.
         rollout_s: seconds that were spent on generating and scoring, over all ranks.
-        best: largest reward; -inf without one.
+        best: largest reward, or -inf if no pair has one.
     """
 
     pairs: float
@@ -75,44 +75,29 @@ class RolloutSums:
             best=float(scored.max()) if len(scored) else -inf,
         )
 
-    def over_ranks(self, device: torch.device, *, counts: bool) -> "RolloutSums":
-        """Returns the sums over all ranks. Every rank calls this.
-
-        Args:
-            counts: False on a rank whose pairs another rank counts.
-        """
-        *addends, best = astuple(self)
-        sums = torch.tensor(addends, dtype=torch.float64, device=device) * counts
-        highest = torch.tensor(best, dtype=torch.float64, device=device)
-        dist.all_reduce(sums)
-        dist.all_reduce(highest, op=dist.ReduceOp.MAX)
-        summed = dict(zip(_ADDENDS, sums.tolist(), strict=True))
-        return RolloutSums(**summed, best=highest.item())
-
-
-_ADDENDS = [name for name in RolloutSums.__slots__ if name != "best"]
+    def over_ranks(self, passes: Passes) -> "RolloutSums":
+        """Returns the sums over all ranks. Every rank calls this."""
+        counts = passes.meshes.counts_samples  # else, another rank counts these pairs
+        sums = passes.sum_over_ranks([number * counts for number in self])
+        best = torch.tensor(self.best, dtype=torch.float64, device=passes.device)
+        dist.all_reduce(best, op=dist.ReduceOp.MAX)
+        return RolloutSums(*sums)._replace(best=best.item())
 
 
 def times_of(
-    totals: RolloutSums,
-    *,
-    waited_s: float,
-    step_time_s: float,
-    generators: int,
-    micro_batches: int,
-    data_ranks: int,
+    totals: RolloutSums, split: BatchPlan, *, waited_s: float, step_time_s: float, generators: int
 ) -> dict[str, float]:
     """Returns the columns with the seconds of a step.
 
-    `rollout_s` are those of a rank that generates, on average. `training_s` are those of this rank
-    without waiting and generating. `predicted_s` are those of the whole step, by
-    `rampcli.batch.overlap`.
+    * `rollout_s`: mean time that a rank which generates spends on it.
+    * `training_s`: time of this rank without waiting and generating.
+    * `predicted_s`: time that `rampcli.batch.overlap` predicts for the whole step.
 
     Args:
         totals: sums over the rollouts of all ranks.
+        split: how the prompts of the step are divided.
         waited_s: seconds that this rank has waited for rollouts, or spent on generating.
         generators: ranks that only generate; 0 if all ranks take turns.
-        micro_batches: rollouts of a data-parallel rank.
     """
     training_s = step_time_s - waited_s
     if generators == 0:
@@ -121,8 +106,8 @@ def times_of(
     predicted_s = overlapped_s(
         rollout_s,
         training_s,
-        micro_batches=micro_batches,
-        data_ranks=data_ranks,
+        micro_batches=split.accumulate_grad_batches,
+        data_ranks=split.data_parallel_size,
         generators=generators,
     )
     return {"rollout_s": rollout_s, "training_s": training_s, "predicted_s": predicted_s}
@@ -130,7 +115,7 @@ def times_of(
 
 def columns_of(
     totals: RolloutSums,
-    sums: Tensor,
+    sums: PolicySums,
     times: Mapping[str, float],
     *,
     generations: int,
@@ -140,7 +125,7 @@ def columns_of(
 
     Args:
         totals: sums over the rollouts of all ranks.
-        sums: `PolicySums` of all updates and ranks.
+        sums: sums over all updates and ranks.
         times: seconds of the step, from `times_of`.
         generators: ranks that only generate.
     """
@@ -148,7 +133,7 @@ def columns_of(
     deviation = None
     if mean is not None:
         deviation = sqrt(max(0.0, totals.squares / totals.scored - mean**2))
-    policy = PolicySums(*sums.tolist()).means()
+    policy = sums.means()
     return {
         "pairs": int(totals.pairs),
         "generations_per_prompt": generations,

@@ -6,7 +6,6 @@ from functools import partial
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from rampcli.config.schema import Config
@@ -19,7 +18,7 @@ from rampcli.parallel.tensor import token_log_probs_of_shards
 from rampcli.rl.objective import Objective, PolicyBatch, PolicySums
 from rampcli.rl.rollout import Rollout
 from rampcli.train.passes import Passes
-from rampcli.train.step import StepResult, local_gradients, squared_norm
+from rampcli.train.step import StepResult, clip, squared_norm
 
 
 class PolicyPasses(Passes):
@@ -73,7 +72,7 @@ def accumulate_policy_gradient(
     count: int,
     gradient_clip_val: float | None,
     between: Callable[[], None] = lambda: None,
-) -> tuple[StepResult, Tensor]:
+) -> tuple[StepResult, PolicySums]:
     """Runs forward and backward over an update's pairs, then clips. Gradients are left in `.grad`.
 
     Returns loss and gradient norm, and the `PolicySums` of all ranks.
@@ -84,7 +83,7 @@ def accumulate_policy_gradient(
     Args:
         batches: this rank's pairs, one batch for each pass. They may arrive while earlier ones are
             trained on.
-        gradient_clip_val: largest norm of the gradient. None disables clipping.
+        gradient_clip_val: as of `clip`.
         between: called between passes. An exception that it raises ends the step, which then has
             no effect.
     """
@@ -93,19 +92,19 @@ def accumulate_policy_gradient(
     # FSDP divides gradients by the ranks.
     loss = passes.forward_backward(batches, count=count, scale=ranks, between=between)
     norm = squared_norm(passes.parts, device=passes.device)
-    totals = torch.stack([loss.double() / ranks, norm, *passes.sums])
-    dist.all_reduce(totals, group=passes.ranks)
-    summed_loss, squares, *sums = totals.tolist()
-    counts = PolicySums(*sums)
-    denominator = passes.objective.denominator(
-        pairs=round(counts.pairs), tokens=round(counts.tokens)
+    summed_loss, squares, *counts = passes.sum_over_ranks(
+        torch.stack([loss.double() / ranks, norm, *passes.sums])
     )
+    sums = PolicySums(*counts)
+    denominator = passes.objective.denominator(pairs=round(sums.pairs), tokens=round(sums.tokens))
     grad_norm = squares**0.5 / denominator
-    clipping = 1.0
-    if gradient_clip_val is not None and grad_norm > gradient_clip_val:
-        clipping = gradient_clip_val / grad_norm
-    torch._foreach_mul_(local_gradients(passes.parts, copies=True), clipping / denominator)
-    return StepResult(loss=summed_loss / denominator, grad_norm=grad_norm), totals[2:]
+    clip(
+        passes.parts,
+        grad_norm=grad_norm,
+        gradient_clip_val=gradient_clip_val,
+        denominator=denominator,
+    )
+    return StepResult(loss=summed_loss / denominator, grad_norm=grad_norm), sums
 
 
 def batch_of(

@@ -13,7 +13,7 @@ from rampcli.rl.bridge import Bridge
 from rampcli.rl.generator import Generator
 from rampcli.rl.policy import Policy
 from rampcli.rl.rollout import Rollout
-from rampcli.rl.stopping import Stops
+from rampcli.train.stopper import Stopper
 from rampcli.train.whole_model import whole_weights
 
 
@@ -32,7 +32,7 @@ class RolloutSource:
     device: torch.device
     waited_s: float = 0.0
 
-    def rollouts(self, step: int, batch: Batch, stops: Stops) -> Iterator[Rollout]:
+    def rollouts(self, step: int, batch: Batch, stopper: Stopper) -> Iterator[Rollout]:
         """Yields the rollouts of a step, one for each micro batch of prompts.
 
         The weights stand still until the first update. Every rank calls this.
@@ -40,7 +40,7 @@ class RolloutSource:
         Args:
             step: steps taken so far.
             batch: the samples whose prompts this rank trains on.
-            stops: ends the rollouts if a rank must stop.
+            stopper: ends the rollouts if a rank must stop.
 
         Raises:
             StopAgreed: a rank must stop.
@@ -54,18 +54,18 @@ class TakingTurns(RolloutSource):
     The tensor-parallel ranks of a data-parallel rank generate in turn.
     """
 
-    def rollouts(self, step: int, batch: Batch, stops: Stops) -> Iterator[Rollout]:
+    def rollouts(self, step: int, batch: Batch, stopper: Stopper) -> Iterator[Rollout]:
         """Generates the rollouts, then yields them."""
         began = time.perf_counter()
         self.policy.refresh()
         ranks, found = self.meshes.size(TENSOR), []
         for number in range(batch.split.accumulate_grad_batches):
             if number > 0:
-                stops.between()
-            with stops.ending_early() as check:
+                stopper.agree_now_and_then()
+            with stopper.ending_early() as check:
                 check()
                 found.append(self._answer(step, batch, number, check))
-        stops.agree()  # on a rank that was asked, rollouts are missing
+        stopper.agree()  # on a rank that was asked, rollouts are missing
         shared = [self._shared(one, number % ranks) for number, one in enumerate(found)]
         self.waited_s = time.perf_counter() - began
         yield from shared
@@ -108,7 +108,7 @@ class FromOtherRanks(RolloutSource):
 
     bridge: Bridge
 
-    def rollouts(self, step: int, batch: Batch, stops: Stops) -> Iterator[Rollout]:  # noqa: ARG002
+    def rollouts(self, step: int, batch: Batch, stopper: Stopper) -> Iterator[Rollout]:  # noqa: ARG002
         """Sends the weights, and yields the rollouts as they arrive."""
         began = time.perf_counter()
         weights = whole_weights(self.policy.trained, self.policy.dtype)

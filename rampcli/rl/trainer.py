@@ -15,16 +15,16 @@ from rampcli.batch.pairs import PairBatch, PairSettings
 from rampcli.batch.plan import BatchPlan
 from rampcli.data.loader import Batch, samples_of
 from rampcli.errors import RampcliError
+from rampcli.models.sampler import Sampling
 from rampcli.parallel.mesh import DATA, TENSOR
 from rampcli.rl.advantages import batch_std, group_advantages
 from rampcli.rl.generator import Generator
 from rampcli.rl.metrics import SOLVED, RolloutSums, columns_of, times_of
-from rampcli.rl.objective import PolicyBatch
+from rampcli.rl.objective import PolicyBatch, PolicySums
 from rampcli.rl.passes import PolicyPasses, accumulate_policy_gradient, batch_of
 from rampcli.rl.policy import Policy
 from rampcli.rl.rollout import Rollout
 from rampcli.rl.sources import RolloutSource
-from rampcli.rl.stopping import Stops
 from rampcli.train.loop import Trainer, is_due
 from rampcli.train.step import StepResult, TakenStep, update_weights
 
@@ -41,13 +41,13 @@ class Updates:
     """The updates of a step.
 
     Attributes:
-        sums: `PolicySums` of all updates and ranks.
+        sums: sums over all ranks, for each update.
         results: loss and gradient norm of each update.
         skipped: why each skipped update was skipped.
         lr: learning rate of the last update.
     """
 
-    sums: Tensor
+    sums: list[PolicySums] = field(default_factory=list)
     results: list[StepResult] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     lr: float = 0.0
@@ -95,19 +95,17 @@ class PolicyTrainer(Trainer):
         updates = self._update_weights(batch.split, self._scored(batch, into=rollouts))
         step_time_s = time.perf_counter() - batch.began
         self.micro_batch_s = step_time_s / batch.split.accumulate_grad_batches
-        totals = RolloutSums.of(rollouts, stop=self.generator.data.format.end).over_ranks(
-            self.passes.device, counts=self.passes.meshes.counts_samples
-        )
+        sums = RolloutSums.of(rollouts, stop=self.generator.data.format.end)
+        totals = sums.over_ranks(self.passes)
         self._check_scored(totals)
         self._record_responses(batch, rollouts)
         generators = self.config.rl.rollout_ranks
         times = times_of(
             totals,
+            batch.split,
             waited_s=self.source.waited_s,
             step_time_s=step_time_s,
             generators=generators,
-            micro_batches=batch.split.accumulate_grad_batches,
-            data_ranks=batch.split.data_parallel_size,
         )
         return TakenStep(
             stage=self.plan.stage_at(self.state.consumed_samples),
@@ -121,7 +119,7 @@ class PolicyTrainer(Trainer):
             tokens=int(totals.tokens),
             columns=columns_of(
                 totals,
-                updates.sums,
+                PolicySums(*map(sum, zip(*updates.sums, strict=True))),
                 times,
                 generations=self.pairs.generations,
                 generators=generators,
@@ -135,7 +133,7 @@ class PolicyTrainer(Trainer):
         assert isinstance(self.passes, PolicyPasses)
         per_update = PairBatch.of(split, self.pairs).accumulation
         arriving = self._passes_of(scored, per_update=per_update)
-        updates = Updates(sums=torch.zeros_like(self.passes.sums))
+        updates = Updates()
         for update in range(self.pairs.updates):
             result, sums = accumulate_policy_gradient(
                 self.passes,
@@ -143,7 +141,7 @@ class PolicyTrainer(Trainer):
                 count=per_update,
                 gradient_clip_val=self.config.trainer.gradient_clip_val,
                 # Later, the weights of this step have changed already.
-                between=self._stop_if_agreed if update == 0 else lambda: None,
+                between=self.stopper.agree_now_and_then if update == 0 else lambda: None,
             )
             reason = self.observers.before_update(self.state, result)
             if reason is not None:
@@ -152,7 +150,7 @@ class PolicyTrainer(Trainer):
             updates.lr = self._rate_after(update, split)
             update_weights(self.optimizers, lr=updates.lr, skip=reason is not None)
             updates.results.append(result)
-            updates.sums += sums
+            updates.sums.append(sums)
         return updates
 
     def _scored(self, batch: Batch, *, into: list[Rollout]) -> Iterator[tuple[Rollout, Tensor]]:
@@ -160,7 +158,7 @@ class PolicyTrainer(Trainer):
 
         `into` receives the rollouts.
         """
-        arriving = self.source.rollouts(self.state.step, batch, self._stops)
+        arriving = self.source.rollouts(self.state.step, batch, self.stopper)
         if self.config.rl.scale_rewards == "batch":
             into += arriving
             yield from zip(into, self._advantages(into), strict=True)
@@ -169,12 +167,6 @@ class PolicyTrainer(Trainer):
                 into.append(rollout)
                 (advantages,) = self._advantages([rollout])
                 yield rollout, advantages
-
-    @property
-    def _stops(self) -> Stops:
-        return Stops(
-            request=self.stop, between=self._stop_if_agreed, agree=self._stop_if_any_was_asked
-        )
 
     def _advantages(self, rollouts: Sequence[Rollout]) -> list[Tensor]:
         """Returns the advantages of the pairs of each rollout, fp32 [pairs]."""
@@ -274,19 +266,38 @@ class PolicyTrainer(Trainer):
         """
         if not self.config.trainer.val_samples:
             return
-        began, generator = time.perf_counter(), self.generator
+        began, sampled = time.perf_counter(), self.generator.sampling
         self.policy.refresh()
-        prompts = min(self.config.trainer.val_samples, len(generator.data.validation))
-        sampled = generator.sampling
+        prompts = min(self.config.trainer.val_samples, len(self.generator.data.validation))
         kinds = {"greedy": replace(sampled, temperature=0.0), "sampled": sampled}
-        totals = torch.zeros(len(kinds), 3, dtype=torch.float64, device=self.passes.device)
-        at_once = split.micro_batch_size * self.pairs.generations
+        totals = self._evaluate(
+            list(kinds.values()), prompts, at_once=split.micro_batch_size * self.pairs.generations
+        )
+        unscored = len(kinds) * prompts - int(sum(scored for scored, _, _ in totals))
+        results: dict[str, float | str | None] = {"prompts": prompts, "unscored": unscored}
+        results["reason"] = self.generator.last_bad_reward if unscored else None
+        for kind, (scored, reward, solved) in zip(kinds, totals, strict=True):
+            results[kind] = reward / scored if scored else None
+            results[f"{kind}_solved"] = solved / scored if scored else None
+        results["evaluation_s"] = round(time.perf_counter() - began, 3)
+        self.observers.after_evaluation(self.state, results)
+
+    def _evaluate(
+        self, samplings: Sequence[Sampling], prompts: int, *, at_once: int
+    ) -> list[list[float]]:
+        """Answers the first held-out prompts once with each sampling, `at_once` prompts per rank.
+
+        Returns, for each sampling, the number of scored responses, the sum of their rewards, and
+        the number of solved ones, over all ranks.
+        """
+        generator = self.generator
+        sums = torch.zeros(len(samplings), 3, dtype=torch.float64)
         for first in range(0, prompts, at_once * dist.get_world_size()):
             begin = first + dist.get_rank() * at_once
             mine = range(begin, min(begin + at_once, prompts))
             questions = generator.questions(generator.data.validation, mine, numbers=mine)
-            with self._stops.ending_early() as check:
-                for row, sampling in enumerate(kinds.values()) if questions else ():
+            with self.stopper.ending_early() as check:
+                for row, sampling in enumerate(samplings) if questions else ():
                     check()
                     rollout = generator.generate(
                         self.policy.model,
@@ -299,18 +310,10 @@ class PolicyTrainer(Trainer):
                     )
                     scored = rollout.rewards[~rollout.rewards.isnan()]
                     found = [len(scored), float(scored.sum()), float((scored >= SOLVED).sum())]
-                    totals[row] += totals.new_tensor(found)
-            self._stop_if_agreed()
-        self._stop_if_any_was_asked()
-        dist.all_reduce(totals)
-        unscored = len(kinds) * prompts - int(totals[:, 0].sum())
-        results: dict[str, float | str | None] = {"prompts": prompts, "unscored": unscored}
-        results["reason"] = generator.last_bad_reward if unscored else None
-        for kind, (answered, reward, solved) in zip(kinds, totals.tolist(), strict=True):
-            results[kind] = reward / answered if answered else None
-            results[f"{kind}_solved"] = solved / answered if answered else None
-        results["evaluation_s"] = round(time.perf_counter() - began, 3)
-        self.observers.after_evaluation(self.state, results)
+                    sums[row] += sums.new_tensor(found)
+            self.stopper.agree_now_and_then()
+        self.stopper.agree()
+        return [self.passes.sum_over_ranks(row) for row in sums]
 
 
 def _mean(results: Sequence[StepResult]) -> StepResult:

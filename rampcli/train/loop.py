@@ -23,7 +23,7 @@ from rampcli.train.compiling import compile_passes
 from rampcli.train.observers.observer import LoopObserver
 from rampcli.train.passes import Passes
 from rampcli.train.step import TakenStep, accumulate_gradient, update_weights, validate
-from rampcli.train.stopping import StopAgreed, StopRequest
+from rampcli.train.stopper import StopAgreed, Stopper
 
 
 @dataclass(kw_only=True, slots=True)
@@ -47,7 +47,7 @@ class Trainer:
     checkpoints: Checkpoints
     observers: LoopObserver
     state: TrainingState
-    stop: StopRequest
+    stopper: Stopper
     bytes_of_tokens: Tensor | None = None
     micro_batch_s: float = 0.0
     compiled_micro_batch_size: int | None = None
@@ -119,7 +119,7 @@ class Trainer:
             batch.micro_batches,
             global_tokens=self._agree_on_tokens(batch.valid_tokens),
             gradient_clip_val=self.config.trainer.gradient_clip_val,
-            between=self._stop_if_agreed,
+            between=self.stopper.agree_now_and_then,
         )
         skipped = self.observers.before_update(self.state, result)
         lr = self.learning_rate.at(
@@ -152,36 +152,16 @@ class Trainer:
         # Ranks wait for each other in every step, so rank 0's time is as good as any.
         micro_batch_s = self.micro_batch_s if dist.get_rank() == 0 else 0.0
         counted = valid_tokens if self.passes.meshes.counts_samples else 0
-        mine = [counted, self.stop.asked, micro_batch_s, self.checkpoints.has_failed]
-        totals = torch.tensor(mine, dtype=torch.float64, device=self.passes.device)
-        dist.all_reduce(totals, group=self.passes.ranks)
-        tokens, stop_requests, micro_batch_s, failures = totals.tolist()
+        request = self.stopper.request
+        tokens, stop_requests, micro_batch_s, failures = self.passes.sum_over_ranks(
+            [counted, request.asked, micro_batch_s, self.checkpoints.has_failed]
+        )
         if failures:
             self.checkpoints.wait()
         if stop_requests:
             raise StopAgreed
-        self.stop.expect(micro_batch_s)
+        request.expect(micro_batch_s)
         return int(tokens)
-
-    def _stop_if_agreed(self) -> None:
-        """Asks the other ranks, about once a second, whether one of them must stop.
-
-        Raises:
-            StopAgreed: one of them must.
-        """
-        if self.stop.is_time_to_ask():
-            self._stop_if_any_was_asked()
-
-    def _stop_if_any_was_asked(self) -> None:
-        """Asks the other ranks whether one of them must stop.
-
-        Raises:
-            StopAgreed: one of them must.
-        """
-        requests = torch.tensor(int(self.stop.asked), device=self.passes.device)
-        dist.all_reduce(requests, group=self.passes.ranks)
-        if requests.item():
-            raise StopAgreed
 
     def _save_and_validate_if_due(self, split: BatchPlan) -> None:
         if self._is_complete():  # the checkpoint and the validation at the end follow
@@ -207,7 +187,7 @@ class Trainer:
                 samples=samples,
                 corpus=corpus,
                 bytes_of_tokens=self.bytes_of_tokens,
-                between=self._stop_if_agreed,
+                between=self.stopper.agree_now_and_then,
             )
             self.observers.after_validation(self.state, validation)
 

@@ -145,6 +145,13 @@ class Passes:
             counts[1] = (bytes_of_tokens[labels.clamp(min=0)] * (labels != IGNORED)).sum()
         return counts
 
+    def sum_over_ranks(self, numbers: Tensor | Sequence[float]) -> list[float]:
+        """Returns the sum of each number over `ranks`, in float64. Every rank calls this."""
+        totals = torch.as_tensor(numbers, dtype=torch.float64, device=self.device)
+        dist.all_reduce(totals, group=self.ranks)
+        sums: list[float] = totals.tolist()
+        return sums
+
     def _local_inputs(
         self, micro_batches: Sequence[MicroBatch]
     ) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -8,7 +8,6 @@ from itertools import islice
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
@@ -94,7 +93,7 @@ def accumulate_gradient(
     Args:
         micro_batches: this rank's share of the global batch.
         global_tokens: valid tokens of the global batch, over all ranks.
-        gradient_clip_val: largest norm of the gradient. None disables clipping.
+        gradient_clip_val: as of `clip`.
         between: called between micro batches, but not in a pipeline. An exception that it raises
             ends the step, which then has no effect.
     """
@@ -104,14 +103,31 @@ def accumulate_gradient(
     loss = passes.forward_backward(
         micro_batches, scale=ranks / max(1, global_tokens), between=between
     )
-    totals = torch.stack([loss.double() / ranks, squared_norm(passes.parts, device=passes.device)])
-    dist.all_reduce(totals, group=passes.ranks)
-    mean_loss, grad_norm = totals[0].item(), totals[1].sqrt().item()
-    if gradient_clip_val is not None and grad_norm > gradient_clip_val:
-        torch._foreach_mul_(
-            local_gradients(passes.parts, copies=True), gradient_clip_val / grad_norm
-        )
+    norm = squared_norm(passes.parts, device=passes.device)
+    mean_loss, squares = passes.sum_over_ranks(torch.stack([loss.double() / ranks, norm]))
+    grad_norm = math.sqrt(squares)
+    clip(passes.parts, grad_norm=grad_norm, gradient_clip_val=gradient_clip_val)
     return StepResult(loss=mean_loss, grad_norm=grad_norm)
+
+
+def clip(
+    parts: Sequence[Decoder],
+    *,
+    grad_norm: float,
+    gradient_clip_val: float | None,
+    denominator: float = 1.0,
+) -> None:
+    """Divides the gradients by a denominator and clips their norm, in place.
+
+    Args:
+        grad_norm: norm of the divided gradient, before clipping.
+        gradient_clip_val: largest norm of the gradient. None disables clipping.
+    """
+    factor = 1.0
+    if gradient_clip_val is not None and grad_norm > gradient_clip_val:
+        factor = gradient_clip_val / grad_norm
+    if factor != 1.0 or denominator != 1.0:
+        torch._foreach_mul_(local_gradients(parts, copies=True), factor / denominator)
 
 
 def update_weights(
@@ -161,8 +177,7 @@ def validate(
         totals[0] += passes.forward(chunk).double()
         totals[1:] += passes.count_labels(chunk, bytes_of_tokens)
         between()
-    dist.all_reduce(totals)
-    total_loss, tokens, text_bytes = totals.tolist()
+    total_loss, tokens, text_bytes = passes.sum_over_ranks(totals)
     has_bits = text_bytes > 0 and math.isfinite(total_loss)
     return Validation(
         loss=total_loss / tokens if tokens else math.nan,

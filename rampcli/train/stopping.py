@@ -1,4 +1,4 @@
-"""Stop requests: ranks learn that one of them must stop, and stop at the same point."""
+"""Stop requests: signals that ask this rank to stop. Needs no torch."""
 
 import os
 import signal
@@ -8,10 +8,6 @@ from rampcli.lifeline import StopSignals
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 ASK_EVERY_S = 1.0
 """About how often ranks ask each other during a step, in seconds."""
-
-
-class StopAgreed(Exception):
-    """Raised on all ranks at the same point, after one of them was asked to stop."""
 
 
 class StopRequest:

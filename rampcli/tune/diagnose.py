@@ -11,6 +11,7 @@ from rampcli.data.loader import STEPS_AHEAD, Batch, MicroBatch
 from rampcli.parallel.mesh import SHARD
 from rampcli.parallel.ranks import broadcast_from_rank_0
 from rampcli.train.loop import Trainer
+from rampcli.train.stopper import Stopper
 from rampcli.train.stopping import StopRequest
 from rampcli.tune.diagnosis import (
     ALONE,
@@ -145,7 +146,7 @@ class Bench:
         trainer.observers.at_start(trainer.state)
         trainer.compile()
         self.trainer = trainer
-        self.stop = trainer.stop
+        self.stopper = trainer.stopper
         self.threads = torch.get_num_threads()
         self.pressure = pressure
         self.stage = trainer.plan.stage_at(trainer.state.consumed_samples)
@@ -181,7 +182,8 @@ class Bench:
             gradients=condition.gradients, weights=condition.weights, sums=condition.sums
         )
         # Ranks that agree on nothing lose count of when to ask each other.
-        self.trainer.stop = self.stop if condition.sums else StopRequest()
+        silent = Stopper(StopRequest(), self.trainer.passes)
+        self.trainer.stopper = self.stopper if condition.sums else silent
         if not condition.alone or dist.get_rank() == 0:
             with exchange:
                 seconds = [self._time_step(condition) for _ in range(1 + self.in_row)][1:]

@@ -14,7 +14,8 @@ from rampcli.planning.run_plan import run_plan
 from rampcli.train.loop import Trainer
 from rampcli.train.memory import peak_bytes
 from rampcli.train.observers.boundary import BoundaryCosts
-from rampcli.train.stopping import StopAgreed, StopRequest
+from rampcli.train.stopper import StopAgreed
+from rampcli.train.stopping import StopRequest
 from rampcli.tune.diagnose import diagnose
 from rampcli.tune.diagnosis import AS_IS, FILE, Diagnosis
 from rampcli.tune.median import median_of

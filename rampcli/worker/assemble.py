@@ -51,6 +51,7 @@ from rampcli.train.observers.slow_data import SlowData
 from rampcli.train.observers.text_samples import TextSamples
 from rampcli.train.optimizers import build_optimizers
 from rampcli.train.passes import Passes
+from rampcli.train.stopper import Stopper
 from rampcli.train.stopping import StopRequest
 from rampcli.worker.agree import agreed_bytes_of_tokens, agreed_fingerprint
 from rampcli.worker.join import join_ranks
@@ -169,7 +170,7 @@ def build_trainer(
         checkpoints=loaded.checkpoints,
         observers=ObserverList(observers),
         state=loaded.state,
-        stop=stop,
+        stopper=Stopper(stop, passes),
     )
 
 

@@ -1,10 +1,9 @@
 """Rollout that overlaps with training changes nothing but the time that it takes."""
 
-from dataclasses import fields
-
 import pytest
 
 from policy_runs import assert_same_bits
+from rampcli.batch.plan import BatchPlan
 from rampcli.rl.metrics import RolloutSums, times_of
 
 ROLLOUT = "rl.rollout_ranks={}"
@@ -37,13 +36,12 @@ def test_rows_have_the_times_of_both_sides(trained):
 @pytest.mark.parametrize("generators", [1, 2, 4])
 def test_the_times_of_a_step_predict_the_step(generators):
     """Four rollouts of 1 s, and four passes of 1 s: only the first rollout is waited for."""
-    zeros = dict.fromkeys((field.name for field in fields(RolloutSums)), 0.0)
+    zeros = RolloutSums(*[0.0] * len(RolloutSums._fields))
     times = times_of(
-        RolloutSums(**{**zeros, "rollout_s": 4.0}),
+        zeros._replace(rollout_s=4.0),
+        BatchPlan.divide(4, micro_batch_size=1, data_parallel_size=1),
         waited_s=1.0,
         step_time_s=5.0,
         generators=generators,
-        micro_batches=4,
-        data_ranks=1,
     )
     assert times["predicted_s"] == 5.0
