@@ -26,7 +26,7 @@ def with_rollout(estimate: MemoryEstimate, config: Config, batch: PairBatch) -> 
     ranks = ranks_of_data * config.parallel.tensor_parallel_size
     is_split = ranks > 1 or config.trainer.precision == "bf16"
     number = NUMBER_BYTES[config.trainer.precision]
-    # A model that is split has a whole copy that generates, see `rampcli.rl.policy`.
+    # A model that is split has a whole copy that generates, see `rampcli.rl.sources.Policy`.
     weights = estimate.weights + (number * parameters if is_split else 0)
     if config.rl.kl_weight > 0:
         shards = config.parallel.data_parallel_shard_size or batch.data_parallel_size

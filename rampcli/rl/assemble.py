@@ -25,10 +25,9 @@ from rampcli.rl.generating_rank import generate_until_training_ends
 from rampcli.rl.generator import Generator
 from rampcli.rl.objective import Objective
 from rampcli.rl.passes import PolicyPasses
-from rampcli.rl.policy import Policy
 from rampcli.rl.roles import Roles, take_role
 from rampcli.rl.scorer import Scorer
-from rampcli.rl.sources import FromOtherRanks, RolloutSource, TakingTurns
+from rampcli.rl.sources import FromOtherRanks, Policy, RolloutSource, TakingTurns
 from rampcli.rl.trainer import PolicyTrainer
 from rampcli.runs.directory import RunDirectory
 from rampcli.train.observers.boundary import BoundaryCosts

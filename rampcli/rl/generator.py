@@ -116,9 +116,11 @@ class Generator:
         rewards = self._score(questions, self.texts(responses), generations, between)
         return Rollout(
             prompts=[question.tokens for question in questions],
-            tokens=_widened(responses.tokens, sampling.max_tokens),
-            lengths=responses.lengths,
-            log_probs=_widened(responses.log_probs, sampling.max_tokens),
+            responses=Responses(
+                tokens=_widened(responses.tokens, sampling.max_tokens),
+                lengths=responses.lengths,
+                log_probs=_widened(responses.log_probs, sampling.max_tokens),
+            ),
             rewards=rewards,
             seconds=time.perf_counter() - began,
         )
@@ -128,14 +130,10 @@ class Generator:
         shape = (prompts * self.generations, Rollout.columns(self.sampling.max_tokens))
         return torch.empty(shape, dtype=torch.float64, device=device)
 
-    def texts(self, responses: Responses | Rollout) -> list[str]:
+    def texts(self, responses: Responses) -> list[str]:
         """Returns responses as text."""
-        rows = responses.tokens.tolist()
-        lengths = responses.lengths.tolist()
-        return [
-            self.data.format.decode_response(row[:length])
-            for row, length in zip(rows, lengths, strict=True)
-        ]
+        rows = zip(responses.tokens.tolist(), responses.lengths.tolist(), strict=True)
+        return [self.data.format.decode_response(row[:length]) for row, length in rows]
 
     def _score(
         self,

@@ -53,13 +53,13 @@ class RolloutSums(NamedTuple):
             stop: the token that ends a response.
         """
         rewards = torch.cat([rollout.rewards for rollout in rollouts])
-        lengths = torch.cat([rollout.lengths.cpu() for rollout in rollouts])
+        lengths = torch.cat([rollout.responses.lengths.cpu() for rollout in rollouts])
         scored = rewards[~rewards.isnan()]
         lowest = rewards.nan_to_num(nan=inf).amin(dim=1)
         highest = rewards.nan_to_num(nan=-inf).amax(dim=1)
         prompts = sum(len(prompt) for rollout in rollouts for prompt in rollout.prompts)
-        last = torch.cat([rollout.tokens[:, -1].cpu() for rollout in rollouts])
-        is_cut = (lengths == rollouts[0].tokens.shape[1]) & (last != stop)
+        last = torch.cat([rollout.responses.tokens[:, -1].cpu() for rollout in rollouts])
+        is_cut = (lengths == rollouts[0].responses.tokens.shape[1]) & (last != stop)
         return cls(
             pairs=rewards.numel(),
             scored=len(scored),

@@ -122,10 +122,11 @@ def batch_of(
         is_first_update: the policy is still the one that generated.
         multiple: the length of the sequences is a multiple of this.
     """
-    device, generations = rollout.tokens.device, rollout.rewards.shape[1]
-    numbers = range(len(rollout.tokens))[pairs]
+    responses, generations = rollout.responses, rollout.rewards.shape[1]
+    device = responses.tokens.device
+    numbers = range(len(responses.tokens))[pairs]
     prompts = [rollout.prompts[number // generations] for number in numbers]
-    lengths = rollout.lengths[pairs, None]
+    lengths = responses.lengths[pairs, None]
     starts = torch.tensor([[len(prompt)] for prompt in prompts], device=device)
     width = int((starts + lengths).max()) - 1  # the last token of a response is a label only
     places = torch.arange(-(-width // multiple) * multiple, device=device)
@@ -135,7 +136,7 @@ def batch_of(
     # Token and label at each place, counted from the start of the response.
     token, label = places - starts, places + 1 - starts
     is_label = (label >= 0) & (label < lengths)
-    last = rollout.tokens.shape[1] - 1
+    last = responses.tokens.shape[1] - 1
 
     def at(values: Tensor, index: Tensor) -> Tensor:
         return values[pairs].gather(1, index.clamp(0, last))
@@ -143,9 +144,9 @@ def batch_of(
     tokens = torch.from_numpy(padded).to(device)
     is_response = (token >= 0) & (token < lengths)
     return PolicyBatch(
-        tokens=torch.where(is_response, at(rollout.tokens, token), tokens),
-        labels=torch.where(is_label, at(rollout.tokens, label), IGNORED),
+        tokens=torch.where(is_response, at(responses.tokens, token), tokens),
+        labels=torch.where(is_label, at(responses.tokens, label), IGNORED),
         advantages=advantages[pairs].to(device),
-        old_log_probs=torch.where(is_label, at(rollout.log_probs, label), 0.0),
+        old_log_probs=torch.where(is_label, at(responses.log_probs, label), 0.0),
         is_first_update=is_first_update,
     )

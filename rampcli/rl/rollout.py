@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rampcli.data.examples import Example
+from rampcli.models.sampler import Responses
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,27 +18,23 @@ class Rollout:
 
     Attributes:
         prompts: tokens of each prompt.
-        tokens: int64 [pairs, max_response_tokens], padded with 0.
-        lengths: int64 [pairs], tokens of each response, its end included.
-        log_probs: fp32 [pairs, max_response_tokens], of the tokens when they were drawn.
+        responses: the responses, padded to `max_response_tokens`.
         rewards: float64 [prompts, generations]; NaN for a pair that could not be scored.
         seconds: time that it took to generate and to score.
     """
 
     prompts: Sequence[Sequence[int]]
-    tokens: Tensor
-    lengths: Tensor
-    log_probs: Tensor
+    responses: Responses
     rewards: Tensor
     seconds: float
 
     def to_tensor(self) -> Tensor:
         """Returns everything but the prompts as float64 [pairs, 2 x max_response_tokens + 3]."""
-        seconds = torch.full_like(self.lengths, self.seconds, dtype=torch.float64)
-        columns = (self.lengths.double(), self.rewards.flatten().to(seconds), seconds)
-        return torch.cat(
-            [self.tokens.double(), self.log_probs.double(), torch.stack(columns, dim=1)], dim=1
-        )
+        responses = self.responses
+        seconds = torch.full_like(responses.lengths, self.seconds, dtype=torch.float64)
+        columns = (responses.lengths.double(), self.rewards.flatten().to(seconds), seconds)
+        parts = (responses.tokens.double(), responses.log_probs.double())
+        return torch.cat([*parts, torch.stack(columns, dim=1)], dim=1)
 
     @staticmethod
     def columns(max_response_tokens: int) -> int:
@@ -51,9 +48,9 @@ class Rollout:
         tokens, log_probs, rest = torch.split(packed, [longest, longest, 3], dim=1)
         return cls(
             prompts=prompts,
-            tokens=tokens.long(),
-            lengths=rest[:, 0].long(),
-            log_probs=log_probs.float(),
+            responses=Responses(
+                tokens=tokens.long(), lengths=rest[:, 0].long(), log_probs=log_probs.float()
+            ),
             rewards=rest[:, 1].reshape(len(prompts), -1).cpu(),
             seconds=float(rest[0, 2]),
         )

@@ -1,20 +1,49 @@
 """Where the rollouts of a step come from: this rank, or ranks that only generate."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 
+from rampcli.checkpoint.load_weights import DTYPES, empty_model
+from rampcli.config.schema import Config
 from rampcli.data.loader import Batch
+from rampcli.models.decoder import Decoder
 from rampcli.parallel.mesh import DATA, TENSOR, Meshes
 from rampcli.rl.bridge import Bridge
 from rampcli.rl.generator import Generator
-from rampcli.rl.policy import Policy
 from rampcli.rl.rollout import Rollout
 from rampcli.train.stopper import Stopper
-from rampcli.train.whole_model import whole_weights
+from rampcli.train.whole_model import is_split, whole_weights
+
+
+class Policy:
+    """A whole model with the present weights, on each rank that trains.
+
+    A model that is not split generates itself. Otherwise each rank keeps a whole copy, in the type
+    of the forward pass.
+
+    Attributes:
+        model: the model that generates responses.
+        dtype: type of its weights.
+    """
+
+    def __init__(self, trained: Decoder, config: Config, device: torch.device) -> None:
+        self.trained = trained
+        self.dtype = DTYPES[config.trainer.precision]
+        self.model = trained
+        if is_split([trained]):
+            self.model = empty_model(config, device, self.dtype)
+
+    def refresh(self) -> None:
+        """Copies the present weights. Every rank calls this after they have changed."""
+        if self.model is self.trained:
+            return
+        weights = whole_weights(self.trained, self.dtype)
+        for copy, weight in zip(self.model.parameters(), weights, strict=True):
+            copy.copy_(weight)
 
 
 @dataclass(kw_only=True)
@@ -51,53 +80,48 @@ class RolloutSource:
 class TakingTurns(RolloutSource):
     """Generates all rollouts of a step before the first pass on them.
 
-    The tensor-parallel ranks of a data-parallel rank generate in turn.
+    The tensor-parallel ranks of a data-parallel rank generate in turn, then share the rollouts.
     """
 
     def rollouts(self, step: int, batch: Batch, stopper: Stopper) -> Iterator[Rollout]:
         """Generates the rollouts, then yields them."""
         began = time.perf_counter()
         self.policy.refresh()
-        ranks, found = self.meshes.size(TENSOR), []
+        ranks, prompts, mine = self.meshes.size(TENSOR), [], dict[int, Rollout]()
         for number in range(batch.split.accumulate_grad_batches):
             if number > 0:
                 stopper.agree_now_and_then()
+            questions = self.generator.training_questions(batch.samples_of_micro_batch(number))
+            prompts.append([question.tokens for question in questions])
+            if number % ranks != self.meshes.rank(TENSOR):
+                continue
             with stopper.ending_early() as check:
                 check()
-                found.append(self._answer(step, batch, number, check))
+                mine[number] = self.generator.generate(
+                    self.policy.model,
+                    questions,
+                    step=step,
+                    seed=self.generator.config.seed,
+                    between=check,
+                )
         stopper.agree()  # on a rank that was asked, rollouts are missing
-        shared = [self._shared(one, number % ranks) for number, one in enumerate(found)]
+        shared = [
+            self._shared(mine.get(number), tokens, owner=number % ranks)
+            for number, tokens in enumerate(prompts)
+        ]
         self.waited_s = time.perf_counter() - began
         yield from shared
 
-    def _answer(
-        self, step: int, batch: Batch, number: int, between: Callable[[], None]
-    ) -> "Rollout | Sequence[Sequence[int]]":
-        """Returns a rollout on the rank that generates it, its prompts on the others."""
-        questions = self.generator.training_questions(batch.samples_of_micro_batch(number))
-        if number % self.meshes.size(TENSOR) != self.meshes.rank(TENSOR):
-            return [question.tokens for question in questions]
-        return self.generator.generate(
-            self.policy.model,
-            questions,
-            step=step,
-            seed=self.generator.config.seed,
-            between=between,
-        )
-
-    def _shared(self, rollout: "Rollout | Sequence[Sequence[int]]", owner: int) -> Rollout:
-        """Returns a rollout on all tensor-parallel ranks.
-
-        Args:
-            rollout: the rollout on the rank that generated it, its prompts on the others.
-            owner: the tensor-parallel rank that generated it.
-        """
-        if isinstance(rollout, Rollout) and self.meshes.size(TENSOR) == 1:
+    def _shared(
+        self, rollout: Rollout | None, prompts: Sequence[Sequence[int]], *, owner: int
+    ) -> Rollout:
+        """Returns the rollout of the tensor-parallel rank `owner` on all of these ranks."""
+        if rollout is not None and self.meshes.size(TENSOR) == 1:
             return rollout
-        if isinstance(rollout, Rollout):
-            packed, prompts = rollout.to_tensor(), rollout.prompts
+        if rollout is None:
+            packed = self.generator.empty_rollout(len(prompts), self.device)
         else:
-            packed, prompts = self.generator.empty_rollout(len(rollout), self.device), rollout
+            packed = rollout.to_tensor()
         dist.broadcast(packed, group_src=owner, group=self.meshes.data[TENSOR].get_group())
         return Rollout.from_tensor(packed, prompts)
 

@@ -22,9 +22,8 @@ from rampcli.rl.generator import Generator
 from rampcli.rl.metrics import SOLVED, RolloutSums, columns_of, times_of
 from rampcli.rl.objective import PolicyBatch, PolicySums
 from rampcli.rl.passes import PolicyPasses, accumulate_policy_gradient, batch_of
-from rampcli.rl.policy import Policy
 from rampcli.rl.rollout import Rollout
-from rampcli.rl.sources import RolloutSource
+from rampcli.rl.sources import Policy, RolloutSource
 from rampcli.train.loop import Trainer, is_due
 from rampcli.train.step import StepResult, TakenStep, update_weights
 
@@ -246,7 +245,7 @@ class PolicyTrainer(Trainer):
         rollout = rollouts[0]
         count = len(rollout.prompts)
         questions = self.generator.training_questions(batch.samples[:count])
-        texts, rewards = self.generator.texts(rollout), rollout.rewards.flatten().tolist()
+        texts, rewards = self.generator.texts(rollout.responses), rollout.rewards.flatten().tolist()
         for number in range(min(MOST_RESPONSES_SHOWN, len(texts))):
             example = questions[number // self.pairs.generations].example
             row = {
