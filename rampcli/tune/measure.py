@@ -44,7 +44,7 @@ def measure(trial: TrialDirectory, stop: StopRequest, *, started: float) -> int:
     with sources_named(resolved.config):
         device = join_ranks(resolved.config.trainer.accelerator)
         with naming_out_of_memory(resolved, lambda: 0):
-            costs = BoundaryCosts(trial, started=started, imported=started)
+            costs = BoundaryCosts(run=trial, started=started, imported=started)
             trainer = build_trainer(resolved, trial, device, stop, costs)
             order, pressure = trial.read_order(), MemoryPressure(device)
             diagnosis: Diagnosis | None = None

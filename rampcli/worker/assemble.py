@@ -82,7 +82,7 @@ def train(run: RunDirectory, stop: StopRequest, *, started: float, build: "Build
         device = join_ranks(resolved.config.trainer.accelerator)
         if dist.get_rank() == 0:
             run.append_event("load", compiles=resolved.config.trainer.compile)
-        costs = BoundaryCosts(run, started=started, imported=imported)
+        costs = BoundaryCosts(run=run, started=started, imported=imported)
         trainer = None
         with naming_out_of_memory(
             resolved, lambda: trainer.state.consumed_samples if trainer else consumed

@@ -34,7 +34,7 @@ def trainer(alone, tmp_path):  # noqa: ARG001
     resolved = resolve(apply_overrides(llm.from_factory("llama3_tiny"), words))
     run = RunDirectory(resolved.run_dir)
     describe(run, resolved, [])
-    costs = BoundaryCosts(run, started=0.0, imported=0.0)
+    costs = BoundaryCosts(run=run, started=0.0, imported=0.0)
     return build_trainer(resolved, run, CPU, StopRequest(), costs)
 
 

@@ -11,7 +11,7 @@ WINDOW_STEPS = 50
 MAX_SHARE = 0.05
 """Largest share of the time of the last `WINDOW_STEPS` steps that may be spent waiting."""
 REMEDIES = (
-    "`rampcli data build` makes files that are read fastest. A local disk or more memory for the"
+    "`rampcli data build` writes files that load fastest. A local disk or more memory for the"
     " page cache also helps, as do more reading hosts if data.expansion_factor_real_data is above 1"
 )
 
@@ -21,11 +21,12 @@ class SlowData(LoopObserver):
 
     def __init__(self, run: RunDirectory) -> None:
         self.run = run
-        self.waits = DataWaits()
+        self._recent: deque[tuple[float, float]] | None = deque(maxlen=WINDOW_STEPS)
+        self._is_first = True
 
     def after_step(self, state: TrainingState, step: TakenStep) -> None:
         """Writes the event if the share of waiting becomes too high."""
-        share = self.waits.add(step_time_s=step.step_time_s, data_time_s=step.data_time_s)
+        share = self.add(step_time_s=step.step_time_s, data_time_s=step.data_time_s)
         if share is not None:
             reason = (
                 f"{share:.0%} of the last {WINDOW_STEPS} steps' time was spent waiting for data."
@@ -33,16 +34,8 @@ class SlowData(LoopObserver):
             )
             record_event(self.run, "slow_data", state, reason=reason)
 
-
-class DataWaits:
-    """Measures the share of time that steps spend waiting for samples, until it is too high."""
-
-    def __init__(self) -> None:
-        self._recent: deque[tuple[float, float]] | None = deque(maxlen=WINDOW_STEPS)
-        self._is_first = True
-
     def add(self, *, step_time_s: float, data_time_s: float) -> float | None:
-        """Adds a step. Returns the share the first time that it exceeds `MAX_SHARE`, else None.
+        """Adds a step. Returns the share of waiting when it first exceeds `MAX_SHARE`, else None.
 
         The first step does not count, because no earlier step gave time to read its samples.
         """

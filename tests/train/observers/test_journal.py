@@ -42,7 +42,7 @@ def journal(alone, run, resolved):  # noqa: ARG001
 
 
 def test_recording_a_step_runs_no_torch_operation(resolved, run, journal):
-    costs = BoundaryCosts(run, started=1.0, imported=2.0)
+    costs = BoundaryCosts(run=run, started=1.0, imported=2.0)
     observers = ObserverList([journal, costs, SlowData(run)])
     state = TrainingState(step=1, consumed_samples=4)
     observers.at_start(state)

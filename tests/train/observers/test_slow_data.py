@@ -1,18 +1,22 @@
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rampcli.train.observers.slow_data import MAX_SHARE, WINDOW_STEPS, DataWaits
+from rampcli.runs.directory import RunDirectory
+from rampcli.train.observers.slow_data import MAX_SHARE, WINDOW_STEPS, SlowData
 
 LITTLE = st.floats(0, 0.99 * MAX_SHARE)
 MUCH = st.floats(1.01 * MAX_SHARE, 1)
 SECONDS = st.floats(1e-3, 1e3)
+RUN = RunDirectory(Path("run"))
 FIRST = {"step_time_s": 1e6, "data_time_s": 1e6}
 
 
 def reports(shares, step_time_s=1.0):
     """Returns the report after each step that follows a first one."""
-    waits = DataWaits()
+    waits = SlowData(RUN)
     waits.add(**FIRST)
     return [waits.add(step_time_s=step_time_s, data_time_s=share * step_time_s) for share in shares]
 
@@ -54,7 +58,7 @@ def test_the_first_step_does_not_count():
 
 
 def test_steps_count_by_their_time():
-    waits = DataWaits()
+    waits = SlowData(RUN)
     waits.add(**FIRST)
     steps = [{"step_time_s": 100.0, "data_time_s": 0.0}] + [
         {"step_time_s": 1.0, "data_time_s": 0.5}
