@@ -37,7 +37,7 @@ def search(
     as_json: bool,
     plot: Path | None,
 ) -> int:
-    """Searches as the options of `rampcli tune` say, prints what was found, returns the exit code.
+    """Searches as the options of `rampcli tune` say, prints the outcomes, returns the exit code.
 
     Raises:
         RampcliError: nothing can be tried on this machine, or a trial failed for another reason
@@ -86,7 +86,7 @@ def _search_in_job(
 
 
 def _draw(search: Search, path: Path, console: Console) -> None:
-    """Writes a picture of what a search has found, if a size fits."""
+    """Draws the outcomes of a search, if a size fits."""
     verdict = verdict_of(search.outcomes())
     if verdict is None:
         say(console, "nothing to plot yet")
@@ -132,8 +132,8 @@ def _nothing_fits(smallest: Trial) -> RampcliError:
 def tune_table(trials: Sequence[Trial], *, sequence_length: int) -> Table:
     """Returns a table of trials, one per row.
 
-    `+-` is half the width of the 95% interval of the median, `doubling` the throughput over that of
-    half the size.
+    `+-` is half the width of the 95% interval of the median. `doubling` is the throughput, divided
+    by the throughput of half the size.
     """
     table = build_table("micro", "samples/s", "tokens/s", "+-", "s/step", "peak GiB", "doubling")
     for trial in trials:
@@ -160,7 +160,6 @@ def describe(verdict: Verdict, words: str, *, admitted: int) -> list[str]:
     """Returns the lines below the table: what fits, what is recommended, and why.
 
     Args:
-        verdict: what was found.
         words: settings that give the run the recommended size.
         admitted: the largest size that divides the batch.
     """

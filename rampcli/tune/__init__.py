@@ -1,1 +1,1 @@
-"""Finds the micro batches that this hardware can run, and those that it should run."""
+"""Finds the micro batches that fit this hardware, and the one to use."""

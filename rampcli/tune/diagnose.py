@@ -47,7 +47,7 @@ class Condition:
     """The parts of a step that are active while it is timed.
 
     Attributes:
-        reads: the step reads its samples. Otherwise, it uses those of an earlier step.
+        reads: the step reads its samples. Otherwise, it uses an earlier step's.
         gradients, weights, sums: the ranks exchange these, as in `Exchange.limited_to`.
         alone: rank 0 takes the step, and the others wait.
         few_tokens: each micro batch has one sample of `FEW_TOKENS` tokens.
@@ -190,8 +190,8 @@ class Bench:
         if condition.alone:
             dist.barrier(group=self.waiting)
         if condition.reads:
-            # Nothing is read in the background of the steps that follow. The next batches are
-            # others, because those that were read ahead are in the page cache.
+            # Nothing is read in the background of the following steps. Batches that were read ahead
+            # are in the page cache, so they are skipped.
             self.trainer.loader.stop_reading_ahead()
             self._skip(1 + STEPS_AHEAD)
         return fmean(seconds)

@@ -47,7 +47,8 @@ REMEDIES = {
     ),
     GRADIENTS: f"raise {ACCUMULATE_KEY} with a larger {GLOBAL_KEY}, or raise {MICRO_KEY}",
     WEIGHTS: (
-        f"a smaller {SHARD_KEY}, such as the devices of a node, or 1 for none; or raise {MICRO_KEY}"
+        f"a smaller {SHARD_KEY}, such as the devices of a node, or 1 for no sharding; or raise"
+        f" {MICRO_KEY}"
     ),
     WAITING: (
         "stop other programs on these hosts, or use fewer processes per host (trainer.devices)"
@@ -113,7 +114,7 @@ class Diagnosis:
 
     @property
     def parts(self) -> list[StepPart]:
-        """The parts of the step. Their times add up to that of the step, up to noise."""
+        """The parts of the step. Up to noise, their times add up to the step's."""
         parts, remaining = [], self.seconds[AS_IS]
         for condition, part in LEFT_OUT.items():
             if condition in self.seconds:
@@ -229,7 +230,7 @@ def _message(part: StepPart, config: Config) -> str:
 
 
 def read_diagnosis(folder: Path) -> Diagnosis:
-    """Returns what the ranks have written into the run directory of their trial.
+    """Returns the diagnosis that rank 0 has written into the run directory of a trial.
 
     Raises:
         DamagedFileError: diagnosis.json is not what `Diagnosis.to_json` returns.

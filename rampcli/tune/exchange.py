@@ -1,7 +1,7 @@
 """Switches the exchange between data-parallel ranks off, so that its time can be measured.
 
-Without an exchange, a rank uses its own numbers in place of those of the others. It does all other
-work of a step, with the same memory.
+Without an exchange, a rank uses its own numbers in place of the other ranks' numbers. It does all
+other work of a step, with the same memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -90,7 +90,7 @@ class Switchable:
     is_on: Callable[[], bool]
 
     def allocate(self, size: Sequence[int], **kind: Any) -> Tensor:
-        """Returns memory for what is exchanged, as FSDP allocates it by default."""
+        """Returns a buffer, as FSDP allocates it by default."""
         return torch.empty(*size, **kind)
 
     def __call__(
@@ -108,7 +108,7 @@ class Switchable:
 
 
 def repeat_shard(gathered: Tensor, shard: Tensor, group: dist.ProcessGroup) -> None:
-    """Gathers this rank's shard in place of those of the others."""
+    """Copies this rank's shard to the places of the other ranks' shards."""
     for rank, place in enumerate(gathered.view(group.size(), -1)):
         if rank != group.rank():  # the shard is this rank's part of the gathered weights
             place.copy_(shard)

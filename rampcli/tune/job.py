@@ -37,7 +37,7 @@ def submit(search: Search, report: Callable[[str], None]) -> list[Job]:
     """Submits a job that searches on the nodes of the run's largest stage.
 
     Args:
-        search: what the job does.
+        search: the search that the job continues.
         report: receives what becomes of earlier results.
 
     Raises:
@@ -72,7 +72,7 @@ def active_jobs(resolved: Resolved) -> list[Job]:
 
 
 def search_in_queue(asked: Search) -> Search:
-    """Returns the search of the job in the queue, whose effort may differ from what is asked.
+    """Returns the search of the job in the queue, which may have another effort.
 
     Raises:
         UsageError: the job searches under other conditions.

@@ -129,7 +129,7 @@ class Search:
 
         Outcomes that this effort may change are left out.
 
-        `conditions` are those that a job was submitted with, or None for those of this process.
+        `conditions` are those of the command that submitted a job. Default: this process's.
 
         Raises:
             DamagedFileError: tune.json is damaged.

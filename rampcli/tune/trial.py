@@ -50,12 +50,12 @@ class Trial:
     Attributes:
         micro_batch_size: samples per data-parallel rank per forward and backward pass.
         verdict: `FITS`, `OUT_OF_MEMORY`, `THRASHES` or `TIMED_OUT`.
-        reason: what was noticed, or None if the size fits.
+        reason: why the size does not fit, or None if it does.
         accumulate_grad_batches: micro batches per rank and step of the run.
         medians: time of the steps that were timed, by micro batches per step.
         peak_memory_bytes: most memory that a rank has held, or None.
-        device: rank 0's device, such as `cpu` or `cuda:0`, or None.
-        timeout_s: time that the trial was given, if it timed out, or None.
+        device: rank 0's device, such as `cpu` or `cuda:0`, or None if no rank has started.
+        timeout_s: time limit of the trial if it timed out, else None.
     """
 
     micro_batch_size: int
@@ -110,7 +110,7 @@ class Trials:
     """Runs trials.
 
     Attributes:
-        run: run directory, which holds those of the trials.
+        run: run directory, which holds the run directories of the trials.
         diagnoses: trials diagnose the step of a size instead of only timing it.
     """
 
@@ -148,7 +148,7 @@ class Trials:
                     raise RampcliError(
                         f"no rank of the trial of {MICRO_KEY}={candidate.micro_batch_size} has"
                         f" started within {START_S:g} s; {log.describe()}",
-                        remedy="fix what the log says",
+                        remedy="fix the error in the log",
                     )
                 if time.monotonic() > deadline:
                     stacks = _stacks(trial, workers, candidate.stage.world_size)
@@ -171,7 +171,7 @@ class Trials:
         return _judge(candidate, trial, ended)
 
     def _prepare(self, candidate: Candidate) -> TrialDirectory:
-        """Removes what an earlier trial of this size left, and writes what the ranks read."""
+        """Removes files of an earlier trial of this size, and writes those that the ranks read."""
         trial = TrialDirectory(self.folder_of(candidate))
         RunDirectory(trial.path.parent).claim()
         self.run.remove_tree(trial.path)
@@ -244,7 +244,7 @@ def sign_of_thrashing(signs: MemorySigns) -> str | None:
 
 
 def _stacks(trial: TrialDirectory, workers: Workers, world_size: int) -> str:
-    """Asks the ranks what they are doing, and returns where each of them is."""
+    """Makes the ranks write their stacks, and returns where each of them is."""
     for process in workers.processes:
         if process.poll() is None:
             process.send_signal(STACK_SIGNAL)
