@@ -119,11 +119,15 @@ def _named(name: str, public: Any) -> Iterator[str]:
 def _class(shown: type) -> Iterator[str]:
     """Describes a class: its attributes and properties as a table, then its methods."""
     yield f"\n{_prose(shown)}\n"
-    types = inspect.get_annotations(shown)
-    rows = [_row(f"`{name}`", _type(types.get(name, "")), text) for name, text in _entries(shown)]
-    for name, getter in _properties(shown):
-        kind = inspect.signature(getter).return_annotation
-        rows.append(_row(f"`{name}`", _type(kind), _first_paragraph(getter)))
+    rows = []
+    for one in reversed(shown.__mro__):
+        types = inspect.get_annotations(one)
+        rows += [
+            _row(f"`{name}`", _type(types.get(name, "")), text) for name, text in _entries(one)
+        ]
+        for name, getter in _properties(one):
+            kind = inspect.signature(getter).return_annotation
+            rows.append(_row(f"`{name}`", _type(kind), _first_paragraph(getter)))
     yield _table("attribute", rows)
     for name, member in vars(shown).items():
         if isinstance(member, (classmethod, FunctionType)) and not name.startswith("_"):

@@ -3,11 +3,11 @@
 from hypothesis import strategies as st
 
 from rampcli.batch.micro_batch import MicroBatchRule
-from rampcli.batch.node_policies import Workload, find_node_policy
+from rampcli.batch.node_policies import NODE_POLICIES, Workload
 from rampcli.batch.nodes import Clock, Fleet, Work
 from rampcli.batch.plan import ParallelSizes
 from rampcli.batch.ramp import RampSchedule
-from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
+from rampcli.batch.run_settings import BatchSettings, RunLength
 from rampcli.batch.throughput import Throughput
 from rampcli.batch.training_plan import plan_training
 
@@ -59,7 +59,7 @@ def chosen(policy, works, *, micro, fleet, clock=EVEN, varies=False):
         fleet=fleet,
         clock=clock,
     )
-    return find_node_policy(policy).choose(workload)
+    return NODE_POLICIES[policy].choose(workload)
 
 
 def divides(size, nodes, *, micro, fleet):
@@ -89,9 +89,13 @@ def plan(
     }
     return plan_training(
         batch=BatchSettings(
-            global_batch_size=target, micro_batch_size=micro, accumulate_grad_batches=accumulate
+            global_batch_size=target,
+            micro_batch_size=micro,
+            accumulate_grad_batches=accumulate,
+            rampup_batch_size=rampup,
+            step_batch_size_schedule=schedule,
+            **ramp,
         ),
-        ramp=RampSettings(rampup_batch_size=rampup, step_batch_size_schedule=schedule, **ramp),
         fleet=fleet,
         node_policy=policy,
         sequence_length=sequence_length,

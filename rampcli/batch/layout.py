@@ -9,7 +9,7 @@ from rampcli.batch.nodes import Fleet, Work
 from rampcli.batch.plan import GLOBAL_KEY, complete_sizes
 from rampcli.batch.quantities import counted
 from rampcli.batch.ramp import RAMP_KEY, SEMANTICS, SEMANTICS_KEY, RampSchedule, RampStage
-from rampcli.batch.run_settings import DECREASE_KEY, BatchSettings, RampSettings
+from rampcli.batch.run_settings import DECREASE_KEY, BatchSettings
 from rampcli.batch.step_schedule import SCHEDULE_KEY, from_step_schedule
 from rampcli.errors import Report, UsageError, set_to
 
@@ -133,7 +133,6 @@ class Layout:
 
 def lay_out(
     batch: BatchSettings,
-    ramp: RampSettings,
     *,
     fleet: Fleet,
     policy: NodePolicy,
@@ -142,8 +141,7 @@ def lay_out(
     """Derives the micro batch and the schedule, with decreased batch sizes if requested.
 
     Args:
-        batch: sizes of the largest batch.
-        ramp: how the batch changes.
+        batch: the batch, and how it changes.
         fleet: nodes to choose from.
         policy: chooses the nodes of each stage.
         sequence_length: tokens per sample.
@@ -154,10 +152,10 @@ def lay_out(
     report = Report()
     schedule = None
     largest = batch.global_batch_size
-    if ramp.step_batch_size_schedule is not None:
-        _check_step_schedule(ramp)
+    if batch.step_batch_size_schedule is not None:
+        _check_step_schedule(batch)
         schedule = from_step_schedule(
-            ramp.step_batch_size_schedule, sequence_length=sequence_length
+            batch.step_batch_size_schedule, sequence_length=sequence_length
         )
         _check_last_size(schedule, batch)
         largest = schedule.scheduled_sizes()[-1]
@@ -171,43 +169,43 @@ def lay_out(
     if schedule is None and largest is not None:
         with report.noting():
             schedule = RampSchedule.from_rampup(
-                ramp.rampup_batch_size,
+                batch.rampup_batch_size,
                 global_batch_size=largest,
-                semantics=ramp.semantics,
+                semantics=batch.semantics,
                 target_key=batch.unit.global_key,
             )
     report.close()
     assert schedule is not None
     rule = MicroBatchRule(
         size=micro_batch_size,
-        varies=ramp.micro_batch_rule == LARGEST,
-        updates=ramp.updates,
+        varies=batch.micro_batch_rule == LARGEST,
+        updates=batch.updates,
         unit=batch.unit,
     )
     rule.check(fleet.parallel)
     layout = Layout(
-        ramp=ramp.rampup_batch_size,
+        ramp=batch.rampup_batch_size,
         target=schedule.target,
         micro_batch_rule=rule,
         accumulate_grad_batches=batch.accumulate_grad_batches,
         fleet=fleet,
         policy=policy,
     )
-    if ramp.decrease_batch_size_if_needed:
-        _check_decrease(ramp)
+    if batch.decrease_batch_size_if_needed:
+        _check_decrease(batch)
         layout, decreased = layout.decreasing(schedule.scheduled_sizes())
         schedule = schedule.with_decreased(decreased)
     return layout, schedule
 
 
-def _check_step_schedule(ramp: RampSettings) -> None:
-    if ramp.rampup_batch_size is not None:
+def _check_step_schedule(batch: BatchSettings) -> None:
+    if batch.rampup_batch_size is not None:
         raise UsageError(
             f"the batch is scheduled twice: {RAMP_KEY} and {SCHEDULE_KEY}",
             keys=(RAMP_KEY, SCHEDULE_KEY),
             remedy="null for one of them",
         )
-    if ramp.decrease_batch_size_if_needed:
+    if batch.decrease_batch_size_if_needed:
         raise UsageError(
             f"{DECREASE_KEY}=true cannot be combined with {SCHEDULE_KEY}, which states its sizes",
             keys=(DECREASE_KEY, SCHEDULE_KEY),
@@ -225,12 +223,12 @@ def _check_last_size(schedule: RampSchedule, batch: BatchSettings) -> None:
         )
 
 
-def _check_decrease(ramp: RampSettings) -> None:
-    if SEMANTICS[ramp.semantics].can_decrease:
+def _check_decrease(batch: BatchSettings) -> None:
+    if SEMANTICS[batch.semantics].can_decrease:
         return
     others = [name for name, semantics in SEMANTICS.items() if semantics.can_decrease]
     raise UsageError(
-        f"{DECREASE_KEY}=true is not supported by {SEMANTICS_KEY}={ramp.semantics}",
+        f"{DECREASE_KEY}=true is not supported by {SEMANTICS_KEY}={batch.semantics}",
         keys=(DECREASE_KEY, SEMANTICS_KEY),
         remedy=[set_to(DECREASE_KEY, False), set_to(SEMANTICS_KEY, *others)],
     )

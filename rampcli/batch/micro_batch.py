@@ -2,21 +2,19 @@
 
 from dataclasses import dataclass
 
-from rampcli.batch.division import divisors, nearest_multiples
+from rampcli.batch.division import divisors
 from rampcli.batch.pipeline import MICROBATCHES_KEY
 from rampcli.batch.plan import (
-    FLEET_KEYS,
-    GLOBAL_KEY,
     MICRO_KEY,
     SAMPLES,
     BatchPlan,
     BatchUnit,
     ParallelSizes,
+    does_not_divide,
 )
 from rampcli.errors import UsageError, set_to
 
 STAGE_MICRO_KEY = "rampup.micro_batch"
-UPDATES_KEY = "rl.updates_per_rollout"
 FIXED, LARGEST = "fixed", "largest"
 UNLIMITED = 10**18
 """Size of a micro batch that varies and may be a rank's whole share of a batch."""
@@ -82,34 +80,17 @@ class MicroBatchRule:
             UsageError: the batch does not divide. The message names the nearest sizes that do.
         """
         size = self.on(global_batch_size, data_parallel_size, parallel)
-        if size is None and (self.varies or self.unit is not SAMPLES):
-            raise self._misfit(global_batch_size, data_parallel_size, parallel)
+        if size is None:
+            raise does_not_divide(
+                global_batch_size,
+                data_parallel_size,
+                smallest_share=self.smallest(parallel),
+                updates=self.updates,
+                varies=self.varies,
+                unit=self.unit,
+            )
         return BatchPlan.divide(
-            global_batch_size,
-            micro_batch_size=size or self.size,
-            data_parallel_size=data_parallel_size,
-        )
-
-    def _misfit(
-        self, global_batch_size: int, data_parallel_size: int, parallel: ParallelSizes
-    ) -> UsageError:
-        unit, smallest = self.unit, self.smallest(parallel)
-        multiple = smallest * data_parallel_size
-        factors = [
-            unit.describe_micro_batch(smallest // self.updates, varies=self.varies),
-            f"{data_parallel_size} data-parallel ranks",
-        ]
-        if self.updates > 1:
-            factors.insert(0, f"{UPDATES_KEY}={self.updates}")
-        remedies = [set_to(unit.global_key, *nearest_multiples(global_batch_size, multiple))]
-        share, rest = divmod(global_batch_size, data_parallel_size * self.updates)
-        if not (self.varies or rest):
-            remedies.append(unit.set_micro_batch(divisors(share, most=self.size)[-1]))
-        return UsageError(
-            f"{unit.describe_batch(global_batch_size)} not divide into {' x '.join(factors)}"
-            f" = {multiple * unit.per_micro_unit}",
-            keys=(GLOBAL_KEY, *unit.keys, *FLEET_KEYS),
-            remedy=remedies,
+            global_batch_size, micro_batch_size=size, data_parallel_size=data_parallel_size
         )
 
     def check(self, parallel: ParallelSizes) -> None:

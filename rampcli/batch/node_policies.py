@@ -13,7 +13,6 @@ from rampcli.batch.division import divisors
 from rampcli.batch.micro_batch import MicroBatchRule
 from rampcli.batch.nodes import Clock, Fleet, Work, restarts_at
 from rampcli.batch.throughput import Throughput
-from rampcli.errors import UsageError
 
 POLICY_KEY = "rampup.node_policy"
 UNTIMED = Clock(
@@ -297,18 +296,3 @@ def _extend(
 NODE_POLICIES: dict[str, NodePolicy] = {
     policy.name: policy for policy in (NemoPolicy(), BestPolicy(), FixedPolicy())
 }
-
-
-def find_node_policy(name: str) -> NodePolicy:
-    """Returns the policy of `rampup.node_policy`.
-
-    Raises:
-        UsageError: there is no policy of this name.
-    """
-    if name not in NODE_POLICIES:
-        raise UsageError(
-            f"{POLICY_KEY}={name} is not a node policy",
-            keys=(POLICY_KEY,),
-            remedy=f"one of {', '.join(NODE_POLICIES)}",
-        )
-    return NODE_POLICIES[name]

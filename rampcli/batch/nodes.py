@@ -7,7 +7,7 @@ from math import gcd
 
 from rampcli.batch.division import divisors
 from rampcli.batch.pipeline import bubble
-from rampcli.batch.plan import DEVICES_KEY, NUM_NODES_KEY, ParallelSizes, check_counts
+from rampcli.batch.plan import ParallelSizes
 from rampcli.batch.throughput import Throughput
 
 
@@ -24,9 +24,6 @@ class Fleet:
     num_nodes: int
     devices: int
     parallel: ParallelSizes
-
-    def __post_init__(self) -> None:
-        check_counts({NUM_NODES_KEY: self.num_nodes, DEVICES_KEY: self.devices})
 
     def data_parallel_size(self, num_nodes: int) -> int:
         """Returns the number of data-parallel ranks on `num_nodes` nodes.

@@ -12,8 +12,8 @@ batch holds whole groups unless `rl.split_groups` allows parts of one.
 from dataclasses import dataclass
 
 from rampcli.batch.division import divisors, nearest_multiples
-from rampcli.batch.micro_batch import UPDATES_KEY
-from rampcli.batch.plan import BatchPlan, BatchUnit
+from rampcli.batch.plan import UPDATES_KEY, BatchPlan, BatchUnit
+from rampcli.batch.training_plan import StagePlan
 from rampcli.errors import UsageError, set_to
 
 PROMPTS_KEY = "rl.prompts_per_step"
@@ -127,7 +127,7 @@ class PairBatch:
     rollouts: int
 
     @classmethod
-    def of(cls, split: BatchPlan, settings: PairSettings) -> "PairBatch":
+    def of(cls, split: BatchPlan | StagePlan, settings: PairSettings) -> "PairBatch":
         """Returns the pairs of a batch of prompts that divides into the updates."""
         micro = settings.pairs_per_pass(split.micro_batch_size)
         passes = split.micro_batch_size * settings.generations // micro

@@ -13,6 +13,7 @@ NUM_NODES_KEY = "trainer.num_nodes"
 DEVICES_KEY = "trainer.devices"
 FLEET_KEYS = (NUM_NODES_KEY, DEVICES_KEY)
 SHARD_KEY = "parallel.data_parallel_shard_size"
+UPDATES_KEY = "rl.updates_per_rollout"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,9 +42,9 @@ class BatchUnit:
         """Returns a micro batch as a factor of a product; the smallest one, if it varies."""
         return f"micro batches of at least {size}" if varies else f"{self.micro_key}={size}"
 
-    def set_micro_batch(self, size: int, *, note: str = "") -> Assignments:
+    def set_micro_batch(self, size: int) -> Assignments:
         """Returns the remedy that sets the micro batch."""
-        return set_to(self.micro_key, size * self.per_micro_unit, note=note)
+        return set_to(self.micro_key, size * self.per_micro_unit)
 
 
 SAMPLES = BatchUnit()
@@ -129,12 +130,8 @@ class BatchPlan:
         check_counts({GLOBAL_KEY: global_batch_size, MICRO_KEY: micro_batch_size})
         samples_per_micro_step = micro_batch_size * data_parallel_size
         if global_batch_size % samples_per_micro_step:
-            raise UsageError(
-                f"{GLOBAL_KEY}={global_batch_size} does not divide into"
-                f" {MICRO_KEY}={micro_batch_size} x {data_parallel_size} data-parallel ranks"
-                f" = {samples_per_micro_step}",
-                keys=(GLOBAL_KEY, MICRO_KEY, *FLEET_KEYS),
-                remedy=_suggest_sizes(global_batch_size, micro_batch_size, data_parallel_size),
+            raise does_not_divide(
+                global_batch_size, data_parallel_size, smallest_share=micro_batch_size
             )
         return cls(
             global_batch_size=global_batch_size,
@@ -260,13 +257,40 @@ def complete_sizes(
     return global_batch_size, micro_batch_size
 
 
-def _suggest_sizes(
-    global_batch_size: int, micro_batch_size: int, data_parallel_size: int
-) -> list[Assignments]:
-    """Returns the nearest global batches that divide, and the largest micro batch that does."""
-    sizes = nearest_multiples(global_batch_size, micro_batch_size * data_parallel_size)
-    remedies = [set_to(GLOBAL_KEY, *sizes)]
-    per_rank, rest = divmod(global_batch_size, data_parallel_size)
-    if not rest:
-        remedies.append(set_to(MICRO_KEY, divisors(per_rank, most=micro_batch_size)[-1]))
-    return remedies
+def does_not_divide(
+    global_batch_size: int,
+    data_parallel_size: int,
+    *,
+    smallest_share: int,
+    updates: int = 1,
+    varies: bool = False,
+    unit: BatchUnit = SAMPLES,
+) -> UsageError:
+    """Returns the error of a batch that does not divide over ranks and micro batches.
+
+    It offers the nearest batches that divide, and the largest smaller micro batch that does.
+
+    Args:
+        global_batch_size: the batch, in `unit`.
+        data_parallel_size: number of data-parallel ranks.
+        smallest_share: what a rank's share of the batch must be a multiple of.
+        updates: optimiser updates that the batch is divided into.
+        varies: the micro batch is the largest that divides, so a smaller one does not help.
+        unit: what batches count.
+    """
+    micro_batch_size, multiple = smallest_share // updates, smallest_share * data_parallel_size
+    factors = [
+        *([f"{UPDATES_KEY}={updates}"] if updates > 1 else []),
+        unit.describe_micro_batch(micro_batch_size, varies=varies),
+        f"{data_parallel_size} data-parallel ranks",
+    ]
+    remedies = [set_to(unit.global_key, *nearest_multiples(global_batch_size, multiple))]
+    share, rest = divmod(global_batch_size, data_parallel_size * updates)
+    if not (varies or rest):
+        remedies.append(unit.set_micro_batch(divisors(share, most=micro_batch_size)[-1]))
+    return UsageError(
+        f"{unit.describe_batch(global_batch_size)} not divide into {' x '.join(factors)}"
+        f" = {multiple * unit.per_micro_unit}",
+        keys=(GLOBAL_KEY, *unit.keys, *FLEET_KEYS),
+        remedy=remedies,
+    )

@@ -28,33 +28,41 @@ class Threshold:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RampStage:
-    """Consecutive steps with one global batch size.
+class StageExtent:
+    """Consecutive steps with one global batch size, without the processes that take them.
 
     Attributes:
-        global_batch_size: samples per step.
-        scheduled_batch_size: batch size of the schedule. It is larger than `global_batch_size` if
-            the batch was decreased (`rampup.decrease_batch_size_if_needed`).
-        first_sample: samples consumed before the stage.
-        first_step: optimiser steps before the stage.
-        steps: optimiser steps of the stage, or None if the stage is open.
+        stage: number of the stage, from 0.
+        global_batch_size: samples per optimiser step.
+        first_sample: samples consumed before the stage, from the start of the run.
+        samples: samples that the stage consumes, or None if it is open.
+        first_step: optimiser steps before the stage, from the start of the run.
+        steps: optimiser steps of the stage, or None if it is open.
     """
 
+    stage: int
     global_batch_size: int
-    scheduled_batch_size: int
     first_sample: int
+    samples: int | None
     first_step: int
     steps: int | None
-
-    @property
-    def samples(self) -> int | None:
-        """Samples that the stage consumes, or None if it is open."""
-        return None if self.steps is None else self.steps * self.global_batch_size
 
     @property
     def end_sample(self) -> int | None:
         """Consumed samples at the end of the stage, or None if it is open."""
         return None if self.samples is None else self.first_sample + self.samples
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RampStage(StageExtent):
+    """A stage of a schedule.
+
+    Attributes:
+        scheduled_batch_size: batch size of the schedule. It is larger than `global_batch_size` if
+            the batch was decreased (`rampup.decrease_batch_size_if_needed`).
+    """
+
+    scheduled_batch_size: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +147,7 @@ class RampSchedule:
     @cached_property
     def stages(self) -> tuple[RampStage, ...]:
         """The stages that run, from sample 0; the last one is open. O(batch sizes)."""
-        stages = []
+        stages: list[RampStage] = []
         consumed = step = index = 0
         while True:
             scheduled = self.thresholds[index].global_batch_size
@@ -150,9 +158,11 @@ class RampSchedule:
             )
             stages.append(
                 RampStage(
+                    stage=len(stages),
                     global_batch_size=size,
                     scheduled_batch_size=scheduled,
                     first_sample=consumed,
+                    samples=None if steps is None else steps * size,
                     first_step=step,
                     steps=steps,
                 )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rampcli.batch.micro_batch import FIXED
-from rampcli.batch.plan import SAMPLES, BatchUnit, check_counts
+from rampcli.batch.plan import SAMPLES, BatchUnit
 from rampcli.batch.ramp import RampSchedule
 from rampcli.errors import UsageError
 
@@ -30,7 +30,7 @@ class RunLength:
         """Checks that there is at most one limit.
 
         Raises:
-            UsageError: there are several, or one is less than one.
+            UsageError: there are several.
         """
         values = (self.max_steps, self.max_samples, self.max_tokens)
         given = {
@@ -43,7 +43,6 @@ class RunLength:
                 keys=tuple(given),
                 remedy="one of them",
             )
-        check_counts(given)
 
     def steps(self, ramp: RampSchedule, *, sequence_length: int) -> int | None:
         """Returns the optimiser steps of the whole run, or None if it has no end."""
@@ -53,38 +52,29 @@ class RunLength:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RampSettings:
-    """How the batch changes.
-
-    Attributes:
-        rampup_batch_size: `[start, increment, samples]`, or None.
-        step_batch_size_schedule: text of a step schedule, or None; excludes `rampup_batch_size`.
-        semantics: name in `rampcli.batch.ramp.SEMANTICS`.
-        decrease_batch_size_if_needed: decrease batch sizes that do not fit, do not refuse them.
-        micro_batch_rule: `fixed` or `largest`, see `rampcli.batch.micro_batch`.
-        updates: optimiser updates that each batch is divided into.
-    """
-
-    rampup_batch_size: Sequence[int] | None = None
-    step_batch_size_schedule: str | None = None
-    semantics: str = "megatron"
-    decrease_batch_size_if_needed: bool = False
-    micro_batch_rule: str = FIXED
-    updates: int = 1
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class BatchSettings:
-    """Sizes of the largest batch. A size that is None is derived.
+    """Sizes of the largest batch, and how the batch changes. A size that is None is derived.
 
     Attributes:
         global_batch_size: samples per optimiser step.
         micro_batch_size: samples per data-parallel rank per forward/backward.
         accumulate_grad_batches: micro batches per rank and optimiser step.
         unit: what batches count.
+        updates: optimiser updates that each batch is divided into.
+        rampup_batch_size: `[start, increment, samples]`, or None.
+        step_batch_size_schedule: text of a step schedule, or None; excludes `rampup_batch_size`.
+        semantics: name in `rampcli.batch.ramp.SEMANTICS`.
+        decrease_batch_size_if_needed: decrease batch sizes that do not fit, do not refuse them.
+        micro_batch_rule: `fixed` or `largest`, see `rampcli.batch.micro_batch`.
     """
 
     global_batch_size: int | None = None
     micro_batch_size: int | None = None
     accumulate_grad_batches: int | None = None
     unit: BatchUnit = SAMPLES
+    updates: int = 1
+    rampup_batch_size: Sequence[int] | None = None
+    step_batch_size_schedule: str | None = None
+    semantics: str = "megatron"
+    decrease_batch_size_if_needed: bool = False
+    micro_batch_rule: str = FIXED

@@ -2,48 +2,22 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
 from rampcli.batch.layout import Layout, lay_out
 from rampcli.batch.micro_batch import MicroBatchRule
 from rampcli.batch.misfits import check_fit
-from rampcli.batch.node_policies import UNTIMED, Workload, find_node_policy
+from rampcli.batch.node_policies import NODE_POLICIES, UNTIMED, Workload
 from rampcli.batch.nodes import Clock, Fleet, Work, restarts_at
 from rampcli.batch.notes import plan_notes
 from rampcli.batch.pipeline import bubble
 from rampcli.batch.plan import FLEET_KEYS, BatchPlan, check_product
-from rampcli.batch.ramp import SEMANTICS, RampSchedule, RampStage
-from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
+from rampcli.batch.ramp import SEMANTICS, RampSchedule, RampStage, StageExtent
+from rampcli.batch.run_settings import BatchSettings, RunLength
 from rampcli.batch.throughput import Throughput
 from rampcli.errors import Report, UsageError
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StageExtent:
-    """The batch, samples and steps of a stage, without the processes that train it.
-
-    Attributes:
-        stage: number of the stage, from 0.
-        global_batch_size: samples per optimiser step.
-        first_sample: samples consumed before the stage, from the start of the run.
-        samples: samples that the stage consumes, or None if it is open.
-        first_step: optimiser steps before the stage, from the start of the run.
-        steps: optimiser steps of the stage, or None if it is open.
-    """
-
-    stage: int
-    global_batch_size: int
-    first_sample: int
-    samples: int | None
-    first_step: int
-    steps: int | None
-
-    @property
-    def end_sample(self) -> int | None:
-        """Consumed samples at the end of the stage, or None if it is open."""
-        return None if self.samples is None else self.first_sample + self.samples
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,15 +166,15 @@ class TrainingPlan:
 
         Stages in `passed` have null for everything that depends on the fleet.
         """
-        unknown = {field.name: None for field in fields(StagePlan)}
+        names = [field.name for field in fields(StagePlan)]
         return {
             "global_batch_size": self.global_batch_size,
             "semantics": self.semantics,
             "sequence_length": self.sequence_length,
             "restarts_always": self.restarts_always,
             "stages": [
-                *(unknown | asdict(stage) for stage in self.passed),
-                *(asdict(stage) for stage in self.stages),
+                {name: getattr(stage, name, None) for name in names}
+                for stage in (*self.passed, *self.stages)
             ],
         }
 
@@ -208,7 +182,6 @@ class TrainingPlan:
 def plan_training(
     *,
     batch: BatchSettings,
-    ramp: RampSettings,
     fleet: Fleet,
     node_policy: str,
     sequence_length: int,
@@ -221,8 +194,7 @@ def plan_training(
     """Plans a run and checks every stage that is still to come against its own nodes.
 
     Args:
-        batch: sizes of the largest batch.
-        ramp: how the batch changes.
+        batch: the batch, and how it changes.
         fleet: nodes to choose from.
         node_policy: name in `rampcli.batch.node_policies.NODE_POLICIES`.
         sequence_length: tokens per sample.
@@ -235,13 +207,15 @@ def plan_training(
     Raises:
         UsageError: everything that does not fit.
     """
-    policy = find_node_policy(node_policy)
     report = Report()
     with report.noting():
         length.check()
     with report.noting():
         layout, schedule = lay_out(
-            batch, ramp, fleet=fleet, policy=policy, sequence_length=sequence_length
+            batch,
+            fleet=fleet,
+            policy=NODE_POLICIES[node_policy],
+            sequence_length=sequence_length,
         )
     report.close()
     clock = Clock(
@@ -259,22 +233,20 @@ def plan_training(
     check_fit(layout, walked, nodes, finished=finished, sizes=schedule.scheduled_sizes())
     passed = max((index + 1 for index in range(finished) if nodes[index] is None), default=0)
     stages = [
-        _plan_stage(index, stage, n, layout)
-        for index, (stage, n) in enumerate(zip(walked, nodes, strict=True))
-        if index >= passed and n is not None
+        _plan_stage(stage, n, layout)
+        for stage, n in zip(walked, nodes, strict=True)
+        if stage.stage >= passed and n is not None
     ]
     _check_accumulation(batch, stages, schedule)
     return TrainingPlan(
         global_batch_size=schedule.target,
-        semantics=ramp.semantics,
+        semantics=batch.semantics,
         sequence_length=sequence_length,
         stages=tuple(stages),
         ramp=schedule,
         fleet=fleet,
         micro_batch_rule=layout.micro_batch_rule,
-        passed=tuple(
-            StageExtent(**_counts(index, stage)) for index, stage in enumerate(walked[:passed])
-        ),
+        passed=tuple(walked[:passed]),
         clock=clock if throughput else None,
         restarts_always=restarts_always,
         notes=plan_notes(schedule, walked, length, sequence_length, unit=batch.unit),
@@ -287,10 +259,10 @@ def _cut(schedule: RampSchedule, end_step: int | None) -> list[RampStage]:
         return list(schedule.stages)
     stages = [stage for stage in schedule.stages if stage.first_step < end_step]
     last = stages[-1]
-    steps_left = end_step - last.first_step
-    stages[-1] = replace(
-        last, steps=steps_left if last.steps is None else min(last.steps, steps_left)
-    )
+    steps = end_step - last.first_step
+    if last.steps is not None:
+        steps = min(last.steps, steps)
+    stages[-1] = replace(last, steps=steps, samples=steps * last.global_batch_size)
     return stages
 
 
@@ -314,23 +286,12 @@ def _choose_nodes(
     ]
 
 
-def _counts(index: int, stage: RampStage) -> dict[str, Any]:
-    return {
-        "stage": index,
-        "global_batch_size": stage.global_batch_size,
-        "first_sample": stage.first_sample,
-        "samples": stage.samples,
-        "first_step": stage.first_step,
-        "steps": stage.steps,
-    }
-
-
-def _plan_stage(index: int, stage: RampStage, num_nodes: int, layout: Layout) -> StagePlan:
+def _plan_stage(stage: RampStage, num_nodes: int, layout: Layout) -> StagePlan:
     fleet = layout.fleet
     ranks = fleet.data_parallel_size(num_nodes)
     split = layout.micro_batch_rule.divide(stage.global_batch_size, ranks, fleet.parallel)
     return StagePlan(
-        **_counts(index, stage),
+        **{field.name: getattr(stage, field.name) for field in fields(StageExtent)},
         num_nodes=num_nodes,
         world_size=num_nodes * fleet.devices,
         data_parallel_size=split.data_parallel_size,

@@ -9,7 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from rampcli.batch.training_plan import StageExtent, StagePlan, TrainingPlan
+from rampcli.batch.ramp import StageExtent
+from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.cli.console import is_notebook
 from rampcli.cli.progress_line import Line, Picture, line_for
 from rampcli.errors import RampcliError, printable, visible

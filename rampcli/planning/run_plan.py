@@ -13,9 +13,9 @@ from rampcli.batch.micro_batch import LARGEST, UNLIMITED
 from rampcli.batch.nodes import Fleet
 from rampcli.batch.pairs import PROMPTS_KEY, PairBatch, PairSettings
 from rampcli.batch.pipeline import check_pipeline
-from rampcli.batch.plan import GLOBAL_KEY, SAMPLES, BatchPlan, ParallelSizes
+from rampcli.batch.plan import GLOBAL_KEY, SAMPLES, ParallelSizes
 from rampcli.batch.quantities import as_written
-from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
+from rampcli.batch.run_settings import BatchSettings, RunLength
 from rampcli.batch.throughput import EFFICIENCY_KEY, Throughput, check_curve, parse_points
 from rampcli.batch.training_plan import StagePlan, TrainingPlan, plan_training
 from rampcli.config.checks.rl import unit_of
@@ -69,15 +69,7 @@ class Resolved:
     def pairs(self, stage: StagePlan) -> PairBatch | None:
         """Returns the pairs of a stage's steps, or None without reinforcement learning."""
         settings = pair_settings(self.config)
-        if settings is None:
-            return None
-        split = BatchPlan(
-            global_batch_size=stage.global_batch_size,
-            micro_batch_size=stage.micro_batch_size,
-            data_parallel_size=stage.data_parallel_size,
-            accumulate_grad_batches=stage.accumulate_grad_batches,
-        )
-        return PairBatch.of(split, settings)
+        return None if settings is None else PairBatch.of(stage, settings)
 
     def passes(self, stage: StagePlan) -> tuple[int, int]:
         """Returns the micro batch of a stage, and the micro batches per rank and update.
@@ -166,14 +158,12 @@ def _plan(config: Config, consumed_samples: int) -> TrainingPlan:
             micro_batch_size=micro_batch_size,
             accumulate_grad_batches=trainer.accumulate_grad_batches,
             unit=unit,
-        ),
-        ramp=RampSettings(
+            updates=updates,
             rampup_batch_size=model.rampup_batch_size,
             step_batch_size_schedule=model.step_batch_size_schedule,
             semantics=rampup.semantics,
             decrease_batch_size_if_needed=rampup.decrease_batch_size_if_needed,
             micro_batch_rule=micro_batch_rule,
-            updates=updates,
         ),
         fleet=Fleet(
             num_nodes=trainer.num_nodes,
@@ -211,7 +201,7 @@ def pair_settings(config: Config) -> PairSettings | None:
 def _parallel_sizes(config: Config) -> ParallelSizes:
     parallel = config.parallel
     ranks, parts = parallel.pipeline_parallel_size, parallel.num_pipeline_microbatches
-    # `rl_checks` refuses pipelines, so their micro batches need no further error.
+    # `config/checks/rl.py` refuses pipelines, so their micro batches need no further error.
     splits_batch = ranks > 1 and pair_settings(config) is None
     return ParallelSizes(
         tensor=parallel.tensor_parallel_size,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from plans import DECREASE, EVEN, FLEETS, chosen, divides, fleet_of, plan, scheduled, works_of
 from rampcli.batch.micro_batch import MicroBatchRule
-from rampcli.batch.node_policies import find_node_policy, nemo_schedule
+from rampcli.batch.node_policies import NODE_POLICIES, nemo_schedule
 from rampcli.batch.plan import ParallelSizes
 from rampcli.batch.throughput import Throughput
 from rampcli.errors import UsageError
@@ -73,7 +73,7 @@ def test_every_plan_has_whole_micro_batches_up_to_the_given_one(
     sizes = [start + index * increment for index in range(increments + 1)]
     works = works_of(sizes)
     nodes = chosen(policy, works, micro=most, fleet=fleet, varies=True)
-    allowed = find_node_policy(policy).allowed_nodes(fleet)
+    allowed = NODE_POLICIES[policy].allowed_nodes(fleet)
     rule = MicroBatchRule(size=most, varies=True)
     for size, count in zip(sizes, nodes, strict=True):
         if count is not None:

@@ -8,7 +8,6 @@ from oracles import NODE_CASES
 from plans import FLEETS, MICRO, chosen, divides, fleet_of, works_of
 from rampcli.batch.node_policies import nemo_schedule
 from rampcli.batch.ramp import RampSchedule
-from rampcli.errors import UsageError
 
 READ_FROM_A_STALE_FILE = "stale_json_wins"
 WITH_SCHEDULE = [
@@ -161,10 +160,3 @@ def test_fixed_gives_every_size_all_the_nodes_or_none(sizes, micro, fleet):
         for size in sizes
     ]
     assert chosen("fixed", works_of(sizes), micro=micro, fleet=fleet) == expected
-
-
-def test_an_unknown_policy_is_refused_with_the_known_ones():
-    with pytest.raises(UsageError) as refusal:
-        chosen("nemesis", works_of([8]), micro=1, fleet=fleet_of(1, 1))
-    assert refusal.value.keys == ("rampup.node_policy",)
-    assert refusal.value.remedy == "one of nemo, best, fixed"

@@ -73,13 +73,3 @@ def test_a_stage_takes_longer_by_the_bubble_unless_its_throughput_contains_it():
     busy_s = 1600 * 100 / (8 * 1000)
     assert seconds(fleet) == busy_s
     assert seconds(fleet, has_bubble=False) == pytest.approx(busy_s * (8 + 3) / 8)
-
-
-@pytest.mark.parametrize(
-    ("num_nodes", "devices", "key"),
-    [(0, 8, "trainer.num_nodes"), (-1, 8, "trainer.num_nodes"), (2, 0, "trainer.devices")],
-)
-def test_a_fleet_without_processes_is_refused(num_nodes, devices, key):
-    with pytest.raises(UsageError) as refusal:
-        fleet_of(num_nodes, devices)
-    assert refusal.value.keys == (key,)

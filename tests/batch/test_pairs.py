@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from rampcli.batch.micro_batch import UNLIMITED, UPDATES_KEY, MicroBatchRule
+from rampcli.batch.micro_batch import UNLIMITED, MicroBatchRule
 from rampcli.batch.pairs import GENERATIONS_KEY, PROMPTS_KEY, PairSettings
-from rampcli.batch.plan import ParallelSizes
+from rampcli.batch.plan import UPDATES_KEY, ParallelSizes
 from rampcli.config.schema import Config
 from rampcli.config.values import put
 from rampcli.errors import UsageError, UsageErrors

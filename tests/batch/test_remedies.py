@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from rampcli.batch.layout import Layout
 from rampcli.batch.micro_batch import MicroBatchRule
-from rampcli.batch.node_policies import find_node_policy
+from rampcli.batch.node_policies import NODE_POLICIES
 from rampcli.batch.nodes import Fleet
 from rampcli.batch.plan import ParallelSizes
 from rampcli.batch.ramp import MOST_SIZES, RampSchedule
-from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
+from rampcli.batch.run_settings import BatchSettings, RunLength
 from rampcli.batch.training_plan import plan_training
 from rampcli.errors import UsageError, UsageErrors
 
@@ -32,9 +32,12 @@ def fleet_of(num_nodes, devices, **parallel):
 def plan(rampup, target, *, micro, fleet, policy, accumulate=None, schedule=None, **rest):
     return plan_training(
         batch=BatchSettings(
-            global_batch_size=target, micro_batch_size=micro, accumulate_grad_batches=accumulate
+            global_batch_size=target,
+            micro_batch_size=micro,
+            accumulate_grad_batches=accumulate,
+            rampup_batch_size=rampup,
+            step_batch_size_schedule=schedule,
         ),
-        ramp=RampSettings(rampup_batch_size=rampup, step_batch_size_schedule=schedule),
         fleet=fleet,
         node_policy=policy,
         sequence_length=10,
@@ -350,7 +353,7 @@ def test_a_layout_fits_exactly_if_every_batch_size_has_nodes(run):
         target=run["target"],
         micro_batch_rule=MicroBatchRule(size=run["micro"]),
         fleet=run["fleet"],
-        policy=find_node_policy(run["policy"]),
+        policy=NODE_POLICIES[run["policy"]],
     )
     sizes = list(range(run["rampup"][0], run["target"] + 1, run["rampup"][1]))
     has_nodes = [NODES[run["policy"]](size, sizes, run["micro"], run["fleet"]) for size in sizes]

@@ -8,7 +8,7 @@ from oracles import RAMPS
 from rampcli.batch.nodes import Fleet
 from rampcli.batch.plan import BatchPlan, ParallelSizes
 from rampcli.batch.ramp import MOST_SIZES, RampSchedule, Threshold
-from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
+from rampcli.batch.run_settings import BatchSettings, RunLength
 from rampcli.batch.step_schedule import from_step_schedule, to_text
 from rampcli.batch.training_plan import plan_training
 from rampcli.errors import UsageError
@@ -40,8 +40,11 @@ def schedule_of(case):
 
 def plan_of(case, **settings):
     return plan_training(
-        batch=BatchSettings(micro_batch_size=case["micro_batch_size"]),
-        ramp=RampSettings(step_batch_size_schedule=text_of(case), **settings),
+        batch=BatchSettings(
+            micro_batch_size=case["micro_batch_size"],
+            step_batch_size_schedule=text_of(case),
+            **settings,
+        ),
         fleet=Fleet(num_nodes=1, devices=case["data_parallel_size"], parallel=ParallelSizes()),
         node_policy="fixed",
         sequence_length=case["seq_length"] or 1,

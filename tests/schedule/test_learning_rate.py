@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from rampcli.batch.nodes import Fleet
 from rampcli.batch.plan import ParallelSizes
-from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
+from rampcli.batch.run_settings import BatchSettings, RunLength
 from rampcli.batch.training_plan import plan_training
 from rampcli.schedule.learning_rate import (
     BATCH_COUPLINGS,
@@ -38,8 +38,7 @@ def rate(decay_style="constant", **settings):
 
 def plan(rampup, target, **length):
     return plan_training(
-        batch=BatchSettings(global_batch_size=target, micro_batch_size=1),
-        ramp=RampSettings(rampup_batch_size=rampup),
+        batch=BatchSettings(global_batch_size=target, micro_batch_size=1, rampup_batch_size=rampup),
         fleet=Fleet(num_nodes=1, devices=1, parallel=ParallelSizes()),
         node_policy="fixed",
         sequence_length=10,
@@ -259,8 +258,9 @@ def test_a_batch_below_the_target_scales_the_rate_by_its_coupling(coupling, fact
 
 def test_a_coupling_never_raises_the_rate_above_its_peak_if_the_batch_shrinks():
     planned = plan_training(
-        batch=BatchSettings(micro_batch_size=1),
-        ramp=RampSettings(step_batch_size_schedule="samples: 0:16 160:64 800:8"),
+        batch=BatchSettings(
+            micro_batch_size=1, step_batch_size_schedule="samples: 0:16 160:64 800:8"
+        ),
         fleet=Fleet(num_nodes=1, devices=1, parallel=ParallelSizes()),
         node_policy="fixed",
         sequence_length=10,

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from plans import fleet_of
 from rampcli.batch.ramp import RampSchedule
-from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
+from rampcli.batch.run_settings import BatchSettings, RunLength
 from rampcli.batch.training_plan import plan_training
 from rampcli.words import translate_plan
 
@@ -27,8 +27,9 @@ def plan(
     **length,
 ):
     return plan_training(
-        batch=BatchSettings(global_batch_size=target, micro_batch_size=micro),
-        ramp=RampSettings(
+        batch=BatchSettings(
+            global_batch_size=target,
+            micro_batch_size=micro,
             rampup_batch_size=rampup,
             step_batch_size_schedule=schedule,
             semantics=semantics,
