@@ -17,11 +17,11 @@ from docs.python_page import python_page as names_page
 from rampcli import llm
 from rampcli.cli.main import main as run_command
 from rampcli.config.schema import Config
-from rampcli.config.settings import Setting, settings
+from rampcli.config.settings import Setting, foreign_words, settings
 from rampcli.errors import shown
 from rampcli.planning.resolve import resolve
 from rampcli.report.plots import plot_plan
-from rampcli.words.meanings import DERIVED, MEANINGS
+from rampcli.words.refused import DERIVED
 from tests.cli.bad_input_page import line_of, page
 from tests.cli.bad_inputs import SECTIONS, BadInput
 
@@ -70,7 +70,7 @@ def config_page() -> str:
         lines.append(f"\n## {title}\n\n{about}{SETTINGS_HEAD}")
         lines += [_row(setting) for setting in rows]
     lines.append(SPELLINGS_INTRODUCTION)
-    lines += [f"| `{word}` | {meaning} |\n" for word, meaning in MEANINGS.items()]
+    lines += [f"| `{word}` | {one.doc} |\n" for word, one in foreign_words().items()]
     lines.append(DERIVED_INTRODUCTION)
     lines += [
         f"| `{name}` | {meaning} | {' or '.join(f'`{key}`' for key in keys)} |\n"

@@ -9,11 +9,11 @@ from rampcli.cli.console import build_console, say
 from rampcli.config.checks.rl import max_response_tokens
 from rampcli.planning.run_plan import Resolved
 from rampcli.words import translate_plan
-from rampcli.words.rl import PairSource, translate_pairs
-from rampcli.words.translation import Translation
+from rampcli.words.rl import translate_pairs
+from rampcli.words.translation import Source, Translation
 
 
-def translate(resolved: Resolved, *, as_json: bool) -> None:
+def print_dialects(resolved: Resolved, *, as_json: bool) -> None:
     """Prints the batch as settings of each system, and notes what these cannot express."""
     translations = _translations(resolved)
     if as_json:
@@ -25,23 +25,22 @@ def translate(resolved: Resolved, *, as_json: bool) -> None:
 
 
 def _translations(resolved: Resolved) -> dict[str, Translation]:
-    config, model, parallel = resolved.config, resolved.config.model, resolved.config.parallel
-    stages = resolved.plan.stages
-    batch = resolved.pairs(max(stages, key=lambda stage: stage.global_batch_size))
+    config, plan = resolved.config, resolved.plan
+    batch = resolved.pairs(max(plan.stages, key=lambda stage: stage.global_batch_size))
     if batch is not None:
         return translate_pairs(
-            PairSource(
-                batch=batch,
-                num_stages=resolved.plan.number_of_stages,
-                temperature=config.rl.temperature,
-                max_response_tokens=max_response_tokens(config),
-            )
+            batch,
+            num_stages=plan.number_of_stages,
+            temperature=config.rl.temperature,
+            max_response_tokens=max_response_tokens(config),
         )
     return translate_plan(
-        resolved.plan,
-        rampup_batch_size=model.rampup_batch_size,
-        step_batch_size_schedule=model.step_batch_size_schedule,
-        data_parallel_shard_size=parallel.data_parallel_shard_size,
-        num_pipeline_microbatches=parallel.num_pipeline_microbatches,
-        expansion_factor_real_data=config.data.expansion_factor_real_data,
+        Source(
+            plan=plan,
+            rampup_batch_size=config.model.rampup_batch_size,
+            step_batch_size_schedule=config.model.step_batch_size_schedule,
+            data_parallel_shard_size=config.parallel.data_parallel_shard_size,
+            num_pipeline_microbatches=config.parallel.num_pipeline_microbatches,
+            expansion_factor_real_data=config.data.expansion_factor_real_data,
+        )
     )

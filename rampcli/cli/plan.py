@@ -101,9 +101,9 @@ def plan(
         _draw(resolved, plot)
         lines.append(f"wrote {plot}")
     if show_dialects:
-        from rampcli.cli.dialects import translate
+        from rampcli.cli.dialects import print_dialects
 
-        translate(resolved, as_json=as_json)
+        print_dialects(resolved, as_json=as_json)
     else:
         print_plan(resolved, as_json=as_json)
         for line in () if as_json else lines:

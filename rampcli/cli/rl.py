@@ -48,9 +48,9 @@ def rl(
 
         typer.echo(visible(with_provenance(resolved), keeps="\n"), nl=False)
     elif show_dialects:
-        from rampcli.cli.dialects import translate
+        from rampcli.cli.dialects import print_dialects
 
-        translate(resolved, as_json=as_json)
+        print_dialects(resolved, as_json=as_json)
     elif dry_run:
         print_plan(resolved, as_json=as_json)
         if not as_json:

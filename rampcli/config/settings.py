@@ -15,8 +15,8 @@ from rampcli.config.fields import Extensible
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError, shown
 from rampcli.extensions import ENTRY_POINTS, VARIABLE, Extension, find, section_of
-from rampcli.words import COMBINED, SPELLINGS
-from rampcli.words.meanings import DERIVED, KNOWN_ELSEWHERE, MEANINGS
+from rampcli.words import COMBINED, SPELLINGS, meaning_of
+from rampcli.words.refused import DERIVED, KNOWN_ELSEWHERE
 from rampcli.words.rl import IN_OTHER_UNITS, IN_PRETRAINING
 
 MOST = 10**18
@@ -99,19 +99,21 @@ def settings() -> dict[str, Setting]:
 def foreign_words() -> dict[str, Setting]:
     """Returns what each word of another system accepts; a spelling accepts what its key does."""
     spellings = {
-        word: dataclasses.replace(settings()[key], key=word, optional=True, doc=MEANINGS[word])
+        word: dataclasses.replace(
+            settings()[key], key=word, optional=True, doc=meaning_of(word, settings()[key].doc)
+        )
         for word, key in SPELLINGS.items()
     }
     combined = {
         word: Setting(
             key=word,
-            type=kind,
+            type=combined.type,
             optional=True,
             default=None,
-            example_value=example,
-            doc=MEANINGS[word],
+            example_value=combined.example,
+            doc=f"MaxText: {combined.meaning}",
         )
-        for word, (kind, example) in COMBINED.items()
+        for word, combined in COMBINED.items()
     }
     return spellings | combined
 

@@ -88,7 +88,7 @@ def _parallel_sizes(stack: Stack) -> ParallelSizes:
 
 def _translate_mesh(stack: Stack) -> Stack:
     words = _given(stack, maxtext_mesh.AXES)
-    meant = maxtext_mesh.translate(
+    meant = maxtext_mesh.read_mesh(
         words, num_devices=_num_devices(stack), parallel=_parallel_sizes(stack)
     )
     for key, size in meant.items():
@@ -119,7 +119,7 @@ def _translate_batch(stack: Stack) -> tuple[Stack, tuple[str, ...]]:
     sources = [word for word in words if word != PER_DEVICE] or [PER_DEVICE]
     source = max(sources, key=lambda word: (stack.precedence(word), word == ENABLE))
     num_devices = _num_devices(stack)
-    meant = maxtext.translate(
+    meant = maxtext.read_batch(
         words,
         num_devices=num_devices,
         model_parallel_size=_parallel_sizes(stack).model_parallel_size,
@@ -178,7 +178,7 @@ def _replacement(stack: Stack, factors: str, samples: int) -> tuple[str, ...]:
 def _is_set_as_near(stack: Stack, key: str, word: str, value: Any) -> bool:
     """Returns whether a key is set to another value at least as near to the user as the word."""
     if key == ACCUMULATE_KEY:
-        # `translate` refuses a value above 1, and 1 does not fit the new micro batch.
+        # `read_batch` refuses a value above 1, and 1 does not fit the new micro batch.
         return False
     near = stack.precedence(key) >= stack.precedence(word)
     is_set = stack.precedence(key) > Precedence.SCHEMA

@@ -14,7 +14,7 @@ from rampcli.config.settings import extension_of, find_setting, leaves, nest, un
 from rampcli.errors import UsageError, shown
 from rampcli.planning.run_plan import Resolved
 from rampcli.words import FOREIGN
-from rampcli.words.meanings import DERIVED
+from rampcli.words.refused import DERIVED
 
 
 def explain(key: str, resolved: Resolved) -> dict[str, Any]:

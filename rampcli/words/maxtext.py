@@ -17,29 +17,48 @@ from rampcli.batch.plan import ACCUMULATE_KEY, FLEET_KEYS, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.quantities import as_written, decimal, is_decimal
 from rampcli.batch.ramp import RAMP_KEY, SEMANTICS_KEY
 from rampcli.errors import UsageError, set_to, set_together
-from rampcli.words.maxtext_mesh import FILLS
-from rampcli.words.translation import (
-    Source,
-    Translation,
-    decrease_differences,
-    semantics_differences,
-    step_schedule_differences,
-    to_assignments,
-)
+from rampcli.words.maxtext_mesh import FILLS, CombinedWord
+from rampcli.words.translation import Source, Translation, differences, to_assignments
 
 ENABLE = "enable_rampup_batch_size"
 START = "per_device_batch_size_start"
 INCREMENT = "per_device_batch_size_increment"
 RAMP_SAMPLES = "global_rampup_samples"
 RAMP_WORDS = (START, INCREMENT, RAMP_SAMPLES)
-WORDS: dict[str, tuple[type, str]] = {
-    PER_DEVICE: (float, "4"),
-    ENABLE: (bool, "true"),
-    START: (float, "4"),
-    INCREMENT: (float, "2"),
-    RAMP_SAMPLES: (int, "500"),
+WORDS: dict[str, CombinedWord] = {
+    PER_DEVICE: CombinedWord(
+        float,
+        "4",
+        "samples per device in one forward and backward pass. Times the devices that share a"
+        " sample, it is `data.micro_batch_size`; times all devices and"
+        " `gradient_accumulation_steps`, it is `model.global_batch_size`.",
+    ),
+    ENABLE: CombinedWord(
+        bool,
+        "true",
+        "whether the batch ramps up. `true` sets `model.rampup_batch_size`,"
+        " `rampup.semantics=maxtext`, `rampup.node_policy=fixed` and `rampup.micro_batch=largest`;"
+        " `false` sets `model.rampup_batch_size=null`.",
+    ),
+    START: CombinedWord(
+        float,
+        "4",
+        "samples per device at the start of the ramp. Times all devices, it is the start in"
+        " `model.rampup_batch_size`.",
+    ),
+    INCREMENT: CombinedWord(
+        float,
+        "2",
+        "samples per device that each stage of the ramp adds. Times all devices, it is the"
+        " increment in `model.rampup_batch_size`.",
+    ),
+    RAMP_SAMPLES: CombinedWord(
+        int,
+        "500",
+        "samples of the whole ramp. They are the samples in `model.rampup_batch_size`.",
+    ),
 }
-"""Type and example of MaxText's batch size per device and of its words for a ramp."""
+"""MaxText's batch size per device and its words for a ramp."""
 ACCUMULATION = "gradient_accumulation_steps"
 SPELLINGS: dict[str, str] = {
     ACCUMULATION: "trainer.accumulate_grad_batches",
@@ -52,7 +71,7 @@ SUGGESTED = (MICRO_KEY, STAGE_MICRO_KEY, SEMANTICS_KEY, POLICY_KEY, MICROBATCHES
 DEFAULTS = {PER_DEVICE: 12.0, START: 4.0, INCREMENT: 2.0, RAMP_SAMPLES: 500}
 
 
-def translate(
+def read_batch(
     words: Mapping[str, Any],
     *,
     num_devices: int,
@@ -60,7 +79,7 @@ def translate(
     settings: Mapping[str, Any],
     one_micro_batch: bool = False,
 ) -> dict[str, Any]:
-    """Translates MaxText's words into our settings, by canonical key.
+    """Returns what MaxText's words mean in our settings, by canonical key.
 
     Sizes count per device. If the model is split over `m` devices, a data-parallel rank therefore
     has `m` times as many samples. As in MaxText, a ramp in these words runs on all devices
@@ -225,7 +244,7 @@ def write(source: Source) -> Translation:
     words = {
         PER_DEVICE: float(sizes[PER_DEVICE]),
         ACCUMULATION: accumulate,
-        ENABLE: "true" if ramp else None,
+        ENABLE: True if ramp else None,
         START: float(sizes[START]) if ramp else None,
         INCREMENT: float(sizes[INCREMENT]) if ramp else None,
         RAMP_SAMPLES: ramp[2] if ramp else None,
@@ -234,14 +253,12 @@ def write(source: Source) -> Translation:
         "max_target_length": plan.sequence_length,
         "steps": plan.end_step,
     } | {f"ici_{axis}_parallelism": size for axis, size in axes.items()}
-    differences = [
-        *step_schedule_differences(source, "MaxText"),
-        *semantics_differences(source, "MaxText", "maxtext"),
-        *decrease_differences(source, "MaxText"),
+    unsaid = (
+        *differences(source, "MaxText", semantics="maxtext", has_micro_batches=True),
         *_pass_differences(source, micro_batches=micro_batches, accumulate=accumulate),
         *_decimal_differences(sizes, devices),
-    ]
-    return Translation(words=to_assignments(words), unsaid=tuple(differences))
+    )
+    return Translation(words=to_assignments(words), unsaid=unsaid)
 
 
 def _pass_differences(source: Source, *, micro_batches: int, accumulate: int) -> list[str]:

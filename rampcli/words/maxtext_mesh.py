@@ -6,10 +6,26 @@ Each axis has a size within a slice (`ici_*`) and one across slices (`dcn_*`). A
 
 from collections.abc import Mapping
 from math import prod
+from typing import NamedTuple
 
 from rampcli.batch.division import divisors
 from rampcli.batch.plan import FLEET_KEYS, SHARD_KEY, ParallelSizes
 from rampcli.errors import Remedy, UsageError, set_to
+
+
+class CombinedWord(NamedTuple):
+    """A word of MaxText whose meaning depends on other settings.
+
+    Attributes:
+        type: of its value.
+        example: a value, as it is typed.
+        meaning: what it means in MaxText, and what it becomes here.
+    """
+
+    type: type
+    example: str
+    meaning: str
+
 
 MODEL_AXES = {axis: f"parallel.{axis}_parallel_size" for axis in ("tensor", "pipeline", "context")}
 """Canonical key of each axis that splits the model."""
@@ -22,6 +38,30 @@ AXES = {
 """The axis of each word."""
 KEYS = {word: MODEL_AXES.get(axis, SHARD_KEY) for word, axis in AXES.items()}
 """The canonical key that each word decides, alone or with others."""
+_AXIS_MEANINGS = {
+    "tensor": "devices that share each layer",
+    "pipeline": "stages of the pipeline",
+    "context": "devices that share each sequence",
+    "fsdp": "devices that share one copy of the weights",
+    "data": "copies of the weights",
+}
+_PLACES = {"ici": ("within a slice", "dcn"), "dcn": ("across slices", "ici")}
+
+
+def _meaning(word: str, axis: str) -> str:
+    place, other = _PLACES[word[:3]]
+    becomes = (
+        f"is the number of copies; `{KEYS[word]}` ranks share each"
+        if axis == "data"
+        else f"sets `{KEYS[word]}`"
+    )
+    return (
+        f"{_AXIS_MEANINGS[axis]}, {place}; -1 takes the remaining devices."
+        f" Its product with `{other}_{axis}_parallelism` {becomes}."
+    )
+
+
+WORDS = {word: CombinedWord(int, "1", _meaning(word, axis)) for word, axis in AXES.items()}
 MODEL_WORDS = tuple(word for word, axis in AXES.items() if axis in MODEL_AXES)
 ICI_FSDP, DCN_DATA = "ici_fsdp_parallelism", "dcn_data_parallelism"
 """Words that are -1 in MaxText unless they are given."""
@@ -29,10 +69,10 @@ FILLS = -1
 """The size that takes the remaining devices."""
 
 
-def translate(
+def read_mesh(
     words: Mapping[str, int], *, num_devices: int, parallel: ParallelSizes
 ) -> dict[str, int | None]:
-    """Translates MaxText's words into our settings, by canonical key.
+    """Returns what MaxText's words mean in our settings, by canonical key.
 
     rampcli has no slices. If a size of each group is -1, all devices are one slice.
 

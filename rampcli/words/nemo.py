@@ -1,29 +1,22 @@
 """NeMo 1 and NeMo 2: their spellings of our keys, and a plan in their words."""
 
-from rampcli.words.translation import (
-    Source,
-    Translation,
-    decrease_differences,
-    micro_batch_differences,
-    semantics_differences,
-    step_schedule_differences,
-    to_assignments,
-)
+from rampcli.words.translation import Source, Translation, differences, to_assignments
 
-SPELLINGS: dict[str, str] = {
-    # NeMo 2: the data module holds the batch sizes.
-    "data.global_batch_size": "model.global_batch_size",
-    "data.rampup_batch_size": "model.rampup_batch_size",
-    # NeMo 1: the model holds everything.
+NEMO_1: dict[str, str] = {
     "model.micro_batch_size": "data.micro_batch_size",
     "model.tensor_model_parallel_size": "parallel.tensor_parallel_size",
     "model.pipeline_model_parallel_size": "parallel.pipeline_parallel_size",
     "model.context_parallel_size": "parallel.context_parallel_size",
-    # NeMo 2: MegatronStrategy.
+}
+"""The model holds everything."""
+NEMO_2: dict[str, str] = {
+    "data.global_batch_size": "model.global_batch_size",
+    "data.rampup_batch_size": "model.rampup_batch_size",
     "trainer.strategy.tensor_model_parallel_size": "parallel.tensor_parallel_size",
     "trainer.strategy.pipeline_model_parallel_size": "parallel.pipeline_parallel_size",
     "trainer.strategy.context_parallel_size": "parallel.context_parallel_size",
 }
+"""The data module holds the batch sizes, and MegatronStrategy the axes."""
 
 
 def write_nemo_1(source: Source) -> Translation:
@@ -42,24 +35,20 @@ def write_nemo_2(source: Source) -> Translation:
 
 def _write(source: Source, *, data: str, strategy: str, sequence_length: str) -> Translation:
     """Returns a batch, with the names under which a version of NeMo keeps each group of keys."""
-    plan, stage, parallel = source.plan, source.stage, source.plan.fleet.parallel
-    ramp = None if source.ramp is None else f"[{','.join(map(str, source.ramp))}]"
-    words = {
-        f"{data}.micro_batch_size": source.micro_batch_size,
-        f"{data}.global_batch_size": plan.global_batch_size,
-        f"{data}.rampup_batch_size": ramp,
-        sequence_length: plan.sequence_length,
-        f"{strategy}.tensor_model_parallel_size": parallel.tensor,
-        f"{strategy}.pipeline_model_parallel_size": parallel.pipeline,
-        f"{strategy}.context_parallel_size": parallel.context,
-        "trainer.num_nodes": stage.num_nodes,
-        "trainer.devices": plan.fleet.devices,
-        "trainer.max_steps": plan.end_step,
+    keys = {
+        f"{data}.micro_batch_size": "data.micro_batch_size",
+        f"{data}.global_batch_size": "model.global_batch_size",
+        f"{data}.rampup_batch_size": "model.rampup_batch_size",
+        sequence_length: "data.sequence_length",
+        f"{strategy}.tensor_model_parallel_size": "parallel.tensor_parallel_size",
+        f"{strategy}.pipeline_model_parallel_size": "parallel.pipeline_parallel_size",
+        f"{strategy}.context_parallel_size": "parallel.context_parallel_size",
+        "trainer.num_nodes": "trainer.num_nodes",
+        "trainer.devices": "trainer.devices",
+        "trainer.max_steps": "trainer.max_steps",
     }
-    differences = [
-        *step_schedule_differences(source, "NeMo"),
-        *semantics_differences(source, "NeMo", "megatron"),
-        *micro_batch_differences(source, "NeMo"),
-        *decrease_differences(source, "NeMo"),
-    ]
-    return Translation(words=to_assignments(words), unsaid=tuple(differences))
+    values = source.values()
+    return Translation(
+        words=to_assignments({word: values[key] for word, key in keys.items()}),
+        unsaid=differences(source, "NeMo"),
+    )

@@ -94,17 +94,10 @@ def test_two_ends_are_refused_by_name():
     assert refusal.value.keys == ("trainer.max_steps", "trainer.max_tokens")
 
 
-@pytest.mark.parametrize("end", ["max_steps", "max_samples", "max_tokens"])
-@pytest.mark.parametrize("value", [0, -1])
-def test_an_end_below_one_is_refused(end, value):
-    with pytest.raises(UsageError) as refusal:
-        plan(None, 16, fleet=fleet_of(1, 1), **{end: value})
-    assert refusal.value.keys == (f"trainer.{end}",)
-
-
 def test_all_errors_are_raised_together():
     with pytest.raises(UsageErrors) as refusal:
         plan([4, 5, 24], 16, fleet=fleet_of(1, 1), max_steps=4, max_samples=64)
+    assert refusal.value.exit_code == 2
     assert [error.keys[0] for error in refusal.value.errors] == [
         "trainer.max_steps",
         "model.rampup_batch_size",
@@ -132,13 +125,6 @@ def test_a_target_and_stages_that_do_not_divide_are_each_refused_once():
     assert stages.message.startswith(
         "batches 11 (stage 1) and 14 (stage 2) are not multiples of 4 = "
     )
-
-
-def test_a_wrong_ramp_and_a_wrong_end_give_one_refusal_with_exit_code_2():
-    with pytest.raises(UsageError) as refusal:
-        plan([4], 16, fleet=fleet_of(1, 1), max_steps=0)
-    assert refusal.value.exit_code == 2
-    assert len(refusal.value.errors) == 2
 
 
 @pytest.mark.parametrize("consumed_samples", [0, 960])

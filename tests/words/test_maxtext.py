@@ -12,7 +12,7 @@ from rampcli.batch.per_device import PER_DEVICE
 from rampcli.batch.plan import BatchPlan, ParallelSizes
 from rampcli.batch.ramp import RampSchedule
 from rampcli.errors import UsageError
-from rampcli.words.maxtext import ENABLE, INCREMENT, RAMP_SAMPLES, START, translate
+from rampcli.words.maxtext import ENABLE, INCREMENT, RAMP_SAMPLES, START, read_batch
 from remedies import offers
 
 RAMPS = {name: case for name, case in RAMP_CASES.items() if "maxtext" in case}
@@ -26,7 +26,7 @@ PIPELINE = "parallel.num_pipeline_microbatches"
 
 
 def meaning(words, *, num_devices, model_parallel_size=1, one_micro_batch=False, **settings):
-    return translate(
+    return read_batch(
         words,
         num_devices=num_devices,
         model_parallel_size=model_parallel_size,

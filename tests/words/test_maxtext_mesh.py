@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rampcli.batch.plan import ParallelSizes
 from rampcli.errors import UsageError
-from rampcli.words.maxtext_mesh import AXES, KEYS, MODEL_AXES, SHARD_KEY, translate
+from rampcli.words.maxtext_mesh import AXES, KEYS, MODEL_AXES, SHARD_KEY, read_mesh
 from remedies import offers
 
 SIZES = st.sampled_from([1, 2, 3, 4])
@@ -21,7 +21,7 @@ def devices_of(mesh):
 
 
 def meant(words, num_devices=64, **parallel):
-    return translate(words, num_devices=num_devices, parallel=ParallelSizes(**parallel))
+    return read_mesh(words, num_devices=num_devices, parallel=ParallelSizes(**parallel))
 
 
 def refusal_of(words, num_devices=64, **parallel):

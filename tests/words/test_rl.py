@@ -11,7 +11,6 @@ from rampcli.batch.plan import BatchPlan
 from rampcli.words.rl import (
     BARE_WORDS,
     IN_PRETRAINING,
-    PairSource,
     expand_words,
     translate_pairs,
 )
@@ -41,12 +40,10 @@ def batches(draw):
 
 def said(batch, system, num_stages=1):
     return translate_pairs(
-        PairSource(
-            batch=batch,
-            num_stages=num_stages,
-            temperature=TEMPERATURE,
-            max_response_tokens=RESPONSE_TOKENS,
-        )
+        batch,
+        num_stages=num_stages,
+        temperature=TEMPERATURE,
+        max_response_tokens=RESPONSE_TOKENS,
     )[system]
 
 

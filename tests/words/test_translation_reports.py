@@ -5,6 +5,7 @@ from hypothesis import example, given
 from plans import fleet_of
 from rampcli.batch.step_schedule import from_step_schedule
 from rampcli.words import DIALECTS, translate_plan
+from rampcli.words.translation import Source
 from tests.words.translating import (
     SEQUENCE_LENGTH,
     assignments,
@@ -147,14 +148,12 @@ def test_a_decrease_is_reported_for_nemo_and_for_megatron_if_stages_have_their_o
 
 def test_maxtexts_pipeline_words_are_written_and_a_batch_that_maxtext_refuses_is_reported():
     planned = plan(None, 64, fleet=fleet_of(1, 8, pipeline=4), micro=4)
-    words = {"rampup_batch_size": None, "step_batch_size_schedule": None}
-    dialect = translate_plan(
-        planned, **words, num_pipeline_microbatches=8, expansion_factor_real_data=2
-    )["MaxText"]
+    source = Source(plan=planned, num_pipeline_microbatches=8, expansion_factor_real_data=2)
+    dialect = translate_plan(source)["MaxText"]
     assert {"num_pipeline_microbatches=8", "expansion_factor_real_data=2"} <= {*dialect.words}
     assert dialect.unsaid == ()
     single = plan(None, 64, fleet=fleet_of(1, 8, pipeline=4), micro=1)
-    assert translate_plan(single, **words)["MaxText"].unsaid == (
+    assert translate_plan(Source(plan=single))["MaxText"].unsaid == (
         "MaxText's pipeline splits a pass into 4 microbatches,"
         " and 2 samples do not divide into them",
     )

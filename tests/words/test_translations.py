@@ -9,7 +9,7 @@ from hypothesis import given
 from plans import fleet_of
 from rampcli.batch.plan import SHARD_KEY, ParallelSizes
 from rampcli.words import DIALECTS, SPELLINGS, maxtext_mesh
-from rampcli.words.maxtext import translate
+from rampcli.words.maxtext import read_batch
 from tests.words.translating import (
     SEQUENCE_LENGTH,
     assignments,
@@ -125,7 +125,7 @@ def test_a_batch_in_maxtexts_words_is_read_back_as_the_same_run_or_has_no_exact_
     assert words.pop("steps", None) == (None if planned.end_step is None else str(planned.end_step))
     parallel = run["fleet"].parallel
     sizes = {word: int(words.pop(word)) for word in maxtext_mesh.AXES if word in words}
-    assert maxtext_mesh.translate(
+    assert maxtext_mesh.read_mesh(
         sizes, num_devices=planned.stages[-1].world_size, parallel=ParallelSizes()
     ) == {
         "parallel.tensor_parallel_size": parallel.tensor,
@@ -147,7 +147,7 @@ def test_a_batch_in_maxtexts_words_is_read_back_as_the_same_run_or_has_no_exact_
     if inexact:
         assert devices % 3 == 0
         return
-    meant = translate(
+    meant = read_batch(
         {
             name: float(value) if "per_device" in name else int(value)
             for name, value in words.items()
@@ -207,7 +207,7 @@ def test_the_ranks_that_share_the_weights_are_read_back_from_maxtexts_words(shar
     run = {"rampup": None, "target": 64, "fleet": fleet_of(2, 4, tensor=2), "micro": 2}
     words = assignments(said(run, "MaxText", data_parallel_shard_size=shard))
     sizes = {word: int(words[word]) for word in maxtext_mesh.AXES if word in words}
-    meant = maxtext_mesh.translate(sizes, num_devices=8, parallel=ParallelSizes())
+    meant = maxtext_mesh.read_mesh(sizes, num_devices=8, parallel=ParallelSizes())
     assert (meant["parallel.tensor_parallel_size"], meant[SHARD_KEY]) == (2, shard)
 
 

@@ -9,6 +9,7 @@ from rampcli.batch.ramp import RampSchedule
 from rampcli.batch.run_settings import BatchSettings, RunLength
 from rampcli.batch.training_plan import plan_training
 from rampcli.words import translate_plan
+from rampcli.words.translation import Source
 
 SEQUENCE_LENGTH = 10
 
@@ -85,12 +86,13 @@ def ramp_of(run):
 
 
 def said(run, system, **settings):
-    dialect = translate_plan(
-        plan(**run),
+    source = Source(
+        plan=plan(**run),
         rampup_batch_size=run["rampup"],
         step_batch_size_schedule=run.get("schedule"),
         **settings,
-    )[system]
+    )
+    dialect = translate_plan(source)[system]
     assert shlex.split(str(dialect)) == list(dialect.words)
     return dialect
 
