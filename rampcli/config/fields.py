@@ -57,3 +57,8 @@ class Extensible:
     """
 
     extensions: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def with_choices(text: str, table: Mapping[str, Any]) -> str:
+    """Returns a description that ends with the `about` of each choice of a table."""
+    return " ".join((text, *(f"`{name}`: {one.about}." for name, one in table.items())))

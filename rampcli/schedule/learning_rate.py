@@ -85,9 +85,8 @@ class LearningRate:
             step = Step(consumed_samples, global_batch_size)
             decay = self.own_decay or DECAY_STYLES[self.decay_style].rate
             rate = decay(self, step)
-        return rate * BATCH_COUPLINGS[self.batch_coupling](
-            global_batch_size / self.largest_batch_size
-        )
+        coupling = BATCH_COUPLINGS[self.batch_coupling]
+        return rate * coupling.factor(global_batch_size / self.largest_batch_size)
 
 
 Curve = Callable[[float], float]
@@ -141,32 +140,64 @@ class DecayStyle:
     """How the learning rate falls after the warm-up, and which settings belong to it.
 
     Attributes:
+        about: the shape of the decay, for the description of `schedule.decay_style`.
         rate: rate of a step after the warm-up.
         needs_warmup: the rate is undefined without a warm-up.
         takes_decay_samples: uses `schedule.wsd_decay_samples`.
     """
 
+    about: str
     rate: Callable[[LearningRate, Step], float]
     needs_warmup: bool = False
     takes_decay_samples: bool = False
 
 
 DECAY_STYLES: dict[str, DecayStyle] = {
-    "constant": DecayStyle(rate=_until_the_end(lambda _: 1.0)),
-    "linear": DecayStyle(rate=_until_the_end(lambda share: 1 - share)),
+    "constant": DecayStyle(about="no decay", rate=_until_the_end(lambda _: 1.0)),
+    "linear": DecayStyle(
+        about="a straight line to `optim.min_lr`", rate=_until_the_end(lambda share: 1 - share)
+    ),
     # arXiv 1608.03983, without restarts
-    "cosine": DecayStyle(rate=_until_the_end(lambda share: (1 + math.cos(math.pi * share)) / 2)),
+    "cosine": DecayStyle(
+        about="half a wave of a cosine to `optim.min_lr`",
+        rate=_until_the_end(lambda share: (1 + math.cos(math.pi * share)) / 2),
+    ),
     # arXiv 2510.14717
-    "quarter_cosine": DecayStyle(rate=_until_the_end(lambda share: math.cos(math.pi / 2 * share))),
-    "wsd": DecayStyle(rate=wsd, takes_decay_samples=True),
-    "inverse_sqrt": DecayStyle(rate=inverse_sqrt, needs_warmup=True),
-    "seesaw": DecayStyle(rate=seesaw),
+    "quarter_cosine": DecayStyle(
+        about="the first quarter of a cosine to `optim.min_lr`",
+        rate=_until_the_end(lambda share: math.cos(math.pi / 2 * share)),
+    ),
+    "wsd": DecayStyle(
+        about="constant, then a straight line to `optim.min_lr`",
+        rate=wsd,
+        takes_decay_samples=True,
+    ),
+    "inverse_sqrt": DecayStyle(
+        about="proportional to 1 / sqrt(samples)", rate=inverse_sqrt, needs_warmup=True
+    ),
+    "seesaw": DecayStyle(about="proportional to 1 / sqrt(batch size)", rate=seesaw),
 }
-OF_EXTENSION = DecayStyle(rate=DECAY_STYLES["constant"].rate, takes_decay_samples=True)
+OF_EXTENSION = DecayStyle(
+    about="an extension", rate=DECAY_STYLES["constant"].rate, takes_decay_samples=True
+)
 """Stands for a style that is an extension, whose rate is `LearningRate.own_decay`."""
-BATCH_COUPLINGS: dict[str, Callable[[float], float]] = {
-    "none": lambda _: 1.0,
-    "sqrt": math.sqrt,  # arXiv 2205.10287
-    "linear": lambda share: share,  # arXiv 1706.02677
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCoupling:
+    """How a batch below the largest scales the learning rate.
+
+    Attributes:
+        about: the factor, for the description of `schedule.batch_coupling`.
+        factor: maps the batch as a share of the largest one to a factor of the learning rate.
+    """
+
+    about: str
+    factor: Callable[[float], float]
+
+
+BATCH_COUPLINGS: dict[str, BatchCoupling] = {
+    "none": BatchCoupling("by 1", lambda _: 1.0),
+    "sqrt": BatchCoupling("by the square root of r", math.sqrt),  # arXiv 2205.10287
+    "linear": BatchCoupling("by r", lambda share: share),  # arXiv 1706.02677
 }
-"""Factor of the learning rate for a batch that is a share of the largest batch."""

@@ -275,7 +275,7 @@ def test_a_coupling_never_raises_the_rate_above_its_peak_if_the_batch_shrinks():
 
 
 def test_a_coupling_does_not_change_the_rate_at_the_target_batch():
-    assert {name: scale(1.0) for name, scale in BATCH_COUPLINGS.items()} == {
+    assert {name: coupling.factor(1.0) for name, coupling in BATCH_COUPLINGS.items()} == {
         "none": 1.0,
         "sqrt": 1.0,
         "linear": 1.0,

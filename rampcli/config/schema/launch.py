@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from rampcli.batch.node_policies import NODE_POLICIES
 from rampcli.batch.ramp import SEMANTICS
-from rampcli.config.fields import setting
+from rampcli.config.fields import setting, with_choices
 from rampcli.launchers import LAUNCHERS, declarations
 
 T = TypeVar("T")
@@ -112,12 +112,7 @@ class LaunchConfig:
 
     launcher: str = setting(
         "local",
-        " ".join(
-            (
-                "Where workers run.",
-                *(f"`{name}`: {each.about}." for name, each in declarations().items()),
-            )
-        ),
+        with_choices("Where workers run.", declarations()),
         choices=LAUNCHERS,
     )
     max_restarts: int = setting(

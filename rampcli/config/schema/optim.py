@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rampcli.config.fields import Extensible, setting
+from rampcli.config.fields import Extensible, setting, with_choices
 from rampcli.config.optimizers import OPTIMIZERS
 from rampcli.schedule.learning_rate import BATCH_COUPLINGS, DECAY_STYLES
 
@@ -53,10 +53,7 @@ class ScheduleConfig(Extensible):
 
     decay_style: str = setting(
         "cosine",
-        "Shape of the decay. `linear`, `cosine`, `quarter_cosine` (the first quarter of a cosine)"
-        " and `wsd` (constant, then linear) end at `optim.min_lr`. `inverse_sqrt` is"
-        " proportional to 1 / sqrt(samples), `seesaw` to 1 / sqrt(batch size). `constant`: no"
-        " decay.",
+        with_choices("Shape of the decay.", DECAY_STYLES),
         choices=DECAY_STYLES,
         extensible=True,
     )
@@ -68,7 +65,10 @@ class ScheduleConfig(Extensible):
     )
     batch_coupling: str = setting(
         "none",
-        "How a batch below the largest scales the learning rate, where r is the batch divided by"
-        " the largest. `none`: by 1. `sqrt`: by the square root of r. `linear`: by r.",
+        with_choices(
+            "How a batch below the largest scales the learning rate, where r is the batch divided"
+            " by the largest.",
+            BATCH_COUPLINGS,
+        ),
         choices=BATCH_COUPLINGS,
     )
