@@ -13,10 +13,13 @@ def overlapped_s(
 ) -> float:
     """Returns the seconds of a step in which ranks train on one micro batch and generate the next.
 
-    Rollouts are dealt out to the ranks that generate, in turn, and take equally long. If each such
-    rank has as many in every micro batch, the slower side is never idle, but it has to wait for the
-    first micro batch, or the faster one has to take the last one alone:
-    `max + min / micro_batches`.
+    With as many rollouts per generating rank in every micro batch, this is
+
+        max(rollout_s, training_s) + min(rollout_s, training_s) / micro_batches
+
+    The second term is the first micro batch, which is generated before training starts, or the last
+    one, which is trained on after generation ends. Rollouts take equally long and are dealt out to
+    the generating ranks in turn.
 
     Args:
         rollout_s: seconds that a rank generates in a step, on average.
