@@ -114,7 +114,7 @@ def _print_search(search: Search, console: Console, *, as_json: bool) -> None:
     if verdict is None:
         raise _nothing_fits(trials[0])
     size, resolved = verdict.recommended.micro_batch_size, search.resolved
-    words = in_words(micro_batch_settings(resolved, size), resolved)
+    words = str(in_words(micro_batch_settings(resolved, size), resolved))
     say(console, *describe(verdict, words, admitted=search.candidates[-1].micro_batch_size))
 
 

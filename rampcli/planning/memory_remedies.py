@@ -8,7 +8,7 @@ from rampcli.batch.division import divisors
 from rampcli.batch.plan import SHARD_KEY
 from rampcli.config.layers import with_values
 from rampcli.config.schema.trainer import ActivationCheckpointing
-from rampcli.errors import UsageError
+from rampcli.errors import Assignments, UsageError
 from rampcli.estimate.rollout_memory import generating_bytes
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
@@ -21,8 +21,8 @@ Change = Mapping[str, Any]
 """Other values of some settings, by key."""
 
 
-def changes_that_fit(resolved: Resolved, usable_bytes: int) -> list[str]:
-    """Returns changes with which the estimate of every stage fits, as words of the command line.
+def changes_that_fit(resolved: Resolved, usable_bytes: int) -> list[Assignments]:
+    """Returns changes with which the estimate of every stage fits.
 
     Each of them is enough, and keeps all batch sizes. It changes as few settings as possible, and
     these as little as possible. The list is empty if nothing fits.
@@ -39,11 +39,11 @@ def changes_that_fit(resolved: Resolved, usable_bytes: int) -> list[str]:
             if fits(*(choice[-1] for choice in some)):
                 found.append(next(changes for changes in product(*some) if fits(*changes)))
         if found:
-            return [" ".join(in_words(change, resolved) for change in changes) for changes in found]
+            return [in_words(_together(changes), resolved) for changes in found]
     return []
 
 
-def smaller_rollouts(resolved: Resolved, usable_bytes: int) -> list[str]:
+def smaller_rollouts(resolved: Resolved, usable_bytes: int) -> list[Assignments]:
     """Returns the mildest change with which the estimate of a rank that only generates fits.
 
     It answers fewer prompts at once. The list is empty if nothing fits.
@@ -82,10 +82,13 @@ def _smaller_micro_batches(resolved: Resolved) -> list[Change]:
     return [micro_batch_settings(resolved, size) for size in smaller]
 
 
+def _together(changes: Sequence[Change]) -> Change:
+    return {key: value for change in changes for key, value in change.items()}
+
+
 def _with(resolved: Resolved, changes: Sequence[Change]) -> Resolved | None:
     """Returns the run with some changes, or None if it refuses them or has other batch sizes."""
-    values = {key: value for change in changes for key, value in change.items()}
-    stack = with_values(resolved.config, values, "remedy")
+    stack = with_values(resolved.config, _together(changes), "remedy")
     # Finished stages need not fit the nodes of today.
     finished = resolved.plan.stages[0].first_sample if resolved.plan.passed else 0
     try:

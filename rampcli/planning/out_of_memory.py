@@ -1,5 +1,8 @@
 """The error of a run that needs more memory than its devices have."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from rampcli.batch.pairs import PAIRS_KEY
 from rampcli.batch.plan import MICRO_KEY
 from rampcli.config.checks.rl import RESPONSE_KEY, max_response_tokens
@@ -29,19 +32,16 @@ def out_of_memory(resolved: Resolved, *, consumed_samples: int, reason: str) -> 
     from rampcli.planning.memory_remedies import changes_that_fit
 
     config, stage = resolved.config, resolved.plan.stage_at(consumed_samples)
-    micro, _ = resolved.passes(stage)
     key = MICRO_KEY if resolved.pairs(stage) is None else PAIRS_KEY
-    checkpointing = config.trainer.activation_checkpointing
+    settings = {
+        key: resolved.passes(stage)[0],
+        CHECKPOINTING_KEY: config.trainer.activation_checkpointing,
+    }
     needed = stage_memory(resolved, stage).peak_bytes
     changes = changes_that_fit(resolved, _enough(config, needed))
-    error = OutOfMemoryError(
-        f"{reason}, with {key}={micro} and {CHECKPOINTING_KEY}={checkpointing}:"
-        f" a rank needs an estimated {shorten_bytes(needed)}",
-        keys=(key, CHECKPOINTING_KEY),
-        remedy=[*changes, "more devices that share the weights"],
+    return _error(
+        reason, config, settings, needed, [*changes, "more devices that share the weights"]
     )
-    stack_of(config).name_sources(error)
-    return error
 
 
 def rollout_out_of_memory(
@@ -54,19 +54,25 @@ def rollout_out_of_memory(
     from rampcli.planning.memory_remedies import smaller_rollouts
 
     config, stage = resolved.config, resolved.plan.stage_at(consumed_samples)
-    micro, _ = resolved.passes(stage)
     longest = max_response_tokens(config)
+    settings = {PAIRS_KEY: resolved.passes(stage)[0], RESPONSE_KEY: longest}
     needed = generating_bytes(config, stage.micro_batch_size)
     remedies: list[Remedy] = [*smaller_rollouts(resolved, _enough(config, needed))]
     if longest > 1:
         remedies.append(set_to(RESPONSE_KEY, longest // 2, note=" in a new run"))
+    return _error(f"{reason} while it generated", config, settings, needed, remedies)
+
+
+def _error(
+    problem: str, config: Config, settings: Mapping[str, Any], needed: int, remedies: list[Remedy]
+) -> OutOfMemoryError:
+    values = " and ".join(f"{key}={value}" for key, value in settings.items())
     error = OutOfMemoryError(
-        f"{reason} while it generated, with {PAIRS_KEY}={micro} and {RESPONSE_KEY}={longest}:"
-        f" it needs an estimated {shorten_bytes(needed)}",
-        keys=(PAIRS_KEY, RESPONSE_KEY),
-        remedy=remedies,
+        f"{problem}, with {values}: a rank needs an estimated {shorten_bytes(needed)}",
+        keys=tuple(settings),
     )
     stack_of(config).name_sources(error)
+    error.remedies = tuple(remedies)  # They are in the spellings of the run already.
     return error
 
 

@@ -7,7 +7,7 @@ from rampcli.batch.pairs import PAIRS_KEY, SPLIT_KEY
 from rampcli.batch.per_device import PER_DEVICE
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.config.layers import is_spelling, stack_of
-from rampcli.errors import shown
+from rampcli.errors import Assignments, set_together
 from rampcli.planning.run_plan import Resolved
 from rampcli.words.maxtext import ACCUMULATION
 
@@ -35,13 +35,8 @@ def micro_batch_settings(resolved: Resolved, size: int) -> dict[str, Any]:
     return values | pinned
 
 
-def in_words(values: Mapping[str, Any], resolved: Resolved) -> str:
-    """Returns settings as words of the command line.
-
-    They take the place of the run's own words for the same settings, and so use their spellings.
-    """
-    stack, words = stack_of(resolved.config), []
-    for key, value in values.items():
-        entry = stack.entry(key)
-        words.append(f"{entry.by if is_spelling(key, entry) else key}={shown(value)}")
-    return " ".join(words)
+def in_words(values: Mapping[str, Any], resolved: Resolved) -> Assignments:
+    """Returns settings in the spellings that the run uses for them, whose words they replace."""
+    entries = {key: stack_of(resolved.config).entry(key) for key in values}
+    spellings = {key: str(entry.by) for key, entry in entries.items() if is_spelling(key, entry)}
+    return set_together(values).renamed(spellings)

@@ -44,7 +44,7 @@ def memory_notes(resolved: Resolved) -> list[str]:
     device = "process" if config.trainer.accelerator == "cpu" else "GPU"
     changes = changes_that_fit(resolved, usable)
     remedy = (
-        f"fits with {', or '.join(changes)}"
+        f"fits with {', or '.join(map(str, changes))}"
         if changes
         else "smaller micro batches, recomputed activations and more shards do not suffice"
     )

@@ -41,7 +41,7 @@ def test_the_settings_for_a_size_keep_the_batches_and_none_of_them_is_needless(p
     given, needed = set(), set()
     for size in (1, 2, 4):
         words = dict(
-            word.split("=") for word in in_words(micro_batch_settings(own, size), own).split()
+            word.split("=") for word in str(in_words(micro_batch_settings(own, size), own)).split()
         )
         assert trained(own_words | words) == (size, batches)
         for key in words:
