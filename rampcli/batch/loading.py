@@ -3,11 +3,9 @@
 The arithmetic is that of MaxText's `types.py`.
 """
 
-from dataclasses import dataclass
 from fractions import Fraction
 
 from rampcli.batch.division import divisors
-from rampcli.batch.per_device import PER_DEVICE, to_samples
 from rampcli.batch.plan import FLEET_KEYS, NUM_NODES_KEY
 from rampcli.batch.quantities import as_written, decimal
 from rampcli.errors import UsageError, set_to
@@ -15,59 +13,34 @@ from rampcli.errors import UsageError, set_to
 EXPANSION_KEY = "data.expansion_factor_real_data"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoadedBatch:
-    """Samples that one optimiser step loads and trains on.
+def samples_to_load(
+    global_batch_size: int, *, num_devices: int, passes: int, expansion_factor: Fraction | None
+) -> int:
+    """Returns the samples that an optimiser step loads: `global_batch_size_to_load` of MaxText.
 
-    Attributes:
-        global_batch_to_load: MaxText's `global_batch_size_to_load`.
-        global_batch_to_train: MaxText's `global_batch_size_to_train_on`.
+    A pass loads at least one sample per device.
+
+    Args:
+        global_batch_size: samples that the step trains on.
+        num_devices: all devices.
+        passes: passes in which the step loads its samples.
+        expansion_factor: above 1, hosts per reading host; below 1, MaxText loads fewer samples than
+            it trains on. None, 0 and negative values mean 1.
+
+    Raises:
+        UsageError: the samples are not whole.
     """
-
-    global_batch_to_load: int
-    global_batch_to_train: int
-
-    @classmethod
-    def of(
-        cls,
-        *,
-        per_device_batch_size: Fraction,
-        expansion_factor: Fraction | None,
-        num_devices: int,
-        gradient_accumulation_steps: int = 1,
-    ) -> "LoadedBatch":
-        """Computes the batches to load and to train on.
-
-        Args:
-            per_device_batch_size: samples per device per forward/backward. Below 1, data is loaded
-                as if it were 1.
-            expansion_factor: above 1, hosts per reading host; below 1, MaxText loads fewer
-                samples than it trains on. None, 0 and negative values mean 1.
-            num_devices: all devices.
-            gradient_accumulation_steps: forward/backward passes per optimiser step.
-
-        Raises:
-            UsageError: a batch is not whole.
-        """
-        train = to_samples(PER_DEVICE, per_device_batch_size, num_devices=num_devices)
-        expansion = (
-            expansion_factor
-            if expansion_factor is not None and expansion_factor > 0
-            else Fraction(1)
+    expansion = expansion_factor if expansion_factor and expansion_factor > 0 else Fraction(1)
+    unexpanded = max(global_batch_size // passes, num_devices)
+    load = expansion * unexpanded
+    if load.denominator > 1:
+        raise UsageError(
+            f"{EXPANSION_KEY}={decimal(expansion)} x {unexpanded} samples"
+            f" is {decimal(load)}, which is not whole",
+            keys=(EXPANSION_KEY, *FLEET_KEYS),
+            remedy=set_to(EXPANSION_KEY, 1),
         )
-        unexpanded = num_devices * max(per_device_batch_size, Fraction(1))
-        load = expansion * unexpanded
-        if load.denominator > 1:
-            raise UsageError(
-                f"{EXPANSION_KEY}={decimal(expansion)} x {decimal(unexpanded)} samples"
-                f" is {decimal(load)}, which is not whole",
-                keys=(EXPANSION_KEY, *FLEET_KEYS),
-                remedy=set_to(EXPANSION_KEY, 1),
-            )
-        return cls(
-            global_batch_to_load=int(load) * gradient_accumulation_steps,
-            global_batch_to_train=train * gradient_accumulation_steps,
-        )
+    return int(load) * passes
 
 
 def count_readers(num_nodes: int, expansion_factor: Fraction | None) -> int:

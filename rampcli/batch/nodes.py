@@ -109,13 +109,11 @@ class Clock:
         world_size = nodes * fleet.devices
         data_parallel_size = world_size // fleet.parallel.model_parallel_size
         micro_batches = work.global_batch_size // (micro_batch_size * data_parallel_size)
-        seconds = self.throughput.seconds(
-            1 if work.samples is None else work.samples,
-            sequence_length=self.sequence_length,
-            world_size=world_size,
-            micro_batches=micro_batches,
-            micro_batch_size=micro_batch_size,
+        rate = self.throughput.tokens_per_s_per_gpu(
+            micro_batches, micro_batch_size=micro_batch_size
         )
+        samples = 1 if work.samples is None else work.samples
+        seconds = samples * self.sequence_length / (world_size * rate)
         if self.throughput.has_bubble:
             return seconds
         return seconds / (1 - bubble(fleet.parallel, accumulate_grad_batches=micro_batches))

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from rampcli.batch.quantities import MOST_CHARACTERS, UNITS
 from rampcli.batch.ramp import MOST_SIZES, RampSchedule, Threshold
-from rampcli.errors import UsageError, set_to
+from rampcli.errors import Remedy, UsageError, set_to
 
 SCHEDULE_KEY = "model.step_batch_size_schedule"
 LENGTH_KEY = "data.sequence_length"
@@ -35,18 +35,12 @@ def from_step_schedule(text: str, *, sequence_length: int) -> RampSchedule:
     """
     unit, entries = _parse_entries(text)
     if not entries:
-        raise UsageError(
-            f"{SCHEDULE_KEY}={text!r} has no entries", keys=(SCHEDULE_KEY,), remedy=EXAMPLE
-        )
+        raise _wrong(f"{SCHEDULE_KEY}={text!r} has no entries")
     entries.sort()
     thresholds = []
     for count, size in entries:
         if size < 1:
-            raise UsageError(
-                f"{SCHEDULE_KEY}={text!r}: batch size {size} is below 1",
-                keys=(SCHEDULE_KEY,),
-                remedy=EXAMPLE,
-            )
+            raise _wrong(f"{SCHEDULE_KEY}={text!r}: batch size {size} is below 1")
         thresholds.append(Threshold(count if unit == "samples" else count // sequence_length, size))
     _check_order(
         text,
@@ -81,6 +75,10 @@ def to_entries(thresholds: Sequence[Threshold], *, per_sample: int = 1) -> str:
     )
 
 
+def _wrong(problem: str, remedy: Remedy = EXAMPLE) -> UsageError:
+    return UsageError(problem, keys=(SCHEDULE_KEY,), remedy=remedy)
+
+
 def _split_unit(text: str) -> tuple[str, str]:
     """Returns the unit of the thresholds, and the text of the entries."""
     for unit in ("samples", "tokens"):
@@ -94,10 +92,9 @@ def _parse_entries(text: str) -> tuple[str, list[tuple[int, int]]]:
     unit, rest = _split_unit(text)
     words = rest.replace(",", " ").split()
     if len(words) > MOST_SIZES:
-        raise UsageError(
+        raise _wrong(
             f"{SCHEDULE_KEY} has {len(words)} entries; the limit is {MOST_SIZES}",
-            keys=(SCHEDULE_KEY,),
-            remedy=f"up to {MOST_SIZES} entries",
+            f"up to {MOST_SIZES} entries",
         )
     return unit, [_parse_entry(text, word) for word in words]
 
@@ -106,11 +103,9 @@ def _parse_entry(text: str, word: str) -> tuple[int, int]:
     threshold, _, size = word.partition(":")
     count, batch = _parse_number(threshold), _parse_number(size)
     if count is None or batch is None:
-        raise UsageError(
+        raise _wrong(
             f"{SCHEDULE_KEY}={text!r}: {word!r} is not THRESHOLD:BATCH_SIZE,"
-            " two whole numbers like 250B:1536",
-            keys=(SCHEDULE_KEY,),
-            remedy=EXAMPLE,
+            " two whole numbers like 250B:1536"
         )
     return count, batch
 
@@ -131,11 +126,10 @@ def _check_order(
     text: str, unit: str, counts: list[int], thresholds: list[Threshold], *, sequence_length: int
 ) -> None:
     if thresholds[0].first_sample != 0:
-        raise UsageError(
+        raise _wrong(
             f"{SCHEDULE_KEY}={text!r} begins at {counts[0]}:"
             " there is no batch size for the first step",
-            keys=(SCHEDULE_KEY,),
-            remedy=f"an entry 0:{thresholds[0].global_batch_size}",
+            f"an entry 0:{thresholds[0].global_batch_size}",
         )
     for (one, other), (count, next_count) in zip(
         pairwise(thresholds), pairwise(counts), strict=True

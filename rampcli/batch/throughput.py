@@ -63,27 +63,6 @@ class Throughput:
             for column, other in columns
         )
 
-    def seconds(
-        self,
-        samples: int,
-        *,
-        sequence_length: int,
-        world_size: int,
-        micro_batches: int,
-        micro_batch_size: int,
-    ) -> float:
-        """Returns the seconds that samples take.
-
-        Args:
-            samples: number of samples.
-            sequence_length: tokens per sample.
-            world_size: number of GPUs.
-            micro_batches: micro batches per rank and optimiser step.
-            micro_batch_size: samples per micro batch.
-        """
-        rate = self.tokens_per_s_per_gpu(micro_batches, micro_batch_size=micro_batch_size)
-        return samples * sequence_length / (world_size * rate)
-
     @cached_property
     def _sizes(self) -> list[int]:
         return sorted({size for size, _ in self.points})

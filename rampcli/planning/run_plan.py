@@ -5,10 +5,9 @@ Commands, workers and jobs all plan here.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from pathlib import Path
 
-from rampcli.batch.loading import LoadedBatch, count_readers
+from rampcli.batch.loading import count_readers, samples_to_load
 from rampcli.batch.micro_batch import LARGEST, UNLIMITED
 from rampcli.batch.nodes import Fleet
 from rampcli.batch.pairs import PROMPTS_KEY, PairBatch, PairSettings
@@ -81,32 +80,31 @@ class Resolved:
             return stage.micro_batch_size, stage.accumulate_grad_batches
         return pairs.micro_batch_size, pairs.accumulation
 
-    def loading(self, stage: StagePlan) -> tuple[LoadedBatch, int] | None:
-        """Returns the batch that a step loads and the number of hosts that read it.
+    def loading(self, stage: StagePlan) -> tuple[int, int] | None:
+        """Returns the samples that a step loads and the number of hosts that read them.
 
         None means that every host reads its own samples.
 
         Raises:
-            UsageError: the batch to load is not whole.
+            UsageError: the samples are not whole, or the hosts are not.
         """
         factor = self.config.data.expansion_factor_real_data
         if factor is None or factor <= 0:
             return None
-        return self.loaded(stage), count_readers(stage.num_nodes, as_written(factor))
+        return self.samples_to_load(stage), count_readers(stage.num_nodes, as_written(factor))
 
-    def loaded(self, stage: StagePlan) -> LoadedBatch:
-        """Returns the samples that a step of a stage loads and trains on, as MaxText counts them.
+    def samples_to_load(self, stage: StagePlan) -> int:
+        """Returns the samples that a step of a stage loads, as MaxText counts them.
 
         Raises:
-            UsageError: the batch to load is not whole.
+            UsageError: the samples are not whole.
         """
         factor = self.config.data.expansion_factor_real_data
-        passes = self.plan.loads_per_step(stage)
-        return LoadedBatch.of(
-            per_device_batch_size=Fraction(stage.global_batch_size, stage.world_size * passes),
-            expansion_factor=None if factor is None else as_written(factor),
+        return samples_to_load(
+            stage.global_batch_size,
             num_devices=stage.world_size,
-            gradient_accumulation_steps=passes,
+            passes=self.plan.loads_per_step(stage),
+            expansion_factor=None if factor is None else as_written(factor),
         )
 
 

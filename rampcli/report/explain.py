@@ -82,11 +82,10 @@ def _explain_derived(key: str, resolved: Resolved) -> dict[str, Any]:
 def _maxtexts_batches(resolved: Resolved) -> dict[str, int]:
     """Returns the batches that MaxText derives, where the batch is largest."""
     stage = _largest_stage(resolved)
-    loaded = resolved.loaded(stage)
-    train = loaded.global_batch_to_train
+    load, train = resolved.samples_to_load(stage), stage.global_batch_size
     return {
-        "global_batch_to_load": loaded.global_batch_to_load,
-        "global_batch_size_to_load": loaded.global_batch_to_load,
+        "global_batch_to_load": load,
+        "global_batch_size_to_load": load,
         "global_batch_to_train": train,
         "global_batch_size_to_train_on": train,
         "micro_batch_size_to_train_on": train // resolved.plan.loads_per_step(stage),

@@ -164,7 +164,7 @@ def _loading_columns(resolved: Resolved) -> list[Column]:
 
     def samples(stage: StagePlan) -> str:
         loaded = resolved.loading(stage)
-        return "" if loaded is None else str(loaded[0].global_batch_to_load)
+        return "" if loaded is None else str(loaded[0])
 
     def hosts(stage: StagePlan) -> str:
         loaded = resolved.loading(stage)
@@ -327,7 +327,7 @@ def _describe_reading(resolved: Resolved) -> list[str]:
     factor, loading = resolved.config.data.expansion_factor_real_data, resolved.loading(stage)
     if factor is None or loading is None:
         return []
-    loaded = loading[0].global_batch_to_load / as_written(factor)
+    loaded = loading[0] / as_written(factor)
     counted = ", one per device and pass" if loaded > stage.global_batch_size else ""
     readers = reader_of_each_host(stage.num_nodes, factor)
     groups = [

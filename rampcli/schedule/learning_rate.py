@@ -135,7 +135,7 @@ def _decay(schedule: LearningRate, step: Step, curve: Curve, *, over: int) -> fl
     return schedule.floor + (schedule.peak - schedule.floor) * curve(share)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class DecayStyle:
     """How the learning rate falls after the warm-up, and which settings belong to it.
 
@@ -153,33 +153,29 @@ class DecayStyle:
 
 
 DECAY_STYLES: dict[str, DecayStyle] = {
-    "constant": DecayStyle(about="no decay", rate=_until_the_end(lambda _: 1.0)),
+    "constant": DecayStyle("no decay", _until_the_end(lambda _: 1.0)),
     "linear": DecayStyle(
-        about="a straight line to `optim.min_lr`", rate=_until_the_end(lambda share: 1 - share)
+        "a straight line to `optim.min_lr`", _until_the_end(lambda share: 1 - share)
     ),
     # arXiv 1608.03983, without restarts
     "cosine": DecayStyle(
-        about="half a wave of a cosine to `optim.min_lr`",
-        rate=_until_the_end(lambda share: (1 + math.cos(math.pi * share)) / 2),
+        "half a wave of a cosine to `optim.min_lr`",
+        _until_the_end(lambda share: (1 + math.cos(math.pi * share)) / 2),
     ),
     # arXiv 2510.14717
     "quarter_cosine": DecayStyle(
-        about="the first quarter of a cosine to `optim.min_lr`",
-        rate=_until_the_end(lambda share: math.cos(math.pi / 2 * share)),
+        "the first quarter of a cosine to `optim.min_lr`",
+        _until_the_end(lambda share: math.cos(math.pi / 2 * share)),
     ),
     "wsd": DecayStyle(
-        about="constant, then a straight line to `optim.min_lr`",
-        rate=wsd,
-        takes_decay_samples=True,
+        "constant, then a straight line to `optim.min_lr`", wsd, takes_decay_samples=True
     ),
     "inverse_sqrt": DecayStyle(
-        about="proportional to 1 / sqrt(samples)", rate=inverse_sqrt, needs_warmup=True
+        "proportional to 1 / sqrt(samples)", inverse_sqrt, needs_warmup=True
     ),
-    "seesaw": DecayStyle(about="proportional to 1 / sqrt(batch size)", rate=seesaw),
+    "seesaw": DecayStyle("proportional to 1 / sqrt(batch size)", seesaw),
 }
-OF_EXTENSION = DecayStyle(
-    about="an extension", rate=DECAY_STYLES["constant"].rate, takes_decay_samples=True
-)
+OF_EXTENSION = DecayStyle("an extension", DECAY_STYLES["constant"].rate, takes_decay_samples=True)
 """Stands for a style that is an extension, whose rate is `LearningRate.own_decay`."""
 
 

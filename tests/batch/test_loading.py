@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oracles import RAMPS
-from rampcli.batch.loading import LoadedBatch, count_readers, reader_of_each_host
+from rampcli.batch.loading import count_readers, reader_of_each_host, samples_to_load
+from rampcli.batch.per_device import PER_DEVICE, to_samples
 from rampcli.errors import UsageError
 from remedies import offers
 
@@ -17,21 +18,26 @@ def is_truncated(case):
     return (case["num_devices"] * Fraction(str(case["per_device_batch_size"]))).denominator > 1
 
 
-def loaded(case):
-    factor = case["expansion_factor_real_data"]
-    return LoadedBatch.of(
-        per_device_batch_size=Fraction(str(case["per_device_batch_size"])),
-        expansion_factor=None if factor == -1 else Fraction(str(factor)),
-        num_devices=case["num_devices"],
-        gradient_accumulation_steps=case["gradient_accumulation_steps"],
+def trained(case):
+    """Returns the samples that a pass of a case trains on."""
+    per_device = Fraction(str(case["per_device_batch_size"]))
+    return to_samples(PER_DEVICE, per_device, num_devices=case["num_devices"])
+
+
+def loaded(global_batch_size, *, num_devices, passes=1, factor=None):
+    return samples_to_load(
+        global_batch_size, num_devices=num_devices, passes=passes, expansion_factor=factor
     )
 
 
 @pytest.mark.parametrize("case", [case for case in SIZES if not is_truncated(case)], ids=str)
 def test_batches_to_load_and_to_train_equal_maxtexts(case):
-    ours, theirs = loaded(case), case["types_py"]
-    assert ours.global_batch_to_load == theirs["global_batch_size_to_load"]
-    assert ours.global_batch_to_train == theirs["global_batch_size_to_train_on"]
+    theirs, passes = case["types_py"], case["gradient_accumulation_steps"]
+    train = trained(case) * passes
+    assert train == theirs["global_batch_size_to_train_on"]
+    factor = Fraction(str(case["expansion_factor_real_data"]))
+    load = loaded(train, num_devices=case["num_devices"], passes=passes, factor=factor)
+    assert load == theirs["global_batch_size_to_load"]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +49,7 @@ def test_a_batch_that_maxtext_truncates_is_refused(per_device, samples, truncate
     ]
     assert case["types_py"]["global_batch_size_to_train_on"] == truncated
     with pytest.raises(UsageError) as refusal:
-        loaded(case)
+        trained(case)
     assert refusal.value.message == (
         f"per_device_batch_size={per_device} x {case['num_devices']} devices"
         f" is {samples} samples, which is not whole"
@@ -56,50 +62,39 @@ def test_every_size_of_the_oracle_is_tested():
 
 
 @given(
-    per_rank=st.fractions(Fraction(1, 8), 16, max_denominator=8),
+    per_pass=st.integers(1, 1024),
     factor=st.none()
     | st.sampled_from(
         [Fraction(1, 4), Fraction(1, 2), Fraction(1), Fraction(3, 2), Fraction(2), Fraction(8)]
     ),
     num_devices=st.integers(1, 64),
-    accumulate=st.integers(1, 8),
+    passes=st.integers(1, 8),
 )
 def test_a_step_loads_its_samples_times_the_expansion_and_at_least_one_per_device(
-    per_rank, factor, num_devices, accumulate
+    per_pass, factor, num_devices, passes
 ):
-    train, load = num_devices * per_rank, num_devices * max(per_rank, 1) * (factor or 1)
+    load = Fraction(max(per_pass, num_devices)) * (factor or 1)
 
-    def batch():
-        return LoadedBatch.of(
-            per_device_batch_size=per_rank,
-            expansion_factor=factor,
-            num_devices=num_devices,
-            gradient_accumulation_steps=accumulate,
-        )
+    def step():
+        return loaded(per_pass * passes, num_devices=num_devices, passes=passes, factor=factor)
 
-    if train.denominator > 1 or Fraction(load).denominator > 1:
+    if load.denominator > 1:
         with pytest.raises(UsageError) as refusal:
-            batch()
+            step()
         assert refusal.value.keys[1:] == ("trainer.num_nodes", "trainer.devices")
     else:
-        assert batch().global_batch_to_train == train * accumulate
-        assert batch().global_batch_to_load == load * accumulate
+        assert step() == load * passes
 
 
 def test_an_expansion_that_would_load_part_of_a_sample_is_refused():
     with pytest.raises(UsageError) as refusal:
-        LoadedBatch.of(
-            per_device_batch_size=Fraction(1), expansion_factor=Fraction(1, 2), num_devices=7
-        )
+        loaded(7, num_devices=7, factor=Fraction(1, 2))
     assert (
         refusal.value.message
         == "data.expansion_factor_real_data=0.5 x 7 samples is 3.5, which is not whole"
     )
     assert refusal.value.remedy == "data.expansion_factor_real_data=1"
-    whole = LoadedBatch.of(
-        per_device_batch_size=Fraction(1), expansion_factor=Fraction(1), num_devices=7
-    )
-    assert whole.global_batch_to_load == 7
+    assert loaded(7, num_devices=7, factor=Fraction(1)) == 7
 
 
 @given(

@@ -76,32 +76,6 @@ def test_a_step_that_takes_an_exchange_and_its_micro_batches_is_predicted_from_f
     assert rate(points, micro, count) == pytest.approx(true_rate(micro, count), rel=1e-6)
 
 
-@given(
-    points=POINTS,
-    samples=st.integers(1, 10**9),
-    more=st.integers(1, 10**9),
-    world=st.integers(1, 64),
-    micro=MICRO,
-    count=COUNTS,
-)
-def test_seconds_are_tokens_over_the_rate_of_all_gpus(points, samples, more, world, micro, count):
-    measured = Throughput(points=points, basis="a test")
-
-    def seconds(samples, world):
-        return measured.seconds(
-            samples,
-            sequence_length=128,
-            world_size=world,
-            micro_batches=count,
-            micro_batch_size=micro,
-        )
-
-    assert seconds(samples, world) * world * rate(points, micro, count) == pytest.approx(
-        samples * 128
-    )
-    assert seconds(samples + more, world) > seconds(samples, world) > seconds(samples, world + 1)
-
-
 def test_a_larger_micro_batch_is_faster_although_a_step_has_fewer_of_them():
     points = parse_points("1x1:9000 1x4:11500 8x1:14000")
     rates = [rate(points, micro, 32 // micro) for micro in (1, 2, 4, 8)]

@@ -71,9 +71,7 @@ class Muon("""
     "a decay style of the learning rate": {
         "rampcli/schedule/learning_rate.py:DECAY_STYLES": {
             "DECAY_STYLES: dict[str, DecayStyle] = {\n": """DECAY_STYLES: dict[str, DecayStyle] = {
-    "parabola": DecayStyle(
-        about="a parabola to `optim.min_lr`", rate=_until_the_end(lambda share: 1 - share**2)
-    ),
+    "parabola": DecayStyle("a parabola", _until_the_end(lambda share: 1 - share**2)),
 """
         }
     },

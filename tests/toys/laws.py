@@ -118,7 +118,7 @@ def test_added_parts_are_planned(house):
 
 def test_an_added_decay_style_is_explained_beside_the_others(house):
     explained = " ".join(house.rampcli("explain", "schedule.decay_style").split())
-    assert "`parabola`: a parabola to `optim.min_lr`." in explained
+    assert "`parabola`: a parabola." in explained
 
 
 def test_added_parts_train_report_and_are_not_exported(house):

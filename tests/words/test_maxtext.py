@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oracles import RAMP_CASES
-from rampcli.batch.loading import LoadedBatch
 from rampcli.batch.micro_batch import LARGEST, STAGE_MICRO_KEY, MicroBatchRule
 from rampcli.batch.per_device import PER_DEVICE
 from rampcli.batch.plan import BatchPlan, ParallelSizes
@@ -58,13 +57,7 @@ def test_a_batch_per_device_means_the_same_samples_as_in_maxtext(
         **{"trainer.accumulate_grad_batches": accumulate},
     )
     assert set(meant) == {GLOBAL, MICRO}
-    theirs = LoadedBatch.of(
-        per_device_batch_size=Fraction(str(per_device)),
-        expansion_factor=None,
-        num_devices=devices,
-        gradient_accumulation_steps=accumulate or 1,
-    )
-    assert meant[GLOBAL] == theirs.global_batch_to_train
+    assert meant[GLOBAL] == devices * Fraction(str(per_device)) * (accumulate or 1)
     plan = BatchPlan.divide(
         meant[GLOBAL], micro_batch_size=meant[MICRO], data_parallel_size=data_ranks
     )
