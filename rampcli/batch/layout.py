@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from rampcli.batch.micro_batch import LARGEST, MicroBatchRule
-from rampcli.batch.node_policies import NodePolicy, Workload
-from rampcli.batch.nodes import Fleet, Work
+from rampcli.batch.node_policies import UNTIMED, NodePolicy, Workload
+from rampcli.batch.nodes import Clock, Fleet, Work
 from rampcli.batch.plan import GLOBAL_KEY, complete_sizes
 from rampcli.batch.quantities import counted
 from rampcli.batch.ramp import RAMP_KEY, SEMANTICS, SEMANTICS_KEY, RampSchedule, RampStage
@@ -85,26 +85,38 @@ class Layout:
                     decreased_nodes[size] = nodes
         return replace(self, decreases=True, decreased_nodes=decreased_nodes), decreased
 
-    def size_for_policy(self, stage: RampStage) -> int:
-        """Returns the batch size by which the policy chooses a stage's nodes."""
-        if self.policy.chooses_by_running_size:
-            return stage.global_batch_size
-        return stage.scheduled_batch_size
+    def nodes_of_stages(
+        self, stages: Sequence[RampStage], sizes: Sequence[int], clock: Clock
+    ) -> list[int | None]:
+        """Returns the nodes of each stage, or None if its batch does not fit.
 
-    def fewest_nodes(self) -> int:
-        """Returns the smallest node count that the policy may choose."""
-        return self.policy.allowed_nodes(self.fleet)[0]
+        Args:
+            stages: all stages of the run.
+            sizes: batch sizes of the schedule, in ascending order.
+            clock: duration of stages and restarts.
+        """
+        by_running = self.policy.chooses_by_running_size
+        works = [
+            Work(
+                global_batch_size=stage.global_batch_size
+                if by_running
+                else stage.scheduled_batch_size,
+                samples=stage.samples,
+            )
+            for stage in stages
+        ]
+        chosen = self.policy.choose(self._workload(sizes, works, clock))
+        return [
+            self.decreased_nodes.get(stage.scheduled_batch_size, n)
+            for stage, n in zip(stages, chosen, strict=True)
+        ]
 
-    def smallest_unit(self) -> int:
-        """Returns the samples that every batch on the fewest nodes must be a multiple of."""
-        return self.policy.batch_unit(
-            self.fewest_nodes(), micro_batch_size=self._smallest_micro_batch(), fleet=self.fleet
-        )
-
-    def describe_smallest_unit(self) -> str:
-        """Returns the product that `smallest_unit` is."""
-        ranks = counted(self.smallest_unit() // self._smallest_micro_batch(), self.policy.rank)
-        return f"{self.describe_micro_batch()} x {ranks} on {counted(self.fewest_nodes(), 'node')}"
+    def smallest_unit(self) -> tuple[int, str]:
+        """Returns what every batch on the fewest nodes must be a multiple of, and its factors."""
+        nodes, micro = self.policy.allowed_nodes(self.fleet)[0], self._smallest_micro_batch()
+        unit = self.policy.batch_unit(nodes, micro_batch_size=micro, fleet=self.fleet)
+        ranks = counted(unit // micro, self.policy.rank)
+        return unit, f"{self.describe_micro_batch()} x {ranks} on {counted(nodes, 'node')}"
 
     def describe_micro_batch(self) -> str:
         """Returns what a rank's share of every batch is a multiple of."""
@@ -115,12 +127,15 @@ class Layout:
             text = f"at least {text}"
         return text if rule.updates == 1 else f"{text} x {rule.updates} updates"
 
-    def _workload(self, sizes: Sequence[int]) -> Workload:
+    def _workload(
+        self, sizes: Sequence[int], works: Sequence[Work] = (), clock: Clock = UNTIMED
+    ) -> Workload:
         return Workload(
-            works=[Work(global_batch_size=size, samples=1) for size in sizes],
+            works=works or [Work(global_batch_size=size, samples=1) for size in sizes],
             sizes=sizes,
             micro_batch_rule=self.micro_batch_rule,
             fleet=self.fleet,
+            clock=clock,
         )
 
     def _smallest_micro_batch(self) -> int:

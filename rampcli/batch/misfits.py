@@ -93,7 +93,7 @@ def _refuse(without_nodes: Sequence[tuple[int, int]], sizes: Sequence[int], layo
     keys = [_schedule_key(sizes, layout), rule.unit.micro_key, POLICY_KEY, *FLEET_KEYS]
     if rule.varies and rule.smallest(layout.fleet.parallel) > 1:
         keys += [MICROBATCHES_KEY, PIPELINE_SIZE_KEY]
-    multiple, product = layout.smallest_unit(), layout.describe_smallest_unit()
+    multiple, product = layout.smallest_unit()
     if layout.decreases:
         smaller = [] if rule.varies else [f"a smaller {rule.unit.micro_key}"]
         raise UsageError(

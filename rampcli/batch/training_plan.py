@@ -9,7 +9,7 @@ from typing import Any
 from rampcli.batch.layout import Layout, lay_out
 from rampcli.batch.micro_batch import MicroBatchRule
 from rampcli.batch.misfits import check_fit
-from rampcli.batch.node_policies import NODE_POLICIES, UNTIMED, Workload
+from rampcli.batch.node_policies import NODE_POLICIES, UNTIMED
 from rampcli.batch.nodes import Clock, Fleet, Work, restarts_at
 from rampcli.batch.notes import plan_notes
 from rampcli.batch.pipeline import bubble
@@ -225,12 +225,13 @@ def plan_training(
         restarts_always=restarts_always,
     )
     walked = _cut(schedule, length.steps(schedule, sequence_length=sequence_length))
-    nodes = _choose_nodes(layout, walked, schedule, clock)
+    sizes = schedule.scheduled_sizes()
+    nodes = layout.nodes_of_stages(walked, sizes, clock)
     finished = sum(
         stage.end_sample is not None and stage.end_sample <= consumed_samples
         for stage in walked[:-1]
     )
-    check_fit(layout, walked, nodes, finished=finished, sizes=schedule.scheduled_sizes())
+    check_fit(layout, walked, nodes, finished=finished, sizes=sizes)
     passed = max((index + 1 for index in range(finished) if nodes[index] is None), default=0)
     stages = [
         _plan_stage(stage, n, layout)
@@ -264,26 +265,6 @@ def _cut(schedule: RampSchedule, end_step: int | None) -> list[RampStage]:
         steps = min(last.steps, steps)
     stages[-1] = replace(last, steps=steps, samples=steps * last.global_batch_size)
     return stages
-
-
-def _choose_nodes(
-    layout: Layout, stages: Sequence[RampStage], schedule: RampSchedule, clock: Clock
-) -> list[int | None]:
-    """Returns the nodes of each stage, or None if its batch does not fit."""
-    workload = Workload(
-        works=[
-            Work(global_batch_size=layout.size_for_policy(stage), samples=stage.samples)
-            for stage in stages
-        ],
-        sizes=schedule.scheduled_sizes(),
-        micro_batch_rule=layout.micro_batch_rule,
-        fleet=layout.fleet,
-        clock=clock,
-    )
-    return [
-        layout.decreased_nodes.get(stage.scheduled_batch_size, n)
-        for stage, n in zip(stages, layout.policy.choose(workload), strict=True)
-    ]
 
 
 def _plan_stage(stage: RampStage, num_nodes: int, layout: Layout) -> StagePlan:

@@ -10,14 +10,12 @@ from functools import cache
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from rampcli.batch.pairs import PAIRS_KEY
 from rampcli.config.fields import Extensible
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError, shown
 from rampcli.extensions import ENTRY_POINTS, VARIABLE, Extension, find, section_of
 from rampcli.words import COMBINED, SPELLINGS, meaning_of
-from rampcli.words.refused import DERIVED, KNOWN_ELSEWHERE
-from rampcli.words.rl import IN_OTHER_UNITS, IN_PRETRAINING
+from rampcli.words.refused import KNOWN_ELSEWHERE, REFUSED
 
 MOST = 10**18
 """Largest count, so that arithmetic with counts does not overflow."""
@@ -266,23 +264,9 @@ def unknown_key(key: str, groups: Mapping[str, Any] | None = None) -> UsageError
             keys=(whole,),
             remedy=settings()[whole].example(),
         )
-    if key in DERIVED:
-        _, keys = DERIVED[key]
-        return UsageError(
-            f"{key} is derived and cannot be set", keys=(key,), remedy=" or ".join(keys)
-        )
-    if key in IN_PRETRAINING:
-        return UsageError(
-            f"{key} is a word of `rampcli rl`",
-            keys=(key,),
-            remedy=IN_PRETRAINING[key],
-        )
-    if key in IN_OTHER_UNITS:
-        return UsageError(
-            f"{key} counts {IN_OTHER_UNITS[key]}, and {PAIRS_KEY} counts pairs per rank",
-            keys=(key,),
-            remedy=PAIRS_KEY,
-        )
+    if key in REFUSED:
+        problem, remedy = REFUSED[key]
+        return UsageError(f"{key} {problem}", keys=(key,), remedy=remedy)
     near_groups = [
         f"{group}=OPTION" for group in difflib.get_close_matches(key, groups or (), n=1, cutoff=0.6)
     ]

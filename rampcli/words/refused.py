@@ -1,5 +1,9 @@
 """Words of other systems that are not accepted, and the keys to set instead."""
 
+from rampcli.batch.pairs import GENERATIONS_KEY, PAIRS_KEY, PROMPTS_KEY
+from rampcli.batch.plan import GLOBAL_KEY, MICRO_KEY
+from rampcli.words.rl import RL_COMMAND
+
 DERIVED: dict[str, tuple[str, tuple[str, ...]]] = {
     **dict.fromkeys(
         ("global_batch_to_load", "global_batch_size_to_load"),
@@ -23,6 +27,30 @@ DERIVED: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
 }
 """Meaning of each number that MaxText derives, and the keys to set instead."""
+REFUSED: dict[str, tuple[str, str]] = {
+    **{
+        name: ("is derived and cannot be set", " or ".join(keys))
+        for name, (_, keys) in DERIVED.items()
+    },
+    "batch_size": (
+        f"is a word of `{RL_COMMAND}`",
+        f"{GLOBAL_KEY}, or {PROMPTS_KEY} under {RL_COMMAND}",
+    ),
+    "num_generations": (f"is a word of `{RL_COMMAND}`", f"{GENERATIONS_KEY} under {RL_COMMAND}"),
+    "micro_batch_size": (
+        f"is a word of `{RL_COMMAND}`",
+        f"{MICRO_KEY}, or {PAIRS_KEY} under {RL_COMMAND}",
+    ),
+    "train_micro_batch_size": (
+        f"counts prompts of all devices, and {PAIRS_KEY} counts pairs per rank",
+        PAIRS_KEY,
+    ),
+    "ppo_micro_batch_size": (
+        f"counts responses of all devices, and {PAIRS_KEY} counts pairs per rank",
+        PAIRS_KEY,
+    ),
+}
+"""Why each word is refused, and what to set instead."""
 KNOWN_ELSEWHERE = {
     "max_target_length": "data.sequence_length",
     "seq_length": "data.sequence_length",

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from rampcli.batch.pairs import GENERATIONS_KEY, PAIRS_KEY, PROMPTS_KEY, PairBatch
-from rampcli.batch.plan import GLOBAL_KEY, MICRO_KEY
+from rampcli.batch.plan import GLOBAL_KEY
 from rampcli.words.translation import Translation, to_assignments, to_flags
 
 SPELLINGS: dict[str, str] = {PROMPTS_KEY: GLOBAL_KEY}
@@ -14,17 +14,6 @@ BARE_WORDS: dict[str, str] = {
     "micro_batch_size": PAIRS_KEY,
 }
 """Words of MaxText's documentation, which `rampcli rl` takes for these keys."""
-IN_PRETRAINING: dict[str, str] = {
-    "batch_size": f"{GLOBAL_KEY}, or {PROMPTS_KEY} under {RL_COMMAND}",
-    "num_generations": f"{GENERATIONS_KEY} under {RL_COMMAND}",
-    "micro_batch_size": f"{MICRO_KEY}, or {PAIRS_KEY} under {RL_COMMAND}",
-}
-"""What to use instead of these words outside `rampcli rl`."""
-IN_OTHER_UNITS: dict[str, str] = {
-    "train_micro_batch_size": "prompts of all devices",
-    "ppo_micro_batch_size": "responses of all devices",
-}
-"""Other systems' words for micro batches that count something else than pairs per rank."""
 ALL_PAIRS = "-1"
 """The micro batch without splitting, as MaxText writes it."""
 WORDS: dict[str, dict[str, str]] = {
