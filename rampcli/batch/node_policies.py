@@ -101,9 +101,11 @@ class NodePolicy(ABC):
 class NemoPolicy(NodePolicy):
     """The nodes that NeMo's launcher gives each batch size.
 
-    The launcher knows one micro batch. If it varies, the launcher's schedule is the one for the
-    largest micro batch with which it has nodes for every size; stages then have the largest micro
-    batch that divides on these nodes.
+    The launcher knows one micro batch. If micro batches vary,
+
+    1. the nodes are those of the largest micro batch for which the launcher has nodes for every
+       size, and
+    2. each stage has the largest micro batch that divides its batch on these nodes.
     """
 
     name = "nemo"

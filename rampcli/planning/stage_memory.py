@@ -1,4 +1,4 @@
-"""The memory that the stages of a plan need, estimated, and that of the device of a rank."""
+"""Estimated memory of the stages of a plan, and the memory of a rank's device."""
 
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.schema import Config
