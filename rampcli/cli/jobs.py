@@ -18,7 +18,6 @@ def print_scripts(resolved: Resolved, *, one_stage: bool = False) -> None:
     """Prints the scripts that a launch would submit, if it submits any.
 
     Args:
-        resolved: configuration and plan of the run.
         one_stage: print the first one only, as the launch submits no other.
     """
     directory = RunDirectory(resolved.run_dir)

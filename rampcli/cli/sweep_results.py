@@ -79,11 +79,7 @@ def read_results(folder: SweepFolder) -> list[SweepResult]:
 
 
 def _draw(results: list[SweepResult], path: Path, *, title: str) -> bool:
-    """Draws the complete runs. Returns False if no run is complete.
-
-    Raises:
-        UsageError: as `writing_picture`.
-    """
+    """Draws the complete runs. Returns False if no run is complete."""
     _, loss_of = judged_loss(results)
     complete = [one for one in results if one.state == COMPLETE and loss_of(one) is not None]
     if not complete:

@@ -39,7 +39,6 @@ def compare(
         what_if: `KEY=VALUE,VALUE,...`, each with another key.
         config_dir: the user's option files, or None.
         measured: directories to take the throughput from.
-        as_json: print JSON.
 
     Returns:
         Whether at least one plan fits.
@@ -102,11 +101,7 @@ def _check_matters(
     found: Sequence[Resolved | UsageError],
     sweep: str,
 ) -> None:
-    """Checks that each setting changes the plan, so that no two rows of the table are equal.
-
-    Raises:
-        UsageError: one does not.
-    """
+    """Checks that each setting changes the plan, so that no two rows of the table are equal."""
     if any(isinstance(one, UsageError) for one in found):
         return
     plans = [(one.plan, plan_with_memory(one)) for one in found if isinstance(one, Resolved)]

@@ -105,11 +105,7 @@ def is_global(text: str) -> bool:
 
 
 def _check_file(path: Path, *, place: str, key: str) -> None:
-    """Checks a file of a user without constructing anything from it.
-
-    Raises:
-        UsageError: it does not hold plain settings.
-    """
+    """Checks a file of a user without constructing anything from it."""
 
     def refuse(reason: str, line: int | None = None) -> UsageError:
         at = place if line is None else f"{place}:{line}"

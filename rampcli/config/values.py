@@ -135,9 +135,6 @@ def _scalar(kind: type, value: Any) -> Any:
     """Returns a single value converted to its type by OmegaConf's rules.
 
     OmegaConf itself is not used, because importing it takes longer than checking all settings.
-
-    Raises:
-        ValueError: the value cannot be converted.
     """
     if kind is str or type(value) is kind:
         return kind(value)

@@ -68,11 +68,7 @@ class World:
 
 
 def _check_world(resolved: Resolved, stages: Sequence[StagePlan], world_size: int) -> None:
-    """Checks that `world_size` ranks can train some stages.
-
-    Raises:
-        UsageError: they cannot.
-    """
+    """Checks that `world_size` ranks can train some stages."""
     for stage in stages:
         batch = resolved.plan.batch_on(stage, world_size)
         resized = replace(
@@ -92,8 +88,6 @@ class Nodes:
     """The nodes of a stage. In an elastic run, some of them may be lost.
 
     Attributes:
-        resolved: configuration and plan of the run.
-        run: run directory.
         stage: stage that the nodes train.
         back_at: monotonic time at which each lost node returns.
     """

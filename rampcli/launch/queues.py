@@ -53,7 +53,6 @@ class Queues:
         """Returns the jobs of a run in order, and why their state is unknown, or None.
 
         Args:
-            directory: the run directory.
             holder: the process that supervises the run. Without one, whether workers hold its lock.
                 If this has changed, the queue is asked at once.
 

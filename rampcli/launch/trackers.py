@@ -64,7 +64,6 @@ class Trackers:
     `tracker_off`.
 
     Args:
-        run: the run directory.
         names: names in `TRACKERS`, or of extensions.
         observer: receives the warnings that come when no worker runs.
         signals: stop signals received so far. After the second, trackers are killed at once.
@@ -131,11 +130,7 @@ class Trackers:
         return CATCH_UP_S if self.signals.signal is None else STOPPED_CATCH_UP_S
 
     def _start(self, name: str) -> RunningTracker:
-        """Starts the process of a tracker.
-
-        Raises:
-            OSError, RampcliError: it cannot be started.
-        """
+        """Starts the process of a tracker."""
         begin_position(self.run, name)
         path = self._log_of(name)
         self.run.make_folder(self.run.logs)

@@ -24,7 +24,6 @@ def plot_plan(plan: TrainingPlan, path: Path, *, title: str, unit: str = "sample
     """Draws batch size over consumed samples, with the nodes below, in greyscale for printing.
 
     Args:
-        plan: the plan.
         path: .svg or .png file to write or replace. The same plan gives the same bytes.
         title: line above the picture.
         unit: what the samples are.

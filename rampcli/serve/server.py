@@ -220,11 +220,7 @@ def _host_of(header: str) -> str:
 
 
 def _address(host: str) -> tuple[socket.AddressFamily, str]:
-    """Returns the family and the address of a host.
-
-    Raises:
-        UsageError: the host is unknown.
-    """
+    """Returns the family and the address of a host."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
@@ -235,11 +231,7 @@ def _address(host: str) -> tuple[socket.AddressFamily, str]:
 
 
 def _parse(query: str) -> tuple[View, int | None]:
-    """Returns the view that a query asks for, and the version that the page has.
-
-    Raises:
-        ValueError: a field has a wrong value.
-    """
+    """Returns the view that a query asks for, and the version that the page has."""
     given = {name: values[-1] for name, values in parse_qs(query, max_num_fields=20).items()}
     axis = given.get("axis", AXES[0])
     if axis not in AXES:

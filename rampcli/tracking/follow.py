@@ -30,7 +30,6 @@ class Follower:
     repeated after a resume has the same values as before, so it is not logged again.
 
     Args:
-        run: the run directory.
         tracker: where points are logged. It was opened at `position`.
         position: how far the tracker has come.
         save: saves a position.

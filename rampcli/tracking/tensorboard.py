@@ -31,7 +31,6 @@ class TensorBoard:
     off the end of its file, because they are logged again.
 
     Args:
-        run: the run directory.
         position: where to continue.
     """
 

@@ -28,7 +28,6 @@ class WeightsAndBiases:
     without those that the server has.
 
     Args:
-        run: the run directory.
         position: where to continue.
         name: name of the run.
     """
