@@ -1,14 +1,21 @@
-"""Prompts that a model is to answer."""
+"""Prompts that a model answers, or continues while it trains (`generate.prompts`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tokenizers import Tokenizer
+
 from rampcli.config.checks.rl import RESPONSE_KEY, SEQUENCE_KEY, max_response_tokens
+from rampcli.config.checks.watch import NEW_TOKENS_KEY, PROMPTS_KEY
+from rampcli.config.corpora import paths_of
 from rampcli.config.schema import Config
 from rampcli.data.examples import Example, Examples, open_examples
+from rampcli.data.files import open_named_tokenizer
+from rampcli.data.indexed import tokenizer_of
 from rampcli.data.pair_format import PairFormat, Tokens
 from rampcli.data.pairs import ENCODED_AT_ONCE, blocks_of, open_format
-from rampcli.errors import UsageError
+from rampcli.data.tokenizer import byte_tokenizer, encoder_of, open_tokenizer
+from rampcli.errors import UsageError, naming_setting, set_to
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +43,11 @@ def open_prompts(config: Config) -> Prompts:
     wanted = {"training": (training, 1), "validation": (validation, held_out)}
     for use, (examples, least) in wanted.items():
         if least and not len(examples):
+            fewer = () if use == "training" else (set_to("trainer.val_samples", 0),)
             raise UsageError(
                 f"{examples.name} has no prompt for {use}",
                 keys=("data.split", "trainer.val_samples"),
-                remedy="more prompts, or another data.split"
-                + ("" if use == "training" else ", or trainer.val_samples=0"),
+                remedy=("more prompts", "another data.split", *fewer),
             )
     return Prompts(training, validation, open_format(config, training, validation))
 
@@ -80,18 +87,85 @@ def read_prompts(
 def _check_lengths(
     examples: Examples, indices: Sequence[int], encoded: list[Tokens], config: Config
 ) -> None:
-    """Refuses prompts that are empty or leave no room for their responses."""
-    longest = max_response_tokens(config)
-    most = config.data.sequence_length - longest
+    reserved = max_response_tokens(config)
     for index, tokens in zip(indices, encoded, strict=True):
-        if not 1 <= len(tokens) <= most:
-            raise UsageError(
-                f"{examples.place(index)}: the prompt has {len(tokens)} tokens;"
-                f" {SEQUENCE_KEY}={config.data.sequence_length} and {RESPONSE_KEY}={longest} leave"
-                f" room for 1 to {most}",
-                keys=(SEQUENCE_KEY, RESPONSE_KEY),
-                remedy=f"{SEQUENCE_KEY}={len(tokens) + longest} or more, or a smaller"
-                f" {RESPONSE_KEY}"
-                if len(tokens)
-                else "prompts that are not empty",
-            )
+        if not 1 <= len(tokens) <= config.data.sequence_length - reserved:
+            prompt = f"{examples.place(index)}: the prompt"
+            raise _no_room(prompt, len(tokens), config, RESPONSE_KEY, reserved)
+
+
+def _no_room(
+    prompt: str, count: int, config: Config, key: str, reserved: int, *, keys: Sequence[str] = ()
+) -> UsageError:
+    """Returns the error for a prompt of `count` tokens that is empty or leaves no room for others.
+
+    Args:
+        key: setting that reserves `reserved` tokens for the answer.
+        keys: other settings that the error is about.
+    """
+    length = config.data.sequence_length
+    remedies = [set_to(SEQUENCE_KEY, count + reserved, note=" or more")]
+    if count < length:
+        remedies.insert(0, set_to(key, length - count, note=" or less"))
+    return UsageError(
+        f"{prompt} has {count} tokens; {SEQUENCE_KEY}={length} and {key}={reserved} leave room for"
+        f" 1 to {length - reserved}",
+        keys=(*keys, SEQUENCE_KEY, key),
+        remedy=remedies if count else "prompts that are not empty",
+    )
+
+
+def check_text_prompts(config: Config) -> None:
+    """Checks, before any process is started, that the prompts can be continued.
+
+    With `data.tokenizer=chars`, the corpus decides which characters are tokens, so the prompts are
+    checked after it is read.
+
+    Raises:
+        UsageError: the corpus has no tokenizer, or as `encode_text_prompts`.
+    """
+    if not config.generate.prompts:
+        return
+    tokenizer = _tokenizer_before_start(config)
+    if tokenizer is not None:
+        encode_text_prompts(config, tokenizer)
+
+
+def _tokenizer_before_start(config: Config) -> Tokenizer | None:
+    """Returns the tokenizer of a corpus that has not been read, or None if its text decides."""
+    data = config.data
+    if data.source == "indexed":
+        found = [tokenizer_of(path) for path in paths_of(config) if tokenizer_of(path).is_file()]
+        if not found:
+            raise no_tokenizer()
+        return open_tokenizer(found[0])
+    if data.source == "stdlib":
+        return byte_tokenizer()
+    if data.tokenizer == "chars":
+        return None
+    return open_named_tokenizer(data.tokenizer, frozenset)[0]
+
+
+def no_tokenizer() -> UsageError:
+    """Returns the error for a corpus whose tokens cannot be turned into text."""
+    return UsageError(
+        f"{PROMPTS_KEY} needs a tokenizer, and the corpus has none",
+        keys=(PROMPTS_KEY, "data.path", "data.blend"),
+        remedy="a corpus of `rampcli data build`, which keeps its tokenizer",
+    )
+
+
+def encode_text_prompts(config: Config, tokenizer: Tokenizer) -> list[list[int]]:
+    """Returns the tokens of the prompts.
+
+    Raises:
+        UsageError: the tokenizer cannot encode a prompt, or a prompt is too long or has no tokens.
+    """
+    texts, added = config.generate.prompts, config.generate.max_tokens
+    with naming_setting(PROMPTS_KEY):
+        encoded = [tokens.tolist() for tokens in encoder_of(tokenizer)(texts)]
+    for text, tokens in zip(texts, encoded, strict=True):
+        if not 1 <= len(tokens) <= config.data.sequence_length - added:
+            prompt = f"{PROMPTS_KEY}: {text[:100]!r}"
+            raise _no_room(prompt, len(tokens), config, NEW_TOKENS_KEY, added, keys=(PROMPTS_KEY,))
+    return encoded

@@ -1,4 +1,4 @@
-"""Data sources: opens the corpora that `data.source` names."""
+"""Data sources: opens the corpora of `data.source`, and tells what settings depend on."""
 
 import hashlib
 import os
@@ -11,14 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from rampcli.config.checks.rl import is_rl
+from rampcli.config.corpora import corpora_of, validation_paths
 from rampcli.config.extension_settings import extension_function
+from rampcli.config.file_facts import FileFacts
 from rampcli.config.schema import Config
 from rampcli.data.blend import Blend, Corpora
 from rampcli.data.corpus import MockCorpus
 from rampcli.data.files import cut_of, in_memory, open_indexed, open_text
 from rampcli.data.pairs import open_pairs
+from rampcli.data.prompts import check_prompts
 from rampcli.data.tokenizer import byte_tokenizer, vocab_size_of
-from rampcli.data.windows import check_training, check_validation
+from rampcli.data.windows import SPLIT_KEY, check_training, check_validation, larger_share
+from rampcli.errors import set_to
 from rampcli.extend import Documents
 from rampcli.extensions import DATA_SOURCE
 
@@ -34,8 +39,12 @@ def open_corpora(config: Config) -> Corpora:
         UsageError: a file cannot be read or does not fit the configuration, or the source is an
             extension that is not known here.
     """
-    own = extension_function(DATA_SOURCE, config.data.source, config.data)
-    corpora = SOURCES[config.data.source](config) if own is None else _blended(config, own(config))
+    extension = extension_function(DATA_SOURCE, config.data.source, config.data)
+    corpora = (
+        SOURCES[config.data.source](config)
+        if extension is None
+        else _blended(config, extension(config))
+    )
     for corpus in corpora.training.corpora:
         check_training(config, corpus)
     for blend in corpora.validation.values():
@@ -92,6 +101,54 @@ def _open_mock(config: Config) -> Corpora:
     return Corpora(
         training=Blend([training], seed=config.seed), validation={None: Blend([validation])}
     )
+
+
+def read_file_facts(config: Config) -> FileFacts:
+    """Opens the corpora, checks that they can be trained on, and returns the facts about them.
+
+    Args:
+        config: checked, but `model.vocab_size` and `trainer.val_samples` may be null.
+
+    Raises:
+        UsageError: a corpus cannot be read, or does not fit the settings.
+    """
+    if is_rl(config):
+        prompts = check_prompts(config)
+        return FileFacts(
+            name=_name(config),
+            tokens=len(prompts.format.is_special),
+            val_samples=len(prompts.validation),
+            opened=True,
+        )
+    corpora = open_corpora(config)
+    most = _most_samples(config, corpora)
+    split = None if most else larger_share(corpora.training)
+    return FileFacts(
+        name=_name(config),
+        tokens=corpora.vocab_size,
+        val_samples=most,
+        remedy=str(set_to(SPLIT_KEY, split)) if split else None,
+        opened=True,
+        fingerprint=corpora.training.fingerprint,
+    )
+
+
+def _most_samples(config: Config, corpora: Corpora) -> int:
+    """Returns how many samples, up to the limit, each validation can have."""
+    limit, held_out = config.trainer.max_val_samples, corpora.validation.values()
+    most = min(blend.most_samples(limit) for blend in held_out)
+    if config.trainer.val_samples is None and limit and not most and validation_paths(config):
+        for blend in held_out:  # corpora that were named for validation alone
+            check_validation(config, blend, 1, training=corpora.training)
+    return most
+
+
+def _name(config: Config) -> str:
+    """Returns the name of the corpora in notes."""
+    found = [path for _, path in corpora_of(config)]
+    if not found:
+        return f"data.source={config.data.source}"
+    return str(found[0]) if len(found) == 1 else f"{len(found)} corpora"
 
 
 SOURCES: dict[str, Callable[[Config], Corpora]] = {

@@ -29,9 +29,9 @@ def read_files(config: Config) -> FileFacts:
     if built_in or (sized and missing_corpora(config)):
         facts = without_files(config)
     else:
-        from rampcli.data.facts import read_facts  # which imports numpy and tokenizers
+        from rampcli.data.sources import read_file_facts  # which imports numpy and tokenizers
 
-        facts = read_facts(config)
+        facts = read_file_facts(config)
     if sized:
         return facts
     weights, folder = _weights(config, facts.tokens or 0)

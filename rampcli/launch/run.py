@@ -125,11 +125,11 @@ def check_corpora(resolved: Resolved) -> str | None:
     fingerprint = resolved.files.fingerprint
     # The imports need numpy and tokenizers, which other runs do not need here.
     if not (built_in or resolved.files.opened):
-        from rampcli.data.facts import read_facts
+        from rampcli.data.sources import read_file_facts
 
-        fingerprint = read_facts(config).fingerprint
+        fingerprint = read_file_facts(config).fingerprint
     if config.generate.prompts:
-        from rampcli.data.text_prompts import check_text_prompts
+        from rampcli.data.prompts import check_text_prompts
 
         check_text_prompts(config)
     return fingerprint

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from rampcli.data.facts import read_facts
 from rampcli.data.indexed import (
     HEADER,
     MAGIC,
@@ -15,7 +14,7 @@ from rampcli.data.indexed import (
     tokenizer_of,
     write_index,
 )
-from rampcli.data.sources import open_corpora
+from rampcli.data.sources import open_corpora, read_file_facts
 from rampcli.data.texts import read_texts
 from rampcli.errors import UsageError
 from small_corpora import VOCAB_SIZE, config, numbered, refusal, words, write_files
@@ -122,8 +121,8 @@ def test_any_changed_token_of_a_small_corpus_changes_its_fingerprint(tmp_path, p
 
 def test_missing_text_is_refused_before_anything_starts(tmp_path):
     made = config("text", path=str(tmp_path / "missing"))
-    with pytest.raises(UsageError, match=f"{tmp_path / 'missing'} does not exist") as refused:
-        read_facts(made)
+    with pytest.raises(UsageError, match=f"cannot read {tmp_path / 'missing'}: No such") as refused:
+        read_file_facts(made)
     assert refused.value.keys == refusal(made).keys == ("data.path",)
 
 
@@ -133,7 +132,7 @@ def test_a_missing_tokenizer_of_text_is_refused_before_anything_starts(tmp_path,
     (tmp_path / "empty").mkdir()
     path = str(tmp_path / "a.txt")
     with pytest.raises(UsageError) as refused:
-        read_facts(config("text", path=path, tokenizer=str(tmp_path / tokenizer)))
+        read_file_facts(config("text", path=path, tokenizer=str(tmp_path / tokenizer)))
     assert refused.value.keys == ("data.tokenizer",)
 
 
@@ -141,8 +140,8 @@ def test_text_that_is_neither_a_file_nor_a_folder_is_refused_without_waiting(tmp
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", "/dev/zero"):
         made = config("text", path=str(path))
-        with pytest.raises(UsageError, match=f"{path} is not a file or a folder"):
-            read_facts(made)
+        with pytest.raises(UsageError, match=f"cannot read {path}: not a regular file"):
+            read_file_facts(made)
 
 
 @pytest.mark.parametrize("key", ["path", "blend", "validation_path"])
@@ -169,7 +168,7 @@ def test_a_missing_file_is_reported_with_the_setting_that_names_it(tmp_path, sou
 def test_missing_indexed_files_are_refused_by_name(tmp_path, missing):
     path = write_files(tmp_path / "wiki", numbered(10))
     (tmp_path / f"wiki.{missing}").unlink()
-    for look in (open_corpora, read_facts):
+    for look in (open_corpora, read_file_facts):
         with pytest.raises(UsageError) as refused:
             look(config(path=path))
         assert refused.value.message == f"cannot read {path}.{missing}: No such file or directory"
@@ -192,7 +191,7 @@ def test_a_tokenizer_larger_than_the_vocabulary_is_refused_with_its_size(tmp_pat
     assert f"the tokenizer of {path} has 1,234 tokens" in refused.message
     assert (refused.keys, refused.remedy) == (
         ("model.vocab_size",),
-        "model.vocab_size=1234, or null",
+        "model.vocab_size=1234 or null",
     )
     (tmp_path / "text").write_text("text")
     made = config("text", path=str(tmp_path / "text"))
@@ -209,7 +208,7 @@ def test_a_tokenizer_with_gaps_needs_a_vocabulary_larger_than_its_largest_token(
         split=[1, 0, 0],
         tokenizer=str(tmp_path / "tokenizer.json"),
     )
-    assert refusal(made).remedy == f"model.vocab_size={VOCAB_SIZE + 1}, or null"
+    assert refusal(made).remedy == f"model.vocab_size={VOCAB_SIZE + 1} or null"
 
 
 @pytest.mark.parametrize(

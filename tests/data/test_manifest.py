@@ -6,9 +6,9 @@ import pytest
 from rampcli.config.schema import Config
 from rampcli.data.building.build import build
 from rampcli.data.building.options import BuildOptions
-from rampcli.data.facts import read_facts
 from rampcli.data.indexed import manifest_of
 from rampcli.data.manifest import read_manifest
+from rampcli.data.sources import read_file_facts
 from rampcli.errors import UsageError
 
 
@@ -41,7 +41,7 @@ def test_an_unreadable_manifest_gives_a_usage_error(prefix, content):
     made = Config()
     made.data.source, made.data.path = "indexed", str(prefix)
     with pytest.raises(UsageError) as refused:
-        read_facts(made)
+        read_file_facts(made)
     assert refused.value.keys == ("data.path",)
 
 

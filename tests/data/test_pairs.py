@@ -12,11 +12,10 @@ from chat_folders import CHATML, make_tokenizer, write_folder
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.data.corpus import IGNORED
 from rampcli.data.examples import Split
-from rampcli.data.facts import read_facts
 from rampcli.data.pair_format import PairFormat
 from rampcli.data.pairs import ENCODED_AT_ONCE, PackedPairs, blocks_of
 from rampcli.data.prompts import open_prompts
-from rampcli.data.sources import open_corpora
+from rampcli.data.sources import open_corpora, read_file_facts
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import UsageError
 from rampcli.models.decoder import Decoder
@@ -195,7 +194,7 @@ def test_sides_of_a_file_are_separate_corpora_and_prompts_are_the_same_ones(tmp_
     pairs = [(f"{number}", "x") for number in range(200)]
     made = config(write(tmp_path / "a.jsonl", pairs), split=[60, 20, 20], sequence_length=6)
     made.trainer.val_samples = 20
-    read_facts(made)
+    read_file_facts(made)
     corpora, split = open_corpora(made), Split.of([60, 20, 20])
     prompts = open_prompts(made)
     for number, (blend, examples) in enumerate(
@@ -273,7 +272,7 @@ def test_a_file_without_pairs_for_training_is_refused(tmp_path):
 def test_a_vocabulary_smaller_than_the_tokenizers_is_refused():
     made = config(task="sort")
     made.model.vocab_size = 255
-    assert refusal(made).remedy == "model.vocab_size=256, or null"
+    assert refusal(made).remedy == "model.vocab_size=256 or null"
 
 
 def test_a_tokenizer_that_makes_more_tokens_than_characters_is_refused_when_it_is_read(tmp_path):

@@ -45,9 +45,13 @@ def test_prompts_need_no_responses(config):
 def test_a_prompt_without_room_for_its_response_is_refused_with_its_line(config, prompt, length):
     with pytest.raises(UsageError, match=rf"line 2: the prompt has {length} tokens") as refused:
         check_prompts(config("12345678", prompt, words=["data.split=[1,0,0]"]))
-    assert refused.value.remedy.startswith(
-        "data.sequence_length=17 or more" if length else "prompts that are not empty"
-    )
+    if length:
+        assert [remedy.values for remedy in refused.value.remedies] == [
+            {"rl.max_response_tokens": (7,)},
+            {"data.sequence_length": (17,)},
+        ]
+    else:
+        assert refused.value.remedy == "prompts that are not empty"
 
 
 def test_a_prompt_of_very_many_characters_is_refused_and_an_unused_response_is_not(config):

@@ -87,7 +87,7 @@ def test_a_vocabulary_too_small_for_bytes_is_refused():
         open_corpora(made)
     assert "the tokenizer of data.source=stdlib has 256 tokens" in refusal.value.message
     assert "model.vocab_size" in refusal.value.keys
-    assert refusal.value.remedy == "model.vocab_size=256, or null"
+    assert refusal.value.remedy == "model.vocab_size=256 or null"
 
 
 def test_more_validation_samples_than_the_corpus_has_are_refused():

@@ -9,8 +9,8 @@ from rampcli.batch.training_plan import TrainingPlan
 from rampcli.checkpoint.load_weights import empty_model
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config.schema import Config
+from rampcli.data.prompts import encode_text_prompts, no_tokenizer
 from rampcli.data.special_tokens import SpecialTokens
-from rampcli.data.text_prompts import encode_text_prompts, no_tokenizer
 from rampcli.data.tokenizer import failing_as, vocab_size_of
 from rampcli.errors import DamagedFileError, RampcliError, reason_of
 from rampcli.models.decoder import Decoder
