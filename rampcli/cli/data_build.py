@@ -144,7 +144,9 @@ def run_build(options: BuildOptions, *, as_json: bool) -> int:
     )
     try:
         with BuildProgress(console) as progress, progress.deferring_signals():
+            began = time.monotonic()
             built = build(options, progress)
+            seconds = time.monotonic() - began
     except Stopped as stopped:
         say(
             console,
@@ -155,13 +157,13 @@ def run_build(options: BuildOptions, *, as_json: bool) -> int:
         say(console, f"resume with:\n  {shlex.join(['rampcli', *sys.argv[1:]])}")
         return EXIT_INTERRUPTED if stopped.number == signal.SIGTERM else EXIT_CTRL_C
     if as_json:
-        typer.echo(json.dumps({**built.manifest, "seconds": round(built.seconds, 3)}))
+        typer.echo(json.dumps({**built.manifest, "seconds": round(seconds, 3)}))
     else:
-        _show_result(options, built, console)
+        _show_result(options, built, seconds, console)
     return 0
 
 
-def _show_result(options: BuildOptions, built: Built, console: Console) -> None:
+def _show_result(options: BuildOptions, built: Built, seconds: float, console: Console) -> None:
     manifest = built.manifest
     tokens, text_bytes = manifest["tokens"], manifest["text_bytes"]
     if built.was_complete:
@@ -175,8 +177,8 @@ def _show_result(options: BuildOptions, built: Built, console: Console) -> None:
     say(console, ", ".join(counts))
     if not built.was_complete:
         megabytes = built.encoded_bytes / 1e6
-        speed = megabytes / max(1e-3, built.seconds)
-        say(console, f"{megabytes:,.1f} MB of text in {built.seconds:.1f} s: {speed:.1f} MB/s")
+        speed = megabytes / max(1e-3, seconds)
+        say(console, f"{megabytes:,.1f} MB of text in {seconds:.1f} s: {speed:.1f} MB/s")
     written = [
         bin_of(options.output),
         idx_of(options.output),
@@ -192,16 +194,7 @@ def _show_result(options: BuildOptions, built: Built, console: Console) -> None:
 
 
 def _training_command(prefix: Path) -> str:
-    """Returns a command, to be pasted, that trains a small model on a corpus.
-
-    The run is named after the corpus, so that it is apart from runs on other data.
-
-    Args:
-        prefix: a corpus of `rampcli data build`.
-
-    Raises:
-        UsageError: the corpus cannot be read.
-    """
+    """Returns a command that trains a small model on a corpus, in a run named after the corpus."""
     config = llm.from_factory(RECIPE)
     words = ["data=indexed", as_word("data.path", str(prefix))]
     if _can_name_a_run(prefix.name):

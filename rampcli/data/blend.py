@@ -74,7 +74,7 @@ class Blend:
         return counts
 
     def most_samples(self, limit: int) -> int:
-        """Returns how many samples, up to a limit, come from windows that the corpora have."""
+        """Returns the most samples, up to a limit, for which the corpora have enough windows."""
 
         def lacks_windows(samples: int) -> bool:
             counts = zip(self.counts(samples), self.corpora, strict=True)
@@ -146,7 +146,7 @@ class Corpora:
 
 
 def _halves(corpora: int) -> Iterator[tuple[int, int, int]]:
-    """Yields first, middle and end of each range that is halved, every range before its halves."""
+    """Yields (first, middle, end) of each range that is halved; a range comes before its halves."""
     halves = [(0, corpora)]
     while halves:
         low, high = halves.pop()

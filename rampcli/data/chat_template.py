@@ -1,8 +1,8 @@
 """Reads the chat template beside a tokenizer, and finds out what it writes around a prompt.
 
-A chat template is a program that a stranger wrote. It is rendered once, around placeholders and in
-a limited process, instead of once for each prompt. The text around the placeholder is the
-template's own, so special tokens in it are meant; special tokens in a prompt are not.
+A chat template is a program from a stranger, so it runs in a limited process. It is rendered once
+with a placeholder, instead of once for each prompt. Special tokens in the text around the
+placeholder are encoded as such; special tokens in a prompt are encoded as ordinary text.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rampcli.errors import DamagedFileError, UsageError
+from rampcli.errors import DamagedFileError, UsageError, set_to
 from rampcli.guarded_folder import read_file
 from rampcli.limited_process import CPU_S, LimitError, ask
 from rampcli.records import ANY, check_shape, read_json
@@ -98,7 +98,7 @@ def read_beside_tokenizer(path: Path, shape: Any) -> dict[str, Any]:
         return {}
     except DamagedFileError as error:
         raise UsageError(
-            error.message, keys=("data.tokenizer",), remedy=f"a {path} that is whole, or none"
+            error.message, keys=("data.tokenizer",), remedy=f"repair or delete {path}"
         ) from error
 
 
@@ -139,5 +139,7 @@ def _refused(path: Path, reason: str) -> UsageError:
 
 def _with_remedy(message: str) -> UsageError:
     return UsageError(
-        message, keys=("data.chat_template", "data.tokenizer"), remedy="data.chat_template=none"
+        message,
+        keys=("data.chat_template", "data.tokenizer"),
+        remedy=set_to("data.chat_template", "none"),
     )

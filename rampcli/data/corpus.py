@@ -81,7 +81,7 @@ class TokenCorpus:
     Attributes:
         tokens: tokens of all documents, any integer type, in memory or memory-mapped, [tokens].
         documents: offset of each document's start, ascending, any integer type, [documents].
-        unit: units of these offsets per token: 1 if they count tokens, else bytes per token.
+        unit: 1 if these offsets count tokens; the bytes of a token if they count bytes.
         first, end: range of `tokens` that belongs to this corpus.
         contents: hash that identifies the tokens: of all of them if they are in memory, else of the
             size of the files and of samples across their tokens.
@@ -161,7 +161,7 @@ class TokenCorpus:
         return np.arange(self.cut.sequence_length) - np.maximum.accumulate(starts, axis=1)
 
     def _starts_between(self, first: int, last: int) -> Tokens:
-        """Returns the document starts in first + 1 .. last, in tokens."""
+        """Returns the tokens in first + 1 .. last that start a document, by their numbers."""
         # A mapped index is not aligned, and numpy's search would first copy all of it.
         low = bisect_right(self.documents, first * self.unit)
         high = bisect_right(self.documents, last * self.unit, lo=low)

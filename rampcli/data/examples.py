@@ -14,7 +14,7 @@ from fractions import Fraction
 from itertools import accumulate
 from json import JSONDecodeError
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,26 +51,6 @@ class Example:
     prompt: str
     response: str | None
     fields: Mapping[str, Any]
-
-
-class Examples(Protocol):
-    """Examples by index.
-
-    `name` identifies them in messages, and `fingerprint` identifies their contents. `place` names
-    one of them.
-    """
-
-    @property
-    def name(self) -> str: ...  # noqa: D102
-
-    @property
-    def fingerprint(self) -> str: ...  # noqa: D102
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Example: ...
-
-    def place(self, index: int) -> str: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +161,7 @@ def _place(path: Path, content: bytes, start: int) -> str:
 
 
 def _parse(line: bytes) -> Example:
-    """Returns the example on a line.
-
-    Raises:
-        ValueError: the line is not an example.
-    """
+    """Returns the example on a line; a ValueError says why it is not one."""
     if len(line) > LONGEST_LINE_BYTES:
         raise ValueError(f"it has more than {LONGEST_LINE_BYTES >> 20} MB")
     try:
@@ -199,7 +175,7 @@ def _parse(line: bytes) -> Example:
         if text is None and (key == "response" or key not in fields):
             continue
         if not isinstance(text, str):
-            raise ValueError(f"{key} is not a text")
+            raise ValueError(f"{key} is not a string")
         if not is_unicode(text):
             raise ValueError(f"{key} is not valid Unicode")
     if "prompt" not in fields:
@@ -238,7 +214,7 @@ class TaskExamples:
         """Returns an example: the first of its prompts that is on this side.
 
         Raises:
-            UsageError: hardly any prompt is on this side.
+            UsageError: the task has too few prompts on this side.
         """
         for attempt in range(MOST_ATTEMPTS):
             prompt, answer = pose(
@@ -248,14 +224,18 @@ class TaskExamples:
                 return Example(prompt, answer, {"prompt": prompt, "answer": answer})
         use = "training" if self.side == TRAINING else "validation"
         raise UsageError(
-            f"{self.name} with data.task_digits={self.digits} has hardly any prompt for {use}",
+            f"{self.name} with data.task_digits={self.digits} has too few prompts for {use}",
             keys=("data.task_digits", "data.split"),
-            remedy="more data.task_digits, or a larger share of data.split",
+            remedy=("a larger data.task_digits", "a larger share of data.split"),
         )
 
     def place(self, index: int) -> str:  # noqa: ARG002
         """Returns the setting."""
         return self.name
+
+
+Examples = FileExamples | TaskExamples
+"""Examples by index. `fingerprint` identifies their contents; `place` names one of them."""
 
 
 def open_examples(config: Config, *, needs_responses: bool) -> tuple[Examples, Examples]:

@@ -20,7 +20,7 @@ from rampcli.data.corpus import Cut, TokenCorpus
 from rampcli.data.indexed import IndexedFile, bin_of, manifest_of, tokenizer_of
 from rampcli.data.manifest import read_manifest
 from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens, read_special_tokens
-from rampcli.data.texts import check_text_paths, read_texts
+from rampcli.data.texts import read_texts
 from rampcli.data.tokenizer import (
     byte_tokenizer,
     character_tokenizer,
@@ -29,7 +29,7 @@ from rampcli.data.tokenizer import (
     vocab_size_of,
 )
 from rampcli.data.tokenizer_path import tokenizer_path
-from rampcli.errors import UsageError, naming_setting
+from rampcli.errors import UsageError, naming_setting, set_to
 
 PROBES, PROBE_BYTES = 64, 4096
 
@@ -55,7 +55,6 @@ def open_text(config: Config) -> Corpora:
     Raises:
         UsageError: a file is missing or not text, or the model's vocabulary is too small.
     """
-    check_text_paths(config)
     texts, paths = {}, paths_of(config)
     for path, key in paths.items():
         with naming_setting(key):
@@ -272,5 +271,5 @@ def check_vocabulary(name: str, vocab_size: int, cut: Cut) -> None:
             f"the tokenizer of {name} has {vocab_size:,} tokens, more than"
             f" model.vocab_size={cut.vocab_size}",
             keys=("model.vocab_size",),
-            remedy=f"model.vocab_size={vocab_size}, or null",
+            remedy=set_to("model.vocab_size", vocab_size, None),
         )

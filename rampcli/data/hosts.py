@@ -109,7 +109,7 @@ def build_reading(config: Config, data_ranks: Sequence[int]) -> Reading:
 def readers_of(world_size: int, *, devices: int, expansion_factor: float | None) -> list[int]:
     """Returns, for each process, the process that reads for it.
 
-    That is the process with the same local rank on the host that reads for its host.
+    Its reader has the same local rank, on the host that reads for its group of hosts.
 
     Raises:
         UsageError: the expansion factor does not divide the hosts.

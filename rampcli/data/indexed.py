@@ -82,8 +82,8 @@ def token_type(vocab_size: int) -> np.dtype[Any]:
     """
     if vocab_size > LARGEST_VOCABULARY:
         raise UsageError(
-            f"the tokenizer has a token {vocab_size - 1:,}, and the format stores tokens below"
-            f" {LARGEST_VOCABULARY:,}"
+            f"token {vocab_size - 1:,} of the tokenizer does not fit: the format stores tokens"
+            f" below {LARGEST_VOCABULARY:,}"
         )
     return np.dtype("<u2" if vocab_size < MOST_OF_UINT16 else "<i4")
 
@@ -95,7 +95,6 @@ class IndexedFile:
     Opening them reads the index and checks every number in it. Tokens are not read.
 
     Attributes:
-        prefix: the files' common name.
         tokens: tokens of any integer type, [tokens].
         lengths: length of each sequence in tokens, int32 [sequences].
         pointers: offset of each sequence in bytes, int64 [sequences].
@@ -104,7 +103,6 @@ class IndexedFile:
         identities: inode, size and modification time of both files when they were opened, by path.
     """
 
-    prefix: Path
     tokens: NDArray[Any]
     lengths: NDArray[np.int32]
     pointers: Places
@@ -121,13 +119,13 @@ class IndexedFile:
         """
         if prefix.suffix in (".bin", ".idx") and prefix.is_file():
             raise UsageError(
-                f"{prefix} is one of two files; name them by PREFIX, without .bin or .idx",
+                f"name a corpus by PREFIX, not by one of its two files: {prefix}",
                 remedy=str(prefix.with_suffix("")),
             )
         bin_path, idx_path = bin_of(prefix), idx_of(prefix)
         if prefix.is_file() and not idx_path.exists():
             raise UsageError(
-                f"{prefix} is a file, and not the PREFIX of an indexed corpus",
+                f"{prefix} is a single file; an indexed corpus is PREFIX.bin and PREFIX.idx",
                 remedy=build_remedy(prefix) + ("; or data=text" if is_plain_text(prefix) else ""),
             )
 
@@ -143,7 +141,7 @@ class IndexedFile:
         lengths, pointers, document_indices, kind = _parse(index, refuse)
         expected = _count_tokens(lengths, pointers, kind.itemsize, refuse) * kind.itemsize
         _check_documents(document_indices, len(lengths), refuse)
-        with reading(bin_path, remedy=f"the file that belongs to {idx_path}"):
+        with reading(bin_path, remedy=f"restore the tokens that {idx_path} describes"):
             content, bin_identity = _map(bin_path)
         if len(content) != expected:
             raise UsageError(
@@ -152,7 +150,7 @@ class IndexedFile:
                 remedy="both files of one build, copied completely",
             )
         identities = {str(bin_path): bin_identity, str(idx_path): idx_identity}
-        return cls(prefix, content.view(kind), lengths, pointers, document_indices, identities)
+        return cls(content.view(kind), lengths, pointers, document_indices, identities)
 
     @property
     def documents(self) -> int:
@@ -160,7 +158,10 @@ class IndexedFile:
         return len(self.document_indices) - 1
 
     def document_starts(self) -> Places:
-        """Returns the offset of each document in bytes; not a copy if sequences are documents."""
+        """Returns the offset of each document in bytes.
+
+        They are a view of the mapped index if each document is one sequence, and copied otherwise.
+        """
         blocks = (
             self.document_indices[first : first + BLOCK + 1]
             for first in range(0, self.documents, BLOCK)

@@ -18,7 +18,7 @@ from rampcli.data.tokenizer import (
     usual_end_of_document,
     vocab_size_of,
 )
-from rampcli.errors import UsageError, naming_setting
+from rampcli.errors import UsageError, naming_setting, set_to
 
 NEW_LINE = "\n"
 """Ends a response if all tokens are single bytes or characters."""
@@ -135,7 +135,7 @@ class PairFormat:
         elif end is None:
             end = usual_end_of_document(self._reader)
         names = [token.content for token in self._reader.get_added_tokens_decoder().values()]
-        remedy = f"data.response_end='{names[-1] if names else 'TOKEN'}'"
+        remedy = set_to("data.response_end", names[-1] if names else "TOKEN")
         if end is None:
             raise UsageError(
                 "data.response_end is not given, and the tokenizer has no usual end-of-document"
@@ -146,7 +146,7 @@ class PairFormat:
             tokens: list[int] = self._reader.encode(end, add_special_tokens=False).ids
         if len(tokens) != 1:
             raise UsageError(
-                f"data.response_end={end!r} is not one token of the tokenizer but {len(tokens)}",
+                f"data.response_end={end!r} is encoded as {len(tokens)} tokens; it must be one",
                 remedy=remedy,
             )
         return tokens[0]

@@ -20,7 +20,7 @@ from rampcli.data.files import check_vocabulary, cut_of, open_named_tokenizer
 from rampcli.data.pair_format import NEW_LINE, PairFormat
 from rampcli.data.tasks import TASK_CHARACTERS
 from rampcli.data.tokenizer import vocab_size_of
-from rampcli.errors import UsageError, naming_setting
+from rampcli.errors import UsageError, naming_setting, set_to
 
 ENCODED_AT_ONCE = 1024
 """Most examples that are encoded together."""
@@ -123,7 +123,7 @@ class TaskPairs:
 
     @classmethod
     def of(cls, examples: Examples, pair_format: PairFormat, *, length: int) -> "TaskPairs":
-        """Returns windows with as many pairs as fit if each character is a token.
+        """Returns windows that hold as many pairs as fit, counting a token for each character.
 
         Raises:
             UsageError: a window has no room for a pair.
@@ -227,7 +227,7 @@ def blocks_of(
         if count > most:
             raise UsageError(
                 f"{examples.place(index)}: the {'pair' if with_responses else 'prompt'} has"
-                f" {count:,} characters, and there is room for {length:,} tokens",
+                f" {count:,} characters, too many for {length:,} tokens",
                 keys=("data.sequence_length",),
                 remedy=f"a text of up to {most:,} characters",
             )
@@ -262,7 +262,7 @@ def _too_long(place: str, count: int, length: int) -> UsageError:
     return UsageError(
         f"{place}: the pair has {count:,} tokens, and there is room for {length:,}",
         keys=("data.sequence_length",),
-        remedy=f"data.sequence_length={count}",
+        remedy=set_to("data.sequence_length", count),
     )
 
 
@@ -286,7 +286,7 @@ def open_pairs(config: Config) -> Corpora:
             raise UsageError(
                 f"{training.name} has no pair for training",
                 keys=("data.path", "data.split"),
-                remedy="more lines, or a larger first share of data.split",
+                remedy=("more lines", "a larger first share of data.split"),
             )
         trained = packed(training, "data.path")
         held_out = {

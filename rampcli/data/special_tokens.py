@@ -47,7 +47,7 @@ class SpecialTokens:
         return json.dumps(asdict(self), indent=2)
 
     def before_end(self, tokens: Sequence[int]) -> list[int]:
-        """Returns generated tokens without the end, if they have come to one."""
+        """Returns generated tokens, without the last one if it ends the text."""
         return list(tokens[:-1] if tokens and tokens[-1] in self.ends else tokens)
 
 
@@ -81,6 +81,6 @@ def read_special_tokens(folder: Path, tokenizer: Tokenizer) -> SpecialTokens:
 
 
 def special_tokens_of(tokenizer: Tokenizer) -> set[int]:
-    """Returns the tokens that stand for no text."""
+    """Returns the special tokens, such as the end of a document. They are not part of a text."""
     added = tokenizer.get_added_tokens_decoder()
     return {number for number, token in added.items() if token.special}

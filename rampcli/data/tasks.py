@@ -21,22 +21,14 @@ class Task:
     answer: Callable[[list[str]], str]
 
 
-def _sorted(numbers: list[str]) -> str:
-    return "".join(sorted(numbers[0]))
-
-
-def _reversed(numbers: list[str]) -> str:
-    return numbers[0][::-1]
-
-
 def _sum(numbers: list[str]) -> str:
     """Returns the sum with a leading zero if it has no more digits than the numbers."""
     return f"{sum(map(int, numbers)):0{len(numbers[0]) + 1}d}"
 
 
 TASKS = {
-    "sort": Task(1, _sorted),
-    "reverse": Task(1, _reversed),
+    "sort": Task(1, lambda numbers: "".join(sorted(numbers[0]))),
+    "reverse": Task(1, lambda numbers: numbers[0][::-1]),
     "add": Task(2, _sum),
 }
 """Tasks by `data.task`."""

@@ -1,12 +1,9 @@
 """Reads text files, and says what to do with files that are not plain text."""
 
-import errno
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from rampcli.config.corpora import paths_of
-from rampcli.config.schema import Config
 from rampcli.errors import UsageError, reading
 from rampcli.guarded_folder import read_file
 
@@ -19,18 +16,6 @@ BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")
 """Begin a text in UTF-16."""
 
 
-def check_text_paths(config: Config) -> None:
-    """Checks that the paths of `data.source=text` are files or folders, without reading them.
-
-    Raises:
-        UsageError: a path does not exist, or is something else.
-    """
-    for path, key in paths_of(config).items():
-        if not (path.is_file() or path.is_dir()):
-            reason = "is not a file or a folder" if path.exists() else "does not exist"
-            raise UsageError(f"{path} {reason}", keys=(key,), remedy="a text file or a folder")
-
-
 def read_texts(path: Path) -> list[str]:
     """Returns the text of a file, or of all files below a folder, sorted by name.
 
@@ -40,28 +25,20 @@ def read_texts(path: Path) -> list[str]:
         UsageError: a file cannot be read or is not text, all files are JSON lines, or the text is
             too large for memory.
     """
-    texts, left = [], MOST_TEXT_BYTES
     with reading(path, remedy="a text file or a folder"):
         files = sorted(_files_below(path)) if path.is_dir() else [path]
+        if sum(file.stat().st_size for file in files) > MOST_TEXT_BYTES:
+            raise UsageError(
+                f"{path} has more than {MOST_TEXT_BYTES >> 30} GB of text, which data.source=text"
+                " would hold in memory",
+                remedy=build_remedy(path),
+            )
         if files and all(file.suffix in JSON_LINES for file in files):
             raise UsageError(
                 f"{path} has JSON lines, and data.source=text would train on their braces and keys",
                 remedy=build_remedy(path),
             )
-        for file in files:
-            try:
-                content = read_file(file, most_bytes=left)
-            except OSError as error:
-                if error.errno != errno.EFBIG:
-                    raise
-                raise UsageError(
-                    f"{path} has more than {MOST_TEXT_BYTES >> 30} GB of text, which"
-                    " data.source=text would hold in memory",
-                    remedy=build_remedy(path),
-                ) from error
-            texts.append(_decode(file, content))
-            left -= len(content)
-    return texts
+        return [_decode(file, read_file(file, most_bytes=MOST_TEXT_BYTES)) for file in files]
 
 
 def is_plain_text(path: Path) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from rampcli.errors import RampcliError, UsageError, reading
+from rampcli.errors import RampcliError, Remedy, UsageError, reading
 from rampcli.guarded_folder import read_file
 
 MOST_BYTES = 512 << 20
@@ -36,7 +36,7 @@ _ONE_AT_A_TIME = threading.Lock()
 
 @contextmanager
 def failing_as(
-    message: str, *, kind: type[RampcliError] = UsageError, remedy: str | None = None
+    message: str, *, kind: type[RampcliError] = UsageError, remedy: Remedy | None = None
 ) -> Iterator[None]:
     """Turns an error of the tokenizers library into one `RampcliError`.
 

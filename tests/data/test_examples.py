@@ -25,9 +25,12 @@ HOSTILE = {
     "no prompt": (b'{"response": "x"}', "there is no prompt"),
     "no response": (b'{"prompt": "x"}', "there is no response"),
     "a null response": (b'{"prompt": "x", "response": null}', "there is no response"),
-    "a prompt that is null": (b'{"prompt": null, "response": "x"}', "prompt is not a text"),
-    "a prompt that is a number": (b'{"prompt": 4, "response": "x"}', "prompt is not a text"),
-    "a response that is a list": (b'{"prompt": "x", "response": ["x"]}', "response is not a text"),
+    "a prompt that is null": (b'{"prompt": null, "response": "x"}', "prompt is not a string"),
+    "a prompt that is a number": (b'{"prompt": 4, "response": "x"}', "prompt is not a string"),
+    "a response that is a list": (
+        b'{"prompt": "x", "response": ["x"]}',
+        "response is not a string",
+    ),
     "a repeated field": (b'{"prompt": "x", "prompt": "y", "response": ""}', "appears twice"),
     "a repeated inner field": (b'{"prompt": "x", "response": "", "a": {"b": 1, "b": 1}}', "twice"),
     "bytes that are not UTF-8": (b'{"prompt": "\xff", "response": "x"}', "can't decode byte 0xff"),
@@ -187,6 +190,6 @@ def test_a_share_that_no_prompt_falls_into_is_refused():
     _, validation = open_examples(
         config(task="sort", task_digits=1, split=[1, 1e-9, 0]), needs_responses=True
     )
-    with pytest.raises(UsageError, match="hardly any prompt for validation") as refused:
+    with pytest.raises(UsageError, match="too few prompts for validation") as refused:
         validation[0]
     assert refused.value.keys == ("data.task_digits", "data.split")

@@ -216,7 +216,7 @@ def test_more_tokens_than_64_bits_can_address_are_refused(prefix, monkeypatch):
 
 def test_a_vocabulary_too_large_for_every_token_type_is_refused():
     assert token_type(2**31).name == "int32"
-    with pytest.raises(UsageError, match="has a token 2,147,483,648"):
+    with pytest.raises(UsageError, match="token 2,147,483,648 of the tokenizer does not fit"):
         token_type(2**31 + 1)
 
 

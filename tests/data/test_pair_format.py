@@ -65,7 +65,7 @@ def test_a_token_that_is_given_ends_responses(end):
 def test_an_end_that_is_not_one_token_is_refused(end):
     refused = refusal(PairFormat, make_tokenizer().to_str(), end=end, template=None)
     assert refused.keys == ("data.response_end",)
-    works = refused.remedy.removeprefix("data.response_end=").strip("'")
+    [works] = refused.remedies[0].values["data.response_end"]
     PairFormat(make_tokenizer().to_str(), end=works, template=None)
 
 

@@ -36,7 +36,7 @@ def test_a_text_with_other_characters_trains_resumes_and_keeps_other_texts_out(w
         assert "note: vocabulary: 103 tokens\n" in printed
         assert "note: validation: 32 of 1,742 samples" in printed
     refused = newcomer.refused("pretrain", *LETTERS, "model.vocab_size=65")
-    assert "try:    model.vocab_size=103, or null" in refused
+    assert "try:    model.vocab_size=103 or null" in refused
     assert not runs.exists()
 
     for max_samples in (24, 48):

@@ -253,7 +253,7 @@ def test_a_failed_job_shows_its_error_and_executes_neither_the_name_nor_files_of
     cluster.run("scancel", blocker)
     (job,) = jobs(run)
     assert cluster.wait_for(job, "FAILED")["ExitCode"] == "2:0"
-    error = f"error: {corpus} does not exist"
+    error = f"error: cannot read {corpus}: No such file or directory"
     assert error in (run.directory.logs / "stage_0.log").read_text()  # the worker's
     assert [path for path in tmp_path.rglob("ran.*") if path != run.path] == []
     monkeypatch.chdir("/")

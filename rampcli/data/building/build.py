@@ -24,7 +24,7 @@ from rampcli.data.building.partial import (
     move_into_place,
     writing,
 )
-from rampcli.data.building.records import Input, Reader, find_inputs
+from rampcli.data.building.records import Cursor, Input, Reader, find_inputs
 from rampcli.data.building.vocabulary import (
     SPECIAL_SHOWN,
     Inputs,
@@ -34,13 +34,10 @@ from rampcli.data.building.vocabulary import (
 from rampcli.data.indexed import bin_of, idx_of, token_type, tokenizer_of, write_index
 from rampcli.data.manifest import FORMAT, read_manifest
 from rampcli.errors import UsageError
-from rampcli.processors import processors
 
 SAVE_EVERY_S = 2.0
 SHOWN_SKIPPED = 5
 TABLES = (".csv", ".tsv")
-WORTH_A_PROCESS_BYTES = 4 << 20
-"""Bytes of inputs for each further process, if the number of processes is not given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +45,11 @@ class Built:
     """A complete build.
 
     Attributes:
-        seconds: duration of this call.
         encoded_bytes: bytes of text that this call encoded.
         was_complete: True if the corpus was complete before.
     """
 
     manifest: dict[str, Any]
-    seconds: float
     encoded_bytes: int = 0
     was_complete: bool = False
 
@@ -68,33 +63,33 @@ def build(options: BuildOptions, watcher: Watcher | None = None) -> Built:
         RampcliError: a file cannot be written, or a worker died; the same options then resume.
         KeyboardInterrupt: or another exception from a signal handler; progress is saved first.
     """
-    began = time.monotonic()
     options = options.located()
-    inputs = find_inputs(options.inputs, leave_out=[*options.products, options.partial])
-    settings = _settings(options, inputs)
+    files = find_inputs(options.inputs, leave_out=[*options.products, options.partial])
+    settings = _settings(options, files)
     folder = BuildFolder(options.partial)
     if manifest := _finished(options, settings):
         folder.remove_leftovers()
-        return Built(manifest, time.monotonic() - began, was_complete=True)
+        return Built(manifest, was_complete=True)
     with writing(options.output.parent):
         options.output.parent.mkdir(parents=True, exist_ok=True)
         with folder.locked():
             if manifest := _finished(options, settings):  # by another process, meanwhile
-                return Built(manifest, time.monotonic() - began, was_complete=True)
-            work = _LockedBuild(options, inputs, settings, folder, watcher or Watcher())
-            manifest = work.run()
-    return Built(manifest, time.monotonic() - began, work.encoded_bytes)
+                return Built(manifest, was_complete=True)
+            reader = Reader(files, options.text_key)
+            inputs = Inputs(options, reader, watcher or Watcher())
+            manifest, encoded_bytes = _LockedBuild(inputs, settings, PartialBuild(folder)).run()
+    return Built(manifest, encoded_bytes)
 
 
 def _settings(options: BuildOptions, inputs: list[Input]) -> dict[str, Any]:
     """Returns everything that determines the files of a build."""
-    own = options.tokenizer_path
-    if own is not None:
-        tokenizers.open_tokenizer(own)  # raises if it is not a tokenizer
+    file = options.tokenizer_path
+    if file is not None:
+        tokenizers.open_tokenizer(file)  # raises if it is not a tokenizer
     return {
         "inputs": [one.identity() for one in inputs],
-        "tokenizer": options.tokenizer_name,
-        "tokenizer_sha256": None if own is None else sha256(own),
+        "tokenizer": options.tokenizer or f"bpe {options.train_bpe}",
+        "tokenizer_sha256": None if file is None else sha256(file),
         "eod_option": options.eod,
         "text_key": options.text_key,
         "on_bad_record": options.on_bad_record,
@@ -104,8 +99,7 @@ def _settings(options: BuildOptions, inputs: list[Input]) -> dict[str, Any]:
 def _finished(options: BuildOptions, settings: dict[str, Any]) -> dict[str, Any] | None:
     """Returns the manifest if this build is already complete, or None if it can start.
 
-    Raises:
-        UsageError: a file of something else has one of the final names.
+    Refuses to start if a file of something else has one of the final names.
     """
     existing = [path for path in options.products if os.path.lexists(path)]
     if not existing or (
@@ -119,63 +113,52 @@ def _finished(options: BuildOptions, settings: dict[str, Any]) -> dict[str, Any]
         ):
             return manifest
     raise UsageError(
-        f"{existing[-1]} already exists, and is not from the same inputs and options",
+        f"{existing[-1]} already exists, and was built from other inputs or options",
         remedy="another --output, or delete it",
     )
 
 
+@dataclass(frozen=True, slots=True)
 class _LockedBuild:
     """A build that holds the lock of its folder."""
 
-    def __init__(
-        self,
-        options: BuildOptions,
-        inputs: list[Input],
-        settings: dict[str, Any],
-        folder: BuildFolder,
-        watcher: Watcher,
-    ) -> None:
-        self.options = options
-        self.settings = settings
-        self.folder = folder
-        self.partial = PartialBuild(folder)
-        self.watcher = watcher
-        self.reader = Reader(inputs, options.text_key)
-        self.inputs = Inputs(options, self.reader, watcher)
-        self.workers = options.workers or min(
-            processors(), 1 + self.reader.bytes // WORTH_A_PROCESS_BYTES
-        )
-        self.encoded_bytes = 0
+    inputs: Inputs
+    settings: dict[str, Any]
+    partial: PartialBuild
 
-    def run(self) -> dict[str, Any]:
-        """Builds, resuming if there is progress; returns the manifest."""
+    def run(self) -> tuple[dict[str, Any], int]:
+        """Builds, resuming if there is progress.
+
+        Returns:
+            The manifest, and how many bytes of text were encoded.
+        """
+        folder, options = self.partial.folder, self.inputs.options
         if self.partial.begin(self.settings):
-            self.watcher.on_note(f"resuming after {self.partial.written.documents:,} documents")
+            documents = self.partial.written.documents
+            self.inputs.watcher.on_note(f"resuming after {documents:,} documents")
         else:
-            made = tokenizer_json(self.inputs, workers=self.workers)
-            self.folder.replace(self.folder.tokenizer, made)
+            folder.replace(folder.tokenizer, tokenizer_json(self.inputs))
+        has_moved = not folder.tokenizer.exists()
         tokenizer = tokenizers.open_tokenizer(
-            self.folder.tokenizer
-            if self.folder.tokenizer.exists()
-            else tokenizer_of(self.options.output)
+            tokenizer_of(options.output) if has_moved else folder.tokenizer
         )
-        eod = end_of_document(self.options.eod, tokenizer)
+        eod = end_of_document(options.eod, tokenizer)
         self.partial.save()
+        before = self.partial.written.text_bytes
         if not self.partial.written.is_complete:
             self._encode(tokenizer, eod)
             self._write_manifest(tokenizer, eod)
-        return self._move_into_place()
+        return self._move_into_place(), self.partial.written.text_bytes - before
 
     def _encode(self, tokenizer: Tokenizer, eod: int | None) -> None:
         """Encodes the rest of the inputs; saves progress regularly, and on any error."""
-        vocab_size = tokenizers.vocab_size_of(tokenizer)
-        kind = token_type(vocab_size)
-        self._note_choices(tokenizer, vocab_size, eod)
-        self.watcher.on_phase("encoding", self.reader.bytes)
+        folder, options = self.partial.folder, self.inputs.options
+        kind = token_type(tokenizers.vocab_size_of(tokenizer))
+        self._note_choices(tokenizer, eod)
+        self.inputs.watcher.on_phase("encoding", self.inputs.reader.bytes)
         encoding = Encoding(
-            tokenizer=self.folder.tokenizer, text_key=self.options.text_key, eod=eod, kind=kind.str
+            tokenizer=folder.tokenizer, text_key=options.text_key, eod=eod, kind=kind.str
         )
-        before = self.partial.written.text_bytes
         with self.partial.opened(kind):
             try:
                 self._add_all(encoding)
@@ -186,75 +169,74 @@ class _LockedBuild:
                     self.partial.save()
                 if (
                     isinstance(error, UsageError)
-                    and not self.partial.has_progress
-                    and self.options.train_bpe is None
+                    and self.partial.written.position == Cursor()
+                    and options.train_bpe is None
                 ):
                     # The next start could not reuse anything.
-                    self.folder.remove_file(self.folder.progress)
+                    folder.remove_file(folder.progress)
                 raise
-        self.encoded_bytes = self.partial.written.text_bytes - before
-        if not self.partial.written.tokens:
-            written = self.partial.written
-            self.folder.remove_file(self.folder.progress)
+        written = self.partial.written
+        if not written.tokens:
+            folder.remove_file(folder.progress)
             reason = f"{written.empty:,} empty documents, {written.skipped:,} bad records"
-            raise UsageError(f"there is nothing to encode: {reason}", remedy="inputs with text")
+            raise UsageError(f"the inputs contain no text: {reason}", remedy="inputs with text")
 
     def _add_all(self, encoding: Encoding) -> None:
-        names = [one.name for one in self.reader.inputs]
-        shown, save_at = self.partial.written.skipped, time.monotonic() + SAVE_EVERY_S
-        chunks = self.reader.chunks(self.partial.written.position)
-        with closing(encode_in_order(chunks, encoding, self.workers)) as encoded_chunks:
+        inputs, partial = self.inputs, self.partial
+        names = [one.name for one in inputs.reader.inputs]
+        shown, save_at = partial.written.skipped, time.monotonic() + SAVE_EVERY_S
+        chunks = inputs.reader.chunks(partial.written.position)
+        with closing(encode_in_order(chunks, encoding, inputs.workers)) as encoded_chunks:
             for chunk, encoded in encoded_chunks:
-                self.inputs.check(encoded.bad)
+                inputs.check(encoded.bad)
                 if encoded.failure is not None:
                     first = chunk.slices[0]
                     raise UsageError(
                         f"{names[first.input]}, line {first.first_line:,} or later:"
                         f" {encoded.failure}"
                     )
-                self.partial.add(chunk, encoded, eod=encoding.eod, names=names)
+                partial.add(chunk, encoded, eod=encoding.eod, names=names)
                 for bad in encoded.bad[: max(0, SHOWN_SKIPPED - shown)]:
-                    self.watcher.on_note(f"skipped {self.inputs.describe(bad)}")
+                    inputs.watcher.on_note(f"skipped {inputs.describe(bad)}")
                 shown += len(encoded.bad)
-                self.watcher.on_progress(chunk.consumed_bytes, self.partial.written)
+                inputs.watcher.on_progress(chunk.consumed_bytes, partial.written)
                 if time.monotonic() >= save_at:
-                    self.partial.save()
+                    partial.save()
                     save_at = time.monotonic() + SAVE_EVERY_S
 
     def _check_unchanged(self) -> None:
-        for one in self.reader.inputs:
+        for one in self.inputs.reader.inputs:
             if one.has_changed():
                 raise UsageError(
                     f"{one.name} changed while it was being read",
-                    remedy=f"delete {self.folder.path} and start again",
+                    remedy=f"delete {self.partial.folder.path} and start again",
                 )
 
-    def _note_choices(self, tokenizer: Tokenizer, vocab_size: int, eod: int | None) -> None:
+    def _note_choices(self, tokenizer: Tokenizer, eod: int | None) -> None:
+        note, vocab_size = self.inputs.watcher.on_note, tokenizers.vocab_size_of(tokenizer)
         end = "none" if eod is None else f"{tokenizer.id_to_token(eod)} ({eod})"
-        self.watcher.on_note(
-            f"tokenizer {self.options.tokenizer_name} with {vocab_size:,} tokens; end-of-document"
-            f" token: {end}"
+        note(
+            f"tokenizer {self.settings['tokenizer']} with {vocab_size:,} tokens;"
+            f" end-of-document token: {end}"
         )
-        for one in self.reader.inputs:
+        for one in self.inputs.reader.inputs:
             if one.path.suffix in TABLES:
-                self.watcher.on_note(
-                    f"{one.name} is read as one text; a column of it needs JSON lines or Parquet"
+                note(
+                    f"{one.name} is read as one text; to read one column, convert the table to JSON"
+                    " lines or Parquet"
                 )
         if special := tokenizers.special_tokens_in_text(tokenizer)[:SPECIAL_SHOWN]:
-            self.watcher.on_note(
-                "warning: this tokenizer encodes ordinary text as a special token if it reads"
-                f" {' or '.join(special)}"
+            note(
+                f"warning: text that spells {' or '.join(special)} becomes a special token in this"
+                " tokenizer"
             )
 
     def _write_manifest(self, tokenizer: Tokenizer, eod: int | None) -> None:
         """Writes the index and the manifest, and marks the build as complete."""
-        vocab_size, written = tokenizers.vocab_size_of(tokenizer), self.partial.written
-        write_index(self.folder.index, token_type(vocab_size), self.partial.blocks_of_lengths)
-        files = {
-            "bin": self.folder.tokens,
-            "idx": self.folder.index,
-            "tokenizer": self.folder.tokenizer,
-        }
+        folder, written = self.partial.folder, self.partial.written
+        vocab_size = tokenizers.vocab_size_of(tokenizer)
+        write_index(folder.index, token_type(vocab_size), self.partial.blocks_of_lengths)
+        files = {"bin": folder.tokens, "idx": folder.index, "tokenizer": folder.tokenizer}
         manifest = {
             "format": FORMAT,
             "tokens": written.tokens,
@@ -272,19 +254,19 @@ class _LockedBuild:
                 for name, path in files.items()
             },
         }
-        self.folder.write_json(self.folder.manifest, manifest)
+        folder.write_json(folder.manifest, manifest)
         self.partial.save(is_complete=True)
 
     def _move_into_place(self) -> dict[str, Any]:
         """Moves the files to their final names, the index last: it makes the corpus complete."""
-        folder = self.folder
+        folder, options = self.partial.folder, self.inputs.options
         if not self.partial.written.skipped:
             folder.remove_file(folder.skipped)
         made = (folder.tokens, folder.tokenizer, folder.manifest, folder.skipped, folder.index)
-        for path, name in zip(made, self.options.products, strict=True):
+        for path, name in zip(made, options.products, strict=True):
             if path != folder.skipped or self.partial.written.skipped:
                 move_into_place(path, name)
         folder.remove_file(folder.progress)
-        manifest = read_manifest(self.options.output)
+        manifest = read_manifest(options.output)
         assert manifest is not None
         return manifest

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rampcli.data.building.parsing import BadRecord, Text, parse_slice
+from rampcli.data.building.parsing import BadRecord, parse_chunk
 from rampcli.data.building.records import Chunk
 from rampcli.data.tokenizer import encoder_of, open_tokenizer
 from rampcli.errors import RampcliError, UsageError
@@ -78,9 +78,7 @@ class Encoding:
         encode = encoder_of(tokenizer)
 
         def encode_chunk(chunk: Chunk) -> Encoded:
-            found = [text for one in chunk.slices for text in parse_slice(one, self.text_key)]
-            bad = tuple(one for one in found if isinstance(one, BadRecord))
-            texts = [one for one in found if isinstance(one, Text)]
+            texts, bad = parse_chunk(chunk, self.text_key)
             cut = [list(text.pieces()) for text in texts]
             documents: list[list[NDArray[Any]]] = []
             empty, failure = 0, None
@@ -100,7 +98,7 @@ class Encoding:
                 np.array([sum(map(len, document)) for document in documents], dtype=np.int64),
                 empty,
                 sum(text.bytes for text in texts),
-                bad,
+                tuple(bad),
                 failure,
             )
 
@@ -179,7 +177,7 @@ def _encode_in_worker(idle: SimpleQueue[Connection], chunk: Chunk) -> Encoded:
     except (EOFError, OSError) as error:
         raise RampcliError(
             "a worker process died: it was killed, or ran out of memory",
-            remedy="the same command resumes; with fewer --workers it takes less memory",
+            remedy="run the same command to resume, with fewer --workers if memory is short",
         ) from error
     finally:
         idle.put(connection)

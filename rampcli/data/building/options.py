@@ -11,7 +11,6 @@ from rampcli.errors import UsageError
 from rampcli.processors import processors
 
 NO_EOD = "none"
-POLICIES = ("stop", "skip")
 MOST_WORKERS = max(64, 4 * processors())
 LARGEST_BPE = 2_000_000
 LONGEST_NAME = 1000
@@ -79,25 +78,26 @@ class BuildOptions:
             return
         if self.train_bpe < tokenizers.SMALLEST_BPE:
             raise UsageError(
-                f"--train-bpe {self.train_bpe}: at least {tokenizers.SMALLEST_BPE} tokens, for 256"
-                " bytes and the end of a document",
+                f"--train-bpe {self.train_bpe} is below {tokenizers.SMALLEST_BPE}: 256 bytes and"
+                " the end-of-document token",
                 remedy=f"--train-bpe {tokenizers.SMALLEST_BPE} or more",
             )
         if self.train_bpe > LARGEST_BPE:
             raise UsageError(
-                f"--train-bpe {self.train_bpe}: at most {LARGEST_BPE:,} tokens",
+                f"--train-bpe {self.train_bpe} is above {LARGEST_BPE:,}",
                 remedy="--train-bpe 32000",
             )
         if self.eod not in (None, NO_EOD, tokenizers.END_OF_TEXT):
             raise UsageError(
-                f"--eod {self.eod}: a tokenizer from --train-bpe has {tokenizers.END_OF_TEXT}",
+                "the only end-of-document token of --train-bpe is"
+                f" {tokenizers.END_OF_TEXT}, not --eod {self.eod}",
                 remedy="--train-bpe without --eod",
             )
 
     def _check_limits(self) -> None:
         if self.workers is not None and not 1 <= self.workers <= MOST_WORKERS:
             raise UsageError(
-                f"--workers {self.workers}: at most 64 processes, or 4 per processor if that is"
+                f"--workers {self.workers} is not from 1 to 64, or to 4 per processor if that is"
                 " more",
                 remedy="without --workers, at most one process per processor",
             )
@@ -107,11 +107,6 @@ class BuildOptions:
                     f"{option} has {len(name):,} characters; at most {LONGEST_NAME:,} are allowed",
                     remedy="a shorter name",
                 )
-        if self.on_bad_record not in POLICIES:
-            raise UsageError(
-                f"--on-bad-record {self.on_bad_record} is not stop or skip",
-                remedy="--on-bad-record skip",
-            )
 
     def _check_output(self) -> None:
         if self.output.suffix in (".bin", ".idx"):
@@ -123,11 +118,6 @@ class BuildOptions:
             raise UsageError(
                 f"--output {self.output} is a folder", remedy=f"--output {self.output / 'corpus'}"
             )
-
-    @property
-    def tokenizer_name(self) -> str:
-        """The tokenizer's name in the manifest."""
-        return f"bpe {self.train_bpe}" if self.tokenizer is None else self.tokenizer
 
     @property
     def partial(self) -> Path:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
 
-from rampcli.data.building.records import Kind, Slice
+from rampcli.data.building.records import Chunk, Slice
 from rampcli.data.building.streams import PIECE_BYTES, find_cut
 
 KEYS_SHOWN = 8
@@ -51,7 +51,19 @@ class Text:
 
 
 class _NoText(Exception):
-    """A record has no valid text. The arguments are `reason` and `remedy` of its `BadRecord`."""
+    """A record has no valid text, for the reason and with the remedy of a `BadRecord`."""
+
+    def __init__(self, reason: str, remedy: str | None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.remedy = remedy
+
+
+def parse_chunk(chunk: Chunk, text_key: str) -> tuple[list[Text], list[BadRecord]]:
+    """Returns the texts and the bad records of a chunk, in order."""
+    found = [record for part in chunk.slices for record in parse_slice(part, text_key)]
+    texts = [record for record in found if isinstance(record, Text)]
+    return texts, [record for record in found if isinstance(record, BadRecord)]
 
 
 def parse_slice(part: Slice, text_key: str) -> Iterator[Text | BadRecord]:
@@ -64,7 +76,7 @@ def parse_slice(part: Slice, text_key: str) -> Iterator[Text | BadRecord]:
     elif not isinstance(part.content, bytes):
         for row, content in enumerate(part.content, part.first_line):
             yield _parsed(part, row, content, _decode)
-    elif part.kind is Kind.json:
+    elif part.kind == "json":
         parse = partial(_parse_json, key=text_key)
         for number, line in enumerate(part.content.split(b"\n"), part.first_line):
             if line and not line.isspace():
@@ -92,7 +104,7 @@ def _parsed(
     try:
         return parse(record)
     except _NoText as bad:
-        return BadRecord(part.input, number, *bad.args)
+        return BadRecord(part.input, number, bad.reason, bad.remedy)
 
 
 def _decode(content: bytes, remedy: str | None = None) -> Text:

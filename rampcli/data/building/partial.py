@@ -25,6 +25,14 @@ from rampcli.records import ANY, COUNT, read_json
 
 SHAPE = {**SETTINGS, "inputs": [{"name": str, "bytes": COUNT, "mtime_ns": ANY}]}
 """Shape of settings.json."""
+OPTIONS = {
+    "tokenizer": "--tokenizer",
+    "tokenizer_sha256": "the SHA-256 checksum of --tokenizer",
+    "eod_option": "--eod",
+    "text_key": "--text-key",
+    "on_bad_record": "--on-bad-record",
+}
+"""Names of settings besides the inputs, for messages."""
 LENGTHS_AT_ONCE = 1 << 17
 CHANGES_SHOWN = 5
 
@@ -40,7 +48,7 @@ class Written:
         open_tokens: tokens of a text whose last piece is still to come.
         empty: number of documents without tokens.
         largest_token: largest token, or None before the first.
-        skipped_bytes: size of their list.
+        skipped_bytes: size of skipped.jsonl.
         is_complete: True if the files only need to be moved into place.
     """
 
@@ -113,12 +121,6 @@ class PartialBuild:
     folder: BuildFolder
     written: Written = field(default_factory=Written)
     _files: dict[str, BinaryIO] = field(default_factory=dict)
-    _saved: Written | None = None
-
-    @property
-    def has_progress(self) -> bool:
-        """True if any of the inputs has been processed."""
-        return self.written.position != Cursor()
 
     def begin(self, settings: dict[str, Any]) -> bool:
         """Reads the progress of an earlier start, or starts the build.
@@ -139,23 +141,23 @@ class PartialBuild:
         except FileNotFoundError as error:
             raise self._cannot_resume(f"{self.folder.settings} is missing") from error
         self.written = written
-        if self.written.position.input > len(found["inputs"]):
+        if written.position.input > len(found["inputs"]):
             raise self._cannot_resume(
-                f"{self.folder.progress} is damaged: there is no input"
-                f" {self.written.position.input:,}"
+                f"{self.folder.progress} is damaged: there is no input {written.position.input:,}"
             )
-        # Bad records would have stopped the build, so with "skip" it would be in the same state.
+        # A build that goes on has met no bad record, so "skip" changes nothing written so far.
         if (found["on_bad_record"], settings["on_bad_record"]) == ("stop", "skip"):
             found["on_bad_record"] = "skip"
         changed = _changes(found, settings)
-        if changed and not self.has_progress:
+        if changed and written.position == Cursor():
             return self._start(settings)
         if changed:
-            raise self._cannot_resume(
-                f"the build in {self.folder.path} was started differently: {'; '.join(changed)}"
+            raise UsageError(
+                f"the build in {self.folder.path} was started differently: {'; '.join(changed)}",
+                remedy="the inputs and options it was started with, or delete"
+                f" {self.folder.path} to start again",
             )
         self.folder.write_json(self.folder.settings, settings)
-        self._saved = self.written
         return True
 
     def _start(self, settings: dict[str, Any]) -> bool:
@@ -166,7 +168,9 @@ class PartialBuild:
 
     def _cannot_resume(self, message: str) -> UsageError:
         return UsageError(
-            message, remedy=f"restore it to resume, or delete {self.folder.path} to start again"
+            message,
+            remedy="restore the file; the same command then resumes; or delete"
+            f" {self.folder.path} to start again",
         )
 
     @contextmanager
@@ -209,9 +213,9 @@ class PartialBuild:
         open_tokens, empty = before.open_tokens, encoded.empty
         if chunk.is_piece:
             tokens, lengths, open_tokens = _after_piece(
-                tokens, before.open_tokens, eod, closes=chunk.slices[0].closes
+                tokens, before.open_tokens, eod, ends_text=chunk.slices[0].ends_text
             )
-            empty = int(chunk.slices[0].closes and not len(lengths))
+            empty = int(chunk.slices[0].ends_text and not len(lengths))
         rows = [
             {"file": names[bad.input], "line": bad.line, "reason": bad.reason}
             for bad in encoded.bad
@@ -240,14 +244,11 @@ class PartialBuild:
 
     def save(self, *, is_complete: bool = False) -> None:
         """Flushes the files to disk, then counts their contents in progress.json."""
-        written = replace(self.written, is_complete=is_complete or self.written.is_complete)
-        if written == self._saved:
-            return
+        self.written = replace(self.written, is_complete=is_complete or self.written.is_complete)
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
-        self.folder.write_json(self.folder.progress, asdict(written))
-        self.written = self._saved = written
+        self.folder.write_json(self.folder.progress, asdict(self.written))
 
     def blocks_of_lengths(self) -> Iterator[NDArray[np.int64]]:
         """Yields the documents' lengths in blocks.
@@ -311,7 +312,7 @@ def move_into_place(path: Path, name: Path) -> None:
 
 
 def _after_piece(
-    tokens: NDArray[Any], open_tokens: int, eod: int | None, *, closes: bool
+    tokens: NDArray[Any], open_tokens: int, eod: int | None, *, ends_text: bool
 ) -> tuple[NDArray[Any], NDArray[np.int64], int]:
     """Returns what a piece of a text adds.
 
@@ -320,7 +321,7 @@ def _after_piece(
         it continues, else 0.
     """
     total = open_tokens + len(tokens)
-    if not closes or not total:
+    if not ends_text or not total:
         return tokens, np.empty(0, dtype=np.int64), total
     if eod is not None:
         tokens = np.append(tokens, np.array(eod, dtype=tokens.dtype))
@@ -340,8 +341,9 @@ def _changes(found: dict[str, Any], settings: dict[str, Any]) -> list[str]:
             changed.append(f"{name} has changed")
     if not changed and [*before] != [*now]:
         changed.append("the order of the inputs has changed")
-    for key, value in settings.items():
-        if key != "inputs" and found.get(key) != value:
-            changed.append(f"{key} was {found.get(key)} and is now {value}")
+    for key, option in OPTIONS.items():
+        if found[key] != settings[key]:
+            was, became = (each[key] or "not given" for each in (found, settings))
+            changed.append(f"{option} was {was} and is now {became}")
     more = len(changed) - CHANGES_SHOWN
     return changed[:CHANGES_SHOWN] + ([f"and {more} more have changed"] if more > 0 else [])

@@ -5,20 +5,17 @@ chunks into texts.
 """
 
 import os
-import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rampcli.data.building.streams import (
     PIECE_BYTES,
     find_cut,
     open_unpacked,
     read_rows,
-    skip,
     skip_line,
 )
 from rampcli.errors import UsageError, reading
@@ -28,28 +25,22 @@ LONGEST_LINE_BYTES = 128 << 20
 BOM = b"\xef\xbb\xbf"
 
 
-class Kind(StrEnum):
-    """Contents of a file: one text, texts in lines of JSON, or texts in a column of Parquet."""
-
-    text = "text"
-    json = "json"
-    parquet = "parquet"
-
-
-KINDS = {
-    ".txt": Kind.text,
-    ".md": Kind.text,
-    ".jsonl": Kind.json,
-    ".json": Kind.json,
-    ".ndjson": Kind.json,
-    ".parquet": Kind.parquet,
+Kind = Literal["text", "json", "parquet"]
+"""Contents of a file: one text, texts in lines of JSON, or texts in a column of Parquet."""
+KINDS: dict[str, Kind] = {
+    ".txt": "text",
+    ".md": "text",
+    ".jsonl": "json",
+    ".json": "json",
+    ".ndjson": "json",
+    ".parquet": "parquet",
 }
 COMPRESSIONS = (".gz", ".zst")
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A file to read, with its size and time when it was found."""
+    """An input file, with its size and modification time at the start of the build."""
 
     path: Path
     kind: Kind
@@ -80,7 +71,7 @@ class Cursor:
     """A place between two slices, at which reading can continue.
 
     Attributes:
-        offset: bytes of it before the position, after decompression; rows in Parquet.
+        offset: decompressed bytes of input `input` before the position; rows in Parquet.
         line: lines before the position; rows in Parquet.
     """
 
@@ -100,8 +91,8 @@ class Slice:
     Attributes:
         first_line: first line or row, from 1.
         content: bytes of a text or of lines of JSON, or the texts of rows, None for a null.
-        opens: True if it is the start of a text, or whole records.
-        closes: True if it is the end of a text, or whole records.
+        starts_text: True for the first piece of a text, and for whole records.
+        ends_text: True for the last piece of a text, and for whole records.
         refused: why `content` was left out, or None.
     """
 
@@ -109,8 +100,8 @@ class Slice:
     kind: Kind
     first_line: int
     content: bytes | list[bytes | None]
-    opens: bool = True
-    closes: bool = True
+    starts_text: bool = True
+    ends_text: bool = True
     refused: str | None = None
 
     @property
@@ -139,7 +130,12 @@ class Chunk:
     @property
     def is_piece(self) -> bool:
         """True if it is a piece of a longer text."""
-        return not (self.slices[0].opens and self.slices[0].closes)
+        return not (self.slices[0].starts_text and self.slices[0].ends_text)
+
+
+def _joined(chunks: Sequence[Chunk]) -> Chunk:
+    slices = tuple(piece for chunk in chunks for piece in chunk.slices)
+    return Chunk(slices, chunks[-1].end, chunks[-1].consumed_bytes)
 
 
 def find_inputs(paths: Sequence[Path], *, leave_out: Iterable[Path] = ()) -> list[Input]:
@@ -153,10 +149,10 @@ def find_inputs(paths: Sequence[Path], *, leave_out: Iterable[Path] = ()) -> lis
         UsageError: a file does not exist, cannot be read or is named twice, or a folder contains
             no files to read.
     """
-    own = {_real(path) for path in leave_out}
+    left_out = {_real(path) for path in leave_out}
     found: dict[Path, Input] = {}
     for given in paths:
-        files = _files_in(given, own) if os.path.isdir(given) else [given]
+        files = _files_in(given, left_out) if os.path.isdir(given) else [given]
         for path in files:
             if (real := _real(path)) in found:
                 raise UsageError(
@@ -172,7 +168,7 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _files_in(folder: Path, own: set[Path]) -> list[Path]:
+def _files_in(folder: Path, left_out: set[Path]) -> list[Path]:
     def refuse(error: OSError) -> None:
         raise error
 
@@ -182,7 +178,7 @@ def _files_in(folder: Path, own: set[Path]) -> list[Path]:
     known = [
         path
         for path in paths
-        if _kind_of(path)[0] is not None and not own & {_real(path), *_real(path).parents}
+        if _kind_of(path)[0] is not None and not left_out & {_real(path), *_real(path).parents}
     ]
     if not known:
         endings = ", ".join(KINDS)
@@ -196,20 +192,15 @@ def _files_in(folder: Path, own: set[Path]) -> list[Path]:
 def _kind_of(path: Path) -> tuple[Kind | None, str | None]:
     compression = path.suffix if path.suffix in COMPRESSIONS else None
     kind = KINDS.get((path.with_suffix("") if compression else path).suffix)
-    return (None, None) if kind is Kind.parquet and compression else (kind, compression)
+    return (None, None) if kind == "parquet" and compression else (kind, compression)
 
 
 def _input(path: Path) -> Input:
-    with reading(path, remedy="a file or folder that exists and is readable"):
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
-            raise UsageError(
-                f"{path} is not a regular file; a build that resumes has to read it again",
-                remedy="write it to a file first",
-            )
-        open_to_read(path).close()
+    remedy = "a file or folder that exists and is readable"
+    with reading(path, remedy=remedy), open_to_read(path) as file:
+        found = os.fstat(file.fileno())
     kind, compression = _kind_of(path)
-    return Input(path, kind or Kind.text, compression, found.st_size, found.st_mtime_ns)
+    return Input(path, kind or "text", compression, found.st_size, found.st_mtime_ns)
 
 
 @dataclass(slots=True)
@@ -239,45 +230,39 @@ class Reader:
         Raises:
             UsageError: a file cannot be read, or is damaged.
         """
-        gathered: list[Slice] = []
-        gathered_bytes, end, consumed = 0, start or Cursor(), 0
-        for piece, after, raw in self._slices(end):
-            chunk = Chunk((piece,), after, raw)
-            if gathered and (chunk.is_piece or gathered_bytes + piece.bytes > self.chunk_bytes):
-                yield Chunk(tuple(gathered), end, consumed)
+        gathered, gathered_bytes = list[Chunk](), 0
+        for chunk in self._slices(start or Cursor()):
+            size = chunk.slices[0].bytes
+            if gathered and (chunk.is_piece or gathered_bytes + size > self.chunk_bytes):
+                yield _joined(gathered)
                 gathered, gathered_bytes = [], 0
-            end, consumed = after, raw
             if chunk.is_piece:
                 yield chunk
             else:
-                gathered.append(piece)
-                gathered_bytes += piece.bytes
+                gathered.append(chunk)
+                gathered_bytes += size
         if gathered:
-            yield Chunk(tuple(gathered), end, consumed)
+            yield _joined(gathered)
 
-    def _slices(self, start: Cursor) -> Iterator[tuple[Slice, Cursor, int]]:
-        """Yields slices, the position after each, and the size of the inputs before it."""
+    def _slices(self, start: Cursor) -> Iterator[Chunk]:
+        """Yields chunks of one slice each."""
         for number in range(start.input, len(self.inputs)):
             source = self.inputs[number]
             place = start if number == start.input else Cursor(number)
-            for piece, after, consumed in (
-                self._rows(source, place)
-                if source.kind is Kind.parquet
-                else self._bytes(source, place)
-            ):
-                yield piece, after, self._before[number] + consumed
+            read = self._rows if source.kind == "parquet" else self._bytes
+            for piece, after, consumed in read(source, place):
+                yield Chunk((piece,), after, self._before[number] + consumed)
 
     def _bytes(self, source: Input, place: Cursor) -> Iterator[tuple[Slice, Cursor, int]]:
-        read = _pieces_of_text if source.kind is Kind.text else _lines
-        with open_unpacked(source.path, source.compression) as (content, stored):
-            skip(content, place.offset)
+        read = _pieces_of_text if source.kind == "text" else _lines
+        with open_unpacked(source.path, source.compression, place.offset) as (content, stored):
             for piece, after in read(content, place, self.chunk_bytes):
                 yield piece, after, stored.tell()
 
     def _rows(self, source: Input, place: Cursor) -> Iterator[tuple[Slice, Cursor, int]]:
         for texts, count in read_rows(source.path, self.text_key, place.offset, self.chunk_bytes):
             row = place.offset + len(texts)
-            piece = Slice(place.input, Kind.parquet, place.offset + 1, texts)
+            piece = Slice(place.input, "parquet", place.offset + 1, texts)
             place = Cursor(place.input, row, row)
             yield piece, place, source.bytes * min(row, count) // max(1, count)
 
@@ -287,16 +272,16 @@ def _pieces_of_text(stream: Any, place: Cursor, size: int) -> Iterator[tuple[Sli
     data = b""
     while True:
         data += stream.read(size - len(data))
-        opens, closes = place.offset == 0, len(data) < size
-        cut = len(data) if closes else find_cut(data)
+        starts_text, ends_text = place.offset == 0, len(data) < size
+        cut = len(data) if ends_text else find_cut(data)
         content, data = data[:cut], data[cut:]
         end = place.after(content)
-        text = content.removeprefix(BOM) if opens else content
+        text = content.removeprefix(BOM) if starts_text else content
         yield (
-            Slice(place.input, Kind.text, place.line + 1, text, opens, closes),
-            Cursor(place.input + 1) if closes else end,
+            Slice(place.input, "text", place.line + 1, text, starts_text, ends_text),
+            Cursor(place.input + 1) if ends_text else end,
         )
-        if closes:
+        if ends_text:
             return
         place = end
 
@@ -312,11 +297,11 @@ def _lines(stream: Any, place: Cursor, size: int) -> Iterator[tuple[Slice, Curso
                 content if place.offset else content.removeprefix(BOM),
                 place.after(content),
             )
-            yield Slice(place.input, Kind.json, place.line + 1, lines), end
+            yield Slice(place.input, "json", place.line + 1, lines), end
             place = end
         if too_long:
             left_out = len(data) + len(rest) - len(content) + skip_line(stream)
             end = Cursor(place.input, place.offset + left_out, place.line + 1)
             reason = f"line longer than {LONGEST_LINE_BYTES >> 20} MB"
-            yield Slice(place.input, Kind.json, place.line + 1, b"", refused=reason), end
+            yield Slice(place.input, "json", place.line + 1, b"", refused=reason), end
             place = end

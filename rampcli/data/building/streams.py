@@ -16,7 +16,7 @@ from rampcli.guarded_folder import open_to_read
 PIECE_BYTES = 1 << 20
 """Longer texts are encoded in pieces of about this size."""
 ZSTD_BLOCK_BYTES = 4096
-"""Bytes that are decompressed at once; a malicious file expands them to 128 MB."""
+"""Compressed bytes that are read at once. Even in a malicious file they hold at most 128 MB."""
 MOST_ROWS_AT_ONCE = 1024
 
 # Best first. Cutting by the first, second or fourth pattern does not change the words that GPT-2's
@@ -56,8 +56,13 @@ def _reading(path: Path, *kinds: type[Exception]) -> Iterator[None]:
 
 
 @contextmanager
-def open_unpacked(path: Path, compression: str | None) -> Iterator[tuple[Any, BinaryIO]]:
+def open_unpacked(
+    path: Path, compression: str | None, offset: int
+) -> Iterator[tuple[Any, BinaryIO]]:
     """Opens a file; yields a stream of its content, decompressed, and the file as it is stored.
+
+    Args:
+        offset: byte of the content at which the stream begins.
 
     Raises:
         UsageError: the file cannot be opened, or reading the content fails.
@@ -69,16 +74,12 @@ def open_unpacked(path: Path, compression: str | None) -> Iterator[tuple[Any, Bi
         elif compression == ".zst":
             with requiring("zstandard", purpose=f"reading {path}"):
                 content = io.BufferedReader(_Zstandard(stored), buffer_size=1 << 17)
+        if content is stored:
+            stored.seek(offset)
+        else:
+            while offset and (piece := content.read(min(offset, PIECE_BYTES))):
+                offset -= len(piece)
         yield content, stored
-
-
-def skip(content: Any, offset: int) -> None:
-    """Skips bytes of a stream, decompressing them if necessary."""
-    if content.seekable():
-        content.seek(offset)
-        return
-    while offset and (piece := content.read(min(offset, PIECE_BYTES))):
-        offset -= len(piece)
 
 
 def skip_line(content: Any) -> int:

@@ -9,17 +9,20 @@ from tokenizers import Tokenizer
 from rampcli.data import tokenizer as tokenizers
 from rampcli.data.building.encoding import environment
 from rampcli.data.building.options import NO_EOD, BuildOptions
-from rampcli.data.building.parsing import BadRecord, parse_slice
+from rampcli.data.building.parsing import BadRecord, parse_chunk
 from rampcli.data.building.partial import Watcher
-from rampcli.data.building.records import Chunk, Kind, Reader
+from rampcli.data.building.records import Chunk, Reader
 from rampcli.errors import UsageError
 from rampcli.guarded_folder import read_file
+from rampcli.processors import processors
 
 TRAINING_BYTES = 256 << 20
 """Approximate size of the text that merges are learnt from."""
 TRAINING_TEXT_CHARACTERS = 1 << 16
 """Longest piece of a text that is given to the trainer."""
 SPECIAL_SHOWN = 6
+WORTH_A_PROCESS_BYTES = 4 << 20
+"""Bytes of inputs for each further process, if the number of processes is not given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,12 @@ class Inputs:
     reader: Reader
     watcher: Watcher
 
+    @property
+    def workers(self) -> int:
+        """Number of processes that encode."""
+        worthwhile = 1 + self.reader.bytes // WORTH_A_PROCESS_BYTES
+        return self.options.workers or min(processors(), worthwhile)
+
     def texts(self, phase: str, every: int = 1) -> Iterator[str]:
         """Yields the texts of every n-th chunk.
 
@@ -38,16 +47,14 @@ class Inputs:
         """
         for number, chunk in enumerate(self._chunks(phase)):
             if number % every == 0:
-                found = [
-                    text for one in chunk.slices for text in parse_slice(one, self.options.text_key)
-                ]
-                self.check([text for text in found if isinstance(text, BadRecord)])
-                yield from (text.content for text in found if not isinstance(text, BadRecord))
+                texts, bad = parse_chunk(chunk, self.options.text_key)
+                self.check(bad)
+                yield from (text.content for text in texts)
 
     def text_bytes(self) -> int:
         """Returns the size of all inputs after decompression; reads them if they are compressed."""
         inputs = self.reader.inputs
-        if all(one.compression is None and one.kind is not Kind.parquet for one in inputs):
+        if all(one.compression is None and one.kind != "parquet" for one in inputs):
             return self.reader.bytes
         return sum(one.bytes for chunk in self._chunks("measuring") for one in chunk.slices)
 
@@ -61,7 +68,7 @@ class Inputs:
     def describe(self, bad: BadRecord) -> str:
         """Returns the place of a bad record and what is wrong with it."""
         source = self.reader.inputs[bad.input]
-        place = "row" if source.kind is Kind.parquet else "line"
+        place = "row" if source.kind == "parquet" else "line"
         return f"{source.name}, {place} {bad.line:,}: {bad.reason}"
 
     def _chunks(self, phase: str) -> Iterator[Chunk]:
@@ -71,12 +78,8 @@ class Inputs:
             self.watcher.on_progress(chunk.consumed_bytes, None)
 
 
-def tokenizer_json(inputs: Inputs, *, workers: int) -> str | bytes:
+def tokenizer_json(inputs: Inputs) -> str | bytes:
     """Returns the contents of `tokenizer.json` for a build; makes the tokenizer if necessary.
-
-    Args:
-        inputs: texts to learn characters or merges from.
-        workers: with more than one, the trainer uses threads.
 
     Raises:
         UsageError: a file cannot be read, or a record is bad.
@@ -89,7 +92,7 @@ def tokenizer_json(inputs: Inputs, *, workers: int) -> str | bytes:
     elif options.tokenizer == "chars":
         tokenizer = _characters_of(inputs)
     else:
-        with environment({"TOKENIZERS_PARALLELISM": "true" if workers > 1 else "false"}):
+        with environment({"TOKENIZERS_PARALLELISM": "true" if inputs.workers > 1 else "false"}):
             tokenizer = _train(inputs, vocab_size=options.train_bpe or 0)
     return tokenizer.to_str(pretty=True)
 
@@ -138,7 +141,7 @@ def end_of_document(wanted: str | None, tokenizer: Tokenizer) -> int | None:
     if number is None:
         special = [one.content for one in tokenizer.get_added_tokens_decoder().values()]
         raise UsageError(
-            f"--eod {token}: the tokenizer has no such token",
+            f"--eod {token} is not a token of the tokenizer",
             remedy=f"--eod with one of {', '.join([*special[:SPECIAL_SHOWN], NO_EOD])}",
         )
     return int(number)

@@ -121,7 +121,7 @@ def test_a_long_text_is_one_document_as_a_file_or_as_a_line_of_json(options, tmp
 def test_a_corpus_without_a_token_is_refused_and_leaves_nothing(options, tmp_path, text):
     source = write_lines(tmp_path / "empty.jsonl", [] if text is None else [text])
     for tokenizer in ("bytes", "chars"):
-        with pytest.raises(UsageError, match="nothing to encode"):
+        with pytest.raises(UsageError, match="the inputs contain no text"):
             build(replace(options, inputs=(source,), tokenizer=tokenizer))
     assert left_in(options.output.parent) == set()
 
@@ -186,9 +186,9 @@ def test_a_build_that_was_interrupted_repeatedly_gives_the_same_corpus(options, 
     [
         (
             lambda options: replace(options, tokenizer="chars"),
-            "tokenizer was bytes and is now chars",
+            "--tokenizer was bytes and is now chars",
         ),
-        (lambda options: replace(options, text_key="body"), "text_key was text and is now body"),
+        (lambda options: replace(options, text_key="body"), "--text-key was text and is now body"),
         (lambda options: os.utime(options.inputs[0] / "b.txt", ns=(0, 0)), r"b\.txt has changed"),
         (lambda options: (options.inputs[0] / "b.txt").unlink(), r"b\.txt is no longer an input"),
         (lambda options: (options.inputs[0] / "z.txt").touch(), r"z\.txt was added"),
