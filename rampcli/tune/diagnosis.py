@@ -219,9 +219,9 @@ class Diagnosis:
 
 def _message(part: StepPart, config: Config) -> str:
     if part.what == THREADS:
+        threads = "1 thread" if part.threads == 1 else f"{part.threads} threads"
         return (
-            f"{part.threads} threads would save {part.share:.0%} of the step: set"
-            f" OMP_NUM_THREADS={part.threads}"
+            f"{threads} would save {part.share:.0%} of the step: set OMP_NUM_THREADS={part.threads}"
         )
     remedy = REMEDIES[part.what]
     if part.what == GRADIENTS and config.trainer.accumulate_reduce == "each":
