@@ -55,7 +55,7 @@ def chosen(policy, works, *, micro, fleet, clock=EVEN, varies=False):
     workload = Workload(
         works=works,
         sizes=sizes,
-        micro_batch_rule=MicroBatchRule(size=micro, varies=varies),
+        micro_batch_rule=MicroBatchRule(size=micro, varies=varies, parallel=fleet.parallel),
         fleet=fleet,
         clock=clock,
     )

@@ -54,11 +54,11 @@ class Layout:
         """
         accumulate, nodes = self.accumulate_grad_batches, self.fleet.num_nodes
         if self.policy.largest_uses_all_nodes and accumulate is not None:
-            smallest = self._smallest_micro_batch()
+            smallest = self.micro_batch_rule.smallest_share
             if not self.fleet.divides(sizes[-1], nodes, micro_batch_size=smallest):
                 return False
             ranks = self.fleet.data_parallel_size(nodes)
-            micro = self.micro_batch_rule.on(sizes[-1], ranks, self.fleet.parallel)
+            micro = self.micro_batch_rule.on(sizes[-1], ranks)
             if micro is None or sizes[-1] != micro * ranks * accumulate:
                 return False
         return self.policy.has_nodes_for_all(self._workload(sizes))
@@ -113,15 +113,18 @@ class Layout:
 
     def smallest_unit(self) -> tuple[int, str]:
         """Returns what every batch on the fewest nodes must be a multiple of, and its factors."""
-        nodes, micro = self.policy.allowed_nodes(self.fleet)[0], self._smallest_micro_batch()
-        unit = self.policy.batch_unit(nodes, micro_batch_size=micro, fleet=self.fleet)
-        ranks = counted(unit // micro, self.policy.rank)
+        nodes, share = (
+            self.policy.allowed_nodes(self.fleet)[0],
+            self.micro_batch_rule.smallest_share,
+        )
+        unit = self.policy.batch_unit(nodes, micro_batch_size=share, fleet=self.fleet)
+        ranks = counted(unit // share, self.policy.rank)
         return unit, f"{self.describe_micro_batch()} x {ranks} on {counted(nodes, 'node')}"
 
     def describe_micro_batch(self) -> str:
         """Returns what a rank's share of every batch is a multiple of."""
         rule = self.micro_batch_rule
-        smallest = rule.smallest(self.fleet.parallel) // rule.updates
+        smallest = rule.smallest_share // rule.updates
         text = f"{counted(smallest, rule.unit.name.removesuffix('s'))} per micro batch"
         if rule.varies:
             text = f"at least {text}"
@@ -138,11 +141,8 @@ class Layout:
             clock=clock,
         )
 
-    def _smallest_micro_batch(self) -> int:
-        return self.micro_batch_rule.smallest(self.fleet.parallel)
-
     def _decrease(self, size: int, num_nodes: int) -> int:
-        micro = self._smallest_micro_batch()
+        micro = self.micro_batch_rule.smallest_share
         return size - size % self.fleet.samples_per_pass(num_nodes, micro_batch_size=micro)
 
 
@@ -196,8 +196,9 @@ def lay_out(
         varies=batch.micro_batch_rule == LARGEST,
         updates=batch.updates,
         unit=batch.unit,
+        parallel=fleet.parallel,
     )
-    rule.check(fleet.parallel)
+    rule.check()
     layout = Layout(
         ramp=batch.rampup_batch_size,
         target=schedule.target,

@@ -1,6 +1,6 @@
 """The micro batch of each stage (`rampup.micro_batch`)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rampcli.batch.division import divisors
 from rampcli.batch.pipeline import MICROBATCHES_KEY
@@ -31,24 +31,28 @@ class MicroBatchRule:
         updates: optimiser updates that a batch is divided into; above 1 in reinforcement learning
             only.
         unit: what batches count.
+        parallel: how the model is split.
     """
 
     size: int
     varies: bool = False
     updates: int = 1
     unit: BatchUnit = SAMPLES
+    parallel: ParallelSizes = field(default_factory=ParallelSizes)
 
-    def smallest(self, parallel: ParallelSizes) -> int:
-        """Returns the samples that a rank's share of a batch must be a multiple of."""
+    @property
+    def smallest_share(self) -> int:
+        """Samples that a rank's share of a batch must be a multiple of."""
         if not self.varies:
             return self.size * self.updates
-        interleaved = parallel.virtual_pipeline > 1
-        parts = max(parallel.pipeline_microbatches, parallel.pipeline if interleaved else 1)
-        return parts * self.updates
+        return max(self.parallel.pipeline_microbatches, self._round) * self.updates
 
-    def on(
-        self, global_batch_size: int, data_parallel_size: int, parallel: ParallelSizes
-    ) -> int | None:
+    @property
+    def _round(self) -> int:
+        """Parts of micro batches that the interleaved schedule takes in turn, or 1."""
+        return self.parallel.pipeline if self.parallel.virtual_pipeline > 1 else 1
+
+    def on(self, global_batch_size: int, data_parallel_size: int) -> int | None:
         """Returns the micro batch of a batch on some ranks, or None if the batch does not divide.
 
         One that varies also divides into the parts that pass through a pipeline, and leaves the
@@ -59,32 +63,28 @@ class MicroBatchRule:
             return None
         if not self.varies:
             return None if share % self.size else self.size
-        parts, rounds = parallel.pipeline_microbatches, 1
-        if parallel.virtual_pipeline > 1:
-            rounds = parallel.pipeline
+        parts = self.parallel.pipeline_microbatches
         return max(
             (
                 size
                 for size in divisors(share, most=self.size)
-                if size % parts == 0 and share // size * parts % rounds == 0
+                if size % parts == 0 and share // size * parts % self._round == 0
             ),
             default=None,
         )
 
-    def divide(
-        self, global_batch_size: int, data_parallel_size: int, parallel: ParallelSizes
-    ) -> BatchPlan:
+    def divide(self, global_batch_size: int, data_parallel_size: int) -> BatchPlan:
         """Splits a batch over ranks and micro batches.
 
         Raises:
             UsageError: the batch does not divide. The message names the nearest sizes that do.
         """
-        size = self.on(global_batch_size, data_parallel_size, parallel)
+        size = self.on(global_batch_size, data_parallel_size)
         if size is None:
             raise does_not_divide(
                 global_batch_size,
                 data_parallel_size,
-                smallest_share=self.smallest(parallel),
+                smallest_share=self.smallest_share,
                 updates=self.updates,
                 varies=self.varies,
                 unit=self.unit,
@@ -93,13 +93,13 @@ class MicroBatchRule:
             global_batch_size, micro_batch_size=size, data_parallel_size=data_parallel_size
         )
 
-    def check(self, parallel: ParallelSizes) -> None:
+    def check(self) -> None:
         """Checks that a micro batch that varies can have the parts that a pipeline needs.
 
         Raises:
             UsageError: it is too small.
         """
-        parts = parallel.pipeline_microbatches
+        parts = self.parallel.pipeline_microbatches
         if self.varies and self.size < parts:
             raise UsageError(
                 f"{MICRO_KEY}={self.size} is smaller than {MICROBATCHES_KEY}={parts}",

@@ -61,18 +61,18 @@ def check_fit(
 def _check_largest(layout: Layout, sizes: Sequence[int]) -> None:
     """Checks the largest batch on all the nodes, with the requested accumulation."""
     ranks = layout.fleet.data_parallel_size(layout.fleet.num_nodes)
-    rule, parallel = layout.micro_batch_rule, layout.fleet.parallel
-    micro = rule.on(sizes[-1], ranks, parallel)
+    rule = layout.micro_batch_rule
+    micro = rule.on(sizes[-1], ranks)
     try:
         if micro is not None or not rule.varies:
             check_product(sizes[-1], micro or rule.size, ranks, layout.accumulate_grad_batches)
-        rule.divide(sizes[-1], ranks, parallel)
+        rule.divide(sizes[-1], ranks)
     except UsageError as error:
         if layout.accumulate_grad_batches is not None:
             raise
         if len(sizes) > 1:
             changes = [*suggest_targets(layout), *suggest_changes(sizes, layout)]
-            unit = rule.smallest(parallel) * ranks
+            unit = rule.smallest_share * ranks
             error.remedies = tuple(changes or [f"batch sizes that are multiples of {unit}"])
         else:
             for policy in NODE_POLICIES.values():
@@ -91,7 +91,7 @@ def _refuse(without_nodes: Sequence[tuple[int, int]], sizes: Sequence[int], layo
     """
     rule, policy = layout.micro_batch_rule, layout.policy
     keys = [_schedule_key(sizes, layout), rule.unit.micro_key, POLICY_KEY, *FLEET_KEYS]
-    if rule.varies and rule.smallest(layout.fleet.parallel) > 1:
+    if rule.varies and rule.smallest_share > 1:
         keys += [MICROBATCHES_KEY, PIPELINE_SIZE_KEY]
     multiple, product = layout.smallest_unit()
     if layout.decreases:

@@ -42,18 +42,13 @@ class Workload:
     fleet: Fleet
     clock: Clock = UNTIMED
 
-    @property
-    def smallest_micro_batch(self) -> int:
-        """Samples that a data-parallel rank's share of a batch must be a multiple of."""
-        return self.micro_batch_rule.smallest(self.fleet.parallel)
-
     def keep_if_divisible(self, nodes: Sequence[int | None]) -> list[int | None]:
         """Returns `nodes` with None for every stage whose batch they do not divide."""
         return [
             n
             if n is not None
             and self.fleet.divides(
-                work.global_batch_size, n, micro_batch_size=self.smallest_micro_batch
+                work.global_batch_size, n, micro_batch_size=self.micro_batch_rule.smallest_share
             )
             else None
             for n, work in zip(nodes, self.works, strict=True)
@@ -247,7 +242,7 @@ class BestPolicy(NodePolicy):
         """Checks divisibility alone, which is faster than finding the best nodes."""
         return all(
             workload.fleet.nodes_that_divide(
-                work.global_batch_size, micro_batch_size=workload.smallest_micro_batch
+                work.global_batch_size, micro_batch_size=workload.micro_batch_rule.smallest_share
             )
             for work in workload.works
         )
@@ -258,10 +253,10 @@ def _seconds_by_nodes(work: Work, workload: Workload) -> dict[int, float]:
 
     Each number of nodes has the micro batch that the stage would have there.
     """
-    fleet, size = workload.fleet, work.global_batch_size
+    fleet, rule, size = workload.fleet, workload.micro_batch_rule, work.global_batch_size
     stage_s = {}
-    for n in fleet.nodes_that_divide(size, micro_batch_size=workload.smallest_micro_batch):
-        micro = workload.micro_batch_rule.on(size, fleet.data_parallel_size(n), fleet.parallel)
+    for n in fleet.nodes_that_divide(size, micro_batch_size=rule.smallest_share):
+        micro = rule.on(size, fleet.data_parallel_size(n))
         if micro is not None:
             stage_s[n] = workload.clock.stage_s(work, n, micro_batch_size=micro, fleet=fleet)
     if stage_s and work.samples is None:

@@ -133,9 +133,8 @@ class TrainingPlan:
         Raises:
             UsageError: the batch does not divide.
         """
-        parallel = self.fleet.parallel
-        ranks = parallel.data_parallel_size(world_size)
-        return self.micro_batch_rule.divide(stage.global_batch_size, ranks, parallel)
+        ranks = self.fleet.parallel.data_parallel_size(world_size)
+        return self.micro_batch_rule.divide(stage.global_batch_size, ranks)
 
     def loads_per_step(self, stage: StagePlan) -> int:
         """Returns the passes in which a stage's step loads its samples."""
@@ -270,7 +269,7 @@ def _cut(schedule: RampSchedule, end_step: int | None) -> list[RampStage]:
 def _plan_stage(stage: RampStage, num_nodes: int, layout: Layout) -> StagePlan:
     fleet = layout.fleet
     ranks = fleet.data_parallel_size(num_nodes)
-    split = layout.micro_batch_rule.divide(stage.global_batch_size, ranks, fleet.parallel)
+    split = layout.micro_batch_rule.divide(stage.global_batch_size, ranks)
     return StagePlan(
         **{field.name: getattr(stage, field.name) for field in fields(StageExtent)},
         num_nodes=num_nodes,

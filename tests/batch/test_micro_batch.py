@@ -39,16 +39,16 @@ def is_legal(micro, batch, ranks, parallel):
 
 @given(batch=SIZES, most=st.integers(1, 40), ranks=st.integers(1, 8), parallel=PIPELINES)
 def test_a_micro_batch_that_varies_is_the_largest_legal_one(batch, most, ranks, parallel):
-    rule = MicroBatchRule(size=most, varies=True)
+    rule = MicroBatchRule(size=most, varies=True, parallel=parallel)
     legal = [size for size in range(1, most + 1) if is_legal(size, batch, ranks, parallel)]
-    assert rule.on(batch, ranks, parallel) == max(legal, default=None)
+    assert rule.on(batch, ranks) == max(legal, default=None)
     if most >= parallel.pipeline_microbatches:
-        assert bool(legal) is (batch % (ranks * rule.smallest(parallel)) == 0)
+        assert bool(legal) is (batch % (ranks * rule.smallest_share) == 0)
 
 
 @given(batch=SIZES, size=st.integers(1, 40), ranks=st.integers(1, 8), parallel=PIPELINES)
 def test_a_fixed_micro_batch_is_itself_or_does_not_divide(batch, size, ranks, parallel):
-    found = MicroBatchRule(size=size).on(batch, ranks, parallel)
+    found = MicroBatchRule(size=size, parallel=parallel).on(batch, ranks)
     assert found == (size if batch % (size * ranks) == 0 else None)
 
 
@@ -74,11 +74,11 @@ def test_every_plan_has_whole_micro_batches_up_to_the_given_one(
     works = works_of(sizes)
     nodes = chosen(policy, works, micro=most, fleet=fleet, varies=True)
     allowed = NODE_POLICIES[policy].allowed_nodes(fleet)
-    rule = MicroBatchRule(size=most, varies=True)
+    rule = MicroBatchRule(size=most, varies=True, parallel=fleet.parallel)
     for size, count in zip(sizes, nodes, strict=True):
         if count is not None:
             ranks = fleet.data_parallel_size(count)
-            assert size % (ranks * rule.on(size, ranks, fleet.parallel)) == 0
+            assert size % (ranks * rule.on(size, ranks)) == 0
         elif policy == "best":
             assert all(size % fleet.data_parallel_size(n) for n in allowed)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rampcli.batch.micro_batch import UNLIMITED, MicroBatchRule
 from rampcli.batch.pairs import GENERATIONS_KEY, PROMPTS_KEY, PairSettings
-from rampcli.batch.plan import UPDATES_KEY, ParallelSizes
+from rampcli.batch.plan import UPDATES_KEY
 from rampcli.config.schema import Config
 from rampcli.config.values import put
 from rampcli.errors import UsageError, UsageErrors
@@ -289,7 +289,7 @@ def test_a_refused_batch_is_shown_in_pairs_on_both_sides(prompts, settings, rank
         unit=settings.unit,
     )
     try:
-        rule.divide(prompts, ranks, ParallelSizes())
+        rule.divide(prompts, ranks)
     except UsageError as error:
         found = re.fullmatch(
             rf"{PROMPTS_KEY}=(\d+) x {GENERATIONS_KEY}=(\d+) = (\d+) pairs do not divide into"

@@ -351,7 +351,7 @@ def test_a_layout_fits_exactly_if_every_batch_size_has_nodes(run):
     layout = Layout(
         ramp=run["rampup"],
         target=run["target"],
-        micro_batch_rule=MicroBatchRule(size=run["micro"]),
+        micro_batch_rule=MicroBatchRule(size=run["micro"], parallel=run["fleet"].parallel),
         fleet=run["fleet"],
         policy=NODE_POLICIES[run["policy"]],
     )

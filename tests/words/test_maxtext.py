@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from oracles import RAMP_CASES
 from rampcli.batch.micro_batch import LARGEST, STAGE_MICRO_KEY, MicroBatchRule
 from rampcli.batch.per_device import PER_DEVICE
-from rampcli.batch.plan import BatchPlan, ParallelSizes
+from rampcli.batch.plan import BatchPlan
 from rampcli.batch.ramp import RampSchedule
 from rampcli.errors import UsageError
 from rampcli.words.maxtext import ENABLE, INCREMENT, RAMP_SAMPLES, START, read_batch
@@ -181,7 +181,7 @@ def test_a_ramp_in_maxtexts_words_has_maxtexts_stages(name):
     rule = MicroBatchRule(size=meant[MICRO], varies=meant[STAGE_MICRO_KEY] == LARGEST)
     for stage in ramp.stages:
         share = stage.global_batch_size // (devices // model)
-        assert rule.on(stage.global_batch_size, devices // model, ParallelSizes()) == share
+        assert rule.on(stage.global_batch_size, devices // model) == share
 
 
 @pytest.mark.parametrize("name", [name for name, case in RAMPS.items() if case["maxtext"]["error"]])
