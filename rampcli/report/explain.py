@@ -64,31 +64,24 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
 
 
 def _explain_derived(key: str, resolved: Resolved) -> dict[str, Any]:
-    doc, _ = DERIVED[key]
-    return {
-        "key": key,
-        "value": _maxtexts_batches(resolved)[key],
-        "derived": None,
-        "type": None,
-        "unit": "samples",
-        "default": None,
-        "range": None,
-        "doc": doc,
-        "set_by": "derived, for the largest batch",
-        "overrode": [],
-    }
-
-
-def _maxtexts_batches(resolved: Resolved) -> dict[str, int]:
-    """Returns the batches that MaxText derives, where the batch is largest."""
+    """Returns a batch that MaxText derives, where the batch is largest."""
     stage = _largest_stage(resolved)
     load, train = resolved.samples_to_load(stage), stage.global_batch_size
-    return {
+    values = {
         "global_batch_to_load": load,
         "global_batch_size_to_load": load,
         "global_batch_to_train": train,
         "global_batch_size_to_train_on": train,
         "micro_batch_size_to_train_on": train // resolved.plan.loads_per_step(stage),
+    }
+    return {
+        "key": key,
+        "value": values[key],
+        **dict.fromkeys(("derived", "type", "default", "range")),
+        "unit": "samples",
+        "doc": DERIVED[key][0],
+        "set_by": "derived, for the largest batch",
+        "overrode": [],
     }
 
 

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.checks.rl import is_rl
-from rampcli.estimate.memory import KINDS, MemoryEstimate, estimate_memory
+from rampcli.estimate.memory import KINDS, estimate_memory
 from rampcli.planning.memory_remedies import changes_that_fit
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import (
@@ -54,20 +54,6 @@ def memory_notes(resolved: Resolved) -> list[str]:
     ]
 
 
-def _with_micro_batch(resolved: Resolved, stage: StagePlan, size: int) -> MemoryEstimate:
-    return estimate_memory(
-        resolved.config,
-        data_parallel_size=stage.data_parallel_size,
-        micro_batch_size=size,
-        accumulate_grad_batches=_accumulated(stage, size),
-    )
-
-
-def _accumulated(stage: StagePlan, micro_batch_size: int) -> int:
-    """Returns how many micro batches of a size a rank needs for its share of the batch."""
-    return -(-stage.global_batch_size // (stage.data_parallel_size * micro_batch_size))
-
-
 def estimates(resolved: Resolved, micro_batches: Sequence[int]) -> list[dict[str, Any]]:
     """Returns the estimates of the fullest stage with several micro batch sizes, as plain data.
 
@@ -78,7 +64,13 @@ def estimates(resolved: Resolved, micro_batches: Sequence[int]) -> list[dict[str
     stage, memory_bytes = fullest_stage(resolved), device_memory_bytes(resolved.config)
     rows = []
     for size in micro_batches:
-        estimate = _with_micro_batch(resolved, stage, size)
+        accumulated = -(-stage.global_batch_size // (stage.data_parallel_size * size))
+        estimate = estimate_memory(
+            resolved.config,
+            data_parallel_size=stage.data_parallel_size,
+            micro_batch_size=size,
+            accumulate_grad_batches=accumulated,
+        )
         fits = None
         if memory_bytes is not None:
             fits = estimate.peak_bytes <= usable_bytes(resolved.config, memory_bytes)
@@ -86,7 +78,7 @@ def estimates(resolved: Resolved, micro_batches: Sequence[int]) -> list[dict[str
             {
                 "stage": stage.stage,
                 "micro_batch_size": size,
-                "accumulate_grad_batches": _accumulated(stage, size),
+                "accumulate_grad_batches": accumulated,
                 **{f"{kind}_bytes": number for kind, number in estimate.by_kind().items()},
                 "peak_bytes": estimate.peak_bytes,
                 "moment": estimate.moment,

@@ -20,7 +20,7 @@ from rampcli.config.layers import DEFAULT, stack_of
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.memory import memory_cell, memory_notes
 from rampcli.report.overlap import overlap_lines
-from rampcli.report.tables import build_table
+from rampcli.report.tables import build_table, count
 
 BAR_WIDTH = 16
 MOST_READERS = 5
@@ -38,12 +38,14 @@ class Column:
         cell: text of a stage.
         total: text below the stages.
         rank: columns of the highest rank are dropped first if there is no room; 0 is never dropped.
+        is_shown: whether the plan has such figures.
     """
 
     name: str
     cell: Callable[[StagePlan], str]
     total: str = ""
     rank: int = 0
+    is_shown: bool = True
 
 
 def plan_table(resolved: Resolved, *, width: int, bars: bool = True) -> Table:
@@ -96,21 +98,9 @@ def _shown_stages(plan: TrainingPlan) -> list[StagePlan | None]:
 
 
 def _columns(resolved: Resolved) -> list[Column]:
-    """Returns all columns in order; the last one holds the bars."""
-    largest = max(stage.global_batch_size for stage in resolved.plan.stages)
-
-    def bar(stage: StagePlan) -> str:
-        return "█" * max(1, round(BAR_WIDTH * stage.global_batch_size / largest))
-
-    return [
-        *_batch_columns(resolved),
-        *_pipeline_columns(resolved.plan),
-        *_loading_columns(resolved),
-        *_time_columns(resolved.plan),
-        Column("memory", cache(lambda stage: memory_cell(resolved, stage)), rank=6),
-        *_rate_columns(resolved),
-        Column("", bar, rank=9),
-    ]
+    """Returns the columns of a plan in order; the last one holds the bars."""
+    columns = [*_batch_columns(resolved), *_cost_columns(resolved)]
+    return [column for column in columns if column.is_shown]
 
 
 def _batch_columns(resolved: Resolved) -> list[Column]:
@@ -127,90 +117,72 @@ def _batch_columns(resolved: Resolved) -> list[Column]:
     def processes(stage: StagePlan) -> str:
         return f"{stage.world_size}+{generators}" if generators else str(stage.world_size)
 
-    columns = [
+    def tokens(stage: StagePlan) -> str:
+        return _tokens(stage.samples, plan)
+
+    batch, samples = ("prompts", "in all") if has_pairs else ("batch", "samples")
+    return [
         Column("stage", lambda stage: str(stage.stage)),
-        Column("prompts" if has_pairs else "batch", lambda stage: str(stage.global_batch_size)),
-        Column("pairs", of_pairs("pairs")),
+        Column(batch, lambda stage: str(stage.global_batch_size)),
+        Column("pairs", of_pairs("pairs"), is_shown=has_pairs),
         Column("nodes", lambda stage: str(stage.num_nodes)),
         Column("GPUs", processes),
         Column("dp", lambda stage: str(stage.data_parallel_size), rank=2),
         Column("micro", lambda stage: str(resolved.passes(stage)[0]), rank=0 if has_pairs else 5),
         Column("accum", lambda stage: str(resolved.passes(stage)[1])),
-        Column("updates", of_pairs("updates"), rank=5),
+        Column("updates", of_pairs("updates"), rank=5, is_shown=has_pairs),
         Column("from", lambda stage: f"{stage.first_sample:,}", rank=4),
-        Column(
-            "in all" if has_pairs else "samples",
-            lambda stage: _count(stage.samples),
-            totals["samples"],
-        ),
-        Column("steps", lambda stage: _count(stage.steps), totals["steps"]),
-        Column("tokens", lambda stage: _tokens(stage.samples, plan), totals["tokens"], rank=3),
+        Column(samples, lambda stage: count(stage.samples), totals["samples"]),
+        Column("steps", lambda stage: count(stage.steps), totals["steps"]),
+        Column("tokens", tokens, totals["tokens"], rank=3, is_shown=not has_pairs),
     ]
-    hidden = ("tokens",) if has_pairs else ("pairs", "updates")
-    return [column for column in columns if column.name not in hidden]
 
 
-def _pipeline_columns(plan: TrainingPlan) -> list[Column]:
-    """Returns the share of a step in which ranks are idle, if there is a pipeline."""
-    if plan.fleet.parallel.pipeline == 1:
-        return []
-    return [Column("bubble", lambda stage: f"{plan.bubble(stage):.1%}", rank=1)]
+def _cost_columns(resolved: Resolved) -> list[Column]:
+    """Returns what a stage reads and costs, its learning rates, and a bar as long as its batch.
 
+    The bubble is the share of a step in which the ranks of a pipeline are idle.
+    """
+    plan, totals, rate = resolved.plan, plan_totals(resolved.plan), resolved.learning_rate()
+    loads, is_timed = resolved.loading(plan.stages[0]) is not None, plan.clock is not None
+    largest = max(stage.global_batch_size for stage in plan.stages)
 
-def _loading_columns(resolved: Resolved) -> list[Column]:
-    """Returns samples to load and hosts that read, if an expansion factor is set."""
-    if resolved.loading(resolved.plan.stages[0]) is None:
-        return []
-
-    def samples(stage: StagePlan) -> str:
-        loaded = resolved.loading(stage)
-        return "" if loaded is None else str(loaded[0])
-
-    def hosts(stage: StagePlan) -> str:
-        loaded = resolved.loading(stage)
-        return "" if loaded is None else str(loaded[1])
-
-    return [Column("load", samples), Column("hosts", hosts)]
-
-
-def _time_columns(plan: TrainingPlan) -> list[Column]:
-    """Returns hours and GPU-hours, if a throughput is known."""
-    if plan.clock is None:
-        return []
-    totals = plan_totals(plan)
+    def loaded(stage: StagePlan) -> tuple[object, object]:
+        return resolved.loading(stage) or ("", "")
 
     def hours(stage: StagePlan, devices: int) -> str:
         seconds = plan.stage_s(stage)
         return "-" if seconds is None else as_hours(seconds * devices)
 
-    return [
-        Column("hours", lambda stage: hours(stage, 1), totals["hours"]),
-        Column(
-            "GPU-hours",
-            lambda stage: hours(stage, stage.world_size),
-            totals["GPU-hours"],
-            rank=1,
-        ),
-    ]
-
-
-def _rate_columns(resolved: Resolved) -> list[Column]:
-    """Returns the learning rates of a stage's first and last step."""
-    rate = resolved.learning_rate()
+    def gpu_hours(stage: StagePlan) -> str:
+        return hours(stage, stage.world_size)
 
     def rate_at(stage: StagePlan, consumed_samples: int | None) -> str:
         if consumed_samples is None:
             return "-"
         return f"{rate.at(consumed_samples, global_batch_size=stage.global_batch_size):.2e}"
 
+    def first_rate(stage: StagePlan) -> str:
+        return rate_at(stage, stage.first_sample + stage.global_batch_size)
+
+    def bar(stage: StagePlan) -> str:
+        return "█" * max(1, round(BAR_WIDTH * stage.global_batch_size / largest))
+
     return [
-        Column(
-            "first lr",
-            lambda stage: rate_at(stage, stage.first_sample + stage.global_batch_size),
-            rank=8,
-        ),
+        Column("bubble", lambda stage: f"{plan.bubble(stage):.1%}", rank=1, is_shown=_piped(plan)),
+        Column("load", lambda stage: str(loaded(stage)[0]), is_shown=loads),
+        Column("hosts", lambda stage: str(loaded(stage)[1]), is_shown=loads),
+        Column("hours", lambda stage: hours(stage, 1), totals["hours"], is_shown=is_timed),
+        Column("GPU-hours", gpu_hours, totals["GPU-hours"], rank=1, is_shown=is_timed),
+        Column("memory", cache(lambda stage: memory_cell(resolved, stage)), rank=6),
+        Column("first lr", first_rate, rank=8),
         Column("last lr", lambda stage: rate_at(stage, stage.end_sample), rank=7),
+        Column("", bar, rank=9),
     ]
+
+
+def _piped(plan: TrainingPlan) -> bool:
+    return plan.fleet.parallel.pipeline > 1
 
 
 def plan_totals(plan: TrainingPlan) -> dict[str, str]:
@@ -221,8 +193,8 @@ def plan_totals(plan: TrainingPlan) -> dict[str, str]:
     seconds = run_s(plan)
     gpu_s = sum((plan.stage_s(stage) or 0.0) * stage.world_size for stage in plan.stages)
     return {
-        "samples": _count(plan.end_sample),
-        "steps": _count(plan.end_step),
+        "samples": count(plan.end_sample),
+        "steps": count(plan.end_step),
         "tokens": _tokens(plan.end_sample, plan),
         "hours": "-" if seconds is None else as_hours(seconds),
         "GPU-hours": "-" if seconds is None else as_hours(gpu_s),
@@ -288,8 +260,7 @@ def plan_summary(resolved: Resolved) -> list[str]:
     most = max(resolved.passes(stage)[1] for stage in plan.stages)
     micro_key = PAIRS_KEY if is_rl(config) else MICRO_KEY
     # In a pipeline, more micro batches make the bubble smaller, too.
-    is_piped = plan.fleet.parallel.pipeline > 1
-    advice = [] if is_piped else accumulation_notes(most, micro_key=micro_key)
+    advice = [] if _piped(plan) else accumulation_notes(most, micro_key=micro_key)
     return lines + [
         f"note: {note}" for note in (*plan.notes, *resolved.notes, *advice, *memory_notes(resolved))
     ]
@@ -310,7 +281,7 @@ def _pair_lines(resolved: Resolved) -> list[str]:
 
 
 def _bubble_included(plan: TrainingPlan) -> str:
-    if plan.clock is None or plan.fleet.parallel.pipeline == 1:
+    if plan.clock is None or not _piped(plan):
         return ""
     if plan.clock.throughput.has_bubble:
         return ", which contains the bubble of its pipeline"
@@ -352,10 +323,6 @@ def _describe_reading(resolved: Resolved) -> list[str]:
         f"reading: {len(groups)} of {stage.num_nodes} hosts read,"
         f" up to {most:g} samples of a step each{counted}: {', '.join(shown)}"
     ]
-
-
-def _count(number: int | None) -> str:
-    return "-" if number is None else f"{number:,}"
 
 
 def _tokens(samples: int | None, plan: TrainingPlan) -> str:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from rampcli.errors import visible
 from rampcli.report.run_report import RunReport
-from rampcli.report.tables import build_table, duration, figure, share
+from rampcli.report.tables import build_table, count, duration, ends, figure, share
 from rampcli.runs.stages import TrainedStage
 
 CLOCK = "%d %b %Y %H:%M"
@@ -43,7 +43,7 @@ def stage_table(report: RunReport) -> Table:
     columns: dict[str, Callable[[TrainedStage], str]] = {
         "stage": lambda stage: str(stage.stage),
         "batch": lambda stage: str(stage.global_batch_size),
-        "pairs": lambda stage: _count(stage.pairs),
+        "pairs": lambda stage: count(stage.pairs),
         "nodes": lambda stage: _of(stage.nodes, stage.planned_nodes),
         "processes": lambda stage: ", ".join(map(str, stage.world_sizes)) or "-",
         report.unit: lambda stage: _of(stage.samples, stage.planned_samples),
@@ -51,7 +51,7 @@ def stage_table(report: RunReport) -> Table:
         "loss": lambda stage: figure(stage.loss),
         "reward": lambda stage: figure(stage.reward),
         "solved": lambda stage: share(stage.solved),
-        "tokens/s": lambda stage: _count(stage.tokens_per_s),
+        "tokens/s": lambda stage: count(stage.tokens_per_s),
         "MFU": lambda stage: share(stage.mfu),
         "causal": lambda stage: share(stage.mfu_causal),
     }
@@ -112,15 +112,15 @@ def comparison_table(reports: Sequence[RunReport]) -> Table:
         "status": lambda one: one.status,
         "consumed": lambda one: f"{one.facts.consumed_samples:,} {one.unit}",
         "steps": lambda one: f"{one.facts.step:,}",
-        "batch": lambda one: _ends([stage.global_batch_size for stage in _trained(one)]),
-        "processes": lambda one: _ends([max(stage.world_sizes) for stage in _trained(one)]),
+        "batch": lambda one: ends([stage.global_batch_size for stage in _trained(one)]),
+        "processes": lambda one: ends([max(stage.world_sizes) for stage in _trained(one)]),
         "loss": lambda one: figure(next((stage.loss for stage in _trained(one)[::-1]), None)),
         "reward": lambda one: figure(next((stage.reward for stage in _trained(one)[::-1]), None)),
         **{
             f"validation loss {corpus}".strip(): _last_validation(corpus)
             for corpus in dict.fromkeys(name for one in reports for name in one.validations)
         },
-        "tokens/s": lambda one: _ends([round(stage.tokens_per_s or 0) for stage in _trained(one)]),
+        "tokens/s": lambda one: ends([round(stage.tokens_per_s or 0) for stage in _trained(one)]),
         "MFU": lambda one: share(next((stage.mfu for stage in _trained(one)[::-1]), None)),
         "time": lambda one: duration(one.time.running_s),
         "goodput": lambda one: share(one.time.goodput),
@@ -141,24 +141,11 @@ def _trained(report: RunReport) -> list[TrainedStage]:
     return [stage for stage in report.stages if stage.steps]
 
 
-def _ends(values: Sequence[int]) -> str:
-    """Returns the first and the last value, or the one that all have."""
-    if not values:
-        return "-"
-    first, last = values[0], values[-1]
-    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
-
-
 def _of(done: int | None, planned: int | None) -> str:
     """Returns what was done, and what was planned if that is something else."""
     if done is None or planned is None or done == planned:
-        known = planned if done is None else done
-        return "-" if known is None else f"{known:,}"
+        return count(planned if done is None else done)
     return f"{done:,} of {planned:,}"
-
-
-def _count(number: float | None) -> str:
-    return "-" if number is None else f"{number:,.0f}"
 
 
 def _number(count: int, noun: str) -> str:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from rampcli.errors import visible
 from rampcli.report.run_report import report_run
-from rampcli.report.tables import build_table, figure
+from rampcli.report.tables import build_table, count, figure
 from rampcli.runs.directory import COMPLETE
 from rampcli.runs.record import RunRecord
 
@@ -105,9 +105,7 @@ def results_table(results: Sequence[SweepResult]) -> Table:
     for name in corpora:
         columns[f"validation {name}".strip()] = _loss("validation_losses", name)
         columns[f"lowest {name}".strip()] = _loss("best_validation_losses", name)
-    columns["tokens/s"] = lambda one: (
-        "-" if one.tokens_per_s is None else f"{one.tokens_per_s:,.0f}"
-    )
+    columns["tokens/s"] = lambda one: count(one.tokens_per_s)
     best = best_of(results)
     table = build_table(*map(_text, (*keys, *columns, "")), left=("", "state"))
     for one in results:

@@ -12,6 +12,16 @@ def figure(number: float | None) -> str:
     return "-" if number is None else f"{number:.3f}"
 
 
+def count(number: float | None) -> str:
+    """Returns a count or a rate as text, or "-" if it is unknown."""
+    return "-" if number is None else f"{number:,.0f}"
+
+
+def ends(values: Sequence[int]) -> str:
+    """Returns the first and the last value, or the one that both are, or "-" without values."""
+    return " to ".join(dict.fromkeys(map(count, (*values[:1], *values[-1:])))) or "-"
+
+
 def share(number: float | None) -> str:
     """Returns a share as text, or "-" if it is unknown."""
     return "-" if number is None else f"{number:.1%}"
