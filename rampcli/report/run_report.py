@@ -6,7 +6,7 @@ from typing import Any
 
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.facts import CRASHED, RunFacts
-from rampcli.runs.record import RunRecord, facts_of
+from rampcli.runs.record import RunRecord
 from rampcli.runs.stages import Spans, TrainedStage, trained_stages
 from rampcli.runs.time_parts import time_parts
 from rampcli.runs.time_spent import STOPPED, TimeSpent
@@ -96,7 +96,7 @@ def report_run(record: RunRecord, *, now: float | None = None) -> RunReport:
         record: the run.
         now: the present time if the run is training, else None.
     """
-    facts = facts_of(record)
+    facts = record.facts
     metrics = {name: values for name, values in record.metrics.items() if values.dtype != object}
     spans, spent = Spans(metrics), facts.time_spent(now=now)
     parts = time_parts(spent, facts, spans, RunDirectory(record.path), unit=record.unit)

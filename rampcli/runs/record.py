@@ -1,13 +1,12 @@
 """A run as data: its settings, its plan, what it trained and what happened."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
-from rampcli.batch.time_left import RECENT_STEPS
 from rampcli.config import snapshot
 from rampcli.config.checks.rl import unit_of
 from rampcli.config.settings import leaves
@@ -42,11 +41,13 @@ class RunRecord:
     metrics: Mapping[str, NDArray[Any]]
     events: list[dict[str, Any]]
     state: dict[str, Any]
+    facts: RunFacts = field(repr=False)
+    """What the run has done, as every command shows it. Only rampcli itself uses it."""
 
     @property
     def last_step_at(self) -> float | None:
         """When the last step ended, in seconds since 1970: 0 without a step, None if unknown."""
-        return facts_of(self).last_step_at
+        return self.facts.last_step_at
 
     def time_spent(self, *, now: float | None = None) -> TimeSpent:
         """Returns where the time of the run went.
@@ -54,22 +55,7 @@ class RunRecord:
         Args:
             now: the present time in seconds since 1970 if the run is training, else None.
         """
-        return facts_of(self).time_spent(now=now)
-
-
-def facts_of(record: RunRecord) -> RunFacts:
-    """Returns what a run that was read as data has done."""
-    last = [values[-RECENT_STEPS:].tolist() for values in record.metrics.values()]
-    rows = [
-        {
-            name: None if value != value else value
-            for name, value in zip(record.metrics, values, strict=True)
-        }
-        for values in zip(*last, strict=True)
-    ]
-    facts = RunFacts(state=record.state, plan=record.plan, rows=rows)
-    facts.events.add(record.events)
-    return facts
+        return self.facts.time_spent(now=now)
 
 
 def read_run(run: str | Path | RunDirectory) -> RunRecord:
@@ -88,13 +74,19 @@ def read_run(run: str | Path | RunDirectory) -> RunRecord:
     config = snapshot.read(directory.config)
     columns = Columns(directory.metrics)
     columns.read()
+    plan = directory.read_plan() or {"stages": []}
+    events = list(read_rows(directory.events))
+    state = directory.read_state() or BEFORE_THE_START
+    facts = RunFacts(state=state, plan=plan, rows=columns.last)
+    facts.events.add(events)
     return RunRecord(
         path=directory.path,
         name=config.name,
         unit=unit_of(config),
         settings=dict(leaves(config)),
-        plan=directory.read_plan() or {"stages": []},
+        plan=plan,
         metrics={name: columns[name] for name in columns},
-        events=list(read_rows(directory.events)),
-        state=directory.read_state() or BEFORE_THE_START,
+        events=events,
+        state=state,
+        facts=facts,
     )
