@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from rampcli.batch.time_left import RECENT_STEPS
 from rampcli.errors import DamagedFileError
 from rampcli.guarded_folder import open_to_read
-from rampcli.records import COUNT, MOST, POSITIVE, RATE
-from rampcli.runs.event_kinds import NUMBER_OR_NULL
+from rampcli.records import check_shape
 from rampcli.runs.rows import MAX_ROW_BYTES, METRICS_ROW, row_of
 
 BLOCK_BYTES = 2**21
@@ -23,7 +22,6 @@ MARK_BYTES = 2**18
 """Least distance between marks, which keeps them few in a file that grows row by row."""
 PRECISE = ("step", "time", "consumed_samples", "consumed_tokens")
 """Columns that single precision could not tell apart in a long run."""
-_LEAST: dict[Any, int] = {COUNT: 0, POSITIVE: 1, RATE: 0}
 
 
 @dataclass(slots=True)
@@ -266,8 +264,9 @@ def _parsed_together(
     try:
         rows = json.loads(b"[" + block + b"]")
         columns = transposed(rows)
-        return (rows, columns) if len(rows) == len(lines) and _are_sound(columns) else None
-    except (ValueError, TypeError, AttributeError, RecursionError):
+        _check_columns(columns)
+        return (rows, columns) if len(rows) == len(lines) else None
+    except (DamagedFileError, ValueError, TypeError, AttributeError, RecursionError):
         return None
 
 
@@ -280,25 +279,21 @@ def transposed(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[Any, ...]]:
     return {name: tuple(row.get(name) for row in rows) for name in names}
 
 
-def _are_sound(columns: Mapping[str, tuple[Any, ...]]) -> bool:
-    """Returns whether the columns that readers rely on are there, with numbers in their ranges."""
+def _check_columns(columns: Mapping[str, tuple[Any, ...]]) -> None:
+    """Checks the columns that readers rely on, by values that stand for all of them.
+
+    Raises:
+        DamagedFileError: a column is missing, or a value has the wrong type or is out of range.
+    """
     for word, shape in METRICS_ROW.items():
         name = word.removesuffix("?")
-        if name not in columns:
-            if name == word:
-                return False
-            continue
-        values = columns[name]
-        if shape == NUMBER_OR_NULL or name != word:
-            values = tuple(value for value in values if value is not None)
-        if not values:
-            continue
-        least = min(values)
-        if (
-            not set(map(type, values)) <= ({int} if shape in (COUNT, POSITIVE) else {int, float})
-            or least < _LEAST.get(shape, -MOST)
-            or (shape == RATE and least == 0)
-            or max(values) > MOST
-        ):
-            return False
-    return True
+        values = numbers = columns.get(name, ())
+        if None in values:
+            numbers = tuple(value for value in values if value is not None)
+        of_each_type = numbers if name != word else values
+        some = [*dict(zip(map(type, of_each_type), of_each_type, strict=True)).values()]
+        if numbers:
+            some += [min(numbers), max(numbers)]
+        check_shape(some, [shape], where=name)
+        if not some and name == word:
+            raise DamagedFileError(f"{name} is missing")

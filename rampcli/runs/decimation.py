@@ -34,23 +34,23 @@ class Buckets:
 
 
 class Blocks:
-    """Summaries of the complete blocks of a column that grows."""
+    """Summaries of the complete blocks of a column that grows.
+
+    Attributes:
+        parts: minima, maxima, sums and counts, one column per block.
+    """
 
     def __init__(self) -> None:
-        self.low = self.high = self.total = self.count = np.empty(0)
+        self.parts = np.empty((4, 0))
 
     def extend(self, values: Values) -> None:
         """Adds the blocks that are complete in `values`, the whole column, and were not before."""
-        known, complete = len(self.low), len(values) // BLOCK_ROWS
+        known, complete = self.parts.shape[1], len(values) // BLOCK_ROWS
         if complete == known:
             return
         new = values[known * BLOCK_ROWS : complete * BLOCK_ROWS]
         starts = np.arange(0, len(new), BLOCK_ROWS)
-        for name, part in zip(_PARTS, _reduce(new, starts), strict=True):
-            setattr(self, name, np.concatenate((getattr(self, name), part)))
-
-
-_PARTS = ("low", "high", "total", "count")
+        self.parts = np.concatenate((self.parts, _reduce(new, starts)), axis=1)
 
 
 def bucket_edges(first: int, end: int, *, most: int) -> RowNumbers:
@@ -77,11 +77,12 @@ def fill_buckets(values: Values, edges: RowNumbers, blocks: Blocks) -> Buckets:
         inside = values[int(edges[0]) : end]
         low, high, total, count = _reduce(inside, starts - edges[0])
     else:
-        first, complete = int(starts[0]) // BLOCK_ROWS, min(end // BLOCK_ROWS, len(blocks.low))
-        parts = [getattr(blocks, name)[first:complete] for name in _PARTS]
+        known = blocks.parts.shape[1]
+        first, complete = int(starts[0]) // BLOCK_ROWS, min(end // BLOCK_ROWS, known)
+        parts = blocks.parts[:, first:complete]
         if complete * BLOCK_ROWS < end:  # rows after the last complete block
             rest = _reduce(values[complete * BLOCK_ROWS : end], np.zeros(1, dtype=np.int64))
-            parts = [np.concatenate(pair) for pair in zip(parts, rest, strict=True)]
+            parts = np.concatenate((parts, rest), axis=1)
         places = starts // BLOCK_ROWS - first
         with np.errstate(invalid="ignore"):
             low = np.fmin.reduceat(parts[0], places)
