@@ -73,7 +73,9 @@ def damage_of(config: Config, checkpoint: Checkpoint) -> str | None:
     try:
         damage = checkpoint.damage(by_checksum=False) or _size_mismatch(config, checkpoint)
         if damage is None:
-            _check_weights(config, checkpoint)
+            model = build_decoder(config.model, sequence_length=config.data.sequence_length)
+            files = TensorFiles.open(checkpoint.path, checkpoint.files)
+            files.find(_shards(dict(model.named_parameters())))
             damage = checkpoint.damage()
         return damage
     except (DamagedFileError, OSError) as error:
@@ -92,13 +94,6 @@ def _size_mismatch(config: Config, checkpoint: Checkpoint) -> str | None:
         f"its files have {held:,} bytes, which does not fit the {parameters:,} parameters of the"
         " model in config.yaml"
     )
-
-
-def _check_weights(config: Config, checkpoint: Checkpoint) -> None:
-    """Checks by their headers that the files hold the model's weights."""
-    model = build_decoder(config.model, sequence_length=config.data.sequence_length)
-    files = TensorFiles.open(checkpoint.path, checkpoint.files)
-    files.find(_shards(dict(model.named_parameters())))
 
 
 def empty_model(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rampcli import hub
 from rampcli.config import snapshot
-from rampcli.config.layers import Layer, Precedence, Stack
+from rampcli.config.layers import Layer, Precedence, Stack, sources_named
 from rampcli.config.model_parts import POSITION_EMBEDDINGS
 from rampcli.config.schema import Config
 from rampcli.data.chat_template import read_tokenizer_config, tokens_of
@@ -154,14 +154,10 @@ def with_model_of_folder(stack: Stack, *, report: Report) -> Stack:
     """
     if not takes_model_from_folder(stack):
         return stack
-    before = len(report.errors)
-    with report.noting():
+    with report.noting(), sources_named(stack):
         layer = _layer_of(stack, report)
-    for error in report.errors[before:]:
-        stack.name_sources(error)
-    if len(report.errors) > before:
-        return stack
-    return Stack(stack.composed, (layer, *stack.overrides), stack.choices)
+        return Stack(stack.composed, (layer, *stack.overrides), stack.choices)
+    return stack
 
 
 def takes_model_from_folder(stack: Stack) -> bool:

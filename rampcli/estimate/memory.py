@@ -73,9 +73,7 @@ def estimate_memory(
 
     Args:
         config: settings that fit the model's split.
-        data_parallel_size: number of data-parallel ranks.
         micro_batch_size: samples per data-parallel rank in one forward and backward pass.
-        accumulate_grad_batches: micro batches per step.
     """
     ranks = (
         RankMemory(

@@ -19,7 +19,6 @@ def with_rollout(estimate: MemoryEstimate, config: Config, batch: PairBatch) -> 
 
     Args:
         estimate: of training on micro batches of `batch`.
-        batch: the pairs of a step.
     """
     parameters = count_parameters(config.model, sequence_length=config.data.sequence_length)
     ranks_of_data = batch.data_parallel_size

@@ -54,7 +54,6 @@ class Cache:
 
         Args:
             parts: at least one cache. All of them have pads, or none.
-            copies: copies of each row.
         """
         pads = [part.pads for part in parts if part.pads is not None]
         joined = cls(

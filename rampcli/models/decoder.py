@@ -44,7 +44,6 @@ class Decoder(nn.Module):
     [batch, sequence, hidden] of the stage before them. All but the last return hidden states.
 
     Args:
-        model: shape of the model.
         sequence_length: longest sequence, in tokens.
         layers: layers to build; None builds all of them.
 

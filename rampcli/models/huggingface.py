@@ -18,37 +18,6 @@ from rampcli.safetensors_header import StoredTensor, read_header
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """Types that weights may have. Others, as in quantised models, need scales to be read."""
 
-LLAMA_MODULES = {
-    "embedding": "model.embed_tokens",
-    "norm": "model.norm",
-    "output": "lm_head",
-    "attention_norm": "input_layernorm",
-    "attention.query": "self_attn.q_proj",
-    "attention.key": "self_attn.k_proj",
-    "attention.value": "self_attn.v_proj",
-    "attention.output": "self_attn.o_proj",
-    "attention.query_norm": "self_attn.q_norm",
-    "attention.key_norm": "self_attn.k_norm",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn.gate": "mlp.gate_proj",
-    "ffn.up": "mlp.up_proj",
-    "ffn.output": "mlp.down_proj",
-}
-GPT2_MODULES = {
-    "embedding": "transformer.wte",
-    "position_embedding": "transformer.wpe",
-    "norm": "transformer.ln_f",
-    "output": "lm_head",
-    "attention_norm": "ln_1",
-    "attention.query": "attn.c_attn",
-    "attention.key": "attn.c_attn",
-    "attention.value": "attn.c_attn",
-    "attention.output": "attn.c_proj",
-    "ffn_norm": "ln_2",
-    "ffn.up": "mlp.c_fc",
-    "ffn.output": "mlp.c_proj",
-}
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WeightNames:
@@ -68,13 +37,44 @@ class WeightNames:
     transposed: bool = False
 
 
-LLAMA = WeightNames(modules=LLAMA_MODULES, layers="model.layers")
+LLAMA = WeightNames(
+    layers="model.layers",
+    modules={
+        "embedding": "model.embed_tokens",
+        "norm": "model.norm",
+        "output": "lm_head",
+        "attention_norm": "input_layernorm",
+        "attention.query": "self_attn.q_proj",
+        "attention.key": "self_attn.k_proj",
+        "attention.value": "self_attn.v_proj",
+        "attention.output": "self_attn.o_proj",
+        "attention.query_norm": "self_attn.q_norm",
+        "attention.key_norm": "self_attn.k_norm",
+        "ffn_norm": "post_attention_layernorm",
+        "ffn.gate": "mlp.gate_proj",
+        "ffn.up": "mlp.up_proj",
+        "ffn.output": "mlp.down_proj",
+    },
+)
 # GPT-2's linear layers are 1D convolutions in transformers, which store the transposed matrix.
 GPT2 = WeightNames(
-    modules=GPT2_MODULES,
     layers="transformer.h",
     optional_prefix="transformer.",
     transposed=True,
+    modules={
+        "embedding": "transformer.wte",
+        "position_embedding": "transformer.wpe",
+        "norm": "transformer.ln_f",
+        "output": "lm_head",
+        "attention_norm": "ln_1",
+        "attention.query": "attn.c_attn",
+        "attention.key": "attn.c_attn",
+        "attention.value": "attn.c_attn",
+        "attention.output": "attn.c_proj",
+        "ffn_norm": "ln_2",
+        "ffn.up": "mlp.c_fc",
+        "ffn.output": "mlp.c_proj",
+    },
 )
 WEIGHT_NAMES = {"llama": LLAMA, "mistral": LLAMA, "qwen3": LLAMA, "gpt2": GPT2}
 """Names of weights, by the model type of transformers' `config.json`."""

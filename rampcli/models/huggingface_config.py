@@ -128,7 +128,6 @@ def to_huggingface(model: ModelConfig, *, sequence_length: int, dtype: str) -> d
     """Returns the content of `config.json`.
 
     Args:
-        model: shape of the model.
         sequence_length: tokens per sample in training.
         dtype: data type of the weights in the folder, `float32` or `bfloat16`.
 
@@ -319,13 +318,8 @@ def as_settings(model: ModelConfig) -> dict[str, Any]:
 def check_folder(config: Config, folder: Path, *, name: str) -> None:
     """Checks that a folder's model has the configured shape, and positions for a whole sample.
 
-    Args:
-        config: the configuration of the run.
-        folder: a folder with `config.json`.
-        name: how to call the model.
-
     Raises:
-        UsageError: it has not. The remedy has the settings of the folder's model.
+        UsageError: it has not. The error calls the model `name`, and the remedy has its settings.
     """
     theirs, positions = _read(folder)
     check_same_model(config.model, theirs, name)

@@ -36,7 +36,6 @@ class MicroBatchPart:
     """The part of a micro batch that a rank computes on.
 
     Attributes:
-        samples: number of sequences.
         context: context-parallel ranks that share each sequence.
         tensor: tensor-parallel ranks. Between layers they share the tokens.
         device: `cpu` or `cuda`, which have different kernels.

@@ -168,8 +168,6 @@ def sample_tokens(
     Args:
         model: whole decoder, whose sequence length has room for each prompt and `max_tokens`.
         prompts: at least one, of at least one token each; their lengths may differ.
-        generations: number of responses to each prompt.
-        sampling: how to draw tokens.
         streams: stream of random numbers of each response, [prompts x generations]. All
             generations of the first prompt come first.
 
@@ -195,10 +193,8 @@ def _continue(
     """Yields the next token of all responses, until all have ended.
 
     Args:
-        model: whole decoder.
         cache: keys and values of the prompts, of each response.
         logits: those of the first token, [pairs, vocab_size].
-        sampling: how to draw tokens.
         uniforms: random numbers of each token and response, float64 [max_tokens, pairs].
     """
     device, last = logits.device, sampling.max_tokens - 1
@@ -271,7 +267,6 @@ def draw(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> tuple[Tensor, 
 
     Args:
         logits: fp32 [rows, vocabulary].
-        sampling: how to draw.
         uniforms: numbers from 0 up to but not including 1, float64 [rows].
     """
     temperature = sampling.temperature or 1

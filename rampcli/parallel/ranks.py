@@ -71,7 +71,6 @@ def on_all_ranks(
     """Runs `work` on every rank and returns this rank's result. Every rank calls this.
 
     Args:
-        work: what to run.
         group: the ranks; all of them, if None.
         errors: failures that the other ranks learn of.
 
