@@ -4,7 +4,7 @@ Each of them is a `RampcliError`, which is shown as one message and never as a t
 """
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -168,8 +168,8 @@ def reason_of(error: Exception) -> str:
 class Report:
     """Collects usage errors, so that a user sees all of them at once."""
 
-    def __init__(self) -> None:
-        self.errors: list[UsageError] = []
+    def __init__(self, errors: Iterable[UsageError] = ()) -> None:
+        self.errors = [*errors]
 
     @contextmanager
     def noting(self) -> Iterator[None]:

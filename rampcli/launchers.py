@@ -1,10 +1,12 @@
 """The launchers by name, and what each declares to the rest of the program."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import Any
+
+from rampcli.errors import UsageError
 
 LAUNCHERS = {"local": "rampcli.launch.local", "slurm": "rampcli.launch.slurm"}
 """The package of each launcher, by the value of `launch.launcher`.
@@ -45,13 +47,13 @@ class Declaration:
     Attributes:
         about: where workers run, for the description of `launch.launcher`.
         section: dataclass of the settings `launch.NAME`, or None if it has none.
-        checks: checks of a configuration, which raise a `UsageError`.
+        checks: checks of a configuration (`rampcli.config.checks`).
         starter: program with which it starts workers, unless that tells ranks as torchrun does.
     """
 
     about: str
     section: type | None = None
-    checks: Sequence[Callable[[Any], None]] = ()
+    checks: Sequence[Callable[[Any], Iterator[UsageError]]] = ()
     starter: Starter | None = None
 
 

@@ -87,7 +87,7 @@ def folder_of_sweep(factory: str, words: Sequence[str], *, config_dir: Path | No
     llm.from_factory(factory)
     report = Report()  # errors in words are reported when the runs are composed
     config = _lay_over(factory, words, config_dir=config_dir, report=report).config()
-    check_name(config)
+    Report(check_name(config)).close()
     return Path(config.run_dir or f"runs/{config.name}_sweep")
 
 

@@ -26,7 +26,7 @@ from rampcli.data.building.options import BuildOptions
 from rampcli.data.building.partial import Watcher, Written
 from rampcli.data.indexed import bin_of, idx_of, manifest_of, tokenizer_of
 from rampcli.data.windows import fitting_words
-from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED, UsageError, printable, visible
+from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED, printable, visible
 
 RECIPE = "llama3_tiny"
 """A recipe that trains on any machine."""
@@ -204,8 +204,4 @@ def _training_command(prefix: Path) -> str:
 
 
 def _can_name_a_run(name: str) -> bool:
-    try:
-        check_name(Config(name=name))
-    except UsageError:
-        return False
-    return True
+    return not any(check_name(Config(name=name)))

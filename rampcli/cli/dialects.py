@@ -6,7 +6,7 @@ from dataclasses import asdict
 import typer
 
 from rampcli.cli.console import build_console, say
-from rampcli.config.checks.rl import max_response_tokens
+from rampcli.config.rl import max_response_tokens
 from rampcli.planning.run_plan import Resolved
 from rampcli.words import translate_plan
 from rampcli.words.rl import translate_pairs

@@ -26,8 +26,8 @@ def explain(
 ) -> None:
     """Show what a setting means, its value, and what set it."""
     from rampcli.cli.composing import compose_rl, compose_words
-    from rampcli.config.checks.rl import is_rl
     from rampcli.config.reading import join_split_lists
+    from rampcli.config.rl import is_rl
     from rampcli.report.explain import explain
 
     report, found = Report(), []

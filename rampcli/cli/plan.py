@@ -157,7 +157,7 @@ def _draw(resolved: "Resolved", path: Path) -> None:
         UsageError: as `writing_picture`.
     """
     from rampcli.cli.pictures import writing_picture
-    from rampcli.config.checks.rl import unit_of
+    from rampcli.config.rl import unit_of
 
     with writing_picture(path):
         from rampcli.report.plots import plot_plan

@@ -17,7 +17,7 @@ def pretrain(
 ) -> None:
     """Train a recipe through its ramp. Run the same command again to resume."""
     from rampcli.cli.composing import compose_words
-    from rampcli.config.checks.rl import refuse_rl
+    from rampcli.config.rl import refuse_rl
 
     resolved = compose_words(factory, overrides or [], config_dir=config_dir, resumes=True)
     refuse_rl(

@@ -5,9 +5,9 @@ from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.batch.ramp import RAMP_KEY, RampSchedule
 from rampcli.batch.step_schedule import SCHEDULE_KEY, to_text
 from rampcli.batch.training_plan import TrainingPlan
-from rampcli.config.checks.rl import is_rl
 from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import sources_named
+from rampcli.config.rl import is_rl
 from rampcli.errors import UsageError
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved

@@ -11,9 +11,9 @@ from rampcli.cli.composing import compose_combination, folder_of_sweep
 from rampcli.cli.console import say
 from rampcli.cli.training import train
 from rampcli.config import snapshot
-from rampcli.config.checks.rl import refuse_rl
 from rampcli.config.layers import sources_named
 from rampcli.config.reading import join_split_lists
+from rampcli.config.rl import refuse_rl
 from rampcli.config.schema import Config
 from rampcli.config.settings import leaves
 from rampcli.config.sweeps import Combination, combinations

@@ -15,9 +15,9 @@ from rampcli.cli.console import build_console, say
 from rampcli.cli.jobs import jobs_table
 from rampcli.cli.progress import Progress
 from rampcli.config import snapshot
-from rampcli.config.checks.rl import is_rl
 from rampcli.config.corpora import describe_data, validation_names
 from rampcli.config.layers import PYTHON, Precedence, edited_stack, stack_of
+from rampcli.config.rl import is_rl
 from rampcli.config.schema import Config
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError, Report, UsageError, visible
 from rampcli.launch import run as launch

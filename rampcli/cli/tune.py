@@ -56,7 +56,7 @@ def tune(
     largest size that fits.
     """
     from rampcli.cli.composing import compose_words
-    from rampcli.config.checks.rl import refuse_rl
+    from rampcli.config.rl import refuse_rl
 
     others = {"--exhaustive": exhaustive, "--fresh": fresh, "--estimate": estimate, "--plot": plot}
     for name, given in others.items():

@@ -98,20 +98,25 @@ def model_type(model: ModelConfig) -> str:
     """Returns the type of a model, a key of `ARCHITECTURES`.
 
     Raises:
-        UsageError: transformers has no class for the model, or the one of
-            `model.huggingface_type` does not compute it.
+        UsageError: as `misfit_of` returns it.
     """
-    types = types_of(model)
+    if error := misfit_of(model):
+        raise error
+    return model.huggingface_type or types_of(model)[0]
+
+
+def misfit_of(model: ModelConfig) -> UsageError | None:
+    """Returns an error if no class computes a model, or not that of `model.huggingface_type`."""
+    types, wanted = types_of(model), model.huggingface_type
     if not types:
-        raise UsageError(f"transformers has no class for this model: {_rules(model)}", keys=_KEYS)
-    wanted = model.huggingface_type
-    if wanted is not None and wanted not in types:
-        raise UsageError(
-            f"{TYPE_KEY}={wanted} does not compute this model: {_rules(model)}",
-            keys=(TYPE_KEY, *_KEYS),
-            remedy=set_to(TYPE_KEY, None, note=f" (exports {ARCHITECTURES[types[0]].name})"),
-        )
-    return wanted or types[0]
+        return UsageError(f"transformers has no class for this model: {_rules(model)}", keys=_KEYS)
+    if wanted is None or wanted in types:
+        return None
+    return UsageError(
+        f"{TYPE_KEY}={wanted} does not compute this model: {_rules(model)}",
+        keys=(TYPE_KEY, *_KEYS),
+        remedy=set_to(TYPE_KEY, None, note=f" (exports {ARCHITECTURES[types[0]].name})"),
+    )
 
 
 def _rules(model: ModelConfig) -> str:
@@ -131,12 +136,6 @@ def _rules(model: ModelConfig) -> str:
         " learned positions and biases; only Mistral has a sliding window, only Qwen3 norms of"
         " queries and keys, only Llama and GPT-2 biases"
     )
-
-
-def check_huggingface_type(config: Config) -> None:
-    """Checks that the class which a run is to be exported as computes its model."""
-    if config.model.huggingface_type is not None:
-        model_type(config.model)
 
 
 def export_notes(config: Config) -> tuple[str, ...]:

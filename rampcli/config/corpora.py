@@ -1,7 +1,6 @@
 """Finds the files of the corpora and their shares of the samples."""
 
 import os
-import re
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
@@ -9,7 +8,6 @@ from math import gcd, lcm
 from pathlib import Path
 
 from rampcli.config.schema import Config
-from rampcli.config.schema.data import SOURCES
 from rampcli.errors import Remedy, UsageError, set_to, shown
 from rampcli.hub import is_pinned
 
@@ -34,7 +32,6 @@ KEYS_OF_SOURCES = {
 }
 """The sources that settings of `data` apply to."""
 NAMED_KEY = "data.validation"
-_CORPUS_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 def corpora_of(config: Config) -> list[tuple[int, Path]]:
@@ -166,86 +163,3 @@ def lacks_path(config: Config) -> bool:
     data = config.data
     given = (data.path, data.blend, data.task)
     return data.source in PATH_FORMS and given == (None, None, None)
-
-
-def check_corpora(config: Config) -> None:
-    """Checks that the source has the paths that it needs and no others."""
-    data = config.data
-    if data.source not in SOURCES:  # an extension uses the settings that it wants
-        return
-    given = {key: value for key in KEYS_OF_SOURCES if (value := getattr(data, key)) is not None}
-    for key in given:
-        if data.source not in KEYS_OF_SOURCES[key]:
-            raise UsageError(
-                f"data.{key} does not apply to data.source={data.source}",
-                keys=(f"data.{key}", "data.source"),
-                remedy=[set_to("data", source) for source in KEYS_OF_SOURCES[key]],
-            )
-    if data.source not in PATH_FORMS:
-        return
-    places = tuple(f"data.{key}" for key in ("path", "blend", "task") if key in given)
-    if not places:
-        raise UsageError(
-            f"data.source={data.source} needs data.path, which is not given",
-            keys=("data.source", "data.path"),
-            remedy=PATH_FORMS[data.source],
-        )
-    if len(places) > 1:
-        raise UsageError(
-            f"{' and '.join(places)} are both given", keys=places, remedy="one of them"
-        )
-    if data.validation_path is not None and data.validation is not None:
-        raise UsageError(
-            f"data.validation_path and {NAMED_KEY} are both given",
-            keys=("data.validation_path", NAMED_KEY),
-            remedy=set_to("data.validation_path", None, note=f", and its path in {NAMED_KEY}"),
-        )
-    _check_held_out(config, places)
-
-
-def _check_held_out(config: Config, places: Sequence[str]) -> None:
-    """Checks the corpora that are used only for validation.
-
-    Args:
-        config: the configuration.
-        places: settings that name the training corpora.
-    """
-    data, trained = config.data, [path for _, path in corpora_of(config)]
-    for name, path in validation_paths(config).items():
-        key = "data.validation_path" if name is None else NAMED_KEY
-        if name is not None and not _CORPUS_NAME.fullmatch(name):
-            raise UsageError(
-                f"{key}: {name!r} cannot name a corpus",
-                keys=(key,),
-                remedy="up to 100 letters, digits, - and _",
-            )
-        if data.task is not None or path in trained:
-            raise UsageError(
-                f"{key} does not apply to data.task={data.task}"
-                if data.task is not None
-                else f"{key}: {path} is also a training corpus",
-                keys=(key, *places),
-                remedy=set_to(key, None, note=", so that data.split applies"),
-            )
-
-
-def check_document_mask(config: Config) -> None:
-    """Checks that pairs, which are packed into samples, attend to themselves only."""
-    if config.data.source == "pairs" and not config.data.document_mask:
-        raise UsageError(
-            "data.document_mask=false does not apply to data.source=pairs",
-            keys=("data.document_mask", "data.source"),
-            remedy=set_to("data.document_mask", True),
-        )
-
-
-def check_split(config: Config) -> None:
-    """Checks that `data.split` has three shares: the first above 0, the others at least 0."""
-    split = config.data.split
-    if len(split) != 3 or min(split) < 0 or split[0] <= 0:
-        raise UsageError(
-            f"data.split={shown(split)} is not three shares: the first above 0, the others at"
-            " least 0",
-            keys=("data.split",),
-            remedy=set_to("data.split", [98, 1, 1]),
-        )

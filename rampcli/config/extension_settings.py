@@ -52,7 +52,8 @@ def with_extensions(stack: Stack, report: Report) -> Stack:
                 for setting in settings_of(extension):
                     defaults[setting.key] = Entry(setting.default, DEFAULT)
                     with sources_named(stack):
-                        check_range(setting, values.get(setting.key, setting.default))
+                        value = values.get(setting.key, setting.default)
+                        Report(check_range(setting, value)).close()
     layer = Layer(DEFAULT, Precedence.SCHEMA, defaults)
     for key in values:
         if key not in settings() and key not in FOREIGN and key not in defaults:
@@ -83,7 +84,7 @@ def extension_function(key: str, name: str, section: Extensible) -> Callable[...
     known = {setting.key: setting for setting in settings_of(extension)}
     own = {field: typed(f"{extension.section}{field}", value) for field, value in values.items()}
     for field, value in own.items():
-        check_range(known[f"{extension.section}{field}"], value)
+        Report(check_range(known[f"{extension.section}{field}"], value)).close()
     return partial(extension.function, settings=extension.settings(**own))
 
 

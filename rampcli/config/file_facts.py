@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rampcli.config.checks.rl import unit_of
 from rampcli.config.corpora import validation_paths
 from rampcli.config.layers import Entry, Layer, Precedence, Stack, stack_of
+from rampcli.config.rl import unit_of
 from rampcli.config.schema import Config
 from rampcli.config.schema.model import MOST_VOCABULARY
 from rampcli.errors import UsageError, set_to, shown

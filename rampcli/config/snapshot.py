@@ -8,7 +8,8 @@ from typing import Any
 
 from rampcli import plain_yaml
 from rampcli.batch.plan import GLOBAL_KEY
-from rampcli.config.checks import CHECKS, check_ranges
+from rampcli.config.checks import CHECKS
+from rampcli.config.checks.ranges import check_ranges
 from rampcli.config.file_facts import VALIDATION_KEY, VOCABULARY_KEY
 from rampcli.config.layers import DEFAULT, Entry, Layer, Precedence, Stack, placed, stack_of
 from rampcli.config.schema import Config
@@ -120,8 +121,9 @@ def read(path: Path) -> Config:
     config = Stack(overrides=(Layer(layer.name, layer.precedence, entries),)).config()
     for checks in ((check_ranges,), CHECKS):  # the others rely on the ranges
         for check in checks:
-            with report.noting(), placed(str(path)):
-                check(config)
+            for misfit in check(config):
+                misfit.set_by = misfit.set_by or (str(path),)
+                report.errors.append(misfit)
         report.close()
     _check_complete(config, path)
     return config

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 
-from rampcli.config.checks.rl import RESPONSE_KEY, SEQUENCE_KEY, max_response_tokens
+from rampcli.batch.step_schedule import LENGTH_KEY
 from rampcli.config.checks.watch import NEW_TOKENS_KEY, PROMPTS_KEY
 from rampcli.config.corpora import paths_of
+from rampcli.config.rl import RESPONSE_KEY, max_response_tokens
 from rampcli.config.schema import Config
 from rampcli.data.examples import Example, Examples, open_examples
 from rampcli.data.files import open_named_tokenizer
@@ -104,13 +105,13 @@ def _no_room(
         keys: other settings that the error is about.
     """
     length = config.data.sequence_length
-    remedies = [set_to(SEQUENCE_KEY, count + reserved, note=" or more")]
+    remedies = [set_to(LENGTH_KEY, count + reserved, note=" or more")]
     if count < length:
         remedies.insert(0, set_to(key, length - count, note=" or less"))
     return UsageError(
-        f"{prompt} has {count} tokens; {SEQUENCE_KEY}={length} and {key}={reserved} leave room for"
+        f"{prompt} has {count} tokens; {LENGTH_KEY}={length} and {key}={reserved} leave room for"
         f" 1 to {length - reserved}",
-        keys=(*keys, SEQUENCE_KEY, key),
+        keys=(*keys, LENGTH_KEY, key),
         remedy=remedies if count else "prompts that are not empty",
     )
 

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rampcli.config.checks.rl import is_rl
 from rampcli.config.corpora import corpora_of, validation_paths
 from rampcli.config.extension_settings import extension_function
 from rampcli.config.file_facts import FileFacts
+from rampcli.config.rl import is_rl
 from rampcli.config.schema import Config
 from rampcli.data.blend import Blend, Corpora
 from rampcli.data.corpus import MockCorpus

@@ -14,8 +14,8 @@ from importlib import import_module
 from pathlib import Path
 
 from rampcli.config import snapshot
-from rampcli.config.checks.rl import is_rl
 from rampcli.config.extension_settings import extension_function
+from rampcli.config.rl import is_rl
 from rampcli.config.settings import leaves
 from rampcli.errors import RampcliError, reason_of
 from rampcli.extensions import TRACKER

@@ -10,8 +10,8 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from rampcli.config.checks.rl import is_rl
 from rampcli.config.rewards import TRUSTED_REWARD
+from rampcli.config.rl import is_rl
 from rampcli.config.schema import Config
 from rampcli.guarded_folder import private_folder
 from rampcli.interpreter import safe_environment

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.config.architectures import ARCHITECTURES, model_type, types_of
-from rampcli.config.checks import check_ranges
 from rampcli.config.checks.model import check_heads, check_rotary
+from rampcli.config.checks.ranges import check_ranges
 from rampcli.config.layers import build
 from rampcli.config.model_parts import ACTIVATIONS, POSITION_EMBEDDINGS
 from rampcli.config.schema import Config, ModelConfig
@@ -231,12 +231,9 @@ def _checked(model: ModelConfig, path: Path) -> ModelConfig:
         {f"model.{name}": value for name, value in as_settings(model).items()},
         place=str(path),
     )
-    report = Report()
-    with report.noting():
-        check_ranges(config)
-    for check in (check_heads, check_rotary) if not report.errors else ():
-        with report.noting():
-            check(config)
+    report = Report(check_ranges(config))
+    if not report.errors:
+        report.errors = [*check_heads(config), *check_rotary(config)]
     for error in report.errors:
         error.set_by = (str(path),)
     report.close()

@@ -5,8 +5,8 @@ from typing import Any
 
 from rampcli.batch.pairs import PAIRS_KEY
 from rampcli.batch.plan import MICRO_KEY
-from rampcli.config.checks.rl import RESPONSE_KEY, max_response_tokens
 from rampcli.config.layers import stack_of
+from rampcli.config.rl import RESPONSE_KEY, max_response_tokens
 from rampcli.config.schema import Config
 from rampcli.errors import OutOfMemoryError, Remedy, set_to
 from rampcli.estimate.rollout_memory import generating_bytes

@@ -11,7 +11,7 @@ Each step takes what the one before returns and changes nothing. Its errors go i
 the next step goes on without what is wrong, so that a user sees all errors at once.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +19,8 @@ from pathlib import Path
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.config.alternatives import without_alternatives
 from rampcli.config.architectures import export_notes
-from rampcli.config.checks import CHECKS_OF_WORDS, check_ranges
-from rampcli.config.checks.rl import rl_notes, unit_of
+from rampcli.config.checks import CHECKS_OF_WORDS
+from rampcli.config.checks.ranges import check_ranges
 from rampcli.config.checks.splits import check_tensor
 from rampcli.config.extension_settings import with_extensions
 from rampcli.config.file_facts import (
@@ -33,11 +33,12 @@ from rampcli.config.file_facts import (
     without_files,
 )
 from rampcli.config.layers import PYTHON, Precedence, Stack, edited_stack
+from rampcli.config.rl import rl_notes, unit_of
 from rampcli.config.schema import Config
 from rampcli.config.settings import settings
 from rampcli.config.translate import translate
 from rampcli.config.values import put
-from rampcli.errors import Report, shown
+from rampcli.errors import Report, UsageError, shown
 from rampcli.planning.run_plan import Resolved, run_dir_of, run_plan
 
 
@@ -89,16 +90,12 @@ def _checked(stack: Stack, report: Report) -> Config:
     A setting out of range has its default in the further checks.
     """
     config = stack.config()
-    ranges = Report()
-    with ranges.noting():
-        check_ranges(config)
-    with _new_errors(report, stack):
-        ranges.close()
-    for error in ranges.errors:
+    ranges = [*check_ranges(config)]
+    _add_new(ranges, report, stack)
+    for error in ranges:
         put(config, error.keys[0], settings()[error.keys[0]].default)
     for check in CHECKS_OF_WORDS:
-        with _new_errors(report, stack):
-            check(config)
+        _add_new(check(config), report, stack)
     return config
 
 
@@ -117,7 +114,7 @@ def _with_files(
             facts = read_files(config)
             stack, notes = with_file_facts(config, facts)
             config = stack.config()
-            check_tensor(config)
+            Report(check_tensor(config)).close()
     if report.errors and config.model.vocab_size is None:
         ranks = max(1, config.parallel.tensor_parallel_size)
         put(config, VOCABULARY_KEY, padded(BYTES, tensor=ranks))
@@ -173,10 +170,16 @@ def _profile_notes(resolved: Resolved) -> list[str]:
 @contextmanager
 def _new_errors(report: Report, stack: Stack) -> Iterator[None]:
     """Reports the errors of a block, except those that follow from keys known to be wrong."""
-    wrong = {key for error in report.errors for key in error.keys}
     found = Report()
     with found.noting():
         yield
-    for error in found.errors:
-        stack.name_sources(error)
-    report.errors += [error for error in found.errors if wrong.isdisjoint(error.keys)]
+    _add_new(found.errors, report, stack)
+
+
+def _add_new(errors: Iterable[UsageError], report: Report, stack: Stack) -> None:
+    """Reports errors, except those that follow from keys known to be wrong."""
+    wrong = {key for error in report.errors for key in error.keys}
+    for error in errors:
+        if wrong.isdisjoint(error.keys):
+            stack.name_sources(error)
+            report.errors.append(error)

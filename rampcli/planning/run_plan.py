@@ -17,11 +17,11 @@ from rampcli.batch.quantities import as_written
 from rampcli.batch.run_settings import BatchSettings, RunLength
 from rampcli.batch.throughput import EFFICIENCY_KEY, Throughput, check_curve, parse_points
 from rampcli.batch.training_plan import StagePlan, TrainingPlan, plan_training
-from rampcli.config.checks.rl import unit_of
 from rampcli.config.checks.splits import check_stages
 from rampcli.config.extension_settings import extension_function
 from rampcli.config.file_facts import FileFacts
 from rampcli.config.layers import sources_named, stack_of
+from rampcli.config.rl import unit_of
 from rampcli.config.schema import Config
 from rampcli.errors import Report, UsageError, set_to
 from rampcli.estimate.model_size import flops_per_token

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from rich.table import Table
 
 from rampcli.batch.training_plan import StagePlan
-from rampcli.config.checks.rl import is_rl
+from rampcli.config.rl import is_rl
 from rampcli.errors import UsageError
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import fullest_stage

@@ -8,8 +8,8 @@ import yaml
 from rampcli.batch.pairs import PAIRS_KEY, PROMPTS_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.training_plan import StagePlan
-from rampcli.config.checks.rl import RESPONSE_KEY, max_response_tokens, unit_of
 from rampcli.config.layers import DEFAULT, Entry, stack_of
+from rampcli.config.rl import RESPONSE_KEY, max_response_tokens, unit_of
 from rampcli.config.settings import extension_of, find_setting, leaves, nest, unknown_key
 from rampcli.errors import UsageError, shown
 from rampcli.planning.run_plan import Resolved

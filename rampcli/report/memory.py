@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from rampcli.batch.training_plan import StagePlan
-from rampcli.config.checks.rl import is_rl
+from rampcli.config.rl import is_rl
 from rampcli.estimate.memory import KINDS, estimate_memory
 from rampcli.planning.memory_remedies import changes_that_fit
 from rampcli.planning.run_plan import Resolved

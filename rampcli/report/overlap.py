@@ -6,7 +6,7 @@ from typing import Any
 
 from rampcli.batch.overlap import overlapped_s, saved_at_best
 from rampcli.batch.pairs import PairBatch
-from rampcli.config.checks.rl import ROLLOUT_KEY
+from rampcli.config.rl import ROLLOUT_KEY
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.rows import read_rows

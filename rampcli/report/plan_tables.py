@@ -14,9 +14,9 @@ from rampcli.batch.plan import MICRO_KEY
 from rampcli.batch.quantities import as_written, shorten
 from rampcli.batch.throughput import RESTART_KEY
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
-from rampcli.config.checks.rl import is_rl
 from rampcli.config.corpora import describe_data
 from rampcli.config.layers import DEFAULT, stack_of
+from rampcli.config.rl import is_rl
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.memory import memory_cell, memory_notes
 from rampcli.report.overlap import overlap_lines

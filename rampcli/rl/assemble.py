@@ -10,8 +10,8 @@ import torch
 
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.config import snapshot
-from rampcli.config.checks.rl import is_rl, max_response_tokens
 from rampcli.config.rewards import KEY, TRUSTED_REWARD, names_code
+from rampcli.config.rl import is_rl, max_response_tokens
 from rampcli.config.schema import Config
 from rampcli.data.hosts import build_reading
 from rampcli.data.loader import Loader, ValidationLoader

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rampcli.config.checks.rl import max_response_tokens
+from rampcli.config.rl import max_response_tokens
 from rampcli.config.schema import Config
 from rampcli.data.examples import Examples
 from rampcli.data.order import SampleOrder

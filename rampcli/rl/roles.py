@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 
-from rampcli.config.checks.rl import ROLLOUT_KEY
+from rampcli.config.rl import ROLLOUT_KEY
 from rampcli.errors import UsageError
 from rampcli.worker.starters import are_on_one_host, rank_variables
 

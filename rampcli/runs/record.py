@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from rampcli.config import snapshot
-from rampcli.config.checks.rl import unit_of
+from rampcli.config.rl import unit_of
 from rampcli.config.settings import leaves
 from rampcli.runs.columns import Columns
 from rampcli.runs.directory import BEFORE_THE_START, RunDirectory, find_run

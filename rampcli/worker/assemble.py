@@ -21,9 +21,9 @@ from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.starting_weights import check_starting_weights, is_run
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config import snapshot
-from rampcli.config.checks.rl import is_rl, unit_of
 from rampcli.config.corpora import validation_names
 from rampcli.config.layers import sources_named
+from rampcli.config.rl import is_rl, unit_of
 from rampcli.config.schema import Config
 from rampcli.data.hosts import build_reading
 from rampcli.data.loader import Loader, ValidationLoader

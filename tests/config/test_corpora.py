@@ -6,11 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from rampcli.config.checks.data import check_corpora, check_document_mask, check_split
 from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.corpora import (
     MOST_SHARES,
-    check_corpora,
-    check_document_mask,
     corpora_of,
     describe_data,
     missing_here,
@@ -107,15 +106,15 @@ def test_a_tilde_in_a_path_is_expanded(monkeypatch):
     ids=str,
 )
 def test_a_path_that_would_not_be_read_is_refused(source, key, value):
-    check_corpora(config(source))
-    refused = refusal(check_corpora, config(source, **{key: value}))
+    assert [*check_corpora(config(source))] == []
+    (refused,) = check_corpora(config(source, **{key: value}))
     assert refused.message == f"data.{key} does not apply to data.source={source}"
     assert refused.keys == (f"data.{key}", "data.source")
 
 
 def test_pairs_need_the_document_mask_which_their_option_sets():
-    check_document_mask(compose("data=pairs", "data.task=sort"))
-    refused = refusal(check_document_mask, config("pairs", task="sort"))
+    assert [*check_document_mask(compose("data=pairs", "data.task=sort"))] == []
+    (refused,) = check_document_mask(config("pairs", task="sort"))
     assert refused.keys == ("data.document_mask", "data.source")
     assert refused.remedy == "data.document_mask=true"
 
@@ -124,7 +123,7 @@ def test_pairs_need_the_document_mask_which_their_option_sets():
     "split", [[99, 1, 0], [1, 0, 0], [0.98, 0.01, 0.01], [1e-9, 5, 5]], ids=str
 )
 def test_a_split_has_three_shares(split):
-    check_corpora(config(path="a", split=split))
+    assert [*check_split(config(path="a", split=split))] == []
 
 
 @pytest.mark.parametrize(
@@ -170,7 +169,7 @@ def test_a_recipe_reads_files_with_an_option_and_a_word(composed, option, typed)
 def test_the_options_are_settings_of_corpora_that_pass_the_check():
     for option in ("indexed", "text"):
         made = compose(f"data={option}", "data.path=data/wiki")
-        check_corpora(made)
+        assert [*check_corpora(made)] == []
         assert dict(leaves(made))["data.path"] == "data/wiki"
 
 

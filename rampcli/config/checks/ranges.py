@@ -1,53 +1,37 @@
 """Checks each number on its own."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from rampcli.config.schema import Config
 from rampcli.config.settings import Setting, leaves, settings
-from rampcli.errors import Report, UsageError, set_to, shown
+from rampcli.errors import Remedy, UsageError, set_to, shown
 
 
-def check_ranges(config: Config) -> None:
-    """Checks that every number is in its range.
-
-    Raises:
-        UsageError: all numbers out of range, together.
-    """
-    report = Report()
+def check_ranges(config: Config) -> Iterator[UsageError]:
+    """Checks that every number is in its range."""
     for key, value in leaves(config):
         if key in settings():  # extensions check their own
-            with report.noting():
-                check_range(settings()[key], value)
-    report.close()
+            yield from check_range(settings()[key], value)
 
 
-def check_range(setting: Setting, value: Any) -> None:
-    """Checks that a value, if it is a number, is in the range of its setting.
-
-    Raises:
-        UsageError: it is not.
-    """
+def check_range(setting: Setting, value: Any) -> Iterator[UsageError]:
+    """Checks that a value, if it is a number, is in the range of its setting."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
-    key, text = setting.key, f"{setting.key}={shown(value)}"
+    key = setting.key
+    remedy: Remedy = "a positive number"
     if setting.at_least is not None and value < setting.at_least:
-        raise UsageError(
-            f"{text} is below {setting.at_least:g}",
-            keys=(key,),
-            remedy=set_to(key, f"{setting.at_least:g}", note=" or more"),
-        )
-    if setting.above is not None and value <= setting.above:
-        raise UsageError(
-            f"{text} is not above {setting.above:g}", keys=(key,), remedy="a positive number"
-        )
-    if setting.below is not None and value >= setting.below:
-        raise UsageError(
-            f"{text} is not below {setting.below:g}",
-            keys=(key,),
-            remedy=set_to(key, setting.default),
-        )
-    if setting.at_most is not None and value > setting.at_most:
-        most = shown(setting.at_most)
-        raise UsageError(
-            f"{text} is above {most}", keys=(key,), remedy=set_to(key, most, note=" or less")
-        )
+        misfit = f"below {setting.at_least:g}"
+        remedy = set_to(key, f"{setting.at_least:g}", note=" or more")
+    elif setting.above is not None and value <= setting.above:
+        misfit = f"not above {setting.above:g}"
+    elif setting.below is not None and value >= setting.below:
+        misfit = f"not below {setting.below:g}"
+        remedy = set_to(key, setting.default)
+    elif setting.at_most is not None and value > setting.at_most:
+        misfit = f"above {shown(setting.at_most)}"
+        remedy = set_to(key, shown(setting.at_most), note=" or less")
+    else:
+        return
+    yield UsageError(f"{key}={shown(value)} is {misfit}", keys=(key,), remedy=remedy)

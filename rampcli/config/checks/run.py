@@ -1,14 +1,16 @@
-"""Checks the name of the run, its run directory and the other paths."""
+"""Checks the name of a run, its paths and its launcher."""
 
 import re
+from collections.abc import Iterator, Sequence
 
 from rampcli.config.schema import Config
-from rampcli.errors import Report, UsageError, set_to
+from rampcli.errors import UsageError, set_to
+from rampcli.launchers import declarations
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
-def check_name(config: Config) -> None:
+def check_name(config: Config) -> Iterator[UsageError]:
     """Checks that the name can name a folder and that the run directory is a path."""
     name = config.name
     if (
@@ -18,48 +20,56 @@ def check_name(config: Config) -> None:
         or not name.isprintable()
         or len(name.encode(errors="replace")) > 200
     ):
-        raise UsageError(
+        yield UsageError(
             f"name={name[:100]!r} cannot name a folder",
             keys=("name",),
             remedy="letters, digits, - and _",
         )
     if config.run_dir is not None and (not config.run_dir or "\0" in config.run_dir):
-        raise UsageError(
+        yield UsageError(
             f"run_dir={config.run_dir!r} is not a path",
             keys=("run_dir",),
             remedy=set_to("run_dir", "runs/NAME"),
         )
 
 
-def check_paths(config: Config) -> None:
-    """Checks that paths are not URLs such as `gs://bucket/wiki`.
-
-    Raises:
-        UsageError: all URLs together.
-    """
-    data, report = config.data, Report()
-    paths = {
+def check_paths(config: Config) -> Iterator[UsageError]:
+    """Checks that paths are not URLs such as `gs://bucket/wiki`."""
+    data = config.data
+    paths: dict[str, Sequence[str | None]] = {
         "data.path": [data.path],
-        "data.blend": data.blend,
+        "data.blend": data.blend or [],
         "data.validation_path": [data.validation_path],
         "data.validation": list((data.validation or {}).values()),
         "data.tokenizer": [data.tokenizer],
         "model.init_from": [config.model.init_from],
         "run_dir": [config.run_dir],
     }
-    for key, values in paths.items():
-        for path in values or ():
-            with report.noting():
-                _check_path(key, path)
-    report.close()
+    for key, path in ((key, path) for key, among in paths.items() for path in among if path):
+        if scheme := _SCHEME.match(path):
+            folder = f"/mnt/{path[scheme.end() :].lstrip('/')}"
+            yield UsageError(
+                f"{key}: {path} is a URL, but only files and folders can be used",
+                keys=(key,),
+                remedy="a mounted folder, or a copy: "
+                + (folder if key in ("data.blend", "data.validation") else f"{key}={folder}"),
+            )
 
 
-def _check_path(key: str, path: str | None) -> None:
-    if path is not None and (scheme := _SCHEME.match(path)):
-        folder = f"/mnt/{path[scheme.end() :].lstrip('/')}"
-        raise UsageError(
-            f"{key}: {path} is a URL, but only files and folders can be used",
-            keys=(key,),
-            remedy="a mounted folder, or a copy: "
-            + (folder if key in ("data.blend", "data.validation") else f"{key}={folder}"),
+def check_elastic(config: Config) -> Iterator[UsageError]:
+    """Checks that elastic training needs no more nodes than there are."""
+    launch, num_nodes = config.launch, config.trainer.num_nodes
+    if launch.elastic and launch.min_nodes > num_nodes:
+        yield UsageError(
+            f"launch.min_nodes={launch.min_nodes} is above trainer.num_nodes={num_nodes}",
+            keys=("launch.min_nodes", "trainer.num_nodes"),
+            remedy=set_to("launch.min_nodes", num_nodes, note=" or less"),
         )
+
+
+CHECKS = (
+    check_name,
+    check_paths,
+    check_elastic,
+    *(check for declaration in declarations().values() for check in declaration.checks),
+)

@@ -1,11 +1,13 @@
 """Checks that the model divides over the tensor, context, pipeline and data-parallel axes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from math import gcd
 
 from rampcli.batch.division import divisors
 from rampcli.batch.pipeline import MICROBATCHES_KEY, PIPELINE_SIZE_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY, SHARD_KEY
+from rampcli.batch.step_schedule import LENGTH_KEY
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.schema import Config
 from rampcli.errors import Report, UsageError, set_to, set_together
@@ -13,10 +15,9 @@ from rampcli.errors import Report, UsageError, set_to, set_together
 TENSOR_KEY = "parallel.tensor_parallel_size"
 CONTEXT_KEY = "parallel.context_parallel_size"
 VIRTUAL_KEY = "parallel.virtual_pipeline_parallel_size"
-SEQUENCE_KEY = "data.sequence_length"
 
 
-def check_tensor(config: Config) -> None:
+def check_tensor(config: Config) -> Iterator[UsageError]:
     """Checks that heads, widths and vocabulary divide over the tensor axis."""
     model, ranks = config.model, config.parallel.tensor_parallel_size
     sizes = {
@@ -31,7 +32,7 @@ def check_tensor(config: Config) -> None:
     if wrong:
         *others, last = (f"{key}={size}" for key, size in wrong.items())
         processes = config.trainer.num_nodes * config.trainer.devices
-        raise UsageError(
+        yield UsageError(
             f"{', '.join(others)} and {last} do not divide into {TENSOR_KEY}={ranks}"
             if others
             else f"{last} does not divide into {TENSOR_KEY}={ranks}",
@@ -46,7 +47,7 @@ def sequence_unit(config: Config) -> int:
     return (2 * context if context > 1 else 1) * config.parallel.tensor_parallel_size
 
 
-def check_sequence(config: Config) -> None:
+def check_sequence(config: Config) -> Iterator[UsageError]:
     """Checks that the sequence divides over tensor ranks, and in two pieces per context rank."""
     length, parallel = config.data.sequence_length, config.parallel
     context, tensor = parallel.context_parallel_size, parallel.tensor_parallel_size
@@ -59,41 +60,38 @@ def check_sequence(config: Config) -> None:
             factors[TENSOR_KEY] = f"{TENSOR_KEY}={tensor}"
         below = length - length % unit
         lengths = [size for size in (below, below + unit) if size]
-        raise UsageError(
-            f"{SEQUENCE_KEY}={length} does not divide into {' x '.join(factors.values())}",
-            keys=(SEQUENCE_KEY, *factors),
-            remedy=set_to(SEQUENCE_KEY, *lengths),
+        yield UsageError(
+            f"{LENGTH_KEY}={length} does not divide into {' x '.join(factors.values())}",
+            keys=(LENGTH_KEY, *factors),
+            remedy=set_to(LENGTH_KEY, *lengths),
         )
 
 
-def check_pipeline_parts(config: Config) -> None:
+def check_pipeline_parts(config: Config) -> Iterator[UsageError]:
     """Checks that layers divide over the pipeline, and that gradients are reduced once a step."""
-    parallel, layers, report = config.parallel, config.model.num_layers, Report()
+    parallel, layers = config.parallel, config.model.num_layers
     ranks, parts = parallel.pipeline_parallel_size, parallel.virtual_pipeline_parallel_size
-    with report.noting():
-        if parts > 1 and ranks == 1:
-            raise UsageError(
-                f"{VIRTUAL_KEY}={parts} needs a pipeline, and {PIPELINE_SIZE_KEY}=1",
-                keys=(VIRTUAL_KEY, PIPELINE_SIZE_KEY),
-                remedy=set_to(VIRTUAL_KEY, 1),
-            )
-        # Layers that do not divide over the ranks are reported by `check_pipeline`.
-        if layers % ranks == 0 and layers % (ranks * parts):
-            raise UsageError(
-                f"model.num_layers={layers} does not divide into {PIPELINE_SIZE_KEY}={ranks} x"
-                f" {VIRTUAL_KEY}={parts}",
-                keys=(VIRTUAL_KEY, "model.num_layers", PIPELINE_SIZE_KEY),
-                remedy=set_to(VIRTUAL_KEY, divisors(layers // ranks, most=parts)[-1]),
-            )
-    with report.noting():
-        if ranks > 1 and config.trainer.accumulate_reduce == "each":
-            raise UsageError(
-                f"trainer.accumulate_reduce=each and {PIPELINE_SIZE_KEY}={ranks} exclude each"
-                " other: a pipeline reduces after its last micro batch",
-                keys=("trainer.accumulate_reduce", PIPELINE_SIZE_KEY),
-                remedy=set_to("trainer.accumulate_reduce", "last"),
-            )
-    report.close()
+    if parts > 1 and ranks == 1:
+        yield UsageError(
+            f"{VIRTUAL_KEY}={parts} needs a pipeline, and {PIPELINE_SIZE_KEY}=1",
+            keys=(VIRTUAL_KEY, PIPELINE_SIZE_KEY),
+            remedy=set_to(VIRTUAL_KEY, 1),
+        )
+    # Layers that do not divide over the ranks are reported by `check_pipeline`.
+    elif layers % ranks == 0 and layers % (ranks * parts):
+        yield UsageError(
+            f"model.num_layers={layers} does not divide into {PIPELINE_SIZE_KEY}={ranks} x"
+            f" {VIRTUAL_KEY}={parts}",
+            keys=(VIRTUAL_KEY, "model.num_layers", PIPELINE_SIZE_KEY),
+            remedy=set_to(VIRTUAL_KEY, divisors(layers // ranks, most=parts)[-1]),
+        )
+    if ranks > 1 and config.trainer.accumulate_reduce == "each":
+        yield UsageError(
+            f"trainer.accumulate_reduce=each and {PIPELINE_SIZE_KEY}={ranks} exclude each"
+            " other: a pipeline reduces after its last micro batch",
+            keys=("trainer.accumulate_reduce", PIPELINE_SIZE_KEY),
+            remedy=set_to("trainer.accumulate_reduce", "last"),
+        )
 
 
 def check_stages(config: Config, stages: Sequence[StagePlan]) -> None:
@@ -102,14 +100,11 @@ def check_stages(config: Config, stages: Sequence[StagePlan]) -> None:
     Raises:
         UsageError: all misfits together.
     """
-    report = Report()
-    for check in (_check_shards, _check_pieces, _check_rounds):
-        with report.noting():
-            check(config, stages)
-    report.close()
+    checks = (_check_shards, _check_pieces, _check_rounds)
+    Report(chain.from_iterable(check(config, stages) for check in checks)).close()
 
 
-def _check_shards(config: Config, stages: Sequence[StagePlan]) -> None:
+def _check_shards(config: Config, stages: Sequence[StagePlan]) -> Iterator[UsageError]:
     """Checks that the data-parallel ranks of each stage divide into groups that share weights."""
     shard = config.parallel.data_parallel_shard_size
     if shard is None:
@@ -117,16 +112,17 @@ def _check_shards(config: Config, stages: Sequence[StagePlan]) -> None:
     for stage in stages:
         if stage.data_parallel_size % shard:
             common = gcd(*(stage.data_parallel_size for stage in stages))
-            raise UsageError(
+            yield UsageError(
                 f"stage {stage.stage}: {stage.data_parallel_size} data-parallel"
                 f" {'ranks do' if stage.data_parallel_size > 1 else 'rank does'} not divide into"
                 f" {SHARD_KEY}={shard}",
                 keys=(SHARD_KEY, "trainer.num_nodes", "trainer.devices"),
                 remedy=set_to(SHARD_KEY, divisors(common, most=shard)[-1], None),
             )
+            return
 
 
-def _check_pieces(config: Config, stages: Sequence[StagePlan]) -> None:
+def _check_pieces(config: Config, stages: Sequence[StagePlan]) -> Iterator[UsageError]:
     """Checks that the micro batch divides into the parts that pass through the pipeline."""
     parallel = config.parallel
     pieces, ranks = parallel.num_pipeline_microbatches, parallel.pipeline_parallel_size
@@ -140,7 +136,7 @@ def _check_pieces(config: Config, stages: Sequence[StagePlan]) -> None:
         interleaved = parallel.virtual_pipeline_parallel_size > 1 and any(
             stage.accumulate_grad_batches % ranks for stage in stages
         )
-        raise UsageError(
+        yield UsageError(
             f"{MICRO_KEY}={micro} does not divide into {MICROBATCHES_KEY}={pieces}",
             keys=(MICROBATCHES_KEY, MICRO_KEY),
             remedy=set_together(
@@ -150,7 +146,7 @@ def _check_pieces(config: Config, stages: Sequence[StagePlan]) -> None:
         )
 
 
-def _check_rounds(config: Config, stages: Sequence[StagePlan]) -> None:
+def _check_rounds(config: Config, stages: Sequence[StagePlan]) -> Iterator[UsageError]:
     """Checks that the interleaved schedule gets whole rounds of micro batches."""
     ranks, pieces = (
         config.parallel.pipeline_parallel_size,
@@ -161,12 +157,13 @@ def _check_rounds(config: Config, stages: Sequence[StagePlan]) -> None:
     for stage in stages:
         micro_batches = stage.accumulate_grad_batches * (pieces or 1)
         if micro_batches % ranks:
-            raise UsageError(
+            yield UsageError(
                 f"stage {stage.stage}: the interleaved schedule takes micro batches {ranks} at a"
                 f" time, and a step has {micro_batches}",
                 keys=(VIRTUAL_KEY, PIPELINE_SIZE_KEY, GLOBAL_KEY, MICRO_KEY, ACCUMULATE_KEY),
                 remedy=set_to(VIRTUAL_KEY, 1),
             )
+            return
 
 
-SPLIT_CHECKS = (check_tensor, check_sequence, check_pipeline_parts)
+CHECKS = (check_tensor, check_sequence, check_pipeline_parts)

@@ -1,6 +1,7 @@
 """The settings of the section `launch.slurm`, and their checks."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -67,60 +68,60 @@ class SlurmConfig:
     )
 
 
-def check_elastic(config: "Config") -> None:
+def check_elastic(config: "Config") -> Iterator[UsageError]:
     """Checks that elastic training is not asked for: the nodes of a job stay the same."""
     if config.launch.launcher == "slurm" and config.launch.elastic:
-        raise UsageError(
+        yield UsageError(
             "launch.elastic=true needs launch=local, because the nodes of a Slurm job are fixed",
             keys=("launch.elastic", "launch.launcher"),
             remedy=set_to("launch.elastic", False, note=" (a job that loses a node is requeued)"),
         )
 
 
-def check_names(config: "Config") -> None:
+def check_names(config: "Config") -> Iterator[UsageError]:
     """Checks Slurm names in the script header: they must not contain spaces, quotes or newlines."""
     for name in NAMES:
         text = getattr(config.launch.slurm, name)
         if text is not None and not _PLAIN.fullmatch(text):
             key = f"launch.slurm.{name}"
-            raise UsageError(
+            yield UsageError(
                 f"{key}={text!r} is not a value that sbatch accepts",
                 keys=(key,),
                 remedy=set_to(key, "4:00:00" if name == "time" else None),
             )
 
 
-def check_words(config: "Config") -> None:
+def check_words(config: "Config") -> Iterator[UsageError]:
     """Checks sbatch options, environment variables and the path of the interpreter."""
     slurm = config.launch.slurm
     for word in slurm.sbatch_args:
-        _check_option(word)
+        yield from _check_option(word)
     for word in slurm.environment:
         if not _ASSIGNMENT.fullmatch(word):
-            raise UsageError(
+            yield UsageError(
                 f"launch.slurm.environment has {word!r}, which is not NAME=VALUE",
                 keys=("launch.slurm.environment",),
                 remedy=set_to("launch.slurm.environment", '["NCCL_DEBUG=INFO"]'),
             )
     # bash's exec would take a leading dash for an option.
     if slurm.python is not None and slurm.python.startswith("-"):
-        raise UsageError(
+        yield UsageError(
             f"launch.slurm.python={slurm.python} is not a path",
             keys=("launch.slurm.python",),
             remedy=set_to("launch.slurm.python", None),
         )
 
 
-def _check_option(word: str) -> None:
+def _check_option(word: str) -> Iterator[UsageError]:
     if not is_option(word):
-        raise UsageError(
+        yield UsageError(
             f"{SBATCH_KEY} has {word!r}, which is not an option",
             keys=(SBATCH_KEY,),
             remedy=_EXAMPLE,
         )
-    if (name := forbidden_option(word)) is not None:
+    elif (name := forbidden_option(word)) is not None:
         meant = "" if word.startswith(f"--{name}") else f" (--{name})"
-        raise UsageError(
+        yield UsageError(
             f"{SBATCH_KEY} has {word}{meant}, which would break the chain of jobs:"
             f" {FORBIDDEN[name]}",
             keys=(SBATCH_KEY,),

@@ -3,8 +3,8 @@
 import pytest
 
 from rampcli import llm
-from rampcli.config.checks.rl import max_response_tokens
 from rampcli.config.compose import apply_overrides
+from rampcli.config.rl import max_response_tokens
 from rampcli.errors import UsageError, set_to
 from rampcli.estimate.memory import estimate_memory
 from rampcli.estimate.rollout_memory import with_rollout

@@ -2,14 +2,14 @@ import pytest
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
-from rampcli.errors import UsageError
+from rampcli.errors import Report, UsageError
 from rampcli.launch.slurm.settings import check_words
 
 
 def check(*words: str, key: str = "sbatch_args") -> None:
     config = apply_overrides(llm.from_factory("llama3_tiny"), []).config()
     setattr(config.launch.slurm, key, list(words) if key == "sbatch_args" else words[0])
-    check_words(config)
+    Report(check_words(config)).close()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ class ToyConfig:
 def check_shelf(config):
     """Checks that there is such a shelf."""
     if config.launch.toy.shelf not in ("upper", "lower"):
-        raise UsageError(
+        yield UsageError(
             "there is no such shelf",
             keys=("launch.toy.shelf",),
             remedy="launch.toy.shelf=upper or lower",
