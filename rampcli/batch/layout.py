@@ -142,8 +142,8 @@ class Layout:
         )
 
     def _decrease(self, size: int, num_nodes: int) -> int:
-        micro = self.micro_batch_rule.smallest_share
-        return size - size % self.fleet.samples_per_pass(num_nodes, micro_batch_size=micro)
+        ranks = self.fleet.data_parallel_size(num_nodes)
+        return size - size % (self.micro_batch_rule.smallest_share * ranks)
 
 
 def lay_out(

@@ -90,7 +90,7 @@ class NodePolicy(ABC):
 
     def batch_unit(self, num_nodes: int, *, micro_batch_size: int, fleet: Fleet) -> int:
         """Returns the number of samples that a batch on `num_nodes` must be a multiple of."""
-        return fleet.samples_per_pass(num_nodes, micro_batch_size=micro_batch_size)
+        return micro_batch_size * fleet.data_parallel_size(num_nodes)
 
 
 class NemoPolicy(NodePolicy):

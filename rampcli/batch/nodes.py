@@ -33,14 +33,6 @@ class Fleet:
         """
         return self.parallel.data_parallel_size(num_nodes * self.devices)
 
-    def samples_per_pass(self, num_nodes: int, *, micro_batch_size: int) -> int:
-        """Returns the samples of one micro batch on every data-parallel rank.
-
-        Raises:
-            UsageError: the processes are not a multiple of the model-parallel size.
-        """
-        return micro_batch_size * self.data_parallel_size(num_nodes)
-
     def nodes_that_hold_the_model(self) -> range:
         """Returns the node counts whose processes are a multiple of the model-parallel size."""
         model_ranks = self.parallel.model_parallel_size
@@ -85,6 +77,11 @@ def restarts_at(before: int, after: int, *, always: bool) -> bool:
     return always or before != after
 
 
+def count_restarts(sizes: Sequence[int], *, always: bool) -> int:
+    """Returns how often processes restart, given the nodes or processes of stages in order."""
+    return sum(restarts_at(one, other, always=always) for one, other in pairwise(sizes))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clock:
     """How long stages and restarts take.
@@ -117,8 +114,3 @@ class Clock:
         if self.throughput.has_bubble:
             return seconds
         return seconds / (1 - bubble(fleet.parallel, accumulate_grad_batches=micro_batches))
-
-    def restarts(self, nodes: Sequence[int]) -> int:
-        """Returns how often processes restart, given the nodes of the stages in order."""
-        always = self.restarts_always
-        return sum(restarts_at(one, other, always=always) for one, other in pairwise(nodes))

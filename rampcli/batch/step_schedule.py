@@ -34,22 +34,10 @@ def from_step_schedule(text: str, *, sequence_length: int) -> RampSchedule:
             below one, or two entries are at the same sample.
     """
     unit, entries = _parse_entries(text)
-    if not entries:
-        raise _wrong(f"{SCHEDULE_KEY}={text!r} has no entries")
-    entries.sort()
-    thresholds = []
-    for count, size in entries:
-        if size < 1:
-            raise _wrong(f"{SCHEDULE_KEY}={text!r}: batch size {size} is below 1")
-        thresholds.append(Threshold(count if unit == "samples" else count // sequence_length, size))
-    _check_order(
-        text,
-        unit,
-        [count for count, _ in entries],
-        thresholds,
-        sequence_length=sequence_length,
-    )
-    return RampSchedule(thresholds=tuple(thresholds))
+    per_sample = 1 if unit == "samples" else sequence_length
+    thresholds = tuple(Threshold(count // per_sample, size) for count, size in entries)
+    _check_order(text, unit, [count for count, _ in entries], thresholds, per_sample=per_sample)
+    return RampSchedule(thresholds=thresholds)
 
 
 def counts_samples(text: str) -> bool:
@@ -88,7 +76,7 @@ def _split_unit(text: str) -> tuple[str, str]:
 
 
 def _parse_entries(text: str) -> tuple[str, list[tuple[int, int]]]:
-    """Returns the unit of the thresholds, and (threshold, batch size) of each entry."""
+    """Returns the unit of the thresholds, and (threshold, batch size) of each entry, in order."""
     unit, rest = _split_unit(text)
     words = rest.replace(",", " ").split()
     if len(words) > MOST_SIZES:
@@ -96,7 +84,13 @@ def _parse_entries(text: str) -> tuple[str, list[tuple[int, int]]]:
             f"{SCHEDULE_KEY} has {len(words)} entries; the limit is {MOST_SIZES}",
             f"up to {MOST_SIZES} entries",
         )
-    return unit, [_parse_entry(text, word) for word in words]
+    if not words:
+        raise _wrong(f"{SCHEDULE_KEY}={text!r} has no entries")
+    entries = sorted(_parse_entry(text, word) for word in words)
+    for _, size in entries:
+        if size < 1:
+            raise _wrong(f"{SCHEDULE_KEY}={text!r}: batch size {size} is below 1")
+    return unit, entries
 
 
 def _parse_entry(text: str, word: str) -> tuple[int, int]:
@@ -123,7 +117,7 @@ def _parse_number(text: str) -> int | None:
 
 
 def _check_order(
-    text: str, unit: str, counts: list[int], thresholds: list[Threshold], *, sequence_length: int
+    text: str, unit: str, counts: list[int], thresholds: Sequence[Threshold], *, per_sample: int
 ) -> None:
     if thresholds[0].first_sample != 0:
         raise _wrong(
@@ -136,7 +130,7 @@ def _check_order(
     ):
         if one.first_sample == other.first_sample:
             why = (
-                f" ({LENGTH_KEY}={sequence_length} tokens make one sample)"
+                f" ({LENGTH_KEY}={per_sample} tokens make one sample)"
                 if count != next_count
                 else ""
             )

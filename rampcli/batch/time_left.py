@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from rampcli.batch.nodes import restarts_at
+from rampcli.batch.nodes import count_restarts
 from rampcli.batch.training_plan import StagePlan
 
 FIRST_STEPS = 2
@@ -84,10 +83,7 @@ def time_left(
         else speed.seconds(stage, stage.end_sample - max(stage.first_sample, consumed_samples))
         for stage in stages
     ]
-    restarts = sum(
-        restarts_at(before.world_size, after.world_size, always=restarts_always)
-        for before, after in pairwise(stages)
-    )
+    restarts = count_restarts([stage.world_size for stage in stages], always=restarts_always)
     known = [each for each in seconds if each is not None]
     whole = sum(known) + restarts * speed.boundary_s
     return seconds[0], whole if len(known) == len(seconds) else None

@@ -10,7 +10,7 @@ from rampcli.batch.layout import Layout, lay_out
 from rampcli.batch.micro_batch import MicroBatchRule
 from rampcli.batch.misfits import check_fit
 from rampcli.batch.node_policies import NODE_POLICIES, UNTIMED
-from rampcli.batch.nodes import Clock, Fleet, Work, restarts_at
+from rampcli.batch.nodes import Clock, Fleet, Work, count_restarts, restarts_at
 from rampcli.batch.notes import plan_notes
 from rampcli.batch.pipeline import bubble
 from rampcli.batch.plan import FLEET_KEYS, BatchPlan, check_product
@@ -158,7 +158,8 @@ class TrainingPlan:
         """Returns how often processes restart, or 0 if no clock is known."""
         if self.clock is None:
             return 0
-        return self.clock.restarts([stage.num_nodes for stage in self.stages])
+        nodes = [stage.num_nodes for stage in self.stages]
+        return count_restarts(nodes, always=self.restarts_always)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the document of `rampcli plan --json`.

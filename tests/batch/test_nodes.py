@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plans import EVEN, FLEETS, MICRO, divides, fleet_of
-from rampcli.batch.nodes import Work
+from rampcli.batch.nodes import Work, count_restarts
 from rampcli.batch.throughput import Throughput
 from rampcli.errors import UsageError
 
@@ -33,10 +33,10 @@ def test_nodes_hold_the_model_if_their_processes_are_a_multiple_of_its_ranks(fle
 
 
 @given(nodes=st.lists(st.integers(1, 3), min_size=1, max_size=8))
-def test_clocks_count_restarts_at_every_boundary_or_only_if_the_nodes_change(nodes):
+def test_processes_restart_at_every_boundary_or_only_if_the_nodes_change(nodes):
     changes = sum(one != other for one, other in pairwise(nodes))
-    assert replace(EVEN, restarts_always=True).restarts(nodes) == len(nodes) - 1
-    assert replace(EVEN, restarts_always=False).restarts(nodes) == changes
+    assert count_restarts(nodes, always=True) == len(nodes) - 1
+    assert count_restarts(nodes, always=False) == changes
 
 
 @given(
