@@ -149,23 +149,7 @@ class Loader:
             for share in zip(which, windows, strict=True)
         ]
 
-
-def samples_of(ranks: Sequence[int], first_sample: int, split: BatchPlan) -> Indices:
-    """Returns the samples of data-parallel ranks in a global batch, [ranks, samples of each]."""
-    shape = (split.accumulate_grad_batches, split.data_parallel_size, split.micro_batch_size)
-    samples = np.arange(first_sample, first_sample + split.global_batch_size).reshape(shape)
-    return samples.swapaxes(0, 1)[list(ranks)].reshape(len(ranks), -1)
-
-
-@dataclass(frozen=True, slots=True)
-class ValidationLoader:
-    """Reads one data-parallel rank's share of the first samples of a blend, as `Loader` does."""
-
-    blend: Blend | None
-    reading: Reading
-    device: torch.device
-
-    def read(self, samples: int, split: BatchPlan) -> Iterator[MicroBatch]:
+    def read_first(self, samples: int, split: BatchPlan) -> Iterator[MicroBatch]:
         """Yields this rank's micro batches of the first `samples` samples of the blend.
 
         All ranks get the same number of micro batches. Samples beyond the end have ignored labels.
@@ -187,6 +171,13 @@ class ValidationLoader:
         # np.where makes a new array, because labels may share the memory of tokens.
         labels = np.where((mine < samples)[:, None], share.labels, IGNORED)
         return Samples(share.tokens, labels, share.positions, int((labels != IGNORED).sum()))
+
+
+def samples_of(ranks: Sequence[int], first_sample: int, split: BatchPlan) -> Indices:
+    """Returns the samples of data-parallel ranks in a global batch, [ranks, samples of each]."""
+    shape = (split.accumulate_grad_batches, split.data_parallel_size, split.micro_batch_size)
+    samples = np.arange(first_sample, first_sample + split.global_batch_size).reshape(shape)
+    return samples.swapaxes(0, 1)[list(ranks)].reshape(len(ranks), -1)
 
 
 def _to_device(samples: Samples, device: torch.device) -> MicroBatch:

@@ -14,7 +14,7 @@ from rampcli.config.rewards import KEY, TRUSTED_REWARD, names_code
 from rampcli.config.rl import is_rl, max_response_tokens
 from rampcli.config.schema import Config
 from rampcli.data.hosts import build_reading
-from rampcli.data.loader import Loader, ValidationLoader
+from rampcli.data.loader import Loader
 from rampcli.data.prompts import Prompts, open_prompts
 from rampcli.errors import UsageError
 from rampcli.models.decoder import Decoder
@@ -140,7 +140,7 @@ def build_policy_trainer(
         passes=passes,
         optimizers=loaded.optimizers,
         loader=Loader(None, reading=reading, device=device),
-        validation_loaders={None: ValidationLoader(None, reading=reading, device=device)},
+        validation_loaders={None: Loader(None, reading=reading, device=device)},
         checkpoints=loaded.checkpoints,
         observers=ObserverList(observers),
         state=loaded.state,

@@ -14,7 +14,7 @@ from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config.schema import Config
-from rampcli.data.loader import Batch, Loader, ValidationLoader
+from rampcli.data.loader import Batch, Loader
 from rampcli.parallel.ranks import broadcast_from_rank_0
 from rampcli.runs.directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY, RunDirectory
 from rampcli.runs.rows import read_rows
@@ -43,7 +43,7 @@ class Trainer:
     passes: Passes
     optimizers: Sequence[torch.optim.Optimizer]
     loader: Loader
-    validation_loaders: Mapping[str | None, ValidationLoader]
+    validation_loaders: Mapping[str | None, Loader]
     checkpoints: Checkpoints
     observers: LoopObserver
     state: TrainingState
@@ -183,7 +183,7 @@ class Trainer:
         for corpus, loader in self.validation_loaders.items() if samples else ():
             validation = validate(
                 self.passes,
-                loader.read(samples, split),
+                loader.read_first(samples, split),
                 samples=samples,
                 corpus=corpus,
                 bytes_of_tokens=self.bytes_of_tokens,

@@ -26,7 +26,7 @@ from rampcli.config.layers import sources_named
 from rampcli.config.rl import is_rl, unit_of
 from rampcli.config.schema import Config
 from rampcli.data.hosts import build_reading
-from rampcli.data.loader import Loader, ValidationLoader
+from rampcli.data.loader import Loader
 from rampcli.data.sources import open_corpora
 from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens
 from rampcli.errors import EXIT_INTERRUPTED, OutOfMemoryError, UsageError, reason_of
@@ -159,7 +159,7 @@ def build_trainer(
         optimizers=loaded.optimizers,
         loader=Loader(corpora.training if corpora else None, reading=reading, device=device),
         validation_loaders={
-            name: ValidationLoader(
+            name: Loader(
                 corpora.validation[name] if corpora else None, reading=reading, device=device
             )
             for name in validation_names(config)

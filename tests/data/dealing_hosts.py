@@ -8,7 +8,7 @@ import torch
 from rampcli.batch.plan import BatchPlan
 from rampcli.config.schema import Config
 from rampcli.data.hosts import Reading, build_reading
-from rampcli.data.loader import Loader, MicroBatch, ValidationLoader
+from rampcli.data.loader import Loader, MicroBatch
 from rampcli.data.sources import open_corpora
 from rampcli.errors import RampcliError
 from rampcli.worker.agree import agreed_fingerprint
@@ -54,14 +54,14 @@ def planes(micro_batches: list[MicroBatch]) -> list[list[list[list[int]]] | None
     ]
 
 
-def everything(loader: Loader, validation: ValidationLoader, ranks: int) -> list[object]:
+def everything(loader: Loader, validation: Loader, ranks: int) -> list[object]:
     """Returns the samples that a rank receives in some steps and in two validations."""
     got: list[object] = []
     for first, plan in plans(ranks):
         batch = loader.read(first, plan)
         got.append((batch.samples.tolist(), batch.valid_tokens, planes(batch.micro_batches)))
     for samples in (5, 2 * ranks):
-        got.append(planes(list(validation.read(samples, plans(ranks)[0][1]))))
+        got.append(planes(list(validation.read_first(samples, plans(ranks)[0][1]))))
     return got
 
 
@@ -94,7 +94,7 @@ def read_case(case: dict, texts: Path, rank: int) -> dict:
     dealt, own = (
         everything(
             Loader(one, reading=whom, device=CPU),
-            ValidationLoader(other, reading=whom, device=CPU),
+            Loader(other, reading=whom, device=CPU),
             ranks,
         )
         for one, other, whom in (

@@ -13,7 +13,7 @@ from rampcli.data.blend import Blend
 from rampcli.data.corpus import IGNORED, Cut, MockCorpus, Samples, TokenCorpus
 from rampcli.data.examples import EVERYTHING, TRAINING, TaskExamples
 from rampcli.data.hosts import Reading
-from rampcli.data.loader import STEPS_AHEAD, Loader, ValidationLoader
+from rampcli.data.loader import STEPS_AHEAD, Loader
 from rampcli.data.pair_format import PairFormat
 from rampcli.data.pairs import PackedPairs, TaskPairs
 from rampcli.data.tokenizer import byte_tokenizer
@@ -69,13 +69,6 @@ FIRST = st.integers(0, 300)
 def loaders(blend, plan):
     return [
         Loader(blend, reading=Reading(rank=rank, ranks=(rank,)), device=CPU)
-        for rank in range(plan.data_parallel_size)
-    ]
-
-
-def validation_loaders(blend, plan):
-    return [
-        ValidationLoader(blend, reading=Reading(rank=rank, ranks=(rank,)), device=CPU)
         for rank in range(plan.data_parallel_size)
     ]
 
@@ -214,8 +207,8 @@ def test_another_seed_reads_other_samples():
 @pytest.mark.parametrize("name", sorted(BLENDS))
 def test_tensors_are_int64_and_positions_exist_only_with_a_document_mask(name):
     plan = plan_of(2, 1, 2)
-    [loader], [validation] = loaders(BLENDS[name], plan), validation_loaders(BLENDS[name], plan)
-    for part in [*loader.read(0, plan).micro_batches, *validation.read(3, plan)]:
+    [loader] = loaders(BLENDS[name], plan)
+    for part in [*loader.read(0, plan).micro_batches, *loader.read_first(3, plan)]:
         assert part.tokens.dtype == part.labels.dtype == torch.int64
         assert (part.positions is not None) == name.endswith("masked")
         assert part.positions is None or (part.positions.dtype, part.positions.shape) == (
@@ -232,7 +225,7 @@ def test_validation_reads_each_of_the_first_samples_once_over_all_ranks(
     name, micro, ranks, samples
 ):
     plan = plan_of(micro, ranks, 1)
-    shares = [list(loader.read(samples, plan)) for loader in validation_loaders(BLENDS[name], plan)]
+    shares = [list(loader.read_first(samples, plan)) for loader in loaders(BLENDS[name], plan)]
     assert {len(share) for share in shares} == {-(-samples // (micro * ranks))}
     in_order = [share[turn] for turn in range(len(shares[0])) for share in shares]
     if samples:
@@ -249,16 +242,16 @@ def test_validation_reads_each_of_the_first_samples_once_over_all_ranks(
 @pytest.mark.parametrize("name", sorted(BLENDS))
 def test_tokens_that_pad_the_last_micro_batches_of_a_validation_can_be_embedded(name):
     plan = plan_of(4, 3, 1)
-    for loader in validation_loaders(BLENDS[name], plan):
-        for part in loader.read(5, plan):
+    for loader in loaders(BLENDS[name], plan):
+        for part in loader.read_first(5, plan):
             assert part.tokens.min() >= 0
             assert part.tokens.max() < 256
 
 
 def test_a_validation_is_the_same_each_time():
     plan = plan_of(2, 1, 1)
-    [loader] = validation_loaders(BLENDS["text"], plan)
-    first, second = (together(loader.read(7, plan)) for _ in range(2))
+    [loader] = loaders(BLENDS["text"], plan)
+    first, second = (together(loader.read_first(7, plan)) for _ in range(2))
     assert all(np.array_equal(one, other) for one, other in zip(first, second, strict=True))
 
 

@@ -25,14 +25,8 @@ from rampcli.records import ANY, COUNT, read_json
 
 SHAPE = {**SETTINGS, "inputs": [{"name": str, "bytes": COUNT, "mtime_ns": ANY}]}
 """Shape of settings.json."""
-OPTIONS = {
-    "tokenizer": "--tokenizer",
-    "tokenizer_sha256": "the SHA-256 checksum of --tokenizer",
-    "eod_option": "--eod",
-    "text_key": "--text-key",
-    "on_bad_record": "--on-bad-record",
-}
-"""Names of settings besides the inputs, for messages."""
+OPTIONS = {"tokenizer_sha256": "the SHA-256 checksum of --tokenizer", "eod_option": "--eod"}
+"""Settings that messages do not name like their options."""
 LENGTHS_AT_ONCE = 1 << 17
 CHANGES_SHOWN = 5
 
@@ -341,8 +335,9 @@ def _changes(found: dict[str, Any], settings: dict[str, Any]) -> list[str]:
             changed.append(f"{name} has changed")
     if not changed and [*before] != [*now]:
         changed.append("the order of the inputs has changed")
-    for key, option in OPTIONS.items():
+    for key in SETTINGS:
         if found[key] != settings[key]:
+            option = OPTIONS.get(key, f"--{key.replace('_', '-')}")
             was, became = (each[key] or "not given" for each in (found, settings))
             changed.append(f"{option} was {was} and is now {became}")
     more = len(changed) - CHANGES_SHOWN
