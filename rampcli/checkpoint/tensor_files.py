@@ -262,17 +262,11 @@ def _read_stored(path: Path, facts: Mapping[str, Any]) -> list[StoredShard]:
     for name, stored in header.tensors.items():
         place = offsets_of.get(name)
         offsets = place.get("saved_offsets") if isinstance(place, dict) else None
-        if not is_counts(offsets) or len(offsets) != len(stored.shape) or stored.dtype not in TYPES:
+        dtype = TYPES.get(stored.dtype)
+        if not is_counts(offsets) or len(offsets) != len(stored.shape) or dtype is None:
             raise DamagedFileError(f"{path.name} holds {name} with an invalid type or offsets")
-        shards.append(
-            StoredShard(
-                name,
-                TYPES[stored.dtype],
-                tuple(offsets) or (0,),
-                stored.shape or (1,),
-                stored.begin,
-            )
-        )
+        start, shape = tuple(offsets) or (0,), stored.shape or (1,)  # at least one dimension
+        shards.append(StoredShard(name, dtype, start, shape, stored.begin))
     return shards
 
 

@@ -30,6 +30,13 @@ _ROPE = {
     **dict.fromkeys(("rope_theta?", "factor?", "low_freq_factor?", "high_freq_factor?"), RATE),
     "original_max_position_embeddings?": POSITIVE,
 }
+ROPE_SCALING = {
+    "factor": "rotary_scale_factor",
+    "low_freq_factor": "rotary_low_freq_factor",
+    "high_freq_factor": "rotary_high_freq_factor",
+    "original_max_position_embeddings": "rotary_original_length",
+}
+"""Our settings of Llama 3.1's rotary positions, by the keys of `rope_scaling`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,20 +142,15 @@ def to_huggingface(model: ModelConfig, *, sequence_length: int, dtype: str) -> d
         UsageError: transformers has no class for the model.
     """
     kind = model_type(model)
-    ours = {name: _meaning(model, name) for name in (*SHAPE, "init_std")}
-    ours |= {
+    meaning = _meaning(model)
+    ours = meaning | {
         "activation": ACTIVATIONS[model.activation].hidden_act,
         "sequence_length": sequence_length,
         "dropout": 0.0,
     }
     if model.rotary_scale_factor is not None:
-        ours["rope_scaling"] = {
-            "rope_type": "llama3",
-            "factor": model.rotary_scale_factor,
-            "low_freq_factor": model.rotary_low_freq_factor,
-            "high_freq_factor": model.rotary_high_freq_factor,
-            "original_max_position_embeddings": model.rotary_original_length,
-        }
+        scaling = {name: ours[setting] for name, setting in ROPE_SCALING.items()}
+        ours["rope_scaling"] = {"rope_type": "llama3"} | scaling
     written = {name: ours[key.ours] for name, key in KEYS[kind].items() if key.ours in ours}
     content = {
         "architectures": [ARCHITECTURES[kind].name],
@@ -161,7 +163,8 @@ def to_huggingface(model: ModelConfig, *, sequence_length: int, dtype: str) -> d
         **written,
     }
     # A setting that the file has no word for would be lost.
-    lost = _differences(model, _model_of(content, kind))
+    kept = _meaning(_model_of(content, kind))
+    lost = [name for name in SHAPE if kept[name] != meaning[name]]
     if lost:
         raise UsageError(
             "transformers has no class for this model: config.json has no key for"
@@ -285,15 +288,11 @@ def _rotary_of(content: Mapping[str, Any]) -> dict[str, Any]:
             keys=(INIT_FROM_KEY,),
             remedy="default or llama3",
         )
-    settings: dict[str, Any] = {"rotary_base": float(rope["rope_theta"])}
-    if rope_type == "llama3":
-        settings |= {
-            "rotary_scale_factor": float(rope["factor"]),
-            "rotary_low_freq_factor": float(rope["low_freq_factor"]),
-            "rotary_high_freq_factor": float(rope["high_freq_factor"]),
-            "rotary_original_length": int(rope["original_max_position_embeddings"]),
-        }
-    return settings
+    scaling = ROPE_SCALING if rope_type == "llama3" else {}
+    return {
+        "rotary_base": rope["rope_theta"],
+        **{setting: rope[name] for name, setting in scaling.items()},
+    }
 
 
 def has_weights(folder: Path) -> bool:
@@ -335,33 +334,23 @@ def check_same_model(ours: ModelConfig, theirs: ModelConfig, name: str) -> None:
     Raises:
         UsageError: it does not. The remedy has the settings of that model.
     """
-    different = _differences(ours, theirs)
+    wanted, found = _meaning(ours), _meaning(theirs)
+    different = [setting for setting in SHAPE if wanted[setting] != found[setting]]
     if different:
-        shown_ours = ", ".join(f"model.{name}={shown(_meaning(ours, name))}" for name in different)
+        shown_ours = ", ".join(f"model.{setting}={shown(wanted[setting])}" for setting in different)
         raise UsageError(
             f"{name} holds a model that differs from {shown_ours}",
-            keys=(INIT_FROM_KEY, *(f"model.{name}" for name in different)),
-            remedy=set_together({f"model.{name}": _meaning(theirs, name) for name in different}),
+            keys=(INIT_FROM_KEY, *(f"model.{setting}" for setting in different)),
+            remedy=set_together({f"model.{setting}": found[setting] for setting in different}),
         )
 
 
-def _differences(ours: ModelConfig, theirs: ModelConfig) -> list[str]:
-    """Returns the settings in which two models differ."""
-    return [name for name in SHAPE if _meaning(ours, name) != _meaning(theirs, name)]
-
-
-def _meaning(model: ModelConfig, name: str) -> Any:
-    """Returns a setting with its default filled in, or None if it has no effect."""
-    if name == "head_size":
-        return model.head_width
-    if name == "num_query_groups":
-        return model.key_heads
-    is_rotary = POSITION_EMBEDDINGS[model.position_embedding].is_rotary
-    if name.startswith("rotary_") and not is_rotary:
-        return None
-    if (
-        name in ("rotary_low_freq_factor", "rotary_high_freq_factor", "rotary_original_length")
-        and model.rotary_scale_factor is None
-    ):
-        return None
-    return getattr(model, name)
+def _meaning(model: ModelConfig) -> dict[str, Any]:
+    """Returns a model's settings with defaults filled in, and None for those without effect."""
+    values = {name: getattr(model, name) for name in (*SHAPE, "init_std")}
+    values |= {"head_size": model.head_width, "num_query_groups": model.key_heads}
+    if model.rotary_scale_factor is None:
+        values |= dict.fromkeys(ROPE_SCALING.values())
+    if not POSITION_EMBEDDINGS[model.position_embedding].is_rotary:
+        values |= {name: None for name in values if name.startswith("rotary_")}
+    return values

@@ -27,7 +27,7 @@ def initial_rows(model: Decoder, name: str, *, first: int, rows: int, seed: int)
         return torch.ones(shape)
     writes_residual = name.startswith("layers.") and name.endswith("output.weight")
     std = np.float32(residual_init_std(model.model) if writes_residual else model.model.init_std)
-    key = _key_of(name, seed)
+    key = int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:16], "big")
     drawn = np.empty(shape, dtype=np.float32)
     for row in range(rows):
         # A counter-based generator gives each row its own stream, so ranks draw only their rows.
@@ -42,7 +42,3 @@ def residual_init_std(model: ModelConfig) -> float:
     It is divided by the square root of their number (Radford et al., 2019).
     """
     return model.init_std / math.sqrt(2 * model.num_layers)
-
-
-def _key_of(name: str, seed: int) -> int:
-    return int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:16], "big")
