@@ -16,7 +16,6 @@ from rampcli.host_memory import count_oom_kills
 from rampcli.launch.elastic import Nodes, World
 from rampcli.launch.observer import Feed, Observer
 from rampcli.launch.protocol import StartRanks
-from rampcli.launch.record_failure import record_failure
 from rampcli.launch.restarts import Restarts
 from rampcli.launch.trackers import Trackers
 from rampcli.launch.worker_log import WorkerLog
@@ -138,7 +137,7 @@ class Supervisor:
             RampcliError: the workers failed; the message quotes their error or their log.
         """
         # A failure is recorded before the trackers log the last rows, which takes a while.
-        with ExitStack() as at_exit, record_failure(self.run):
+        with ExitStack() as at_exit, self.run.recording_failure():
             at_exit.callback(self._take_early_workers, None)
             # Orphaned workers may still reach the next stage, or the end.
             wait_for_orphans(self.run, self.signals)

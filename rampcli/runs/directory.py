@@ -9,14 +9,15 @@ import os
 import re
 import threading
 import time
+import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rampcli.errors import DamagedFileError, UsageError
+from rampcli.errors import DamagedFileError, RampcliError, UsageError
 from rampcli.guarded_folder import GuardedFolder, PathInside, link_refused
 from rampcli.launchers import LAUNCHERS
 from rampcli.records import COUNT, POSITIVE, read_json
@@ -164,6 +165,28 @@ class RunDirectory(GuardedFolder):
         }
         self.write_state({**state, "status": status, **facts})
 
+    @contextmanager
+    def recording_failure(self) -> Iterator[None]:
+        """Records an error that the block raises, as `record_failure` does."""
+        try:
+            yield
+        except Exception as error:
+            self.record_failure(error)
+            raise
+
+    def record_failure(self, error: Exception) -> None:
+        """Sets the status in state.json to "failed", with the error.
+
+        A RampcliError is understood. Any other error is a bug: it replaces no earlier error, and
+        only the last line of its message is recorded.
+        """
+        state = self.read_state() or BEFORE_THE_START
+        earlier = state["error"] if state["status"] == "failed" else None
+        understood = isinstance(error, RampcliError)
+        if earlier is None or (understood and not earlier["understood"]):
+            known = error if isinstance(error, RampcliError) else RampcliError(_last_line(error))
+            self.change_status("failed", error=known.facts() | {"understood": understood})
+
     def read_state(self) -> dict[str, Any] | None:
         """Returns the content of state.json, or None if the run has not started.
 
@@ -259,6 +282,11 @@ class RunDirectory(GuardedFolder):
     def files_aside(self, path: Path) -> list[Path]:
         """Returns where earlier files of this name are, newest first."""
         return list(takewhile(os.path.lexists, _names_aside(path)))[::-1]
+
+
+def _last_line(error: Exception) -> str:
+    """Returns the last line of a traceback: the kind of the error, and what it says."""
+    return traceback.format_exception_only(error)[-1].strip().splitlines()[-1]
 
 
 def _names_aside(path: Path) -> Iterator[Path]:

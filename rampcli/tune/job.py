@@ -13,7 +13,6 @@ from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError, UsageError
 from rampcli.launch.protocol import Job, launcher_of
-from rampcli.launch.record_failure import record_failure
 from rampcli.launch.run_lock import JOB_WAIT_S, lock_run
 from rampcli.launch.stop_signals import catch_stop_signals
 from rampcli.planning.run_plan import Resolved, run_plan
@@ -130,7 +129,7 @@ def main() -> None:
 
 
 def _search(folder: RunDirectory) -> int:
-    with catch_stop_signals() as signals, record_failure(folder):
+    with catch_stop_signals() as signals, folder.recording_failure():
         config = snapshot.read(folder.config)
         launcher = launcher_of(config)
         if launcher.is_cancelled(folder):

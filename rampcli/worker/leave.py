@@ -37,12 +37,12 @@ def leave_after(run: RunDirectory, work: Callable[[], int]) -> NoReturn:
     try:
         code = work()
     except RampcliError as error:
+        print(error, file=sys.stderr)  # noqa: T201
         record_failure(run, error)
         leave(error.exit_code)
-    except Exception as error:  # a bug: the log gets the traceback, state.json its last line
+    except Exception as error:  # a bug
         traceback.print_exc()
-        last_line = traceback.format_exc(limit=-1).strip().splitlines()[-1]
-        record_failure(run, RampcliError(last_line), understood=False)
+        record_failure(run, error)
         if isinstance(error, RankLost) or (dist.is_initialized() and dist.get_world_size() > 1):
             time.sleep(CAUSE_FIRST_S)
         leave(1)
@@ -57,21 +57,12 @@ def leave_after(run: RunDirectory, work: Callable[[], int]) -> NoReturn:
     leave(code)
 
 
-def record_failure(run: RunDirectory, error: RampcliError, *, understood: bool = True) -> None:
-    """Prints an error and sets the run's status in state.json to failed.
-
-    If several ranks fail, state.json keeps an error that is understood.
-
-    Args:
-        error: why the run failed.
-        understood: whether the error was foreseen, rather than a bug.
-    """
-    print(error, file=sys.stderr)  # noqa: T201
+def record_failure(run: RunDirectory, error: Exception) -> None:
+    """Records an error as `RunDirectory.record_failure` does, while no other rank records one."""
     try:
         # The lock is on a file that exists, because a full disk may be why ranks fail.
         with hold(run.config, wait_s=LOCK_S):
-            if understood or "error" not in (run.read_state() or {}):
-                run.change_status("failed", error=error.facts() | {"understood": understood})
+            run.record_failure(error)
     except (RampcliError, OSError) as another:  # state.json may be damaged, or the disk full
         print(another, file=sys.stderr)  # noqa: T201
 

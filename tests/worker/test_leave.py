@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from rampcli.errors import OutOfMemoryError, RampcliError
 from rampcli.runs.directory import COMPLETE, RunDirectory
-from rampcli.worker.leave import leave_after, record_failure
+from rampcli.worker.leave import RankLost, leave_after, record_failure
 
 
 class FullDisk(RunDirectory):
@@ -71,6 +71,6 @@ def test_an_understood_error_is_kept_whichever_of_two_ranks_is_the_first(tmp_pat
     other = Thread(
         target=record_failure, args=(RunDirectory(tmp_path), OutOfMemoryError("too large"))
     )
-    record_failure(Interrupted(tmp_path), RampcliError("lost a rank"), understood=False)
+    record_failure(Interrupted(tmp_path), RankLost())
     other.join()
     assert RunDirectory(tmp_path).read_state()["error"]["message"] == "too large"

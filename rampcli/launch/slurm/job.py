@@ -16,7 +16,6 @@ from rampcli.config.layers import sources_named
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError
 from rampcli.launch.observer import Observer
 from rampcli.launch.protocol import SEARCH_PROGRAM
-from rampcli.launch.record_failure import record_failure
 from rampcli.launch.run_lock import JOB_WAIT_S, lock_run
 from rampcli.launch.slurm import SEARCH, chain, commands
 from rampcli.launch.slurm.launcher import LAUNCHER
@@ -56,7 +55,7 @@ def train_stages(directory: RunDirectory, stages: Sequence[int], signals: StopSi
     """
     if chain.is_cancelled(directory):
         return 0
-    with lock_run(directory, wait_s=JOB_WAIT_S), record_failure(directory):
+    with lock_run(directory, wait_s=JOB_WAIT_S), directory.recording_failure():
         consumed = consumed_samples(directory)
         resolved = run_plan(snapshot.read(directory.config), consumed_samples=consumed)
         if _already_trained(resolved, stages, directory, consumed):

@@ -16,7 +16,6 @@ from rampcli.launch.protocol import (
     Outcome,
     StartRanks,
 )
-from rampcli.launch.record_failure import record_failure
 from rampcli.launch.slurm import chain
 from rampcli.launch.slurm.doctor import check_slurm
 from rampcli.launch.slurm.workers import SrunWorkers
@@ -41,7 +40,7 @@ class SlurmLauncher(Launcher):
 
     def start(self, launch: Launch, /) -> Outcome:
         """Submits the jobs. The first one starts once all are in the queue."""
-        with record_failure(launch.directory):
+        with launch.directory.recording_failure():
             jobs = self.submit(launch.directory, launch.scripts)
         return Outcome(
             run=launch.directory,
