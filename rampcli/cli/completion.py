@@ -5,6 +5,7 @@ is unfinished.
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,62 +13,9 @@ import typer
 from rampcli.errors import UsageError
 
 SCRIPTS = {
-    "bash": r"""_rampcli_complete() {
-    # bash also splits words at characters such as = and :. Join the pieces that no blank separates.
-    local words=() rest=$COMP_LINE piece blank i
-    for ((i = 0; i <= COMP_CWORD; i++)); do
-        piece=${COMP_WORDS[i]}
-        blank=${rest%%[![:space:]]*}
-        rest=${rest#"$blank"}
-        rest=${rest#"$piece"}
-        if [[ $i -eq 0 || -n $blank || (-z $piece && ${COMP_WORDS[i - 1]} != [=:]*) ]]; then
-            words+=("$piece")
-        else
-            words[-1]+=$piece
-        fi
-    done
-    local word=${words[-1]} shown=${COMP_WORDS[COMP_CWORD]}
-    if [[ $shown == [=:]* ]]; then shown=; fi
-    local prefix=${word%"$shown"} reply
-    COMPREPLY=()
-    while IFS= read -r reply; do
-        COMPREPLY+=("${reply#"$prefix"}")
-        if [[ $reply == *[=.] ]]; then compopt -o nospace; fi
-    done < <(rampcli __complete "${words[@]:1}" 2>/dev/null)
+    shell: Path(__file__).with_name(f"completion.{shell}") for shell in ("bash", "zsh", "fish")
 }
-complete -o default -F _rampcli_complete rampcli
-""",
-    "zsh": r"""#compdef rampcli
-_rampcli_complete() {
-    local -a open closed
-    local reply
-    for reply in "${(@f)$(rampcli __complete "${(@)words[2,$CURRENT]}" 2>/dev/null)}"; do
-        if [[ -z $reply ]]; then
-            continue
-        elif [[ $reply == *[=.] ]]; then
-            open+=("$reply")
-        else
-            closed+=("$reply")
-        fi
-    done
-    if (( $#open + $#closed )); then
-        compadd -S '' -- "${open[@]}"
-        compadd -- "${closed[@]}"
-    else
-        _files
-    fi
-}
-compdef _rampcli_complete rampcli
-""",
-    "fish": r"""function __rampcli_complete
-    set -l words (commandline -opc) (commandline -ct)
-    rampcli __complete $words[2..-1] 2>/dev/null
-end
-complete -c rampcli -f -a '(__rampcli_complete)'
-complete -c rampcli -n 'contains -- (commandline -opc)[-1] --config-dir --plot --measured' -F
-""",
-}
-"""Scripts by shell, to be passed to `eval`, or to `source` in fish."""
+"""Files of the scripts by shell. They are passed to `eval`, or to `source` in fish."""
 
 
 def completion(
@@ -79,7 +27,7 @@ def completion(
             f"there is no completion for {shell}",
             remedy=" or ".join(f"rampcli completion {name}" for name in SCRIPTS),
         )
-    typer.echo(SCRIPTS[shell], nl=False)
+    typer.echo(SCRIPTS[shell].read_text(encoding="utf-8"), nl=False)
 
 
 def candidates(words: Sequence[str], command: Any) -> list[str]:

@@ -112,7 +112,7 @@ def test_the_shell_offers_files_for_other_words(words):
 
 
 def in_bash(line, *pieces):
-    script = BASH.format(script=SCRIPTS["bash"])
+    script = BASH.format(script=SCRIPTS["bash"].read_text())
     done = subprocess.run(
         ["bash", "-c", script, "bash", line, *pieces],
         capture_output=True,
@@ -200,7 +200,7 @@ _rampcli_complete
 
 
 def in_zsh(tmp_path, *words):
-    script = ZSH.format(script=SCRIPTS["zsh"], dump=tmp_path / "zcompdump")
+    script = ZSH.format(script=SCRIPTS["zsh"].read_text(), dump=tmp_path / "zcompdump")
     done = subprocess.run(
         ["zsh", "-f", "-c", script, "zsh", *words],
         capture_output=True,
@@ -213,7 +213,7 @@ def in_zsh(tmp_path, *words):
 
 def in_fish(tmp_path, *words):  # noqa: ARG001
     line = " ".join(words)
-    script = f"{SCRIPTS['fish']}\ncomplete -C '{line}'\n"
+    script = f"{SCRIPTS['fish'].read_text()}\ncomplete -C '{line}'\n"
     done = subprocess.run(
         ["fish", "--no-config", "-c", script],
         capture_output=True,
@@ -253,4 +253,4 @@ def test_a_script_is_printed_unchanged(shell):
         check=True,
         timeout=300,
     )
-    assert done.stdout == SCRIPTS[shell]
+    assert done.stdout == SCRIPTS[shell].read_text()
