@@ -34,9 +34,9 @@ def compose_rl(factory: str, words: Sequence[str], *, config_dir: Path | None) -
         UsageError: all errors together.
     """
     report = Report()
-    own_word = rl_word(factory.partition("(")[0].strip(), config_dir=config_dir)
+    rl_words = [rl_word(factory.partition("(")[0].strip(), config_dir=config_dir)]
     stack = _lay_over(
-        factory, expand_words(words), config_dir=config_dir, report=report, own_words=[own_word]
+        factory, expand_words(words), config_dir=config_dir, report=report, rl_words=rl_words
     )
     if stack.entry(GENERATIONS_KEY).value is None:
         error = UsageError(
@@ -47,7 +47,7 @@ def compose_rl(factory: str, words: Sequence[str], *, config_dir: Path | None) -
         stack.name_sources(error)
         report.errors.append(error)
         report.close()
-    return _resolve_from_checkpoint(stack, report)
+    return resolve_from_checkpoint(stack, report)
 
 
 def compose_words(
@@ -67,7 +67,7 @@ def compose_words(
     report = Report()
     stack = _lay_over(factory, words, config_dir=config_dir, report=report)
     return (
-        _resolve_from_checkpoint(stack, report)
+        resolve_from_checkpoint(stack, report)
         if resumes
         else resolve(stack, read_files=read_files, report=report)
     )
@@ -103,9 +103,9 @@ def compose_combination(
     """
     report = Report()
     stack = _lay_over(factory, combination.words, config_dir=config_dir, report=report)
-    own = {"name": combination.folder, "run_dir": str(folder / combination.folder)}
-    layer = Layer.of("sweep", Precedence.USER, own, report=report)
-    return _resolve_from_checkpoint(stack.above(layer), report)
+    names = {"name": combination.folder, "run_dir": str(folder / combination.folder)}
+    layer = Layer.of("sweep", Precedence.USER, names, report=report)
+    return resolve_from_checkpoint(stack.above(layer), report)
 
 
 def _lay_over(
@@ -114,7 +114,7 @@ def _lay_over(
     *,
     config_dir: Path | None,
     report: Report,
-    own_words: Sequence[str] = (),
+    rl_words: Sequence[str] = (),
 ) -> Stack:
     """Returns the layers of a recipe with the words of `rampcli rl`, if any, and those typed."""
     joined = join_split_lists(words, report=report)
@@ -125,15 +125,16 @@ def _lay_over(
         parse(joined, groups=group_names(config_dir), place=COMMAND_LINE, report=report)
         report.close()
     assert config is not None
-    if own_words:
+    if rl_words:
         config = apply_overrides(
-            config, own_words, config_dir=config_dir, place=RL_COMMAND, report=report
+            config, rl_words, config_dir=config_dir, place=RL_COMMAND, report=report
         ).config()
     stack = apply_overrides(config, joined, config_dir=config_dir, report=report)
     return with_own_name(with_model_of_folder(stack, report=report))
 
 
-def _resolve_from_checkpoint(stack: Stack, report: Report) -> Resolved:
+def resolve_from_checkpoint(stack: Stack, report: Report) -> Resolved:
+    """Resolves the layers of a run that resumes. Stages before its checkpoint are not checked."""
     return resolve(
         stack,
         consumed_samples_in=lambda path: consumed_samples(RunDirectory(path)),

@@ -51,14 +51,14 @@ def is_notebook() -> bool:
 
 def _output(width: int | None, *, file: IO[str] | None = None, quiet: bool = False) -> Output:
     # The kernel of a notebook asks for colours, so rich would take it for a terminal.
-    plain = True if quiet or is_notebook() else None
+    forced = False if quiet or is_notebook() else None
     return Output(
         file=file,
         highlight=False,
         width=width,
         quiet=quiet,
-        force_jupyter=plain and False,
-        force_terminal=plain and False,
+        force_jupyter=forced,
+        force_terminal=forced,
     )
 
 

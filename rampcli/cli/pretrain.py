@@ -1,10 +1,16 @@
 """`rampcli pretrain`: trains a recipe, or prints its plan or its configuration."""
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import typer
 
 from rampcli.cli.options import Cfg, ConfigDir, DryRun, Factory, OneStage, Overrides
 from rampcli.cli.plan import print_plan
 from rampcli.errors import visible
+
+if TYPE_CHECKING:
+    from rampcli.planning.run_plan import Resolved
 
 
 def pretrain(
@@ -19,20 +25,35 @@ def pretrain(
     from rampcli.cli.composing import compose_words
     from rampcli.config.rl import refuse_rl
 
-    resolved = compose_words(factory, overrides or [], config_dir=config_dir, resumes=True)
+    words = overrides or []
+    resolved = compose_words(factory, words, config_dir=config_dir, resumes=True)
     refuse_rl(
         resolved.config, "this is a run of reinforcement learning", remedy="rampcli rl, or rl=none"
     )
+    show_or_train(resolved, words, cfg=cfg, dry_run=dry_run, one_stage=one_stage)
+
+
+def show_or_train(
+    resolved: "Resolved",
+    words: Sequence[str],
+    *,
+    cfg: bool,
+    dry_run: bool,
+    one_stage: bool,
+    as_json: bool = False,
+) -> None:
+    """Prints a configuration or its plan, if asked to; otherwise trains, and ends the command."""
     if cfg:
         from rampcli.report.explain import with_provenance
 
         typer.echo(visible(with_provenance(resolved), keeps="\n"), nl=False)
     elif dry_run:
-        from rampcli.cli.jobs import print_scripts
+        print_plan(resolved, as_json=as_json)
+        if not as_json:
+            from rampcli.cli.jobs import print_scripts
 
-        print_plan(resolved)
-        print_scripts(resolved, one_stage=one_stage)
+            print_scripts(resolved, one_stage=one_stage)
     else:
         from rampcli.cli.training import train_and_exit
 
-        train_and_exit(resolved, one_stage=one_stage, overrides=overrides or [])
+        train_and_exit(resolved, one_stage=one_stage, overrides=words)

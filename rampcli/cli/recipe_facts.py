@@ -42,14 +42,14 @@ def _required(config: Config) -> list[str]:
 
 def recipe_row(name: str, config: Config) -> dict[str, Any]:
     """Returns the row of a recipe in the table."""
-    recipe, own = llm.find_recipe(name)
+    recipe, place = llm.find_recipe(name)
     description, _, source = (inspect.getdoc(recipe) or "").partition("\n\nSource: ")
     vocab_size = config.model.vocab_size or without_files(config).tokens
     model = replace(config.model, vocab_size=vocab_size or 0)
     return {
         "name": name,
         "description": description,
-        "source": source or own,
+        "source": source or place,
         "parameters": None
         if takes_model_from_folder(stack_of(config))
         else count_parameters(model, sequence_length=config.data.sequence_length),
@@ -71,13 +71,13 @@ def _made_of(config: Config) -> dict[str, Any]:
         for group, option in stack_of(config).choices.items()
         if isinstance(option, str)
     }
-    own: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     stack = stack_of(resolved.config)
     for key, _ in leaves(resolved.config):
         entry = next(each for each in reversed(stack.history(key)) if each.by != FILES)
         folder, _, file = entry.source.partition("/")
         if entry.line is not None and file.endswith(".py"):
-            own[key] = entry.value
+            settings[key] = entry.value
         elif entry.line is not None:
             options[folder] = file.removesuffix(".yaml")
-    return {"options": options, "settings": own}
+    return {"options": options, "settings": settings}

@@ -4,17 +4,9 @@ from typing import Annotated
 
 import typer
 
-from rampcli.cli.options import (
-    AsJson,
-    Cfg,
-    ConfigDir,
-    DryRun,
-    Factory,
-    OneStage,
-    Overrides,
-)
-from rampcli.cli.plan import print_plan
-from rampcli.errors import UsageError, visible
+from rampcli.cli.options import AsJson, Cfg, ConfigDir, DryRun, Factory, OneStage, Overrides
+from rampcli.cli.pretrain import show_or_train
+from rampcli.errors import UsageError
 
 
 def rl(
@@ -42,22 +34,13 @@ def rl(
 
     if as_json and (cfg or not (dry_run or show_dialects)):
         raise UsageError("--json prints a plan", remedy="--dry-run --json")
-    resolved = compose_rl(factory, rl_overrides or [], config_dir=config_dir)
-    if cfg:
-        from rampcli.report.explain import with_provenance
-
-        typer.echo(visible(with_provenance(resolved), keeps="\n"), nl=False)
-    elif show_dialects:
+    words = rl_overrides or []
+    resolved = compose_rl(factory, words, config_dir=config_dir)
+    if show_dialects and not cfg:
         from rampcli.cli.dialects import print_dialects
 
         print_dialects(resolved, as_json=as_json)
-    elif dry_run:
-        print_plan(resolved, as_json=as_json)
-        if not as_json:
-            from rampcli.cli.jobs import print_scripts
-
-            print_scripts(resolved)
     else:
-        from rampcli.cli.training import train_and_exit
-
-        train_and_exit(resolved, one_stage=one_stage, overrides=rl_overrides or [])
+        show_or_train(
+            resolved, words, cfg=cfg, dry_run=dry_run, one_stage=one_stage, as_json=as_json
+        )

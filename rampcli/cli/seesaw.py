@@ -8,7 +8,7 @@ from rampcli.batch.training_plan import TrainingPlan
 from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import sources_named
 from rampcli.config.rl import is_rl
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, set_to
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
 from rampcli.schedule.seesaw import staircase, steps_in_the_limit
@@ -54,8 +54,11 @@ def seesaw(resolved: Resolved, factor: float) -> tuple[Resolved, list[str]]:
                 "--seesaw grows the batch where the learning rate falls,"
                 " and this one falls too little for one stair",
                 keys=("schedule.decay_style", "optim.lr", "optim.min_lr"),
-                remedy="schedule.decay_style=cosine, a smaller optim.min_lr"
-                " or a smaller --seesaw-factor",
+                remedy=[
+                    set_to("schedule.decay_style", "cosine"),
+                    "a smaller optim.min_lr",
+                    "a smaller --seesaw-factor",
+                ],
             )
     words = _seesaw_words(stairs, plan, warmup_samples=rate.warmup_samples)
     grown = resolve(apply_overrides(config, words, place="--seesaw"))
@@ -97,7 +100,7 @@ def _check_seesaw(resolved: Resolved, factor: float) -> None:
         raise UsageError(
             "--seesaw is derived for pretraining, and this is a run of reinforcement learning",
             keys=(GENERATIONS_KEY,),
-            remedy=f"{RAMP_KEY}=[8,8,1000], a ramp of prompts",
+            remedy=set_to(RAMP_KEY, [8, 8, 1000], note=", a ramp of prompts"),
         )
     if not 1 < factor < float("inf"):
         raise UsageError(
@@ -106,13 +109,13 @@ def _check_seesaw(resolved: Resolved, factor: float) -> None:
     if len(plan.ramp.thresholds) > 1:
         key = SCHEDULE_KEY if config.model.rampup_batch_size is None else RAMP_KEY
         raise UsageError(
-            "--seesaw derives the batch sizes, but this run has a schedule of its own",
+            "--seesaw derives the batch sizes, but this run already has a batch schedule",
             keys=(key,),
-            remedy=f"{key}=null",
+            remedy=set_to(key, None),
         )
     if plan.end_sample is None or plan.end_step is None:
         raise UsageError(
             "--seesaw needs the end of the run",
             keys=("trainer.max_samples",),
-            remedy="trainer.max_samples=10M",
+            remedy=set_to("trainer.max_samples", "10M"),
         )

@@ -23,6 +23,7 @@ from rampcli.errors import (
     RampcliError,
     Report,
     UsageError,
+    set_to,
     shown,
 )
 from rampcli.launch import run as launch
@@ -107,10 +108,10 @@ class _Errors:
     @contextmanager
     def noting(self, combination: Combination) -> Iterator[None]:
         """Collects usage errors that the block raises about a combination."""
-        own = Report()
-        with own.noting():
+        raised = Report()
+        with raised.noting():
             yield
-        for error in own.errors:
+        for error in raised.errors:
             self.found.setdefault(str(error), (error, []))[1].append(combination)
 
     def close(self) -> None:
@@ -145,7 +146,7 @@ def _check_kind(resolved: Resolved) -> None:
             raise UsageError(
                 "a run without end keeps the next one from starting",
                 keys=("trainer.max_steps", "trainer.max_samples", "trainer.max_tokens"),
-                remedy="trainer.max_steps=1000",
+                remedy=set_to("trainer.max_steps", 1000),
             )
 
 
@@ -188,18 +189,18 @@ def _check_same_base(
             includes settings that a single run may change when it resumes.
         RampcliError: a file of an earlier run is damaged.
     """
-    own = {one.folder: _deciding(each.config) for one, each in zip(chosen, composed, strict=True)}
+    here = {one.folder: _deciding(each.config) for one, each in zip(chosen, composed, strict=True)}
     listed = folder.read()
     found = {}
-    for name in dict.fromkeys([*listed, *own]):
+    for name in dict.fromkeys([*listed, *here]):
         if (path := RunDirectory(folder.run_path(name)).config).is_file():
             found[name] = _deciding(snapshot.read(path))
     varied = {key for values in listed.values() for key in values} | {*chosen[0].values}
-    for several in (own, found):
+    for several in (here, found):
         varied |= {*differing_settings([*several.values()])}
-    first = next(iter(own.values()))
+    first = next(iter(here.values()))
     for name, settings in found.items():
-        mine, keys = (own[name], settings) if name in own else (first, {*settings} - varied)
+        mine, keys = (here[name], settings) if name in here else (first, {*settings} - varied)
         differing = [key for key in keys if key in mine and settings[key] != mine[key]]
         if differing:
             shown_ones = [

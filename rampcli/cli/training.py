@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from rampcli.checkpoint.starting_weights import with_model_of_folder
+from rampcli.cli.composing import resolve_from_checkpoint
 from rampcli.cli.console import build_console, say
 from rampcli.cli.jobs import jobs_table
 from rampcli.cli.progress import Progress
@@ -21,17 +22,15 @@ from rampcli.config.rl import is_rl
 from rampcli.config.schema import Config
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError, Report, UsageError, visible
 from rampcli.launch import run as launch
-from rampcli.launch.files import read_files
 from rampcli.launch.observer import Observer
 from rampcli.launch.protocol import SUBMITTED, Outcome, launcher_of
-from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.overlap import overlap_result
 from rampcli.report.profiles import profile_parts
 from rampcli.report.tables import bits_line, evaluation_line, validation_line
 from rampcli.runs.directory import COMPLETE, STAGE_BOUNDARY, RunDirectory
 from rampcli.runs.events import read_events
-from rampcli.runs.manifest import complete_checkpoints, consumed_samples
+from rampcli.runs.manifest import complete_checkpoints
 
 
 def run(
@@ -63,12 +62,7 @@ def run(
     """
     report = Report()
     stack = edited_stack(config, PYTHON, Precedence.USER, report=report)
-    resolved = resolve(
-        with_model_of_folder(stack, report=report),
-        report=report,
-        consumed_samples_in=lambda path: consumed_samples(RunDirectory(path)),
-        read_files=read_files,
-    )
+    resolved = resolve_from_checkpoint(with_model_of_folder(stack, report=report), report)
     return train(
         resolved, one_stage=one_stage, command=command, overrides=overrides, observers=observers
     )

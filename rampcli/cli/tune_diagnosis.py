@@ -63,8 +63,8 @@ def diagnose(resolved: Resolved, *, effort: Effort, as_json: bool) -> int:
 def _described(candidate: Candidate) -> str:
     """Returns the step that is measured, in words."""
     stage, measured = candidate.stage, candidate.timed[-1]
-    own = stage.accumulate_grad_batches
-    shorter = "" if measured == own else f", in place of the run's {own}"
+    planned = stage.accumulate_grad_batches
+    shorter = "" if measured == planned else f", in place of the run's {planned}"
     times = "micro batch" if measured == 1 else "micro batches"
     return (
         f"{measured} {times} of {candidate.micro_batch_size} per rank{shorter},"
