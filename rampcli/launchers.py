@@ -48,12 +48,14 @@ class Declaration:
         about: where workers run, for the description of `launch.launcher`.
         section: dataclass of the settings `launch.NAME`, or None if it has none.
         checks: checks of a configuration (`rampcli.config.checks`).
+        supports_elastic: True if a stage can train on when nodes are lost.
         starter: program with which it starts workers, unless that tells ranks as torchrun does.
     """
 
     about: str
     section: type | None = None
     checks: Sequence[Callable[[Any], Iterator[UsageError]]] = ()
+    supports_elastic: bool = False
     starter: Starter | None = None
 
 

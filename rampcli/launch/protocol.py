@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.schema import Config
+from rampcli.errors import UsageError
 from rampcli.launch.doctor.check import Check
 from rampcli.launch.elastic import World
 from rampcli.launch.observer import Observer
@@ -49,29 +50,6 @@ class JobScript:
     text: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobRecord:
-    """A job that trains stages of a run, as its launcher records it.
-
-    Attributes:
-        job: ID, or None if the job was not submitted.
-        name: name that the queue shows.
-        stages: numbers of the stages that the job trains, from 0.
-        num_nodes: nodes that it requests.
-        global_batch_sizes: batch size of each stage, in samples.
-        script: path of its script, relative to the run directory.
-        dependency: ID of the job that must succeed first, or None for the first job.
-    """
-
-    job: str | None
-    name: str
-    stages: tuple[int, ...]
-    num_nodes: int
-    global_batch_sizes: tuple[int, ...]
-    script: str
-    dependency: str | None
-
-
 class Phase(Enum):
     """What a job does, whatever its queue calls this."""
 
@@ -82,27 +60,57 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job(JobRecord):
-    """A recorded job with what its queue reports.
+class Job:
+    """A job that trains stages of a run: what its launcher records, and what its queue reports.
 
     Attributes:
-        state: the queue's word for its state, or None if the queue no longer lists the job.
+        job: ID, or None if the job was not submitted.
+        name: name that the queue shows.
+        stages: numbers of the stages that the job trains, from 0.
+        num_nodes: nodes that it requests.
+        global_batch_sizes: batch size of each stage, in samples.
+        script: path of its script, relative to the run directory.
+        dependency: ID of the job that must succeed first, or None for the first job.
+        state: the queue's word for its state, or None if the queue does not list the job.
         reason: why the job is in this state, or None if the queue gives no reason.
         phase: what the state means.
     """
 
-    state: str | None
-    reason: str | None
-    phase: Phase
+    job: str | None = None
+    name: str
+    stages: tuple[int, ...]
+    num_nodes: int
+    global_batch_sizes: tuple[int, ...]
+    script: str
+    dependency: str | None = None
+    state: str | None = None
+    reason: str | None = None
+    phase: Phase = Phase.OVER
+
+    @classmethod
+    def of(cls, script: JobScript, directory: RunDirectory) -> "Job":
+        """Returns the job that a script of a run directory will start."""
+        return cls(
+            name=script.job_name,
+            stages=tuple(stage.stage for stage in script.stages),
+            num_nodes=script.num_nodes,
+            global_batch_sizes=tuple(stage.global_batch_size for stage in script.stages),
+            script=str(script.path.relative_to(directory.path)),
+        )
 
     @property
     def is_active(self) -> bool:
         """True if the job waits, runs or will run again."""
         return self.phase is not Phase.OVER
 
+    def record(self) -> dict[str, Any]:
+        """Returns what a launcher records: the job without what its queue reports."""
+        reported = ("state", "reason", "phase")
+        return {name: value for name, value in asdict(self).items() if name not in reported}
+
     def to_json(self) -> dict[str, Any]:
         """Returns the job as `rampcli status --json` shows it."""
-        return {name: value for name, value in asdict(self).items() if name != "phase"}
+        return self.record() | {"state": self.state, "reason": self.reason}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -215,7 +223,7 @@ class Launcher(ABC):
         """Returns whether this machine has the programs to ask the launcher's job queue."""
         return False
 
-    def search_script(self, _resolved: Resolved, _folder: RunDirectory, /) -> JobScript:
+    def search_script(self, resolved: Resolved, _folder: RunDirectory, /) -> JobScript:
         """Returns the script of a job that runs `SEARCH_PROGRAM` on the largest stage's nodes.
 
         Args:
@@ -223,30 +231,41 @@ class Launcher(ABC):
             folder: the run directory of the search, which belongs to that of the run.
 
         Raises:
-            UsageError: the script cannot be rendered.
+            UsageError: the launcher starts no searches, or the script cannot be rendered.
         """
-        raise NotImplementedError
+        raise UsageError(
+            f"tune cannot search with launch.launcher={resolved.config.launch.launcher}",
+            keys=("launch.launcher",),
+            remedy="launch=local on a machine with the devices of the run",
+        )
 
-    def submit(self, _directory: RunDirectory, _scripts: Sequence[JobScript], /) -> list[Job]:
+    def submit(self, _directory: RunDirectory, scripts: Sequence[JobScript], /) -> list[Job]:
         """Submits jobs, each of which waits for the one before. The caller holds the run's lock.
 
         Raises:
             RampcliError: a job was refused. Then no job stays in the queue.
         """
-        raise NotImplementedError
+        assert not scripts
+        return []
 
     def is_cancelled(self, _directory: RunDirectory, /) -> bool:
         """Returns whether the jobs of a run were asked to end, as a job asks that starts late."""
         return False
 
-    def refuse_active(self, _directory: RunDirectory, /) -> None:
+    def refuse_active(self, directory: RunDirectory, /) -> None:
         """Checks that no job of a run is active. The caller holds the run's lock.
 
         Raises:
             UsageError: a job waits or runs.
             RampcliError: the queue does not answer.
         """
-        return
+        if active := self.active_jobs(directory):
+            jobs = ", ".join(str(job.job) for job in active)
+            raise UsageError(
+                f"{directory.path} has jobs in the queue: {jobs}",
+                remedy=f"rampcli status {directory.path}, or rampcli cancel {directory.path};"
+                " or another name= or run_dir=",
+            )
 
     def has_jobs(self, _directory: RunDirectory, /) -> bool:
         """Returns whether the run directory records jobs, without asking the queue.
@@ -266,6 +285,10 @@ class Launcher(ABC):
             RampcliError: the queue does not answer.
         """
         return []
+
+    def active_jobs(self, directory: RunDirectory, /) -> list[Job]:
+        """Returns those of `jobs` that wait, run or will run again."""
+        return [job for job in self.jobs(directory) if job.is_active]
 
     def cancel(self, _directory: RunDirectory, /) -> list[Job]:
         """Asks the active jobs of a run to save and exit.

@@ -84,7 +84,10 @@ TOY_PARTS = {
     ),
     "a launcher": (
         '"rampcli.launch.toy"',
-        {f"rampcli/launch/toy/{file.name}": file for file in TOYS.glob("launcher/*.py")},
+        {
+            "conf/launch/toy.yaml": TOYS / "launcher.yaml",
+            **{f"rampcli/launch/toy/{file.name}": file for file in TOYS.glob("launcher/*.py")},
+        },
     ),
 }
 """The entry of each part in the table that its row names, and its files in the row's folders."""

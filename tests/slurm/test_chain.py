@@ -18,6 +18,7 @@ from rampcli.errors import RampcliError, UsageError
 from rampcli.launch.run import describe, run
 from rampcli.launch.slurm import chain, commands
 from rampcli.launch.slurm.job import requeue
+from rampcli.launch.slurm.launcher import LAUNCHER
 from rampcli.launch.slurm.scripts import render
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
@@ -34,7 +35,8 @@ def directory(tmp_path) -> RunDirectory:
 def submit(resolved) -> chain.Chain:
     directory = RunDirectory(resolved.run_dir)
     directory.path.mkdir(exist_ok=True)
-    return chain.submit(directory, render(resolved, directory))
+    LAUNCHER.submit(directory, render(resolved, directory))
+    return chain.read(directory)
 
 
 def started(interpreter: Path, job: str) -> list[str]:
@@ -53,7 +55,7 @@ def environment_of(interpreter: Path, job: str) -> dict[str, str]:
 
 
 def states(directory: RunDirectory) -> list[str | None]:
-    return [job.state for job in chain.status(directory)]
+    return [job.state for job in LAUNCHER.jobs(directory)]
 
 
 def add_to(interpreter: Path, text: str) -> None:
@@ -81,7 +83,7 @@ def test_jobs_run_one_after_another_each_on_the_nodes_of_its_stages(
             str(number),
         ]
         assert (directory.logs / f"stage_{number}.{job}.log").exists()
-    assert chain.active_jobs(directory) == []
+    assert LAUNCHER.active_jobs(directory) == []
 
 
 def test_the_record_has_the_stages_and_the_dependency_of_each_job(cluster, tiny, directory):
@@ -116,9 +118,9 @@ def test_a_user_s_template_makes_the_jobs_and_those_after_a_failed_one_are_cance
     for job in jobs[1:]:
         cluster.wait_for(job.job, "CANCELLED")
     assert states(directory) == ["FAILED", "CANCELLED", "CANCELLED"]
-    assert chain.status(directory)[0].reason == "NonZeroExitCode"
+    assert LAUNCHER.jobs(directory)[0].reason == "NonZeroExitCode"
     assert started(interpreter, jobs[0].job) == [str(directory.path), str(directory.path), "0"]
-    assert chain.active_jobs(directory) == []
+    assert LAUNCHER.active_jobs(directory) == []
 
 
 @pytest.mark.usefixtures("cluster")
@@ -138,7 +140,7 @@ def test_if_one_job_is_refused_the_others_are_cancelled_before_they_start(
     assert error.value.keys == ("launch.slurm.partition",)
     assert states(directory) == ["CANCELLED", "CANCELLED", None]
     assert list(interpreter.parent.glob("started.*")) == []
-    assert chain.active_jobs(directory) == []
+    assert LAUNCHER.active_jobs(directory) == []
 
 
 def test_a_run_with_queued_jobs_is_not_submitted_again(cluster, tiny, interpreter, directory):
@@ -150,7 +152,7 @@ def test_a_run_with_queued_jobs_is_not_submitted_again(cluster, tiny, interprete
     ):
         submit(resolved)
     assert chain.read(directory) == made
-    assert len(cluster.jobs().keys() & {job.job for job in chain.active_jobs(directory)}) == 3
+    assert len(cluster.jobs().keys() & {job.job for job in LAUNCHER.active_jobs(directory)}) == 3
 
 
 def interrupt_after(submissions: int, folder: Path) -> dict[str, str]:
@@ -177,11 +179,11 @@ import sys
 from pathlib import Path
 from rampcli.planning.resolve import resolve
 from rampcli.config.snapshot import read
-from rampcli.launch.slurm import chain
+from rampcli.launch.slurm.launcher import LAUNCHER
 from rampcli.launch.slurm.scripts import render
 from rampcli.runs.directory import RunDirectory
 directory = RunDirectory(Path(sys.argv[1]))
-chain.submit(directory, render(resolve(read(directory.config)), directory))
+LAUNCHER.submit(directory, render(resolve(read(directory.config)), directory))
 """
 
 
@@ -198,7 +200,7 @@ def test_a_kill_during_submission_leaves_no_running_or_unknown_job_and_the_comma
     )
     assert killed.returncode == -signal.SIGKILL
     submitted = (tmp_path / "submitted").read_text().split()
-    assert [job.job for job in chain.active_jobs(directory)] == submitted
+    assert [job.job for job in LAUNCHER.active_jobs(directory)] == submitted
     assert chain.read(directory).submitted is None
     assert list(interpreter.parent.glob("started.*")) == []
     again = run(resolved)
@@ -213,7 +215,7 @@ def test_an_interrupted_chain_can_be_cancelled(cluster, tiny, directory, tmp_pat
         env=interrupt_after(2, tmp_path),
         check=False,
     )
-    chain.cancel(directory)
+    LAUNCHER.cancel(directory)
     assert [cluster.jobs()[job] for job in (tmp_path / "submitted").read_text().split()] == [
         "CANCELLED"
     ] * 2
@@ -240,8 +242,8 @@ def test_a_job_without_the_name_and_folder_of_the_run_is_never_its_job(
     for job in (other, None):
         facts["jobs"][0]["job"] = job
         record.write_text(json.dumps(facts))
-        assert other not in [job.job for job in chain.active_jobs(directory)]
-        chain.cancel(directory)
+        assert other not in [job.job for job in LAUNCHER.active_jobs(directory)]
+        LAUNCHER.cancel(directory)
         assert cluster.job(other)["JobState"] == "PENDING"
 
 
@@ -254,7 +256,7 @@ def test_jobs_that_slurm_no_longer_lists_are_over(cluster, tiny, directory):
         job["job"] = unknown
     record.write_text(json.dumps(facts))
     assert states(directory) == [None, None, None]
-    assert chain.active_jobs(directory) == []
+    assert LAUNCHER.active_jobs(directory) == []
     record.write_text(json.dumps(facts | {"jobs": facts["jobs"][:1]}))
     assert states(directory) == [None]
 
@@ -265,13 +267,13 @@ def test_cancelling_lets_a_running_job_save_and_removes_waiting_ones(
     add_to(interpreter, 'trap "touch $record.saved; exit 0" USR1\n' + LASTS.partition("\n")[2])
     first, *_ = submit(tiny()).jobs
     wait_until_started(interpreter, first.job)
-    assert not chain.is_cancelled(directory)
-    now = chain.cancel(directory)
-    assert chain.is_cancelled(directory)
+    assert not LAUNCHER.is_cancelled(directory)
+    now = LAUNCHER.cancel(directory)
+    assert LAUNCHER.is_cancelled(directory)
     assert [job.state for job in now[1:]] == ["CANCELLED", "CANCELLED"]
     cluster.wait_for(first.job, "COMPLETED")
     assert (interpreter.parent / f"started.{first.job}.saved").exists()
-    assert chain.active_jobs(directory) == []
+    assert LAUNCHER.active_jobs(directory) == []
 
 
 def test_cancelling_removes_waiting_jobs(cluster, tiny, interpreter, directory):
@@ -280,16 +282,16 @@ def test_cancelling_removes_waiting_jobs(cluster, tiny, interpreter, directory):
     )
     cluster.wait_for(all_nodes, "RUNNING")
     submit(tiny())
-    assert [job.state for job in chain.cancel(directory)] == ["CANCELLED"] * 3
+    assert [job.state for job in LAUNCHER.cancel(directory)] == ["CANCELLED"] * 3
     assert list(interpreter.parent.glob("started.*")) == []
-    assert chain.cancel(directory) == []
+    assert LAUNCHER.cancel(directory) == []
 
 
 @pytest.mark.usefixtures("cluster")
 def test_a_run_without_jobs_has_no_status_and_cannot_be_cancelled(directory):
-    assert chain.status(directory) == []
-    assert not chain.is_cancelled(directory)
-    assert chain.cancel(directory) == []
+    assert LAUNCHER.jobs(directory) == []
+    assert not LAUNCHER.is_cancelled(directory)
+    assert LAUNCHER.cancel(directory) == []
 
 
 def test_neither_the_user_s_defaults_nor_an_outer_allocation_change_a_chain(
@@ -403,7 +405,7 @@ def test_a_requeued_job_runs_again_under_its_id_before_the_next_ones(
     assert (cluster.job(first.job)["JobState"], commands.restarts(first.job)) == ("RUNNING", 0)
     monkeypatch.delenv("SLURM_RESTART_COUNT")
     requeue(directory)
-    assert [each.job for each in chain.active_jobs(directory)] == [
+    assert [each.job for each in LAUNCHER.active_jobs(directory)] == [
         first.job,
         *(each.job for each in later),
     ]

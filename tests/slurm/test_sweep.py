@@ -5,6 +5,7 @@ import json
 from commands import run_command
 from processes import wait_until
 from rampcli.launch.slurm import chain
+from rampcli.launch.slurm.launcher import LAUNCHER
 from rampcli.runs.directory import RunDirectory
 from tiny_runs import TINY, environment
 
@@ -38,7 +39,7 @@ def test_runs_are_submitted_once_and_their_results_are_shown_before_and_after_th
     assert ": submitted" not in again
     assert [chain.read(run).jobs[0].job for run in runs] == jobs
     wait_until(
-        lambda: not any(chain.active_jobs(run) for run in runs),
+        lambda: not any(LAUNCHER.active_jobs(run) for run in runs),
         evidence=lambda: [path.read_text() for path in folder.rglob("*.log")],
     )
     facts = json.loads(rampcli("report", str(folder), "--json"))

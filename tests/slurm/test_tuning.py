@@ -8,7 +8,7 @@ import pytest
 
 from commands import run_command
 from processes import command_of, processes_with, wait_until
-from rampcli.launch.slurm import chain
+from rampcli.launch.slurm.launcher import LAUNCHER
 from rampcli.runs.directory import RunDirectory
 from tiny_runs import TINY, environment
 
@@ -50,14 +50,14 @@ def ranks_of(tune, micro_batch_size):
 def cancel(tune):
     done = run_command(["cancel", str(tune.folder.path)], environment())
     assert done.returncode == 0, done.stderr
-    wait_for(lambda: not chain.active_jobs(tune.folder), tune)
+    wait_for(lambda: not LAUNCHER.active_jobs(tune.folder), tune)
 
 
 def test_a_failed_job_says_why_and_the_next_one_keeps_its_trials_when_it_is_cancelled(tune):
     with_error = tune("""launch.slurm.environment=["GLOO_SOCKET_IFNAME=nowhere"]""")
     assert with_error.returncode == 0, with_error.stderr
     assert "the same command shows what the job has found" in with_error.stdout
-    wait_for(lambda: not chain.active_jobs(tune.folder), tune)
+    wait_for(lambda: not LAUNCHER.active_jobs(tune.folder), tune)
     told = tune()
     assert told.returncode == 1
     assert (

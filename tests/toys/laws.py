@@ -158,16 +158,17 @@ def state_of(house, run="run"):
 
 
 def test_a_launcher_is_a_folder_and_one_entry(house):
-    words = [*SHORT, "launch.launcher=toy", "run_dir=run"]
+    words = [*SHORT, "launch=toy", "run_dir=run"]
     explained = house.rampcli("explain", "--factory", "llama3_tiny", "launch.launcher")
     assert "`toy`: nowhere by itself." in explained
     assert "Shelf on which jobs wait." in house.rampcli("explain", "launch.toy.shelf")
     assert "launch.toy.shelf" in house.refused("plan", *words, "launch.toy.shelf=cellar")
+    assert "needs launch=local" in house.refused("plan", *words, "launch.elastic=true")
     assert "rampcli.launch.toy.job" in house.rampcli("pretrain", *words, "--dry-run")
     assert "the shelf is there" in house.rampcli("doctor", *words)
 
     house.rampcli("pretrain", *words)
-    assert "on the shelf" in house.refused("pretrain", *words)
+    assert "has jobs in the queue: 1" in house.refused("pretrain", *words)
     waiting = state_of(house)
     assert (waiting["state"], waiting["jobs"][0]["state"]) == ("waiting", "SHELVED")
     assert "asked" not in house.rampcli("cancel", "run")
@@ -181,7 +182,7 @@ def test_a_launcher_is_a_folder_and_one_entry(house):
 
 
 def test_a_launcher_that_submits_jobs_runs_searches_and_sweeps(house):
-    one = ["model.global_batch_size=1", "data.micro_batch_size=1", "launch.launcher=toy"]
+    one = ["model.global_batch_size=1", "data.micro_batch_size=1", "launch=toy"]
     words = [word for word in SHORT if not word.startswith(("model.global", "data.micro"))]
     words += one
     search = ["tune", *words, "run_dir=run", "--steps", "5"]

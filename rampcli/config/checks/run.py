@@ -57,8 +57,16 @@ def check_paths(config: Config) -> Iterator[UsageError]:
 
 
 def check_elastic(config: Config) -> Iterator[UsageError]:
-    """Checks that elastic training needs no more nodes than there are."""
+    """Checks that the launcher trains on when nodes are lost, and that there are enough nodes."""
     launch, num_nodes = config.launch, config.trainer.num_nodes
+    if launch.elastic and not declarations()[launch.launcher].supports_elastic:
+        able = [name for name, one in declarations().items() if one.supports_elastic]
+        yield UsageError(
+            f"launch.elastic=true needs launch={' or '.join(able)}: with launch={launch.launcher},"
+            " the nodes of a stage are fixed",
+            keys=("launch.elastic", "launch.launcher"),
+            remedy=set_to("launch.elastic", False),
+        )
     if launch.elastic and launch.min_nodes > num_nodes:
         yield UsageError(
             f"launch.min_nodes={launch.min_nodes} is above trainer.num_nodes={num_nodes}",

@@ -2,4 +2,4 @@
 
 from rampcli.launchers import Declaration
 
-DECLARATION = Declaration(about="on this machine, one stage after another")
+DECLARATION = Declaration(about="on this machine, one stage after another", supports_elastic=True)

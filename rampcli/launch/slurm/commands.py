@@ -32,7 +32,7 @@ OVER = frozenset(
 
 # A folder's name may contain any character, including newlines. So a record ends only where the
 # next one begins, or at the end of the output.
-_QUEUE_FORMAT = "%A\x1f%T\x1f%j\x1f%r\x1f%Z\x1e"
+QUEUE_FORMAT = "%A\x1f%T\x1f%j\x1f%r\x1f%Z\x1e"
 _QUEUE_RECORD = re.compile(
     r"(\d+)\x1f(\w+)\x1f([^\x1f]*)\x1f([^\x1f]*)\x1f(.*?)\x1e\n(?=\d+\x1f|\Z)", re.DOTALL
 )
@@ -221,7 +221,7 @@ def nodes_named(names: str) -> list[str]:
 
 
 def _queue(which: str) -> list[QueuedJob]:
-    output = _run("squeue", "--noheader", "--states=all", f"--format={_QUEUE_FORMAT}", which)
+    output = _run("squeue", "--noheader", "--states=all", f"--format={QUEUE_FORMAT}", which)
     return [
         QueuedJob(
             job=job,

@@ -17,7 +17,7 @@ from rampcli.errors import EXIT_INTERRUPTED, RampcliError
 from rampcli.launch.observer import Observer
 from rampcli.launch.protocol import SEARCH_PROGRAM
 from rampcli.launch.run_lock import JOB_WAIT_S, lock_run
-from rampcli.launch.slurm import SEARCH, chain, commands
+from rampcli.launch.slurm import SEARCH, commands
 from rampcli.launch.slurm.launcher import LAUNCHER
 from rampcli.launch.stop_signals import catch_stop_signals
 from rampcli.launch.supervise import Supervisor
@@ -53,7 +53,7 @@ def train_stages(directory: RunDirectory, stages: Sequence[int], signals: StopSi
     Raises:
         RampcliError: the workers failed, or the run has not reached these stages.
     """
-    if chain.is_cancelled(directory):
+    if LAUNCHER.is_cancelled(directory):
         return 0
     with lock_run(directory, wait_s=JOB_WAIT_S), directory.recording_failure():
         consumed = consumed_samples(directory)
@@ -71,7 +71,7 @@ def train_stages(directory: RunDirectory, stages: Sequence[int], signals: StopSi
         state = supervisor.run_stages(one_stage=True)
         if state["status"] != PREEMPTED:
             return 0
-        if signals.signal == signal.SIGUSR1 and not chain.is_cancelled(directory):
+        if signals.signal == signal.SIGUSR1 and not LAUNCHER.is_cancelled(directory):
             with sources_named(resolved.config):
                 check_progress(directory)
     return requeue(directory)
@@ -122,7 +122,7 @@ def requeue(directory: RunDirectory) -> int:
     A cancelled chain is not requeued, nor is a job that Slurm has already ended or requeued. If
     this node was lost, the job may already run again on another one.
     """
-    if chain.is_cancelled(directory):
+    if LAUNCHER.is_cancelled(directory):
         return 0
     job, own_restarts = os.environ["SLURM_JOB_ID"], int(os.environ.get("SLURM_RESTART_COUNT", 0))
     is_running = any(known.state == "RUNNING" for known in commands.jobs_by_id([job]))

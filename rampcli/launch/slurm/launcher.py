@@ -1,11 +1,20 @@
-"""The launcher `slurm`: a chain of jobs, one for each group of stages with the same processes."""
+"""The launcher `slurm`: a chain of jobs, one for each group of stages with the same processes.
 
+Slurm's jobs are submitted as a whole, recorded in slurm/jobs.json, and cancelled.
+"""
+
+import os
 import shutil
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from rampcli.config.schema import Config
+from rampcli.errors import RampcliError, printable
+from rampcli.guarded_folder import link_refused
 from rampcli.launch.doctor.check import Check
 from rampcli.launch.protocol import (
     SUBMITTED,
@@ -14,13 +23,22 @@ from rampcli.launch.protocol import (
     Launch,
     Launcher,
     Outcome,
+    Phase,
     StartRanks,
 )
-from rampcli.launch.slurm import chain
+from rampcli.launch.slurm import FOLDER, chain, commands
+from rampcli.launch.slurm.chain import Chain
 from rampcli.launch.slurm.doctor import check_slurm
 from rampcli.launch.slurm.workers import SrunWorkers
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
+
+PHASES = {"RUNNING": Phase.RUNNING, "COMPLETING": Phase.ENDING} | dict.fromkeys(
+    commands.OVER, Phase.OVER
+)
+"""Phases of the states that Slurm reports. In other states, a job waits."""
+CAN_SAVE = frozenset({"RUNNING", "SUSPENDED"})
+"""States of jobs that can be asked to save."""
 
 
 class SlurmLauncher(Launcher):
@@ -65,20 +83,54 @@ class SlurmLauncher(Launcher):
         return render_search(resolved, folder)
 
     def submit(self, directory: RunDirectory, scripts: Sequence[JobScript], /) -> list[Job]:
-        """Submits jobs. The first one starts once all are in the queue."""
-        return [chain.with_state(job, "PENDING") for job in chain.submit(directory, scripts).jobs]
+        """Writes the scripts and submits them, each dependent on the success of the previous job.
+
+        Either all jobs are submitted or none: the first job is held until the last one is in the
+        queue.
+        """
+        self.refuse_active(directory)
+        for folder in (directory.logs, directory.path / FOLDER):
+            directory.make_folder(folder)
+        # Slurm opens the logs itself, and would follow a link.
+        if link := next((log for log in os.scandir(directory.logs) if log.is_symlink()), None):
+            raise link_refused(Path(link))
+        for script in scripts:
+            directory.replace(script.path, script.text)
+        jobs = [Job.of(script, directory) for script in scripts]
+        chain.write(directory, Chain(jobs=tuple(jobs)))
+        try:
+            for position, script in enumerate(scripts):
+                after = jobs[position - 1].job if position else None
+                jobs[position] = _submit_job(jobs[position], script, directory, after=after)
+                chain.write(directory, Chain(jobs=tuple(jobs)))
+            chain.write(directory, Chain(jobs=tuple(jobs), submitted=round(time.time(), 3)))
+            commands.release(str(jobs[0].job))
+        except RampcliError as error:
+            self._withdraw_after(error, directory)
+            raise
+        except BaseException:
+            self._withdraw(directory)
+            raise
+        return [_with_state(job, "PENDING") for job in jobs]
 
     def is_cancelled(self, directory: RunDirectory, /) -> bool:
-        """Returns whether the run's chain was cancelled."""
-        return chain.is_cancelled(directory)
+        """Returns whether the run's jobs were asked to end and to stay out of the queue."""
+        recorded = chain.read(directory)
+        return recorded is not None and recorded.cancelled
 
     def can_ask(self) -> bool:
         """Returns whether squeue is on PATH."""
         return shutil.which("squeue") is not None
 
     def refuse_active(self, directory: RunDirectory, /) -> None:
-        """Checks that no job of the run is in the queue."""
-        chain.refuse_active(directory)
+        """Checks that no job of the run is in the queue.
+
+        Jobs of an interrupted submission have not started; they are cancelled.
+        """
+        recorded = chain.read(directory)
+        if recorded is not None and recorded.submitted is None and not recorded.cancelled:
+            self._withdraw(directory)
+        super().refuse_active(directory)
 
     def has_jobs(self, directory: RunDirectory, /) -> bool:
         """Returns whether the run has a chain."""
@@ -86,11 +138,32 @@ class SlurmLauncher(Launcher):
 
     def jobs(self, directory: RunDirectory, /) -> list[Job]:
         """Returns the jobs of the run's chain."""
-        return chain.status(directory)
+        recorded = chain.read(directory)
+        if recorded is None:
+            return []
+        # After an interrupted submission, the last ID may not have been recorded.
+        known = (
+            commands.jobs_by_id(recorded.ids)
+            if len(recorded.ids) == len(recorded.jobs)
+            else commands.jobs_of_this_user()
+        )
+        folder = str(directory.path.resolve())
+        return [_find(job, known, folder=folder) for job in recorded.jobs]
 
     def cancel(self, directory: RunDirectory, /) -> list[Job]:
         """Removes waiting jobs from the queue, and asks a running job to save and exit."""
-        return chain.cancel(directory)
+        recorded = chain.read(directory)
+        if recorded is None or not (active := self.active_jobs(directory)):
+            return []
+        # From here on, a job that starts, or is about to requeue itself, sees that it is cancelled.
+        chain.write(directory, replace(recorded, cancelled=True))
+        commands.cancel(_ids(active), only_waiting=True)
+        active = self.active_jobs(directory)
+        if running := _ids(job for job in active if job.state in CAN_SAVE):
+            commands.ask_to_save(running)
+        if others := _ids(job for job in active if job.state not in CAN_SAVE | {"COMPLETING"}):
+            commands.cancel(others)
+        return self.jobs(directory)
 
     def interpreter(self, config: Config, /) -> str | None:
         """Returns `launch.slurm.python`, or the interpreter that submits."""
@@ -100,6 +173,61 @@ class SlurmLauncher(Launcher):
     def machine_checks(self, resolved: Resolved | None, /) -> list[Check]:
         """Returns the check of Slurm's programs, its controller and its partitions."""
         return [check_slurm(resolved)]
+
+    def _withdraw(self, directory: RunDirectory) -> None:
+        """Cancels all submitted jobs while the first one is still held, so nothing has started."""
+        if active := _ids(self.active_jobs(directory)):
+            commands.cancel(active)
+        recorded = chain.read(directory)
+        if recorded is not None:
+            chain.write(directory, replace(recorded, cancelled=True))
+
+    def _withdraw_after(self, error: RampcliError, directory: RunDirectory) -> None:
+        """Cancels all submitted jobs, and adds to an error what became of them."""
+        recorded = chain.read(directory)
+        ids = recorded.ids if recorded else []
+        note = f"cancelled the jobs that were already submitted: {', '.join(ids)}" if ids else ""
+        try:
+            self._withdraw(directory)
+        except RampcliError as another:
+            note = f"jobs may remain in the queue: {another.message}"
+            error.remedies = (f"scancel {' '.join(ids)}",) if ids else error.remedies
+        if note:
+            error.message = printable(f"{error.message}; {note}")
+
+
+def _ids(jobs: Iterable[Job]) -> list[str]:
+    return [job.job for job in jobs if job.job is not None]
+
+
+def _submit_job(job: Job, script: JobScript, directory: RunDirectory, *, after: str | None) -> Job:
+    """Submits a job, and returns it with its ID."""
+    order = (
+        ["--hold"]
+        if after is None
+        else [f"--dependency=afterok:{after}", "--kill-on-invalid-dep=yes"]
+    )
+    folder = directory.path.resolve()
+    # These options override the script's. Name and folder identify the job later.
+    options = [*order, f"--job-name={script.job_name}", f"--chdir={folder}"]
+    submitted = commands.submit(script.path.resolve(), folder=folder, options=options)
+    return replace(job, job=submitted, dependency=after)
+
+
+def _find(job: Job, known: Sequence[commands.QueuedJob], *, folder: str) -> Job:
+    """Returns a recorded job with the state that Slurm reports, if Slurm lists it.
+
+    An ID alone does not identify the job: after losing its state, Slurm may reuse IDs.
+    """
+    for each in known:
+        same = each.job == job.job if job.job is not None else not each.is_over
+        if same and (each.name, each.folder) == (job.name, folder):
+            return _with_state(replace(job, job=each.job, reason=each.reason), each.state)
+    return job
+
+
+def _with_state(job: Job, state: str) -> Job:
+    return replace(job, state=state, phase=PHASES.get(state, Phase.WAITING))
 
 
 LAUNCHER = SlurmLauncher()

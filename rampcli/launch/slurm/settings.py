@@ -68,16 +68,6 @@ class SlurmConfig:
     )
 
 
-def check_elastic(config: "Config") -> Iterator[UsageError]:
-    """Checks that elastic training is not asked for: the nodes of a job stay the same."""
-    if config.launch.launcher == "slurm" and config.launch.elastic:
-        yield UsageError(
-            "launch.elastic=true needs launch=local, because the nodes of a Slurm job are fixed",
-            keys=("launch.elastic", "launch.launcher"),
-            remedy=set_to("launch.elastic", False, note=" (a job that loses a node is requeued)"),
-        )
-
-
 def check_names(config: "Config") -> Iterator[UsageError]:
     """Checks Slurm names in the script header: they must not contain spaces, quotes or newlines."""
     for name in NAMES:

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from rampcli.errors import DamagedFileError, UsageError
 from rampcli.launch.cancel import cancel
 from rampcli.launch.slurm import chain
+from rampcli.launch.slurm.commands import QUEUE_FORMAT
+from rampcli.launch.slurm.launcher import LAUNCHER
 from rampcli.runs.directory import RunDirectory
 from run_files import chained_job
 
@@ -66,12 +68,12 @@ def asked(directory: RunDirectory) -> list[str]:
 
 def assert_refused(directory: RunDirectory, error: type[Exception]) -> None:
     for act in (
-        chain.status,
-        chain.is_cancelled,
-        chain.refuse_active,
-        chain.cancel,
+        LAUNCHER.jobs,
+        LAUNCHER.is_cancelled,
+        LAUNCHER.refuse_active,
+        LAUNCHER.cancel,
         cancel,
-        lambda run: chain.submit(run, []),
+        lambda run: LAUNCHER.submit(run, []),
     ):
         with pytest.raises(error) as refused:
             act(directory)
@@ -146,14 +148,14 @@ def test_slurm_is_only_ever_asked_about_numbers(directory, job, facts):
     (directory.path.parent / "asked").unlink(missing_ok=True)
     record(directory).write_text(json.dumps(CHAIN | {"jobs": [JOB | job]} | facts))
     try:
-        chain.cancel(directory)
+        LAUNCHER.cancel(directory)
     except DamagedFileError:
         assert asked(directory) == []
     ours = {
         "squeue",
         "--noheader",
         "--states=all",
-        f"--format={chain.commands._QUEUE_FORMAT}",
+        f"--format={QUEUE_FORMAT}",
         f"--user={os.getuid()}",
     }
     assert all(
@@ -173,7 +175,7 @@ def test_nothing_is_submitted_through_a_link(directory, name):
     link.parent.mkdir(exist_ok=True)
     link.symlink_to(outside / "jobs.json" if "." in name else outside)
     with pytest.raises(UsageError, match=f"{name} is a symbolic link"):
-        chain.submit(directory, [])
+        LAUNCHER.submit(directory, [])
     if "slurm" in name:
         assert_refused(directory, UsageError)
     assert asked(directory) == []

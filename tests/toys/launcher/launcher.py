@@ -3,16 +3,14 @@
 import json
 import shlex
 import sys
-from dataclasses import asdict
+from dataclasses import replace
 
-from rampcli.errors import UsageError
 from rampcli.launch.doctor.check import Check, Status
 from rampcli.launch.local.launcher import LAUNCHER as LOCAL
 from rampcli.launch.protocol import (
     SEARCH_PROGRAM,
     SUBMITTED,
     Job,
-    JobRecord,
     JobScript,
     Launcher,
     Outcome,
@@ -39,19 +37,11 @@ class ToyLauncher(Launcher):
         directory.make_folder(directory.path / "toy")
         for script in scripts:
             directory.replace(script.path, script.text)
-        records = [
-            JobRecord(
-                job=str(number),
-                name=script.job_name,
-                stages=tuple(stage.stage for stage in script.stages),
-                num_nodes=script.num_nodes,
-                global_batch_sizes=tuple(stage.global_batch_size for stage in script.stages),
-                script=script.path.name,
-                dependency=None,
-            )
+        jobs = [
+            replace(Job.of(script, directory), job=str(number))
             for number, script in enumerate(scripts, start=1)
         ]
-        directory.write_json(_list_of(directory), [asdict(record) for record in records])
+        directory.write_json(_list_of(directory), [job.record() for job in jobs])
         return self.jobs(directory)
 
     def start(self, launch, /):
@@ -69,11 +59,6 @@ class ToyLauncher(Launcher):
         """Starts ranks as the local launcher does."""
         return LOCAL.rank_starter(resolved, program, gpus=gpus)
 
-    def refuse_active(self, directory, /):
-        """Refuses a run whose job waits."""
-        if any(job.is_active for job in self.jobs(directory)):
-            raise UsageError("a job of the run is on the shelf")
-
     def has_jobs(self, directory, /):
         """Returns whether the run has a list of jobs."""
         return _list_of(directory).exists()
@@ -88,7 +73,7 @@ class ToyLauncher(Launcher):
         """Deletes the scripts of jobs that wait."""
         active = [job for job in self.jobs(directory) if job.is_active]
         for job in active:
-            (directory.path / "toy" / job.script).unlink()
+            (directory.path / job.script).unlink()
         return self.jobs(directory) if active else []
 
     def machine_checks(self, _resolved, /):
@@ -101,9 +86,9 @@ def _list_of(directory):
 
 
 def _job(directory, facts):
-    waits = (directory.path / "toy" / facts["script"]).exists()
+    waits = (directory.path / facts["script"]).exists()
     state, phase = ("SHELVED", Phase.WAITING) if waits else (None, Phase.OVER)
-    return Job(**facts, state=state, reason=None, phase=phase)
+    return Job(**facts, state=state, phase=phase)
 
 
 def _script(directory, name, program, stages):
