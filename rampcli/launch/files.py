@@ -25,13 +25,8 @@ def read_files(config: Config) -> FileFacts:
             the vocabulary.
     """
     sized = config.model.vocab_size is not None
-    built_in = config.data.source in SOURCES and config.data.source not in PATH_FORMS
-    if built_in or (sized and missing_corpora(config)):
-        facts = without_files(config)
-    else:
-        from rampcli.data.sources import read_file_facts  # which imports numpy and tokenizers
-
-        facts = read_file_facts(config)
+    is_absent = sized and missing_corpora(config)
+    facts = without_files(config) if is_absent else read_corpora(config)
     if sized:
         return facts
     weights, folder = _weights(config, facts.tokens or 0)
@@ -43,6 +38,19 @@ def read_files(config: Config) -> FileFacts:
             remedy=f"{VOCABULARY_KEY} of the tokenizer that encoded the corpus",
         )
     return replace(facts, weights=weights, folder=folder)
+
+
+def read_corpora(config: Config) -> FileFacts:
+    """Returns what the corpora of a run decide. Those of built-in sources have no files.
+
+    Raises:
+        RampcliError: a corpus cannot be read or does not fit the settings.
+    """
+    if config.data.source in SOURCES and config.data.source not in PATH_FORMS:
+        return without_files(config)
+    from rampcli.data.sources import read_file_facts  # which imports numpy and tokenizers
+
+    return read_file_facts(config)
 
 
 def _weights(config: Config, tokens: int) -> tuple[int | None, Path | None]:

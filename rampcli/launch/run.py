@@ -8,11 +8,10 @@ from contextlib import ExitStack
 from rampcli.checkpoint.compatibility import check_compatible
 from rampcli.checkpoint.starting_weights import check_starting_weights
 from rampcli.config import snapshot
-from rampcli.config.corpora import PATH_FORMS
 from rampcli.config.layers import sources_named
 from rampcli.config.schema import Config
-from rampcli.config.schema.data import SOURCES
 from rampcli.errors import NoCheckpointError, UsageError
+from rampcli.launch.files import read_corpora
 from rampcli.launch.observer import Observer, Observers
 from rampcli.launch.protocol import Launch, Launcher, Outcome, launcher_of, launchers
 from rampcli.launch.run_lock import lock_run
@@ -120,19 +119,14 @@ def check_corpora(resolved: Resolved) -> str | None:
     Raises:
         RampcliError: they cannot.
     """
-    config = resolved.config
-    built_in = config.data.source in SOURCES and config.data.source not in PATH_FORMS
-    fingerprint = resolved.files.fingerprint
-    # The imports need numpy and tokenizers, which other runs do not need here.
-    if not (built_in or resolved.files.opened):
-        from rampcli.data.sources import read_file_facts
-
-        fingerprint = read_file_facts(config).fingerprint
+    config, files = resolved.config, resolved.files
+    if not files.opened:
+        files = read_corpora(config)
     if config.generate.prompts:
         from rampcli.data.prompts import check_text_prompts
 
         check_text_prompts(config)
-    return fingerprint
+    return files.fingerprint
 
 
 def _refuse_active_jobs(directory: RunDirectory, launcher: Launcher) -> None:

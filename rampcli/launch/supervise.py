@@ -43,28 +43,28 @@ ORPHANS_EXIT_S = 60.0
 """Seconds to wait for orphaned workers to exit."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunningStage:
-    """The running workers of a stage.
+@dataclass(kw_only=True, slots=True)
+class Attempt:
+    """One start of the workers of a stage.
 
     Attributes:
-        world: their ranks.
         nodes: nodes of the stage, some of which may be lost.
+        world: ranks that are started.
         feed: passes the rows that they write to the observer.
-        workers: their processes.
-        next_stage: stage whose workers are started before this one ends, or None.
+        log: what they print.
+        to_grow: True if they are stopped so that a larger world can start.
     """
 
-    world: World
     nodes: Nodes
+    world: World
     feed: Feed
-    workers: Workers
-    next_stage: StagePlan | None
+    log: WorkerLog
+    to_grow: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkersExit:
-    """How the workers of a stage ended.
+    """How workers ended.
 
     Attributes:
         exit_code: 0, or the exit code of a worker that failed.
@@ -73,14 +73,12 @@ class WorkersExit:
             killed.
         oom_kills: processes that the kernel killed meanwhile for lack of memory, as
             `count_oom_kills` counts them.
-        to_grow: True if the workers were stopped so that a larger world can start.
         log: what they printed.
     """
 
     exit_code: int
     killed: dict[int, str]
     oom_kills: int
-    to_grow: bool
     log: WorkerLog
 
     def ranks_out_of_memory(self) -> list[int]:
@@ -171,29 +169,33 @@ class Supervisor:
                 time.sleep(POLL_S)
             if world is None or self.signals.signal is not None:
                 return self._write_preempted()
-            feed = Feed(self.run, self.observer)
-            ended = self._run_workers(stage, world, nodes, feed)
+            attempt = Attempt(
+                nodes=nodes,
+                world=world,
+                feed=Feed(self.run, self.observer),
+                log=WorkerLog(self._log_of(stage)),
+            )
+            ended = self._run_workers(stage, attempt)
             state = self.run.read_state() or BEFORE_THE_START
             was_asked = self.signals.signal is not None
             if state["status"] in STAGE_IS_OVER or (
-                state["status"] == PREEMPTED and (was_asked or not ended.to_grow)
+                state["status"] == PREEMPTED and (was_asked or not attempt.to_grow)
             ):
                 return state
             if state["status"] == "failed" and state["error"]["understood"]:
-                raise _worker_error(state["error"], self._log_of(stage))
+                raise _worker_error(state["error"], attempt.log.path)
             if ranks := ended.ranks_out_of_memory():
-                raise self._out_of_memory(ranks, feed, ended.log)
+                raise self._out_of_memory(ranks, attempt)
             if was_asked:
-                if feed.step is None:  # training had not begun, so there was nothing to save
+                if attempt.feed.step is None:  # training had not begun: there was nothing to save
                     return self._write_preempted()
-                raise self._not_saved(ended.log)
-            if not ended.to_grow:
-                self._handle_failure(
-                    ended, world, nodes, restarts, step=feed.step, cause=ended.cause(state)
-                )
+                raise self._not_saved(attempt.log)
+            if not attempt.to_grow:
+                self._handle_failure(attempt, ended, restarts, cause=ended.cause(state))
 
-    def _run_workers(self, stage: StagePlan, world: World, nodes: Nodes, feed: Feed) -> WorkersExit:
+    def _run_workers(self, stage: StagePlan, attempt: Attempt) -> WorkersExit:
         """Starts the workers of a stage and waits until they have ended."""
+        world, log = attempt.world, attempt.log
         self.run.change_status("running")
         self.observer.on_start(stage, world, gpus=self.gpus)
         self.run.append_event(
@@ -201,62 +203,49 @@ class Supervisor:
         )
         if world.reason is not None:
             self.run.append_event("spare_ranks", spare_ranks=world.spare_ranks, reason=world.reason)
-        log, oom_kills = WorkerLog(self._log_of(stage)), count_oom_kills()
+        oom_kills = count_oom_kills()
         workers = self._take_early_workers(stage) or self.start(self.run, world, log.path)
-        running = RunningStage(
-            world=world,
-            nodes=nodes,
-            feed=feed,
-            workers=workers,
-            next_stage=self._stage_to_start_during(stage),
-        )
         try:
             workers.begin_training()
-            to_grow, has_killed = self._watch(running)
+            has_killed = self._watch(attempt, workers)
             exit_code, killed = workers.exit_code() or 0, {} if has_killed else workers.killed()
         finally:
             workers.end()
         self.run.append_event("exit", stage=stage.stage, exit_code=exit_code)
-        feed.poll()
-        return WorkersExit(
-            exit_code=exit_code,
-            killed=killed,
-            oom_kills=count_oom_kills() - oom_kills,
-            to_grow=to_grow,
-            log=log,
-        )
+        attempt.feed.poll()
+        oom_kills = count_oom_kills() - oom_kills
+        return WorkersExit(exit_code=exit_code, killed=killed, oom_kills=oom_kills, log=log)
 
-    def _watch(self, running: RunningStage) -> tuple[bool, bool]:
+    def _watch(self, attempt: Attempt, workers: Workers) -> bool:
         """Waits for the workers to end, and stops them on a signal or when nodes return.
 
-        Returns:
-            Whether they were stopped so that a larger world can start, and whether they had to be
-            killed.
+        Returns whether they had to be killed.
         """
-        workers, kill_at, to_grow, has_killed = running.workers, math.inf, False, False
+        kill_at, has_killed = math.inf, False
+        next_stage = self._stage_to_start_during(attempt.nodes.stage)
         while workers.exit_code() is None:
             time.sleep(POLL_S)
-            running.feed.poll()
+            attempt.feed.poll()
             if self._trackers is not None:
                 self._trackers.poll(is_heard=True)
-            self._start_next_stage_early(running)
-            to_grow = to_grow or (
-                self.signals.signal is None and running.nodes.can_grow(running.world)
+            self._start_early(next_stage, attempt.feed.row)
+            was_asked = self.signals.signal is not None
+            attempt.to_grow = attempt.to_grow or (
+                not was_asked and attempt.nodes.can_grow(attempt.world)
             )
-            if kill_at == math.inf and (to_grow or self.signals.signal is not None):
+            if kill_at == math.inf and (attempt.to_grow or was_asked):
                 workers.ask_to_stop()
                 kill_at = time.monotonic() + self.resolved.config.launch.grace_s
-                if to_grow and running.feed.step is None:
+                if attempt.to_grow and attempt.feed.step is None:
                     # They have nothing to save, and notice a stop request only once they train.
                     kill_at = 0.0
             if self.signals.at_once or time.monotonic() > kill_at:
                 has_killed = True
                 workers.kill()
-        return to_grow, has_killed
+        return has_killed
 
-    def _start_next_stage_early(self, running: RunningStage) -> None:
-        """Starts the next stage's workers once the current stage is about to end."""
-        row, stage = running.feed.row, running.next_stage
+    def _start_early(self, stage: StagePlan | None, row: dict[str, Any] | None) -> None:
+        """Starts the workers of the next stage once the current one is about to end."""
         if self._early or row is None or stage is None or self.signals.signal is not None:
             return
         if stage.first_sample - row["consumed_samples"] <= NEXT_STAGE_LEAD_S * row["samples_per_s"]:
@@ -281,29 +270,19 @@ class Supervisor:
         return None
 
     def _handle_failure(
-        self,
-        ended: WorkersExit,
-        world: World,
-        nodes: Nodes,
-        restarts: Restarts,
-        *,
-        step: int | None,
-        cause: str,
+        self, attempt: Attempt, ended: WorkersExit, restarts: Restarts, *, cause: str
     ) -> None:
         """Reports a crash or lost nodes, and waits until the workers may be restarted.
 
-        Nodes count as lost in an elastic run only; their back-off is left to `nodes`.
+        Nodes count as lost in an elastic run only; `Nodes` waits for them to return.
 
         Raises:
             RampcliError: the workers are not restarted.
         """
         launch, devices = self.resolved.config.launch, self.resolved.config.trainer.devices
-        lost = (
-            {world.nodes[rank // devices]: name for rank, name in ended.killed.items()}
-            if launch.elastic
-            else {}
-        )
-        wait_s = restarts.after_lost_node() if lost else restarts.after_crash(step)
+        killed = ended.killed.items() if launch.elastic else ()
+        lost = {attempt.world.nodes[rank // devices]: name for rank, name in killed}
+        wait_s = restarts.after_lost_node() if lost else restarts.after_crash(attempt.feed.step)
         if isinstance(wait_s, str):
             raise RampcliError(
                 f"giving up: {wait_s} ({cause})",
@@ -314,9 +293,9 @@ class Supervisor:
         if lost:
             names = " and ".join(f"node {node} (killed by {name})" for node, name in lost.items())
             reason = (
-                f"lost {names}; {nodes.mark_lost(lost, wait_s=wait_s)};"
+                f"lost {names}; {attempt.nodes.mark_lost(lost, wait_s=wait_s)};"
                 f" restarting {'it' if len(lost) == 1 else 'them'} in {wait_s:g} s:"
-                f" {restart} ({ended.log.describe(quote=False)})"
+                f" {restart} ({attempt.log.describe(quote=False)})"
             )
         else:
             saved = complete_checkpoints(self.run)
@@ -343,14 +322,15 @@ class Supervisor:
         while time.monotonic() < until and self.signals.signal is None:
             time.sleep(POLL_S)
 
-    def _out_of_memory(self, ranks: Sequence[int], feed: Feed, log: WorkerLog) -> RampcliError:
-        consumed = feed.row["consumed_samples"] if feed.row else consumed_samples(self.run)
+    def _out_of_memory(self, ranks: Sequence[int], attempt: Attempt) -> RampcliError:
+        row = attempt.feed.row
+        consumed = row["consumed_samples"] if row else consumed_samples(self.run)
         killed = f"rank{'s' if len(ranks) > 1 else ''} {' and '.join(map(str, ranks))}"
         return out_of_memory(
             self.resolved,
             consumed_samples=consumed,
             reason=f"the workers failed: their host ran out of memory and killed {killed}"
-            f" ({log.describe(quote=False)})",
+            f" ({attempt.log.describe(quote=False)})",
         )
 
     def _not_saved(self, log: WorkerLog) -> RampcliError:

@@ -161,7 +161,6 @@ class Trials:
                 exit_code=workers.exit_code() or 0,
                 killed=workers.killed(),
                 oom_kills=count_oom_kills() - oom_kills,
-                to_grow=False,
                 log=log,
             )
         finally:

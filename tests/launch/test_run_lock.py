@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
+from rampcli.cli.cancel import ask_to_save
 from rampcli.errors import UsageError
-from rampcli.launch.cancel import cancel
 from rampcli.launch.run_lock import Holder, holder_of, lock_run
 from rampcli.locks import hold
 from rampcli.runs.directory import RunDirectory
@@ -65,7 +65,7 @@ def test_a_run_that_never_started_has_no_holder(run):
 
 
 def test_cancelling_asks_the_supervisor_to_stop(run, supervisor):
-    assert cancel(run) == Holder(socket.gethostname(), supervisor.pid, is_here=True)
+    assert ask_to_save(run) == Holder(socket.gethostname(), supervisor.pid, is_here=True)
     assert supervisor.wait() == -signal.SIGTERM
 
 
@@ -81,14 +81,14 @@ def test_a_run_of_a_thread_is_not_cancelled_by_a_signal_that_would_end_its_proce
     thread.start()
     began.wait()
     with pytest.raises(UsageError, match="in a thread"):
-        cancel(run)
+        ask_to_save(run)
     may_end.set()
     thread.join()
 
 
 def test_a_run_that_is_not_training_cannot_be_cancelled(run):
     with pytest.raises(UsageError, match="no process is training in"):
-        cancel(run)
+        ask_to_save(run)
 
 
 LIES = [  # possible contents of a lock file
@@ -119,11 +119,11 @@ def test_the_contents_of_the_lock_never_decide_who_gets_a_signal(run, supervisor
         lie.replace("HOST", socket.gethostname()).replace("PID", str(bystander.pid))
     )
     assert holder_of(run) == Holder(socket.gethostname(), supervisor.pid, is_here=True)
-    assert cancel(run).pid == supervisor.pid
+    assert ask_to_save(run).pid == supervisor.pid
     assert supervisor.wait() == -signal.SIGTERM
     assert holder_of(run) is None
     with pytest.raises(UsageError, match="no process is training in"):
-        cancel(run)
+        ask_to_save(run)
 
 
 def test_a_run_whose_holder_is_not_visible_here_is_not_cancelled(run, supervisor, bystander):
@@ -135,10 +135,10 @@ def test_a_run_whose_holder_is_not_visible_here_is_not_cancelled(run, supervisor
             UsageError,
             match=r"is supervised by process \d+ on node7.x1b.2J, which is not your process",
         ):
-            cancel(run)
+            ask_to_save(run)
         run.lock.write_text("")
         with pytest.raises(UsageError, match="by a process that is not visible from this machine"):
-            cancel(run)
+            ask_to_save(run)
 
 
 def test_a_link_in_place_of_the_lock_is_refused(run, supervisor, tmp_path):
@@ -146,7 +146,7 @@ def test_a_link_in_place_of_the_lock_is_refused(run, supervisor, tmp_path):
     other.claim()
     other.lock.symlink_to(run.lock)
     with pytest.raises(UsageError, match="is a symbolic link"):
-        cancel(other)
+        ask_to_save(other)
     with pytest.raises(UsageError, match="is a symbolic link"), lock_run(other):
         pass
     assert supervisor.poll() is None

@@ -314,5 +314,5 @@ def test_ranks_out_of_memory_are_those_that_their_starter_or_the_kernel_of_this_
 ):
     killed = {0: "SIGKILL", 1: NO_MEMORY, 2: "SIGSEGV"}
     log = WorkerLog(tmp_path / "log")
-    ended = WorkersExit(exit_code=1, killed=killed, oom_kills=oom_kills, to_grow=False, log=log)
+    ended = WorkersExit(exit_code=1, killed=killed, oom_kills=oom_kills, log=log)
     assert ended.ranks_out_of_memory() == ranks

@@ -1,4 +1,4 @@
-"""Checks of Python, torch, and what torch can do on this machine.
+"""Checks of Python, torch, what torch can do on this machine, and the memory of its GPUs.
 
 Another process runs torch: it may crash or hang.
 """
@@ -18,11 +18,17 @@ from rampcli.gpus import visible_gpus
 from rampcli.interpreter import python_command, safe_environment
 from rampcli.launch.doctor.check import Check, Status, format_bytes
 from rampcli.launch.doctor.host_checks import skip_if_remote
-from rampcli.launch.doctor.memory_check import check_memory
 from rampcli.launch.protocol import launcher_of
 from rampcli.launch.resources import gpus_in_words, gpus_needed
 from rampcli.lifeline import signal_name
 from rampcli.planning.run_plan import Resolved
+from rampcli.planning.stage_memory import (
+    device_memory_bytes,
+    fullest_stage,
+    shorten_bytes,
+    stage_memory,
+    usable_bytes,
+)
 
 LEAST_PYTHON = (3, 11)
 LEAST_TORCH = (2, 10)
@@ -180,6 +186,34 @@ def _check_nccl(facts: dict[str, Any], resolved: Resolved | None) -> Check:
     return Check("nccl", Status.failure, printable(nccl["error"]), NCCL_REMEDY)
 
 
+def check_memory(resolved: Resolved, facts: dict[str, Any]) -> Check:
+    """Compares the estimate of the largest stage with the memory of a GPU.
+
+    Args:
+        resolved: the run.
+        facts: the findings of `rampcli.worker.machine`. GPUs of this machine count more than
+            `trainer.device_memory_gb` if the run uses them.
+    """
+    config, stage = resolved.config, fullest_stage(resolved)
+    needed = stage_memory(resolved, stage).peak_bytes
+    memory_bytes = device_memory_bytes(config)
+    if config.trainer.accelerator != "cpu" and launcher_of(config).runs_here:
+        memory_bytes = min(
+            (gpu["memory_bytes"] for gpu in facts.get("gpus", [])), default=memory_bytes
+        )
+    if memory_bytes is None:
+        finding = f"stage {stage.stage} needs {shorten_bytes(needed)} per process (estimate)"
+        return Check("memory", Status.not_needed, finding)
+    device = "process" if config.trainer.accelerator == "cpu" else "GPU"
+    finding = (
+        f"stage {stage.stage} needs {shorten_bytes(needed)} of {shorten_bytes(memory_bytes)}"
+        f" per {device} (estimate)"
+    )
+    if needed <= usable_bytes(config, memory_bytes):
+        return Check("memory", Status.ok, finding)
+    return Check("memory", Status.warning, finding, MEMORY_REMEDY)
+
+
 def _accelerator(resolved: Resolved | None) -> Accelerator:
     return "auto" if resolved is None else resolved.config.trainer.accelerator
 
@@ -202,6 +236,7 @@ DRIVER_REMEDY = (
 )
 CUDA_REMEDY = "a torch build with CUDA (pytorch.org/get-started), or trainer.accelerator=cpu"
 UNHIDE_REMEDY = "unset CUDA_VISIBLE_DEVICES"
+MEMORY_REMEDY = "settings that fit, which `rampcli plan` names"
 NCCL_REMEDY = (
     "NCCL_DEBUG=INFO python -m rampcli.worker.machine shows NCCL's log; set NCCL_P2P_DISABLE=1 if"
     " the GPUs cannot read each other's memory"

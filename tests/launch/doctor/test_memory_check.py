@@ -1,7 +1,7 @@
 import pytest
 
 from rampcli.launch.doctor.check import Status
-from rampcli.launch.doctor.memory_check import check_memory
+from rampcli.launch.doctor.torch_checks import check_memory
 
 GPUS = [{"name": "large", "memory_bytes": 150e9}, {"name": "small", "memory_bytes": 24e9}]
 SLURM = ("launch=slurm", "launch.slurm.partition=gpu")

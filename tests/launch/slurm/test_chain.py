@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from rampcli.cli.cancel import ask_to_save
 from rampcli.errors import DamagedFileError, UsageError
-from rampcli.launch.cancel import cancel
 from rampcli.launch.slurm import chain
 from rampcli.launch.slurm.commands import QUEUE_FORMAT
 from rampcli.launch.slurm.launcher import LAUNCHER
@@ -72,7 +72,7 @@ def assert_refused(directory: RunDirectory, error: type[Exception]) -> None:
         LAUNCHER.is_cancelled,
         LAUNCHER.refuse_active,
         LAUNCHER.cancel,
-        cancel,
+        ask_to_save,
         lambda run: LAUNCHER.submit(run, []),
     ):
         with pytest.raises(error) as refused:
