@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.config.rewards import TRUSTED_REWARD
+from rampcli.config.schema import Config
 from rampcli.errors import EXIT_INTERRUPTED
 from rampcli.interpreter import python_command
 from rampcli.launch.elastic import World
@@ -76,15 +77,7 @@ class LocalLauncher(Launcher):
         self, resolved: Resolved, program: str, /, *, gpus: Sequence[str] = ()
     ) -> StartRanks:
         """Returns a function that starts ranks on this machine."""
-        config = resolved.config
-        return partial(
-            LocalWorkers,
-            devices=config.trainer.devices,
-            gpus=gpus,
-            module=program,
-            helpers=config.rl.rollout_ranks,
-            reward=config.rl.reward,
-        )
+        return partial(LocalWorkers, resolved.config, program=program, gpus=gpus)
 
 
 def _ask_to_stop(signals: StopSignals) -> None:
@@ -102,39 +95,34 @@ class LocalWorkers(Workers):
 
     def __init__(
         self,
+        config: Config,
         run: RunDirectory,
         world: World,
         log: Path,
         *,
-        devices: int,
-        gpus: Sequence[str],
-        module: str = WORKER,
-        helpers: int = 0,
-        reward: str | None = None,
+        program: str = WORKER,
+        gpus: Sequence[str] = (),
     ) -> None:
         """Starts the workers.
 
         Args:
+            config: configuration of the run. Its rollout ranks come after those of the world.
             run: run to train.
             world: ranks to start, and the nodes they are on.
             log: file in the run's log folder that receives the workers' output.
-            devices: devices per node.
+            program: module that a rank runs. It takes the run directory and `WAIT`.
             gpus: GPUs of all nodes of the stage, node by node; empty on the CPU.
-            module: program of a rank. It takes the run directory and `WAIT`.
-            helpers: ranks behind those of the world, which do not train.
-            reward: the only reward function of a user that the ranks may run, or None.
         """
+        devices, ranks = config.trainer.devices, world.ranks + config.rl.rollout_ranks
         # Rank 0 inherits the listening socket, so no other process can take the port first.
         listener = socket.create_server((LOOPBACK, 0))
-        # Without this, every rank would use all processors.
-        ranks = world.ranks + helpers
+        # Without a number of threads, every rank would use all processors.
         environment = worker_environment(threads=max(1, processors() // ranks)) | {
             "MASTER_ADDR": LOOPBACK,
             "MASTER_PORT": str(listener.getsockname()[1]),
             "WORLD_SIZE": str(ranks),
+            TRUSTED_REWARD: config.rl.reward,
         }
-        if reward is not None:
-            environment[TRUSTED_REWARD] = reward
         processes = []
         for rank in range(ranks):
             node, device = world.nodes[rank // devices], rank % devices
@@ -148,7 +136,7 @@ class LocalWorkers(Workers):
                 variables[LISTENER] = str(listener.fileno())
             processes.append(
                 start_process(
-                    python_command(module, str(run.path), WAIT),
+                    python_command(program, str(run.path), WAIT),
                     run,
                     log,
                     environment | variables,

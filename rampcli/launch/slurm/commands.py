@@ -220,6 +220,16 @@ def nodes_named(names: str) -> list[str]:
     return _run("scontrol", "show", "hostnames", names).split()
 
 
+def partitions(*, within_s: float) -> set[str]:
+    """Returns the names of the cluster's partitions.
+
+    Raises:
+        RampcliError: sinfo failed, or did not answer in time.
+    """
+    words = ("--all", "--noheader", "--format=%R")
+    return set(_run("sinfo", *words, within_s=within_s).split())
+
+
 def _queue(which: str) -> list[QueuedJob]:
     output = _run("squeue", "--noheader", "--states=all", f"--format={QUEUE_FORMAT}", which)
     return [
@@ -277,12 +287,14 @@ def _run(
     *words: str,
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
+    within_s: float | None = None,
 ) -> str:
     """Runs one of Slurm's programs, and returns what it prints.
 
     Raises:
         RampcliError: the program is missing, failed or did not answer in time.
     """
+    limit_s = TIME_LIMIT_S if within_s is None else within_s
     try:
         done = subprocess.run(
             [program, *words],
@@ -290,7 +302,7 @@ def _run(
             env=environment or _command_environment(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=TIME_LIMIT_S,
+            timeout=limit_s,
             check=False,
         )
     except FileNotFoundError as error:
@@ -301,7 +313,7 @@ def _run(
         ) from error
     except subprocess.TimeoutExpired as error:
         raise RampcliError(
-            f"{program} did not answer within {TIME_LIMIT_S:g} s",
+            f"{program} did not answer within {limit_s:g} s",
             remedy=CONTROLLER_REMEDY,
         ) from error
     if done.returncode != 0:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rampcli.batch.training_plan import StagePlan
 from rampcli.errors import UsageError
 from rampcli.guarded_folder import read_file
 from rampcli.launch.protocol import JobScript
@@ -38,85 +39,65 @@ def render(
         UsageError: the template cannot be read or rendered, or Slurm cannot write logs into the
             run directory.
     """
-    _check_folder(directory)
-    groups = [
+    groups = (
         tuple(
             stage
             for stage in group
             if stage.end_sample is None or stage.end_sample > consumed_samples
         )
         for group in resolved.plan.stages_by_processes()
-    ]
-    jobs = [
-        (
-            stages,
-            _facts(
-                resolved,
-                directory,
-                name=f"stage{stages[0].stage}",
-                log=f"stage_{stages[0].stage}",
-                arguments=[stage.stage for stage in stages],
-                num_nodes=stages[0].num_nodes,
-            ),
-        )
-        for stages in groups
-        if stages
-    ]
-    texts = (
-        _fill(resolved.config.launch.slurm.template, [facts for _, facts in jobs]) if jobs else []
     )
-    return [
-        JobScript(
-            stages=stages,
-            num_nodes=stages[0].num_nodes,
-            job_name=facts["job_name"],
-            path=directory.path / FOLDER / f"stage_{stages[0].stage}.sbatch",
-            text=text,
-        )
-        for (stages, facts), text in zip(jobs, texts, strict=True)
-    ]
+    return _render(resolved, directory, [stages for stages in groups if stages])
 
 
 def render_search(resolved: Resolved, directory: RunDirectory) -> JobScript:
-    """Returns the script of a job that runs `rampcli.launch.slurm.job.SEARCH_PROGRAM`.
+    """Returns the script of a job that runs `rampcli.launch.protocol.SEARCH_PROGRAM`.
 
     It requests the nodes of the largest stage. Arguments and errors are those of `render`.
     """
+    (script,) = _render(resolved, directory, [()])
+    return script
+
+
+def _render(
+    resolved: Resolved, directory: RunDirectory, jobs: Sequence[tuple[StagePlan, ...]]
+) -> list[JobScript]:
+    """Returns the script of each job, given the stages that it trains; without any, it searches."""
     _check_folder(directory)
-    num_nodes = max(stage.num_nodes for stage in resolved.plan.stages)
-    facts = _facts(
-        resolved, directory, name=SEARCH, log=SEARCH, arguments=[SEARCH], num_nodes=num_nodes
-    )
-    (text,) = _fill(resolved.config.launch.slurm.template, [facts])
-    return JobScript(
-        stages=(),
-        num_nodes=num_nodes,
-        job_name=facts["job_name"],
-        path=directory.path / FOLDER / f"{SEARCH}.sbatch",
-        text=text,
-    )
+    facts = [_facts(resolved, directory, stages) for stages in jobs]
+    texts = _fill(resolved.config.launch.slurm.template, facts) if facts else []
+    return [
+        JobScript(
+            stages=stages,
+            num_nodes=variables["num_nodes"],
+            job_name=variables["job_name"],
+            path=directory.path / FOLDER / f"{_name(stages)}.sbatch",
+            text=text,
+        )
+        for stages, variables, text in zip(jobs, facts, texts, strict=True)
+    ]
+
+
+def _name(stages: Sequence[StagePlan]) -> str:
+    """Returns the name of a job's files."""
+    return f"stage_{stages[0].stage}" if stages else SEARCH
 
 
 def _facts(
-    resolved: Resolved,
-    directory: RunDirectory,
-    *,
-    name: str,
-    log: str,
-    arguments: Sequence[int | str],
-    num_nodes: int,
+    resolved: Resolved, directory: RunDirectory, stages: Sequence[StagePlan]
 ) -> dict[str, Any]:
     """Returns the variables of the template."""
     trainer, launch = resolved.config.trainer, resolved.config.launch
     gpus_per_node = 0 if trainer.accelerator == "cpu" else launch.slurm.gpus_per_node
+    run_name = re.sub(r"[^A-Za-z0-9._-]+", "-", resolved.config.name)
     return {
-        "job_name": f"{re.sub(r'[^A-Za-z0-9._-]+', '-', resolved.config.name)}.{name}",
-        "stages": list(arguments),
-        "num_nodes": num_nodes,
+        "job_name": f"{run_name}.{_name(stages).replace('_', '')}",
+        "stages": [stage.stage for stage in stages] or [SEARCH],
+        "num_nodes": max(stage.num_nodes for stage in stages or resolved.plan.stages),
         "devices": trainer.devices,
         "gpus_per_node": trainer.devices if gpus_per_node is None else gpus_per_node,
         "signal_s": math.ceil(launch.grace_s) + SIGNAL_MARGIN_S,
-        "log": f"logs/{log}.%j.log",
+        "log": f"logs/{_name(stages)}.%j.log",
         "folder": str(Path.cwd()),
         "python": launch.slurm.python or sys.executable,
         "run_dir": str(directory.path.resolve()),

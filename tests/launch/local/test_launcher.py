@@ -4,6 +4,7 @@ import socket
 import pytest
 
 from processes import command_of, environment_of
+from rampcli.config.schema import Config
 from rampcli.errors import UsageError
 from rampcli.launch.elastic import World
 from rampcli.launch.local.launcher import LocalWorkers
@@ -18,10 +19,15 @@ def run(tmp_path):
     return run
 
 
+def on_nodes_of(devices: int) -> Config:
+    config = Config(name="mine")
+    config.trainer.devices = devices
+    return config
+
+
 def test_ranks_use_the_gpus_of_the_remaining_nodes_and_may_leave_some_idle(run):
-    workers = LocalWorkers(
-        run, World(nodes=(0, 2), ranks=3), run.logs / "stage_0.log", devices=2, gpus=list("abcdef")
-    )
+    log, world = run.logs / "stage_0.log", World(nodes=(0, 2), ranks=3)
+    workers = LocalWorkers(on_nodes_of(2), run, world, log, gpus=list("abcdef"))
     try:
         places = [environment_of(process.pid) for process in workers.processes]
         names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "MASTER_ADDR")
@@ -37,9 +43,8 @@ def test_ranks_use_the_gpus_of_the_remaining_nodes_and_may_leave_some_idle(run):
 
 
 def test_no_other_process_can_listen_where_the_workers_meet(run):
-    workers = LocalWorkers(
-        run, World(nodes=(0,), ranks=2), run.logs / "stage_0.log", devices=2, gpus=[]
-    )
+    log, world = run.logs / "stage_0.log", World(nodes=(0,), ranks=2)
+    workers = LocalWorkers(on_nodes_of(2), run, world, log)
     try:
         port = int(environment_of(workers.processes[1].pid)["MASTER_PORT"])
         with socket.socket() as neighbour:
@@ -59,6 +64,7 @@ def test_a_log_that_is_a_link_is_refused(run, tmp_path, link):
     (tmp_path / "logs/stage_0.log").write_text("precious")
     (run.path / link).parent.mkdir(exist_ok=True)
     os.symlink(tmp_path / link, run.path / link)
+    world = World(nodes=(0,), ranks=1)
     with pytest.raises(UsageError, match="is a symbolic link"):
-        LocalWorkers(run, World(nodes=(0,), ranks=1), run.logs / "stage_0.log", devices=1, gpus=[])
+        LocalWorkers(on_nodes_of(1), run, world, run.logs / "stage_0.log")
     assert (tmp_path / "logs/stage_0.log").read_text() == "precious"

@@ -58,10 +58,10 @@ def test_the_partition_is_one_of_the_cluster(slurm, partition, status, finding):
     assert (found.status, found.finding) == (status, finding)
 
 
-def test_the_last_line_of_an_error_is_the_finding(slurm):
+def test_an_error_of_slurm_is_the_finding(slurm):
     slurm("echo first >&2; echo 'sinfo: error: Unable to contact slurm controller' >&2; exit 1")
     found = check_slurm(run_of("launch=slurm"))
-    assert found.finding == "sinfo: error: Unable to contact slurm controller"
+    assert found.finding == "sinfo: first; Unable to contact slurm controller"
 
 
 def test_a_controller_that_does_not_answer_is_given_up(slurm, monkeypatch):
@@ -69,4 +69,4 @@ def test_a_controller_that_does_not_answer_is_given_up(slurm, monkeypatch):
     slurm("exec /bin/sleep 100")
     found = check_slurm(run_of("launch=slurm"))
     assert found.status is Status.failure
-    assert found.finding == "the controller did not answer within 0.5 s"
+    assert found.finding == "sinfo did not answer within 0.5 s"
