@@ -151,11 +151,7 @@ def print_plan(resolved: "Resolved", *, as_json: bool = False) -> None:
 
 
 def _draw(resolved: "Resolved", path: Path) -> None:
-    """Writes a picture of a plan.
-
-    Raises:
-        UsageError: as `writing_picture`.
-    """
+    """Writes a picture of a plan."""
     from rampcli.cli.pictures import writing_picture
     from rampcli.config.rl import unit_of
 

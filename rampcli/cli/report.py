@@ -54,10 +54,6 @@ def _print_report(
     """Prints the report of one run, a comparison of several, or the results of a sweep.
 
     Writes the files asked for.
-
-    Raises:
-        UsageError: a word names no run, or a file cannot be written.
-        DamagedFileError: a file of a run is damaged.
     """
     from rampcli.cli.console import build_console, say
     from rampcli.cli.pictures import check_picture, writing_picture
@@ -105,12 +101,7 @@ def _print_report(
 
 
 def _find_runs(word: str) -> list["RunDirectory"]:
-    """Returns the run that a word names, or the runs of the sweep that it names.
-
-    Raises:
-        UsageError: there is no run directory.
-        DamagedFileError: the list of the sweep's runs is damaged.
-    """
+    """Returns the run that a word names, or the runs of the sweep that it names."""
     from rampcli.runs.directory import RunDirectory, find_run
     from rampcli.runs.sweep_folder import find_sweep
 
@@ -121,11 +112,7 @@ def _find_runs(word: str) -> list["RunDirectory"]:
 
 
 def _write_html(runs: Sequence["RunDirectory"], path: Path) -> None:
-    """Writes the page of some runs as one file.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
+    """Writes the page of some runs as one file."""
     from rampcli.report.page_files import write_report_html
 
     try:

@@ -131,11 +131,7 @@ class _Errors:
 
 
 def _check_kind(resolved: Resolved) -> None:
-    """Checks that a run pretrains and ends.
-
-    Raises:
-        UsageError: it does not.
-    """
+    """Checks that a run pretrains and ends."""
     refuse_rl(
         resolved.config,
         "a sweep trains runs of pretraining, and this is one of reinforcement learning",
@@ -151,11 +147,7 @@ def _check_kind(resolved: Resolved) -> None:
 
 
 def _check_start(resolved: Resolved) -> None:
-    """Checks what a run needs, as `rampcli pretrain` does.
-
-    Raises:
-        RampcliError: the run cannot start.
-    """
+    """Checks what a run needs, as `rampcli pretrain` does."""
     newest = launch.check(resolved)
     samples = newest.consumed_samples if newest else 0
     with sources_named(resolved.config):
@@ -258,9 +250,6 @@ def _start(run: SweepRun, title: str, command: Sequence[str], console: Console) 
 
     Returns:
         0, or the exit code of a run that was interrupted.
-
-    Raises:
-        RampcliError: it failed.
     """
     if run.is_complete:
         say(console, f"{title} is complete")

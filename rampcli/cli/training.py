@@ -134,9 +134,6 @@ def _load_reward_function(resolved: Resolved, console: Console) -> None:
 
     The nodes of a cluster may have other packages than this machine. If such nodes run the
     function and it cannot be loaded here, this is only noted.
-
-    Raises:
-        UsageError: it cannot be loaded, and this machine would run it.
     """
     config = resolved.config
     if not is_rl(config):

@@ -98,11 +98,7 @@ def _draw(search: Search, path: Path, console: Console) -> None:
 
 
 def _print_search(search: Search, console: Console, *, as_json: bool) -> None:
-    """Prints the outcomes of a search so far, and the verdict if it is complete.
-
-    Raises:
-        RampcliError: no size fits.
-    """
+    """Prints the outcomes of a search so far, and the verdict if it is complete."""
     trials = search.outcomes()
     if as_json:
         typer.echo(json.dumps(search.to_json(), indent=1))

@@ -75,11 +75,7 @@ def compare(
 
 
 def _values_of(what_if: Sequence[str], config_dir: Path | None) -> dict[str, list[str]]:
-    """Returns the words `KEY=VALUE` for each key of `--what-if`.
-
-    Raises:
-        UsageError: a word does not have the form `KEY=VALUE,VALUE,...`, or a key comes twice.
-    """
+    """Returns the words `KEY=VALUE` for each key of `--what-if`."""
     values: dict[str, list[str]] = {}
     for word in what_if:
         try:
@@ -121,11 +117,7 @@ def _check_matters(
 
 
 def _check_curves(variants: Sequence[Resolved]) -> None:
-    """Checks that plans with different micro batch sizes have a throughput for each.
-
-    Raises:
-        UsageError: `rampup.efficiency` names no micro batch sizes, and the plans have several.
-    """
+    """Checks that plans with different micro batch sizes have a throughput for each."""
     sizes = [stage.micro_batch_size for variant in variants for stage in variant.plan.stages]
     for variant in variants:
         if variant.config.rampup.efficiency is not None:

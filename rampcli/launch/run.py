@@ -130,12 +130,7 @@ def check_corpora(resolved: Resolved) -> str | None:
 
 
 def _refuse_active_jobs(directory: RunDirectory, launcher: Launcher) -> None:
-    """Checks that no job of the run is active, whatever launcher submitted it.
-
-    Raises:
-        UsageError: a job waits or runs.
-        RampcliError: a queue does not answer.
-    """
+    """Checks that no job of the run is active, whatever launcher submitted it."""
     # A queue that this machine cannot ask starts no job here, and a job of the run that starts
     # elsewhere finds the run locked by this process.
     for other in launchers().values():

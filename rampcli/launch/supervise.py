@@ -275,9 +275,6 @@ class Supervisor:
         """Reports a crash or lost nodes, and waits until the workers may be restarted.
 
         Nodes count as lost in an elastic run only; `Nodes` waits for them to return.
-
-        Raises:
-            RampcliError: the workers are not restarted.
         """
         launch, devices = self.resolved.config.launch, self.resolved.config.trainer.devices
         killed = ended.killed.items() if launch.elastic else ()

@@ -289,11 +289,7 @@ def _run(
     environment: Mapping[str, str] | None = None,
     within_s: float | None = None,
 ) -> str:
-    """Runs one of Slurm's programs, and returns what it prints.
-
-    Raises:
-        RampcliError: the program is missing, failed or did not answer in time.
-    """
+    """Runs one of Slurm's programs, and returns what it prints."""
     limit_s = TIME_LIMIT_S if within_s is None else within_s
     try:
         done = subprocess.run(

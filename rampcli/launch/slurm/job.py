@@ -80,11 +80,7 @@ def train_stages(directory: RunDirectory, stages: Sequence[int], signals: StopSi
 def _already_trained(
     resolved: Resolved, stages: Sequence[int], directory: RunDirectory, consumed_samples: int
 ) -> bool:
-    """Returns whether the run is past some stages, as in a job that is requeued after its work.
-
-    Raises:
-        RampcliError: the run has not reached the stages yet.
-    """
+    """Returns whether the run is past some stages, as in a job that is requeued after its work."""
     if resolved.plan.is_complete(consumed_samples):
         return (directory.read_state() or {}).get("status") == COMPLETE
     current = resolved.plan.stage_at(consumed_samples).stage

@@ -116,11 +116,7 @@ def _check_folder(directory: RunDirectory) -> None:
 
 
 def _fill(custom: str | None, facts: Sequence[dict[str, Any]]) -> list[str]:
-    """Returns the text of each job's script, from the user's own or the bundled template.
-
-    Raises:
-        UsageError: the template cannot be read or rendered.
-    """
+    """Returns the text of each job's script, from the user's own or the bundled template."""
     name = custom or str(_BUNDLED)
     try:
         template = read_file(Path(name), most_bytes=MOST_TEMPLATE_BYTES).decode()
