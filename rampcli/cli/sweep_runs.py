@@ -88,7 +88,7 @@ def compose_sweep(
     for one, resolved in zip(chosen, composed, strict=True):
         with errors.noting(one):
             if starts:
-                _check_start(resolved)
+                launch.check(resolved)
             complete = launch.is_complete(
                 resolved, newest_checkpoint(RunDirectory(resolved.run_dir))
             )
@@ -144,14 +144,6 @@ def _check_kind(resolved: Resolved) -> None:
                 keys=("trainer.max_steps", "trainer.max_samples", "trainer.max_tokens"),
                 remedy=set_to("trainer.max_steps", 1000),
             )
-
-
-def _check_start(resolved: Resolved) -> None:
-    """Checks what a run needs, as `rampcli pretrain` does."""
-    newest = launch.check(resolved)
-    samples = newest.consumed_samples if newest else 0
-    with sources_named(resolved.config):
-        launcher_of(resolved.config).scripts(resolved, RunDirectory(resolved.run_dir), samples)
 
 
 def name_combinations(some: Sequence[Combination], among: Sequence[Combination]) -> str:

@@ -3,7 +3,6 @@
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 
 from rampcli.checkpoint.compatibility import check_compatible
 from rampcli.checkpoint.starting_weights import check_starting_weights
@@ -13,7 +12,7 @@ from rampcli.config.schema import Config
 from rampcli.errors import NoCheckpointError, UsageError
 from rampcli.launch.files import read_corpora
 from rampcli.launch.observer import Observer, Observers
-from rampcli.launch.protocol import Launch, Launcher, Outcome, launcher_of, launchers
+from rampcli.launch.protocol import JobScript, Launch, Launcher, Outcome, launcher_of, launchers
 from rampcli.launch.run_lock import lock_run
 from rampcli.launch.trackers import Trackers, check_packages
 from rampcli.locks import is_held
@@ -44,7 +43,7 @@ def run(
         RampcliError: nothing was started, or the workers failed.
     """
     directory, launcher = RunDirectory(resolved.run_dir), launcher_of(resolved.config)
-    newest = check(resolved)
+    newest, scripts = check(resolved)
     words = command or _running_script()
     if is_complete(resolved, newest):
         observer = Observers(observers, stop=lambda: None)
@@ -58,12 +57,11 @@ def run(
             exit_code=0,
             observer_error=observer.error,
         )
-    with ExitStack() as held:
-        held.enter_context(sources_named(resolved.config))
-        consumed_samples = newest.consumed_samples if newest else 0
-        scripts = launcher.scripts(resolved, directory, consumed_samples)
-        held.enter_context(lock_run(directory))
-        gpus = held.enter_context(launcher.reserve_gpus(resolved))
+    with (
+        sources_named(resolved.config),
+        lock_run(directory),
+        launcher.reserve_gpus(resolved) as gpus,
+    ):
         _refuse_active_jobs(directory, launcher)
         # Orphaned workers still append to metrics.jsonl.
         if newest is None and not is_held(directory.workers_lock):
@@ -82,8 +80,11 @@ def run(
         )
 
 
-def check(resolved: Resolved) -> Checkpoint | None:
-    """Checks what a run needs before anything is written, and returns its newest checkpoint.
+def check(resolved: Resolved) -> tuple[Checkpoint | None, list[JobScript]]:
+    """Checks what a run needs before anything is written.
+
+    Returns:
+        The newest checkpoint, or None, and the scripts of the jobs that train the rest.
 
     Raises:
         RampcliError: the run cannot start.
@@ -97,7 +98,8 @@ def check(resolved: Resolved) -> Checkpoint | None:
         launcher.check(resolved)
         if launcher.interpreter(resolved.config) == sys.executable:
             check_packages(resolved.config.logging.trackers)
-    return newest
+        consumed_samples = newest.consumed_samples if newest else 0
+        return newest, launcher.scripts(resolved, directory, consumed_samples)
 
 
 def is_complete(resolved: Resolved, newest: Checkpoint | None) -> bool:
