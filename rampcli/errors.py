@@ -3,6 +3,7 @@
 Each of them is a `RampcliError`, which is shown as one message and never as a traceback.
 """
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -44,6 +45,15 @@ def shown(value: Any) -> str:
     return f"[{','.join(map(shown, value))}]" if isinstance(value, list) else str(value)
 
 
+def typeable(word: str) -> str:
+    """Returns a word quoted for a shell."""
+    return (
+        f'"{word}"'
+        if "'" in word and not re.search(r"""["$`!]|\\(?!')""", word)
+        else shlex.quote(word)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Assignments:
     """Settings that would work, as words of a command line.
@@ -64,7 +74,7 @@ class Assignments:
         words = []
         for key, (value, *others) in self.values.items():
             texts = (f"{key}={shown(value)}", *map(shown, others))
-            words.append(" or ".join(map(shlex.quote, texts)))
+            words.append(" or ".join(map(typeable, texts)))
         return " ".join(words) + self.note
 
 

@@ -17,7 +17,7 @@ def setting(
     above: float | None = None,
     below: float | None = None,
     extensible: bool = False,
-    example: str | None = None,
+    example: Any = None,
 ) -> Any:
     """Returns a field with its description and range.
 
@@ -29,7 +29,7 @@ def setting(
         unit: unit of the value, in words.
         at_least, at_most, above, below: accepted range.
         extensible: also accept names of extensions (`rampcli.extensions`).
-        example: value for error messages, as it is typed. None stands for the default.
+        example: value for error messages. None stands for the default.
     """
     about = {
         "doc": doc,

@@ -8,7 +8,7 @@ from typing import Any
 
 from rampcli import plain_yaml
 from rampcli.bundled import bundled
-from rampcli.errors import UsageError, shown
+from rampcli.errors import UsageError, set_to, shown
 
 LARGEST_FILE_BYTES = 20_000
 _GLOBAL = re.compile(r"\s*#\s*@package\s+_global_\s*")
@@ -43,11 +43,17 @@ def option_names(group: str, config_dir: Path | None = None) -> list[str]:
     )
 
 
-def some_of(names: list[str]) -> str:
-    """Returns names to choose from, as a remedy lists them: a few names in full, many shortened."""
+def first_of(names: list[str]) -> tuple[list[str], str]:
+    """Returns the names that a remedy lists, all of a few or the first of many, and the rest."""
     if len(names) <= MOST_OFFERED:
-        return " or ".join(names)
-    return f"{' or '.join(names[: MOST_OFFERED - 1])} or ... ({len(names)} in all)"
+        return names, ""
+    return names[: MOST_OFFERED - 1], f" or ... ({len(names)} in all)"
+
+
+def some_of(names: list[str]) -> str:
+    """Returns names to choose from, as a remedy lists them."""
+    offered, rest = first_of(names)
+    return f"{' or '.join(offered)}{rest}"
 
 
 def option_file(group: str, option: str, among: list[Path]) -> Path | None:
@@ -69,11 +75,12 @@ def check_option(group: str, option: Any, config_dir: Path | None) -> None:
         ours = option_names(group)
         # The user's own options come first.
         options = sorted(option_names(group, config_dir), key=ours.__contains__)
-        near = difflib.get_close_matches(name, options, n=2, cutoff=0.5) or options
+        near = difflib.get_close_matches(name, options, n=2, cutoff=0.5)
+        offered, rest = first_of(near or options)
         raise UsageError(
             f"{group}={name}: there is no conf/{group}/{name}.yaml",
             keys=(group,),
-            remedy=f"{group}={some_of(near)}",
+            remedy=set_to(group, *offered, note=rest),
         )
     if not path.is_relative_to(bundled("conf")):
         _check_file(path, place=f"{group}/{name}.yaml", key=group)

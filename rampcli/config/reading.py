@@ -5,7 +5,6 @@ as a plan. Nearly all words have plain values, such as `512`, `3e-4`, `fixed` or
 """
 
 import re
-import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
@@ -16,7 +15,7 @@ from yaml.constructor import SafeConstructor
 
 from rampcli.config.layers import placed
 from rampcli.config.settings import find_setting, is_mapping, settings, unknown_key
-from rampcli.errors import Report, UsageError, shown
+from rampcli.errors import Remedy, Report, UsageError, set_to, shown, typeable
 
 LONGEST_VALUE = 5000
 MOST_PARTS = 300
@@ -183,9 +182,9 @@ def _read(word: str, groups: Collection[str]) -> tuple[str, Any]:
     if kind is str:  # the value may contain commas
         return key, text
     one = next(iter(listed_values(override)), None)
-    remedy = _example(key) if one is None else typeable(f"{key}={one}")
+    remedy = _example(key) if one is None else set_to(key, one)
     if get_origin(kind) is list and "[" not in text:
-        remedy = f"brackets: {typeable(f'{key}=[{text}]')}"
+        remedy = set_to(key, f"[{text}]")
     raise UsageError(
         f"{word}: a setting takes one value; rampcli sweep trains with each",
         keys=(key,),
@@ -215,15 +214,10 @@ def key_of(word: str, groups: Collection[str]) -> str:
     if (not equals or not key) and key == name:
         raise UsageError(f"{word!r} is not KEY=VALUE", remedy=_as_assignment(word))
     if key != name:
-        known = (
-            {name: "null"}
-            if name in settings()
-            else {group: "OPTION" for group in groups if group == name}
-        )
         raise UsageError(
             f"{word}: settings cannot be added or deleted; they all exist",
             keys=(name,),
-            remedy=f"{name}={text or known[name]}" if known else None,
+            remedy=_without_sign(name, text) if name in groups or name in settings() else None,
         )
     if key not in groups and find_setting(key) is None:
         raise unknown_key(key, dict.fromkeys(groups))
@@ -264,16 +258,21 @@ def _as_assignment(word: str) -> str:
     return "rampcli pretrain --factory NAME KEY=VALUE"
 
 
-def _readable(key: str, text: str) -> str | None:
+def _without_sign(name: str, text: str) -> Remedy | None:
+    """Returns what to type in place of `+NAME=TEXT` or `~NAME`."""
+    return set_to(name, text) if text else _example(name) or f"{name}=OPTION"
+
+
+def _readable(key: str, text: str) -> Remedy | None:
     for opening, closing in ("[]", "{}", "()"):
         if text.count(opening) > text.count(closing):
             return f"closing the bracket: {typeable(f'{key}={text}{closing}')}"
     if _kind(key) not in (None, str):
         return _example(key)
-    return f"quotes: {typeable(f'{key}={quoted(text)}')}"
+    return set_to(key, quoted(text))
 
 
-def _example(key: str) -> str | None:
+def _example(key: str) -> Remedy | None:
     setting = find_setting(key)
     return None if setting is None else setting.example()
 
@@ -298,15 +297,6 @@ def as_word(key: str, text: str) -> str:
     except UsageError:
         is_plain = False
     return typeable(f"{key}={text if is_plain else quoted(text)}")
-
-
-def typeable(word: str) -> str:
-    """Returns a word quoted for a shell."""
-    return (
-        f'"{word}"'
-        if "'" in word and not re.search(r"""["$`!]|\\(?!')""", word)
-        else shlex.quote(word)
-    )
 
 
 @lru_cache(maxsize=100)

@@ -12,7 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from rampcli.config.fields import Extensible
 from rampcli.config.schema import Config
-from rampcli.errors import UsageError, shown
+from rampcli.errors import Assignments, UsageError, set_to
 from rampcli.extensions import ENTRY_POINTS, VARIABLE, Extension, find, section_of
 from rampcli.words import COMBINED, SPELLINGS, meaning_of
 from rampcli.words.refused import KNOWN_ELSEWHERE, REFUSED
@@ -52,7 +52,7 @@ class Setting:
     above: float | None = None
     below: float | None = None
     extensible: bool = False
-    example_value: str | None = None
+    example_value: Any = None
 
     @property
     def choices(self) -> list[str]:
@@ -69,9 +69,9 @@ class Setting:
         """Returns `an integer`, `one of nemo, best, fixed`, ..."""
         return _TYPE_NAMES.get(self.type) or f"one of {', '.join(self.choices)}"
 
-    def example(self) -> str:
-        """Returns a `KEY=VALUE` word that is accepted."""
-        return f"{self.key}={self.example_value or shown(self.default)}"
+    def example(self) -> Assignments:
+        """Returns a value that is accepted, as a remedy."""
+        return set_to(self.key, self.default if self.example_value is None else self.example_value)
 
     def range_name(self) -> str:
         """Returns `from 1`, `above 0 up to 1`, ...; empty if the range is unlimited."""
@@ -262,7 +262,7 @@ def unknown_key(key: str, groups: Mapping[str, Any] | None = None) -> UsageError
         return UsageError(
             f"{whole} takes all of its names at once, so there is no setting {key}",
             keys=(whole,),
-            remedy=settings()[whole].example(),
+            remedy=str(settings()[whole].example()),
         )
     if key in REFUSED:
         problem, remedy = REFUSED[key]

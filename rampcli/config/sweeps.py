@@ -19,10 +19,9 @@ from rampcli.config.reading import (
     listed_values,
     override_of,
     parse,
-    typeable,
 )
 from rampcli.config.values import typed
-from rampcli.errors import Report, UsageError, shown
+from rampcli.errors import Report, UsageError, set_to, shown
 from rampcli.words import SPELLINGS
 
 MOST_RUNS = 1000
@@ -144,7 +143,7 @@ def _values_by_word(key: str, texts: Sequence[str], groups: Collection[str]) -> 
     each = list(dict.fromkeys(values))
     if len(each) < len(values):
         twice = next(value for value in each if values.count(value) > 1)
-        remedy = typeable(f"{key}={','.join(each)}")
+        remedy = set_to(key, ",".join(each))
         raise UsageError(f"{key} lists {twice} twice", keys=(key,), remedy=remedy)
     return dict(zip(words, values, strict=True))
 
@@ -172,7 +171,7 @@ def _check_number(varied: Mapping[str, Collection[object]]) -> None:
     if not varied:
         raise UsageError(
             "no setting lists several values",
-            remedy="optim.lr=0.001,0.003, or rampcli pretrain for a single run",
+            remedy=[set_to("optim.lr", "0.001,0.003"), "rampcli pretrain for a single run"],
         )
     if runs > MOST_RUNS:
         raise UsageError(
@@ -204,7 +203,7 @@ def _check_count(word: str, key: str, values: Sequence[str]) -> None:
     """
     if not values or len(values) > MOST_VALUES:
         raise UsageError(
-            f"{word}: takes 1 to {MOST_VALUES} values", keys=(key,), remedy=f"{key}=A,B,C"
+            f"{word}: takes 1 to {MOST_VALUES} values", keys=(key,), remedy=set_to(key, "A,B,C")
         )
 
 
@@ -237,14 +236,14 @@ def sweep_values(
         raise UsageError(
             f"{word}: an interval does not list its values, and a sweep trains each value",
             keys=(key,),
-            remedy=typeable(f"{key}={sweep.start:g},{sweep.end:g}"),
+            remedy=set_to(key, f"{sweep.start:g},{sweep.end:g}"),
         )
     if isinstance(sweep, Glob):
         if not (found := sweep.filter(options(key))):
             raise UsageError(
                 f"{word}: no option of {key} matches",
                 keys=(key,),
-                remedy=f"{key}={','.join(options(key)) or 'A,B,C'}",
+                remedy=set_to(key, ",".join(options(key)) or "A,B,C"),
             )
         return key, found
     shuffles = getattr(sweep, "shuffle", False)
@@ -259,6 +258,6 @@ def sweep_values(
         raise UsageError(
             f"{word}: runs are trained in the order of their values",
             keys=(key,),
-            remedy=typeable(f"{key}={','.join(values)}"),
+            remedy=set_to(key, ",".join(values)),
         )
     return key, values

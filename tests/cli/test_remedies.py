@@ -48,7 +48,7 @@ def test_settings_that_an_error_offers_mend_it(row):
     words = expand_words(words) if command == "rl" else words
     for error in errors_of(command, factory, words):
         for offer in offers(error):
-            kept = [word for word in words if word.partition("=")[0] not in offer]
+            kept = [word for word in words if word.partition("=")[0].lstrip("+~") not in offer]
             mended = [*kept, *(f"{key}={shown(value)}" for key, value in offer.items())]
             found = [other.keys for other in errors_of(command, factory, mended)]
             assert error.keys not in found, mended

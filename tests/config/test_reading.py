@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rampcli.config.layers import build
-from rampcli.config.reading import join_split_lists, parse, quoted, typeable
+from rampcli.config.reading import join_split_lists, parse, quoted
 from rampcli.config.sweeps import read_values
-from rampcli.errors import Report, UsageError
+from rampcli.errors import Report, UsageError, typeable
 
 GROUPS = {"model", "optim"}
 

@@ -43,14 +43,14 @@ class DataConfig(Extensible):
         None,
         "Several corpora with weights, `[0.7,data/wiki,0.3,data/code]`; each path as in `path`."
         " `null`: one corpus.",
-        example="[0.7,data/wiki,0.3,data/code]",
+        example=[0.7, "data/wiki", 0.3, "data/code"],
     )
     split: list[float] = setting(
         [99.0, 1.0, 0.0],
         "Shares of each corpus for training, validation and testing. Documents are divided in their"
         " order; a single document is divided by tokens. `pairs` are divided by a hash of the"
         " prompt.",
-        example="[98,1,1]",
+        example=[98, 1, 1],
     )
     validation_path: str | None = setting(
         None,
@@ -62,7 +62,7 @@ class DataConfig(Extensible):
         "Corpora that are used only for validation, `{wiki:data/wiki,code:data/code}`; each path as"
         " in `path`. Each is validated on its own, on `trainer.val_samples` samples. The second"
         " share in `split` is then not read. `null`: not set.",
-        example="{wiki:data/wiki,code:data/code}",
+        example={"wiki": "data/wiki", "code": "data/code"},
     )
     tokenizer: str = setting(
         "bytes",

@@ -48,7 +48,7 @@ class RampupConfig:
         " `'1x1:9000 1x4:11500 8x1:14000'`; or by the latter alone, `'1:9000 4:11500'`, for one"
         " micro batch size. `null`: the same for all.",
         unit="micro batch size x micro batches : tokens/s",
-        example="'1:9000 4:11500'",
+        example="1:9000 4:11500",
     )
     restart_s: float = setting(
         60.0,

@@ -106,14 +106,14 @@ class ModelConfig(Extensible):
         None,
         "Batch-size ramp, `[start, increment, samples]`. `null`: no ramp.",
         unit="samples",
-        example="[256,128,50000000]",
+        example=[256, 128, 50_000_000],
     )
     step_batch_size_schedule: str | None = setting(
         None,
         "Batch sizes from given points on, `'0:768 250B:1536'`. The points count tokens, or samples"
         " with `samples:` in front. `null`: no schedule.",
         unit="tokens or samples : samples",
-        example="'0:768 250B:1536'",
+        example="0:768 250B:1536",
     )
 
     @property

@@ -18,7 +18,7 @@ class LoggingConfig(Extensible):
         f"Trackers that show the metrics: {' or '.join(f'`{name}`' for name in TRACKERS)}, or"
         f" several, `[{','.join(TRACKERS)}]`. They never delay training.",
         extensible=True,
-        example=f"[{','.join(TRACKERS)}]",
+        example=list(TRACKERS),
     )
 
 
@@ -26,7 +26,9 @@ class LoggingConfig(Extensible):
 class GenerateConfig:
     """Texts that the model continues while it trains, as `rampcli generate` does."""
 
-    prompts: list[str] = setting([], "Beginnings of texts to continue.", example="[ROMEO,JULIET]")
+    prompts: list[str] = setting(
+        [], "Beginnings of texts to continue.", example=["ROMEO", "JULIET"]
+    )
     every_steps: int | None = setting(
         None,
         "Interval between continuations. `null`: only after the last step.",
@@ -50,6 +52,6 @@ class ProfileConfig:
         None,
         "First and last step to profile, `[10,12]`. `null`: no profile.",
         unit="optimiser steps",
-        example="[10,12]",
+        example=[10, 12],
     )
     ranks: list[int] = setting([0], "Ranks to profile.", unit="ranks")

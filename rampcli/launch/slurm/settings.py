@@ -50,7 +50,7 @@ class SlurmConfig:
     sbatch_args: list[str] = setting(
         [],
         """Further sbatch options, `'[--exclusive,"--constraint=h100"]'`.""",
-        example="[--exclusive]",
+        example=["--exclusive"],
     )
     srun_args: list[str] = setting(
         [], "Further srun options, for example those of a container plugin."
