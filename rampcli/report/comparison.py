@@ -1,67 +1,55 @@
 """A table of several plans side by side (`rampcli plan --what-if`)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rich.table import Table
 
-from rampcli.batch.training_plan import StagePlan
-from rampcli.config.rl import is_rl
 from rampcli.errors import UsageError
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import fullest_stage
 from rampcli.report.memory import memory_cell
-from rampcli.report.plan_tables import plan_totals
+from rampcli.report.plan_tables import columns_of
 from rampcli.report.tables import build_table
 
 MOST_NODES_SHOWN = 10
 """With more stages than this, a comparison shows the nodes of the first and the last alone."""
+COLUMNS = (
+    *("nodes", "GPUs", "batch", "prompts", "pairs", "micro", "accum", "bubble", "memory"),
+    *("samples", "in all", "steps", "tokens", "hours", "GPU-hours"),
+)
+"""Columns of a comparison, as far as one of its plans has them."""
+WITHOUT_PIPELINE = {"bubble": "0.0%"}
 
 
 def comparison_table(variants: Sequence[tuple[str, Resolved | UsageError]]) -> Table:
-    """Returns a table of plans, one per row. A variant that does not fit has no figures."""
-    columns = _compared([found for _, found in variants if isinstance(found, Resolved)])
+    """Returns a table of plans, one per row. A variant that does not fit has no figures.
+
+    The micro batch is shown if it differs.
+    """
+    cells = {name: _cells(found) for name, found in variants if isinstance(found, Resolved)}
+    known = {"nodes", "hours", "GPU-hours"}.union(*cells.values())
+    if len({one["micro"] for one in cells.values()}) < 2:
+        known.discard("micro")
+    columns = [name for name in COLUMNS if name in known]
     table = build_table("", *columns, left=("", "nodes"))
-    for name, resolved in variants:
-        if isinstance(resolved, UsageError):
-            table.add_row(name, "does not fit")
+    for name, _ in variants:
+        if name in cells:
+            figures = WITHOUT_PIPELINE | cells[name]
+            table.add_row(name, *(figures.get(column, "-") for column in columns))
         else:
-            table.add_row(name, *(cell(resolved) for cell in columns.values()))
+            table.add_row(name, "does not fit")
     return table
 
 
-def _compared(plans: Sequence[Resolved]) -> dict[str, Callable[[Resolved], str]]:
-    """Returns the columns of a comparison by name.
-
-    They include the micro batch if it differs, the bubble if there is a pipeline, and the pairs of
-    reinforcement learning, whose samples are prompts.
-    """
-
-    def last(resolved: Resolved) -> StagePlan:
-        return resolved.plan.stages[-1]
-
-    def total(name: str) -> Callable[[Resolved], str]:
-        return lambda one: plan_totals(one.plan)[name]
-
-    columns: dict[str, Callable[[Resolved], str]] = {
-        "nodes": lambda one: _list_nodes([stage.num_nodes for stage in one.plan.stages]),
-        "GPUs": lambda one: str(one.plan.largest_world_size),
-        "batch": lambda one: str(last(one).global_batch_size),
-        "pairs": lambda one: str(getattr(one.pairs(last(one)), "pairs", "-")),
-        "micro": lambda one: str(one.passes(last(one))[0]),
-        "accum": lambda one: str(one.passes(last(one))[1]),
-        "bubble": lambda one: f"{one.plan.bubble(last(one)):.1%}",
-        "memory": lambda one: memory_cell(one, fullest_stage(one)),
-        **{name: total(name) for name in ("samples", "steps", "tokens", "hours", "GPU-hours")},
+def _cells(resolved: Resolved) -> dict[str, str]:
+    """Returns the totals of a plan, or the figures of its last stage, by column."""
+    plan = resolved.plan
+    last, shown = plan.stages[-1], [one for one in columns_of(resolved) if one.name in COLUMNS]
+    return {column.name: column.total or column.cell(last) for column in shown} | {
+        "nodes": _list_nodes([stage.num_nodes for stage in plan.stages]),
+        "GPUs": str(plan.largest_world_size),
+        "memory": memory_cell(resolved, fullest_stage(resolved)),
     }
-    if {is_rl(one.config) for one in plans} == {True}:
-        names = {"batch": "prompts", "samples": "in all"}
-        columns = {names.get(name, name): cell for name, cell in columns.items()}
-    if len({columns["micro"](one) for one in plans}) < 2:
-        del columns["micro"]
-    del columns["tokens" if any(is_rl(one.config) for one in plans) else "pairs"]
-    if all(one.plan.fleet.parallel.pipeline == 1 for one in plans):
-        del columns["bubble"]
-    return columns
 
 
 def _list_nodes(nodes: Sequence[int]) -> str:

@@ -60,7 +60,7 @@ def plan_table(resolved: Resolved, *, width: int, bars: bool = True) -> Table:
         width: characters per line. Columns that do not fit are dropped, the bars first.
         bars: show the bars.
     """
-    columns = _columns(resolved)[: None if bars else -1]
+    columns = columns_of(resolved)[: None if bars else -1]
     while _width(resolved.plan, columns) > width and any(column.rank for column in columns):
         columns.remove(max(columns, key=lambda column: column.rank))
     return _fill(resolved.plan, columns)
@@ -97,7 +97,7 @@ def _shown_stages(plan: TrainingPlan) -> list[StagePlan | None]:
     return [*plan.stages[:ROWS_AT_THE_ENDS], None, *plan.stages[-ROWS_AT_THE_ENDS:]]
 
 
-def _columns(resolved: Resolved) -> list[Column]:
+def columns_of(resolved: Resolved) -> list[Column]:
     """Returns the columns of a plan in order; the last one holds the bars."""
     columns = [*_batch_columns(resolved), *_cost_columns(resolved)]
     return [column for column in columns if column.is_shown]

@@ -8,6 +8,8 @@ from rampcli.records import COUNT, POSITIVE
 TEXT_OR_NULL, NUMBER_OR_NULL = (str, None), (float, None)
 EVALUATED = ("greedy", "greedy_solved", "sampled", "sampled_solved")
 """Results of an evaluation: the mean reward of held-out prompts, and the share that is solved."""
+PLACE = {"step": COUNT, "consumed_samples": COUNT}
+"""Shape of the columns that say after how many steps and samples an event happened."""
 VALIDATION, SAMPLES = "validation", "text samples"
 CHECKPOINTS, COMPILATION = "checkpoints", "compilation"
 """Parts of the time of a run that events measure."""
@@ -55,9 +57,8 @@ EVENTS = {
     "stage": EventKind(keeps_newest=True),
     "boundary": EventKind(columns={"lost_s": float}, keeps_newest=True, medians=("lost_s",)),
     "validation": EventKind(
-        columns={
-            "step": COUNT,
-            "consumed_samples": COUNT,
+        columns=PLACE
+        | {
             "corpus?": str,
             "loss": NUMBER_OR_NULL,
             "bits_per_byte?": NUMBER_OR_NULL,
@@ -68,26 +69,16 @@ EVENTS = {
         text="validation after step {step:,}",
     ),
     "evaluation": EventKind(
-        columns={
-            "step": COUNT,
-            "consumed_samples": COUNT,
-            **dict.fromkeys(EVALUATED, NUMBER_OR_NULL),
-            "unscored?": COUNT,
-            "reason?": TEXT_OR_NULL,
-            "evaluation_s?": float,
-        },
+        columns=PLACE
+        | dict.fromkeys(EVALUATED, NUMBER_OR_NULL)
+        | {"unscored?": COUNT, "reason?": TEXT_OR_NULL, "evaluation_s?": float},
         keeps_newest=True,
         interrupts=("evaluation_s", VALIDATION),
         text="evaluation after step {step:,}",
         mark="validation",
     ),
     "samples": EventKind(
-        columns={
-            "step": COUNT,
-            "consumed_samples": COUNT,
-            "texts": [{"prompt": str, "text": str}],
-            "samples_s": float,
-        },
+        columns=PLACE | {"texts": [{"prompt": str, "text": str}], "samples_s": float},
         interrupts=("samples_s", SAMPLES),
     ),
     "profile": EventKind(

@@ -84,7 +84,7 @@ def read_measured(paths: Sequence[Path], config: Config) -> Measured:
     lost_s: list[float] = []
     devices: dict[str, Path] = {}
     for path in paths:
-        sources = [*_read_run(path), *_read_tune(path)]
+        sources = [one for one in (_read_run(path), _read_tune(path)) if one is not None]
         if not any(source.points for source in sources):
             existing_run(path)
             raise UsageError(
@@ -102,7 +102,12 @@ def read_measured(paths: Sequence[Path], config: Config) -> Measured:
             lost_s += source.lost_s
         for point, rate in points.items():
             found[point].append(rate)
-    _check_devices(devices)
+    if len(devices) > 1:
+        named = " and ".join(f"{name} ({path})" for name, path in devices.items())
+        raise UsageError(
+            f"--measured: throughputs of different devices cannot be combined: {named}",
+            remedy="the directories of runs on one kind of device",
+        )
     return Measured(
         points={point: round(median(rates), 1) for point, rates in sorted(found.items())},
         restart_s=round(median(lost_s), 3) if lost_s else None,
@@ -128,46 +133,40 @@ class _Source:
     lost_s: list[float]
 
 
-def _read_run(path: Path) -> list[_Source]:
-    """Returns what a run has measured; the list is empty if the path holds no run."""
+def _read_run(path: Path) -> _Source | None:
+    """Returns what a run has measured, or None if the path holds no run."""
     run = RunDirectory(path)
     if not run.config.is_file():
-        return []
+        return None
     config, events = snapshot.read(run.config), list(read_rows(run.events))
     starts = [row for row in events if row["event"] == "start"]
-    return [
-        _Source(
-            config=config,
-            points=_run_points(run, config),
-            accelerators={_kind(row["device"]) for row in starts if "device" in row},
-            device_names=[
-                row["device_name"] for row in starts if row.get("device_name") is not None
-            ],
-            lost_s=[max(0.0, row["lost_s"]) for row in events if row["event"] == "boundary"],
-        )
-    ]
+    return _Source(
+        config=config,
+        points=_run_points(run, config),
+        accelerators={_kind(row["device"]) for row in starts if "device" in row},
+        device_names=[row["device_name"] for row in starts if row.get("device_name") is not None],
+        lost_s=[max(0.0, row["lost_s"]) for row in events if row["event"] == "boundary"],
+    )
 
 
-def _read_tune(path: Path) -> list[_Source]:
-    """Returns what a search has measured; the list is empty without `TUNE_FILE`."""
+def _read_tune(path: Path) -> _Source | None:
+    """Returns what a search has measured, or None without `TUNE_FILE`."""
     try:
         tune = read_json(path / TUNE_FILE, TUNE)
     except FileNotFoundError:
-        return []
+        return None
     rates: dict[Size, list[float]] = defaultdict(list)
     for one in tune["points"]:
         point = one["micro_batch_size"], one["accumulate_grad_batches"]
         rates[point].append(one["tokens_per_s_per_gpu"])
     name, device = tune["device_name"], tune["device"]
-    return [
-        _Source(
-            config=snapshot.read(RunDirectory(path / TUNE_FOLDER).config),
-            points={point: median(several) for point, several in rates.items()},
-            accelerators=set() if device is None else {_kind(device)},
-            device_names=[] if name is None else [name],
-            lost_s=[],
-        )
-    ]
+    return _Source(
+        config=snapshot.read(RunDirectory(path / TUNE_FOLDER).config),
+        points={point: median(several) for point, several in rates.items()},
+        accelerators=set() if device is None else {_kind(device)},
+        device_names=[] if name is None else [name],
+        lost_s=[],
+    )
 
 
 def _run_points(run: RunDirectory, config: Config) -> dict[Size, float]:
@@ -220,15 +219,6 @@ def _check_accelerator(path: Path, source: _Source, ours: Config) -> None:
                 keys=("trainer.accelerator",),
                 remedy=f"the directory of a run with trainer.accelerator={wanted}",
             )
-
-
-def _check_devices(places: dict[str, Path]) -> None:
-    if len(places) > 1:
-        named = " and ".join(f"{name} ({path})" for name, path in places.items())
-        raise UsageError(
-            f"--measured: throughputs of different devices cannot be combined: {named}",
-            remedy="the directories of runs on one kind of device",
-        )
 
 
 def _kind(device: str) -> str:

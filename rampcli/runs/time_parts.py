@@ -1,5 +1,6 @@
 """Where the time of a run went, with training divided further: computing, exchange, waiting."""
 
+from contextlib import suppress
 from statistics import mean
 
 from rampcli.records import read_json
@@ -60,16 +61,9 @@ def _exchange_share(facts: RunFacts, directory: RunDirectory) -> float | None:
     data while they generate.
     """
     measured = [row.get("exchange_share") for row in facts.events.profiles.values()]
+    if all(share is None for share in measured):
+        with suppress(FileNotFoundError):
+            path = directory.path / "tune/diagnose/diagnosis.json"
+            measured = [read_json(path, DIAGNOSIS).get("exchange_share")]
     shares = [share for share in measured if share is not None]
-    share = mean(shares) if shares else _diagnosed(directory)
-    return None if share is None else min(1.0, max(0.0, share))
-
-
-def _diagnosed(run: RunDirectory) -> float | None:
-    """Returns the share that `rampcli tune --diagnose` measured, or None if it did not."""
-    try:
-        facts = read_json(run.path / "tune/diagnose/diagnosis.json", DIAGNOSIS)
-    except FileNotFoundError:
-        return None
-    share: float | None = facts.get("exchange_share")
-    return share
+    return min(1.0, max(0.0, mean(shares))) if shares else None
