@@ -4,11 +4,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-
-from tokenizers import Tokenizer
+from typing import TYPE_CHECKING
 
 from rampcli.data.chat_template import read_beside_tokenizer, read_tokenizer_config, tokens_of
 from rampcli.records import COUNT
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 ROLES = (
     "bos_token",
@@ -54,7 +56,7 @@ class SpecialTokens:
 NONE_KNOWN = SpecialTokens()
 
 
-def read_special_tokens(folder: Path, tokenizer: Tokenizer) -> SpecialTokens:
+def read_special_tokens(folder: Path, tokenizer: "Tokenizer") -> SpecialTokens:
     """Returns what `tokenizer_config.json` and `generation_config.json` beside a tokenizer say.
 
     A chat model may end a text with several tokens. Tokens that the tokenizer does not have are
@@ -80,7 +82,7 @@ def read_special_tokens(folder: Path, tokenizer: Tokenizer) -> SpecialTokens:
     )
 
 
-def special_tokens_of(tokenizer: Tokenizer) -> set[int]:
+def special_tokens_of(tokenizer: "Tokenizer") -> set[int]:
     """Returns the special tokens, such as the end of a document. They are not part of a text."""
     added = tokenizer.get_added_tokens_decoder()
     return {number for number, token in added.items() if token.special}

@@ -44,7 +44,7 @@ UNNEEDED = {
     ),
 }
 SLOW = {
-    *("torch", "numpy", "hydra", "omegaconf", "antlr4", "pydantic", "jinja2"),
+    *("torch", "numpy", "tokenizers", "hydra", "omegaconf", "antlr4", "pydantic", "jinja2"),
     *("importlib.metadata", "asyncio", "logging", "rich.progress"),
 }
 """Modules that short commands need only for certain words."""
