@@ -15,10 +15,9 @@ from rampcli.config.schema import Config
 from rampcli.data.blend import Blend, Corpora
 from rampcli.data.chat_template import read_chat_template
 from rampcli.data.corpus import IGNORED, PADDING, Corpus, Samples
-from rampcli.data.examples import Examples, open_examples, open_named_examples
+from rampcli.data.examples import TASK_CHARACTERS, Examples, open_examples, open_named_examples
 from rampcli.data.files import check_vocabulary, cut_of, open_named_tokenizer
 from rampcli.data.pair_format import NEW_LINE, PairFormat
-from rampcli.data.tasks import TASK_CHARACTERS
 from rampcli.data.tokenizer import vocab_size_of
 from rampcli.errors import UsageError, naming_setting, set_to
 

@@ -4,8 +4,8 @@ import pytest
 
 from rampcli.batch.node_policies import NODE_POLICIES
 from rampcli.config.settings import settings
+from rampcli.data.examples import TASKS
 from rampcli.data.sources import SOURCES
-from rampcli.data.tasks import TASKS
 from rampcli.launch.protocol import launchers
 from rampcli.parallel.fsdp import POLICIES
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rampcli.data.tasks import TASK_CHARACTERS, TASKS, pose
+from rampcli.data.examples import TASK_CHARACTERS, TASKS, pose
 
 POSED = st.fixed_dictionaries(
     {
