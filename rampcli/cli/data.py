@@ -3,19 +3,15 @@
 import gc
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from rampcli.cli.light_typer import LightTyper
 from rampcli.cli.options import AsJson
 from rampcli.errors import printable
-
-if TYPE_CHECKING:
-    from rampcli.data.inspection import Inspection
 
 BAR_WIDTH = 40
 
@@ -109,8 +105,7 @@ def inspect(
     faults = inspection.faults_of(prefix) if verify else []
     found = None if faults else inspection.inspect(prefix)
     if as_json:
-        shown: dict[str, Any] = {} if found is None else asdict(found)
-        typer.echo(json.dumps({**shown, **({"faults": faults} if verify else {})}))
+        typer.echo(json.dumps((found or {}) | ({"faults": faults} if verify else {})))
     else:
         console = build_console()
         if found is not None:
@@ -120,32 +115,36 @@ def inspect(
     raise typer.Exit(1 if faults else 0)
 
 
-def _described(found: "Inspection", bar: str) -> Iterator[str]:
+def _described(found: dict[str, Any], bar: str) -> Iterator[str]:
     """Yields the lines about a corpus, with a histogram whose bars consist of a character."""
-    sequences = f" in {found.sequences:,} sequences" if found.sequences != found.documents else ""
+    sequences = (
+        f" in {found['sequences']:,} sequences" if found["sequences"] != found["documents"] else ""
+    )
     rows = {
-        "documents": f"{found.documents:,}{sequences}",
-        "tokens": f"{found.tokens:,}",
-        "type": found.type,
-        "tokenizer": found.tokenizer or "unknown",
-        "vocabulary": "unknown" if found.vocab_size is None else f"{found.vocab_size:,}",
-        "largest token": "none" if found.largest_token is None else f"{found.largest_token:,}",
-        "end of document": "unknown" if not found.is_ours else found.eod_token or "none",
-        "document length": f"mean {found.mean_length:,.1f}, median {found.median_length:,},"
-        f" longest {found.longest:,} tokens",
+        "documents": f"{found['documents']:,}{sequences}",
+        "tokens": f"{found['tokens']:,}",
+        "type": found["type"],
+        "tokenizer": found["tokenizer"] or "unknown",
+        "vocabulary": "unknown" if found["vocab_size"] is None else f"{found['vocab_size']:,}",
+        "largest token": "none"
+        if found["largest_token"] is None
+        else f"{found['largest_token']:,}",
+        "end of document": "unknown" if not found["is_ours"] else found["eod_token"] or "none",
+        "document length": f"mean {found['mean_length']:,.1f}, median {found['median_length']:,},"
+        f" longest {found['longest']:,} tokens",
     }
-    if found.is_ours:
-        rows["left out"] = f"{found.empty:,} empty texts, {found.skipped:,} bad records"
+    if found["is_ours"]:
+        rows["left out"] = f"{found['empty']:,} empty texts, {found['skipped']:,} bad records"
     for name, value in rows.items():
         yield f"{name:<17} {printable(value)}"
-    if not found.documents:
+    if not found["documents"]:
         return
     yield "\ndocuments by length in tokens"
-    most = max(count for _, _, count in found.histogram)
-    columns = zip(*found.histogram, strict=True)
+    most = max(count for _, _, count in found["histogram"])
+    columns = zip(*found["histogram"], strict=True)
     firsts, lasts, counts = (max(len(f"{number:,}") for number in column) for column in columns)
-    for first, last, count in found.histogram:
+    for first, last, count in found["histogram"]:
         row = f"  {first:>{firsts},} to {last:>{lasts},}  {count:>{counts},}  "
         yield (row + bar * -(-BAR_WIDTH * count // most)).rstrip()
     yield "\nbegins with"
-    yield f"  {printable(found.sample)}"
+    yield f"  {printable(found['sample'])}"

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 
@@ -63,15 +63,6 @@ class BuildProgress(Watcher):
         self._signal: int | None = None
         self._began = self._plain_at = time.monotonic()
 
-    def __enter__(self) -> "BuildProgress":
-        if self.bar is not None:
-            self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.stop()
-
     def on_phase(self, name: str, total_bytes: int) -> None:
         """Starts the bar of a pass over the inputs."""
         self._phase, self._total_bytes, self._first = name, max(1, total_bytes), None
@@ -83,17 +74,19 @@ class BuildProgress(Watcher):
             self.bar.add_task(name, total=self._total_bytes, facts="")
 
     @contextmanager
-    def deferring_signals(self) -> Iterator[None]:
-        """Defers SIGINT and SIGTERM to the end of a chunk; a second signal stops at once.
+    def shown(self) -> Iterator[None]:
+        """Shows the bar, and defers SIGINT and SIGTERM to the end of a chunk.
 
-        An exception raised by a signal handler could interrupt a library at any point.
+        An exception raised by a signal handler could interrupt a library at any point. A second
+        signal stops at once nevertheless.
         """
         before = {
             number: signal.signal(number, self._on_signal)
             for number in (signal.SIGINT, signal.SIGTERM)
         }
         try:
-            yield
+            with self.bar or nullcontext():
+                yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -143,7 +136,8 @@ def run_build(options: BuildOptions, *, as_json: bool) -> int:
         else build_console()
     )
     try:
-        with BuildProgress(console) as progress, progress.deferring_signals():
+        progress = BuildProgress(console)
+        with progress.shown():
             began = time.monotonic()
             built = build(options, progress)
             seconds = time.monotonic() - began

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,45 +18,12 @@ from rampcli.errors import Report
 SAMPLE_TOKENS = 200
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Inspection:
-    """Summary of a corpus.
-
-    Attributes:
-        sequences: number of sequences; Megatron may store several in a document.
-        type: type that tokens are stored in.
-        is_ours: True if the corpus has a manifest.
-        tokenizer: the tokenizer's name or file; None if unknown.
-        vocab_size: the tokenizer's vocabulary size; None if unknown.
-        eod_token: end-of-document token; None if there is none or it is unknown.
-        largest_token: largest token that occurs; None without tokens.
-        mean_length, median_length, longest: length of documents in tokens; the lower of two
-            medians.
-        histogram: (first, last, documents): number of documents with a length of first .. last.
-        sample: the first tokens as text, or as numbers if the tokenizer is unknown.
-        empty, skipped: empty texts and bad records that were left out; None if unknown.
-    """
-
-    documents: int
-    sequences: int
-    tokens: int
-    type: str
-    is_ours: bool
-    tokenizer: str | None
-    vocab_size: int | None
-    eod_token: str | None
-    largest_token: int | None
-    mean_length: float
-    median_length: int
-    longest: int
-    histogram: list[tuple[int, int, int]]
-    sample: str
-    empty: int | None
-    skipped: int | None
-
-
-def inspect(prefix: Path) -> Inspection:
+def inspect(prefix: Path) -> dict[str, Any]:
     """Summarises a corpus from its index; reads the tokens only if there is no manifest.
+
+    Returns:
+        What `rampcli data inspect --json` prints. Lengths are those of documents, in tokens. Facts
+        that only a manifest or a tokenizer tells are None without it.
 
     Raises:
         UsageError: the corpus does not exist, or one of its files cannot be read.
@@ -68,24 +34,24 @@ def inspect(prefix: Path) -> Inspection:
     tokenizer = open_tokenizer(tokenizer_of(prefix)) if tokenizer_of(prefix).exists() else None
     lengths, counts = _count_lengths(file)
     first = file.tokens[:SAMPLE_TOKENS].tolist()
-    return Inspection(
-        documents=file.documents,
-        sequences=len(file.lengths),
-        tokens=len(file.tokens),
-        type=file.tokens.dtype.name,
-        is_ours=manifest is not None,
-        tokenizer=known.get("tokenizer", tokenizer and str(tokenizer_of(prefix))),
-        vocab_size=known.get("vocab_size", tokenizer and vocab_size_of(tokenizer)),
-        eod_token=known.get("eod_token"),
-        largest_token=known["largest_token"] if "largest_token" in known else _extremes(file)[1],
-        mean_length=len(file.tokens) / max(1, file.documents),
-        median_length=_median(lengths, counts) if len(lengths) else 0,
-        longest=max(lengths.tolist(), default=0),
-        histogram=_histogram(lengths, counts) if len(lengths) else [],
-        sample=" ".join(map(str, first)) if tokenizer is None else decode(tokenizer, first),
-        empty=known.get("empty"),
-        skipped=known.get("skipped"),
-    )
+    return {
+        "documents": file.documents,
+        "sequences": len(file.lengths),
+        "tokens": len(file.tokens),
+        "type": file.tokens.dtype.name,
+        "is_ours": manifest is not None,
+        "tokenizer": known.get("tokenizer", tokenizer and str(tokenizer_of(prefix))),
+        "vocab_size": known.get("vocab_size", tokenizer and vocab_size_of(tokenizer)),
+        "eod_token": known.get("eod_token"),
+        "largest_token": known["largest_token"] if "largest_token" in known else _extremes(file)[1],
+        "mean_length": len(file.tokens) / max(1, file.documents),
+        "median_length": _median(lengths, counts) if len(lengths) else 0,
+        "longest": max(lengths.tolist(), default=0),
+        "histogram": _histogram(lengths, counts) if len(lengths) else [],
+        "sample": " ".join(map(str, first)) if tokenizer is None else decode(tokenizer, first),
+        "empty": known.get("empty"),
+        "skipped": known.get("skipped"),
+    }
 
 
 def _count_lengths(file: IndexedFile) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
