@@ -87,19 +87,15 @@ class FileExamples:
     """Examples of a file of JSON lines. A line is parsed when it is asked for.
 
     Attributes:
+        name: the path.
         starts: offset of each example's line, int64 [examples].
         fingerprint: hash of the file and of the offsets.
     """
 
-    path: Path
+    name: str
     content: bytes
     starts: NDArray[np.int64]
     fingerprint: str
-
-    @property
-    def name(self) -> str:
-        """The path."""
-        return str(self.path)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -111,7 +107,7 @@ class FileExamples:
 
     def place(self, index: int) -> str:
         """Returns the path and the number of the line."""
-        return _place(self.path, self.content, int(self.starts[index]))
+        return _place(self.name, self.content, int(self.starts[index]))
 
 
 def read_file_examples(path: Path, split: Split, *, needs_responses: bool) -> list[FileExamples]:
@@ -138,14 +134,14 @@ def read_file_examples(path: Path, split: Split, *, needs_responses: bool) -> li
                 raise ValueError("there is no response")
         except ValueError as error:
             raise UsageError(
-                f"{_place(path, content, line.start())}: {error}",
+                f"{_place(str(path), content, line.start())}: {error}",
                 remedy='{"prompt": "2+2=", "response": "4"}',
             ) from error
         sides[split.side_of(example.prompt)].append(line.start())
     whole = hashlib.sha256(content).digest()
     return [
         FileExamples(
-            path,
+            str(path),
             content,
             np.array(side, dtype=np.int64),
             hashlib.sha256(whole + side.tobytes()).hexdigest(),
@@ -154,9 +150,9 @@ def read_file_examples(path: Path, split: Split, *, needs_responses: bool) -> li
     ]
 
 
-def _place(path: Path, content: bytes, start: int) -> str:
+def _place(name: str, content: bytes, start: int) -> str:
     number = 1 + content.count(b"\n", 0, start)
-    return f"{path}, line {number:,}"
+    return f"{name}, line {number:,}"
 
 
 def _parse(line: bytes) -> Example:

@@ -14,7 +14,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from rampcli.errors import printable
+from rampcli.errors import reason_of
 from rampcli.limited_process import MEMORY_GIB, answer
 
 MOST_CHARACTERS = 1 << 20
@@ -33,7 +33,7 @@ def _respond(request: dict[str, Any]) -> dict[str, Any]:
     except MemoryError:
         return {"reason": f"it uses more than {MEMORY_GIB} GiB of memory"}
     except Exception as error:  # an expression in the template may raise anything
-        return {"reason": printable(str(error) or type(error).__name__)}
+        return {"reason": reason_of(error)}
 
 
 def render(template: str, variables: list[dict[str, Any]]) -> list[str]:
