@@ -27,7 +27,7 @@ from rampcli.launch.protocol import SUBMITTED, Outcome, launcher_of
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.overlap import overlap_result
 from rampcli.report.profiles import profile_parts
-from rampcli.report.tables import bits_line, evaluation_line, validation_line
+from rampcli.report.tables import evaluation_line, validation_line
 from rampcli.runs.directory import COMPLETE, STAGE_BOUNDARY, RunDirectory
 from rampcli.runs.events import read_events
 from rampcli.runs.manifest import complete_checkpoints
@@ -200,9 +200,9 @@ def _print_complete(outcome: Outcome, console: Console) -> None:
             for corpus, points in found.items()
             if points[-1]["step"] == newest  # a resume may have changed the corpora
         }
-        say(console, f"\n{validation_line(ends, digits=3)}")
+        say(console, f"\n{validation_line(ends)}")
         if None not in ends:
-            say(console, bits_line(ends))
+            say(console, validation_line(ends, "bits_per_byte"))
     if points := events.evaluations:
         say(console, f"\n{evaluation_line([points[0], events.newest['evaluation']])}")
     if (overlap := overlap_result(record.metrics)) is not None:

@@ -52,26 +52,22 @@ def evaluation_line(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def validation_line(
-    validations: Mapping[str | None, Sequence[Mapping[str, Any]]], *, digits: int
+    validations: Mapping[str | None, Sequence[Mapping[str, Any]]],
+    column: str = "loss",
+    *,
+    digits: int = 3,
 ) -> str:
-    """Returns the losses of each corpus in one line, from one validation to the next."""
-    return f"validation loss {_by_corpus(validations, 'loss', digits=digits)}"
+    """Returns the losses of each corpus in one line, from one validation to the next.
 
-
-def bits_line(validations: Mapping[str | None, Sequence[Mapping[str, Any]]]) -> str:
-    """Returns the bits per byte of each corpus in one line, from one validation to the next."""
-    return f"bits per byte {_by_corpus(validations, 'bits_per_byte', digits=3)}"
-
-
-def _by_corpus(
-    validations: Mapping[str | None, Sequence[Mapping[str, Any]]], column: str, *, digits: int
-) -> str:
+    `column` may also be "bits_per_byte".
+    """
     parts = []
     for corpus, rows in validations.items():
         values = [row.get(column) for row in rows]
         shown = " -> ".join("nan" if value is None else f"{value:.{digits}f}" for value in values)
         parts.append(shown if corpus is None else f"{corpus} {shown}")
-    return ", ".join(parts)
+    title = "validation loss" if column == "loss" else "bits per byte"
+    return f"{title} {', '.join(parts)}"
 
 
 def build_table(*columns: str | Text, left: Collection[str] = ("",)) -> Table:

@@ -20,13 +20,7 @@ RowNumbers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """A column in buckets.
-
-    Attributes:
-        mean: means.
-        low: minima.
-        high: maxima.
-    """
+    """A column in buckets: their means, minima and maxima."""
 
     mean: Values
     low: Values

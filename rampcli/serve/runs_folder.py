@@ -82,10 +82,10 @@ class RunsFolder:
             if not run.config.is_file():
                 return None
             if is_link:
-                return _damaged(name, LINK)
+                return _unread(name, damage=LINK)
             signatures = tuple(map(signature, (run.config, run.metrics, run.state)))
         except OSError as error:
-            return _damaged(name, reason_of(error))
+            return _unread(name, damage=reason_of(error))
         known = self._known.get(name)
         if known is None or known[0] != signatures:
             known = self._known[name] = signatures, _read_facts(name, run, signatures)
@@ -108,21 +108,21 @@ def _read_facts(name: str, run: RunDirectory, signatures: Signatures) -> Facts:
         rows = last_rows(run.metrics, 1)
         unit = snapshot.unit(run.config)
     except (RampcliError, OSError) as error:
-        return _damaged(name, reason_of(error), changed)
-    return _damaged(name, None, changed) | {
+        return _unread(name, damage=reason_of(error), changed=changed)
+    return _unread(name, damage=None, changed=changed) | {
         "status": printable(state["status"]),
         "unit": unit,
         "row": {key: rows[0].get(key) for key in SHOWN} if rows else None,
     }
 
 
-def _damaged(name: str, reason: str | None, changed: float = 0.0) -> Facts:
-    """Returns the facts of a run whose files cannot be read."""
+def _unread(name: str, *, damage: str | None, changed: float = 0.0) -> Facts:
+    """Returns what the list says of a run without what its files say."""
     return {
         "name": name,
         "shown": printable(name),
         "changed": changed,
-        "damage": None if reason is None else printable(reason),
+        "damage": None if damage is None else printable(damage),
         "status": "damaged",
         "unit": "samples",
         "row": None,

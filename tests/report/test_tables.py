@@ -1,7 +1,7 @@
 import pytest
 from rich.console import Console
 
-from rampcli.report.tables import bits_line, build_table, evaluation_line, validation_line
+from rampcli.report.tables import build_table, evaluation_line, validation_line
 
 
 def printed(table, width: int = 200) -> str:
@@ -42,4 +42,4 @@ def test_the_validations_of_several_corpora_are_told_apart():
         "b": [{"loss": 2.0, "bits_per_byte": 2.0}],
     }
     assert validation_line(found, digits=2) == "validation loss a 2.75 -> 1.50, b 2.00"
-    assert bits_line(found) == "bits per byte a 2.750 -> nan, b 2.000"
+    assert validation_line(found, "bits_per_byte") == "bits per byte a 2.750 -> nan, b 2.000"
