@@ -219,7 +219,6 @@ def reading(
 
     Args:
         path: named if the OSError does not name a file itself.
-        kind: class of the error.
     """
     try:
         yield

@@ -23,7 +23,6 @@ class Starter:
     """A program that starts processes, and the variables in which it tells each its rank.
 
     Attributes:
-        name: name of the program.
         rank: variable with the number of this process, from 0.
         world_size: variable with the number of processes.
         local_rank: variable with the number of this process among those on its host.

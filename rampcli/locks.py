@@ -22,7 +22,6 @@ def hold(path: Path, *, shared: bool = False, wait_s: float = 0.0) -> IO[str]:
     Args:
         path: file to lock. It is created if it does not exist; its contents are kept.
         shared: allow other shared locks at the same time.
-        wait_s: seconds to wait for the lock.
 
     Raises:
         BlockingIOError: another process holds the lock.

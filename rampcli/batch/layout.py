@@ -22,7 +22,6 @@ class Layout:
         ramp: `[start, increment, samples]`, or None without a ramp.
         target: scheduled batch size at the end, in samples.
         micro_batch_rule: how large the micro batch of a stage is.
-        fleet: nodes to choose from.
         policy: chooses the nodes of each stage.
         accumulate_grad_batches: requested for the largest batch, or None.
         decreases: batch sizes that do not fit are decreased.
@@ -91,7 +90,6 @@ class Layout:
         """Returns the nodes of each stage, or None if its batch does not fit.
 
         Args:
-            stages: all stages of the run.
             sizes: batch sizes of the schedule, in ascending order.
             clock: duration of stages and restarts.
         """
@@ -157,7 +155,6 @@ def lay_out(
 
     Args:
         batch: the batch, and how it changes.
-        fleet: nodes to choose from.
         policy: chooses the nodes of each stage.
         sequence_length: tokens per sample.
 

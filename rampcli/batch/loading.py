@@ -22,7 +22,6 @@ def samples_to_load(
 
     Args:
         global_batch_size: samples that the step trains on.
-        num_devices: all devices.
         passes: passes in which the step loads its samples.
         expansion_factor: above 1, hosts per reading host; below 1, MaxText loads fewer samples than
             it trains on. None, 0 and negative values mean 1.

@@ -30,7 +30,6 @@ class MicroBatchRule:
             Otherwise each stage has `size`.
         updates: optimiser updates that a batch is divided into; above 1 in reinforcement learning
             only.
-        unit: what batches count.
         parallel: how the model is split.
     """
 

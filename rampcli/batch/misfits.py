@@ -28,7 +28,6 @@ def check_fit(
 
     Args:
         layout: what the stages have to fit.
-        stages: all stages of the run.
         nodes: nodes of each stage, or None if it does not fit.
         finished: stages at the start of the run that are already trained.
         sizes: batch sizes of the schedule, in ascending order.

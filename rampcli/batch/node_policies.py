@@ -32,7 +32,6 @@ class Workload:
         works: stages that run, in order.
         sizes: batch sizes of the schedule in ascending order, including skipped ones.
         micro_batch_rule: how large the micro batch of a stage is.
-        fleet: nodes to choose from.
         clock: duration of stages and restarts.
     """
 
@@ -151,7 +150,6 @@ def nemo_schedule(
     Args:
         sizes: every batch size of the schedule, in ascending order.
         micro_batch_size: samples per data-parallel rank per forward/backward.
-        fleet: nodes to choose from.
     """
     model_ranks = fleet.parallel.tensor * fleet.parallel.pipeline
     nodes = fleet.num_nodes
@@ -270,8 +268,6 @@ def _extend(
     """Returns the cheapest path that ends with a stage of `seconds` on `nodes`.
 
     Args:
-        nodes: nodes of the stage.
-        seconds: duration of the stage.
         same: path up to the stage before on as many nodes, or None if these do not divide it.
         cheapest: cheapest path up to the stage before on any nodes, or None for the first stage.
         clock: duration of a restart.

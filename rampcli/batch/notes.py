@@ -29,11 +29,9 @@ def plan_notes(
     of the run that differs from the requested one.
 
     Args:
-        ramp: the schedule.
         stages: stages of the schedule that run.
         length: the requested end.
         sequence_length: tokens per sample.
-        unit: what batches count.
     """
     return (
         *_size_notes(ramp, stages, unit),

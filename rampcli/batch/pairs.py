@@ -109,7 +109,6 @@ class PairBatch:
     `prompts x generations = updates x accumulation x micro_batch_size x data_parallel_size`.
 
     Attributes:
-        prompts: prompts per step.
         generations: responses to each prompt.
         updates: optimiser updates per step.
         accumulation: forward and backward passes per rank and update.

@@ -16,8 +16,6 @@ def to_samples(
 
     Args:
         word: MaxText's name for the size, for the error message.
-        per_device: samples per device.
-        num_devices: all devices.
         model_parallel_size: devices that share one sample; suggested sizes are whole on them.
 
     Raises:

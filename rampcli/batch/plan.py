@@ -276,7 +276,6 @@ def does_not_divide(
         smallest_share: what a rank's share of the batch must be a multiple of.
         updates: optimiser updates that the batch is divided into.
         varies: the micro batch is the largest that divides, so a smaller one does not help.
-        unit: what batches count.
     """
     micro_batch_size, multiple = smallest_share // updates, smallest_share * data_parallel_size
     factors = [

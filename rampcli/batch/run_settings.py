@@ -14,13 +14,7 @@ DECREASE_KEY = "rampup.decrease_batch_size_if_needed"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunLength:
-    """Where the run ends: at most one of the three limits, or no end. The last step is whole.
-
-    Attributes:
-        max_steps: optimiser steps.
-        max_samples: samples.
-        max_tokens: tokens.
-    """
+    """Where the run ends: at most one of the three limits, or no end. The last step is whole."""
 
     max_steps: int | None = None
     max_samples: int | None = None
@@ -59,7 +53,6 @@ class BatchSettings:
         global_batch_size: samples per optimiser step.
         micro_batch_size: samples per data-parallel rank per forward/backward.
         accumulate_grad_batches: micro batches per rank and optimiser step.
-        unit: what batches count.
         updates: optimiser updates that each batch is divided into.
         rampup_batch_size: `[start, increment, samples]`, or None.
         step_batch_size_schedule: text of a step schedule, or None; excludes `rampup_batch_size`.

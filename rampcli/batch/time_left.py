@@ -46,7 +46,6 @@ class Speed:
     """How fast a run trains.
 
     Attributes:
-        samples_per_s: samples per second.
         world_size: processes that trained at this speed.
         has_own_devices: True if more processes are faster, because each has a device. Nodes that
             one machine emulates share its processors.

@@ -40,7 +40,6 @@ class TrainingPlan:
         semantics: name in `SEMANTICS`.
         sequence_length: tokens per sample.
         stages: the stages after those in `passed`. All of them fit the fleet.
-        ramp: the schedule.
         fleet: nodes that the stages were planned for.
         micro_batch_rule: how large the micro batch of a stage is.
         passed: stages up to the last finished one that does not fit the fleet. Empty if all fit.
@@ -195,7 +194,6 @@ def plan_training(
 
     Args:
         batch: the batch, and how it changes.
-        fleet: nodes to choose from.
         node_policy: name in `rampcli.batch.node_policies.NODE_POLICIES`.
         sequence_length: tokens per sample.
         length: where the run ends.

@@ -34,14 +34,10 @@ class Progress(Observer):
     """Prints the progress of a run.
 
     Attributes:
-        plan: plan of the run.
-        run: its run directory.
-        console: where to print.
         rollout_ranks: processes that only generate, besides those of the plan.
         corpora: names of the validation corpora; None is a corpus without a name.
         data: what the run trains on. It is printed before the first stage, if it is not empty.
         line: line that updates in place, or None if only plain lines are printed.
-        stage: stage that is trained.
         waits_for: what the run does while it takes no steps, or None while it does.
         waits_since: monotonic time since when it has taken no steps.
         facts: what the run has done, with the rows of these processes alone.

@@ -70,7 +70,6 @@ def _show_recipe(name: str, *, as_json: bool) -> None:
 
     Args:
         name: name of a recipe, or a recipe of a user: `FILE.py`, `FILE.py:NAME`, `MODULE:NAME`.
-        as_json: print JSON.
     """
     from rampcli import llm
     from rampcli.cli.console import build_console, say

@@ -19,7 +19,6 @@ def check_repeated(params: Sequence[Any], args: Sequence[str]) -> None:
     """Checks that no option with one value is given twice.
 
     Args:
-        params: parameters of a command.
         args: words after the command.
 
     Raises:

@@ -34,7 +34,6 @@ def compare(
     """Prints a plan for each value of a setting, or each combination of several, side by side.
 
     Args:
-        factory: the recipe.
         words: overrides of the command line.
         what_if: `KEY=VALUE,VALUE,...`, each with another key.
         config_dir: the user's option files, or None.

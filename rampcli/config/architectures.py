@@ -14,7 +14,6 @@ class Architecture:
     """A class of transformers, and the models that it computes.
 
     Attributes:
-        name: name of the class.
         normalization, position_embedding: settings of these models.
         is_gated: whether their activation is gated.
         activation_key: key of `config.json` that names the activation.

@@ -95,7 +95,6 @@ def padded(tokens: int, *, tensor: int) -> int:
     """Returns the size of the vocabulary for a tokenizer.
 
     Args:
-        tokens: number of tokens.
         tensor: tensor-parallel ranks, which divide the vocabulary.
     """
     multiple = tensor * (MULTIPLE if tokens >= PADDED_FROM else 1)

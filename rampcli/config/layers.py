@@ -111,7 +111,6 @@ class Layer:
 
         Args:
             name: of the layer, which is the source of its values.
-            precedence: of the layer.
             values: by dotted key, as they were written: counts may be `50M`.
             lines: line of each value, for a file.
             report: receives the errors. A value with an error is left out.
@@ -314,7 +313,6 @@ def with_values(config: Config, values: Mapping[str, Any], place: str) -> Stack:
     """Returns the layers of a resolved configuration with other values for some settings on top.
 
     Args:
-        config: the configuration.
         values: typed values, by dotted key.
         place: where the values come from, as a person would name it.
     """

@@ -112,7 +112,6 @@ def parse(
     """Returns `KEY=VALUE` words as a mapping. Values are read in Hydra's grammar.
 
     Args:
-        words: the words.
         groups: names of config groups.
         place: where the words come from, for errors.
         report: receives the errors; a word with an error is left out.

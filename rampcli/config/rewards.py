@@ -28,7 +28,6 @@ class UserFunction:
 
     Attributes:
         source: dotted name of a module, or absolute path of a file that ends in `.py`.
-        function: name of the function.
     """
 
     source: str

@@ -162,11 +162,7 @@ def _value(key: str, word: str, groups: Collection[str]) -> str | None:
 
 
 def _check_number(varied: Mapping[str, Collection[object]]) -> None:
-    """Checks that at least one setting varies, and that there are not too many runs.
-
-    Raises:
-        UsageError: one of the two is wrong.
-    """
+    """Checks that at least one setting varies, and that there are not too many runs."""
     runs = prod(map(len, varied.values()))
     if not varied:
         raise UsageError(
@@ -196,11 +192,7 @@ def read_values(word: str, groups: Collection[str]) -> tuple[str, list[Any]]:
 
 
 def _check_count(word: str, key: str, values: Sequence[str]) -> None:
-    """Checks that a word lists neither no values nor too many.
-
-    Raises:
-        UsageError: it does.
-    """
+    """Checks that a word lists neither no values nor too many."""
     if not values or len(values) > MOST_VALUES:
         raise UsageError(
             f"{word}: takes 1 to {MOST_VALUES} values", keys=(key,), remedy=set_to(key, "A,B,C")

@@ -223,11 +223,7 @@ def pose(name: str, *, digits: int, seed: int, index: int, attempt: int) -> tupl
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskExamples:
-    """Examples of a built-in task on one side of a split, without end.
-
-    Attributes:
-        side: the side of these examples.
-    """
+    """Examples of a built-in task on one side of a split, without end."""
 
     task: str
     digits: int

@@ -88,7 +88,6 @@ class Nodes:
     """The nodes of a stage. In an elastic run, some of them may be lost.
 
     Attributes:
-        stage: stage that the nodes train.
         back_at: monotonic time at which each lost node returns.
     """
 

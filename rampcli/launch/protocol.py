@@ -36,11 +36,9 @@ class JobScript:
     """The script of one job.
 
     Attributes:
-        stages: stages that the job trains.
         num_nodes: nodes that it requests.
         job_name: letters, digits, dots, dashes and underscores.
         path: where the script belongs in the run directory. Rendering does not write it.
-        text: contents of the script.
     """
 
     stages: tuple[StagePlan, ...]
@@ -118,7 +116,6 @@ class Launch:
     """A checked run that is about to start.
 
     Attributes:
-        resolved: configuration and plan of the run.
         directory: run directory, locked by this process.
         scripts: scripts to submit; empty if the launcher submits no jobs.
         gpus: GPUs of this machine that are reserved for the run, as in CUDA_VISIBLE_DEVICES.
@@ -214,7 +211,6 @@ class Launcher(ABC):
         """Returns a function that starts ranks here, or in the job that calls it.
 
         Args:
-            resolved: configuration and plan of the run.
             program: module that a rank runs. It takes the run directory, and perhaps `WAIT`.
             gpus: what `reserve_gpus` has reserved.
         """
@@ -227,7 +223,6 @@ class Launcher(ABC):
         """Returns the script of a job that runs `SEARCH_PROGRAM` on the largest stage's nodes.
 
         Args:
-            resolved: configuration and plan of the run.
             folder: the run directory of the search, which belongs to that of the run.
 
         Raises:

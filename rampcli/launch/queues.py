@@ -23,7 +23,6 @@ class Answer:
         at: time of the answer, on the monotonic clock.
         holder: which process held the locks of the run then; see `Queues.jobs`.
         holds_since: time of the first answer with this holder.
-        jobs: the jobs, in order.
     """
 
     at: float

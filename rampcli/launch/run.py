@@ -32,7 +32,6 @@ def run(
     """Trains a run from its newest checkpoint, or submits the jobs that will train it.
 
     Args:
-        resolved: configuration and plan of the run.
         command: words of the command that resumes the run; None means the running script, if there
             is one.
         overrides: command-line overrides, recorded in overrides.txt.
@@ -146,8 +145,6 @@ def _newest_checkpoint(
     """Returns the checkpoint that the run resumes from, as `resume` allows, or None.
 
     Args:
-        directory: of the run.
-        config: of the run.
         corpus: fingerprint of its corpora, or None if it is not known here.
 
     Raises:

@@ -42,7 +42,6 @@ class RunStatus:
         saved_step: step of the newest complete checkpoint, or None if there is none.
         saved_at: when it was completed, in seconds since 1970.
         supervisor: process that supervises the run, or None.
-        jobs: jobs of the run, in order.
         jobs_unknown: why the state of the jobs is unknown, or None.
         goodput: share of the running time that went into steps that count.
     """
@@ -106,7 +105,6 @@ def read_status(
     A queue that does not answer leaves `jobs_unknown`; everything else is known without it.
 
     Args:
-        directory: run directory.
         queues: remembers the answers of the queues, or None to ask them now.
         file, most_event_bytes: as in `read_facts`. The goodput is known if all events are read.
 

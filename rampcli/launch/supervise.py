@@ -106,9 +106,6 @@ class Supervisor:
     """Starts the workers of each stage and restarts them after a crash.
 
     Attributes:
-        resolved: configuration and plan of the run.
-        run: run directory.
-        start: starts the ranks of a world.
         observer: receives progress.
         signals: stop signals received so far; the supervisor stops at the next safe point.
         gpus: number of GPUs of this machine that the run uses.

@@ -69,7 +69,6 @@ def follow(run: RunDirectory, name: str, end: RunEnd) -> None:
 
     Args:
         run: the run directory, in which the tracker has a position.
-        name: name of the tracker.
         end: tells when the run has ended.
 
     Raises:

@@ -51,7 +51,6 @@ class Workers:
         """Takes charge of processes.
 
         Args:
-            processes: the processes.
             rendezvous_socket: socket on the port of the workers' rendezvous. `end` closes it.
         """
         self.processes = list(processes)
@@ -131,10 +130,7 @@ def start_process(
     which passes it on once.
 
     Args:
-        command: program and its arguments.
-        run: run that the log belongs to.
         log: file in the run's log folder.
-        environment: environment of the program.
         has_input: connect standard input to a pipe.
         descriptors: open files that the program inherits under the same numbers.
 

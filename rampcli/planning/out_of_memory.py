@@ -24,7 +24,6 @@ def out_of_memory(resolved: Resolved, *, consumed_samples: int, reason: str) -> 
     """Returns the error of a rank that ran out of memory.
 
     Args:
-        resolved: configuration and plan of the run.
         consumed_samples: samples consumed before the step in which memory ran out.
         reason: which rank ran out, and how that was noticed.
     """

@@ -35,7 +35,6 @@ class Resolved:
 
     Attributes:
         config: in canonical keys, checked.
-        plan: the stages of the run.
         notes: what a user may not expect of the configuration.
         files: what its files have decided.
     """

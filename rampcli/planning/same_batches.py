@@ -16,7 +16,6 @@ def micro_batch_settings(resolved: Resolved, size: int) -> dict[str, Any]:
     """Returns the settings, by key, that give a run a micro batch size and keep its batches.
 
     Args:
-        resolved: the run.
         size: samples per micro batch; pairs in reinforcement learning.
     """
     config, values = resolved.config, {MICRO_KEY: size}

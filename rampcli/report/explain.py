@@ -22,7 +22,6 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
 
     Args:
         key: dotted key of a setting, a spelling of another system, or a name in `DERIVED`.
-        resolved: the configuration.
 
     Returns:
         `key`, `value`, `derived` (the value that a null stands for, or None), `type`, `unit`,

@@ -16,12 +16,7 @@ STEPS = 20
 
 
 def overlap_lines(resolved: Resolved, batch: PairBatch) -> list[str]:
-    """Returns what overlap saves in a step: at best, and by the times of the run so far.
-
-    Args:
-        resolved: configuration and plan of the run.
-        batch: the pairs of a step.
-    """
+    """Returns what overlap saves in a step: at best, and by the times of the run so far."""
     generators, devices = resolved.config.rl.rollout_ranks, resolved.config.trainer.devices
     rollouts = f"{batch.rollouts} rollout{'s' if batch.rollouts > 1 else ''} per rank and step"
     if generators == 0:

@@ -59,7 +59,6 @@ def write_report_html(runs: Sequence[RunDirectory], path: Path) -> None:
     A run whose files are damaged is shown with its error, and with what was read before it.
 
     Args:
-        runs: the run directories.
         path: file to write or replace.
 
     Raises:

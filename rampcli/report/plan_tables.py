@@ -34,7 +34,6 @@ class Column:
     """A column of a plan.
 
     Attributes:
-        name: the header.
         cell: text of a stage.
         total: text below the stages.
         rank: columns of the highest rank are dropped first if there is no room; 0 is never dropped.
@@ -58,7 +57,6 @@ def plan_table(resolved: Resolved, *, width: int, bars: bool = True) -> Table:
     Args:
         resolved: configuration and plan.
         width: characters per line. Columns that do not fit are dropped, the bars first.
-        bars: show the bars.
     """
     columns = columns_of(resolved)[: None if bars else -1]
     while _width(resolved.plan, columns) > width and any(column.rank for column in columns):

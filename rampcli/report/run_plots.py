@@ -22,7 +22,6 @@ def plot_runs(records: Sequence[RunRecord], path: Path) -> None:
     """Draws runs over their consumed samples, in greyscale for printing.
 
     Args:
-        records: the runs.
         path: .svg or .png file to write or replace. The same runs give the same bytes.
     """
     figure = new_figure()

@@ -23,7 +23,6 @@ class RunReport:
         ended_at: last sign of life, in seconds since 1970.
         time: where the time went.
         parts: the same in seconds by name, in order, with training divided further.
-        stages: the stages.
         tokens_per_s: tokens per second over all steps.
     """
 
@@ -93,7 +92,6 @@ def report_run(record: RunRecord, *, now: float | None = None) -> RunReport:
     """Returns the report of a run.
 
     Args:
-        record: the run.
         now: the present time if the run is training, else None.
     """
     facts = record.facts

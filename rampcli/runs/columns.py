@@ -73,7 +73,6 @@ class Columns:
         path: metrics.jsonl.
         names: columns to read, or None for all.
         dtype: type of the numbers, except those in `PRECISE`.
-        rows: rows that were read.
         resets: how often rows that were read have vanished, because a run resumed before them.
         is_at_end: whether the last call of `read` has read everything.
         marks: ends of what was read, `MARK_BYTES` apart, which show whether the file was rewritten.

@@ -224,7 +224,6 @@ class EventsFile:
     """events.jsonl, which is read further whenever it grows.
 
     Attributes:
-        path: the file.
         events: what the events say that were read.
     """
 

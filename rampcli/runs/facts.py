@@ -205,7 +205,6 @@ def read_facts(
     all events.
 
     Args:
-        directory: run directory.
         file: its events as far as they have been read, or None if the time spent is not needed.
             They are read to their end, unless more than `most_event_bytes` were added.
         most_event_bytes: None reads any number.

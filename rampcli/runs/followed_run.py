@@ -58,7 +58,6 @@ class FollowedRun:
 
     Attributes:
         name: name that the page shows.
-        directory: the run directory.
         columns: metrics that were read.
         blocks: summaries of the charted columns.
         facts: its state, its plan, its last rows and its events.

@@ -119,7 +119,6 @@ class _Source:
     """What one run or search has measured.
 
     Attributes:
-        config: its settings.
         points: median tokens per second per GPU.
         accelerators: kinds of devices that computed, as `trainer.accelerator` names them.
         device_names: names of these devices.

@@ -217,11 +217,7 @@ def end_of_step(path: Path, step: int) -> int:
 
 
 def _open(path: Path) -> BinaryIO | None:
-    """Opens a file of rows for reading, or returns None if it does not exist.
-
-    Raises:
-        DamagedFileError: it cannot be read.
-    """
+    """Opens a file of rows for reading, or returns None if it does not exist."""
     try:
         return open_to_read(path)
     except FileNotFoundError:

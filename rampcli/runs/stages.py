@@ -23,7 +23,6 @@ class Spans:
     """The spans of a run: steps in which stage, batch and processes stayed the same.
 
     Attributes:
-        metrics: columns of the run.
         starts, ends: first row of each span, and the row behind its last one.
         stage, global_batch_size, world_size: of each span.
         steps, samples: number of its steps, and their samples.

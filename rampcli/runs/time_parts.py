@@ -26,8 +26,6 @@ def time_parts(
     Args:
         spent: where the time went, with training as one part.
         facts: the run, with all of its events.
-        spans: its steps.
-        directory: its run directory.
         unit: what the run counts. With prompts, steps wait for responses instead of data.
 
     Raises:

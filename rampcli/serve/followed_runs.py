@@ -31,7 +31,6 @@ class Watched:
     """A run that somebody watches.
 
     Attributes:
-        run: the run.
         asked_at, read_at: when a viewer last asked for it, and when it was last read, as
             `time.monotonic` counts.
         lock: guards the run.
@@ -87,8 +86,6 @@ class FollowedRuns:
         """Returns the version of a run and what a page shows of it.
 
         Args:
-            name: its name in the list.
-            view: part to show.
             known: version that the page has. If it is still the latest, the data is None.
 
         Raises:

@@ -54,7 +54,6 @@ class PageServer(ThreadingHTTPServer):
     """Serves the page and the data of runs.
 
     Args:
-        folder: the runs.
         host: address or name to listen on. If other machines can reach it, the page needs a token.
         port: port to listen on. None takes the default, or a free one if that is in use.
 

@@ -32,7 +32,6 @@ class Follower:
     Args:
         tracker: where points are logged. It was opened at `position`.
         position: how far the tracker has come.
-        save: saves a position.
         tokens_per_sample: None if samples have any length.
     """
 

@@ -64,7 +64,6 @@ def point_of_event(event: dict[str, Any], *, tokens_per_sample: int | None) -> P
     """Returns the point of a row of events.jsonl, or None for events without values of a curve.
 
     Args:
-        event: the row.
         tokens_per_sample: None if samples have any length.
     """
     kind = event["event"]

@@ -30,7 +30,6 @@ class Position:
     Attributes:
         step: step of the last point.
         sent: tags of validations and evaluations of that step that were logged.
-        points: number of points.
         reached: last step that was given to the tracker, whether it outlasts the process or not.
         events_from: byte of events.jsonl at which the events of these curves begin.
         facts: what the tracker needs to continue.

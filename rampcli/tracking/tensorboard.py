@@ -29,9 +29,6 @@ class TensorBoard:
 
     A killed process may have written points after the last position that was saved. They are cut
     off the end of its file, because they are logged again.
-
-    Args:
-        position: where to continue.
     """
 
     def __init__(self, run: RunDirectory, position: Position) -> None:

@@ -26,10 +26,6 @@ class WeightsAndBiases:
     position is saved only when a process ends as planned. After a kill, the points since then are
     logged again: offline into new files, which replace those of the killed process; otherwise
     without those that the server has.
-
-    Args:
-        position: where to continue.
-        name: name of the run.
     """
 
     def __init__(self, run: RunDirectory, position: Position, name: str) -> None:

@@ -36,7 +36,6 @@ def submit(search: Search, report: Callable[[str], None]) -> list[Job]:
     """Submits a job that searches on the nodes of the run's largest stage.
 
     Args:
-        search: the search that the job continues.
         report: receives what becomes of earlier results.
 
     Raises:

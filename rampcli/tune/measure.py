@@ -31,7 +31,6 @@ def measure_and_leave(trial: TrialDirectory, stop: StopRequest, *, started: floa
     """Times the steps of a trial, and ends this process with an exit code of `rampcli.errors`.
 
     Args:
-        trial: run directory of the trial.
         started: when this process started, in seconds since 1970.
     """
     gc.freeze()

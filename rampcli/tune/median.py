@@ -16,7 +16,6 @@ class Median:
 
     Attributes:
         low_s, high_s: interval of the true median, with a confidence of `CONFIDENCE`.
-        steps: number of times.
     """
 
     s: float

@@ -87,7 +87,6 @@ def read_batch(
 
     Args:
         words: values by name in `WORDS`; None or absent if not given.
-        num_devices: all devices.
         model_parallel_size: devices that share one sample.
         settings: canonical settings given beside the words.
         one_micro_batch: a ramp has one micro batch: the largest that divides every batch size.
@@ -140,11 +139,7 @@ def _check_enabled(words: Mapping[str, Any]) -> None:
 
 
 def _samples_per_rank(per_device: float, model_parallel_size: int) -> int:
-    """Returns the micro batch of a data-parallel rank.
-
-    Raises:
-        UsageError: it is not whole.
-    """
+    """Returns the micro batch of a data-parallel rank."""
     per_rank = as_written(per_device) * model_parallel_size
     if per_rank.denominator > 1:
         raise UsageError(

@@ -78,7 +78,6 @@ def read_mesh(
 
     Args:
         words: sizes by name in `AXES`; absent if not given.
-        num_devices: all devices.
         parallel: sizes of the axes that no word gives.
 
     Returns:

@@ -18,7 +18,6 @@ class Source:
     """A planned batch to translate.
 
     Attributes:
-        plan: the run.
         rampup_batch_size: `[start, increment, samples]`, or None.
         step_batch_size_schedule: text of the setting, or None.
         data_parallel_shard_size: ranks that share one copy of the weights, or None for all.
@@ -127,10 +126,6 @@ def differences(
     """Returns what a system's words cannot express, one sentence each.
 
     Args:
-        source: the batch.
-        system: name of the system.
-        semantics: of its ramp.
-        has_steps: it has step schedules.
         has_micro_batches: its stages may have different micro batches.
         decreases: it can decrease batches to fit one number of nodes.
     """

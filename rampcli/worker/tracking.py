@@ -14,11 +14,7 @@ from rampcli.train.step import TakenStep
 
 
 class Tracking(LoopObserver):
-    """Runs the trackers until training ends. Only rank 0 has one.
-
-    Args:
-        names: names of trackers.
-    """
+    """Runs the trackers until training ends. Only rank 0 has one."""
 
     def __init__(self, run: RunDirectory, names: Sequence[str]) -> None:
         self._trackers = Trackers(run, names, _Warnings())

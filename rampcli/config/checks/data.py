@@ -58,7 +58,6 @@ def _check_held_out(config: Config, places: Sequence[str]) -> Iterator[UsageErro
     """Checks the corpora that are used only for validation.
 
     Args:
-        config: the configuration.
         places: settings that name the training corpora.
     """
     data = config.data

@@ -190,7 +190,6 @@ def check_memory(resolved: Resolved, facts: dict[str, Any]) -> Check:
     """Compares the estimate of the largest stage with the memory of a GPU.
 
     Args:
-        resolved: the run.
         facts: the findings of `rampcli.worker.machine`. GPUs of this machine count more than
             `trainer.device_memory_gb` if the run uses them.
     """

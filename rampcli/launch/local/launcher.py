@@ -107,7 +107,6 @@ class LocalWorkers(Workers):
 
         Args:
             config: configuration of the run. Its rollout ranks come after those of the world.
-            run: run to train.
             world: ranks to start, and the nodes they are on.
             log: file in the run's log folder that receives the workers' output.
             program: module that a rank runs. It takes the run directory and `WAIT`.

@@ -43,7 +43,6 @@ class Chain:
     """The contents of slurm/jobs.json.
 
     Attributes:
-        jobs: jobs in order.
         submitted: when the last job was submitted, in seconds since 1970; None if submission
             was interrupted. Until then the first job is held, so nothing has started.
         cancelled: True if the jobs were asked to end.

@@ -31,8 +31,6 @@ def render(
     """Returns the scripts of a run's jobs, in order.
 
     Args:
-        resolved: configuration and plan of the run.
-        directory: run directory.
         consumed_samples: samples already trained on. Stages that end before need no job.
 
     Raises:
