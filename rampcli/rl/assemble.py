@@ -1,10 +1,8 @@
 """Builds what a rank of reinforcement learning needs, and trains."""
 
-import gc
 import hashlib
 import os
 from functools import partial
-from typing import IO, NoReturn
 
 import torch
 
@@ -41,19 +39,6 @@ from rampcli.worker.assemble import (
     starting_step,
     train,
 )
-from rampcli.worker.leave import leave_after
-
-
-def train_and_leave(
-    run: RunDirectory, stop: StopRequest, *, started: float, lock: IO[str]
-) -> NoReturn:
-    """Trains or generates, and ends this process with an exit code of `rampcli.errors`.
-
-    The arguments are those of `rampcli.worker.assemble.train_and_leave`.
-    """
-    gc.freeze()  # imported modules live until the end, so the collector need not scan them
-    with lock:
-        leave_after(run, lambda: train_or_generate(run, stop, started=started))
 
 
 def train_or_generate(run: RunDirectory, stop: StopRequest, *, started: float) -> int:

@@ -4,12 +4,12 @@ With `--wait`, the worker imports what it needs and then waits on standard input
 Supervisors start workers in this way.
 """
 
+import gc
 import os
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 from rampcli.errors import RampcliError
 from rampcli.lifeline import SUPERVISOR, WAIT, die_with_parent
@@ -20,22 +20,24 @@ from rampcli.train.stopping import StopRequest
 STARTED = time.time()
 
 
-def import_training() -> Callable[..., NoReturn]:
+def import_training() -> Callable[..., int]:
     """Imports torch and all that training needs, and returns the function that trains."""
-    from rampcli.worker.assemble import train_and_leave
+    from rampcli.worker.assemble import train
 
-    return train_and_leave
+    return train
 
 
 def main(
-    import_training: Callable[[], Callable[..., NoReturn]] = import_training,
+    import_training: Callable[[], Callable[..., int]] = import_training,
     *,
     program: str = "rampcli.worker",
 ) -> None:
-    """Trains, and exits with a code of `rampcli.errors`.
+    """Trains, and ends this process with an exit code of `rampcli.errors`.
 
     Args:
-        import_training: imports and returns the function that trains.
+        import_training: imports and returns the function that trains, which returns the exit code.
+            Its arguments are the run directory, the stop request, and `started`: when this process
+            ran its first line, or was told to train if it waited, in seconds since 1970.
         program: module that runs as this program.
     """
     if (
@@ -60,7 +62,12 @@ def main(
         print(error, file=sys.stderr)  # noqa: T201
         sys.exit(error.exit_code)
     # Importing torch takes seconds, during which a signal may come: imported after `listen`.
-    import_training()(run, stop, started=started, lock=lock)
+    train = import_training()
+    from rampcli.worker.leave import leave_after
+
+    gc.freeze()  # imported modules live until the end, so the collector need not scan them
+    with lock:  # it shows that this worker lives, and ends with the process
+        leave_after(run, lambda: train(run, stop, started=started))
 
 
 def wait_for_turn(run: RunDirectory, import_training: Callable[[], object]) -> float:

@@ -1,6 +1,5 @@
 """Trains on this rank: joins the other ranks, builds, loads, trains and leaves."""
 
-import gc
 import os
 import sys
 import time
@@ -8,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NoReturn
 
 import torch
 import torch._dynamo  # otherwise optimisers and FSDP import it in the first step
@@ -55,41 +53,6 @@ from rampcli.train.stopper import Stopper
 from rampcli.train.stopping import StopRequest
 from rampcli.worker.agree import agreed_bytes_of_tokens, agreed_fingerprint
 from rampcli.worker.join import join_ranks
-from rampcli.worker.leave import leave_after
-
-
-def train_and_leave(
-    run: RunDirectory, stop: StopRequest, *, started: float, lock: IO[str]
-) -> NoReturn:
-    """Trains, and ends this process with an exit code of `rampcli.errors`.
-
-    Args:
-        started: when this process ran its first line, or was told to train if it waited, in
-            seconds since 1970.
-        lock: lock that shows that this worker lives. It ends with the process.
-    """
-    gc.freeze()  # imported modules live until the end, so the collector need not scan them
-    with lock:
-        leave_after(run, lambda: train(run, stop, started=started, build=build_trainer))
-
-
-def train(run: RunDirectory, stop: StopRequest, *, started: float, build: "Build") -> int:
-    """Trains what the run directory's snapshot describes, and returns the exit code."""
-    imported = time.time()
-    consumed = consumed_samples(run)
-    resolved = run_plan(snapshot.read(run.config), consumed_samples=consumed)
-    with sources_named(resolved.config):
-        device = join_ranks(resolved.config.trainer.accelerator)
-        if dist.get_rank() == 0:
-            run.append_event("load", compiles=resolved.config.trainer.compile)
-        costs = BoundaryCosts(run=run, started=started, imported=imported)
-        trainer = None
-        with naming_out_of_memory(
-            resolved, lambda: trainer.state.consumed_samples if trainer else consumed
-        ):
-            trainer = build(resolved, run, device, stop, costs)
-            status = trainer.run()
-    return EXIT_INTERRUPTED if status == PREEMPTED else 0
 
 
 @contextmanager
@@ -176,6 +139,27 @@ def build_trainer(
 
 Build = Callable[[Resolved, RunDirectory, torch.device, StopRequest, BoundaryCosts], Trainer]
 """Returns a trainer with everything that a run needs and with the newest checkpoint loaded."""
+
+
+def train(
+    run: RunDirectory, stop: StopRequest, *, started: float, build: Build = build_trainer
+) -> int:
+    """Trains what the run directory's snapshot describes, and returns the exit code."""
+    imported = time.time()
+    consumed = consumed_samples(run)
+    resolved = run_plan(snapshot.read(run.config), consumed_samples=consumed)
+    with sources_named(resolved.config):
+        device = join_ranks(resolved.config.trainer.accelerator)
+        if dist.get_rank() == 0:
+            run.append_event("load", compiles=resolved.config.trainer.compile)
+        costs = BoundaryCosts(run=run, started=started, imported=imported)
+        trainer = None
+        with naming_out_of_memory(
+            resolved, lambda: trainer.state.consumed_samples if trainer else consumed
+        ):
+            trainer = build(resolved, run, device, stop, costs)
+            status = trainer.run()
+    return EXIT_INTERRUPTED if status == PREEMPTED else 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
