@@ -88,38 +88,34 @@ class Scorer:
     def _score_there(
         self, function: UserFunction, requests: Sequence[bytes], between: Callable[[], None]
     ) -> list[Score]:
+        """Sends requests to the user's process. After one that ends it, starts it again."""
         scores = list[Score]()
-        while len(scores) < len(requests):
-            found = self._score_until_one_fails(function, requests[len(scores) :], between)
+        while remaining := requests[len(scores) :]:
+            if self._process is not None and self._process.has_ended():
+                self._end()
+            if self._process is None:
+                self._process = self._start(function)
+            try:
+                found, reason = self._process.exchange(
+                    b"".join(remaining), len(remaining), deadline_s=self.deadline_s, between=between
+                )
+            except BaseException:
+                self._end()  # the next pairs would get the answers that are still to come
+                raise
+            if len(found) < len(remaining):
+                self._end()
+            if reason is not None:
+                found.append(Score(math.nan, reason))
+            scores += found
             is_lost = len(found) == 1 and self._process is None
             self._lost_in_a_row = self._lost_in_a_row + 1 if is_lost else 0
-            scores += found
             if self._lost_in_a_row >= MOST_LOST:
-                left = f"{MOST_LOST} pairs in a row were not scored; the last: {found[-1].reason}"
-                scores += [Score(math.nan, left)] * (len(requests) - len(scores))
+                reason = f"gave up after {MOST_LOST} unscored pairs in a row; the last: {reason}"
+                scores += [Score(math.nan, reason)] * (len(requests) - len(scores))
         return scores
 
-    def _score_until_one_fails(
-        self, function: UserFunction, requests: Sequence[bytes], between: Callable[[], None]
-    ) -> list[Score]:
-        """Returns the scores of the first pairs, up to one that ends the process."""
-        if self._process is not None and self._process.has_ended():
-            self._end()
-        if self._process is None:
-            self._process = self._start(function)
-        try:
-            scores, reason = self._process.exchange(
-                b"".join(requests), len(requests), deadline_s=self.deadline_s, between=between
-            )
-        except BaseException:
-            self._end()  # its answers would be taken for those of the next pairs
-            raise
-        if len(scores) < len(requests):
-            self._end()
-        return scores if reason is None else [*scores, Score(math.nan, reason)]
-
     def _start(self, function: UserFunction) -> RewardProcess:
-        """Starts a process, unless this one is such a process, and so an endless chain begins."""
+        """Starts a process. Refuses to in such a process, which would start the next one."""
         if getattr(sys.modules["__main__"].__spec__, "name", None) == CHILD:
             raise UsageError(
                 'rampcli.run belongs under if __name__ == "__main__": the import of the reward'
