@@ -1,4 +1,4 @@
-"""Trains on this rank: joins the other ranks, builds, loads, trains and leaves."""
+"""Trains on this rank: joins the other ranks, builds, loads and trains."""
 
 import os
 import sys
@@ -11,6 +11,8 @@ from pathlib import Path
 import torch
 import torch._dynamo  # otherwise optimisers and FSDP import it in the first step
 import torch.distributed as dist
+from tokenizers import Tokenizer
+from torch import Tensor
 
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.checkpoint.load import load_newest
@@ -27,12 +29,13 @@ from rampcli.data.hosts import build_reading
 from rampcli.data.loader import Loader
 from rampcli.data.sources import open_corpora
 from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens
-from rampcli.errors import EXIT_INTERRUPTED, OutOfMemoryError, UsageError, reason_of
+from rampcli.data.tokenizer import bytes_of_tokens
+from rampcli.errors import EXIT_INTERRUPTED, OutOfMemoryError, RampcliError, UsageError, reason_of
 from rampcli.lifeline import SUPERVISOR
 from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import WeightFolder
 from rampcli.parallel.mesh import DATA, Meshes, build_meshes
-from rampcli.parallel.ranks import broadcast_from_rank_0
+from rampcli.parallel.ranks import broadcast_from_rank_0, gather_from_all_ranks
 from rampcli.planning.out_of_memory import out_of_memory
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.runs.directory import PREEMPTED, RunDirectory
@@ -51,7 +54,6 @@ from rampcli.train.optimizers import build_optimizers
 from rampcli.train.passes import Passes
 from rampcli.train.stopper import Stopper
 from rampcli.train.stopping import StopRequest
-from rampcli.worker.agree import agreed_bytes_of_tokens, agreed_fingerprint
 from rampcli.worker.join import join_ranks
 
 
@@ -197,7 +199,7 @@ def load_model_and_state(
     parts = build_model(config, run, meshes, device)
     optimizers = build_optimizers(parts, config.optim)
     settings = snapshot.identity(config)
-    corpus = agreed_fingerprint(fingerprint, device=device)
+    corpus = agreed_fingerprint(fingerprint)
     state = load_newest(run, parts, optimizers, settings=settings, corpus=corpus)
     if dist.get_rank() == 0:
         run.drop_rows_after(state.step)
@@ -225,6 +227,47 @@ def load_model_and_state(
         tokenizer=tokenizer,
         special_tokens=special_tokens,
     )
+
+
+def agreed_bytes_of_tokens(
+    tokenizer: str | None, *, vocab_size: int, device: torch.device
+) -> Tensor | None:
+    """Returns how many bytes of text each token stands for, int32 [vocabulary], or None if unknown.
+
+    Rank 0 always reads data, so it tells the others. Every rank calls this.
+
+    Args:
+        tokenizer: contents of tokenizer.json on rank 0.
+    """
+    known = None
+    if dist.get_rank() == 0 and tokenizer is not None:
+        known = bytes_of_tokens(Tokenizer.from_str(tokenizer), vocab_size=vocab_size)
+    if not broadcast_from_rank_0(known is not None):
+        return None
+    shared = torch.zeros(vocab_size, dtype=torch.int32, device=device)
+    if known is not None:
+        shared.copy_(torch.from_numpy(known))
+    dist.broadcast(shared, src=0)
+    return shared
+
+
+def agreed_fingerprint(fingerprint: str | None) -> str:
+    """Returns the fingerprint of the corpora after checking that all ranks found the same.
+
+    Args:
+        fingerprint: fingerprint that this rank found, or None if another rank reads for it.
+
+    Raises:
+        RampcliError: the fingerprints differ.
+    """
+    ranks = gather_from_all_ranks({"fingerprint": fingerprint})
+    agreed, *others = {rank["fingerprint"] for rank in ranks} - {None}
+    if others:
+        raise RampcliError(
+            "the hosts do not read the same corpora",
+            remedy="the same files, with the same names, on all of them",
+        )
+    return str(agreed)
 
 
 def build_model(

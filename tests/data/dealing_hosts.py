@@ -11,7 +11,7 @@ from rampcli.data.hosts import Reading, build_reading
 from rampcli.data.loader import Loader, MicroBatch
 from rampcli.data.sources import open_corpora
 from rampcli.errors import RampcliError
-from rampcli.worker.agree import agreed_fingerprint
+from rampcli.worker.assemble import agreed_fingerprint
 from ranks import joined
 
 CASES = [
@@ -68,7 +68,7 @@ def everything(loader: Loader, validation: Loader, ranks: int) -> list[object]:
 def fingerprints_agree(fingerprint: str | None) -> bool | str:
     """Returns the fingerprint that the ranks agree on, or the error message."""
     try:
-        return agreed_fingerprint(fingerprint, device=CPU)
+        return agreed_fingerprint(fingerprint)
     except RampcliError as error:
         return error.message
 
