@@ -67,8 +67,8 @@ def check_trusted(config: Config) -> None:
     reward = config.rl.reward
     if names_code(reward) and reward != os.environ.get(TRUSTED_REWARD):
         raise UsageError(
-            f"config.yaml of the run directory has {KEY}={reward}, and this process may not run"
-            " that code",
+            f"config.yaml in the run directory sets {KEY}={reward}, and this process is not allowed"
+            " to run that function",
             keys=(KEY,),
             remedy=f"{TRUSTED_REWARD}={reward} in the environment, if you trust it",
         )

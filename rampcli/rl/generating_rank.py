@@ -20,7 +20,7 @@ from rampcli.runs.manifest import consumed_samples
 from rampcli.worker.assemble import naming_out_of_memory
 
 ORDERLY = (COMPLETE, PREEMPTED, STAGE_BOUNDARY)
-"""Status of a run whose ranks have ended as they should."""
+"""Statuses of a run whose ranks have ended in an orderly way."""
 
 
 def generate_until_training_ends(run: RunDirectory, roles: Roles) -> int:

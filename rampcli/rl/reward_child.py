@@ -43,8 +43,8 @@ LONGEST_MESSAGE = 150
 """Characters of an exception's message that are shown, so that its place fits beside them."""
 MOST_NAMED = 5
 """Functions of the user's module that are named if the wanted one is missing."""
-OWN = (os.path.dirname(os.path.dirname(__file__)) + os.sep, importlib.__file__ or "", "<")
-"""Beginnings of the names of files whose frames are not shown. `<string>` is code in `eval`."""
+HIDDEN_FRAMES = (os.path.dirname(os.path.dirname(__file__)) + os.sep, importlib.__file__ or "", "<")
+"""Prefixes of files whose frames are hidden in tracebacks. `<string>` is code in `eval`."""
 INSTALLED = tuple(
     sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
@@ -139,8 +139,8 @@ def load(name: UserFunction) -> Callable[..., Any]:
         raise
     function: Callable[..., Any] | None = getattr(module, name.function, None)
     if not callable(function):
-        own = [key for key, value in vars(module).items() if inspect.isfunction(value)]
-        others = f"; it has {', '.join(own[:MOST_NAMED])}" if own else ""
+        functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        others = f"; it has {', '.join(functions[:MOST_NAMED])}" if functions else ""
         raise BadRewardError(f"it has no function {name.function}{others}")
     try:
         signature = inspect.signature(function)
@@ -168,7 +168,7 @@ def _import_file(file: str) -> ModuleType:
 def print_traceback(error: BaseException) -> None:
     """Prints the traceback of an error, from the first line of the user's code on."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(OWN):
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(HIDDEN_FRAMES):
         trace = trace.tb_next
     traceback.print_exception(type(error), error, trace)
 
@@ -207,7 +207,7 @@ def place_of(error: BaseException) -> str:
     frames = [
         (frame.f_code.co_filename, line)
         for frame, line in traceback.walk_tb(error.__traceback__)
-        if not frame.f_code.co_filename.startswith(OWN)
+        if not frame.f_code.co_filename.startswith(HIDDEN_FRAMES)
     ]
     users = [place for place in frames if not place[0].startswith(INSTALLED)]
     if not frames:

@@ -68,9 +68,6 @@ def _answer(example: Mapping[str, Any]) -> str:
     """Returns the field `answer` of an example, or `response` if `answer` is missing.
 
     A whole number counts as its digits.
-
-    Raises:
-        ExampleError: the example has neither, or it is not text.
     """
     field = "response" if example.get("answer") is None else "answer"
     answer = example.get(field)

@@ -48,7 +48,7 @@ def take_role(generators: int) -> Roles:
     trainers = ranks - generators
     if trainers < 1:
         raise UsageError(
-            f"{ROLLOUT_KEY}={generators} leaves no process to train, of {ranks} that were started",
+            f"{ROLLOUT_KEY}={generators} leaves none of the {ranks} processes to train",
             keys=(ROLLOUT_KEY,),
             remedy=f"{generators + 1} processes or more, as torchrun --nproc-per-node starts them",
         )

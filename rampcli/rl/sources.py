@@ -104,7 +104,7 @@ class TakingTurns(RolloutSource):
                     seed=self.generator.config.seed,
                     between=check,
                 )
-        stopper.agree()  # on a rank that was asked, rollouts are missing
+        stopper.agree()  # a rank that was asked to stop lacks rollouts
         shared = [
             self._shared(mine.get(number), tokens, owner=number % ranks)
             for number, tokens in enumerate(prompts)

@@ -213,18 +213,14 @@ class PolicyTrainer(Trainer):
         )
 
     def _check_scored(self, totals: RolloutSums) -> None:
-        """Checks that a step has rewards, and warns once if some are missing.
-
-        Raises:
-            RampcliError: it has none, so nothing can be learned.
-        """
+        """Ends the run if a step has no reward to learn from. Warns once if some are missing."""
         missing, reward = int(totals.pairs - totals.scored), self.config.rl.reward
         if not missing:
             return
         reason = self.generator.last_bad_reward or "see the log"
         if totals.scored == 0:
             raise RampcliError(
-                f"rl.reward={reward} has scored no response of step {self.state.step + 1}:"
+                f"rl.reward={reward} could not score any response of step {self.state.step + 1}:"
                 f" {reason}",
                 keys=("rl.reward",),
                 remedy="a reward function that works for these examples",

@@ -144,10 +144,6 @@ class Trainer:
         """Returns the valid tokens of the global batch.
 
         The same all-reduce tells every rank of stop requests, failed saves and rank 0's speed.
-
-        Raises:
-            StopAgreed: a rank was asked to stop.
-            RampcliError: a checkpoint could not be saved in the background.
         """
         # Ranks wait for each other in every step, so rank 0's time is as good as any.
         micro_batch_s = self.micro_batch_s if dist.get_rank() == 0 else 0.0
@@ -175,9 +171,9 @@ class Trainer:
         self.checkpoints.save(self.state, is_last=is_last, on_saved=self.observers.after_checkpoint)
 
     def _validate(self, split: BatchPlan) -> None:
-        """Validates with the micro batches of the step just taken.
+        """Validates with the split of the step just taken.
 
-        At the end of a stage, those of the next step may need other processes.
+        At the end of a stage, the split of the next step may need other processes.
         """
         samples = self.config.trainer.val_samples or 0
         for corpus, loader in self.validation_loaders.items() if samples else ():

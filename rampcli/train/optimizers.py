@@ -25,13 +25,13 @@ def build_optimizers(parts: Sequence[Decoder], optim: OptimConfig) -> list[Torch
     Raises:
         UsageError: the optimiser is an extension that is not known here.
     """
-    own = extension_function(OPTIMIZER, optim.optimizer, optim)
-    if own is None:
+    extension = extension_function(OPTIMIZER, optim.optimizer, optim)
+    if extension is None:
         build = resolve_name(OPTIMIZERS[optim.optimizer].builder)
         built: list[TorchOptimizer] = build(parts, optim)
         return built
     parameters = {name: one for part in parts for name, one in part.named_parameters()}
-    return [own(parameters, optim)]
+    return [extension(parameters, optim)]
 
 
 def build_adamw(parts: Sequence[Decoder], optim: OptimConfig) -> list[TorchOptimizer]:

@@ -14,8 +14,8 @@ class StopRequest:
     """Signals that asked this rank to stop, and when it is time to ask the other ranks.
 
     Args:
-        exits_at_second_signal: whether a second signal ends the process at once. It must not under
-            a supervisor, which repeats signals and kills workers itself.
+        exits_at_second_signal: whether a second signal ends the process at once. Pass False under a
+            supervisor, because it repeats signals and kills workers itself.
     """
 
     def __init__(self, *, exits_at_second_signal: bool = True) -> None:

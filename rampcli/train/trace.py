@@ -16,9 +16,9 @@ from typing import Any
 STEP = "step "
 """Prefix of the marks of steps."""
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
-"""Categories of what operators start on a GPU."""
+"""Categories of GPU activity that operators start."""
 NCCL, GLOO = "nccl", "gloo:"
-"""Prefixes of collectives: of their kernels, and of their work on the CPU."""
+"""Prefixes of collectives: of kernels on the GPU, and of work on the CPU."""
 COMPUTES = "aten::"
 """Prefix of operators that compute. Other operators may wait for other ranks."""
 
@@ -55,8 +55,8 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnTime:
-    """A time in which an operator itself ran, rather than an operator that it called."""
+class SelfTime:
+    """A time in which an operator ran itself, not an operator that it called."""
 
     thread: Any
     name: str
@@ -74,16 +74,16 @@ def read_trace(path: Path) -> Trace:
     for event in events:
         if event["cat"] == "cpu_op":
             calls[event["tid"]].append(event)
-    own_times = [time for of_thread in calls.values() for time in _own_times(of_thread)]
+    self_times = [time for of_thread in calls.values() for time in _self_times(of_thread)]
     on_gpu = [event for event in events if event["cat"] in ON_GPU]
     return Trace(
-        operators=_operators(chain.from_iterable(calls.values()), own_times, on_gpu),
-        exchange_us=_exchange_us(events, own_times, on_gpu),
+        operators=_operators(chain.from_iterable(calls.values()), self_times, on_gpu),
+        exchange_us=_exchange_us(events, self_times, on_gpu),
     )
 
 
 def _operators(
-    calls: Iterable[Event], own_times: Iterable[OwnTime], on_gpu: Iterable[Event]
+    calls: Iterable[Event], self_times: Iterable[SelfTime], on_gpu: Iterable[Event]
 ) -> dict[str, Operator]:
     """Returns the operators by name."""
     operators: defaultdict[str, Operator] = defaultdict(Operator)
@@ -91,7 +91,7 @@ def _operators(
     for call in calls:
         names[call["args"].get("External id")] = call["name"]
         operators[call["name"]].calls += 1
-    for time in own_times:
+    for time in self_times:
         operators[time.name].cpu_us += time.interval[1] - time.interval[0]
     for event in on_gpu:
         name = names.get(event["args"].get("External id"))
@@ -101,7 +101,7 @@ def _operators(
 
 
 def _exchange_us(
-    events: Sequence[Event], own_times: Iterable[OwnTime], on_gpu: Sequence[Event]
+    events: Sequence[Event], self_times: Iterable[SelfTime], on_gpu: Sequence[Event]
 ) -> float:
     """Returns `Trace.exchange_us`: of the GPU if it was used, else of the thread that trains."""
     marks = [
@@ -116,13 +116,13 @@ def _exchange_us(
         prefix, threads = GLOO, {mark["tid"] for mark in marks}
         computing = [
             time.interval
-            for time in own_times
+            for time in self_times
             if time.thread in threads and time.name.startswith(COMPUTES)
         ]
     collectives = [_interval(event) for event in events if event["name"].startswith(prefix)]
     steps = list(map(_interval, marks))
-    # The length of what two sets share is the sum of their lengths minus that of their union. All
-    # three are taken here without the time of computing.
+    # Two sets overlap by the sum of their lengths minus the length of their union. All three are
+    # taken without the time of computing.
     return (
         _length_of_union([*collectives, *computing])
         + _length_of_union([*steps, *computing])
@@ -131,7 +131,7 @@ def _exchange_us(
     )
 
 
-def _own_times(calls: Iterable[Event]) -> Iterator[OwnTime]:
+def _self_times(calls: Iterable[Event]) -> Iterator[SelfTime]:
     """Yields the times in which the operators of one thread ran themselves."""
     open_calls: list[Event] = []  # the calls around the next one
     at = -math.inf  # time up to which the thread is known
@@ -148,9 +148,9 @@ def _own_times(calls: Iterable[Event]) -> Iterator[OwnTime]:
         at = max(at, _interval(ended)[1])
 
 
-def _time_of(call: Event, begin: float, end: float) -> Iterator[OwnTime]:
+def _time_of(call: Event, begin: float, end: float) -> Iterator[SelfTime]:
     if begin < end:
-        yield OwnTime(call["tid"], call["name"], (begin, end))
+        yield SelfTime(call["tid"], call["name"], (begin, end))
 
 
 def _interval(event: Event) -> Interval:

@@ -98,7 +98,7 @@ def build_trainer(
     config = resolved.config
     if is_rl(config):
         raise UsageError(
-            "rampcli.worker does not train by reinforcement learning",
+            "this run uses reinforcement learning, which rampcli.worker does not do",
             keys=(GENERATIONS_KEY,),
             remedy="python -m rampcli.rl.rank RUN_DIR",
         )

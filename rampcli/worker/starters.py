@@ -10,8 +10,8 @@ from rampcli.network import LOOPBACK
 
 PORTS = 10_000
 FIRST_PORT = 20_000
-# The innermost starter comes first: torchrun's workers under a launcher's starter still see the
-# variables of that.
+# The innermost starter comes first: workers of torchrun also see the variables of the starter that
+# started torchrun.
 STARTERS = (
     Starter(
         name="torchrun",
@@ -96,11 +96,7 @@ def are_on_one_host(environment: Mapping[str, str]) -> bool | None:
 
 
 def _this_host(starter: Starter, environment: Mapping[str, str]) -> tuple[str, int]:
-    """Returns loopback and the ID of the parent process, which all ranks here share.
-
-    Raises:
-        RampcliError: not all ranks are on this host.
-    """
+    """Returns loopback and the ID of the parent process, which all ranks on one host share."""
     if not are_on_one_host(environment):
         raise RampcliError(
             "MASTER_ADDR and MASTER_PORT, the address of rank 0, are not set, and"

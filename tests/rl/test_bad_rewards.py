@@ -61,7 +61,7 @@ def test_a_step_without_any_reward_ends_the_run_and_the_next_one_evaluates_again
     words = (*WORDS, "trainer.val_samples=4", "trainer.max_steps=1")
     ended = run.pretrain(*words, f"rl.reward={rewards}:never")
     assert ended.returncode == 1
-    assert f"rl.reward={rewards}:never has scored no response of step 1: " in ended.stderr
+    assert f"rl.reward={rewards}:never could not score any response of step 1: " in ended.stderr
     assert "ValueError: cannot read " in ended.stderr
     assert "8 of their responses have no reward: ValueError: cannot read " in ended.stdout
     assert run.rows == []

@@ -40,7 +40,7 @@ def test_without_ranks_that_only_generate_the_environment_stays(environment):
 
 
 def test_a_rank_must_be_left_to_train(environment):  # noqa: ARG001
-    with pytest.raises(UsageError, match="leaves no process to train, of 4") as refused:
+    with pytest.raises(UsageError, match="leaves none of the 4 processes to train") as refused:
         take_role(4)
     assert "5 processes" in refused.value.remedy
 

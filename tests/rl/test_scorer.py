@@ -151,9 +151,8 @@ def test_a_function_that_ends_its_process_each_time_is_given_up_but_tried_again(
         scores = evaluate(scorer, *["os._exit(3)"] * (MOST_LOST + 5))
         reasons = [score.reason for score in scores]
         assert len(set(reasons[:MOST_LOST])) == 1
-        assert {
-            f"gave up after {MOST_LOST} unscored pairs in a row; the last: {reasons[0]}"
-        } == set(reasons[MOST_LOST:])
+        given_up = f"gave up after {MOST_LOST} unscored pairs in a row; the last: {reasons[0]}"
+        assert set(reasons[MOST_LOST:]) == {given_up}
         assert [score.reward for score in evaluate(scorer, "2", "3")] == [2, 3]
 
 

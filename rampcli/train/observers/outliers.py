@@ -15,9 +15,9 @@ from rampcli.train.observers.observer import LoopObserver
 from rampcli.train.step import StepResult, TakenStep
 
 WINDOW_STEPS = 128
-"""Steps that a step is compared with, at most."""
+"""Number of earlier steps with which a step is compared."""
 MIN_STEPS = WINDOW_STEPS // 2
-"""Steps that a step is compared with, at least. Fewer say too little about the spread."""
+"""Earlier steps that a comparison needs. Fewer say too little about the spread."""
 
 
 @dataclass(kw_only=True)

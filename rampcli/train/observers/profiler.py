@@ -22,7 +22,7 @@ from rampcli.train.trace import STEP, Operator, read_trace
 
 MOST_OPERATORS = 10
 LONGEST_NAME = 100
-"""Characters of an operator's name, so that the facts of a rank are few bytes."""
+"""Characters of an operator's name. Ranks exchange these names in messages of limited length."""
 ALLOCATIONS = 100_000
 """Allocations and frees that a memory snapshot keeps, at most."""
 MICROSECONDS = 1e-6

@@ -71,7 +71,7 @@ class TextSamples(LoopObserver):
             self.prompts = encode_text_prompts(config, self.tokenizer)
 
     def after_step(self, state: TrainingState, _step: TakenStep) -> None:
-        """Continues the prompts if that is due, or if this was the last step of the run."""
+        """Continues the prompts every `generate.every_steps` steps and after the last step."""
         every = self.config.generate.every_steps
         is_due = every is not None and state.step % every == 0
         if is_due or self.plan.is_complete(state.consumed_samples):
