@@ -44,28 +44,22 @@ def rank_variables(environment: Mapping[str, str]) -> dict[str, str]:
     Raises:
         RampcliError: the ranks are on several hosts, and the address of the first is unknown.
     """
-    starter = _starter(environment)
-    if starter is None:
-        variables = {
-            "RANK": "0",
-            "WORLD_SIZE": "1",
-            "LOCAL_RANK": "0",
-            "MASTER_ADDR": LOOPBACK,
-            "MASTER_PORT": "0",
-        }
-    else:
-        variables = {
-            "RANK": environment[starter.rank],
-            "WORLD_SIZE": environment[starter.world_size],
-            "LOCAL_RANK": environment.get(starter.local_rank, "0"),
-        }
+    variables = {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": LOOPBACK,
+        "MASTER_PORT": "0",
+    }
+    if (starter := _starter(environment)) is not None:
+        variables["RANK"] = environment[starter.rank]
+        variables["WORLD_SIZE"] = environment[starter.world_size]
+        variables["LOCAL_RANK"] = environment.get(starter.local_rank, "0")
         if not {"MASTER_ADDR", "MASTER_PORT"} <= environment.keys():
             address, number = (starter.address or partial(_this_host, starter))(environment)
             variables |= {"MASTER_ADDR": address, "MASTER_PORT": str(FIRST_PORT + number % PORTS)}
-    given = {
-        name: environment[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in environment
-    }
-    return variables | given
+    given = ("MASTER_ADDR", "MASTER_PORT")
+    return variables | {name: environment[name] for name in given if name in environment}
 
 
 def rank_of(environment: Mapping[str, str]) -> str:
