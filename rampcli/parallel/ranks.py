@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from rampcli.config.schema.trainer import Accelerator
 from rampcli.errors import UsageError, reason_of
@@ -53,9 +54,19 @@ def gather_from_all_ranks(
         dtype=torch.uint8,
         device=_device_of(group),
     )
+    return [json.loads(bytes(each.tolist())) for each in gather_tensors(mine, group)]
+
+
+def gather_tensors(mine: Tensor, group: dist.ProcessGroup | None = None) -> list[Tensor]:
+    """Returns the tensors of every rank of a group, in the order of ranks. Every rank calls this.
+
+    Args:
+        mine: this rank's tensor. All have the same shape.
+        group: the group; all ranks, if None.
+    """
     gathered = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
     dist.all_gather(gathered, mine, group=group)
-    return [json.loads(bytes(each.tolist())) for each in gathered]
+    return gathered
 
 
 class RankError(Exception):

@@ -17,6 +17,7 @@ from rampcli.data.loader import Batch, samples_of
 from rampcli.errors import RampcliError
 from rampcli.models.sampler import Sampling
 from rampcli.parallel.mesh import DATA, TENSOR
+from rampcli.parallel.ranks import gather_tensors
 from rampcli.rl.advantages import batch_std, group_advantages
 from rampcli.rl.generator import Generator
 from rampcli.rl.metrics import SOLVED, RolloutSums, columns_of, times_of
@@ -172,15 +173,8 @@ class PolicyTrainer(Trainer):
         scale, std = self.config.rl.scale_rewards, None
         if scale == "batch":
             mine = torch.cat([rollout.rewards for rollout in rollouts]).to(self.passes.device)
-            everyone = torch.empty(
-                self.passes.meshes.size(DATA) * len(mine),
-                mine.shape[1],
-                dtype=mine.dtype,
-                device=mine.device,
-            )
-            group = self.passes.meshes.data[DATA].get_group()
-            dist.all_gather_into_tensor(everyone, mine, group=group)
-            std = batch_std(everyone.cpu())
+            everyone = gather_tensors(mine, self.passes.meshes.data[DATA].get_group())
+            std = batch_std(torch.cat(everyone).cpu())
         return [
             group_advantages(rollout.rewards, scale=scale, batch_std=std).flatten()
             for rollout in rollouts

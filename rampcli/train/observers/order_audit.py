@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from numpy.typing import NDArray
 from torch.distributed.device_mesh import DeviceMesh
 
 from rampcli.checkpoint.state import TrainingState
+from rampcli.parallel.ranks import gather_tensors
 from rampcli.train.observers.observer import LoopObserver
 from rampcli.train.step import TakenStep
 
@@ -34,8 +34,6 @@ class OrderAudit(LoopObserver):
     def _chain(self, order_hash: str | None, samples: NDArray[np.int64]) -> str:
         """Returns the hash of an earlier hash and of the samples that all ranks read, sorted."""
         mine = torch.from_numpy(samples).to(self.device)
-        gathered = [torch.empty_like(mine) for _ in range(self.data.size())]
-        dist.all_gather(gathered, mine, group=self.data.get_group())
-        samples_of_all_ranks = torch.cat(gathered).cpu().numpy()
+        samples_of_all_ranks = torch.cat(gather_tensors(mine, self.data.get_group())).cpu().numpy()
         content = np.sort(samples_of_all_ranks).astype("<i8").tobytes()
         return hashlib.sha256((order_hash or "").encode() + content).hexdigest()
