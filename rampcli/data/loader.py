@@ -49,7 +49,7 @@ class Batch:
         micro_batches: the same on the device. Prompts are read when they are answered instead.
         valid_tokens: number of labels that the loss counts.
         began: when reading began, by `time.perf_counter`.
-        data_time_s: seconds that reading took.
+        data_time_s: seconds that training waited for the samples.
     """
 
     first_sample: int

@@ -118,7 +118,6 @@ def columns_of(
     sums: PolicySums,
     times: Mapping[str, float],
     *,
-    generations: int,
     generators: int,
 ) -> dict[str, float | int | None]:
     """Returns the columns that reinforcement learning adds to a row of metrics.jsonl.
@@ -136,7 +135,7 @@ def columns_of(
     policy = sums.means()
     return {
         "pairs": int(totals.pairs),
-        "generations_per_prompt": generations,
+        "generations_per_prompt": int(totals.pairs / totals.groups),
         "reward": mean,
         "reward_sd": deviation,
         "reward_best": totals.best if isfinite(totals.best) else None,

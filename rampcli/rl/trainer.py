@@ -109,19 +109,16 @@ class PolicyTrainer(Trainer):
         )
         return TakenStep(
             stage=self.plan.stage_at(self.state.consumed_samples),
-            split=batch.split,
-            samples=batch.samples,
+            batch=replace(batch, data_time_s=self.source.waited_s),
             result=_mean(updates.results),
             lr=updates.lr,
             skipped="; ".join(updates.skipped) or None,
             step_time_s=step_time_s,
-            data_time_s=self.source.waited_s,
             tokens=int(totals.tokens),
             columns=columns_of(
                 totals,
                 PolicySums(*map(sum, zip(*updates.sums, strict=True))),
                 times,
-                generations=self.pairs.generations,
                 generators=generators,
             ),
         )

@@ -131,13 +131,11 @@ class Trainer:
         self.micro_batch_s = step_time_s / split.accumulate_grad_batches
         return TakenStep(
             stage=self.plan.stage_at(self.state.consumed_samples),
-            split=split,
-            samples=batch.samples,
+            batch=batch,
             result=result,
             lr=lr,
             skipped=skipped,
             step_time_s=step_time_s,
-            data_time_s=batch.data_time_s,
         )
 
     def _agree_on_tokens(self, valid_tokens: int) -> int:

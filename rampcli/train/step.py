@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from rampcli.batch.plan import BatchPlan
 from rampcli.batch.training_plan import StagePlan
-from rampcli.data.loader import Indices, MicroBatch
+from rampcli.data.loader import Batch, MicroBatch
 from rampcli.models.decoder import Decoder
 from rampcli.train.passes import Passes
 
@@ -36,24 +35,20 @@ class TakenStep:
     """A training step that has been taken.
 
     Attributes:
-        split: how its global batch was divided over ranks and micro batches.
-        samples: indices of the samples that this rank read.
+        batch: this rank's share of its global batch.
         skipped: why it changed neither weights nor optimiser state, or None if it did. If a step
             has several updates, this names those that were skipped.
         step_time_s: seconds that it took, reading included.
-        data_time_s: seconds of these spent waiting for samples.
         tokens: tokens that it trained on, or None if every sample has `data.sequence_length`.
         columns: further columns of its row in metrics.jsonl.
     """
 
     stage: StagePlan
-    split: BatchPlan
-    samples: Indices
+    batch: Batch
     result: StepResult
     lr: float
     skipped: str | None
     step_time_s: float
-    data_time_s: float
     tokens: int | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
 

@@ -63,7 +63,7 @@ class Journal(LoopObserver):
         """Writes a row of metrics, and the event `skip` if the step was skipped."""
         if step.skipped is not None:
             record_event(self.run, "skip", state, reason=step.skipped)
-        batch = step.split
+        batch = step.batch.split
         tokens = batch.global_batch_size * self.plan.sequence_length
         if step.tokens is not None:
             tokens = max(1, step.tokens)
@@ -84,7 +84,7 @@ class Journal(LoopObserver):
             "grad_norm": finite(step.result.grad_norm),
             "lr": step.lr,
             "step_time_s": round(step.step_time_s, 6),
-            "data_time_s": round(step.data_time_s, 6),
+            "data_time_s": round(step.batch.data_time_s, 6),
             "samples_per_s": round(batch.global_batch_size / step.step_time_s, 3),
             "tokens_per_s": round(tokens_per_s, 1),
             "mfu": self._mfu(tokens_per_s * self.flops_per_token),

@@ -29,7 +29,7 @@ class OrderAudit(LoopObserver):
 
     def after_step(self, state: TrainingState, step: TakenStep) -> None:
         """Adds the samples of all ranks to the hash."""
-        state.order_hash = self._chain(state.order_hash, step.samples)
+        state.order_hash = self._chain(state.order_hash, step.batch.samples)
 
     def _chain(self, order_hash: str | None, samples: NDArray[np.int64]) -> str:
         """Returns the hash of an earlier hash and of the samples that all ranks read, sorted."""

@@ -69,7 +69,7 @@ class Profiler(LoopObserver):
     def after_step(self, state: TrainingState, step: TakenStep) -> None:
         """Writes the profile after the last step of the window."""
         self._marks.close()
-        self.working_s += step.step_time_s - step.data_time_s
+        self.working_s += step.step_time_s - step.batch.data_time_s
         if state.step == self.window[-1]:
             self._finish(state, writes=True)
 

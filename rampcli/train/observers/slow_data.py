@@ -26,7 +26,7 @@ class SlowData(LoopObserver):
 
     def after_step(self, state: TrainingState, step: TakenStep) -> None:
         """Writes the event if the share of waiting becomes too high."""
-        share = self.add(step_time_s=step.step_time_s, data_time_s=step.data_time_s)
+        share = self.add(step_time_s=step.step_time_s, data_time_s=step.batch.data_time_s)
         if share is not None:
             reason = (
                 f"{share:.0%} of the last {WINDOW_STEPS} steps' time was spent waiting for data."
