@@ -98,7 +98,6 @@ def build_policy_trainer(
         tokenizer=prompts.format.tokenizer,
         special_tokens=prompts.format.special_tokens,
     )
-    (model,) = loaded.parts
     passes = PolicyPasses(
         config,
         loaded.parts,
@@ -108,14 +107,10 @@ def build_policy_trainer(
         reference=_build_reference(config, run, meshes, device),
     )
     scorer = Scorer(config.rl.reward, deadline_s=config.rl.reward_deadline_s)
-    generator, policy = Generator(config, prompts, scorer), Policy(model, config, device)
-    source: RolloutSource
+    generator, policy = Generator(config, prompts, scorer), Policy(passes, config)
+    source: RolloutSource = TakingTurns(generator, policy, passes)
     if roles.generators:
-        source = FromOtherRanks(
-            bridge=Bridge(roles), generator=generator, policy=policy, meshes=meshes, device=device
-        )
-    else:
-        source = TakingTurns(generator=generator, policy=policy, meshes=meshes, device=device)
+        source = FromOtherRanks(generator, policy, passes, bridge=Bridge(roles))
     reading = build_reading(config, meshes.data_ranks)
     observers = build_observers(resolved, run, passes, loaded, costs, stop)
     return PolicyTrainer(
@@ -130,8 +125,6 @@ def build_policy_trainer(
         observers=ObserverList(observers),
         state=loaded.state,
         stopper=Stopper(stop, passes),
-        generator=generator,
-        policy=policy,
         source=source,
         pairs=pairs,
     )

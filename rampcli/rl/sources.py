@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -10,10 +10,10 @@ import torch.distributed as dist
 from rampcli.checkpoint.load_weights import DTYPES, empty_model
 from rampcli.config.schema import Config
 from rampcli.data.loader import Batch
-from rampcli.models.decoder import Decoder
-from rampcli.parallel.mesh import DATA, TENSOR, Meshes
+from rampcli.parallel.mesh import DATA, TENSOR
 from rampcli.rl.bridge import Bridge
 from rampcli.rl.generator import Generator
+from rampcli.rl.passes import PolicyPasses
 from rampcli.rl.rollout import Rollout
 from rampcli.train.stopper import Stopper
 from rampcli.train.whole_model import is_split, whole_weights
@@ -30,12 +30,12 @@ class Policy:
         dtype: type of its weights.
     """
 
-    def __init__(self, trained: Decoder, config: Config, device: torch.device) -> None:
-        self.trained = trained
+    def __init__(self, passes: PolicyPasses, config: Config) -> None:
+        (self.trained,) = passes.parts
         self.dtype = DTYPES[config.trainer.precision]
-        self.model = trained
-        if is_split([trained]):
-            self.model = empty_model(config, device, self.dtype)
+        self.model = self.trained
+        if is_split(passes.parts):
+            self.model = empty_model(config, passes.device, self.dtype)
 
     def refresh(self) -> None:
         """Copies the present weights. Every rank calls this after they have changed."""
@@ -46,20 +46,20 @@ class Policy:
             copy.copy_(weight)
 
 
-@dataclass(kw_only=True)
+@dataclass
 class RolloutSource:
     """Yields the rollouts of steps.
 
     Attributes:
+        passes: the passes that train on them.
         waited_s: seconds that this rank has waited for the rollouts of the last step, or has spent
             on generating them.
     """
 
     generator: Generator
     policy: Policy
-    meshes: Meshes
-    device: torch.device
-    waited_s: float = 0.0
+    passes: PolicyPasses
+    waited_s: float = field(default=0.0, kw_only=True)
 
     def rollouts(self, step: int, batch: Batch, stopper: Stopper) -> Iterator[Rollout]:
         """Yields the rollouts of a step, one for each micro batch of prompts.
@@ -87,13 +87,13 @@ class TakingTurns(RolloutSource):
         """Generates the rollouts, then yields them."""
         began = time.perf_counter()
         self.policy.refresh()
-        ranks, prompts, mine = self.meshes.size(TENSOR), [], dict[int, Rollout]()
+        ranks, prompts, mine = self.passes.meshes.size(TENSOR), [], dict[int, Rollout]()
         for number in range(batch.split.accumulate_grad_batches):
             if number > 0:
                 stopper.agree_now_and_then()
             questions = self.generator.training_questions(batch.samples_of_micro_batch(number))
             prompts.append([question.tokens for question in questions])
-            if number % ranks != self.meshes.rank(TENSOR):
+            if number % ranks != self.passes.meshes.rank(TENSOR):
                 continue
             with stopper.ending_early() as check:
                 check()
@@ -116,13 +116,13 @@ class TakingTurns(RolloutSource):
         self, rollout: Rollout | None, prompts: Sequence[Sequence[int]], *, owner: int
     ) -> Rollout:
         """Returns the rollout of the tensor-parallel rank `owner` on all of these ranks."""
-        if rollout is not None and self.meshes.size(TENSOR) == 1:
+        if rollout is not None and self.passes.meshes.size(TENSOR) == 1:
             return rollout
         if rollout is None:
-            packed = self.generator.empty_rollout(len(prompts), self.device)
+            packed = self.generator.empty_rollout(len(prompts), self.passes.device)
         else:
             packed = rollout.to_tensor()
-        dist.broadcast(packed, group_src=owner, group=self.meshes.data[TENSOR].get_group())
+        dist.broadcast(packed, group_src=owner, group=self.passes.meshes.data[TENSOR].get_group())
         return Rollout.from_tensor(packed, prompts)
 
 
@@ -142,8 +142,8 @@ class FromOtherRanks(RolloutSource):
             questions = self.generator.training_questions(batch.samples_of_micro_batch(number))
             packed = self.generator.empty_rollout(len(questions), torch.device("cpu"))
             began = time.perf_counter()
-            tag = number * batch.split.data_parallel_size + self.meshes.rank(DATA)
+            tag = number * batch.split.data_parallel_size + self.passes.meshes.rank(DATA)
             self.bridge.receive(packed, tag=tag)
             self.waited_s += time.perf_counter() - began
             prompts = [question.tokens for question in questions]
-            yield Rollout.from_tensor(packed.to(self.device), prompts)
+            yield Rollout.from_tensor(packed.to(self.passes.device), prompts)

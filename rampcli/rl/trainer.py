@@ -19,12 +19,11 @@ from rampcli.models.sampler import Sampling
 from rampcli.parallel.mesh import DATA, TENSOR
 from rampcli.parallel.ranks import gather_tensors
 from rampcli.rl.advantages import batch_std, group_advantages
-from rampcli.rl.generator import Generator
 from rampcli.rl.metrics import SOLVED, RolloutSums, columns_of, times_of
 from rampcli.rl.objective import PolicyBatch, PolicySums
 from rampcli.rl.passes import PolicyPasses, accumulate_policy_gradient, batch_of
 from rampcli.rl.rollout import Rollout
-from rampcli.rl.sources import Policy, RolloutSource
+from rampcli.rl.sources import RolloutSource
 from rampcli.train.loop import Trainer, is_due
 from rampcli.train.step import StepResult, TakenStep, update_weights
 
@@ -58,14 +57,11 @@ class PolicyTrainer(Trainer):
     """Trains a policy. The samples of its stages are prompts.
 
     Attributes:
-        policy: the model that generates responses.
         source: yields the rollouts of each step.
         pairs: how prompts become pairs.
         has_warned: rank 0 has warned of responses without a reward.
     """
 
-    generator: Generator
-    policy: Policy
     source: RolloutSource
     pairs: PairSettings
     has_warned: bool = False
@@ -74,7 +70,7 @@ class PolicyTrainer(Trainer):
 
     def run(self) -> str:
         """Trains as `Trainer.run`, with the process of the user's reward function."""
-        with self.generator.scorer:
+        with self.source.generator.scorer:
             return Trainer.run(self)
 
     def read(self, split: BatchPlan) -> Batch:
@@ -95,7 +91,7 @@ class PolicyTrainer(Trainer):
         updates = self._update_weights(batch.split, self._scored(batch, into=rollouts))
         step_time_s = time.perf_counter() - batch.began
         self.micro_batch_s = step_time_s / batch.split.accumulate_grad_batches
-        sums = RolloutSums.of(rollouts, stop=self.generator.data.format.end)
+        sums = RolloutSums.of(rollouts, stop=self.source.generator.data.format.end)
         totals = sums.over_ranks(self.passes)
         self._check_scored(totals)
         self._record_responses(batch, rollouts)
@@ -208,7 +204,7 @@ class PolicyTrainer(Trainer):
         missing, reward = int(totals.pairs - totals.scored), self.config.rl.reward
         if not missing:
             return
-        reason = self.generator.last_bad_reward or "see the log"
+        reason = self.source.generator.last_bad_reward or "see the log"
         if totals.scored == 0:
             raise RampcliError(
                 f"rl.reward={reward} could not score any response of step {self.state.step + 1}:"
@@ -231,8 +227,11 @@ class PolicyTrainer(Trainer):
             return
         rollout = rollouts[0]
         count = len(rollout.prompts)
-        questions = self.generator.training_questions(batch.samples[:count])
-        texts, rewards = self.generator.texts(rollout.responses), rollout.rewards.flatten().tolist()
+        questions = self.source.generator.training_questions(batch.samples[:count])
+        texts, rewards = (
+            self.source.generator.texts(rollout.responses),
+            rollout.rewards.flatten().tolist(),
+        )
         for number in range(min(MOST_RESPONSES_SHOWN, len(texts))):
             example = questions[number // self.pairs.generations].example
             row = {
@@ -252,16 +251,16 @@ class PolicyTrainer(Trainer):
         """
         if not self.config.trainer.val_samples:
             return
-        began, sampled = time.perf_counter(), self.generator.sampling
-        self.policy.refresh()
-        prompts = min(self.config.trainer.val_samples, len(self.generator.data.validation))
+        began, sampled = time.perf_counter(), self.source.generator.sampling
+        self.source.policy.refresh()
+        prompts = min(self.config.trainer.val_samples, len(self.source.generator.data.validation))
         kinds = {"greedy": replace(sampled, temperature=0.0), "sampled": sampled}
         totals = self._evaluate(
             list(kinds.values()), prompts, at_once=split.micro_batch_size * self.pairs.generations
         )
         unscored = len(kinds) * prompts - int(sum(scored for scored, _, _ in totals))
         results: dict[str, float | str | None] = {"prompts": prompts, "unscored": unscored}
-        results["reason"] = self.generator.last_bad_reward if unscored else None
+        results["reason"] = self.source.generator.last_bad_reward if unscored else None
         for kind, (scored, reward, solved) in zip(kinds, totals, strict=True):
             results[kind] = reward / scored if scored else None
             results[f"{kind}_solved"] = solved / scored if scored else None
@@ -276,7 +275,7 @@ class PolicyTrainer(Trainer):
         Returns, for each sampling, the number of scored responses, the sum of their rewards, and
         the number of solved ones, over all ranks.
         """
-        generator = self.generator
+        generator = self.source.generator
         sums = torch.zeros(len(samplings), 3, dtype=torch.float64)
         for first in range(0, prompts, at_once * dist.get_world_size()):
             begin = first + dist.get_rank() * at_once
@@ -286,7 +285,7 @@ class PolicyTrainer(Trainer):
                 for row, sampling in enumerate(samplings) if questions else ():
                     check()
                     rollout = generator.generate(
-                        self.policy.model,
+                        self.source.policy.model,
                         questions,
                         step=self.state.step,
                         seed=self.config.seed + EVALUATION_SEED,
