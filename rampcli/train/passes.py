@@ -111,8 +111,13 @@ class Passes:
         return loss
 
     @torch.no_grad()
-    def forward(self, micro_batches: Sequence[MicroBatch]) -> Tensor:
-        """Returns the summed loss, a scalar."""
+    def forward(
+        self, micro_batches: Sequence[MicroBatch], bytes_of_tokens: Tensor | None = None
+    ) -> Tensor:
+        """Returns the summed loss, its valid tokens and the bytes of their text, float64 [3].
+
+        The bytes are 0 if `bytes_of_tokens`, int32 [vocabulary], is None.
+        """
         self.scale = 1.0
         tokens, labels, positions = self._local_inputs(micro_batches)
         count = len(micro_batches) * self.pieces
@@ -126,24 +131,13 @@ class Passes:
                 loss = model(tokens, positions, labels=labels)
         for part in self.parts:
             free_gathered_weights(part)
-        return self._once_per_loss(loss)
-
-    def count_labels(
-        self, micro_batches: Sequence[MicroBatch], bytes_of_tokens: Tensor | None
-    ) -> Tensor:
-        """Counts the tokens in the loss that `forward` returns on this rank.
-
-        Returns the valid tokens, and the bytes of text that they stand for, float64 [2]. The bytes
-        are 0 if `bytes_of_tokens`, int32 [vocabulary], is None.
-        """
-        counts = torch.zeros(2, dtype=torch.float64, device=self.device)
-        if not self.returns_loss:
-            return counts
-        _, labels, _ = self._local_inputs(micro_batches)
-        counts[0] = (labels != IGNORED).sum()
-        if bytes_of_tokens is not None:
-            counts[1] = (bytes_of_tokens[labels.clamp(min=0)] * (labels != IGNORED)).sum()
-        return counts
+        sums = torch.zeros(3, dtype=torch.float64, device=self.device)
+        if self.returns_loss:
+            is_valid = labels != IGNORED
+            sums[0], sums[1] = loss, is_valid.sum()
+            if bytes_of_tokens is not None:
+                sums[2] = (bytes_of_tokens[labels.clamp(min=0)] * is_valid).sum()
+        return sums
 
     def sum_over_ranks(self, numbers: Tensor | Sequence[float]) -> list[float]:
         """Returns the sum of each number over `ranks`, in float64. Every rank calls this."""

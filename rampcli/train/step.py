@@ -169,8 +169,7 @@ def validate(
     totals = torch.zeros(3, dtype=torch.float64, device=passes.device)
     remaining = iter(micro_batches)
     while chunk := list(islice(remaining, passes.forward_micro_batches)):
-        totals[0] += passes.forward(chunk).double()
-        totals[1:] += passes.count_labels(chunk, bytes_of_tokens)
+        totals += passes.forward(chunk, bytes_of_tokens)
         between()
     total_loss, tokens, text_bytes = passes.sum_over_ranks(totals)
     has_bits = text_bytes > 0 and math.isfinite(total_loss)

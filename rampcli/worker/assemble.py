@@ -231,21 +231,17 @@ def load_model_and_state(
 
 def agreed_bytes_of_tokens(
     tokenizer: str | None, *, vocab_size: int, device: torch.device
-) -> Tensor | None:
-    """Returns how many bytes of text each token stands for, int32 [vocabulary], or None if unknown.
+) -> Tensor:
+    """Returns how many bytes of text each token stands for, int32 [vocabulary]; 0 if unknown.
 
     Rank 0 always reads data, so it tells the others. Every rank calls this.
 
     Args:
         tokenizer: contents of tokenizer.json on rank 0.
     """
-    known = None
+    shared = torch.zeros(vocab_size, dtype=torch.int32, device=device)
     if dist.get_rank() == 0 and tokenizer is not None:
         known = bytes_of_tokens(Tokenizer.from_str(tokenizer), vocab_size=vocab_size)
-    if not broadcast_from_rank_0(known is not None):
-        return None
-    shared = torch.zeros(vocab_size, dtype=torch.int32, device=device)
-    if known is not None:
         shared.copy_(torch.from_numpy(known))
     dist.broadcast(shared, src=0)
     return shared
