@@ -22,6 +22,8 @@ class RunRecord:
     """What a run directory says about a run.
 
     Attributes:
+        path: the run directory.
+        name: name of the run.
         unit: what the run counts: samples, or prompts.
         settings: value of each setting by dotted key.
         plan: the plan, as `rampcli plan --json` prints it. Without a plan, its `stages` are empty.
