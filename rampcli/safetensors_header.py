@@ -34,8 +34,7 @@ class StoredTensor:
 
     Attributes:
         dtype: its type, by the format's name.
-        begin: its first byte in the file.
-        end: the byte after its last.
+        begin, end: its first byte in the file, and the byte after its last.
     """
 
     dtype: str

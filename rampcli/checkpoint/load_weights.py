@@ -48,7 +48,7 @@ def open_run(path: Path, *, step: int | None) -> tuple[Config, Checkpoint]:
         if step not in (None, checkpoint.step):
             continue
         check_compatible(checkpoint, settings=snapshot.identity(config))
-        damage = damage_of(config, checkpoint)
+        damage = _damage_of(config, checkpoint)
         if damage is None:
             for number, reason in damages.items():
                 if number > checkpoint.step:
@@ -64,7 +64,7 @@ def open_run(path: Path, *, step: int | None) -> tuple[Config, Checkpoint]:
     )
 
 
-def damage_of(config: Config, checkpoint: Checkpoint) -> str | None:
+def _damage_of(config: Config, checkpoint: Checkpoint) -> str | None:
     """Returns why a checkpoint does not hold the model of a configuration, or None if it does.
 
     Sizes are checked first, headers second and checksums last, so that a damaged or hostile file

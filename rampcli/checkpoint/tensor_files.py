@@ -311,9 +311,8 @@ class ShardRead:
     Attributes:
         values: where the numbers go; at least one dimension.
         columns: the part of each row that is copied.
-        shape: shape of the rows.
-        first: first byte of the rows in the file.
-        end: byte after the rows.
+        shape: of the rows.
+        first, end: first byte of the rows in the file, and the byte after them.
         buffer: bytes of the rows while they are read. It is the memory of `values` if that has
             their layout.
     """

@@ -56,14 +56,6 @@ class PipelineSchedule:
             )
 
     @property
-    def _preceding(self) -> int:
-        return self.parts - (self.rank == 0)
-
-    @property
-    def _following(self) -> int:
-        return self.parts - (self.rank == self.ranks - 1)
-
-    @property
     def _micro_batches_per_round(self) -> int:
         """Micro batches that pass through one part before the next part has its turn."""
         if self.parts == 1:
@@ -80,7 +72,9 @@ class PipelineSchedule:
 
     def _exchanged(self, passes: int) -> float:
         """Returns the number of hidden states and gradients that passes in flight exchange."""
-        outputs = passes * self._following / self.parts
+        preceding = self.parts - (self.rank == 0)
+        following = self.parts - (self.rank == self.ranks - 1)
+        outputs = passes * following / self.parts
         if self.parts > 1:
             return outputs + RECEIVED_EARLY + SENDS_IN_FLIGHT
-        return outputs + self._following + self._preceding  # one gradient received, one sent
+        return outputs + following + preceding  # one gradient received, one sent

@@ -14,7 +14,7 @@ from rampcli.config.schema import ModelConfig
 from rampcli.models.decoder import Decoder
 
 
-def initial_rows(model: Decoder, name: str, *, first: int, rows: int, seed: int) -> Tensor:
+def initial_rows(model: Decoder, name: str, first: int, rows: int, *, seed: int) -> Tensor:
     """Returns rows first .. first + rows of a parameter's initial value, all columns.
 
     Matrices and embeddings are drawn from a normal distribution; norms are ones and biases zeros.

@@ -86,11 +86,7 @@ class Kept:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Linear:
-    """A linear layer.
-
-    Attributes:
-        inputs, outputs: its widths.
-    """
+    """A linear layer."""
 
     inputs: int
     outputs: int

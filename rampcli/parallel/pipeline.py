@@ -99,9 +99,6 @@ class Pipeline:
             work.wait()
         gradient.add_(received)
 
-    def _loss_of(self, output: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002
-        return self.scale_loss(output)
-
     def _schedule(self, tokens: Tensor, *, micro_batches: int, backward: bool) -> Any:
         """Returns the schedule for this number and shape of micro batches, and keeps it."""
         # Takes more than a second to import, and runs without a pipeline do not need it.
@@ -124,7 +121,7 @@ class Pipeline:
             ]
             options: dict[str, Any] = {
                 "n_microbatches": micro_batches,
-                "loss_fn": self._loss_of,
+                "loss_fn": lambda output, _labels: self.scale_loss(output),
                 "scale_grads": False,
             }
             if len(stages) > 1:

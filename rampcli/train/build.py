@@ -82,11 +82,7 @@ def build_parts(
 
 def initial_weights(seed: int) -> RowsOf:
     """Returns a source of the weights of an untrained model."""
-
-    def rows_of(model: Decoder, name: str, first: int, rows: int) -> Tensor:
-        return initial_rows(model, name, first=first, rows=rows, seed=seed)
-
-    return rows_of
+    return partial(initial_rows, seed=seed)
 
 
 @torch.no_grad()

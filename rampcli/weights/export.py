@@ -63,7 +63,7 @@ def export(
             `folder` exists and is not an empty folder.
         OSError: writing failed, for example because the disk is full. Nothing is left behind.
     """
-    folder = check_free(folder)
+    folder = _check_free(folder)
     config, checkpoint = open_run(run_dir, step=step)
     chosen = DTYPES[dtype or config.trainer.precision]
     described = to_huggingface(
@@ -76,7 +76,7 @@ def export(
     if tokenizer is not None:
         special_tokens = saved_special_tokens(checkpoint, tokenizer)
         ids = token_ids(special_tokens, tokenizer)
-    with temporary_for(folder) as temporary:
+    with _temporary_for(folder) as temporary:
         _write_weights(config, checkpoint, temporary, dtype=chosen)
         write_json(temporary / "config.json", described | ids)
         write_json(temporary / GENERATION_FILE, ids)
@@ -93,12 +93,8 @@ def export(
     }
 
 
-def check_free(path: Path) -> Path:
-    """Returns the absolute path of a folder that does not exist yet or is empty.
-
-    Raises:
-        UsageError: the folder is not empty, or the path is a file or a symbolic link.
-    """
+def _check_free(path: Path) -> Path:
+    """Returns the absolute path of a folder that does not exist yet or is empty."""
     folder = Path(os.path.abspath(path))
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise UsageError(f"{folder} exists and is not a folder", remedy="a new folder")
@@ -108,7 +104,7 @@ def check_free(path: Path) -> Path:
 
 
 @contextmanager
-def temporary_for(folder: Path) -> Iterator[Path]:
+def _temporary_for(folder: Path) -> Iterator[Path]:
     """Yields a temporary folder that is renamed to `folder` at the end.
 
     After an error or Ctrl-C it is deleted, with all parents of `folder` that were created.

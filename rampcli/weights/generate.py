@@ -23,7 +23,7 @@ from rampcli.weights.tokenizer import read_tokenizer, saved_special_tokens
 def main() -> None:
     """Generates what the command line asks for and prints the text while it is generated."""
     options = given_options()
-    check_options(temperature=options.temperature, prompt=options.prompt)
+    _check_options(temperature=options.temperature, prompt=options.prompt)
     config, checkpoint = open_run(Path(options.run_dir), step=options.step)
     tokenizer = read_tokenizer(config, checkpoint)
     if tokenizer is None:
@@ -58,12 +58,8 @@ def main() -> None:
     print(json.dumps(facts))  # noqa: T201
 
 
-def check_options(*, temperature: float, prompt: str) -> None:
-    """Checks the options that need no model.
-
-    Raises:
-        UsageError: the temperature is out of range, or the prompt is not UTF-8.
-    """
+def _check_options(*, temperature: float, prompt: str) -> None:
+    """Checks the options that need no model."""
     if temperature != 0 and not LOWEST_TEMPERATURE <= temperature <= HIGHEST_TEMPERATURE:
         raise UsageError(
             f"--temperature {temperature} is neither 0 nor from {LOWEST_TEMPERATURE} to"

@@ -29,7 +29,7 @@ def run_and_exit(main: Callable[[], None]) -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(EXIT_CTRL_C)
     except Exception as error:
-        known = as_user_error(error)
+        known = _as_user_error(error)
         if known is None:
             raise
         print(known, file=sys.stderr)  # noqa: T201
@@ -37,7 +37,7 @@ def run_and_exit(main: Callable[[], None]) -> NoReturn:
     sys.exit(0)
 
 
-def as_user_error(error: Exception) -> RampcliError | None:
+def _as_user_error(error: Exception) -> RampcliError | None:
     """Returns the error as one that a user can cause, or None if it is a bug."""
     if isinstance(error, RampcliError):
         return error
