@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
-from math import isnan
 from typing import ClassVar
 
 import torch
@@ -25,6 +24,7 @@ from rampcli.rl.passes import PolicyPasses, accumulate_policy_gradient, batch_of
 from rampcli.rl.rollout import Rollout
 from rampcli.rl.sources import RolloutSource
 from rampcli.train.loop import Trainer, is_due
+from rampcli.train.observers.journal import finite
 from rampcli.train.step import StepResult, TakenStep, update_weights
 
 EVALUATION_SEED = 1
@@ -225,20 +225,16 @@ class PolicyTrainer(Trainer):
         step, run = self.state.step + 1, self.checkpoints.run
         if dist.get_rank() != 0 or not is_due(step, self.config.rl.samples_every_steps):
             return
-        rollout = rollouts[0]
-        count = len(rollout.prompts)
-        questions = self.source.generator.training_questions(batch.samples[:count])
-        texts, rewards = (
-            self.source.generator.texts(rollout.responses),
-            rollout.rewards.flatten().tolist(),
-        )
-        for number in range(min(MOST_RESPONSES_SHOWN, len(texts))):
+        generator, rollout = self.source.generator, rollouts[0]
+        questions = generator.training_questions(batch.samples[: len(rollout.prompts)])
+        pairs = zip(generator.texts(rollout.responses), rollout.rewards.flatten(), strict=True)
+        for number, (text, reward) in enumerate(islice(pairs, MOST_RESPONSES_SHOWN)):
             example = questions[number // self.pairs.generations].example
             row = {
                 "step": step,
                 "prompt": example.prompt[:LONGEST_TEXT],
-                "response": texts[number][:LONGEST_TEXT],
-                "reward": None if isnan(rewards[number]) else rewards[number],
+                "response": text[:LONGEST_TEXT],
+                "reward": finite(reward.item()),
             }
             run.append_row(run.responses, row)
 

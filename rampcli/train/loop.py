@@ -1,7 +1,7 @@
 """The training loop."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,7 +16,7 @@ from rampcli.checkpoint.state import TrainingState
 from rampcli.config.schema import Config
 from rampcli.data.loader import Batch, Loader
 from rampcli.parallel.ranks import broadcast_from_rank_0
-from rampcli.runs.directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY, RunDirectory
+from rampcli.runs.directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY
 from rampcli.runs.rows import read_rows
 from rampcli.schedule.learning_rate import LearningRate
 from rampcli.train.compiling import compile_passes
@@ -192,13 +192,18 @@ class Trainer:
         """
         step = self.state.step
         is_owed = step == 0 or (
-            is_due(step, self.config.trainer.val_every_steps)
-            and not has_events(
-                self.checkpoints.run, self.VALIDATION_EVENT, step, corpora=self.validation_loaders
-            )
+            is_due(step, self.config.trainer.val_every_steps) and not self._is_validated()
         )
         if is_owed and not self._is_complete():
             self._validate(self._split())
+
+    def _is_validated(self) -> bool:
+        """Returns whether rank 0 finds a validation of each corpus at this step in events.jsonl."""
+        rows = read_rows(self.checkpoints.run.events) if dist.get_rank() == 0 else iter(())
+        kind, step = self.VALIDATION_EVENT, self.state.step
+        found = [row for row in rows if row["event"] == kind and row.get("step") == step]
+        corpora = {row.get("corpus") for row in found}
+        return bool(broadcast_from_rank_0(corpora.issuperset(self.validation_loaders)))
 
     def compile(self) -> None:
         """Compiles the layers if that is asked for and the micro batch size has changed."""
@@ -222,16 +227,6 @@ class Trainer:
         return not self._is_complete() and self.plan.ends_processes(
             stage, self.state.consumed_samples
         )
-
-
-def has_events(run: RunDirectory, kind: str, step: int, *, corpora: Iterable[str | None]) -> bool:
-    """Returns whether rank 0 finds events at `step` in events.jsonl, one for each corpus.
-
-    All ranks call this.
-    """
-    rows = read_rows(run.events) if dist.get_rank() == 0 else iter(())
-    found = {row.get("corpus") for row in rows if row["event"] == kind and row.get("step") == step}
-    return bool(broadcast_from_rank_0(found.issuperset(corpora)))
 
 
 def is_due(step: int, every_steps: int | None) -> bool:

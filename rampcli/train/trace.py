@@ -135,7 +135,8 @@ def _self_times(calls: Iterable[Event]) -> Iterator[SelfTime]:
     """Yields the times in which the operators of one thread ran themselves."""
     open_calls: list[Event] = []  # the calls around the next one
     at = -math.inf  # time up to which the thread is known
-    for call in sorted(calls, key=lambda call: (call["ts"], -call["dur"])):
+    after_all = {"ts": math.inf}
+    for call in [*sorted(calls, key=lambda call: (call["ts"], -call["dur"])), after_all]:
         while open_calls and _interval(open_calls[-1])[1] <= call["ts"]:
             yield from _time_of(ended := open_calls.pop(), at, _interval(ended)[1])
             at = max(at, _interval(ended)[1])
@@ -143,9 +144,6 @@ def _self_times(calls: Iterable[Event]) -> Iterator[SelfTime]:
             yield from _time_of(open_calls[-1], at, call["ts"])
         at = max(at, call["ts"])
         open_calls.append(call)
-    for ended in reversed(open_calls):
-        yield from _time_of(ended, at, _interval(ended)[1])
-        at = max(at, _interval(ended)[1])
 
 
 def _time_of(call: Event, begin: float, end: float) -> Iterator[SelfTime]:
