@@ -23,7 +23,7 @@ OPTIONS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
     *("--hide-scrollbars", "--disable-dev-shm-usage"),
 )
-OWN = ("data:", "blob:", "chrome:", "about:", "file:")
+OWN = ("data:", "blob:", "chrome:", "chrome-untrusted:", "about:", "file:")
 WAIT_S = 30.0
 WIDTH, HEIGHT = 1400, 900
 
