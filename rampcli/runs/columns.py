@@ -14,14 +14,12 @@ from rampcli.batch.time_left import RECENT_STEPS
 from rampcli.errors import DamagedFileError
 from rampcli.guarded_folder import open_to_read
 from rampcli.records import check_shape
-from rampcli.runs.rows import MAX_ROW_BYTES, METRICS_ROW, row_of
+from rampcli.runs.rows import MAX_ROW_BYTES, METRICS_ROW, PLACES, row_of
 
 BLOCK_BYTES = 2**21
 """Bytes that are parsed at once."""
 MARK_BYTES = 2**18
 """Least distance between marks, which keeps them few in a file that grows row by row."""
-PRECISE = ("step", "time", "consumed_samples", "consumed_tokens")
-"""Columns that single precision could not tell apart in a long run."""
 
 
 @dataclass(slots=True)
@@ -72,7 +70,8 @@ class Columns:
     Attributes:
         path: metrics.jsonl.
         names: columns to read, or None for all.
-        dtype: type of the numbers, except those in `PRECISE`.
+        dtype: type of the numbers, except those in `PLACES`, which single precision could not tell
+            apart in a long run.
         resets: how often rows that were read have vanished, because a run resumed before them.
         is_at_end: whether the last call of `read` has read everything.
         marks: ends of what was read, `MARK_BYTES` apart, which show whether the file was rewritten.
@@ -234,7 +233,7 @@ class Columns:
         kinds = set(map(type, values)) - {type(None)}
         column, is_text = self._columns.get(name), kinds == {str}
         if column is None or (is_text and self._is_empty(column)):
-            dtype: Any = object if is_text else np.float64 if name in PRECISE else self.dtype
+            dtype: Any = object if is_text else np.float64 if name in PLACES else self.dtype
             absent = np.full(self.rows, None if is_text else np.nan, dtype=dtype)
             column = self._columns[name] = Column(absent, is_whole=self.rows == 0)
         if not (is_text or kinds <= {int, float}) or (is_text != column.is_text and kinds):

@@ -136,11 +136,12 @@ class RunFacts:
         return self._recent("mfu")
 
     def _recent(self, column: str) -> float | None:
-        rows = self.rows
-        return median_of(self._settled(rows) or rows[-1:], column)
+        return median_of(self._settled or self.rows[-1:], column)
 
-    def _settled(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """Returns the rows that show how fast the run is now."""
+    @property
+    def _settled(self) -> Sequence[Row]:
+        """The rows that show how fast the run is now."""
+        rows = self.rows
         if not rows:
             return ()
         started_at = self.events.newest.get("start", {}).get("step", 0)
@@ -149,7 +150,7 @@ class RunFacts:
 
     def time_left(self) -> tuple[float | None, float | None]:
         """Returns the seconds until the stage ends, and until the run ends."""
-        consumed_samples, settled = self.consumed_samples, self._settled(self.rows)
+        consumed_samples, settled = self.consumed_samples, self._settled
         newest = self.events.newest
         ahead = [stage for stage in self.stages if _end_of(stage) > consumed_samples]
         if self.stages and not ahead:

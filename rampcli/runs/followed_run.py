@@ -20,7 +20,7 @@ from rampcli.runs.decimation import Blocks, RowNumbers, change_rows
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.events import MOST_TEXTS, EventsFile, cut
 from rampcli.runs.facts import RunFacts
-from rampcli.runs.rows import last_rows
+from rampcli.runs.rows import PLACES, last_rows
 from rampcli.runs.stages import SPAN_COLUMNS, Spans
 
 CHARTED = (
@@ -43,7 +43,6 @@ CHARTED = (
     "training_s",
 )
 """Columns of metrics.jsonl that have a chart."""
-PLACES = ("step", "time", "consumed_samples", "consumed_tokens")
 READ = (*CHARTED, *PLACES, *SPAN_COLUMNS)
 LONGEST_NOTE = 40
 MOST_SPANS = 10_000

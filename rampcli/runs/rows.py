@@ -32,6 +32,8 @@ _CORPUS = re.compile(rb'"corpus": ?("(?:[^"\\]|\\.)*")')
 
 # Shapes, in the notation of `rampcli.records`, of the columns that readers rely on. Rows may hold
 # more.
+PLACES = ("step", "time", "consumed_samples", "consumed_tokens")
+"""Columns of metrics.jsonl that say where a step is. Charts have them as horizontal axes."""
 METRICS_ROW = {
     "step": COUNT,
     "time?": float,

@@ -6,8 +6,8 @@ from typing import Any
 
 from rampcli.errors import visible
 from rampcli.runs.event_kinds import EVALUATED
+from rampcli.runs.rows import PLACES
 
-AXES = ("step", "time", "consumed_samples", "consumed_tokens")
 _GROUPS = {
     "train": ("loss", "grad_norm", "lr"),
     "batch": ("global_batch_size", "accumulate_grad_batches", "stage", "world_size"),
@@ -55,7 +55,7 @@ def point_of_step(row: dict[str, Any]) -> Point:
         metrics={
             TAGS.get(column, f"{others}/{visible(column)}"): float(value)
             for column, value in row.items()
-            if column not in AXES and _is_number(value)
+            if column not in PLACES and _is_number(value)
         },
     )
 
