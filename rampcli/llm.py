@@ -59,7 +59,7 @@ class Recipe(ModuleType):
 
         It takes the arguments of `pretrain_recipe`.
         """
-        from rampcli.config.rl_recipe import with_rl
+        from rampcli.config.compose import with_rl
 
         name, pretrain_recipe = self._name, self.pretrain_recipe
 

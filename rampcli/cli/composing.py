@@ -7,11 +7,10 @@ from rampcli import llm
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.checkpoint.starting_weights import with_model_of_folder
 from rampcli.config.checks.run import check_name
-from rampcli.config.compose import apply_overrides
+from rampcli.config.compose import apply_overrides, rl_word, with_own_name
 from rampcli.config.groups import group_names
 from rampcli.config.layers import COMMAND_LINE, Layer, Precedence, Stack
 from rampcli.config.reading import join_split_lists, parse
-from rampcli.config.rl_recipe import rl_word, with_own_name
 from rampcli.config.sweeps import Combination
 from rampcli.errors import Report, UsageError
 from rampcli.launch.files import read_files

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from rampcli import plain_yaml
+from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.bundled import bundled
 from rampcli.config.groups import (
     check_folder,
@@ -19,6 +20,7 @@ from rampcli.config.groups import (
     group_names,
     is_global,
     option_file,
+    option_names,
 )
 from rampcli.config.layers import (
     COMMAND_LINE,
@@ -35,8 +37,11 @@ from rampcli.config.schema import Config
 from rampcli.config.snapshot import MOST_BYTES, PLACES
 from rampcli.errors import Report, UsageError, shown
 from rampcli.words import SPELLINGS
+from rampcli.words.rl import RL_COMMAND
 
 ROOT = "config"
+DEFAULT_RL = "grpo"
+"""Option of the group `rl` for recipes without one of their own."""
 
 
 def compose(*choices: str) -> Config:
@@ -115,7 +120,8 @@ def apply_overrides(
     """Returns the layers of a configuration with a layer of words on top, for `resolve`.
 
     Another group option (`data=mock`) replaces the option's file. Settings that the recipe made in
-    Python apply over the files, and the words apply over both.
+    Python apply over the files and over what it was composed with, in any spelling. The words apply
+    over all of these.
 
     Args:
         config: as a recipe returned it.
@@ -128,29 +134,58 @@ def apply_overrides(
         UsageError: without a report, all errors together: words that are not KEY=VALUE, unknown
             keys or options, and values of the wrong type.
     """
-    own = report or Report()
+    found = report or Report()
     if config_dir is not None:
-        with own.noting():
+        with found.noting():
             check_folder(config_dir)
     groups = group_names(config_dir)
-    words = parse(overrides, groups=groups, place=place, report=own)
+    words = parse(overrides, groups=groups, place=place, report=found)
     options = {
         group: shown(option)
         for group, option in words.items()
-        if group in groups and _exists(group, option, config_dir, place, own)
+        if group in groups and _exists(group, option, config_dir, place, found)
     }
-    stack = edited_stack(config, "recipe", Precedence.RECIPE, report=own)
+    stack = edited_stack(config, "recipe", Precedence.RECIPE, report=found)
     composed, choices = stack.composed, stack.choices
     if options:
         choices = {key: entry for key, entry in choices.items() if key not in options} | options
         composed = _layers(
-            choices, config_dir=config_dir, known=composed, by_user=options, report=own
+            choices, config_dir=config_dir, known=composed, by_user=options, report=found
         )
     values = {key: value for key, value in words.items() if key not in groups}
-    layer = Layer.of(place, Precedence.USER, values, report=own)
+    layer = Layer.of(place, Precedence.USER, values, report=found)
     if report is None:
-        own.close()
+        found.close()
     return Stack(composed, (*stack.overrides, layer), choices)
+
+
+def rl_word(recipe: str, *, config_dir: Path | None = None) -> str:
+    """Returns the word that makes a recipe's run one of reinforcement learning.
+
+    It chooses the option of the group `rl` that has the recipe's name, or `rl=grpo`.
+    """
+    return f"rl={recipe if recipe in option_names('rl', config_dir) else DEFAULT_RL}"
+
+
+def with_own_name(stack: Stack) -> Stack:
+    """Returns the layers with another name in reinforcement learning than in pretraining.
+
+    So the run directory is another one, too. A name that the user chooses stays.
+    """
+    if stack.entry(GENERATIONS_KEY).value is None or stack.precedence("name") > Precedence.RECIPE:
+        return stack
+    name = Entry(f"{stack.entry('name').value}_rl", RL_COMMAND)
+    return stack.above(Layer(RL_COMMAND, Precedence.RECIPE, {"name": name}))
+
+
+def with_rl(config: Config, recipe: str) -> Config:
+    """Returns the configuration that `rampcli rl` makes of a recipe.
+
+    Args:
+        config: as the recipe returned it.
+        recipe: name of the recipe.
+    """
+    return with_own_name(apply_overrides(config, [rl_word(recipe)], place=RL_COMMAND)).config()
 
 
 def _layers(

@@ -144,7 +144,7 @@ def settings_in(schema: type, prefix: str) -> Iterator[Setting]:
 
 
 def settings_of(extension: Extension) -> list[Setting]:
-    """Returns the settings of an extension's own."""
+    """Returns the settings that an extension declares."""
     if extension.settings is None:
         return []
     return list(settings_in(extension.settings, extension.section))

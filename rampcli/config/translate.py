@@ -1,4 +1,4 @@
-"""Translates MaxText's words, whose meaning depends on other settings, into our keys."""
+"""Decides between words: MaxText's, whose meaning depends on others, and settings that compete."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -15,11 +15,19 @@ from rampcli.batch.plan import (
     ParallelSizes,
 )
 from rampcli.batch.ramp import RAMP_KEY
+from rampcli.batch.run_settings import LENGTH_KEYS
 from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.config.layers import Entry, Layer, Precedence, Stack, sources_named
 from rampcli.errors import UsageError, shown
 from rampcli.words import FOREIGN, maxtext, maxtext_mesh
 from rampcli.words.maxtext import ACCUMULATION, ENABLE, SUGGESTED
+
+ALTERNATIVES = (
+    LENGTH_KEYS,
+    ("optim.warmup_samples", "optim.warmup_steps"),
+    (RAMP_KEY, SCHEDULE_KEY),
+)
+"""Settings that say one thing in different ways."""
 
 
 def translate(stack: Stack) -> tuple[Stack, tuple[str, ...]]:
@@ -133,8 +141,9 @@ def _translate_batch(stack: Stack) -> tuple[Stack, tuple[str, ...]]:
         if not _is_set_as_near(stack, key, word, value):
             if key == GLOBAL_KEY:
                 factors = f"{word}={words[word]:g} x {num_devices} devices"
-                if (accumulate := stack.entry(ACCUMULATE_KEY).value or 1) > 1:
-                    factors += f" x {ACCUMULATE_KEY}={accumulate}"
+                accumulation = stack.entry(ACCUMULATE_KEY)
+                if (accumulation.value or 1) > 1:
+                    factors += f" x {accumulation.by or ACCUMULATE_KEY}={accumulation.value}"
                 notes = _replacement(stack, factors, value)
             stack = stack.decided(key, word, value)
         elif key not in SUGGESTED and not (key == GLOBAL_KEY and ENABLE not in words):
@@ -183,3 +192,21 @@ def _is_set_as_near(stack: Stack, key: str, word: str, value: Any) -> bool:
     near = stack.precedence(key) >= stack.precedence(word)
     is_set = stack.precedence(key) > Precedence.SCHEMA
     return near and is_set and stack.entry(key).value not in (None, value)
+
+
+def without_alternatives(stack: Stack) -> Stack:
+    """Returns the layers with null for each setting that is replaced by one nearer to the user.
+
+    Alternatives that are equally near stay, and the checks refuse them.
+    """
+    for keys in ALTERNATIVES:
+        chosen = [key for key in keys if stack.entry(key).value is not None]
+        nearest = max(chosen, key=stack.precedence, default="")
+        for key in chosen:
+            if stack.precedence(key) < stack.precedence(nearest):
+                stack = stack.decided(key, nearest, None)
+    has_schedule = stack.entry(SCHEDULE_KEY).value is not None
+    if has_schedule and stack.precedence(GLOBAL_KEY) < stack.precedence(SCHEDULE_KEY):
+        # The last size of the schedule is the batch.
+        stack = stack.decided(GLOBAL_KEY, SCHEDULE_KEY, None)
+    return stack

@@ -1,6 +1,7 @@
 """The way from the layers of a configuration to the plan of its run, step by step.
 
-1. `translate`: MaxText's words become our keys.
+1. `translate`: MaxText's words, whose meaning depends on other settings, become our keys. Spellings
+   of a single key became ours when the layers were made (`config.layers.Layer.of`).
 2. `without_alternatives`: of settings that say one thing, the nearest to the user stays.
 3. `with_extensions`: the settings of extensions get their defaults.
 4. `_checked`: the layers become one typed configuration, and its settings are checked.
@@ -17,7 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from rampcli.batch.pairs import GENERATIONS_KEY
-from rampcli.config.alternatives import without_alternatives
 from rampcli.config.architectures import export_notes
 from rampcli.config.checks import CHECKS_OF_WORDS
 from rampcli.config.checks.ranges import check_ranges
@@ -36,7 +36,7 @@ from rampcli.config.layers import PYTHON, Precedence, Stack, edited_stack
 from rampcli.config.rl import rl_notes, unit_of
 from rampcli.config.schema import Config
 from rampcli.config.settings import settings
-from rampcli.config.translate import translate
+from rampcli.config.translate import translate, without_alternatives
 from rampcli.config.values import put
 from rampcli.errors import Report, UsageError, shown
 from rampcli.planning.run_plan import Resolved, run_dir_of, run_plan
@@ -62,7 +62,11 @@ def resolve(
         UsageError: all errors together, each with its keys and where their values come from.
     """
     report = report or Report()
-    stack = config if isinstance(config, Stack) else _with_edits(config, report)
+    stack = (
+        config
+        if isinstance(config, Stack)
+        else edited_stack(config, PYTHON, Precedence.USER, report=report)
+    )
     translation = None
     with _new_errors(report, stack):
         translation = translate(stack)
@@ -77,11 +81,6 @@ def resolve(
     report.close()
     assert planned is not None
     return replace(planned, files=facts, notes=(*batch_notes, *file_notes, *_run_notes(planned)))
-
-
-def _with_edits(config: Config, report: Report) -> Stack:
-    """Returns the layers of a configuration and, above them, what was set in Python since."""
-    return edited_stack(config, PYTHON, Precedence.USER, report=report)
 
 
 def _checked(stack: Stack, report: Report) -> Config:

@@ -18,9 +18,8 @@ from rampcli import llm
 from rampcli.cli import console
 from rampcli.cli.main import app
 from rampcli.cli.recipes import write_recipe
-from rampcli.config.compose import apply_overrides
+from rampcli.config.compose import apply_overrides, rl_word
 from rampcli.config.reading import join_split_lists
-from rampcli.config.rl_recipe import rl_word
 from rampcli.config.settings import find_setting
 from rampcli.errors import Report
 from rampcli.words.rl import RL_COMMAND, expand_words

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from rampcli import llm
-from rampcli.config.compose import apply_overrides
+from rampcli.config.compose import apply_overrides, rl_word
 from rampcli.config.reading import join_split_lists
-from rampcli.config.rl_recipe import rl_word
 from rampcli.errors import Report, UsageError, shown
 from rampcli.planning.resolve import resolve
 from rampcli.words.rl import RL_COMMAND, expand_words

@@ -8,8 +8,8 @@ import pytest
 from rampcli import llm
 from rampcli.cli.composing import compose_rl, compose_words
 from rampcli.config import snapshot
+from rampcli.config.compose import rl_word
 from rampcli.config.layers import stack_of
-from rampcli.config.rl_recipe import rl_word
 from rampcli.errors import UsageError
 from rampcli.planning.resolve import resolve
 from rampcli.report.memory import plan_with_memory

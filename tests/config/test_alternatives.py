@@ -2,8 +2,8 @@
 
 import pytest
 
-from rampcli.config.alternatives import without_alternatives
 from rampcli.config.compose import apply_overrides, compose
+from rampcli.config.translate import without_alternatives
 from tests.config.overrides import refusal_of, resolved_with
 
 ENDS = {"max_steps": 10, "max_samples": 5000, "max_tokens": 9_000_000}

@@ -152,6 +152,13 @@ def test_every_setting_whose_spellings_differ_is_named_at_once(composed):
     ]
 
 
+def test_a_value_set_in_python_replaces_the_spelling_that_the_recipe_was_composed_with():
+    recipe = compose("data.global_batch_size=512", "data.micro_batch_size=4")
+    recipe.model.global_batch_size = 1024
+    assert apply_overrides(recipe, []).entry("model.global_batch_size").value == 1024
+    assert resolve(recipe).config.model.global_batch_size == 1024
+
+
 def test_choices_of_a_recipe_in_different_spellings_must_agree():
     compose("data.global_batch_size=32", "model.global_batch_size=32")
     refusal = refusal_of(compose, "data.global_batch_size=64", "model.global_batch_size=32")

@@ -107,6 +107,15 @@ def test_samples_per_device_replace_a_batch_from_conf_with_a_note(llama, line_of
     )
 
 
+@pytest.mark.parametrize(
+    "accumulation", ["gradient_accumulation_steps", "trainer.accumulate_grad_batches"]
+)
+def test_a_note_names_the_accumulation_in_the_word_that_was_typed(llama, accumulation):
+    (note, *_) = resolved_with(llama, "per_device_batch_size=2", f"{accumulation}=4").notes
+    factors, _, _ = note.partition(" = ")
+    assert factors == f"per_device_batch_size=2 x 8 devices x {accumulation}=4"
+
+
 def test_samples_per_device_that_give_the_same_batch_cause_no_note(composed):
     resolved = resolved_with(composed, "per_device_batch_size=16")
     assert resolved.config.model.global_batch_size == 2048

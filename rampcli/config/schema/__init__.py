@@ -7,16 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rampcli.config.fields import setting
+from rampcli.config.schema.checkpoint import CheckpointConfig
 from rampcli.config.schema.data import DataConfig
-from rampcli.config.schema.launch import (
-    CheckpointConfig,
-    LaunchConfig,
-    RampupConfig,
-    ThroughputConfig,
-)
+from rampcli.config.schema.launch import LaunchConfig
 from rampcli.config.schema.model import ModelConfig
 from rampcli.config.schema.optim import OptimConfig, ScheduleConfig
+from rampcli.config.schema.rampup import RampupConfig
 from rampcli.config.schema.rl import RLConfig
+from rampcli.config.schema.throughput import ThroughputConfig
 from rampcli.config.schema.trainer import ParallelConfig, TrainerConfig
 from rampcli.config.schema.watch import GenerateConfig, LoggingConfig, ProfileConfig
 

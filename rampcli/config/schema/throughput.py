@@ -1,0 +1,24 @@
+"""Settings of the throughput that a plan assumes."""
+
+from dataclasses import dataclass
+
+from rampcli.config.fields import setting
+
+
+@dataclass(kw_only=True, slots=True)
+class ThroughputConfig:
+    """Throughput of one GPU, for the hours in a plan.
+
+    `rampup.efficiency` takes precedence, then the first of these that is set. These are for a GPU
+    that does not wait for others of a pipeline; a plan adds that time.
+    """
+
+    samples_per_s_per_gpu: float | None = setting(
+        None, "Throughput of one GPU. `null`: estimated from `mfu`.", unit="samples/s", above=0
+    )
+    mfu: float | None = setting(
+        None,
+        "Share of `trainer.peak_tflops` that training reaches. `null`: no estimate.",
+        above=0,
+        at_most=1,
+    )
