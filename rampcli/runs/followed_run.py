@@ -97,9 +97,10 @@ class FollowedRun:
         Args:
             most_bytes: read about this much of the metrics. None reads them to the end.
         """
-        damage = _damage_of(self.directory.refuse_links)
+        before = self._shown()
+        self.damage = _damage_of(self.directory.refuse_links)
         is_read = True
-        if damage is None:
+        if self.damage is None:
             files = (
                 self._damage_if_changed(self.directory.config, self._read_settings),
                 self._damage_if_changed(self.directory.path / "plan.json", self._read_plan),
@@ -108,11 +109,15 @@ class FollowedRun:
                 self._damage_if_changed(self.directory.responses, self._read_texts),
                 _damage_of(lambda: self._read_metrics(most_bytes)),
             )
-            damage = next((reason for reason in files if reason is not None), None)
+            self.damage = next((reason for reason in files if reason is not None), None)
             is_read = self.columns.is_at_end
-        if damage != self.damage:
-            self.damage, self.version = damage, self.version + 1
+        self.version += self._shown() != before
         return is_read
+
+    def _shown(self) -> tuple[Any, ...]:
+        """Returns what differs whenever a page would show something else."""
+        rows, events = (self.columns.rows, self.columns.resets), self._events
+        return self.damage, rows, id(events.events), events.bytes_read, tuple(self._seen.items())
 
     @property
     def progress(self) -> float:
@@ -151,7 +156,6 @@ class FollowedRun:
         seen = self._seen.get(path.name)
         if seen is None or seen[0] != found or seen[1] is not None:  # an error may pass
             self._seen[path.name] = found, _damage_of(read)
-            self.version += self._seen[path.name] != seen
         return self._seen[path.name][1]
 
     def _read_settings(self) -> None:
@@ -174,12 +178,9 @@ class FollowedRun:
         self.facts.state = self.directory.read_state()
 
     def _read_events(self) -> None:
-        before = self._events.bytes_read
         try:
             self._events.read()
         finally:  # events before a damaged one are shown
-            is_same = self.facts.events is self._events.events
-            self.version += not is_same or self._events.bytes_read != before
             self.facts.events = self._events.events
 
     def _read_texts(self) -> None:
@@ -194,13 +195,12 @@ class FollowedRun:
         ]
 
     def _read_metrics(self, most_bytes: int | None) -> None:
-        before = self.columns.rows, self.columns.resets
+        resets = self.columns.resets
         try:
             self.columns.read(most_bytes=most_bytes)
         finally:  # rows before a damaged one are shown
             self.facts.rows = self.columns.last
-            self.version += (self.columns.rows, self.columns.resets) != before
-            self._summarise(is_reset=self.columns.resets != before[1])
+            self._summarise(is_reset=self.columns.resets != resets)
         if not self.columns.is_at_end:  # the newest rows show how fast the run is
             self.facts.rows = last_rows(self.directory.metrics, RECENT_STEPS)
 

@@ -228,17 +228,6 @@ def _open(path: Path) -> BinaryIO | None:
         raise DamagedFileError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _whole_lines(content: bytes, begin: int) -> list[tuple[int, bytes]]:
-    """Returns the whole lines of a piece of a file, each with the byte at which it begins.
-
-    The first line is left out unless the piece begins with the file: it may be incomplete.
-    """
-    lines = content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
-    offsets = accumulate(map(len, lines), initial=begin)
-    found = list(zip(offsets, lines, strict=False))
-    return found[1:] if begin > 0 else found
-
-
 def _lines_backwards(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
     """Yields the whole lines of a file, each with the byte at which it begins, the last one first.
 
@@ -250,7 +239,10 @@ def _lines_backwards(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
         behind, begin = begin, max(0, begin - LAST_BYTES)
         file.seek(begin)
         piece = file.read(behind - begin) + rest
-        lines = _whole_lines(piece, begin)
+        whole = piece[: piece.rfind(b"\n") + 1].splitlines(keepends=True)
+        lines = list(zip(accumulate(map(len, whole), initial=begin), whole, strict=False))
+        if begin > 0:  # the first line may be incomplete
+            del lines[:1]
         rest = piece[: lines[0][0] - begin] if lines else piece
         if len(rest) > MAX_ROW_BYTES + LAST_BYTES:
             raise _too_long(path)
