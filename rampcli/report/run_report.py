@@ -18,7 +18,7 @@ class RunReport:
 
     Attributes:
         name, path, unit: of the run.
-        status: that of state.json, or "crashed".
+        status: as in state.json, or "crashed".
         facts: what the run has done.
         ended_at: last sign of life, in seconds since 1970.
         time: where the time went.

@@ -127,7 +127,7 @@ class RunFacts:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Median over the last settled steps, or that of the last step."""
+        """Median over the last settled steps. Without one, the value of the last step."""
         return self._recent("tokens_per_s")
 
     @property

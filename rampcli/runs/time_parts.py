@@ -34,7 +34,7 @@ def time_parts(
     is_rl, is_parallel = unit == "prompts", bool((spans.world_size > 1).any())
     others = {**spent.parts}
     training_s = others.pop(TRAINING)
-    # Events use the clock of the system, which may run otherwise than the one that times steps.
+    # Events use the clock of the system, and steps a monotonic one, so they may disagree.
     in_steps_s = min(training_s, spans.sum_of("step_time_s"))
     waiting_s = min(in_steps_s, spans.sum_of("data_time_s"))
     exchange = 0.0 if not is_parallel else None if is_rl else _exchange_share(facts, directory)
