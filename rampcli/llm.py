@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from functools import wraps
 from pathlib import Path
 from types import ModuleType
@@ -88,7 +89,8 @@ sys.modules.update({recipe.__name__: recipe for recipe in _RECIPES.values()})
 def __getattr__(name: str) -> Recipe:
     if name in _RECIPES:
         return _RECIPES[name]
-    raise AttributeError(f"there is no recipe {name}; there are: {', '.join(_RECIPES)}")
+    message = f"there is no recipe {name}; there are: {', '.join(_RECIPES)}"
+    raise AttributeError(message, name=name, obj=sys.modules[__name__])
 
 
 def __dir__() -> list[str]:
@@ -206,9 +208,16 @@ def _called(
     if source is None:
         return recipe(**arguments)
     from rampcli.config.schema import Config
+    from rampcli.config.settings import LIST_ALL
 
-    with reporting_errors(source):
-        config = recipe(**arguments)
+    try:
+        with reporting_errors(source):
+            config = recipe(**arguments)
+    except UsageError as error:
+        cause = error.__cause__  # assigning an attribute that does not exist leaves out the object
+        if isinstance(cause, AttributeError) and (cause.obj is None or is_dataclass(cause.obj)):
+            error.remedies = (LIST_ALL,)
+        raise
     if not isinstance(config, Config):
         raise UsageError(
             f"the recipe {name} returned a value of type {type(config).__name__}, not a Config",

@@ -10,6 +10,7 @@ import pytest
 from rampcli import llm
 from rampcli.config.groups import some_of
 from rampcli.config.schema import Config
+from rampcli.config.settings import LIST_ALL
 from rampcli.errors import UsageError
 
 RECIPES = list(json.loads((Path(__file__).parent / "recipes" / "goldens.json").read_text("utf-8")))
@@ -154,3 +155,17 @@ def test_a_factory_runs_nothing_but_the_recipe(text, tmp_path):
     with pytest.raises(UsageError):
         llm.from_factory(text.format(str(proof)))
     assert not proof.exists()
+
+
+@pytest.mark.parametrize("statement", ["config.data.global_batch_size = 8", "config.trainer.nodes"])
+def test_an_attribute_that_is_no_setting_is_refused_with_where_all_settings_are_listed(
+    statement, tmp_path
+):
+    recipe = tmp_path / "mine.py"
+    recipe.write_text(
+        "from rampcli import llm\n\n\n"
+        f"def mine():\n    config = llm.llama3_tiny.pretrain_recipe()\n    {statement}\n"
+    )
+    with pytest.raises(UsageError) as refusal:
+        llm.from_factory(f"{recipe}:mine")
+    assert refusal.value.remedies == (LIST_ALL,)
