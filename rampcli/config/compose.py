@@ -124,7 +124,6 @@ def apply_overrides(
     over all of these.
 
     Args:
-        config: as a recipe returned it.
         overrides: `group=option` and `key=value` words of the command line.
         config_dir: a folder of further group options.
         place: where the words come from, as a person would name it.
@@ -179,12 +178,7 @@ def with_own_name(stack: Stack) -> Stack:
 
 
 def with_rl(config: Config, recipe: str) -> Config:
-    """Returns the configuration that `rampcli rl` makes of a recipe.
-
-    Args:
-        config: as the recipe returned it.
-        recipe: name of the recipe.
-    """
+    """Returns the configuration that `rampcli rl` makes of a recipe."""
     return with_own_name(apply_overrides(config, [rl_word(recipe)], place=RL_COMMAND)).config()
 
 

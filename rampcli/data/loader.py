@@ -43,7 +43,6 @@ class Batch:
     """One data-parallel rank's share of a global batch.
 
     Attributes:
-        first_sample: first sample of the global batch.
         split: how the global batch is divided.
         samples: indices of this rank's samples, [samples].
         micro_batches: the same on the device. Prompts are read when they are answered instead.

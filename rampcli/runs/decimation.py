@@ -61,10 +61,8 @@ def fill_buckets(values: Values, edges: RowNumbers, blocks: Blocks) -> Buckets:
     """Returns a column in buckets.
 
     Args:
-        values: the whole column.
         edges: first rows of the buckets and the end of the last one, as `bucket_edges` returns
             them. If buckets are wide, their first rows are rounded down to whole blocks.
-        blocks: summaries of the column.
     """
     starts, end = edges[:-1], int(edges[-1])
     if end - int(edges[0]) < len(starts) * FEWEST_BLOCKS * BLOCK_ROWS:

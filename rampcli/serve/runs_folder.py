@@ -27,11 +27,7 @@ Signatures = tuple[Signature, ...]
 
 @dataclass(slots=True)
 class RunsFolder:
-    """A folder of run directories, or a single run directory.
-
-    Attributes:
-        path: the folder.
-    """
+    """A folder of run directories, or a single run directory."""
 
     path: Path
     _listed: list[Facts] = field(default_factory=list)

@@ -59,7 +59,6 @@ class Validation:
 
     Attributes:
         loss: mean loss in nats per valid token.
-        samples: samples that were validated.
         validation_s: seconds that it took, reading included.
         corpus: name of the corpus in `data.validation`, or None if it has no name.
         bits_per_byte: bits per byte of the text that the valid tokens stand for. None if the loss
