@@ -3,7 +3,7 @@
 import socket
 from typing import TYPE_CHECKING
 
-from rampcli.cli.options import RunDir
+from rampcli.cli.options import Run
 from rampcli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rampcli.runs.directory import RunDirectory
 
 
-def cancel(run_dir: RunDir) -> None:
+def cancel(run: Run) -> None:
     """Ask a run to save and exit.
 
     Stops the jobs of the run, or the command that trains it on this machine.
@@ -21,7 +21,7 @@ def cancel(run_dir: RunDir) -> None:
     from rampcli.cli.jobs import jobs_table
     from rampcli.runs.directory import find_run
 
-    asked = ask_to_save(find_run(str(run_dir)))
+    asked = ask_to_save(find_run(run))
     if isinstance(asked, list):
         say(build_console(), jobs_table(asked), "a running job saves before it ends")
     else:

@@ -40,8 +40,8 @@ Cfg = Annotated[
     ),
 ]
 OneStage = Annotated[bool, typer.Option("--one-stage", help="Stop at the next stage boundary.")]
-RunDir = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Run directory, or name of a run below runs/.")
+Run = Annotated[
+    str, typer.Argument(metavar="RUN", help="Run directory, or name of a run below runs/.")
 ]
 
 

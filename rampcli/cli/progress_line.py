@@ -5,7 +5,7 @@ import importlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -53,16 +53,6 @@ class Picture:
             cells.append(ProgressBar(total=1.0, completed=self.share or 0.0, width=bar))
         line.add_row(*cells, Text(SEPARATOR.join(facts), no_wrap=True, overflow="ellipsis"))
         yield line
-
-
-class Line(Protocol):
-    """A line that is updated from `start` until `stop`."""
-
-    def start(self) -> None:
-        """Shows the line."""
-
-    def stop(self) -> None:
-        """Ends its updates."""
 
 
 class TerminalLine:
@@ -126,6 +116,10 @@ class NotebookLine:
             "text/html": f'<progress{value}></progress> <span style="font-family: monospace;'
             f' font-variant-numeric: tabular-nums">{html.escape(text)}</span>',
         }
+
+
+Line = TerminalLine | NotebookLine
+"""A line that is updated from `start` until `stop`."""
 
 
 def line_for(console: Console, draw: Callable[[], Picture], *, in_notebook: bool) -> Line | None:

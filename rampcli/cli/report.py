@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rampcli.cli.options import AsJson, plot_of
+from rampcli.cli.options import AsJson, Run, plot_of
 from rampcli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from rampcli.report.run_report import RunReport
     from rampcli.runs.directory import RunDirectory
 
-Run = Annotated[
-    str,
-    typer.Argument(metavar="RUN", help="Run directory, or the name of a run below runs/."),
-]
 Runs = Annotated[
     list[str],
     typer.Argument(

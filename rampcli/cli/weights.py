@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rampcli.cli.options import AsJson, RunDir
+from rampcli.cli.options import AsJson, Run
 from rampcli.errors import NoCheckpointError, UsageError
 
 Step = Annotated[
@@ -16,7 +16,7 @@ Step = Annotated[
 
 
 def generate(
-    run_dir: RunDir,
+    run: Run,
     prompt: Annotated[
         str,
         typer.Option("--prompt", "-p", metavar="TEXT", help="Text to continue."),
@@ -48,7 +48,7 @@ def generate(
     """Continue a text with a trained model."""
     _run_on_checkpoint(
         "rampcli.weights.generate",
-        run_dir,
+        run,
         prompt=prompt,
         max_tokens=max_tokens,
         temperature=temperature,
@@ -60,7 +60,7 @@ def generate(
 
 
 def export(
-    run_dir: RunDir,
+    run: Run,
     folder: Annotated[
         Path,
         typer.Argument(metavar="FOLDER", help="Folder to create and write to."),
@@ -79,7 +79,7 @@ def export(
         )
     _run_on_checkpoint(
         "rampcli.weights.export",
-        run_dir,
+        run,
         folder=str(folder),
         dtype=dtype,
         step=step,
@@ -120,12 +120,12 @@ def import_(
     typer.echo(f"train it with:\n  {command}")
 
 
-def _run_on_checkpoint(module: str, run_dir: Path, **options: Any) -> None:
+def _run_on_checkpoint(module: str, word: str, **options: Any) -> None:
     """Runs a program that needs torch on a trained run, and exits with its exit code.
 
     Args:
         module: program to run, a module of `rampcli.weights`.
-        run_dir: run directory, or name of a run below runs/.
+        word: run directory, or name of a run below runs/.
         options: what the program takes from `rampcli.weights.program.given_options`, besides the
             path of the run.
     """
@@ -133,7 +133,7 @@ def _run_on_checkpoint(module: str, run_dir: Path, **options: Any) -> None:
     from rampcli.runs.directory import find_run
     from rampcli.runs.manifest import complete_checkpoints
 
-    run = find_run(str(run_dir))
+    run = find_run(word)
     if not complete_checkpoints(run):
         raise NoCheckpointError(
             f"{run.path} has no checkpoint yet", remedy="again after the first checkpoint"

@@ -1,4 +1,7 @@
-"""Runs Slurm's commands: submits, lists, cancels, releases and requeues jobs."""
+"""Runs Slurm's commands: submits, lists, cancels, releases and requeues jobs.
+
+Every function raises a RampcliError if its program is missing, fails or does not answer in time.
+"""
 
 import os
 import re
@@ -133,11 +136,7 @@ def submit(script: Path, *, folder: Path, options: Sequence[str] = ()) -> str:
 
 
 def jobs_by_id(jobs: Sequence[str]) -> list[QueuedJob]:
-    """Returns those of the jobs that squeue still lists.
-
-    Raises:
-        RampcliError: squeue failed.
-    """
+    """Returns those of the jobs that squeue still lists."""
     try:
         return _queue(f"--jobs={','.join(jobs)}") if jobs else []
     except RampcliError as error:
@@ -147,85 +146,49 @@ def jobs_by_id(jobs: Sequence[str]) -> list[QueuedJob]:
 
 
 def jobs_of_this_user() -> list[QueuedJob]:
-    """Returns all jobs of this user that squeue lists.
-
-    Raises:
-        RampcliError: squeue failed.
-    """
+    """Returns all jobs of this user that squeue lists."""
     return _queue(f"--user={os.getuid()}")
 
 
 def cancel(jobs: Sequence[str], *, only_waiting: bool = False) -> None:
-    """Cancels jobs, or only those that wait. Jobs that have ended are ignored.
-
-    Raises:
-        RampcliError: scancel failed.
-    """
+    """Cancels jobs, or only those that wait. Jobs that have ended are ignored."""
     _scancel(*(["--state=PENDING"] if only_waiting else []), *jobs)
 
 
 def ask_to_save(jobs: Sequence[str]) -> None:
-    """Sends SIGUSR1 to the supervisors of running jobs, as Slurm does before a time limit.
-
-    Raises:
-        RampcliError: scancel failed.
-    """
+    """Sends SIGUSR1 to the supervisors of running jobs, as Slurm does before a time limit."""
     _scancel("--signal=USR1", "--batch", *jobs)
 
 
 def release(job: str) -> None:
-    """Releases a job that was submitted with `--hold`.
-
-    Raises:
-        RampcliError: scontrol failed.
-    """
+    """Releases a job that was submitted with `--hold`."""
     _run("scontrol", "release", job)
 
 
 def requeue(job: str) -> None:
-    """Ends a job and puts it back into the queue under the same ID.
-
-    Raises:
-        RampcliError: scontrol failed.
-    """
+    """Ends a job and puts it back into the queue under the same ID."""
     _run("scontrol", "requeue", job)
 
 
 def restarts(job: str) -> int:
-    """Returns how often a job has started again, or 0 if squeue does not list it.
-
-    Raises:
-        RampcliError: squeue failed.
-    """
+    """Returns how often a job has started again, or 0 if squeue does not list it."""
     words = ("--noheader", "--states=all", "--Format=restartcnt", f"--jobs={job}")
     return int(_run("squeue", *words).strip() or 0)
 
 
 def address_of(node: str) -> str:
-    """Returns the address at which other nodes reach a node, whose name may not resolve.
-
-    Raises:
-        RampcliError: scontrol failed.
-    """
+    """Returns the address at which other nodes reach a node, whose name may not resolve."""
     address = re.search(r"NodeAddr=(\S+)", _run("scontrol", "show", "node", node))
     return node if address is None else address[1]
 
 
 def nodes_named(names: str) -> list[str]:
-    """Returns the nodes in one of Slurm's node lists, for example `node[1-3]`.
-
-    Raises:
-        RampcliError: scontrol failed.
-    """
+    """Returns the nodes in one of Slurm's node lists, for example `node[1-3]`."""
     return _run("scontrol", "show", "hostnames", names).split()
 
 
 def partitions(*, within_s: float) -> set[str]:
-    """Returns the names of the cluster's partitions.
-
-    Raises:
-        RampcliError: sinfo failed, or did not answer in time.
-    """
+    """Returns the names of the cluster's partitions."""
     words = ("--all", "--noheader", "--format=%R")
     return set(_run("sinfo", *words, within_s=within_s).split())
 

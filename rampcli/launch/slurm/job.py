@@ -120,9 +120,9 @@ def requeue(directory: RunDirectory) -> int:
     """
     if LAUNCHER.is_cancelled(directory):
         return 0
-    job, own_restarts = os.environ["SLURM_JOB_ID"], int(os.environ.get("SLURM_RESTART_COUNT", 0))
+    job, restarts = os.environ["SLURM_JOB_ID"], int(os.environ.get("SLURM_RESTART_COUNT", 0))
     is_running = any(known.state == "RUNNING" for known in commands.jobs_by_id([job]))
-    if is_running and commands.restarts(job) == own_restarts:
+    if is_running and commands.restarts(job) == restarts:
         commands.requeue(job)
     return EXIT_INTERRUPTED
 
