@@ -1,7 +1,6 @@
 """Progress of a run: a line that updates in place on a terminal, and plain lines elsewhere."""
 
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from textwrap import indent
 from typing import Any
@@ -10,12 +9,14 @@ from rich.console import Console
 from rich.text import Text
 
 from rampcli.batch.ramp import StageExtent
-from rampcli.batch.training_plan import StagePlan, TrainingPlan
+from rampcli.batch.training_plan import StagePlan
 from rampcli.cli.console import is_notebook
 from rampcli.cli.progress_line import Line, Picture, line_for
+from rampcli.config.corpora import describe_data, validation_names
 from rampcli.errors import RampcliError, printable, visible
 from rampcli.launch.elastic import World
 from rampcli.launch.observer import Observer
+from rampcli.planning.run_plan import Resolved
 from rampcli.report.tables import duration, evaluation_line, figure, share, validation_line
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.event_kinds import NEWEST, WARNINGS
@@ -34,9 +35,6 @@ class Progress(Observer):
     """Prints the progress of a run.
 
     Attributes:
-        rollout_ranks: processes that only generate, besides those of the plan.
-        corpora: names of the validation corpora; None is a corpus without a name.
-        data: what the run trains on. It is printed before the first stage, if it is not empty.
         line: line that updates in place, or None if only plain lines are printed.
         waits_for: what the run does while it takes no steps, or None while it does.
         waits_since: monotonic time since when it has taken no steps.
@@ -46,26 +44,20 @@ class Progress(Observer):
 
     def __init__(
         self,
-        plan: TrainingPlan,
+        resolved: Resolved,
         run: RunDirectory,
         console: Console,
-        *,
-        rollout_ranks: int = 0,
-        corpora: Iterable[str | None] = (None,),
-        data: str = "",
     ) -> None:
-        self.plan = plan
+        self.config, self.plan = resolved.config, resolved.plan
         self.run = run
         self.console = console
-        self.rollout_ranks = rollout_ranks
-        self.corpora = frozenset(corpora)
         self.line: Line | None = None
-        self.stage: StageExtent = plan.stages[0]
+        self.stage: StageExtent = self.plan.stages[0]
         self.waits_for: str | None = PREPARING
         self.waits_since = time.monotonic()
-        self.facts = RunFacts(plan=plan.to_json())
+        self.facts = RunFacts(plan=self.plan.to_json())
         self.output_is_closed = False
-        self.data = data
+        self._has_started = False
         self._validated: dict[str | None, dict[str, Any]] = {}
         self._compiles = False
         self._next_plain_at = 0.0
@@ -86,9 +78,9 @@ class Progress(Observer):
         """Prints the stage and the processes that start to train it."""
         device, nodes = "GPU" if gpus else "CPU", len(world.nodes)
         processes = f"{world.ranks} process{'es' if world.ranks > 1 else ''} on {device}"
-        if self.rollout_ranks:
-            verb = "generates" if self.rollout_ranks == 1 else "generate"
-            processes += f", {self.rollout_ranks} more {verb}"
+        if rollout_ranks := self.config.rl.rollout_ranks:
+            verb = "generates" if rollout_ranks == 1 else "generate"
+            processes += f", {rollout_ranks} more {verb}"
         emulation = f", {nodes} nodes emulated on this host" if nodes > 1 else ""
         self.stage = stage
         self.facts = RunFacts(plan=self.facts.plan)
@@ -96,8 +88,9 @@ class Progress(Observer):
             self.facts.state = self.run.read_state()
             self.facts.events.add(last_events(self.run.events, NEWEST))
         self._wait_for(STARTING, since=time.monotonic())
-        opening = f"data: {printable(self.data)}\n" if self.data else ""
-        self.data = ""
+        data = printable(describe_data(self.config))
+        opening = "" if self._has_started else f"data: {data}\n"
+        self._has_started = True
         batch = f"batch {stage.global_batch_size}"
         self._print(
             f"{opening}starting {self._name(stage)}: {batch}, {processes}{emulation}", keeps="\n"
@@ -137,7 +130,7 @@ class Progress(Observer):
         if any(other["step"] != row["step"] for other in self._validated.values()):
             self._validated.clear()  # an earlier validation was interrupted
         self._validated[row.get("corpus")] = row
-        if self._validated.keys() >= self.corpora:
+        if self._validated.keys() >= {*validation_names(self.config)}:
             losses = {name: [each] for name, each in self._validated.items()}
             line = validation_line(losses, digits=4)
             self._print(f"{line} after {row['consumed_samples']:,} samples")

@@ -16,7 +16,7 @@ from rampcli.cli.console import build_console, say
 from rampcli.cli.jobs import jobs_table
 from rampcli.cli.progress import Progress
 from rampcli.config import snapshot
-from rampcli.config.corpora import describe_data, validation_names
+from rampcli.config.corpora import describe_data
 from rampcli.config.layers import PYTHON, Precedence, edited_stack, stack_of
 from rampcli.config.rl import is_rl
 from rampcli.config.schema import Config
@@ -89,16 +89,8 @@ def train(
     _load_reward_function(resolved, console)
     for note in (*resolved.plan.notes, *resolved.notes):
         say(console, f"note: {note}")
-    data = describe_data(resolved.config)
-    began, rollout_ranks = time.time(), resolved.config.rl.rollout_ranks
-    with Progress(
-        resolved.plan,
-        RunDirectory(resolved.run_dir),
-        console,
-        rollout_ranks=rollout_ranks,
-        corpora=validation_names(resolved.config),
-        data=data,
-    ) as progress:
+    began = time.time()
+    with Progress(resolved, RunDirectory(resolved.run_dir), console) as progress:
         outcome = launch.run(
             resolved,
             command=command,
@@ -108,7 +100,7 @@ def train(
         )
     if progress.output_is_closed:
         raise _output_closed(outcome)
-    _print_outcome(outcome, console, data)
+    _print_outcome(outcome, console, describe_data(resolved.config))
     events = read_events(outcome.run.events)
     profiles = [row for row in events.profiles.values() if row["time"] >= began]
     say(console, *profile_parts(outcome.run.path, profiles))

@@ -39,7 +39,7 @@ def shown(act, *, terminal: bool, width: int = 160) -> str:
         highlight=False,
         _environ={"TERM": "xterm"},
     )
-    with Progress(resolve(config).plan, RunDirectory(Path("none")), console) as progress:
+    with Progress(resolve(config), RunDirectory(Path("none")), console) as progress:
         act(progress)
     return console.file.getvalue()
 
@@ -204,7 +204,7 @@ def test_faults_and_validations_are_printed():
 
 def test_the_losses_of_several_corpora_are_one_line_once_all_are_there():
     def act(progress):
-        progress.corpora = frozenset({"wiki", "code"})
+        progress.config.data.validation = {"wiki": "data/wiki", "code": "data/code"}
         for step, corpus in ((2, "wiki"), (4, "wiki"), (4, "code")):
             facts = {"loss": step / 2, "consumed_samples": 10 * step}
             progress.on_event(event("validation", step=step, corpus=corpus, **facts))
@@ -241,7 +241,7 @@ def test_texts_keep_their_lines_and_cannot_control_the_terminal():
 def test_a_file_that_cannot_be_read_is_left_to_the_workers_to_report(tmp_path):
     run = RunDirectory(tmp_path)
     run.events.write_text('{"event": "fault", "time": 1.0}\n')
-    plan = resolve(llm.llama3_tiny.pretrain_recipe()).plan
-    with Progress(plan, run, Console(file=io.StringIO())) as progress:
+    resolved = resolve(llm.llama3_tiny.pretrain_recipe())
+    with Progress(resolved, run, Console(file=io.StringIO())) as progress:
         start(progress)
     assert not progress.facts.events.newest

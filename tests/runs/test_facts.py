@@ -44,13 +44,13 @@ def resolved():
 class Readers:
     """Everything that shows a run, while it grows."""
 
-    def __init__(self, run, plan):
-        self.run, self.plan = run, plan
+    def __init__(self, run, resolved):
+        self.run, self.resolved = run, resolved
         self.file, self.page = EventsFile(run.events), FollowedRun("mine", run)
         self.progress = None
 
     def watch(self):
-        self.progress = Progress(self.plan, self.run, Console(file=io.StringIO()))
+        self.progress = Progress(self.resolved, self.run, Console(file=io.StringIO()))
         return self.progress
 
     def check(self):
@@ -166,7 +166,7 @@ def test_all_that_show_a_run_agree_on_every_figure_at_any_moment(
     with tempfile.TemporaryDirectory() as folder:
         run = RunDirectory(Path(folder, "mine"))
         describe(run, resolved, [])
-        readers = Readers(run, resolved.plan)
+        readers = Readers(run, resolved)
         life = Life(plan=resolved.plan, run=run, watch=readers.watch)
         readers.check()
         for number, _ in enumerate(life.after_each_write(chain.from_iterable(stretches))):
