@@ -60,7 +60,6 @@ def explain(
 
 
 def _as_text(fact: dict[str, Any]) -> str:
-
     rows = {
         "meaning": fact["doc"],
         "value": shown(fact["value"])

@@ -42,12 +42,7 @@ class Progress(Observer):
         output_is_closed: True once the reader of the output has gone.
     """
 
-    def __init__(
-        self,
-        resolved: Resolved,
-        run: RunDirectory,
-        console: Console,
-    ) -> None:
+    def __init__(self, resolved: Resolved, run: RunDirectory, console: Console) -> None:
         self.config, self.plan = resolved.config, resolved.plan
         self.run = run
         self.console = console

@@ -34,23 +34,6 @@ def report(runs: Runs, html: Html = None, plot: Plot = None, as_json: AsJson = F
 
     Also works for a run that is training, has crashed or was interrupted.
     """
-    _print_report(runs, html=html, plot=plot, as_json=as_json)
-
-
-def compare(
-    first: Run, second: Run, html: Html = None, plot: Plot = None, as_json: AsJson = False
-) -> None:
-    """Compare the results and the settings of two runs."""
-    _print_report([first, second], html=html, plot=plot, as_json=as_json)
-
-
-def _print_report(
-    runs: Sequence[str], *, html: Path | None, plot: Path | None, as_json: bool
-) -> None:
-    """Prints the report of one run, a comparison of several, or the results of a sweep.
-
-    Writes the files asked for.
-    """
     from rampcli.cli.console import build_console, say
     from rampcli.cli.pictures import check_picture, writing_picture
     from rampcli.cli.sweep_results import print_results
@@ -94,6 +77,13 @@ def _print_report(
         else _parts_of_comparison(reports, differences)
     )
     say(build_console(), *parts, *(f"wrote {path}" for path in (html, plot) if path))
+
+
+def compare(
+    first: Run, second: Run, html: Html = None, plot: Plot = None, as_json: AsJson = False
+) -> None:
+    """Compare the results and the settings of two runs."""
+    report([first, second], html, plot, as_json)
 
 
 def _find_runs(word: str) -> list["RunDirectory"]:

@@ -1,6 +1,7 @@
 """Prints the results of a sweep, also while its runs are training."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -54,28 +55,23 @@ def read_results(folder: SweepFolder) -> list[SweepResult]:
         DamagedFileError: the list of the runs is damaged.
     """
     queues = Queues()
-    results = []
-    for name, values in folder.read().items():
-        path = folder.path / name
-        try:
-            directory = RunDirectory(folder.run_path(name))
-            status = read_status(directory, queues)
-            if directory.config.is_file():
-                error = status.facts.error
-                problem = status.jobs_unknown if error is None else error["message"]
-                results.append(
-                    result_of(
-                        read_run(directory), values=values, state=status.state, problem=problem
-                    )
-                )
-            else:
-                results.append(SweepResult(run_dir=str(path), values=values, state=status.state))
-        except (RampcliError, OSError) as error:
-            problem = reason_of(error)
-            results.append(
-                SweepResult(run_dir=str(path), values=values, state="damaged", problem=problem)
-            )
-    return results
+    return [_read_result(folder, name, values, queues) for name, values in folder.read().items()]
+
+
+def _read_result(
+    folder: SweepFolder, name: str, values: dict[str, str], queues: Queues
+) -> SweepResult:
+    unknown = SweepResult(run_dir=str(folder.path / name), values=values, state="damaged")
+    try:
+        directory = RunDirectory(folder.run_path(name))
+        status = read_status(directory, queues)
+        if not directory.config.is_file():
+            return replace(unknown, state=status.state)
+        error = status.facts.error
+        problem = status.jobs_unknown if error is None else error["message"]
+        return result_of(read_run(directory), values=values, state=status.state, problem=problem)
+    except (RampcliError, OSError) as error:
+        return replace(unknown, problem=reason_of(error))
 
 
 def _draw(results: list[SweepResult], path: Path, *, title: str) -> bool:
