@@ -56,11 +56,11 @@ def open_run(path: Path, *, step: int | None) -> tuple[Config, Checkpoint]:
             return config, checkpoint
         damages[checkpoint.step] = visible(f"{checkpoint.path.name} is damaged: {damage}")
     which = "checkpoint" if step is None else f"checkpoint of step {step}"
-    steps = ", ".join(str(checkpoint.step) for checkpoint in found)
+    steps = " or ".join(str(checkpoint.step) for checkpoint in found)
     reason = f": {damages[max(damages)]}" if damages else ""
     raise NoCheckpointError(
         f"{path} has no complete {which}{reason}",
-        remedy=f"--step, one of {steps}" if step is not None and steps else "train the run first",
+        remedy=f"--step {steps}" if step is not None and steps else "train the run first",
     )
 
 
