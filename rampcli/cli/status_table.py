@@ -112,10 +112,6 @@ def _known(number: int | None) -> str:
     return "-" if number is None else str(number)
 
 
-def _left(seconds: float | None) -> str:
-    return duration(seconds) if seconds else "-"
-
-
 COLUMNS: dict[str, Callable[[RunStatus], str]] = {
     "run": lambda _: "",
     "state": lambda status: visible(status.state),
@@ -124,7 +120,7 @@ COLUMNS: dict[str, Callable[[RunStatus], str]] = {
     "nodes": lambda status: _known(status.facts.num_nodes),
     "samples": lambda status: _samples(status.facts),
     "loss": lambda status: _loss(status.facts),
-    "left": lambda status: _left(status.run_left_s),
+    "left": lambda status: duration(status.run_left_s) if status.run_left_s else "-",
 }
 
 

@@ -55,9 +55,8 @@ METRICS_ROW = {
     "training_s?": RATE,
     "predicted_s?": RATE,
 }
-RESPONSES_ROW = {"step": COUNT}
 EVENT_ROW = {"event": str, "time": float}
-SHAPES: dict[str, dict[str, Any]] = {"metrics": METRICS_ROW, "responses": RESPONSES_ROW}
+SHAPES: dict[str, dict[str, Any]] = {"metrics": METRICS_ROW, "responses": {"step": COUNT}}
 """Shapes of rows by the beginning of their file's name. Other files have events."""
 
 
