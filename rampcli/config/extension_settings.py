@@ -47,13 +47,11 @@ def with_extensions(stack: Stack, report: Report) -> Stack:
     values = stack.values()
     for key in CHOOSING:
         for name in _chosen(stack, key):
-            with report.noting():
-                extension = _existing(key, name, stack)
-                for setting in settings_of(extension):
+            with report.noting(), sources_named(stack):
+                for setting in settings_of(_existing(key, name)):
                     defaults[setting.key] = Entry(setting.default, DEFAULT)
-                    with sources_named(stack):
-                        value = values.get(setting.key, setting.default)
-                        Report(check_range(setting, value)).close()
+                    value = values.get(setting.key, setting.default)
+                    Report(check_range(setting, value)).close()
     layer = Layer(DEFAULT, Precedence.SCHEMA, defaults)
     for key in values:
         if key not in settings() and key not in FOREIGN and key not in defaults:
@@ -75,9 +73,7 @@ def extension_function(key: str, name: str, section: Extensible) -> Callable[...
     """
     if name in built_in_names(key):
         return None
-    extension = find(key, name)
-    if extension is None:
-        raise _unknown(key, name)
+    extension = _existing(key, name)
     if extension.settings is None:
         return extension.function
     values = section.extensions.get(name, {})
@@ -96,11 +92,10 @@ def _chosen(stack: Stack, key: str) -> Iterator[str]:
             yield name
 
 
-def _existing(key: str, name: str, stack: Stack) -> Extension:
-    with sources_named(stack):
-        extension = find(key, name) if NAME.fullmatch(name) else None
-        if extension is None:
-            raise _unknown(key, name)
+def _existing(key: str, name: str) -> Extension:
+    extension = find(key, name) if NAME.fullmatch(name) else None
+    if extension is None:
+        raise _unknown(key, name)
     return extension
 
 

@@ -213,10 +213,14 @@ def key_of(word: str, groups: Collection[str]) -> str:
     if (not equals or not key) and key == name:
         raise UsageError(f"{word!r} is not KEY=VALUE", remedy=_as_assignment(word))
     if key != name:
+        if name not in groups and name not in settings():
+            error = unknown_key(name, dict.fromkeys(groups))
+            error.message += "; + and ~ are not needed here"
+            raise error
         raise UsageError(
-            f"{word}: settings cannot be added or deleted; they all exist",
+            f"{word}: + and ~ are not needed here",
             keys=(name,),
-            remedy=_without_sign(name, text) if name in groups or name in settings() else None,
+            remedy=set_to(name, text) if text else _example(name) or f"{name}=OPTION",
         )
     if key not in groups and find_setting(key) is None:
         raise unknown_key(key, dict.fromkeys(groups))
@@ -255,11 +259,6 @@ def _as_assignment(word: str) -> str:
     if word.startswith("--") and word[2:].replace("-", "_") in settings():
         return f"{word[2:].replace('-', '_')}=VALUE"
     return "rampcli pretrain --factory NAME KEY=VALUE"
-
-
-def _without_sign(name: str, text: str) -> Remedy | None:
-    """Returns what to type in place of `+NAME=TEXT` or `~NAME`."""
-    return set_to(name, text) if text else _example(name) or f"{name}=OPTION"
 
 
 def _readable(key: str, text: str) -> Remedy | None:

@@ -260,7 +260,7 @@ def unknown_key(key: str, groups: Mapping[str, Any] | None = None) -> UsageError
         )
     if is_mapping(whole := key.rpartition(".")[0]):
         return UsageError(
-            f"{whole} takes all of its names at once, so there is no setting {key}",
+            f"{key} cannot be set on its own: {whole} takes a mapping",
             keys=(whole,),
             remedy=str(settings()[whole].example()),
         )

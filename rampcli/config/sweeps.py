@@ -195,7 +195,7 @@ def _check_count(word: str, key: str, values: Sequence[str]) -> None:
     """Checks that a word lists neither no values nor too many."""
     if not values or len(values) > MOST_VALUES:
         raise UsageError(
-            f"{word}: takes 1 to {MOST_VALUES} values", keys=(key,), remedy=set_to(key, "A,B,C")
+            f"{word} must list 1 to {MOST_VALUES} values", keys=(key,), remedy=set_to(key, "A,B,C")
         )
 
 

@@ -80,7 +80,9 @@ def resolve(
         planned = _planned(complete, consumed_samples_in, report)
     report.close()
     assert planned is not None
-    return replace(planned, files=facts, notes=(*batch_notes, *file_notes, *_run_notes(planned)))
+    notes = (*batch_notes, *file_notes, *rl_notes(planned.config), *export_notes(planned.config))
+    notes += (*_warmup_notes(planned), *_profile_notes(planned))
+    return replace(planned, files=facts, notes=notes)
 
 
 def _checked(stack: Stack, report: Report) -> Config:
@@ -132,17 +134,6 @@ def _planned(
         consumed_samples = 0 if names_wrong else consumed_samples_in(run_dir_of(config))
         return run_plan(config, consumed_samples=consumed_samples)
     return None
-
-
-def _run_notes(planned: Resolved) -> tuple[str, ...]:
-    """Returns what a user may not expect of the run."""
-    config = planned.config
-    return (
-        *rl_notes(config),
-        *export_notes(config),
-        *_warmup_notes(planned),
-        *_profile_notes(planned),
-    )
 
 
 def _warmup_notes(resolved: Resolved) -> list[str]:

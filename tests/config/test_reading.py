@@ -225,7 +225,7 @@ def test_an_option_is_chosen_by_any_name(option):
 
 @pytest.mark.parametrize("word", ["seed=range(1,1000000000)", "seed=interval(1,9)", "seed=glob(*)"])
 def test_values_that_cannot_be_listed_are_refused(word):
-    with pytest.raises(UsageError, match="takes 1 to 100 values"):
+    with pytest.raises(UsageError, match="must list 1 to 100 values"):
         read_values(word, GROUPS)
 
 

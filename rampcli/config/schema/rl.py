@@ -5,11 +5,6 @@ from typing import Literal
 
 from rampcli.config.fields import setting
 
-Ratio = Literal["token", "sequence"]
-ScaleRewards = Literal["none", "group", "batch"]
-Average = Literal["tokens", "sequences", "length"]
-OnBadReward = Literal["leave_out", "stop"]
-
 
 @dataclass(kw_only=True, slots=True)
 class RLConfig:
@@ -83,13 +78,13 @@ class RLConfig:
     reward_deadline_s: float = setting(
         10.0, "Time that a reward function of your own has per response.", unit="seconds", above=0
     )
-    on_bad_reward: OnBadReward = setting(
+    on_bad_reward: Literal["leave_out", "stop"] = setting(
         "leave_out",
         "Response to a reward that raises an error, exceeds its deadline, or is not a number from"
         " -1e18 to 1e18. `leave_out`: leave the response out of its group and count it. `stop`:"
         " end the run.",
     )
-    ratio: Ratio = setting(
+    ratio: Literal["token", "sequence"] = setting(
         "token",
         "What is compared with the policy that generated: each `token`, or the whole `sequence`"
         " (GSPO, arXiv 2507.18071).",
@@ -98,12 +93,12 @@ class RLConfig:
     clip_high: float = setting(
         0.2, "How far a ratio may rise above 1 (DAPO, arXiv 2503.14476: 0.28).", at_least=0
     )
-    scale_rewards: ScaleRewards = setting(
+    scale_rewards: Literal["none", "group", "batch"] = setting(
         "group",
         "Divide advantages by the standard deviation of the rewards of the `group` or of the whole"
         " `batch`, or not (`none`: Dr. GRPO, arXiv 2503.20783).",
     )
-    average: Average = setting(
+    average: Literal["tokens", "sequences", "length"] = setting(
         "tokens",
         "What the loss averages over: all `tokens` of an update (DAPO), its `sequences` after their"
         " tokens (GRPO), or sequences of the full `length` (Dr. GRPO).",
