@@ -1,1 +1,1 @@
-"""Checkpoints: saving and loading. Of its modules, `manifest` and `compatibility` need no torch."""
+"""Checkpoints: saving and loading. `compatibility` and `starting_weights` need no torch."""
