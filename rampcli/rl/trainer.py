@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import ClassVar
 
@@ -33,23 +33,6 @@ LONGEST_TEXT = 40_000
 """Longest text in a row of responses.jsonl, in characters. JSON needs up to 12 bytes for each."""
 MOST_RESPONSES_SHOWN = 4
 """Responses of a step that are written to responses.jsonl."""
-
-
-@dataclass(kw_only=True, slots=True)
-class Updates:
-    """The updates of a step.
-
-    Attributes:
-        sums: sums over all ranks, for each update.
-        results: loss and gradient norm of each update.
-        skipped: why each skipped update was skipped.
-        lr: learning rate of the last update.
-    """
-
-    sums: list[PolicySums] = field(default_factory=list)
-    results: list[StepResult] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-    lr: float = 0.0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -88,7 +71,8 @@ class PolicyTrainer(Trainer):
         """
         self._agree_on_tokens(batch.valid_tokens)
         rollouts: list[Rollout] = []
-        updates = self._update_weights(batch.split, self._scored(batch, into=rollouts))
+        scored = self._scored(batch, into=rollouts)
+        results, policy_sums, skipped = self._update_weights(batch.split, scored)
         step_time_s = time.perf_counter() - batch.began
         self.micro_batch_s = step_time_s / batch.split.accumulate_grad_batches
         sums = RolloutSums.of(rollouts, stop=self.source.generator.data.format.end)
@@ -106,14 +90,14 @@ class PolicyTrainer(Trainer):
         return TakenStep(
             stage=self.plan.stage_at(self.state.consumed_samples),
             batch=replace(batch, data_time_s=self.source.waited_s),
-            result=_mean(updates.results),
-            lr=updates.lr,
-            skipped="; ".join(updates.skipped) or None,
+            result=_mean(results),
+            lr=self._rate_after(self.pairs.updates - 1, batch.split),
+            skipped="; ".join(skipped) or None,
             step_time_s=step_time_s,
             tokens=int(totals.tokens),
             columns=columns_of(
                 totals,
-                PolicySums(*map(sum, zip(*updates.sums, strict=True))),
+                PolicySums(*map(sum, zip(*policy_sums, strict=True))),
                 times,
                 generators=generators,
             ),
@@ -121,12 +105,15 @@ class PolicyTrainer(Trainer):
 
     def _update_weights(
         self, split: BatchPlan, scored: Iterable[tuple[Rollout, Tensor]]
-    ) -> Updates:
-        """Makes the updates of a step from rollouts with the advantages of their pairs."""
+    ) -> tuple[list[StepResult], list[PolicySums], list[str]]:
+        """Makes the updates of a step from rollouts with the advantages of their pairs.
+
+        Returns the result of each update, its sums over all ranks, and why updates were skipped.
+        """
         assert isinstance(self.passes, PolicyPasses)
         per_update = PairBatch.of(split, self.pairs).accumulation
         arriving = self._passes_of(scored, per_update=per_update)
-        updates = Updates()
+        results, policy_sums, skipped = list[StepResult](), list[PolicySums](), list[str]()
         for update in range(self.pairs.updates):
             result, sums = accumulate_policy_gradient(
                 self.passes,
@@ -139,12 +126,12 @@ class PolicyTrainer(Trainer):
             reason = self.observers.before_update(self.state, result)
             if reason is not None:
                 where = f"update {update + 1} of {self.pairs.updates}: "
-                updates.skipped.append(reason if self.pairs.updates == 1 else where + reason)
-            updates.lr = self._rate_after(update, split)
-            update_weights(self.optimizers, lr=updates.lr, skip=reason is not None)
-            updates.results.append(result)
-            updates.sums.append(sums)
-        return updates
+                skipped.append(reason if self.pairs.updates == 1 else where + reason)
+            lr = self._rate_after(update, split)
+            update_weights(self.optimizers, lr=lr, skip=reason is not None)
+            results.append(result)
+            policy_sums.append(sums)
+        return results, policy_sums, skipped
 
     def _scored(self, batch: Batch, *, into: list[Rollout]) -> Iterator[tuple[Rollout, Tensor]]:
         """Yields the rollouts of a step with the advantages of their pairs, fp32 [pairs].
