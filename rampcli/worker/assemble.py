@@ -196,7 +196,10 @@ def load_model_and_state(
     Args:
         fingerprint: of the data that this rank reads, or None if another rank reads for it.
     """
-    parts = build_model(config, run, meshes, device)
+    if broadcast_from_rank_0(not complete_checkpoints(run)):
+        parts = build_initial_model(config, meshes, device)
+    else:
+        parts = build_parts(config, meshes, device, filled=False)
     optimizers = build_optimizers(parts, config.optim)
     settings = snapshot.identity(config)
     corpus = agreed_fingerprint(fingerprint)
@@ -264,15 +267,6 @@ def agreed_fingerprint(fingerprint: str | None) -> str:
             remedy="the same files, with the same names, on all of them",
         )
     return str(agreed)
-
-
-def build_model(
-    config: Config, run: RunDirectory, meshes: Meshes, device: torch.device
-) -> list[Decoder]:
-    """Returns this rank's parts of the model, uninitialised if a checkpoint will be loaded."""
-    if broadcast_from_rank_0(not complete_checkpoints(run)):
-        return build_initial_model(config, meshes, device)
-    return build_parts(config, meshes, device, filled=False)
 
 
 def starting_step(config: Config, run: RunDirectory) -> int | None:
