@@ -287,7 +287,8 @@ def _refusal(program: str, output: str) -> RampcliError:
         for line in output.splitlines()
         if line.strip()
     ]
-    message = f"{program}: {'; '.join(lines)}"
+    is_fatal = lines[-1:] and lines[-1].startswith("fatal: ")
+    message = f"{program}: {lines[-1] if is_fatal else '; '.join(lines)}"
     for pattern, keys, remedy in _COMPLAINTS:
         if re.search(pattern, message, re.IGNORECASE):
             return RampcliError(message, keys=keys, remedy=remedy)

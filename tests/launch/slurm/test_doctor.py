@@ -58,10 +58,16 @@ def test_the_partition_is_one_of_the_cluster(slurm, partition, status, finding):
     assert (found.status, found.finding) == (status, finding)
 
 
-def test_an_error_of_slurm_is_the_finding(slurm):
-    slurm("echo first >&2; echo 'sinfo: error: Unable to contact slurm controller' >&2; exit 1")
-    found = check_slurm(run_of("launch=slurm"))
-    assert found.finding == "sinfo: first; Unable to contact slurm controller"
+@pytest.mark.parametrize(
+    ("last", "finding"),
+    [
+        ("error: Unable to contact slurm controller", "first; Unable to contact slurm controller"),
+        ("fatal: Could not establish a source", "fatal: Could not establish a source"),
+    ],
+)
+def test_an_error_of_slurm_is_the_finding_and_a_fatal_one_needs_no_others(slurm, last, finding):
+    slurm(f"echo 'sinfo: error: first' >&2; echo 'sinfo: {last}' >&2; exit 1")
+    assert check_slurm(run_of("launch=slurm")).finding == f"sinfo: {finding}"
 
 
 def test_a_controller_that_does_not_answer_is_given_up(slurm, monkeypatch):
