@@ -99,8 +99,8 @@ class RampcliError(Exception):
         message: what is wrong, in one sentence.
         keys: the config keys that the error is about, most important first.
         remedies: what would work, the best first. Each is enough. `remedy` is their text.
-        set_by: where the values of `keys` were set. `rampcli.config` fills it in for errors raised
-            by code that does not know.
+        set_by: what set each of `keys`, with its place: `seed=-1 (command line)`. `rampcli.config`
+            fills it in for errors raised by code that does not know.
     """
 
     exit_code = 1
