@@ -84,8 +84,8 @@ def closing_lines(report: RunReport) -> Iterator[str]:
         )
     for corpus, losses in report.validations.items():
         name = f" on {corpus}" if corpus else ""
-        ends = [losses[0], losses[-1]] if len(losses) > 1 else losses
-        yield f"validation loss{name} {' -> '.join(f'{loss:.3f}' for _, loss in ends)}"
+        outermost = [losses[0], losses[-1]] if len(losses) > 1 else losses
+        yield f"validation loss{name} {' -> '.join(f'{loss:.3f}' for _, loss in outermost)}"
     events = report.facts.events
     boundary_s = events.median_s("boundary", "lost_s")
     save_s, stall_s = (events.median_s("checkpoint", name) for name in ("save_s", "stall_s"))
