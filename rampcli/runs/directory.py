@@ -184,7 +184,7 @@ class RunDirectory(GuardedFolder):
         earlier = state["error"] if state["status"] == "failed" else None
         understood = isinstance(error, RampcliError)
         if earlier is None or (understood and not earlier["understood"]):
-            known = error if isinstance(error, RampcliError) else RampcliError(_last_line(error))
+            known = error if isinstance(error, RampcliError) else RampcliError(last_line(error))
             self.change_status("failed", error=known.facts() | {"understood": understood})
 
     def read_state(self) -> dict[str, Any] | None:
@@ -284,7 +284,7 @@ class RunDirectory(GuardedFolder):
         return list(takewhile(os.path.lexists, _names_aside(path)))[::-1]
 
 
-def _last_line(error: Exception) -> str:
+def last_line(error: Exception) -> str:
     """Returns the last line of a traceback: the kind of the error, and what it says."""
     return traceback.format_exception_only(error)[-1].strip().splitlines()[-1]
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from rampcli.errors import RampcliError
 from rampcli.locks import hold
-from rampcli.runs.directory import RunDirectory
+from rampcli.runs.directory import RunDirectory, last_line
 
 CAUSE_FIRST_S = 1.0
 """Time that a rank with an unforeseen error waits before it exits.
@@ -42,6 +42,7 @@ def leave_after(run: RunDirectory, work: Callable[[], int]) -> NoReturn:
         leave(error.exit_code)
     except Exception as error:  # a bug
         traceback.print_exc()
+        print(RampcliError(last_line(error)), file=sys.stderr)  # noqa: T201
         record_failure(run, error)
         if isinstance(error, RankLost) or (dist.is_initialized() and dist.get_world_size() > 1):
             time.sleep(CAUSE_FIRST_S)
