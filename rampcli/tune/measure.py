@@ -1,8 +1,6 @@
 """Times the real training step on this rank."""
 
-import gc
 from dataclasses import asdict
-from typing import NoReturn
 
 import torch.distributed as dist
 
@@ -24,21 +22,14 @@ from rampcli.tune.sizes import timed_split
 from rampcli.tune.trial_files import MemorySigns, Result, TrialDirectory, TrialOrder
 from rampcli.worker.assemble import build_trainer, naming_out_of_memory
 from rampcli.worker.join import join_ranks
-from rampcli.worker.leave import leave_after
 
 
-def measure_and_leave(trial: TrialDirectory, stop: StopRequest, *, started: float) -> NoReturn:
-    """Times the steps of a trial, and ends this process with an exit code of `rampcli.errors`.
+def measure(trial: TrialDirectory, stop: StopRequest, *, started: float) -> int:
+    """Times the steps of a trial and writes result.json on rank 0. Returns the exit code.
 
     Args:
         started: when this process started, in seconds since 1970.
     """
-    gc.freeze()
-    leave_after(trial, lambda: measure(trial, stop, started=started))
-
-
-def measure(trial: TrialDirectory, stop: StopRequest, *, started: float) -> int:
-    """Times the steps of a trial and writes result.json on rank 0. Returns the exit code."""
     resolved = run_plan(snapshot.read(trial.config))
     with sources_named(resolved.config):
         device = join_ranks(resolved.config.trainer.accelerator)

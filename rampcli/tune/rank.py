@@ -5,6 +5,7 @@ to result.json. On SIGUSR2, each rank writes what it is doing to stack_RANK.txt.
 """
 
 import faulthandler
+import gc
 import os
 import sys
 import time
@@ -27,11 +28,13 @@ def main() -> None:
     started = time.time()
     with hold(trial.workers_lock, shared=True, wait_s=SHARE_WAIT_S):
         # Importing torch takes seconds, in which a signal may come.
-        from rampcli.tune.measure import measure_and_leave
+        from rampcli.tune.measure import measure
+        from rampcli.worker.leave import leave_after
 
         if WAIT in sys.argv and not sys.stdin.readline():
             sys.exit(0)  # the supervisor has gone
-        measure_and_leave(trial, stop, started=started)
+        gc.freeze()  # imported modules live until the end, so the collector need not scan them
+        leave_after(trial, lambda: measure(trial, stop, started=started))
 
 
 if __name__ == "__main__":
