@@ -4,22 +4,23 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TrackerModule:
+class TrackerClass:
     """Where a tracker is.
 
     Attributes:
-        module: module with a function `open_tracker`, which takes the run directory, the `Position`
-            to continue from and the name of the run, and returns a
-            `rampcli.tracking.tracker.Tracker`.
+        name: MODULE:CLASS of a `rampcli.tracking.tracker.Tracker`. It takes the run directory, the
+            `Position` to continue from, and the name of the run.
         package: optional package that it needs, a key of `rampcli.extras.EXTRAS`, or None.
     """
 
-    module: str
+    name: str
     package: str | None = None
 
 
 TRACKERS = {
-    "tensorboard": TrackerModule(module="rampcli.tracking.tensorboard", package="tensorboard"),
-    "wandb": TrackerModule(module="rampcli.tracking.wandb", package="wandb"),
+    "tensorboard": TrackerClass(
+        name="rampcli.tracking.tensorboard:TensorBoard", package="tensorboard"
+    ),
+    "wandb": TrackerClass(name="rampcli.tracking.wandb:WeightsAndBiases", package="wandb"),
 }
 """Trackers by the names that `logging.trackers` accepts, apart from those of extensions."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.launch import trackers
-from rampcli.trackers import TRACKERS, TrackerModule
+from rampcli.trackers import TRACKERS, TrackerClass
 from rampcli.tracking import follow
 
 BLOCK, HEADER = 32768, 7
@@ -139,8 +139,8 @@ def plant(**kinds: type[Planted]) -> None:
     for name, kind in kinds.items():
         module = f"planted_{name}"
         sys.modules[module] = types.ModuleType(module)
-        vars(sys.modules[module])["open_tracker"] = kind
-        TRACKERS[name] = TrackerModule(module=module)
+        vars(sys.modules[module])[kind.__name__] = kind
+        TRACKERS[name] = TrackerClass(name=f"{module}:{kind.__name__}")
     hurry()
     trackers.CATCH_UP_S = 1.0
 

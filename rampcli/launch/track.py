@@ -10,8 +10,8 @@ import sys
 import threading
 import traceback
 from functools import partial
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 
 from rampcli.config import snapshot
 from rampcli.config.extension_settings import extension_function
@@ -78,10 +78,9 @@ def follow(run: RunDirectory, name: str, end: RunEnd) -> None:
     with hold(run.trackers / f"{name}.lock", wait_s=CATCH_UP_S):
         config = snapshot.read(run.config)
         position = read_position(run, name) or Position()
-        open_tracker = extension_function(TRACKER, name, config.logging) or (
-            import_module(TRACKERS[name].module).open_tracker
-        )
-        tracker: Tracker = open_tracker(run, position, config.name)
+        extension = extension_function(TRACKER, name, config.logging)
+        opened = extension or resolve_name(TRACKERS[name].name)
+        tracker: Tracker = opened(run, position, config.name)
         tracker.log_config(dict(leaves(config)))
         follower = Follower(
             run,

@@ -24,14 +24,14 @@ OVER_DATA = re.compile(r"(train/loss|validation/loss(/.*)?|rl/reward)")
 _FILE = re.compile(r"events\.out\.tfevents\.\d{10}\.rampcli", re.ASCII)
 
 
-class TensorBoard:
+class TensorBoard(Tracker):
     """Writes an event file.
 
     A killed process may have written points after the last position that was saved. They are cut
     off the end of its file, because they are logged again.
     """
 
-    def __init__(self, run: RunDirectory, position: Position) -> None:
+    def __init__(self, run: RunDirectory, position: Position, _name: str = "") -> None:
         self.logged = 0
         self._run = run
         self._folder = run.trackers / "tensorboard"
@@ -110,8 +110,3 @@ class TensorBoard:
 
     def _write(self, event: Event) -> None:
         self._writer.write(event.SerializeToString())
-
-
-def open_tracker(run: RunDirectory, position: Position, _name: str) -> Tracker:
-    """Opens the tracker."""
-    return TensorBoard(run, position)

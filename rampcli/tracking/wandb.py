@@ -19,7 +19,7 @@ _SESSION = re.compile(r"(offline-)?run-[\w-]+", re.ASCII)
 """Folder that wandb makes for the files of a process."""
 
 
-class WeightsAndBiases:
+class WeightsAndBiases(Tracker):
     """Logs to a run of Weights & Biases, which all processes of a run directory continue.
 
     Environment variables of wandb take precedence. wandb does not say when a point is safe, so a
@@ -83,8 +83,3 @@ def _set_defaults(folder: Path, name: str, facts: Facts) -> None:
     }
     for variable, value in defaults.items():
         os.environ.setdefault(variable, value)
-
-
-def open_tracker(run: RunDirectory, position: Position, name: str) -> Tracker:
-    """Opens the tracker."""
-    return WeightsAndBiases(run, position, name)

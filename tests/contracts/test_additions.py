@@ -79,7 +79,7 @@ class Muon("""
 """Edits of each place, as texts and what replaces them."""
 TOY_PARTS = {
     "a tracker": (
-        'TrackerModule(module="rampcli.tracking.toy")',
+        'TrackerClass(name="rampcli.tracking.toy:Toy")',
         {"rampcli/tracking/toy.py": TOYS / "tracker.py"},
     ),
     "a launcher": (
