@@ -213,15 +213,18 @@ def key_of(word: str, groups: Collection[str]) -> str:
     if (not equals or not key) and key == name:
         raise UsageError(f"{word!r} is not KEY=VALUE", remedy=_as_assignment(word))
     if key != name:
-        if name not in groups and name not in settings():
+        setting = find_setting(name)
+        if name not in groups and setting is None:
             error = unknown_key(name, dict.fromkeys(groups))
             error.message += "; + and ~ are not needed here"
             raise error
-        raise UsageError(
-            f"{word}: + and ~ are not needed here",
-            keys=(name,),
-            remedy=set_to(name, text) if text else _example(name) or f"{name}=OPTION",
-        )
+        if text:
+            remedy = set_to(name, text)
+        elif setting is not None and setting.optional:  # what deletes it
+            remedy = set_to(name, None)
+        else:
+            remedy = _example(name) or f"{name}=OPTION"
+        raise UsageError(f"{word}: + and ~ are not needed here", keys=(name,), remedy=remedy)
     if key not in groups and find_setting(key) is None:
         raise unknown_key(key, dict.fromkeys(groups))
     if len(text) > LONGEST_VALUE or max(map(text.count, "[{(,")) > MOST_PARTS:

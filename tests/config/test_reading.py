@@ -13,7 +13,7 @@ from rampcli.config.layers import build
 from rampcli.config.reading import is_plain, join_split_lists, parse, quoted, value_of
 from rampcli.config.settings import settings
 from rampcli.config.sweeps import read_values
-from rampcli.errors import Report, UsageError, typeable
+from rampcli.errors import Report, UsageError, set_to, typeable
 
 GROUPS = {"model", "optim"}
 
@@ -117,6 +117,19 @@ def test_the_section_of_nemos_launcher_is_dropped_from_a_key(word):
 def test_an_error_names_a_key_without_the_section_of_nemos_launcher(word):
     inside = re.sub(r"^\+?", r"\g<0>training.", word)
     assert str(only_error(inside)) == str(only_error(word))
+
+
+@pytest.mark.parametrize(
+    ("word", "key", "value"),
+    [
+        ("++data.global_batch_size=64", "data.global_batch_size", "64"),
+        ("~data.global_batch_size", "data.global_batch_size", None),
+        ("~model.rampup_batch_size", "model.rampup_batch_size", None),
+        ("~seed", "seed", 1234),
+    ],
+)
+def test_a_word_that_adds_or_deletes_is_answered_with_the_assignment_that_does(word, key, value):
+    assert only_error(word).remedies == (set_to(key, value),)
 
 
 def test_a_key_with_two_different_values_is_refused_and_with_equal_ones_accepted():
