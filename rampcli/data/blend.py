@@ -122,7 +122,6 @@ class Blend:
             np.concatenate([part.tokens for part in parts])[back],
             np.concatenate([part.labels for part in parts])[back],
             np.concatenate(positions)[back] if positions else None,
-            sum(part.valid_tokens for part in parts),
         )
 
 

@@ -28,13 +28,16 @@ class Samples:
         labels: same shape: the next token, or IGNORED.
         positions: same shape: position of each token within its document, counted from the start of
             the sample if the document began before it; None without a document mask.
-        valid_tokens: number of labels that are not IGNORED.
     """
 
     tokens: Tokens
     labels: Tokens
-    positions: Tokens | None
-    valid_tokens: int
+    positions: Tokens | None = None
+
+    @property
+    def valid_tokens(self) -> int:
+        """Number of labels that are not IGNORED."""
+        return int(np.count_nonzero(self.labels != IGNORED))
 
 
 class Corpus(Protocol):
@@ -142,8 +145,7 @@ class TokenCorpus:
             positions = self._mask_documents(labels, firsts)
         for row, count in short:
             labels[row, count - 1 :] = IGNORED
-        valid_tokens = int((labels != IGNORED).sum()) if masked or short else labels.size
-        return Samples(window[:, :-1], labels, positions, valid_tokens)
+        return Samples(window[:, :-1], labels, positions)
 
     def _mask_documents(self, labels: Tokens, firsts: list[int]) -> Tokens | None:
         """Sets labels that start a document to IGNORED, in place.
@@ -210,4 +212,4 @@ class MockCorpus:
         positions = (
             np.tile(np.arange(length), (len(windows), 1)) if self.cut.document_mask else None
         )
-        return Samples(tokens[:, :-1], tokens[:, 1:], positions, len(windows) * length)
+        return Samples(tokens[:, :-1], tokens[:, 1:], positions)

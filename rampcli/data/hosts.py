@@ -3,14 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 
 from rampcli.batch.loading import reader_of_each_host
 from rampcli.config.schema import Config
-from rampcli.data.corpus import IGNORED, Samples
+from rampcli.data.corpus import Samples
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,23 +19,18 @@ class Reading:
         ranks: data-parallel ranks that it reads for; empty if another process reads for it.
         group: processes that share a reader, in the order of their ranks, the reader first; None if
             every process reads for itself.
-        planes: arrays that are exchanged per micro batch: tokens, labels and perhaps positions.
     """
 
     rank: int
     ranks: tuple[int, ...]
     group: dist.ProcessGroup | None = None
-    planes: int = 2
-    sequence_length: int = 0
 
     @property
     def reads(self) -> bool:
         """True if this process opens the corpora."""
         return bool(self.ranks)
 
-    def scatter(
-        self, shares: Sequence[Sequence[Samples]], *, micro_batches: int, samples: int
-    ) -> Sequence[Samples]:
+    def scatter(self, shares: list[list[Samples]]) -> list[Samples]:
         """Sends each process of the group its share from the reader, and returns this one's.
 
         Every process of the group calls this.
@@ -48,30 +40,11 @@ class Reading:
         """
         if self.group is None:
             return shares[0]
-        received = torch.empty(
-            micro_batches, self.planes, samples, self.sequence_length, dtype=torch.int32
+        received: list[list[Samples]] = [[]]
+        dist.scatter_object_list(
+            received, shares if self.reads else None, group=self.group, group_src=0
         )
-        sent = (
-            [torch.from_numpy(np.stack([_to_planes(each) for each in share])) for share in shares]
-            if self.reads
-            else None
-        )
-        dist.scatter(received, sent, group=self.group, group_src=0)
-        return [_from_planes(each) for each in received.long().numpy()]
-
-
-def _to_planes(samples: Samples) -> NDArray[np.int32]:
-    planes = [
-        plane for plane in (samples.tokens, samples.labels, samples.positions) if plane is not None
-    ]
-    return np.stack(planes).astype(np.int32)
-
-
-def _from_planes(planes: NDArray[np.int64]) -> Samples:
-    tokens, labels, *positions = planes
-    return Samples(
-        tokens, labels, positions[0] if positions else None, int((labels != IGNORED).sum())
-    )
+        return received[0]
 
 
 def build_reading(config: Config, data_ranks: Sequence[int]) -> Reading:
@@ -101,8 +74,6 @@ def build_reading(config: Config, data_ranks: Sequence[int]) -> Reading:
         rank=data_ranks[me],
         ranks=tuple(data_ranks[rank] for rank in served) if readers[me] == me else (),
         group=group,
-        planes=3 if config.data.document_mask else 2,
-        sequence_length=config.data.sequence_length,
     )
 
 

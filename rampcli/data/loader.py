@@ -99,9 +99,7 @@ class Loader:
                 self._ahead[wanted] = self._thread.submit(self.read_micro_batches, *wanted)
         shares = self._ahead.pop((first_sample, split)).result()
         samples = samples_of([self.reading.rank], first_sample, split).ravel()
-        mine = self.reading.scatter(
-            shares, micro_batches=split.accumulate_grad_batches, samples=split.micro_batch_size
-        )
+        mine = self.reading.scatter(shares)
         return Batch(
             first_sample=first_sample,
             split=split,
@@ -160,7 +158,7 @@ class Loader:
                 [self._share(first + rank * split.micro_batch_size, samples, split)]
                 for rank in ranks
             ]
-            (mine,) = self.reading.scatter(shares, micro_batches=1, samples=split.micro_batch_size)
+            (mine,) = self.reading.scatter(shares)
             yield _to_device(mine, self.device)
 
     def _share(self, first: int, samples: int, split: BatchPlan) -> Samples:
@@ -169,7 +167,7 @@ class Loader:
         share = self.blend.read(np.minimum(mine, samples - 1))
         # np.where makes a new array, because labels may share the memory of tokens.
         labels = np.where((mine < samples)[:, None], share.labels, IGNORED)
-        return Samples(share.tokens, labels, share.positions, int((labels != IGNORED).sum()))
+        return Samples(share.tokens, labels, share.positions)
 
 
 def samples_of(ranks: Sequence[int], first_sample: int, split: BatchPlan) -> Indices:

@@ -72,7 +72,7 @@ class Pairs:
             responses = np.flatnonzero(places >= np.repeat(self.prompts[first:end], lengths))
             labels[row, responses - 1] = tokens[row, responses]
             positions[row, :count], positions[row, count:] = places, np.arange(length - count)
-        return Samples(tokens, labels, positions, int((labels != IGNORED).sum()))
+        return Samples(tokens, labels, positions)
 
 
 class PackedPairs:
