@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import BytesIO
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from rampcli.data.building.parsing import BadRecord, parse_chunk
 from rampcli.data.building.records import Chunk
+from rampcli.data.building.streams import PIECE_BYTES, pieces_of
 from rampcli.data.tokenizer import encoder_of, open_tokenizer
 from rampcli.errors import RampcliError, UsageError
 from rampcli.lifeline import die_with_parent
@@ -79,7 +81,8 @@ class Encoding:
 
         def encode_chunk(chunk: Chunk) -> Encoded:
             texts, bad = parse_chunk(chunk, self.text_key)
-            cut = [list(text.pieces()) for text in texts]
+            contents = [text.encode() for text in texts]
+            cut = [list(_cut(content)) for content in contents]
             documents: list[list[NDArray[Any]]] = []
             empty, failure = 0, None
             try:
@@ -97,12 +100,17 @@ class Encoding:
                 np.concatenate([np.empty(0, self.kind), *parts], dtype=self.kind, casting="unsafe"),
                 np.array([sum(map(len, document)) for document in documents], dtype=np.int64),
                 empty,
-                sum(text.bytes for text in texts),
+                sum(map(len, contents)),
                 tuple(bad),
                 failure,
             )
 
         return encode_chunk
+
+
+def _cut(content: bytes) -> Iterator[str]:
+    """Yields a text; a long one in pieces, cut at the places where a text file is cut."""
+    return (piece.decode() for piece, _ in pieces_of(BytesIO(content), PIECE_BYTES))
 
 
 @contextmanager

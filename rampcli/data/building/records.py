@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from rampcli.data.building.streams import (
     PIECE_BYTES,
-    find_cut,
     open_unpacked,
+    pieces_of,
     read_rows,
     skip_line,
 )
@@ -60,10 +60,9 @@ class Input:
     def has_changed(self) -> bool:
         """Returns True if the file has been replaced, written to or deleted."""
         try:
-            found = self.path.stat()
-        except OSError:
+            return _input(self.path) != self
+        except UsageError:
             return True
-        return (found.st_size, found.st_mtime_ns) != (self.bytes, self.mtime_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,21 +267,14 @@ class Reader:
 
 
 def _pieces_of_text(stream: Any, place: Cursor, size: int) -> Iterator[tuple[Slice, Cursor]]:
-    """Yields a text, whole or in pieces. The end of a piece depends only on its start."""
-    data = b""
-    while True:
-        data += stream.read(size - len(data))
-        starts_text, ends_text = place.offset == 0, len(data) < size
-        cut = len(data) if ends_text else find_cut(data)
-        content, data = data[:cut], data[cut:]
-        end = place.after(content)
+    """Yields a text, whole or in pieces."""
+    for content, ends_text in pieces_of(stream, size):
+        starts_text, end = place.offset == 0, place.after(content)
         text = content.removeprefix(BOM) if starts_text else content
         yield (
             Slice(place.input, "text", place.line + 1, text, starts_text, ends_text),
             Cursor(place.input + 1) if ends_text else end,
         )
-        if ends_text:
-            return
         place = end
 
 

@@ -41,6 +41,19 @@ def find_cut(data: bytes) -> int:
     return cut
 
 
+def pieces_of(stream: BinaryIO, size: int) -> Iterator[tuple[bytes, bool]]:
+    """Yields a text, whole or in pieces of about `size` bytes, and True with its last piece.
+
+    The end of a piece depends only on its start.
+    """
+    data = b""
+    while len(data := data + stream.read(size - len(data))) == size:
+        cut = find_cut(data)
+        yield data[:cut], False
+        data = data[cut:]
+    yield data, True
+
+
 @contextmanager
 def _reading(path: Path, *kinds: type[Exception]) -> Iterator[None]:
     """Turns an error of reading or decoding a file into a UsageError that names the file.

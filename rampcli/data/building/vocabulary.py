@@ -49,7 +49,7 @@ class Inputs:
             if number % every == 0:
                 texts, bad = parse_chunk(chunk, self.options.text_key)
                 self.check(bad)
-                yield from (text.content for text in texts)
+                yield from texts
 
     def text_bytes(self) -> int:
         """Returns the size of all inputs after decompression; reads them if they are compressed."""

@@ -15,7 +15,7 @@ import pytest
 from built_corpora import TEXTS, documents_of, left_in, texts_of, write_lines
 from rampcli.checksums import sha256
 from rampcli.data.building import build as building
-from rampcli.data.building import parsing, records
+from rampcli.data.building import encoding, records
 from rampcli.data.building.build import build
 from rampcli.data.building.options import BuildOptions
 from rampcli.data.building.partial import Watcher
@@ -95,7 +95,7 @@ def test_the_corpus_does_not_depend_on_the_number_of_workers(options):
 
 
 def test_a_long_text_is_one_document_as_a_file_or_as_a_line_of_json(options, tmp_path, monkeypatch):
-    monkeypatch.setattr(parsing, "PIECE_BYTES", 4096)
+    monkeypatch.setattr(encoding, "PIECE_BYTES", 4096)
     monkeypatch.setattr(
         building,
         "Reader",

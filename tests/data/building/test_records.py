@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rampcli.data.building import records
-from rampcli.data.building.parsing import BadRecord, Text, parse_slice
+from rampcli.data.building.parsing import BadRecord, parse_slice
 from rampcli.data.building.records import Cursor, Reader, find_inputs
 from rampcli.data.building.streams import find_cut
 from rampcli.errors import UsageError
@@ -21,7 +21,7 @@ def reader_of(*paths: Path, chunk_bytes: int = 64) -> Reader:
     return Reader(find_inputs(paths), "text", chunk_bytes)
 
 
-def records_in(chunks) -> list[Text | BadRecord]:
+def records_in(chunks) -> list[str | BadRecord]:
     return [found for chunk in chunks for one in chunk.slices for found in parse_slice(one, "text")]
 
 
@@ -29,7 +29,7 @@ def documents_of(reader: Reader, start: Cursor | None = None) -> list[str]:
     """Returns the texts, joining those that came in pieces."""
     documents, begun = [], ""
     for chunk in reader.chunks(start):
-        texts = [text.content for text in records_in([chunk])]
+        texts = records_in([chunk])
         if chunk.is_piece:
             begun += "".join(texts)
             if chunk.slices[0].ends_text:
@@ -175,7 +175,7 @@ def test_a_bad_line_is_reported_by_its_number_and_the_others_are_read(tmp_path):
     assert [one.line for one in bad] == [1 + 3 * number for number in range(len(BAD_LINES))]
     for one, message in zip(bad, BAD_LINES.values(), strict=True):
         assert message in one.reason
-    assert [one.content for one in found if isinstance(one, Text)] == ["good"] * len(BAD_LINES)
+    assert [one for one in found if isinstance(one, str)] == ["good"] * len(BAD_LINES)
 
 
 def test_invalid_utf_8_is_reported_by_its_line_in_text_json_and_parquet(tmp_path):
@@ -186,7 +186,7 @@ def test_invalid_utf_8_is_reported_by_its_line_in_text_json_and_parquet(tmp_path
     )
     pq.write_table(pa.table({"text": strings}), tmp_path / "c.parquet")
     found = records_in(reader_of(tmp_path).chunks())
-    assert [one.content for one in found if isinstance(one, Text)] == ["one\r\nthree\n", "a", "a"]
+    assert [one for one in found if isinstance(one, str)] == ["one\r\nthree\n", "a", "a"]
     assert [(one.input, one.line) for one in found if isinstance(one, BadRecord)] == [
         (0, 2),
         (1, 2),
@@ -210,7 +210,7 @@ def test_a_line_that_is_too_long_is_skipped(tmp_path, monkeypatch):
     good = json.dumps({"text": "good"})
     (tmp_path / "a.jsonl").write_text("\n".join([good, json.dumps({"text": "x" * 5000}), good, ""]))
     found = records_in(reader_of(tmp_path).chunks())
-    assert [one.line if isinstance(one, BadRecord) else one.content for one in found] == [
+    assert [one.line if isinstance(one, BadRecord) else one for one in found] == [
         "good",
         2,
         "good",
@@ -226,7 +226,7 @@ def test_a_parquet_column_may_be_nullable_large_or_a_dictionary_but_must_be_text
             tmp_path / f"{number}.parquet",
         )
     found = records_in(reader_of(tmp_path).chunks())
-    assert [one.line if isinstance(one, BadRecord) else one.content for one in found] == [
+    assert [one.line if isinstance(one, BadRecord) else one for one in found] == [
         "a",
         2,
         "b",
