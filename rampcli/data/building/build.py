@@ -77,8 +77,7 @@ def build(options: BuildOptions, watcher: Watcher | None = None) -> Built:
                 return Built(manifest, was_complete=True)
             reader = Reader(files, options.text_key)
             inputs = Inputs(options, reader, watcher or Watcher())
-            manifest, encoded_bytes = _LockedBuild(inputs, settings, PartialBuild(folder)).run()
-    return Built(manifest, encoded_bytes)
+            return _LockedBuild(inputs, settings, PartialBuild(folder)).run()
 
 
 def _settings(options: BuildOptions, inputs: list[Input]) -> dict[str, Any]:
@@ -126,12 +125,8 @@ class _LockedBuild:
     settings: dict[str, Any]
     partial: PartialBuild
 
-    def run(self) -> tuple[dict[str, Any], int]:
-        """Builds, resuming if there is progress.
-
-        Returns:
-            The manifest, and how many bytes of text were encoded.
-        """
+    def run(self) -> Built:
+        """Builds, resuming if there is progress."""
         folder, options = self.partial.folder, self.inputs.options
         if self.partial.begin(self.settings):
             documents = self.partial.written.documents
@@ -148,7 +143,7 @@ class _LockedBuild:
         if not self.partial.written.is_complete:
             self._encode(tokenizer, eod)
             self._write_manifest(tokenizer, eod)
-        return self._move_into_place(), self.partial.written.text_bytes - before
+        return Built(self._move_into_place(), self.partial.written.text_bytes - before)
 
     def _encode(self, tokenizer: Tokenizer, eod: int | None) -> None:
         """Encodes the rest of the inputs; saves progress regularly, and on any error."""

@@ -42,25 +42,18 @@ class BuildOptions:
     workers: int | None = None
     on_bad_record: str = "stop"
 
-    def check(self) -> None:
-        """Checks the options against each other and against their limits.
-
-        Raises:
-            UsageError: an option is out of range, or two options exclude each other.
-        """
-        self._check_tokenizer()
-        self._check_limits()
-        self._check_output()
-
     def located(self) -> "BuildOptions":
         """Returns the options with the tokenizer's file, downloading it if necessary.
 
         The tokenizer of a model of the hub is then named with its commit.
 
         Raises:
-            RampcliError: the options are wrong as in `check`, or there is no such tokenizer.
+            UsageError: an option is out of range, or two options exclude each other.
+            RampcliError: there is no such tokenizer.
         """
-        self.check()
+        self._check_tokenizer()
+        self._check_limits()
+        self._check_output()
         if self.tokenizer in (None, "bytes", "chars") or self.tokenizer_path is not None:
             return self
         name, path = find_tokenizer(str(self.tokenizer))
