@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rampcli.data.chat_template import ChatTemplate
-from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens
+from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens, special_tokens_of
 from rampcli.data.tokenizer import (
     decode,
     encoder_of,
@@ -62,8 +62,7 @@ class PairFormat:
         self._encode_ordinary = encoder_of(ordinary)
         # One flag per token: much faster than numpy.isin for short texts.
         self.is_special = np.zeros(vocab_size_of(ordinary), dtype=np.bool_)
-        for number, token in ordinary.get_added_tokens_decoder().items():
-            self.is_special[number] = token.special
+        self.is_special[[*special_tokens_of(ordinary)]] = True
         with naming_setting("data.response_end"):
             self.end = self._number_of(end)
         self.special_tokens = replace(

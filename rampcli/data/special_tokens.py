@@ -82,7 +82,7 @@ def read_special_tokens(folder: Path, tokenizer: "Tokenizer") -> SpecialTokens:
     )
 
 
-def special_tokens_of(tokenizer: "Tokenizer") -> set[int]:
-    """Returns the special tokens, such as the end of a document. They are not part of a text."""
+def special_tokens_of(tokenizer: "Tokenizer") -> dict[int, str]:
+    """Returns the special tokens, such as the end of a document, by their numbers."""
     added = tokenizer.get_added_tokens_decoder()
-    return {number for number, token in added.items() if token.special}
+    return {number: token.content for number, token in added.items() if token.special}

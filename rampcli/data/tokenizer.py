@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from rampcli.data.special_tokens import special_tokens_of
 from rampcli.errors import RampcliError, Remedy, UsageError, reading
 from rampcli.guarded_folder import read_file
 
@@ -69,13 +70,9 @@ def failing_as(
 def byte_tokenizer() -> Tokenizer:
     """Returns a tokenizer whose tokens are the bytes of UTF-8, numbered by their values."""
     # As in GPT-2, printable bytes are written as themselves and the others as characters from 256.
-    printable = {
-        *range(ord("!"), ord("~") + 1),
-        *range(ord("¡"), ord("¬") + 1),
-        *range(ord("®"), ord("ÿ") + 1),
-    }
+    is_printed = [chr(byte).isprintable() and byte != ord(" ") for byte in range(256)]
     hidden = iter(range(256, 512))
-    characters = {chr(byte if byte in printable else next(hidden)): byte for byte in range(256)}
+    characters = {chr(byte if is_printed[byte] else next(hidden)): byte for byte in range(256)}
     tokenizer = Tokenizer(models.BPE(vocab=characters, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -195,15 +192,10 @@ def special_tokens_in_text(tokenizer: Tokenizer) -> list[str]:
     """
     read = Tokenizer.from_str(tokenizer.to_str())
     read.encode_special_tokens = True
-    special = {
-        number: token.content
-        for number, token in read.get_added_tokens_decoder().items()
-        if token.special
-    }
     with failing_as("the tokenizer cannot encode its own special tokens"):
         return [
             name
-            for number, name in special.items()
+            for number, name in special_tokens_of(read).items()
             if number in read.encode(name, add_special_tokens=False).ids
         ]
 
