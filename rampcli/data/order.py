@@ -49,14 +49,11 @@ class SampleOrder:
             landed[outside] = self._encrypt(landed[outside], keys)
         return landed
 
-    def _round_keys(self, epoch: int) -> list[np.uint64]:
+    def _round_keys(self, epoch: int) -> Words:
         digest = hashlib.sha512(f"rampcli sample order {self.key} {epoch}".encode()).digest()
-        return [
-            np.uint64(int.from_bytes(digest[8 * index : 8 * index + 8], "little"))
-            for index in range(ROUNDS)
-        ]
+        return np.frombuffer(digest, dtype="<u8", count=ROUNDS)
 
-    def _encrypt(self, values: Words, keys: list[np.uint64]) -> Words:
+    def _encrypt(self, values: Words, keys: Words) -> Words:
         bits = np.uint64(self._half_bits)
         mask = np.uint64((1 << self._half_bits) - 1)
         left, right = values >> bits, values & mask
