@@ -22,10 +22,6 @@ KEPT_S = 600.0
 """Keep a run in memory for this many seconds after a viewer asked for it."""
 
 
-class NoSuchRunError(LookupError):
-    """No run has the requested name."""
-
-
 @dataclass(slots=True)
 class Watched:
     """A run that somebody watches.
@@ -82,27 +78,26 @@ class FollowedRuns:
 
     def data(
         self, name: str, view: View, *, known: int | None
-    ) -> tuple[int, dict[str, Any] | None]:
-        """Returns the version of a run and what a page shows of it.
+    ) -> tuple[int, dict[str, Any] | None] | None:
+        """Returns the version of a run and what a page shows of it, or None if there is no run.
 
         Args:
             known: version that the page has. If it is still the latest, the data is None.
-
-        Raises:
-            NoSuchRunError: there is no run of this name.
         """
         watched = self._watch(name)
+        if watched is None:
+            return None
         with watched.first():
             if watched.run.version == known:
                 return known, None
             return watched.run.version, run_data(watched.run, view)
 
-    def _watch(self, name: str) -> Watched:
+    def _watch(self, name: str) -> Watched | None:
         now = time.monotonic()
         with self._lock:
             directory = self.folder.find(name)
             if directory is None:
-                raise NoSuchRunError(name)
+                return None
             watched = self._runs.get(name)
             if watched is None:
                 watched = self._runs[name] = Watched(FollowedRun(name, directory), now)

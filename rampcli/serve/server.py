@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from rampcli.errors import UsageError, reason_of
 from rampcli.report.page_data import AXES, DEFAULT_BUCKETS, View
 from rampcli.report.page_files import live_page, static_files
-from rampcli.serve.followed_runs import FollowedRuns, NoSuchRunError
+from rampcli.serve.followed_runs import FollowedRuns
 from rampcli.serve.runs_folder import RunsFolder
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 7267
@@ -180,11 +180,12 @@ class Handler(BaseHTTPRequestHandler):
         except ValueError as error:
             return _text(HTTPStatus.BAD_REQUEST, str(error))
         try:
-            version, data = self.server.runs.data(name, view, known=known)
-        except NoSuchRunError:
-            return _text(HTTPStatus.NOT_FOUND, "There is no such run.")
+            found = self.server.runs.data(name, view, known=known)
         except Exception as error:  # the page still shows the other runs
             return _text(HTTPStatus.INTERNAL_SERVER_ERROR, f"{name}: {reason_of(error)}")
+        if found is None:
+            return _text(HTTPStatus.NOT_FOUND, "There is no such run.")
+        version, data = found
         return _json({"version": version, "data": data})
 
     def _send(self, answer: Answer, *, with_content: bool) -> None:
