@@ -1,10 +1,11 @@
 """How far a tracker has come: `trackers/NAME.json` in the run directory."""
 
+import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rampcli.errors import DamagedFileError
+from rampcli.errors import DamagedFileError, reading
 from rampcli.guarded_folder import read_file
 from rampcli.records import COUNT, parse_json
 from rampcli.runs.directory import RunDirectory
@@ -55,12 +56,10 @@ def read_position(run: RunDirectory, name: str) -> Position | None:
         DamagedFileError: the file is damaged.
     """
     path = position_file(run, name)
-    try:
-        content = read_file(path, most_bytes=MOST_BYTES, follows_links=False)
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return None
-    except OSError as error:
-        raise DamagedFileError(f"cannot read {path}: {error.strerror or error}") from error
+    with reading(path, kind=DamagedFileError):
+        content = read_file(path, most_bytes=MOST_BYTES, follows_links=False)
     facts: dict[str, Any] = parse_json(content, POSITION, where=str(path))
     return Position(**{name: facts[name] for name in POSITION})
 
