@@ -218,6 +218,7 @@ def key_of(word: str, groups: Collection[str]) -> str:
             error = unknown_key(name, dict.fromkeys(groups))
             error.message += "; + and ~ are not needed here"
             raise error
+        remedy: Remedy
         if text:
             remedy = set_to(name, text)
         elif setting is not None and setting.optional:  # what deletes it
