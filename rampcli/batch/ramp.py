@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 
 from rampcli.batch.division import nearest_divisors, nearest_multiples
 from rampcli.batch.plan import GLOBAL_KEY, check_counts
@@ -175,7 +176,7 @@ class RampSchedule:
 
     def stage_index_at(self, consumed_samples: int) -> int:
         """Returns the stage, from 0, of a step after `consumed_samples`. O(log stages)."""
-        return bisect_right(self._first_samples, consumed_samples) - 1
+        return bisect_right(self.stages, consumed_samples, key=attrgetter("first_sample")) - 1
 
     def stage_at(self, consumed_samples: int) -> RampStage:
         """Returns the stage of a step that starts after `consumed_samples`. O(log stages)."""
@@ -183,7 +184,7 @@ class RampSchedule:
 
     def samples_after(self, steps: int) -> int:
         """Returns the samples that the first `steps` optimiser steps consume. O(log stages)."""
-        stage = self.stages[bisect_right(self._first_steps, steps) - 1]
+        stage = self.stages[bisect_right(self.stages, steps, key=attrgetter("first_step")) - 1]
         return stage.first_sample + (steps - stage.first_step) * stage.global_batch_size
 
     def steps_to(self, consumed_samples: int) -> int:
@@ -196,19 +197,7 @@ class RampSchedule:
         )
 
     def _threshold_at(self, consumed_samples: int) -> int:
-        return bisect_right(self._threshold_samples, consumed_samples) - 1
-
-    @cached_property
-    def _threshold_samples(self) -> list[int]:
-        return [threshold.first_sample for threshold in self.thresholds]
-
-    @cached_property
-    def _first_samples(self) -> list[int]:
-        return [stage.first_sample for stage in self.stages]
-
-    @cached_property
-    def _first_steps(self) -> list[int]:
-        return [stage.first_step for stage in self.stages]
+        return bisect_right(self.thresholds, consumed_samples, key=attrgetter("first_sample")) - 1
 
 
 def megatron_thresholds(start: int, increment: int, samples: int, target: int) -> list[Threshold]:

@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 from rampcli.batch.layout import Layout, lay_out
@@ -81,17 +81,13 @@ class TrainingPlan:
         """Stages of the whole run, including those in `passed`."""
         return len(self.passed) + len(self.stages)
 
-    @cached_property
-    def _first_samples(self) -> list[int]:
-        return [stage.first_sample for stage in self.stages]
-
     def stage_at(self, consumed_samples: int) -> StagePlan:
         """Returns the stage of a step that starts after `consumed_samples`. O(log stages).
 
         Raises:
             UsageError: the stage does not fit the fleet.
         """
-        index = bisect_right(self._first_samples, consumed_samples) - 1
+        index = bisect_right(self.stages, consumed_samples, key=attrgetter("first_sample")) - 1
         if index < 0:
             raise UsageError(
                 f"the stage after {consumed_samples} samples does not fit"
