@@ -22,22 +22,18 @@ ARGUMENTS: dict[str, str] = {
 
 def write(source: Source) -> Translation:
     """Returns a batch as arguments of Megatron-LM's `pretrain_gpt.py`."""
-    values, thresholds = source.values(), _thresholds_in_tokens(source)
+    plan, values = source.plan, source.values()
+    # Megatron-LM refuses two batch sizes at one threshold.
+    thresholds = to_entries(plan.ramp.distinct_thresholds(), per_sample=plan.sequence_length)
     if source.steps is not None:
         values |= {GLOBAL_KEY: None, SCHEDULE_KEY: thresholds}
     batch_changes = source.ramp is not None or source.steps is not None
     values["trainer.max_steps" if batch_changes else "trainer.max_samples"] = None
     unsaid = differences(source, "Megatron-LM", has_steps=True, decreases=True)
-    if source.ramp is not None and not source.plan.ramp.decreased:
+    if source.ramp is not None and not plan.ramp.decreased:
         unsaid += (
             "Megatron core after 0.17 has no --rampup-batch-size;"
             f" use --step-batch-size-schedule {thresholds!r}",
         )
     words = to_flags({argument: values.get(key) for argument, key in ARGUMENTS.items()})
     return Translation(words=words, unsaid=unsaid)
-
-
-def _thresholds_in_tokens(source: Source) -> str:
-    """Returns a step schedule. Megatron-LM refuses two batch sizes at one threshold."""
-    thresholds = source.plan.ramp.distinct_thresholds()
-    return to_entries(thresholds, per_sample=source.plan.sequence_length)

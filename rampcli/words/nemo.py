@@ -1,5 +1,8 @@
 """NeMo 1 and NeMo 2: their spellings of our keys, and a plan in their words."""
 
+from collections.abc import Mapping
+
+from rampcli.batch.run_settings import DECREASE_KEY
 from rampcli.words.translation import Source, Translation, differences, to_assignments
 
 NEMO_1: dict[str, str] = {
@@ -19,36 +22,27 @@ NEMO_2: dict[str, str] = {
 """The data module holds the batch sizes, and MegatronStrategy the axes."""
 
 
+UNSUPPORTED = (DECREASE_KEY, "trainer.max_samples")
+"""Our keys that NeMo has no word for."""
+
+
 def write_nemo_1(source: Source) -> Translation:
     """Returns a batch in NeMo 1's words."""
-    return _write(
-        source, data="model", strategy="model", sequence_length="model.encoder_seq_length"
-    )
+    return _write(source, NEMO_1, sequence_length="model.encoder_seq_length")
 
 
 def write_nemo_2(source: Source) -> Translation:
     """Returns a batch in NeMo 2's words."""
-    return _write(
-        source, data="data", strategy="trainer.strategy", sequence_length="data.seq_length"
-    )
+    return _write(source, NEMO_2, sequence_length="data.seq_length")
 
 
-def _write(source: Source, *, data: str, strategy: str, sequence_length: str) -> Translation:
-    """Returns a batch, with the names under which a version of NeMo keeps each group of keys."""
-    keys = {
-        f"{data}.micro_batch_size": "data.micro_batch_size",
-        f"{data}.global_batch_size": "model.global_batch_size",
-        f"{data}.rampup_batch_size": "model.rampup_batch_size",
-        sequence_length: "data.sequence_length",
-        f"{strategy}.tensor_model_parallel_size": "parallel.tensor_parallel_size",
-        f"{strategy}.pipeline_model_parallel_size": "parallel.pipeline_parallel_size",
-        f"{strategy}.context_parallel_size": "parallel.context_parallel_size",
-        "trainer.num_nodes": "trainer.num_nodes",
-        "trainer.devices": "trainer.devices",
-        "trainer.max_steps": "trainer.max_steps",
+def _write(source: Source, spellings: Mapping[str, str], *, sequence_length: str) -> Translation:
+    """Returns a batch in a version's spellings. NeMo shares our other keys."""
+    words = {key: word for word, key in spellings.items()}
+    words["data.sequence_length"] = sequence_length
+    values = {
+        words.get(key, key): value
+        for key, value in source.values().items()
+        if key not in UNSUPPORTED
     }
-    values = source.values()
-    return Translation(
-        words=to_assignments({word: values[key] for word, key in keys.items()}),
-        unsaid=differences(source, "NeMo"),
-    )
+    return Translation(words=to_assignments(values), unsaid=differences(source, "NeMo"))
