@@ -3,8 +3,6 @@
 The arithmetic is that of MaxText's `types.py`.
 """
 
-from fractions import Fraction
-
 from rampcli.batch.division import divisors
 from rampcli.batch.plan import FLEET_KEYS, NUM_NODES_KEY
 from rampcli.batch.quantities import as_written, decimal
@@ -14,7 +12,7 @@ EXPANSION_KEY = "data.expansion_factor_real_data"
 
 
 def samples_to_load(
-    global_batch_size: int, *, num_devices: int, passes: int, expansion_factor: Fraction | None
+    global_batch_size: int, *, num_devices: int, passes: int, expansion_factor: float | None
 ) -> int:
     """Returns the samples that an optimiser step loads: `global_batch_size_to_load` of MaxText.
 
@@ -29,7 +27,7 @@ def samples_to_load(
     Raises:
         UsageError: the samples are not whole.
     """
-    expansion = expansion_factor if expansion_factor and expansion_factor > 0 else Fraction(1)
+    expansion = as_written(expansion_factor if expansion_factor and expansion_factor > 0 else 1)
     unexpanded = max(global_batch_size // passes, num_devices)
     load = expansion * unexpanded
     if load.denominator > 1:
@@ -42,7 +40,7 @@ def samples_to_load(
     return int(load) * passes
 
 
-def count_readers(num_nodes: int, expansion_factor: Fraction | None) -> int:
+def count_readers(num_nodes: int, expansion_factor: float | None) -> int:
     """Returns how many of `num_nodes` hosts read data.
 
     Raises:
@@ -50,9 +48,9 @@ def count_readers(num_nodes: int, expansion_factor: Fraction | None) -> int:
     """
     if expansion_factor is None or expansion_factor <= 1:
         return num_nodes
-    hosts = num_nodes / expansion_factor
+    hosts = num_nodes / as_written(expansion_factor)
     if hosts.denominator > 1:
-        factor = decimal(expansion_factor)
+        factor = decimal(as_written(expansion_factor))
         largest = divisors(num_nodes, most=int(expansion_factor))[-1]
         raise UsageError(
             f"{EXPANSION_KEY}={factor} lets one host in {factor} read, but"
@@ -71,7 +69,6 @@ def reader_of_each_host(num_nodes: int, expansion_factor: float | None) -> list[
     Raises:
         UsageError: the expansion factor is above 1 and does not divide the hosts.
     """
-    factor = None if expansion_factor is None else as_written(expansion_factor)
-    readers = count_readers(num_nodes, factor)
+    readers = count_readers(num_nodes, expansion_factor)
     groups = [host * readers // num_nodes for host in range(num_nodes)]
     return [groups.index(group) for group in groups]

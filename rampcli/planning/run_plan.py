@@ -13,7 +13,6 @@ from rampcli.batch.nodes import Fleet
 from rampcli.batch.pairs import PROMPTS_KEY, PairBatch, PairSettings
 from rampcli.batch.pipeline import check_pipeline
 from rampcli.batch.plan import GLOBAL_KEY, SAMPLES, ParallelSizes
-from rampcli.batch.quantities import as_written
 from rampcli.batch.run_settings import BatchSettings, RunLength
 from rampcli.batch.throughput import EFFICIENCY_KEY, Throughput, check_curve, parse_points
 from rampcli.batch.training_plan import StagePlan, TrainingPlan, plan_training
@@ -90,7 +89,7 @@ class Resolved:
         factor = self.config.data.expansion_factor_real_data
         if factor is None or factor <= 0:
             return None
-        return self.samples_to_load(stage), count_readers(stage.num_nodes, as_written(factor))
+        return self.samples_to_load(stage), count_readers(stage.num_nodes, factor)
 
     def samples_to_load(self, stage: StagePlan) -> int:
         """Returns the samples that a step of a stage loads, as MaxText counts them.
@@ -98,12 +97,11 @@ class Resolved:
         Raises:
             UsageError: the samples are not whole.
         """
-        factor = self.config.data.expansion_factor_real_data
         return samples_to_load(
             stage.global_batch_size,
             num_devices=stage.world_size,
             passes=self.plan.loads_per_step(stage),
-            expansion_factor=None if factor is None else as_written(factor),
+            expansion_factor=self.config.data.expansion_factor_real_data,
         )
 
 
