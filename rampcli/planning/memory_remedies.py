@@ -29,7 +29,10 @@ def changes_that_fit(resolved: Resolved, usable_bytes: int) -> list[Assignments]
     """
 
     def fits(*changes: Change) -> bool:
-        return _fits(resolved, changes, usable_bytes)
+        changed = _with(resolved, changes)
+        return changed is not None and all(
+            stage_memory(changed, stage).peak_bytes <= usable_bytes for stage in changed.plan.stages
+        )
 
     choices = _choices(resolved)
     for count in range(1, len(choices) + 1):
@@ -99,10 +102,3 @@ def _with(resolved: Resolved, changes: Sequence[Change]) -> Resolved | None:
         [stage.global_batch_size for stage in each.plan.stages] for each in (resolved, changed)
     )
     return changed if before == after[-len(before) :] else None
-
-
-def _fits(resolved: Resolved, changes: Sequence[Change], usable_bytes: int) -> bool:
-    changed = _with(resolved, changes)
-    return changed is not None and all(
-        stage_memory(changed, stage).peak_bytes <= usable_bytes for stage in changed.plan.stages
-    )
