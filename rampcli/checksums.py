@@ -59,18 +59,13 @@ def expected_checksum(facts: Mapping[str, Any]) -> "tuple[PageSums | hashlib._Ha
 def checksum_fits(path: Path, facts: Mapping[str, Any]) -> bool:
     """Returns whether a file has the checksum that a manifest gives for it."""
     checksum, expected = expected_checksum(facts)
-    _add_file(checksum, path)
+    with open_to_read(path) as file:
+        while piece := file.read(PIECE_BYTES):
+            checksum.update(piece)
     return checksum.hexdigest() == expected
 
 
 def sha256(path: Path) -> str:
     """Returns the SHA-256 of a file in hexadecimal."""
-    digest = hashlib.sha256()
-    _add_file(digest, path)
-    return digest.hexdigest()
-
-
-def _add_file(checksum: "PageSums | hashlib._Hash", path: Path) -> None:
     with open_to_read(path) as file:
-        while piece := file.read(PIECE_BYTES):
-            checksum.update(piece)
+        return hashlib.file_digest(file, "sha256").hexdigest()

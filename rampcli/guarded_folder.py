@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
@@ -258,7 +259,7 @@ def _only_regular(descriptor: int, path: Path) -> int:
     return descriptor
 
 
-def open_to_read(path: Path, *, follows_links: bool = True) -> BinaryIO:
+def open_to_read(path: Path, *, follows_links: bool = True) -> BufferedReader:
     """Opens a regular file for reading. Never waits for the other end of a FIFO.
 
     Raises:
