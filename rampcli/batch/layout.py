@@ -20,7 +20,6 @@ class Layout:
 
     Attributes:
         ramp: `[start, increment, samples]`, or None without a ramp.
-        target: scheduled batch size at the end, in samples.
         micro_batch_rule: how large the micro batch of a stage is.
         policy: chooses the nodes of each stage.
         accumulate_grad_batches: requested for the largest batch, or None.
@@ -29,7 +28,6 @@ class Layout:
     """
 
     ramp: Sequence[int] | None
-    target: int
     micro_batch_rule: MicroBatchRule
     fleet: Fleet
     policy: NodePolicy
@@ -198,7 +196,6 @@ def lay_out(
     rule.check()
     layout = Layout(
         ramp=batch.rampup_batch_size,
-        target=schedule.target,
         micro_batch_rule=rule,
         accumulate_grad_batches=batch.accumulate_grad_batches,
         fleet=fleet,

@@ -70,7 +70,7 @@ def _check_largest(layout: Layout, sizes: Sequence[int]) -> None:
         if layout.accumulate_grad_batches is not None:
             raise
         if len(sizes) > 1:
-            changes = [*suggest_targets(layout), *suggest_changes(sizes, layout)]
+            changes = [*suggest_targets(sizes, layout), *suggest_changes(sizes, layout)]
             unit = rule.smallest_share * ranks
             error.remedies = tuple(changes or [f"batch sizes that are multiples of {unit}"])
         else:

@@ -33,7 +33,7 @@ def suggest_changes(sizes: Sequence[int], layout: Layout) -> Iterator[Assignment
             yield rule.unit.set_micro_batch(micro)
             break
     if layout.ramp is not None:
-        yield from _suggest_increment(layout.ramp, layout)
+        yield from _suggest_increment(layout.ramp, sizes[-1], layout)
     for nodes in islice(_near(layout.fleet.num_nodes), tries):
         if replace(layout, fleet=replace(layout.fleet, num_nodes=nodes)).fits(sizes):
             yield set_to(NUM_NODES_KEY, nodes)
@@ -44,34 +44,37 @@ def suggest_changes(sizes: Sequence[int], layout: Layout) -> Iterator[Assignment
             break
 
 
-def _suggest_increment(ramp: Sequence[int], layout: Layout) -> Iterator[Assignments]:
+def _suggest_increment(ramp: Sequence[int], target: int, layout: Layout) -> Iterator[Assignments]:
     start, increment, samples = ramp
-    ramps = (
-        (other, range(start, layout.target + 1, other))
-        for other in _other_increments(start, increment, layout.target)
-    )
+    others = [
+        other for other in divisors(target - start, most=target - start) if other != increment
+    ]
+    nearest = sorted(others, key=lambda other: abs(other - increment))
+    ramps = ((other, range(start, target + 1, other)) for other in nearest)
     for other, sizes in _affordable(ramps):
         if layout.fits(sizes):
             yield set_to(RAMP_KEY, [start, other, samples])
             return
 
 
-def suggest_targets(layout: Layout) -> list[Assignments]:
+def suggest_targets(sizes: Sequence[int], layout: Layout) -> list[Assignments]:
     """Returns a remedy with the nearest targets below and above with which every size fits.
 
     The list is empty if there are none.
+
+    Args:
+        sizes: batch sizes of the ramp, in ascending order.
+        layout: what they do not fit.
     """
     assert layout.ramp is not None
     start, increment, _ = layout.ramp
-    below = range(layout.target - increment, start, -increment)
-    above = range(layout.target + increment, 2 * layout.target + 1, increment)
-    found = []
+    below = range(sizes[-1] - increment, start, -increment)
+    above = range(sizes[-1] + increment, 2 * sizes[-1] + 1, increment)
+    found: list[int] = []
     for targets in (below, above):
         ramps = ((target, range(start, target + 1, increment)) for target in targets)
-        for target, sizes in _affordable(ramps):
-            if replace(layout, target=target).fits(sizes):
-                found.append(target)
-                break
+        fitting = (target for target, others in _affordable(ramps) if layout.fits(others))
+        found += islice(fitting, 1)
     return [set_to(layout.micro_batch_rule.unit.global_key, *found)] if found else []
 
 
@@ -83,13 +86,6 @@ def _affordable(ramps: Iterable[tuple[int, range]]) -> Iterator[tuple[int, range
         if scheduled > MOST_SCHEDULED:
             return
         yield changed, sizes
-
-
-def _other_increments(start: int, increment: int, target: int) -> list[int]:
-    """Returns the other increments that lead from start to target, the nearest first."""
-    rise = target - start
-    others = [other for other in divisors(rise, most=rise) if other != increment]
-    return sorted(others, key=lambda other: abs(other - increment))
 
 
 def _near(nodes: int) -> Iterator[int]:

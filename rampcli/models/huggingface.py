@@ -217,6 +217,6 @@ def _read(file: Path, stored: StoredTensor, first: int, rows: int) -> Tensor:
     buffer = bytearray(rows * row_bytes)
     with reading(file, kind=DamagedFileError), open_to_read(file) as opened:
         opened.seek(stored.begin + first * row_bytes)
-        if opened.readinto(buffer) != len(buffer):  # type: ignore[attr-defined]
+        if opened.readinto(buffer) != len(buffer):
             raise DamagedFileError(f"{file} ends too soon")
     return torch.frombuffer(buffer, dtype=dtype).view(rows, *columns)

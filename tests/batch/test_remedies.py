@@ -350,7 +350,6 @@ def test_remedies_for_a_fleet_of_any_size_are_found_without_trying_every_number_
 def test_a_layout_fits_exactly_if_every_batch_size_has_nodes(run):
     layout = Layout(
         ramp=run["rampup"],
-        target=run["target"],
         micro_batch_rule=MicroBatchRule(size=run["micro"], parallel=run["fleet"].parallel),
         fleet=run["fleet"],
         policy=NODE_POLICIES[run["policy"]],
