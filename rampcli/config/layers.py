@@ -13,14 +13,13 @@ from enum import IntEnum
 from functools import cache, cached_property
 from typing import Any
 
-from rampcli.batch.per_device import PER_DEVICE
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY
 from rampcli.config.schema import Config
 from rampcli.config.settings import is_of_extension, leaves, settings
 from rampcli.config.values import put, typed
 from rampcli.errors import RampcliError, Remedy, Report, UsageError, UsageErrors, shown
 from rampcli.words import COMBINED, FOREIGN, SPELLINGS
-from rampcli.words.maxtext import SUGGESTED
+from rampcli.words.maxtext import PER_DEVICE, SUGGESTED
 from rampcli.words.maxtext_mesh import MODEL_WORDS
 
 COMMAND_LINE = "command line"

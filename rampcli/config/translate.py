@@ -5,7 +5,6 @@ from typing import Any
 
 from rampcli.batch.micro_batch import LARGEST, STAGE_MICRO_KEY
 from rampcli.batch.pairs import GENERATIONS_KEY, PAIRS_KEY, PROMPTS_KEY
-from rampcli.batch.per_device import PER_DEVICE
 from rampcli.batch.plan import (
     ACCUMULATE_KEY,
     DEVICES_KEY,
@@ -20,7 +19,7 @@ from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.config.layers import Entry, Layer, Precedence, Stack, sources_named
 from rampcli.errors import UsageError, shown
 from rampcli.words import FOREIGN, maxtext, maxtext_mesh
-from rampcli.words.maxtext import ACCUMULATION, ENABLE, SUGGESTED
+from rampcli.words.maxtext import ACCUMULATION, ENABLE, PER_DEVICE, SUGGESTED
 
 ALTERNATIVES = (
     LENGTH_KEYS,

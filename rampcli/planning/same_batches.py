@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from rampcli.batch.pairs import PAIRS_KEY, SPLIT_KEY
-from rampcli.batch.per_device import PER_DEVICE
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.config.layers import is_spelling, stack_of
 from rampcli.errors import Assignments, set_together
 from rampcli.planning.run_plan import Resolved
-from rampcli.words.maxtext import ACCUMULATION
+from rampcli.words.maxtext import ACCUMULATION, PER_DEVICE
 
 
 def micro_batch_settings(resolved: Resolved, size: int) -> dict[str, Any]:

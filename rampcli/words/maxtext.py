@@ -11,7 +11,6 @@ from typing import Any
 
 from rampcli.batch.micro_batch import LARGEST, STAGE_MICRO_KEY
 from rampcli.batch.node_policies import POLICY_KEY
-from rampcli.batch.per_device import PER_DEVICE, nearest_per_device, to_samples
 from rampcli.batch.pipeline import MICROBATCHES_KEY, PIPELINE_SIZE_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, FLEET_KEYS, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.quantities import as_written, decimal, is_decimal
@@ -20,6 +19,7 @@ from rampcli.errors import UsageError, set_to, set_together
 from rampcli.words.maxtext_mesh import FILLS, CombinedWord
 from rampcli.words.translation import Source, Translation, differences, to_assignments
 
+PER_DEVICE = "per_device_batch_size"
 ENABLE = "enable_rampup_batch_size"
 START = "per_device_batch_size_start"
 INCREMENT = "per_device_batch_size_increment"
@@ -101,7 +101,7 @@ def read_batch(
     if per_device is not None:
         samples = to_samples(
             PER_DEVICE,
-            as_written(per_device),
+            per_device,
             num_devices=num_devices,
             model_parallel_size=model_parallel_size,
         )
@@ -151,9 +151,56 @@ def _samples_per_rank(per_device: float, model_parallel_size: int) -> int:
                 PIPELINE_SIZE_KEY,
                 "parallel.context_parallel_size",
             ),
-            remedy=set_to(PER_DEVICE, *nearest_per_device(per_rank, model_parallel_size)),
+            remedy=set_to(PER_DEVICE, *_nearest_per_device(per_rank, model_parallel_size)),
         )
     return int(per_rank)
+
+
+def to_samples(
+    word: str, per_device: float, *, num_devices: int, model_parallel_size: int = 1
+) -> int:
+    """Returns the samples on all devices.
+
+    Args:
+        word: MaxText's name for the size, for the error message.
+        model_parallel_size: devices that share one sample; suggested sizes are whole on them.
+
+    Raises:
+        UsageError: the size is not above zero, or the samples are not whole.
+    """
+    exact = as_written(per_device)
+    samples = num_devices * exact
+    if samples > 0 and samples.denominator == 1:
+        return int(samples)
+    problem = (
+        "is not above zero"
+        if samples <= 0
+        else f"x {num_devices} devices is {decimal(samples)} samples, which is not whole"
+    )
+    sizes = _nearest_per_device(exact * model_parallel_size, model_parallel_size)
+    raise UsageError(
+        f"{word}={decimal(exact)} {problem}",
+        keys=(word, *FLEET_KEYS),
+        remedy=set_to(word, *sizes),
+    )
+
+
+def _nearest_per_device(per_rank: Fraction, model_parallel_size: int) -> list[str]:
+    """Returns the nearest sizes per device, as decimals.
+
+    They are whole on every data-parallel rank and can be written as decimals.
+
+    Args:
+        per_rank: samples per data-parallel rank.
+        model_parallel_size: devices of a data-parallel rank.
+    """
+    below = max(1, int(per_rank))
+    counts = (*range(below, 0, -1), *range(below + 1, below + 1 + model_parallel_size))
+    sizes = [Fraction(count, model_parallel_size) for count in counts]
+    exact = [size for size in sizes if is_decimal(size)]
+    lower = [size for size in exact if size * model_parallel_size <= below]
+    upper = [size for size in exact if size * model_parallel_size > below]
+    return [decimal(size) for size in lower[:1] + upper[:1]]
 
 
 def _check_ramp_words(
@@ -192,7 +239,7 @@ def _translate_ramp(
     start, increment = (
         to_samples(
             word,
-            as_written(words[word]),
+            words[word],
             num_devices=num_devices,
             model_parallel_size=model_parallel_size,
         )

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from oracles import RAMPS
 from rampcli.batch.loading import count_readers, reader_of_each_host, samples_to_load
-from rampcli.batch.per_device import PER_DEVICE, to_samples
 from rampcli.errors import UsageError
+from rampcli.words.maxtext import PER_DEVICE, to_samples
 from remedies import offers
 
 SIZES = RAMPS["maxtext_batch_sizes"]
@@ -20,8 +20,7 @@ def is_truncated(case):
 
 def trained(case):
     """Returns the samples that a pass of a case trains on."""
-    per_device = Fraction(str(case["per_device_batch_size"]))
-    return to_samples(PER_DEVICE, per_device, num_devices=case["num_devices"])
+    return to_samples(PER_DEVICE, case["per_device_batch_size"], num_devices=case["num_devices"])
 
 
 def loaded(global_batch_size, *, num_devices, passes=1, factor=None):

@@ -7,11 +7,17 @@ from hypothesis import strategies as st
 
 from oracles import RAMP_CASES
 from rampcli.batch.micro_batch import LARGEST, STAGE_MICRO_KEY, MicroBatchRule
-from rampcli.batch.per_device import PER_DEVICE
 from rampcli.batch.plan import BatchPlan
 from rampcli.batch.ramp import RampSchedule
 from rampcli.errors import UsageError
-from rampcli.words.maxtext import ENABLE, INCREMENT, RAMP_SAMPLES, START, read_batch
+from rampcli.words.maxtext import (
+    ENABLE,
+    INCREMENT,
+    PER_DEVICE,
+    RAMP_SAMPLES,
+    START,
+    read_batch,
+)
 from remedies import offers
 
 RAMPS = {name: case for name, case in RAMP_CASES.items() if "maxtext" in case}
