@@ -1,6 +1,6 @@
 """Notes below the table of a plan."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from rampcli.batch.plan import MICRO_KEY, SAMPLES, BatchUnit
@@ -54,19 +54,18 @@ def accumulation_notes(micro_batches: int, *, micro_key: str = MICRO_KEY) -> lis
     ]
 
 
-def _size_notes(ramp: RampSchedule, stages: Sequence[RampStage], unit: BatchUnit) -> list[str]:
-    notes = []
+def _size_notes(ramp: RampSchedule, stages: Sequence[RampStage], unit: BatchUnit) -> Iterator[str]:
     running = {stage.scheduled_batch_size for stage in ramp.stages}
     if skipped := [size for size in ramp.scheduled_sizes() if size not in running]:
         shown = _list_first(map(str, skipped))
-        notes.append(f"the ramp skips batch sizes with a share shorter than one batch: {shown}")
+        yield f"the ramp skips batch sizes with a share shorter than one batch: {shown}"
     decreased = [stage for stage in stages if stage.global_batch_size != stage.scheduled_batch_size]
     if decreased:
         shown = _list_first(
             f"{stage.scheduled_batch_size} to {stage.global_batch_size}" for stage in decreased
         )
-        notes.append(f"decreased to whole micro batches on every rank ({DECREASE_KEY}): {shown}")
-        return notes
+        yield f"decreased to whole micro batches on every rank ({DECREASE_KEY}): {shown}"
+        return
     falls = [
         (one, other)
         for one, other in pairwise(stages)
@@ -78,31 +77,28 @@ def _size_notes(ramp: RampSchedule, stages: Sequence[RampStage], unit: BatchUnit
             f" after {other.first_sample:,} {unit.name}"
             for one, other in falls
         )
-        notes.append(f"the batch shrinks, as scheduled: {shown}")
-    return notes
+        yield f"the batch shrinks, as scheduled: {shown}"
 
 
 def _end_notes(
     ramp: RampSchedule, last: RampStage, length: RunLength, sequence_length: int, unit: BatchUnit
-) -> list[str]:
+) -> Iterator[str]:
     end = last.end_sample
     if end is None:
-        return []
-    notes = []
+        return
     if last.scheduled_batch_size != ramp.target:
-        notes.append(f"the run ends before the ramp reaches its target {ramp.target}")
+        yield f"the run ends before the ramp reaches its target {ramp.target}"
     if length.max_samples is not None and end > length.max_samples:
-        notes.append(
+        yield (
             f"a run ends with a whole step: {end:,} {unit.name},"
             f" not trainer.max_samples={length.max_samples}"
         )
     tokens = end * sequence_length
     if length.max_tokens is not None and tokens > length.max_tokens:
-        notes.append(
+        yield (
             f"a run ends with a whole step: {tokens:,} tokens,"
             f" not trainer.max_tokens={length.max_tokens}"
         )
-    return notes
 
 
 def _list_first(items: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from rampcli.batch.plan import MICRO_KEY
-from rampcli.batch.quantities import parse_count
+from rampcli.batch.quantities import listed, parse_count
 from rampcli.errors import UsageError, set_to
 
 EFFICIENCY_KEY = "rampup.efficiency"
@@ -222,7 +222,7 @@ def check_curve(text: str, micro_batch_sizes: Collection[int]) -> None:
         sizes = sorted(set(micro_batch_sizes))
         raise UsageError(
             f"{EFFICIENCY_KEY}={text!r} holds for one micro batch size, and there are"
-            f" {', '.join(map(str, sizes[:-1]))} and {sizes[-1]}",
+            f" {listed([*map(str, sizes)])}",
             keys=(EFFICIENCY_KEY, MICRO_KEY),
             remedy=set_to(EFFICIENCY_KEY, SURFACE, note=" (a micro batch size before each x)"),
         )

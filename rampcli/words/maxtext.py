@@ -4,8 +4,9 @@ Numbers follow MaxText's `types.py` and `rampup_batch.py`, but a fraction that M
 refused.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from itertools import islice
 from math import gcd
 from typing import Any
 
@@ -195,12 +196,11 @@ def _nearest_per_device(per_rank: Fraction, model_parallel_size: int) -> list[st
         model_parallel_size: devices of a data-parallel rank.
     """
     below = max(1, int(per_rank))
-    counts = (*range(below, 0, -1), *range(below + 1, below + 1 + model_parallel_size))
-    sizes = [Fraction(count, model_parallel_size) for count in counts]
-    exact = [size for size in sizes if is_decimal(size)]
-    lower = [size for size in exact if size * model_parallel_size <= below]
-    upper = [size for size in exact if size * model_parallel_size > below]
-    return [decimal(size) for size in lower[:1] + upper[:1]]
+    nearest: list[Fraction] = []
+    for counts in (range(below, 0, -1), range(below + 1, below + 1 + model_parallel_size)):
+        sizes = (Fraction(count, model_parallel_size) for count in counts)
+        nearest += islice(filter(is_decimal, sizes), 1)
+    return [decimal(size) for size in nearest]
 
 
 def _check_ramp_words(
@@ -303,11 +303,10 @@ def write(source: Source) -> Translation:
     return Translation(words=to_assignments(words), unsaid=unsaid)
 
 
-def _pass_differences(source: Source, *, micro_batches: int, accumulate: int) -> list[str]:
+def _pass_differences(source: Source, *, micro_batches: int, accumulate: int) -> Iterator[str]:
     """Returns the differences in how MaxText splits a step into passes and microbatches."""
-    differences = []
     if source.ramp and micro_batches > 1:
-        differences.append(
+        yield (
             "MaxText takes a step's samples in one pass;"
             f" here each rank takes {micro_batches} micro batches"
         )
@@ -315,22 +314,17 @@ def _pass_differences(source: Source, *, micro_batches: int, accumulate: int) ->
     microbatches = source.num_pipeline_microbatches or stages
     samples = source.plan.global_batch_size // accumulate
     if stages > 1 and samples % microbatches:
-        differences.append(
+        yield (
             f"MaxText's pipeline splits a pass into {microbatches} microbatches,"
             f" and {samples} samples do not divide into them"
         )
-    return differences
 
 
-def _decimal_differences(sizes: Mapping[str, Fraction], devices: int) -> list[str]:
+def _decimal_differences(sizes: Mapping[str, Fraction], devices: int) -> Iterator[str]:
     """Returns the differences of sizes per device that MaxText does not read exactly."""
-    differences = []
     for word, size in sizes.items():
         written = float(size)
         if not is_decimal(size):
-            differences.append(f"{word} is exactly {size}, which no decimal equals")
+            yield f"{word} is exactly {size}, which no decimal equals"
         elif int(devices * written) != devices * size:
-            differences.append(
-                f"MaxText truncates {devices} x {word}={written} to {int(devices * written)}"
-            )
-    return differences
+            yield f"MaxText truncates {devices} x {word}={written} to {int(devices * written)}"
