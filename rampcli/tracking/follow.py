@@ -47,7 +47,6 @@ class Follower:
         self.run = run
         self.tracker = tracker
         self.position = position
-        self.saved = position
         self._save = save
         self._tokens_per_sample = tokens_per_sample
         self._already_logged = tracker.logged
@@ -55,9 +54,8 @@ class Follower:
         self._event_rows = self._events.rows()
         self._next_event: Point | None = None
         self._damaged_reads = 0
-        self._saved_at = time.monotonic()
         self._stop_at = math.inf
-        self._save_all()
+        self._save_position(is_safe=True)
 
     def pass_on(self) -> bool:
         """Logs some of the rows that are new. Returns whether there may be more.
@@ -75,7 +73,7 @@ class Follower:
             self._log(point_of_step(row), is_event=False)
         self._log_events(last_step=self.position.step)
         if self.position.points > before:
-            self._save_progress()
+            self._save_position(is_safe=self.tracker.flush())
         return is_damaged or bool(rows)
 
     def close(self, *, within_s: float = math.inf) -> bool:
@@ -92,21 +90,17 @@ class Follower:
         while is_behind and time.monotonic() <= self._stop_at:
             is_behind = self.pass_on()
         self.tracker.close()
-        self._save_all()
+        self._save_position(is_safe=True)
         return not is_behind
 
-    def _save_progress(self) -> None:
-        self.position.reached = self.position.step
-        if self.tracker.flush():
-            self._save_all()
+    def _save_position(self, *, is_safe: bool) -> None:
+        """Saves the position, or only the step it reached unless the points are safe."""
+        if is_safe:
+            self.saved = replace(self.position, facts={**self.tracker.facts})
         else:
             self.saved = replace(self.saved, reached=self.position.reached)
-            self._save(self.saved)
-        self._saved_at = time.monotonic()
-
-    def _save_all(self) -> None:
-        self.saved = replace(self.position, facts={**self.tracker.facts})
         self._save(self.saved)
+        self._saved_at = time.monotonic()
 
     def _read_rows(self) -> tuple[list[dict[str, Any]], bool]:
         """Returns the next rows, and whether reading found a damaged row that may be whole soon."""
@@ -156,7 +150,7 @@ class Follower:
                 time=time.time() if point.time is None else point.time,
             )
         position.points += 1
-        position.step = point.step
+        position.step = position.reached = point.step
         position.sent = [*position.sent, *point.metrics] if is_event else []
         if time.monotonic() - self._saved_at > POLL_S:  # a slow tracker
-            self._save_progress()
+            self._save_position(is_safe=self.tracker.flush())

@@ -4,7 +4,6 @@ import os
 import re
 import time as clock
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from tensorboard.compat.proto.event_pb2 import Event
@@ -39,7 +38,7 @@ class TensorBoard(Tracker):
         run.make_folder(self._folder)
         self._cut_off(position.facts)
         began = int(clock.time())
-        while os.path.lexists(path := self._path(began)):
+        while os.path.lexists(path := self._folder / f"events.out.tfevents.{began:010d}.rampcli"):
             began += 1
         self._file = run.open_to_append(path)
         self._writer = RecordWriter(self._file)
@@ -85,9 +84,6 @@ class TensorBoard(Tracker):
         """Writes the file to disk and closes it."""
         self.flush()
         self._writer.close()
-
-    def _path(self, began: int) -> Path:
-        return self._folder / f"events.out.tfevents.{began:010d}.rampcli"
 
     def _cut_off(self, facts: Facts) -> None:
         """Cuts the file of the last process at the byte that belongs to the position."""
