@@ -12,15 +12,7 @@ from rampcli.records import COUNT
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-ROLES = (
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "sep_token",
-    "pad_token",
-    "cls_token",
-    "mask_token",
-)
+ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 """Names of special tokens in transformers."""
 GENERATION_FILE = "generation_config.json"
 _GENERATION = {"eos_token_id?": (COUNT, [COUNT], None)}
