@@ -3,9 +3,8 @@
 import gc
 import json
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -16,13 +15,6 @@ from rampcli.errors import printable
 BAR_WIDTH = 40
 
 data = LightTyper()
-
-
-class OnBadRecord(StrEnum):
-    """What to do with a record without a valid text."""
-
-    stop = "stop"
-    skip = "skip"
 
 
 @data.command("build")
@@ -65,8 +57,9 @@ def build(
         typer.Option(min=1, metavar="N", help="Number of processes. Default: at most one per CPU."),
     ] = None,
     on_bad_record: Annotated[
-        OnBadRecord, typer.Option(help="What to do with a record without a valid text.")
-    ] = OnBadRecord.stop,
+        Literal["stop", "skip"],
+        typer.Option(help="What to do with a record without a valid text."),
+    ] = "stop",
     as_json: AsJson = False,
 ) -> None:
     """Encode text into a corpus to train on. If interrupted, the same command resumes."""
@@ -81,7 +74,7 @@ def build(
         eod=eod,
         text_key=text_key,
         workers=workers,
-        on_bad_record=on_bad_record.value,
+        on_bad_record=on_bad_record,
     )
     raise typer.Exit(run_build(options, as_json=as_json))
 
