@@ -33,11 +33,7 @@ RECIPE = "llama3_tiny"
 
 
 class Stopped(BaseException):
-    """Raised when a signal asks the build to stop."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+    """Raised with the number of a signal that asks the build to stop."""
 
 
 class BuildProgress(Watcher):
@@ -149,7 +145,7 @@ def run_build(options: BuildOptions, *, as_json: bool) -> int:
             else "stopped; there was no progress to save",
         )
         say(console, f"resume with:\n  {shlex.join(['rampcli', *sys.argv[1:]])}")
-        return EXIT_INTERRUPTED if stopped.number == signal.SIGTERM else EXIT_CTRL_C
+        return EXIT_INTERRUPTED if stopped.args == (signal.SIGTERM,) else EXIT_CTRL_C
     if as_json:
         typer.echo(json.dumps({**built.manifest, "seconds": round(seconds, 3)}))
     else:
@@ -191,11 +187,7 @@ def _training_command(prefix: Path) -> str:
     """Returns a command that trains a small model on a corpus, in a run named after the corpus."""
     config = llm.from_factory(RECIPE)
     words = ["data=indexed", as_word("data.path", str(prefix))]
-    if _can_name_a_run(prefix.name):
+    if not any(check_name(Config(name=prefix.name))):
         words.append(as_word("name", prefix.name))
     words += map(typeable, fitting_words(prefix, config))
     return " ".join(("rampcli pretrain --factory", RECIPE, *words))
-
-
-def _can_name_a_run(name: str) -> bool:
-    return not any(check_name(Config(name=name)))

@@ -179,7 +179,7 @@ class _LockedBuild:
     def _add_all(self, encoding: Encoding) -> None:
         inputs, partial = self.inputs, self.partial
         names = [one.name for one in inputs.reader.inputs]
-        shown, save_at = partial.written.skipped, time.monotonic() + SAVE_EVERY_S
+        save_at = time.monotonic() + SAVE_EVERY_S
         chunks = inputs.reader.chunks(partial.written.position)
         with closing(encode_in_order(chunks, encoding, inputs.workers)) as encoded_chunks:
             for chunk, encoded in encoded_chunks:
@@ -190,10 +190,10 @@ class _LockedBuild:
                         f"{names[first.input]}, line {first.first_line:,} or later:"
                         f" {encoded.failure}"
                     )
+                shown = partial.written.skipped
                 partial.add(chunk, encoded, eod=encoding.eod, names=names)
                 for bad in encoded.bad[: max(0, SHOWN_SKIPPED - shown)]:
                     inputs.watcher.on_note(f"skipped {inputs.describe(bad)}")
-                shown += len(encoded.bad)
                 inputs.watcher.on_progress(chunk.consumed_bytes, partial.written)
                 if time.monotonic() >= save_at:
                     partial.save()
