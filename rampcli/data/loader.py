@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -167,7 +167,7 @@ class Loader:
         share = self.blend.read(np.minimum(mine, samples - 1))
         # np.where makes a new array, because labels may share the memory of tokens.
         labels = np.where((mine < samples)[:, None], share.labels, IGNORED)
-        return Samples(share.tokens, labels, share.positions)
+        return replace(share, labels=labels)
 
 
 def samples_of(ranks: Sequence[int], first_sample: int, split: BatchPlan) -> Indices:
