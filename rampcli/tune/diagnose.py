@@ -76,7 +76,7 @@ def diagnose(trainer: Trainer, order: TrialOrder, pressure: MemoryPressure) -> D
     measured = [*conditions.values(), *(Condition(threads=count) for count in fewer)]
     for condition in measured:
         bench.warm_up(condition, order.effort.warm_up_steps)
-    pressure.forget()
+    pressure.seen.clear()
     times: list[list[float]] = [[] for _ in measured]
     diagnosis = Diagnosis(
         seconds=dict(zip(conditions, times, strict=False)),

@@ -1,7 +1,5 @@
 """Times the real training step on this rank."""
 
-from dataclasses import asdict
-
 import torch.distributed as dist
 
 from rampcli.config import snapshot
@@ -19,7 +17,7 @@ from rampcli.tune.diagnosis import AS_IS, FILE, Diagnosis
 from rampcli.tune.median import median_of
 from rampcli.tune.memory_pressure import MemoryPressure
 from rampcli.tune.sizes import timed_split
-from rampcli.tune.trial_files import MemorySigns, Result, TrialDirectory, TrialOrder
+from rampcli.tune.trial_files import SIGNS, Result, TrialDirectory, TrialOrder
 from rampcli.worker.assemble import build_trainer, naming_out_of_memory
 from rampcli.worker.join import join_ranks
 
@@ -78,10 +76,12 @@ def time_steps(
 
 def gather_result(step_s: dict[int, list[float]], pressure: MemoryPressure) -> Result:
     """Returns the times of this rank with the memory of all ranks."""
-    signs = gather_from_all_ranks(asdict(pressure.seen) | {"peak": peak_bytes(pressure.device)})
-    peaks = [rank.pop("peak") for rank in signs]
-    total = MemorySigns(**{name: sum(rank[name] for rank in signs) for name in signs[0]})
-    return Result(step_s=step_s, peak_memory_bytes=peaks, signs=total)
+    ranks = gather_from_all_ranks({"seen": pressure.seen, "peak": peak_bytes(pressure.device)})
+    return Result(
+        step_s=step_s,
+        peak_memory_bytes=[rank["peak"] for rank in ranks],
+        signs={name: sum(rank["seen"].get(name, 0) for rank in ranks) for name in SIGNS},
+    )
 
 
 def time_step(trainer: Trainer, accumulate: int, pressure: MemoryPressure) -> float:

@@ -21,7 +21,7 @@ from rampcli.runs.measured import TUNE_FOLDER
 from rampcli.runs.rows import read_rows
 from rampcli.tune.median import FEWEST, Median, median_of
 from rampcli.tune.sizes import Candidate, trial_config
-from rampcli.tune.trial_files import STACK_SIGNAL, Effort, MemorySigns, TrialDirectory, TrialOrder
+from rampcli.tune.trial_files import STACK_SIGNAL, Effort, TrialDirectory, TrialOrder
 
 FITS, OUT_OF_MEMORY, THRASHES, TIMED_OUT = "fits", "out of memory", "thrashes", "timed out"
 """Verdicts on a micro batch size."""
@@ -231,14 +231,14 @@ def _outcome(
     )
 
 
-def sign_of_thrashing(signs: MemorySigns) -> str | None:
+def sign_of_thrashing(signs: dict[str, int]) -> str | None:
     """Returns a sign that steps were slow for lack of memory, or None."""
-    if signs.allocator_retries:
-        return f"the GPU's memory was full {signs.allocator_retries} times"
-    if signs.major_faults > MOST_FAULTS_PER_STEP * signs.watched_steps:
-        return f"{signs.major_faults:,} pages were read back from the disk"
-    if signs.swapped_bytes > MOST_SWAPPED_BYTES:
-        return f"{signs.swapped_bytes / 2**20:,.0f} MiB were swapped out"
+    if retries := signs["allocator_retries"]:
+        return f"the GPU's memory was full {retries} times"
+    if signs["major_faults"] > MOST_FAULTS_PER_STEP * signs["watched_steps"]:
+        return f"{signs['major_faults']:,} pages were read back from the disk"
+    if signs["swapped_bytes"] > MOST_SWAPPED_BYTES:
+        return f"{signs['swapped_bytes'] / 2**20:,.0f} MiB were swapped out"
     return None
 
 

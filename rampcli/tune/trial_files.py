@@ -19,15 +19,14 @@ EFFORT = {
 }
 ORDER = {"timed": [POSITIVE], "effort": EFFORT, "diagnose_s": (RATE, None)}
 TIMES = {"accumulate_grad_batches": POSITIVE, "step_s": [RATE]}
+SIGNS = ("watched_steps", "allocator_retries", "major_faults", "swapped_bytes")
+"""Signs that memory is short: how often a GPU's memory was full and the allocator freed its cache,
+pages that had to be read from the disk, and memory that was moved there; and in how many steps they
+were counted."""
 RESULT = {
     "times": [TIMES],
     "peak_memory_bytes": [(COUNT, None)],
-    "signs": {
-        "watched_steps": COUNT,
-        "allocator_retries": COUNT,
-        "major_faults": COUNT,
-        "swapped_bytes": COUNT,
-    },
+    "signs": dict.fromkeys(SIGNS, COUNT),
 }
 
 
@@ -68,23 +67,6 @@ class TrialOrder:
     diagnose_s: float | None = None
 
 
-@dataclass(kw_only=True, slots=True)
-class MemorySigns:
-    """Signs that memory is short.
-
-    Attributes:
-        watched_steps: steps in which the signs were counted.
-        allocator_retries: how often a GPU's memory was full, and the allocator freed its cache.
-        major_faults: pages that had to be read from the disk.
-        swapped_bytes: memory that was moved to the disk.
-    """
-
-    watched_steps: int = 0
-    allocator_retries: int = 0
-    major_faults: int = 0
-    swapped_bytes: int = 0
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
     """What the ranks of a trial have measured.
@@ -92,12 +74,12 @@ class Result:
     Attributes:
         step_s: times of the steps, by micro batches per step.
         peak_memory_bytes: most memory held, by rank; None if it is unknown.
-        signs: signs that memory is short, the sums over all ranks.
+        signs: each of `SIGNS`, summed over all ranks.
     """
 
     step_s: dict[int, list[float]]
     peak_memory_bytes: list[int | None]
-    signs: MemorySigns
+    signs: dict[str, int]
 
     @property
     def largest_peak_bytes(self) -> int | None:
@@ -158,4 +140,4 @@ class TrialDirectory(RunDirectory):
         """
         facts: dict[str, Any] = read_json(self.path / "result.json", RESULT)
         step_s = {row["accumulate_grad_batches"]: row["step_s"] for row in facts.pop("times")}
-        return Result(step_s=step_s, signs=MemorySigns(**facts.pop("signs")), **facts)
+        return Result(step_s=step_s, **facts)

@@ -9,7 +9,7 @@ import pytest
 from rampcli.launch.stop_signals import STOPPING
 from rampcli.tune.median import Median
 from rampcli.tune.trial import FITS, OUT_OF_MEMORY, Trial, Trials
-from rampcli.tune.trial_files import MemorySigns, Result, TrialDirectory
+from rampcli.tune.trial_files import SIGNS, Result, TrialDirectory
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_the_times_of_the_most_steps_can_be_read_back(tune, tmp_path):
     result = Result(
         step_s={count: [time] * 10_000 for count in (1, 8)},
         peak_memory_bytes=[2**40] * 1000,
-        signs=MemorySigns(watched_steps=20_000),
+        signs=dict.fromkeys(SIGNS, 20_000),
     )
     trial.write_result(result)
     assert trial.read_result() == result

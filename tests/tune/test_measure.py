@@ -45,4 +45,4 @@ def test_signs_of_too_little_memory_are_counted_in_all_steps_that_are_timed(trai
     order = TrialOrder(timed=(1, 3), effort=effort)
     result = gather_result(time_steps(trainer, order, pressure), pressure)
     assert {count: len(times) for count, times in result.step_s.items()} == {1: 2, 3: 2}
-    assert result.signs.watched_steps == 4
+    assert result.signs["watched_steps"] == 4

@@ -5,7 +5,9 @@ import faulthandler
 import pytest
 
 from rampcli.tune.trial import place_in, sign_of_thrashing
-from rampcli.tune.trial_files import MemorySigns, Result, TrialDirectory
+from rampcli.tune.trial_files import SIGNS, Result, TrialDirectory
+
+NO_SIGNS = dict.fromkeys(SIGNS, 0)
 
 
 @pytest.mark.parametrize(
@@ -21,7 +23,7 @@ from rampcli.tune.trial_files import MemorySigns, Result, TrialDirectory
 )
 def test_steps_thrash_if_more_than_10_pages_are_read_back_per_watched_step(signs, reason):
     # A diagnosis watches steps under several conditions, more than it times for the result.
-    assert sign_of_thrashing(MemorySigns(watched_steps=500, **signs)) == reason
+    assert sign_of_thrashing(NO_SIGNS | {"watched_steps": 500} | signs) == reason
 
 
 @pytest.mark.parametrize(
@@ -29,7 +31,7 @@ def test_steps_thrash_if_more_than_10_pages_are_read_back_per_watched_step(signs
 )
 def test_the_peak_of_a_trial_is_the_largest_that_a_rank_knows(peaks, largest, tmp_path):
     trial = TrialDirectory(tmp_path)
-    result = Result(step_s={1: [0.1]}, peak_memory_bytes=peaks, signs=MemorySigns(watched_steps=1))
+    result = Result(step_s={1: [0.1]}, peak_memory_bytes=peaks, signs=NO_SIGNS)
     trial.write_result(result)
     assert trial.read_result().largest_peak_bytes == largest
 
