@@ -23,7 +23,7 @@ from rampcli.planning.same_batches import in_words, micro_batch_settings
 from rampcli.report.tables import build_table
 from rampcli.tune import job
 from rampcli.tune.run import Search, trials_here
-from rampcli.tune.search import SATURATED, Verdict, scaling, verdict_of
+from rampcli.tune.search import SATURATED, Verdict, verdict_of
 from rampcli.tune.trial import OUT_OF_MEMORY, TIMED_OUT, Trial
 from rampcli.tune.trial_files import Effort
 
@@ -132,13 +132,13 @@ def tune_table(trials: Sequence[Trial], *, sequence_length: int) -> Table:
     by the throughput of half the size.
     """
     table = build_table("micro", "samples/s", "tokens/s", "+-", "s/step", "peak GiB", "doubling")
+    of_half = {2 * trial.micro_batch_size: trial.samples_per_s for trial in trials if trial.fits}
     for trial in trials:
-        size = str(trial.micro_batch_size)
+        size, half = str(trial.micro_batch_size), of_half.get(trial.micro_batch_size)
         if not trial.fits:
             fate = "does not fit" if trial.verdict == OUT_OF_MEMORY else trial.verdict
             table.add_row(size, fate)
             continue
-        times = scaling(trial, trials)
         peak = trial.peak_memory_bytes
         table.add_row(
             size,
@@ -147,7 +147,7 @@ def tune_table(trials: Sequence[Trial], *, sequence_length: int) -> Table:
             "-" if trial.spread is None else f"{trial.spread:.0%}",
             f"{trial.step_s:.3f}",
             "-" if peak is None else f"{peak / 2**30:.1f}",
-            "" if times is None else f"{times:.2f}x",
+            "" if half is None else f"{trial.samples_per_s / half:.2f}x",
         )
     return table
 

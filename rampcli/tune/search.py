@@ -105,16 +105,3 @@ def verdict_of(trials: Sequence[Trial]) -> Verdict | None:
     enough = SATURATED * fastest.samples_per_s
     recommended = next(trial for trial in fitting if trial.samples_per_s >= enough)
     return Verdict(largest=fitting[-1], fastest=fastest, recommended=recommended)
-
-
-def scaling(trial: Trial, trials: Sequence[Trial]) -> float | None:
-    """Returns by how much a size is faster than half of it, or None if that was not measured."""
-    half = next(
-        (
-            other
-            for other in trials
-            if other.fits and 2 * other.micro_batch_size == trial.micro_batch_size
-        ),
-        None,
-    )
-    return trial.samples_per_s / half.samples_per_s if half and trial.fits else None

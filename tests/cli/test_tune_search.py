@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from rampcli.cli.tune_search import tune_table
 from rampcli.launch.stop_signals import STOPPING
 from rampcli.tune.median import Median
 from rampcli.tune.trial import FITS, OUT_OF_MEMORY, Trial, Trials
@@ -103,3 +104,26 @@ def test_the_settings_for_the_recommended_size_are_printed_last(tune):
         "train with:\n"
         "  data.micro_batch_size=32 gradient_accumulation_steps=null model.global_batch_size=32\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "doublings"), [([2, 4, 6, 3], ["", "4.00x", "4.00x", ""]), ([1, 8], ["", ""])]
+)
+def test_the_table_compares_the_throughput_with_that_of_half_the_size(sizes, doublings):
+    def trial(size):
+        median = Median(s=1 / size, low_s=1 / size, high_s=1 / size, steps=6)
+        return Trial(
+            micro_batch_size=size,
+            verdict=FITS,
+            reason=None,
+            world_size=2,
+            data_parallel_size=2,
+            accumulate_grad_batches=1,
+            medians={1: median},
+            peak_memory_bytes=None,
+            device=None,
+            device_name=None,
+        )
+
+    table = tune_table([trial(size) for size in sizes], sequence_length=1)
+    assert list(table.columns[-1].cells) == doublings

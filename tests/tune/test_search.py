@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rampcli.tune.median import Median
-from rampcli.tune.search import SATURATED, next_size, next_smaller, scaling, verdict_of
+from rampcli.tune.search import SATURATED, next_size, next_smaller, verdict_of
 from rampcli.tune.trial import FITS, OUT_OF_MEMORY, Trial
 
 SIZES = st.sets(st.integers(1, 500), min_size=1, max_size=40).map(sorted)
@@ -140,9 +140,3 @@ def test_too_few_steps_have_no_interval():
 
 def test_a_step_that_was_timed_itself_is_taken_as_it_is():
     assert trial(3, {5: 0.7}, accumulate=5).step_s == 0.7
-
-
-def test_scaling_compares_with_half_the_size():
-    trials = [trial(2, {1: 0.1}), trial(4, {1: 0.1}), trial(6, {1: 0.1}), trial(3, {1: 0.2})]
-    found = [scaling(one, trials) for one in trials]
-    assert found == pytest.approx([None, 2.0, 4.0, None])
