@@ -71,18 +71,14 @@ class LayerMemory:
 
     Attributes:
         kept: from the forward pass to the backward pass, with activation checkpointing.
-        recomputed: when the layer's backward pass starts, and everything is recomputed.
-        attention: part of `recomputed` that is left when attention's backward pass starts.
-        feed_forward_gradients: peak of the gradients in the feed-forward layer's backward pass,
-            minus saved tensors freed by then.
-        attention_gradients: gradients of attention's output, queries, keys and values.
+        feed_forward: in the backward pass of the feed-forward layer, after everything is
+            recomputed.
+        attention: in the backward pass of attention.
     """
 
     kept: int
-    recomputed: int
+    feed_forward: int
     attention: int
-    feed_forward_gradients: int
-    attention_gradients: int
 
 
 def layer_memory(config: Config, batch: MicroBatchPart) -> LayerMemory:
@@ -93,10 +89,10 @@ def layer_memory(config: Config, batch: MicroBatchPart) -> LayerMemory:
     products = sum(part.products for part in kept)
     hidden = batch.hidden_bytes(config.model)
     mode = config.trainer.activation_checkpointing
+    inputs = 0 if mode == "none" else hidden  # a layer that is recomputed keeps its input
+    gradients = hidden + max(part.gradients for part in kept[after:])
     return LayerMemory(
         kept={"none": saved, "full": hidden, "selective": hidden + products}[mode],
-        recomputed=saved if mode == "none" else hidden + saved,
-        attention=left if mode == "none" else hidden + left,
-        feed_forward_gradients=hidden + max(part.gradients for part in kept[after:]),
-        attention_gradients=hidden + parts["attention"].gradients,
+        feed_forward=inputs + saved + gradients,
+        attention=inputs + left + hidden + parts["attention"].gradients,
     )

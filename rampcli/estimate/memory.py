@@ -229,13 +229,13 @@ class RankMemory:
             base,
             "backward pass of a feed-forward layer",
             gradients=self.number * self.weights.last_of_layer,
-            activations=below + layer.recomputed + layer.feed_forward_gradients,
+            activations=below + layer.feed_forward,
         )
         yield _plus(
             base,
             "backward pass of attention",
             gradients=bytes_per_number * self.weights.layer,
-            activations=below + layer.attention + layer.attention_gradients,
+            activations=below + layer.attention,
         )
         if self.is_wrapped and not self.is_piped:
             yield from self._reduction(
