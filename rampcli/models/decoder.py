@@ -67,25 +67,22 @@ class Decoder(nn.Module):
         self.model = model
         layers = range(model.num_layers) if layers is None else layers
         self.is_first, self.is_last = layers.start == 0, layers.stop == model.num_layers
-        self.embedding: nn.Embedding | None = None
-        self.position_embedding: nn.Embedding | None = None
-        self.rotary: RotaryTable | None = None
         self.loss: Loss = summed_loss
-        self.norm: nn.Module | None = None
-        self.output: nn.Linear | None = None
-        declared = outer_parts(
+        parts = outer_parts(
             model, sequence_length=sequence_length, is_first=self.is_first, is_last=self.is_last
         )
-        if "embedding" in declared:
-            self.embedding = nn.Embedding(model.vocabulary, model.hidden_size)
-        if "position_embedding" in declared:
-            self.position_embedding = nn.Embedding(sequence_length, model.hidden_size)
-        if POSITION_EMBEDDINGS[model.position_embedding].is_rotary:
-            self.rotary = RotaryTable(model, sequence_length=sequence_length)
+        width, is_rotary = (
+            model.hidden_size,
+            POSITION_EMBEDDINGS[model.position_embedding].is_rotary,
+        )
+        self.embedding = nn.Embedding(model.vocabulary, width) if "embedding" in parts else None
+        self.position_embedding = (
+            nn.Embedding(sequence_length, width) if "position_embedding" in parts else None
+        )
+        self.rotary = RotaryTable(model, sequence_length=sequence_length) if is_rotary else None
         self.layers = nn.ModuleDict({str(index): self.build_layer(model) for index in layers})
-        if self.is_last:
-            self.norm = build_norm(model)
-            self.output = build_linear(HeadPart(model).linear)
+        self.norm = build_norm(model) if self.is_last else None
+        self.output = build_linear(HeadPart(model).linear) if self.is_last else None
         self.tie()
         self.register_buffer(
             "positions", torch.empty(sequence_length, dtype=torch.int64), persistent=False
