@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rampcli.errors import DamagedFileError
@@ -91,13 +91,6 @@ class Responses:
     log_probs: Tensor
 
 
-def stream_of(
-    seed: int, step: ArrayLike, prompt: ArrayLike, generation: ArrayLike
-) -> NDArray[np.uint64]:
-    """Returns the stream of random numbers of a response. Arrays broadcast."""
-    return hash_of(seed, step, prompt, generation)
-
-
 def generate_tokens(
     model: Decoder, prompt: list[int], *, sampling: Sampling, seed: int = 0
 ) -> Iterator[int]:
@@ -109,7 +102,7 @@ def generate_tokens(
     Raises:
         DamagedFileError: the logits are not finite.
     """
-    streams = stream_of(seed, step=0, prompt=[0], generation=0)
+    streams = hash_of(seed, 0, [0], 0)
     for following in sample_tokens(
         model, [prompt], generations=1, sampling=sampling, streams=streams
     ):
@@ -168,8 +161,9 @@ def sample_tokens(
     Args:
         model: whole decoder, whose sequence length has room for each prompt and `max_tokens`.
         prompts: at least one, of at least one token each; their lengths may differ.
-        streams: stream of random numbers of each response, [prompts x generations]. All
-            generations of the first prompt come first.
+        streams: stream of random numbers of each response, [prompts x generations], such as the
+            hash of seed, step, prompt and generation. All generations of the first prompt come
+            first.
 
     Raises:
         DamagedFileError: the logits are not finite. The iterator raises it.

@@ -16,10 +16,11 @@ from rampcli.data.order import SampleOrder
 from rampcli.data.prompts import Prompts, read_prompts
 from rampcli.errors import RampcliError
 from rampcli.models.decoder import Decoder
-from rampcli.models.sampler import Responses, Sampling, sample_responses, stream_of
+from rampcli.models.sampler import Responses, Sampling, sample_responses
 from rampcli.rl.rewards import Score
 from rampcli.rl.rollout import Question, Rollout
 from rampcli.rl.scorer import Scorer
+from rampcli.scrambling import hash_of
 
 Indices = NDArray[np.int64]
 SCORED_AT_ONCE = 64
@@ -104,7 +105,7 @@ class Generator:
         began, generations = time.perf_counter(), generations or self.generations
         sampling = sampling or self.sampling
         numbers = np.array([question.number for question in questions], dtype=np.int64)
-        streams = stream_of(seed, step, numbers[:, None], np.arange(generations)).ravel()
+        streams = hash_of(seed, step, numbers[:, None], np.arange(generations)).ravel()
         responses = sample_responses(
             model,
             [question.tokens for question in questions],

@@ -93,13 +93,14 @@ def rampcli_model(folder: Path, length: int):
 def rampcli_draw(folder: Path, length: int, new_tokens: int) -> Draw:
     import numpy as np
 
-    from rampcli.models.sampler import Sampling, sample_responses, stream_of
+    from rampcli.models.sampler import Sampling, sample_responses
+    from rampcli.scrambling import hash_of
 
     model = rampcli_model(folder, length)
     sampling = Sampling(temperature=1.0, max_tokens=new_tokens)
 
     def draw(prompts: list[list[int]], generations: int, seed: int) -> None:
-        streams = stream_of(seed, 0, np.arange(len(prompts))[:, None], np.arange(generations))
+        streams = hash_of(seed, 0, np.arange(len(prompts))[:, None], np.arange(generations))
         responses = sample_responses(
             model, prompts, generations=generations, sampling=sampling, streams=streams.ravel()
         )
