@@ -48,7 +48,7 @@ class Condition:
 
     Attributes:
         reads: the step reads its samples. Otherwise, it uses an earlier step's.
-        gradients, weights, sums: the ranks exchange these, as in `Exchange.limited_to`.
+        gradients, weights, sums: the ranks exchange these, as in `Exchange.limit_to`.
         alone: rank 0 takes the step, and the others wait.
         few_tokens: each micro batch has one sample of `FEW_TOKENS` tokens.
         threads: number of threads. None keeps that of training.
@@ -178,15 +178,14 @@ class Bench:
         """
         seconds = [0.0]
         torch.set_num_threads(condition.threads or self.threads)
-        exchange = self.exchange.limited_to(
+        self.exchange.limit_to(
             gradients=condition.gradients, weights=condition.weights, sums=condition.sums
         )
         # Ranks that agree on nothing lose count of when to ask each other.
         silent = Stopper(StopRequest(), self.trainer.passes)
         self.trainer.stopper = self.stopper if condition.sums else silent
         if not condition.alone or dist.get_rank() == 0:
-            with exchange:
-                seconds = [self._time_step(condition) for _ in range(1 + self.in_row)][1:]
+            seconds = [self._time_step(condition) for _ in range(1 + self.in_row)][1:]
         if condition.alone:
             dist.barrier(group=self.waiting)
         if condition.reads:

@@ -4,8 +4,7 @@ Without an exchange, a rank uses its own numbers in place of the other ranks' nu
 other work of a step, with the same memory.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,22 +43,14 @@ class Exchange:
         ranks = range(dist.get_world_size())
         self._alone, _ = dist.new_subgroups_by_enumeration([[rank] for rank in ranks])  # type: ignore[no-untyped-call]
 
-    @contextmanager
-    def limited_to(self, *, gradients: bool, weights: bool, sums: bool) -> Iterator[None]:
-        """Switches the exchanges off that are False, for a block.
+    def limit_to(self, *, gradients: bool, weights: bool, sums: bool) -> None:
+        """Switches the exchanges off that are False, and the others on.
 
         Args:
             gradients: reduce gradients over the data-parallel ranks.
             weights: gather sharded weights.
             sums: sum losses, gradient norms and token counts over all ranks.
         """
-        self._set(gradients=gradients, weights=weights, sums=sums)
-        try:
-            yield
-        finally:
-            self._set(gradients=True, weights=True, sums=True)
-
-    def _set(self, *, gradients: bool, weights: bool, sums: bool) -> None:
         self.reduces_gradients = self.passes.reduces_over_replicas = gradients
         self.gathers_weights = weights
         self.passes.ranks = None if sums else self._alone

@@ -49,12 +49,14 @@ def gradients_with_and_without(settings):
         ordinary = gradient()
         exchange = Exchange(passes)
         found = {"taken over": gradient()}
-        with exchange.limited_to(gradients=False, weights=True, sums=True):
-            found["no gradients"] = gradient()
+        exchange.limit_to(gradients=False, weights=True, sums=True)
+        found["no gradients"] = gradient()
+        exchange.limit_to(gradients=True, weights=True, sums=True)
         gradient()  # this step still adds what replicas have not reduced
         found["after no gradients"] = gradient()
-        with exchange.limited_to(gradients=False, weights=False, sums=False):
-            found["nothing"] = gradient() if rank == 0 else ordinary
+        exchange.limit_to(gradients=False, weights=False, sums=False)
+        found["nothing"] = gradient() if rank == 0 else ordinary
+        exchange.limit_to(gradients=True, weights=True, sums=True)
         gradient()
         found["after nothing"] = gradient()
         return {
