@@ -22,7 +22,7 @@ from rampcli.planning.run_plan import Resolved
 from rampcli.planning.same_batches import in_words, micro_batch_settings
 from rampcli.report.tables import build_table
 from rampcli.tune import job
-from rampcli.tune.run import Search, trials_here
+from rampcli.tune.run import Search, folder_of, trials_here
 from rampcli.tune.search import SATURATED, Verdict, verdict_of
 from rampcli.tune.trial import OUT_OF_MEMORY, TIMED_OUT, Trial
 from rampcli.tune.trial_files import Effort
@@ -48,7 +48,8 @@ def search(
     console, notes, code = build_console(quiet=as_json), list[RenderableType](), 0
     report = partial(say, console)
     search_of_run = partial(Search.of, resolved, effort, exhaustive=exhaustive)
-    if launcher_of(resolved.config).runs_here:
+    launcher = launcher_of(resolved.config)
+    if launcher.runs_here:
         with trials_here(resolved, effort) as trials:
             found = search_of_run(fresh=fresh)
             complete = found.continue_with(trials.attempt, report)
@@ -56,7 +57,7 @@ def search(
             notes.append("interrupted; the same command continues and keeps what was measured")
             code = exit_code_after(trials.signals)
     else:
-        active = job.active_jobs(resolved)
+        active = launcher.active_jobs(folder_of(resolved))
         with sources_named(resolved.config):
             found = search_of_run(fresh=fresh and not active)
             found, active = _search_in_job(found, active, report)

@@ -59,16 +59,6 @@ def submit(search: Search, report: Callable[[str], None]) -> list[Job]:
         return launcher.submit(folder, [script])
 
 
-def active_jobs(resolved: Resolved) -> list[Job]:
-    """Returns the job of the search if it waits or runs.
-
-    Raises:
-        RampcliError: the queue does not answer.
-    """
-    jobs = launcher_of(resolved.config).jobs(folder_of(resolved))
-    return [job for job in jobs if job.is_active]
-
-
 def search_in_queue(asked: Search) -> Search:
     """Returns the search of the job in the queue, which may have another effort.
 
