@@ -16,7 +16,7 @@ from rampcli.errors import Report, UsageError, set_to
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """How batches are laid out over a fleet.
+    """How batches are laid out over a fleet. Methods take batch sizes in ascending order.
 
     Attributes:
         ramp: `[start, increment, samples]`, or None without a ramp.
@@ -36,19 +36,11 @@ class Layout:
     decreased_nodes: dict[int, int] = field(default_factory=dict)
 
     def nodes(self, sizes: Sequence[int]) -> list[int | None]:
-        """Returns the nodes of each batch size, or None if it does not fit.
-
-        Args:
-            sizes: in ascending order.
-        """
+        """Returns the nodes of each batch size, or None if it does not fit."""
         return self.policy.choose(self._workload(sizes))
 
     def fits(self, sizes: Sequence[int]) -> bool:
-        """Returns whether every batch size fits, and the largest with the given accumulation.
-
-        Args:
-            sizes: in ascending order.
-        """
+        """Returns whether every batch size fits, and the largest with the given accumulation."""
         accumulate, nodes = self.accumulate_grad_batches, self.fleet.num_nodes
         if self.policy.largest_uses_all_nodes and accumulate is not None:
             smallest = self.micro_batch_rule.smallest_share
@@ -64,9 +56,6 @@ class Layout:
         """Decreases batch sizes that fit on no number of nodes, each by as little as possible.
 
         A size that would be decreased to zero is left as it is and has no nodes.
-
-        Args:
-            sizes: in ascending order.
 
         Returns:
             The layout that decreases, and the size that runs by scheduled size.
@@ -88,7 +77,7 @@ class Layout:
         """Returns the nodes of each stage, or None if its batch does not fit.
 
         Args:
-            sizes: batch sizes of the schedule, in ascending order.
+            sizes: batch sizes of the schedule.
             clock: duration of stages and restarts.
         """
         by_running = self.policy.chooses_by_running_size

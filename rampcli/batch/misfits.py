@@ -81,13 +81,7 @@ def _check_largest(layout: Layout, sizes: Sequence[int]) -> None:
 
 
 def _refuse(without_nodes: Sequence[tuple[int, int]], sizes: Sequence[int], layout: Layout) -> None:
-    """Raises a UsageError about stages without nodes.
-
-    Args:
-        without_nodes: number and scheduled batch size of each stage.
-        sizes: batch sizes of the schedule, in ascending order.
-        layout: what they do not fit.
-    """
+    """Raises a UsageError about stages without nodes, given the number and the size of each."""
     rule, policy = layout.micro_batch_rule, layout.policy
     keys = [_schedule_key(sizes, layout), rule.unit.micro_key, POLICY_KEY, *FLEET_KEYS]
     if rule.varies and rule.smallest_share > 1:

@@ -119,10 +119,7 @@ class BatchPlan:
     ) -> "BatchPlan":
         """Splits a global batch over ranks and micro batches.
 
-        Args:
-            global_batch_size: samples per optimiser step.
-            micro_batch_size: samples per data-parallel rank per forward/backward.
-            data_parallel_size: number of data-parallel ranks.
+        The arguments are the attributes of a plan.
 
         Raises:
             UsageError: the batch does not divide. The message names the nearest sizes that do.

@@ -57,14 +57,10 @@ def _suggest_increment(ramp: Sequence[int], target: int, layout: Layout) -> Iter
             return
 
 
-def suggest_targets(sizes: Sequence[int], layout: Layout) -> list[Assignments]:
-    """Returns a remedy with the nearest targets below and above with which every size fits.
+def suggest_targets(sizes: Sequence[int], layout: Layout) -> Iterator[Assignments]:
+    """Yields the nearest targets of a ramp, below and above, with which every batch size fits.
 
-    The list is empty if there are none.
-
-    Args:
-        sizes: batch sizes of the ramp, in ascending order.
-        layout: what they do not fit.
+    The arguments are those of `suggest_changes`.
     """
     assert layout.ramp is not None
     start, increment, _ = layout.ramp
@@ -75,7 +71,8 @@ def suggest_targets(sizes: Sequence[int], layout: Layout) -> list[Assignments]:
         ramps = ((target, range(start, target + 1, increment)) for target in targets)
         fitting = (target for target, others in _affordable(ramps) if layout.fits(others))
         found += islice(fitting, 1)
-    return [set_to(layout.micro_batch_rule.unit.global_key, *found)] if found else []
+    if found:
+        yield set_to(layout.micro_batch_rule.unit.global_key, *found)
 
 
 def _affordable(ramps: Iterable[tuple[int, range]]) -> Iterator[tuple[int, range]]:
