@@ -24,20 +24,8 @@ SPELLINGS: dict[str, str] = {
     "optimizer.lr": "optim.lr",
     "optimizer.min_lr": "optim.min_lr",
 }
-WRITTEN = (
-    "train.micro_batch_size",
-    "train.global_batch_size",
-    "train.rampup_batch_size",
-    "train.decrease_batch_size_if_needed",
-    # Megatron Bridge refuses a ramp together with train.train_samples.
-    "train.train_iters",
-    "model.seq_length",
-    "dataset.seq_length",
-    "model.tensor_model_parallel_size",
-    "model.pipeline_model_parallel_size",
-    "model.context_parallel_size",
-)
-"""The words in which a plan is written."""
+UNWRITTEN = ("train.train_samples", "dataset.sequence_length")
+"""The first is refused together with a ramp, the second is the name in versions up to 0.5."""
 
 
 def write(source: Source) -> Translation:
@@ -49,6 +37,9 @@ def write(source: Source) -> Translation:
             "Megatron Bridge after 0.4 ignores train.rampup_batch_size:"
             f" every step has {source.plan.global_batch_size} samples",
         )
-    return Translation(
-        words=to_assignments({word: values[SPELLINGS[word]] for word in WRITTEN}), unsaid=unsaid
-    )
+    words = {
+        word: values[key]
+        for word, key in SPELLINGS.items()
+        if key in values and word not in UNWRITTEN
+    }
+    return Translation(words=to_assignments(words), unsaid=unsaid)
