@@ -3,8 +3,6 @@
 import math
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,8 +29,6 @@ class Watched:
             `time.monotonic` counts.
         lock: guards the run.
         is_read: whether the run was read to its end.
-        waiting: threads that answer viewers and wait for the lock. They take it before the
-            reading thread does.
     """
 
     run: FollowedRun
@@ -40,22 +36,11 @@ class Watched:
     read_at: float = -math.inf
     lock: threading.Lock = field(default_factory=threading.Lock)
     is_read: bool = False
-    waiting: set[int] = field(default_factory=set)
 
     def read(self) -> None:
         """Reads the next piece. The caller holds the lock."""
         self.is_read = self.run.read(most_bytes=PIECE_BYTES)
         self.read_at = time.monotonic()
-
-    @contextmanager
-    def first(self) -> Iterator[None]:
-        """Holds the lock. The reading thread lets threads that wait here take it first."""
-        self.waiting.add(threading.get_ident())
-        try:
-            with self.lock:
-                yield
-        finally:
-            self.waiting.discard(threading.get_ident())
 
 
 class FollowedRuns:
@@ -87,7 +72,7 @@ class FollowedRuns:
         watched = self._watch(name)
         if watched is None:
             return None
-        with watched.first():
+        with watched.lock:
             if watched.run.version == known:
                 return known, None
             return watched.run.version, run_data(watched.run, view)
@@ -102,7 +87,7 @@ class FollowedRuns:
             if watched is None:
                 watched = self._runs[name] = Watched(FollowedRun(name, directory), now)
             watched.asked_at = now
-        with watched.first():
+        with watched.lock:
             if now - watched.read_at > WATCHED_S:
                 watched.read()
         return watched
@@ -116,8 +101,6 @@ class FollowedRuns:
                 }
                 runs = [one for one in self._runs.values() if now - one.asked_at < WATCHED_S]
             for watched in runs:
-                if watched.waiting:
-                    continue
                 with watched.lock:
                     watched.read()
             # A short pause lets answers come in between while a large file is read.
