@@ -178,30 +178,20 @@ def _parse(line: bytes) -> Example:
     return Example(fields["prompt"], fields.get("response"), fields)
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A kind of question about numbers.
-
-    Attributes:
-        answer: returns the answer from the numbers, each a text of the same number of digits. All
-            answers have the same length.
-    """
-
-    numbers: int
-    answer: Callable[[list[str]], str]
-
-
 def _sum(numbers: list[str]) -> str:
     """Returns the sum with a leading zero if it has no more digits than the numbers."""
     return f"{sum(map(int, numbers)):0{len(numbers[0]) + 1}d}"
 
 
-TASKS = {
-    "sort": Task(1, lambda numbers: "".join(sorted(numbers[0]))),
-    "reverse": Task(1, lambda numbers: numbers[0][::-1]),
-    "add": Task(2, _sum),
+TASKS: dict[str, tuple[int, Callable[[list[str]], str]]] = {
+    "sort": (1, lambda numbers: "".join(sorted(numbers[0]))),
+    "reverse": (1, lambda numbers: numbers[0][::-1]),
+    "add": (2, _sum),
 }
-"""Tasks by `data.task`."""
+"""How many numbers a prompt has and how they are answered, by `data.task`.
+
+The numbers have the same number of digits, and all answers of a task have the same length.
+"""
 TASK_CHARACTERS = "0123456789+="
 """Characters of prompts and answers."""
 
@@ -211,14 +201,14 @@ def pose(name: str, *, digits: int, seed: int, index: int, attempt: int) -> tupl
 
     Both depend on the arguments alone. Prompts are uniformly distributed.
     """
-    task = TASKS[name]
-    drawn = task.numbers * digits
+    count, answer = TASKS[name]
+    drawn = count * digits
     key = f"rampcli task {name} {digits} {seed} {index} {attempt}".encode()
     # Eight bytes more than the digits need make all of them equally likely to within 2^-64.
     number = int.from_bytes(hashlib.shake_256(key).digest(drawn // 2 + 9), "big") % 10**drawn
     text = f"{number:0{drawn}d}"
     numbers = [text[first : first + digits] for first in range(0, drawn, digits)]
-    return f"{'+'.join(numbers)}=", task.answer(numbers)
+    return f"{'+'.join(numbers)}=", answer(numbers)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
