@@ -174,14 +174,13 @@ class TokenCorpus:
         # One pass: as unsigned numbers, negative tokens are large.
         if tokens.view(np.uint64).max(initial=0) < self.cut.vocab_size:
             return
-        for token in (int(tokens.min(initial=0)), int(tokens.max(initial=0))):
-            if not 0 <= token < self.cut.vocab_size:
-                raise UsageError(
-                    f"{self.name} holds token {token}, which is outside"
-                    f" model.vocab_size={self.cut.vocab_size}",
-                    keys=("model.vocab_size", "data.path", "data.blend"),
-                    remedy="model.vocab_size of the tokenizer that encoded the corpus",
-                )
+        token = int(tokens.min() if tokens.min() < 0 else tokens.max())
+        raise UsageError(
+            f"{self.name} holds token {token}, which is outside"
+            f" model.vocab_size={self.cut.vocab_size}",
+            keys=("model.vocab_size", "data.path", "data.blend"),
+            remedy="model.vocab_size of the tokenizer that encoded the corpus",
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

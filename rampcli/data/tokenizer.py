@@ -159,17 +159,12 @@ def bytes_of_tokens(tokenizer: Tokenizer, *, vocab_size: int) -> NDArray[np.int3
     if not is_byte_level and not has_single_characters(tokenizer):
         return None
     alphabet = set(pre_tokenizers.ByteLevel.alphabet())
-    added = tokenizer.get_added_tokens_decoder()
+    added, special = tokenizer.get_added_tokens_decoder(), special_tokens_of(tokenizer)
     counts = np.zeros(vocab_size, dtype=np.int32)
     for token, number in tokenizer.get_vocab().items():
-        if number >= vocab_size:
-            continue
-        if number in added:
-            counts[number] = 0 if added[number].special else len(token.encode())
-        elif is_byte_level and alphabet.issuperset(token):
-            counts[number] = len(token)
-        else:
-            counts[number] = len(token.encode())
+        if number < vocab_size and number not in special:
+            is_bytes = is_byte_level and number not in added and alphabet.issuperset(token)
+            counts[number] = len(token) if is_bytes else len(token.encode())
     return counts
 
 
