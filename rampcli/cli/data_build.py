@@ -169,12 +169,7 @@ def _show_result(options: BuildOptions, built: Built, seconds: float, console: C
         megabytes = built.encoded_bytes / 1e6
         speed = megabytes / max(1e-3, seconds)
         say(console, f"{megabytes:,.1f} MB of text in {seconds:.1f} s: {speed:.1f} MB/s")
-    written = [
-        bin_of(options.output),
-        idx_of(options.output),
-        tokenizer_of(options.output),
-        manifest_of(options.output),
-    ]
+    written = [path_of(options.output) for path_of in (bin_of, idx_of, tokenizer_of, manifest_of)]
     if manifest["skipped"]:
         say(console, f"skipped {manifest['skipped']:,} bad records: {options.skipped}")
         written.append(options.skipped)

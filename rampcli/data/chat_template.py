@@ -21,8 +21,7 @@ MOST_TEMPLATE_BYTES = 1 << 20
 PLAIN = "placeholder 7f3a9c41 <&> \"'{{ 1 }}"
 PADDED = f" \n{PLAIN}\n "
 """Prompts that show whether a template keeps a prompt as it is, or strips it."""
-_NAMED = {"name": str, "template": str}
-_TEMPLATES = {"chat_template?": (str, [_NAMED], None)}
+_TEMPLATES = {"chat_template?": (str, [{"name": str, "template": str}], None)}
 
 
 @dataclass(frozen=True, slots=True)

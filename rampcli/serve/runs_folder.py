@@ -34,11 +34,6 @@ class RunsFolder:
     _listed_at: float = -LIST_AGAIN_S
     _known: dict[str, tuple[Signatures, Facts]] = field(default_factory=dict)
 
-    @property
-    def is_single(self) -> bool:
-        """Whether the folder is itself a run directory."""
-        return RunDirectory(self.path).config.is_file()
-
     def runs(self) -> list[Facts]:
         """Returns facts about each run, the last changed first. They are at most a second old.
 
@@ -62,7 +57,7 @@ class RunsFolder:
 
     def _directories(self) -> list[tuple[str, Path, bool]]:
         """Returns the name and the path of each folder, and whether it is a link."""
-        if self.is_single:
+        if RunDirectory(self.path).config.is_file():
             return [(self.path.resolve().name, self.path, False)]
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.path) as entries:
             return [
