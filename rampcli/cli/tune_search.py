@@ -47,7 +47,7 @@ def search(
         check_picture(plot)
     console, notes, code = build_console(quiet=as_json), list[RenderableType](), 0
     report = partial(say, console)
-    search_of_run = partial(Search.of, resolved, effort, exhaustive=exhaustive)
+    search_of_run = partial(Search, resolved, effort, exhaustive=exhaustive)
     launcher = launcher_of(resolved.config)
     if launcher.runs_here:
         with trials_here(resolved, effort) as trials:

@@ -98,7 +98,7 @@ def search_of(folder: RunDirectory) -> Search:
         DamagedFileError: a file of the search is damaged.
     """
     options = read_json(folder.path / "options.json", OPTIONS)
-    return Search.of(
+    return Search(
         run_plan(snapshot.read(folder.config)),
         Effort(**options["effort"]),
         exhaustive=options["exhaustive"],

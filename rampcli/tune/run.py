@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from rampcli.batch.plan import MICRO_KEY
@@ -96,67 +95,44 @@ def predict(config: Config, candidates: Sequence[Candidate]) -> int:
     return max(fitting, default=candidates[0].micro_batch_size)
 
 
-@dataclass(kw_only=True, slots=True)
 class Search:
     """A search, which can be interrupted after each trial and resumed later.
 
+    It starts from the outcomes of an earlier one, except for those that its effort may change.
+
+    Args:
+        fresh: ignore the outcomes of an earlier search.
+        exhaustive: try all sizes, from the smallest to the first that does not fit.
+        conditions: what outcomes depend on, as the command that submitted a job has found it. None
+            finds it here.
+
     Attributes:
         candidates: sizes that may be tried, in ascending order.
-        exhaustive: try all sizes, from the smallest to the first that does not fit.
-        conditions: what outcomes depend on.
         known: outcomes so far, by size.
+
+    Raises:
+        DamagedFileError: tune.json is damaged.
     """
 
-    resolved: Resolved
-    effort: Effort
-    exhaustive: bool
-    candidates: Sequence[Candidate]
-    predicted: int
-    conditions: dict[str, Any]
-    known: dict[int, Trial]
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         resolved: Resolved,
         effort: Effort,
         *,
         fresh: bool = False,
         exhaustive: bool = False,
         conditions: dict[str, Any] | None = None,
-    ) -> "Search":
-        """Returns a search with the outcomes of an earlier one, unless `fresh` is set.
-
-        Outcomes that this effort may change are left out.
-
-        `conditions` are those of the command that submitted a job. Default: this process's.
-
-        Raises:
-            DamagedFileError: tune.json is damaged.
-        """
-        sizes = candidates(resolved)
-        admitted = {candidate.micro_batch_size for candidate in sizes}
-        wanted = conditions or results.conditions(resolved)
-        run = RunDirectory(resolved.run_dir)
-        known = [] if fresh else results.read_trials(run, wanted, effort)
-        return cls(
-            resolved=resolved,
-            effort=effort,
-            exhaustive=exhaustive,
-            candidates=sizes,
-            predicted=predict(resolved.config, sizes),
-            conditions=wanted,
-            known={
-                trial.micro_batch_size: trial
-                for trial in known
-                if trial.micro_batch_size in admitted
-            },
-        )
-
-    @property
-    def directory(self) -> RunDirectory:
-        """The run directory, with tune.json."""
-        return RunDirectory(self.resolved.run_dir)
+    ) -> None:
+        self.resolved, self.effort, self.exhaustive = resolved, effort, exhaustive
+        self.directory = RunDirectory(resolved.run_dir)
+        self.candidates = candidates(resolved)
+        self.predicted = predict(resolved.config, self.candidates)
+        self.conditions = conditions or results.conditions(resolved)
+        known = [] if fresh else results.read_trials(self.directory, self.conditions, effort)
+        admitted = {candidate.micro_batch_size for candidate in self.candidates}
+        self.known = {
+            trial.micro_batch_size: trial for trial in known if trial.micro_batch_size in admitted
+        }
 
     def begin(self, report: Callable[[str], None]) -> None:
         """Writes the configuration of the search, and sets the results of another one aside."""

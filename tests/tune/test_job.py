@@ -36,7 +36,7 @@ def enqueue(queue, directory, name):
 
 
 def submit(resolved, effort=EFFORT):
-    return job.submit(Search.of(resolved, effort), print)
+    return job.submit(Search(resolved, effort), print)
 
 
 def test_a_command_finds_the_results_of_a_job_on_nodes_with_other_versions(resolved, monkeypatch):
@@ -45,7 +45,7 @@ def test_a_command_finds_the_results_of_a_job_on_nodes_with_other_versions(resol
         node.setattr("rampcli.tune.results.version", lambda _: "another version")
         search = job.search_of(folder_of(resolved))
         assert search.continue_with(trial_of)
-    found = Search.of(resolved, EFFORT)
+    found = Search(resolved, EFFORT)
     assert found.known == search.known
     assert found.known
 

@@ -32,7 +32,7 @@ def search(tmp_path):
             tried.append(candidate.micro_batch_size)
             return trial_of(candidate, **facts)
 
-        found = Search.of(resolved, effort, fresh=fresh)
+        found = Search(resolved, effort, fresh=fresh)
         assert found.continue_with(attempt, lines.append) == (until is None)
         return tried, [line for line in lines if "trying" not in line]
 
