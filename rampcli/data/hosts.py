@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 
 from rampcli.batch.loading import reader_of_each_host
 from rampcli.config.schema import Config
@@ -19,32 +22,47 @@ class Reading:
         ranks: data-parallel ranks that it reads for; empty if another process reads for it.
         group: processes that share a reader, in the order of their ranks, the reader first; None if
             every process reads for itself.
+        planes: arrays that are exchanged per micro batch: tokens, labels and perhaps positions.
     """
 
     rank: int
     ranks: tuple[int, ...]
     group: dist.ProcessGroup | None = None
+    planes: int = 2
+    sequence_length: int = 0
 
     @property
     def reads(self) -> bool:
         """True if this process opens the corpora."""
         return bool(self.ranks)
 
-    def scatter(self, shares: list[list[Samples]]) -> list[Samples]:
+    def scatter(
+        self, shares: Sequence[Sequence[Samples]], *, micro_batches: int, samples: int
+    ) -> Sequence[Samples]:
         """Sends each process of the group its share from the reader, and returns this one's.
 
-        Every process of the group calls this.
+        Every process of the group calls this. Tensors are sent, because objects would be pickled.
 
         Args:
             shares: on the reader, the micro batches of each process of the group.
         """
         if self.group is None:
             return shares[0]
-        received: list[list[Samples]] = [[]]
-        dist.scatter_object_list(
-            received, shares if self.reads else None, group=self.group, group_src=0
+        received = torch.empty(
+            micro_batches, self.planes, samples, self.sequence_length, dtype=torch.int32
         )
-        return received[0]
+        sent = (
+            [torch.from_numpy(np.stack([_to_planes(each) for each in share])) for share in shares]
+            if self.reads
+            else None
+        )
+        dist.scatter(received, sent, group=self.group, group_src=0)
+        return [Samples(*planes) for planes in received.long().numpy()]
+
+
+def _to_planes(samples: Samples) -> NDArray[np.int32]:
+    planes = (samples.tokens, samples.labels, samples.positions)
+    return np.stack([plane for plane in planes if plane is not None]).astype(np.int32)
 
 
 def build_reading(config: Config, data_ranks: Sequence[int]) -> Reading:
@@ -74,6 +92,8 @@ def build_reading(config: Config, data_ranks: Sequence[int]) -> Reading:
         rank=data_ranks[me],
         ranks=tuple(data_ranks[rank] for rank in served) if readers[me] == me else (),
         group=group,
+        planes=3 if config.data.document_mask else 2,
+        sequence_length=config.data.sequence_length,
     )
 
 

@@ -99,7 +99,9 @@ class Loader:
                 self._ahead[wanted] = self._thread.submit(self.read_micro_batches, *wanted)
         shares = self._ahead.pop((first_sample, split)).result()
         samples = samples_of([self.reading.rank], first_sample, split).ravel()
-        mine = self.reading.scatter(shares)
+        mine = self.reading.scatter(
+            shares, micro_batches=split.accumulate_grad_batches, samples=split.micro_batch_size
+        )
         return Batch(
             first_sample=first_sample,
             split=split,
@@ -158,7 +160,7 @@ class Loader:
                 [self._share(first + rank * split.micro_batch_size, samples, split)]
                 for rank in ranks
             ]
-            (mine,) = self.reading.scatter(shares)
+            (mine,) = self.reading.scatter(shares, micro_batches=1, samples=split.micro_batch_size)
             yield _to_device(mine, self.device)
 
     def _share(self, first: int, samples: int, split: BatchPlan) -> Samples:
