@@ -82,30 +82,33 @@ def run_data(run: FollowedRun, view: View) -> dict[str, Any]:
 
 
 class _Places:
-    """Places of rows on the axes."""
+    """Places of rows on the axes.
+
+    Attributes:
+        columns: places of all rows by axis. They do not decrease in a sound run.
+    """
 
     def __init__(self, run: FollowedRun) -> None:
         self.run = run
         self.rows = run.columns.rows
         self.started = run.facts.events.started
         self.sequence_length = (run.facts.plan or {}).get("sequence_length")
-        self._whole: dict[str, NDArray[Any]] = {}
-
-    def column(self, axis: str) -> NDArray[Any]:
-        """Returns the places of all rows on an axis. They do not decrease in a sound run."""
-        if axis not in self._whole:
-            self._whole[axis] = _AXIS_COLUMNS[axis](self)
-        return self._whole[axis]
+        self.columns = {
+            "samples": run.column("consumed_samples"),
+            "tokens": self._tokens(),
+            "steps": run.column("step"),
+            "time": self._times(),
+        }
 
     def at(self, rows: RowNumbers) -> dict[str, list[float | None]]:
         """Returns the places of some rows on all axes."""
-        return {axis: _numbers(self.column(axis)[rows], digits=15) for axis in AXES}
+        return {axis: _numbers(self.columns[axis][rows], digits=15) for axis in AXES}
 
     def rows_of(self, view: View) -> tuple[int, int]:
         """Returns the first row in view and the row behind the last, with a neighbour each."""
         if self.rows == 0 or (view.low is None and view.high is None):
             return 0, self.rows
-        column = self.column(view.axis)
+        column = self.columns[view.axis]
         first = 0 if view.low is None else int(np.searchsorted(column, view.low)) - 1
         end = self.rows
         if view.high is not None:
@@ -133,7 +136,7 @@ class _Places:
         if self.rows == 0:
             return np.zeros(len(steps))
         rows = np.searchsorted(self.run.column("step"), steps, side="right") - 1
-        places: NDArray[np.float64] = np.where(rows < 0, 0.0, self.column(axis)[rows])
+        places: NDArray[np.float64] = np.where(rows < 0, 0.0, self.columns[axis][rows])
         return places
 
     def _counts_responses(self) -> bool:
@@ -156,14 +159,6 @@ class _Places:
         return np.cumsum(self.run.column("step_time_s"), dtype=np.float64)
 
 
-_AXIS_COLUMNS = {
-    "samples": lambda places: places.run.column("consumed_samples"),
-    "steps": lambda places: places.run.column("step"),
-    "tokens": _Places._tokens,
-    "time": _Places._times,
-}
-
-
 def _series(
     run: FollowedRun, places: _Places, first: int, end: int, buckets: int
 ) -> dict[str, Any]:
@@ -174,12 +169,12 @@ def _series(
     is_whole = len(edges) - 1 == end - first
     columns = {}
     for name, blocks in run.blocks.items():
-        filled = fill_buckets(run.column(name), edges, blocks)
-        if np.isnan(filled.low).all():
+        mean, low, high = fill_buckets(run.column(name), edges, blocks)
+        if np.isnan(low).all():
             continue
-        columns[name] = {"mean": _numbers(filled.mean)}
+        columns[name] = {"mean": _numbers(mean)}
         if not is_whole:
-            columns[name] |= {"low": _numbers(filled.low), "high": _numbers(filled.high)}
+            columns[name] |= {"low": _numbers(low), "high": _numbers(high)}
     rows = (end - first) / (len(edges) - 1)
     return {"x": places.at(edges[1:] - 1), "columns": columns, "bucket_rows": round(rows, 1)}
 
@@ -217,7 +212,7 @@ def _beginnings(run: FollowedRun, places: _Places) -> dict[str, float]:
     begin = {
         "samples": float(max(0, samples)),
         "steps": float(run.column("step")[0] - 1),
-        "time": float(places.column("time")[0] - run.column("step_time_s")[0]),
+        "time": float(places.columns["time"][0] - run.column("step_time_s")[0]),
     }
     begin["tokens"] = begin["samples"] * (places.sequence_length or 0)
     return begin

@@ -4,8 +4,6 @@ Rows are divided into buckets. A bucket keeps the mean, the minimum and the maxi
 Rows without a value are NaN; they do not count, and a bucket of only those is NaN.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,15 +14,6 @@ FEWEST_BLOCKS = 4
 
 Values = NDArray[np.float64]
 RowNumbers = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Buckets:
-    """A column in buckets: their means, minima and maxima."""
-
-    mean: Values
-    low: Values
-    high: Values
 
 
 class Blocks:
@@ -57,8 +46,10 @@ def bucket_edges(first: int, end: int, *, most: int) -> RowNumbers:
     return first + np.arange(count + 1, dtype=np.int64) * (end - first) // count
 
 
-def fill_buckets(values: Values, edges: RowNumbers, blocks: Blocks) -> Buckets:
-    """Returns a column in buckets.
+def fill_buckets(
+    values: Values, edges: RowNumbers, blocks: Blocks
+) -> tuple[Values, Values, Values]:
+    """Returns the means, minima and maxima of a column in buckets.
 
     Args:
         edges: first rows of the buckets and the end of the last one, as `bucket_edges` returns
@@ -81,7 +72,7 @@ def fill_buckets(values: Values, edges: RowNumbers, blocks: Blocks) -> Buckets:
             high = np.fmax.reduceat(parts[1], places)
         total, count = (np.add.reduceat(part, places) for part in parts[2:])
     with np.errstate(invalid="ignore"):
-        return Buckets(mean=total / count, low=low, high=high)
+        return total / count, low, high
 
 
 def bucket_means(values: Values, edges: RowNumbers) -> Values:

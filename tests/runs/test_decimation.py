@@ -36,11 +36,11 @@ def test_buckets_divide_all_rows_evenly(first, rows, most):
 def test_a_bucket_has_the_mean_and_the_extremes_of_its_rows(values, most):
     column = np.array(values)
     edges = bucket_edges(0, len(column), most=most)
-    filled = fill_buckets(column, edges, blocks_of(column))
+    buckets = fill_buckets(column, edges, blocks_of(column))
     for index, (begin, end) in enumerate(itertools.pairwise(edges)):
         known = [value for value in column[begin:end] if value == value]
         expected = [np.mean(known), min(known), max(known)] if known else [np.nan] * 3
-        found = [filled.mean[index], filled.low[index], filled.high[index]]
+        found = [figures[index] for figures in buckets]
         assert found == pytest.approx(expected, rel=1e-9, abs=1e-9, nan_ok=True)
 
 
@@ -50,13 +50,13 @@ def test_wide_buckets_lose_no_extreme_and_no_row(first, end):
     column = np.random.default_rng(0).normal(size=40_001)
     column[[first, 12_345, end - 1]] = [900.0, -1000.0, 1000.0]
     edges = bucket_edges(first, end, most=(end - first) // (FEWEST_BLOCKS * BLOCK_ROWS))
-    filled = fill_buckets(column, edges, blocks_of(column))
-    assert np.nanmin(filled.low) == -1000.0
-    assert filled.high[0] == 900.0
-    assert filled.high[-1] == 1000.0
+    mean, low, high = fill_buckets(column, edges, blocks_of(column))
+    assert np.nanmin(low) == -1000.0
+    assert high[0] == 900.0
+    assert high[-1] == 1000.0
     # Inner edges move by less than a block, so means hardly do.
     exact = [column[begin:stop].mean() for begin, stop in itertools.pairwise(edges)]
-    assert filled.mean[1:-1] == pytest.approx(exact[1:-1], abs=10.0)
+    assert mean[1:-1] == pytest.approx(exact[1:-1], abs=10.0)
 
 
 def test_blocks_that_grow_are_those_of_the_whole_column():
