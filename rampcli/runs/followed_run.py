@@ -136,8 +136,7 @@ class FollowedRun:
     @property
     def spans(self) -> Spans:
         """The parts in which stage, batch and processes stay the same."""
-        first = np.zeros(min(1, self.columns.rows), np.int64)
-        return Spans(self.metrics, np.concatenate((first, self._changes)))
+        return Spans(self.metrics, self._changes)
 
     def column(self, name: str) -> NDArray[Any]:
         """Returns a column of numbers, all of them NaN if rows have none."""

@@ -28,14 +28,14 @@ class Spans:
         steps, samples: number of its steps, and their samples.
     """
 
-    def __init__(self, metrics: Metrics, starts: RowNumbers | None = None) -> None:
-        """Takes the first rows of the spans, or finds them if they are not given."""
+    def __init__(self, metrics: Metrics, changes: RowNumbers | None = None) -> None:
+        """Takes the first rows of the spans after the first one, or finds them if not given."""
         rows = len(metrics["stage"]) if "stage" in metrics else 0
-        if starts is None:
-            starts = np.zeros(min(1, rows), dtype=np.int64)
-            if rows:
+        starts = np.zeros(min(1, rows), dtype=np.int64)
+        if rows:
+            if changes is None:
                 changes = change_rows(*(metrics[name] for name in SPAN_COLUMNS))
-                starts = np.concatenate((starts, changes))
+            starts = np.concatenate((starts, changes))
         self.metrics, self.starts = metrics, starts
         self.ends = np.append(starts[1:], rows)[: len(starts)]
         self.stage, self.global_batch_size, self.world_size = (
