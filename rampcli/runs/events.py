@@ -93,8 +93,7 @@ class RunEvents:
                 facts = {"reason": "", **row, "step": self._step}
                 text = known.text.format_map(facts)
                 self._mark(known.mark or kind, row, text, is_logged=known.is_logged)
-            if (handle := _HANDLERS.get(kind)) is not None:
-                handle(self, row)
+            self._note(row)
 
     def median_s(self, kind: str, column: str) -> float | None:
         """Returns the median of the seconds in a column that has one, or None without any."""
@@ -112,15 +111,39 @@ class RunEvents:
         if is_logged:
             self.log = [*self.log[-MOST_LOGGED + 1 :], {"kind": kind, **point}]
 
+    def _note(self, row: Mapping[str, Any]) -> None:
+        """Notes what only events of this kind say."""
+        match row["event"]:
+            case "launch":
+                self._num_nodes = row.get("num_nodes")
+                self._note_nodes(row)
+            case "start":
+                self._start(row)
+            case "stop":
+                self._stop(row)
+            case "stage":
+                self._enter_stage(row)
+            case "fault":
+                self._fault = row["reason"]
+            case "lost":
+                self.lost_steps += row["steps"]
+            case "validation":
+                points = self.validations.setdefault(row.get("corpus"), [])
+                bits = row.get("bits_per_byte")
+                self._add_point(points, row, loss=row["loss"], bits_per_byte=bits)
+            case "evaluation":
+                results = {name: row[name] for name in EVALUATED}
+                self._add_point(self.evaluations, row, **results)
+            case "samples":
+                self._show_texts(row)
+            case "profile":
+                self._keep_profile(row)
+
     def _add_point(self, points: list[Point], row: Mapping[str, Any], **values: Any) -> None:
         """Adds a point to a curve. A repeated step replaces its point and drops later ones."""
         while points and points[-1]["step"] >= self._step:
             points.pop()
         _append(points, self._place(row) | values)
-
-    def _launch(self, row: Mapping[str, Any]) -> None:
-        self._num_nodes = row.get("num_nodes")
-        self._note_nodes(row)
 
     def _note_nodes(self, row: Mapping[str, Any]) -> None:
         stage = _count(row, "stage", -1)
@@ -148,17 +171,6 @@ class RunEvents:
             self._mark("stage", row, f"stage {stage}")
         self._stage = stage
 
-    def _note_fault(self, row: Mapping[str, Any]) -> None:
-        self._fault = row["reason"]
-
-    def _lose(self, row: Mapping[str, Any]) -> None:
-        self.lost_steps += row["steps"]
-
-    def _validate(self, row: Mapping[str, Any]) -> None:
-        points = self.validations.setdefault(row.get("corpus"), [])
-        bits = row.get("bits_per_byte")
-        self._add_point(points, row, loss=row["loss"], bits_per_byte=bits)
-
     def _show_texts(self, row: Mapping[str, Any]) -> None:
         texts = [
             {"step": self._step, "prompt": cut(one["prompt"]), "text": cut(one["text"]), "note": ""}
@@ -170,23 +182,6 @@ class RunEvents:
         if len(self.profiles) == MOST_PROFILES:
             del self.profiles[next(iter(self.profiles))]
         self.profiles[*row["steps"], row["rank"]] = row
-
-    def _evaluate(self, row: Mapping[str, Any]) -> None:
-        self._add_point(self.evaluations, row, **{name: row[name] for name in EVALUATED})
-
-
-_HANDLERS = {
-    "launch": RunEvents._launch,
-    "start": RunEvents._start,
-    "stop": RunEvents._stop,
-    "stage": RunEvents._enter_stage,
-    "fault": RunEvents._note_fault,
-    "lost": RunEvents._lose,
-    "validation": RunEvents._validate,
-    "evaluation": RunEvents._evaluate,
-    "samples": RunEvents._show_texts,
-    "profile": RunEvents._keep_profile,
-}
 
 
 def _count(row: Mapping[str, Any], name: str, otherwise: int) -> int:
