@@ -58,10 +58,14 @@ def status(
 def shown(runs: "Runs") -> list["RenderableType"]:
     """Returns the table of the runs, and the details of the run if only one was named."""
     from rampcli.cli.status_table import StatusTable
+    from rampcli.runs.directory import RUNS
 
     listed = runs.read()
     if not listed:
-        return [nothing_found()]
+        return [
+            f"there is no run in {RUNS}/; start one with `rampcli pretrain --factory llama3_tiny`,"
+            " or name the directory of a run: rampcli status RUN"
+        ]
     table = StatusTable(listed, has_texts=runs.only is None)
     if runs.only is None or listed[0].status is None:
         return [table]
@@ -113,16 +117,6 @@ def _supervision(run: "RunDirectory", status: "RunStatus") -> Iterator[str]:
             yield "not training; to resume, start it again as before"
         else:
             yield f"not training; resume with:\n  {visible(coming['command'])}"
-
-
-def nothing_found() -> str:
-    """Returns the sentence that is printed if there is no run."""
-    from rampcli.runs.directory import RUNS
-
-    return (
-        f"there is no run in {RUNS}/; start one with `rampcli pretrain --factory llama3_tiny`, or"
-        " name the directory of a run: rampcli status RUN"
-    )
 
 
 def _print_json(runs: "Runs") -> None:

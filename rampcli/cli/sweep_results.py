@@ -1,7 +1,7 @@
 """Prints the results of a sweep, also while its runs are training."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import typer
@@ -37,7 +37,7 @@ def print_results(folder: SweepFolder, *, plot: Path | None, as_json: bool) -> N
         facts = {
             "folder": str(folder.path),
             "best": None if best is None else best.run_dir,
-            "runs": [one.to_json() for one in results],
+            "runs": [asdict(one) for one in results],
         }
         typer.echo(json.dumps(facts, indent=1))
         return

@@ -1,8 +1,7 @@
 """The results of a sweep: what each run has reached, as facts and as a table."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from rich.table import Table
 from rich.text import Text
@@ -41,10 +40,6 @@ class SweepResult:
     best_validation_losses: Mapping[str, float] = field(default_factory=dict)
     tokens_per_s: float | None = None
     problem: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the result for `--json`."""
-        return asdict(self)
 
 
 def result_of(
