@@ -1,6 +1,5 @@
 """`rampcli cancel`: asks a run to save and exit."""
 
-import socket
 from typing import TYPE_CHECKING
 
 from rampcli.cli.options import Run
@@ -39,6 +38,8 @@ def ask_to_save(directory: "RunDirectory") -> "Holder | list[Job]":
             of a Python program.
         RampcliError: a job queue does not answer.
     """
+    import socket
+
     from rampcli.launch.protocol import launchers
     from rampcli.launch.run_lock import holder_of
 

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from string import Template
 from typing import Annotated, Any
 
 import typer
@@ -136,6 +135,8 @@ def write_recipe(name: str) -> None:
     Raises:
         UsageError: a function cannot have this name, or the file exists.
     """
+    from string import Template
+
     stem = name.removesuffix(".py")
     if not stem.isidentifier() or not stem.isascii():
         raise UsageError(
