@@ -10,7 +10,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from rampcli.config.rewards import TRUSTED_REWARD
 from rampcli.config.rl import is_rl
 from rampcli.config.schema import Config
 from rampcli.guarded_folder import private_folder
@@ -100,14 +99,6 @@ class Workers:
         self.kill()
         if self.rendezvous_socket is not None:
             self.rendezvous_socket.close()
-
-
-def trust_reward(config: Config) -> None:
-    """Lets the ranks that this process starts run the user's own reward function.
-
-    Ranks do not trust the settings in a run directory alone: it may come from a stranger.
-    """
-    os.environ[TRUSTED_REWARD] = config.rl.reward
 
 
 def worker_program(config: Config) -> str:

@@ -21,7 +21,7 @@ from rampcli.launch.slurm import SEARCH, commands
 from rampcli.launch.slurm.launcher import LAUNCHER
 from rampcli.launch.stop_signals import catch_stop_signals
 from rampcli.launch.supervise import Supervisor
-from rampcli.launch.workers import trust_reward, worker_program
+from rampcli.launch.workers import worker_program
 from rampcli.lifeline import StopSignals
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.runs.directory import COMPLETE, PREEMPTED, RunDirectory
@@ -60,7 +60,6 @@ def train_stages(directory: RunDirectory, stages: Sequence[int], signals: StopSi
         resolved = run_plan(snapshot.read(directory.config), consumed_samples=consumed)
         if _already_trained(resolved, stages, directory, consumed):
             return 0
-        trust_reward(resolved.config)
         supervisor = Supervisor(
             resolved=resolved,
             run=directory,

@@ -8,6 +8,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from rampcli.config.rewards import TRUSTED_REWARD
 from rampcli.interpreter import python_command
 from rampcli.launch.elastic import World
 from rampcli.launch.slurm import commands
@@ -54,9 +55,11 @@ class SrunWorkers(Workers):
         address = _rendezvous_address(len(world.nodes))
         rendezvous_socket = reserve_port(address)
         threads = slurm.cpus_per_task or _processors_per_task(trainer.devices)
-        environment = worker_environment(threads=threads)
-        port = rendezvous_socket.getsockname()[1]
-        environment |= {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
+        environment = worker_environment(threads=threads) | {
+            "MASTER_ADDR": address,
+            "MASTER_PORT": str(rendezvous_socket.getsockname()[1]),
+            TRUSTED_REWARD: resolved.config.rl.reward,
+        }
         interpreter = slurm.python or sys.executable
         command = [
             *("srun", "--kill-on-bad-exit=1", "--export=ALL"),
