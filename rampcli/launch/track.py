@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import traceback
+from concurrent.futures import Future, wait
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
@@ -33,8 +34,8 @@ def main() -> None:
     """Logs the rows of a run. The exit code is 1 if the tracker fails."""
     die_with_parent()
     run, name = RunDirectory(Path(sys.argv[1])), sys.argv[2]
-    end = RunEnd()
-    threading.Thread(target=end.wait_for_line, daemon=True).start()
+    end = Future[float]()
+    threading.Thread(target=_wait_for_line, args=[end], daemon=True).start()
     try:
         follow(run, name, end)
     except Exception as error:
@@ -44,32 +45,18 @@ def main() -> None:
         os._exit(1)  # exit handlers of a library may print or wait
 
 
-class RunEnd:
-    """Tells when the run has ended.
-
-    Attributes:
-        has_come: set once no more rows come.
-        patience_s: seconds that this process may still live then.
-    """
-
-    def __init__(self) -> None:
-        self.has_come = threading.Event()
-        self.patience_s = 0.0
-
-    def wait_for_line(self) -> None:
-        """Waits for a line on standard input, which holds `patience_s`."""
-        self.patience_s = float(sys.stdin.readline() or 0)
-        self.has_come.set()
+def _wait_for_line(end: Future[float]) -> None:
+    end.set_result(float(sys.stdin.readline() or 0))
 
 
-def follow(run: RunDirectory, name: str, end: RunEnd) -> None:
+def follow(run: RunDirectory, name: str, end: Future[float]) -> None:
     """Logs the rows of a run until its end, earlier ones first.
 
     Half of the time after the end is for rows, and half for the tracker to complete its curves.
 
     Args:
         run: the run directory, in which the tracker has a position.
-        end: tells when the run has ended.
+        end: the seconds that this process may still live, once no more rows come.
 
     Raises:
         RampcliError: the position or a row is damaged, or there was no time for all rows.
@@ -89,10 +76,10 @@ def follow(run: RunDirectory, name: str, end: RunEnd) -> None:
             partial(save_position, run, name),
             tokens_per_sample=None if is_rl(config) else config.data.sequence_length,
         )
-        while not end.has_come.is_set():
+        while not end.done():
             if not follower.pass_on():
-                end.has_come.wait(POLL_S)
-        if not follower.close(within_s=end.patience_s / 2):
+                wait([end], POLL_S)
+        if not follower.close(within_s=end.result() / 2):
             raise RampcliError(
                 f"it had reached step {follower.position.step} when its time was over;"
                 " the same command continues it"
