@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from rampcli.batch.quantities import counted
 from rampcli.batch.training_plan import TrainingPlan
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
@@ -35,8 +36,8 @@ def reserve_gpus(config: Config, plan: TrainingPlan) -> Iterator[list[str]]:
                 break
         if len(gpus) < needed:
             raise UsageError(
-                f"this run needs {gpus_in_words(needed)}, but other runs use"
-                f" {len(visible_gpus()) - len(gpus)} of the {gpus_in_words(len(visible_gpus()))}"
+                f"this run needs {counted(needed, 'GPU')}, but other runs use"
+                f" {len(visible_gpus()) - len(gpus)} of the {counted(len(visible_gpus()), 'GPU')}"
                 " on this machine",
                 keys=("trainer.num_nodes", "trainer.devices", "trainer.accelerator"),
                 remedy="wait for the other runs, or use fewer GPUs",
@@ -62,13 +63,8 @@ def gpus_needed(config: Config, plan: TrainingPlan) -> int:
         return 0
     nodes, devices = max(stage.num_nodes for stage in plan.stages), config.trainer.devices
     raise UsageError(
-        f"this run needs {gpus_in_words(needed)} ({nodes} node{'s' if nodes > 1 else ''} of"
+        f"this run needs {counted(needed, 'GPU')} ({counted(nodes, 'node')} of"
         f" {devices}), and this machine has {len(gpus)}",
         keys=("trainer.num_nodes", "trainer.devices", "trainer.accelerator"),
         remedy="--dry-run to see the plan, or a machine with the GPUs",
     )
-
-
-def gpus_in_words(gpus: int) -> str:
-    """Returns "1 GPU", "2 GPUs" and so on."""
-    return f"{gpus} GPU{'s' if gpus > 1 else ''}"

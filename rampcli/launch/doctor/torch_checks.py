@@ -12,6 +12,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any
 
+from rampcli.batch.quantities import counted
 from rampcli.config.schema.trainer import Accelerator
 from rampcli.errors import UsageError, printable
 from rampcli.gpus import visible_gpus
@@ -19,7 +20,7 @@ from rampcli.interpreter import python_command, safe_environment
 from rampcli.launch.doctor.check import Check, Status, format_bytes
 from rampcli.launch.doctor.host_checks import skip_if_remote
 from rampcli.launch.protocol import launcher_of
-from rampcli.launch.resources import gpus_in_words, gpus_needed
+from rampcli.launch.resources import gpus_needed
 from rampcli.lifeline import signal_name
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import (
@@ -181,7 +182,7 @@ def _check_nccl(facts: dict[str, Any], resolved: Resolved | None) -> Check:
     if _accelerator(resolved) == "cpu" or not nccl["processes"]:
         return Check("nccl", Status.not_needed, "no GPUs")
     if nccl["error"] is None:
-        finding = f"all-reduce over {gpus_in_words(nccl['processes'])} works"
+        finding = f"all-reduce over {counted(nccl['processes'], 'GPU')} works"
         return Check("nccl", Status.ok, finding)
     return Check("nccl", Status.failure, printable(nccl["error"]), NCCL_REMEDY)
 
