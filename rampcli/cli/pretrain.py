@@ -1,5 +1,7 @@
 """`rampcli pretrain`: trains a recipe, or prints its plan or its configuration."""
 
+import gc
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -54,6 +56,9 @@ def show_or_train(
 
             print_scripts(resolved, one_stage=one_stage)
     else:
-        from rampcli.cli.training import train_and_exit
+        from rampcli.cli.training import train
 
-        train_and_exit(resolved, one_stage=one_stage, overrides=words)
+        gc.enable()  # a command turns it off, and this one lives long
+        command = ["rampcli", *sys.argv[1:]]
+        outcome = train(resolved, one_stage=one_stage, command=command, overrides=words)
+        raise typer.Exit(outcome.exit_code)

@@ -1,13 +1,9 @@
 """`rampcli pretrain`: shows progress, and at the end how to resume."""
 
-import gc
 import shlex
-import sys
 import time
 from collections.abc import Sequence
-from typing import NoReturn
 
-import typer
 from rich.console import Console
 
 from rampcli.checkpoint.starting_weights import with_model_of_folder
@@ -107,18 +103,6 @@ def train(
     if outcome.observer_error is not None:
         raise outcome.observer_error
     return outcome
-
-
-def train_and_exit(resolved: Resolved, *, one_stage: bool, overrides: Sequence[str]) -> NoReturn:
-    """Trains a configuration as the command that was typed, and ends it with the exit code.
-
-    The arguments, and what is raised besides, are those of `train`.
-    """
-    gc.enable()  # a command turns it off, and this one lives long
-    outcome = train(
-        resolved, one_stage=one_stage, command=["rampcli", *sys.argv[1:]], overrides=overrides
-    )
-    raise typer.Exit(outcome.exit_code)
 
 
 def _load_reward_function(resolved: Resolved, console: Console) -> None:
