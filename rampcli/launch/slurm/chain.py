@@ -52,11 +52,6 @@ class Chain:
     submitted: float | None = None
     cancelled: bool = False
 
-    @property
-    def ids(self) -> list[str]:
-        """IDs of the jobs that were submitted."""
-        return [job.job for job in self.jobs if job.job is not None]
-
 
 def read(directory: RunDirectory) -> Chain | None:
     """Returns the chain of a run, or None if slurm/jobs.json does not exist.

@@ -141,10 +141,11 @@ class SlurmLauncher(Launcher):
         recorded = chain.read(directory)
         if recorded is None:
             return []
+        ids = _ids(recorded.jobs)
         # After an interrupted submission, the last ID may not have been recorded.
         known = (
-            commands.jobs_by_id(recorded.ids)
-            if len(recorded.ids) == len(recorded.jobs)
+            commands.jobs_by_id(ids)
+            if len(ids) == len(recorded.jobs)
             else commands.jobs_of_this_user()
         )
         folder = str(directory.path.resolve())
@@ -185,7 +186,7 @@ class SlurmLauncher(Launcher):
     def _withdraw_after(self, error: RampcliError, directory: RunDirectory) -> None:
         """Cancels all submitted jobs, and adds to an error what became of them."""
         recorded = chain.read(directory)
-        ids = recorded.ids if recorded else []
+        ids = _ids(recorded.jobs) if recorded else []
         note = f"cancelled the jobs that were already submitted: {', '.join(ids)}" if ids else ""
         try:
             self._withdraw(directory)
@@ -197,6 +198,7 @@ class SlurmLauncher(Launcher):
 
 
 def _ids(jobs: Iterable[Job]) -> list[str]:
+    """Returns the IDs of those jobs that were submitted."""
     return [job.job for job in jobs if job.job is not None]
 
 
