@@ -78,12 +78,7 @@ def about(version: Version = False) -> None:
     """Pretrain language models with a planned, exact batch size that can grow."""
 
 
-def check_working_directory() -> None:
-    """Checks that the working directory exists.
-
-    Raises:
-        UsageError: it was deleted.
-    """
+def _check_working_directory() -> None:
     try:
         Path.cwd()
     except FileNotFoundError as error:
@@ -119,7 +114,7 @@ def main() -> None:
         typer.echo("\n".join(word for word in found if word.isprintable()))
         return
     try:
-        check_working_directory()
+        _check_working_directory()
         with redirect_stderr(cast(TextIO, VisibleStream(sys.stderr))):
             code = app(prog_name="rampcli", standalone_mode=False)
     except TyperError as error:

@@ -65,11 +65,7 @@ def _list_recipes(*, as_json: bool) -> None:
 
 
 def _show_recipe(name: str, *, as_json: bool) -> None:
-    """Prints what a recipe is made of, for a person or as JSON.
-
-    Args:
-        name: name of a recipe, or a recipe of a user: `FILE.py`, `FILE.py:NAME`, `MODULE:NAME`.
-    """
+    """Prints what a recipe is made of, which may be a user's: `FILE.py`, `FILE.py:NAME`."""
     from rampcli import llm
     from rampcli.cli.console import build_console, say
     from rampcli.cli.recipe_facts import recipe_facts

@@ -168,10 +168,8 @@ def _check_same_base(
 ) -> None:
     """Checks that runs in the folder have the same settings, apart from those that vary.
 
-    Raises:
-        ForeignCheckpointError: a setting has another value. Runs of a sweep are compared, so this
-            includes settings that a single run may change when it resumes.
-        RampcliError: a file of an earlier run is damaged.
+    Runs of a sweep are compared, so this includes settings that a single run may change when it
+    resumes.
     """
     here = {one.folder: _deciding(each.config) for one, each in zip(chosen, composed, strict=True)}
     listed = folder.read()
@@ -240,8 +238,7 @@ def run_all(runs: Sequence[SweepRun], command: Sequence[str], console: Console) 
 def _start(run: SweepRun, title: str, command: Sequence[str], console: Console) -> int:
     """Trains a run, or submits its jobs, unless it is complete or something else trains it.
 
-    Returns:
-        0, or the exit code of a run that was interrupted.
+    Returns 0, or the exit code of a run that was interrupted.
     """
     if run.is_complete:
         say(console, f"{title} is complete")

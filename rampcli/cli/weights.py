@@ -123,11 +123,8 @@ def import_(
 def _run_on_checkpoint(module: str, word: str, **options: Any) -> None:
     """Runs a program that needs torch on a trained run, and exits with its exit code.
 
-    Args:
-        module: program to run, a module of `rampcli.weights`.
-        word: run directory, or name of a run below runs/.
-        options: what the program takes from `rampcli.weights.program.given_options`, besides the
-            path of the run.
+    The program takes the options, and the path of the run, with
+    `rampcli.weights.program.given_options`.
     """
     from rampcli.launch.program import run_program
     from rampcli.runs.directory import find_run

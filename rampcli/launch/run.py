@@ -144,13 +144,7 @@ def _newest_checkpoint(
 ) -> Checkpoint | None:
     """Returns the checkpoint that the run resumes from, as `resume` allows, or None.
 
-    Args:
-        corpus: fingerprint of its corpora, or None if it is not known here.
-
-    Raises:
-        UsageError: `resume=never`, and there is a checkpoint.
-        NoCheckpointError: `resume=must`, and there is no checkpoint.
-        ForeignCheckpointError: the checkpoint belongs to another configuration or corpus.
+    Its configuration must be the run's, and its corpora too if their fingerprint is known here.
     """
     found = complete_checkpoints(directory)
     if not found:

@@ -142,13 +142,7 @@ def _state(
     *,
     is_held: bool,
 ) -> str:
-    """Returns the state of a run.
-
-    Args:
-        facts: what it has done.
-        jobs, jobs_unknown: answer of the queue.
-        is_held: whether a process holds the locks of the run.
-    """
+    """Returns the state of a run, given whether a process holds its locks."""
     recorded, newest = facts.recorded, facts.events.newest
     status: str = recorded["status"]
     # The process may wait for trackers. An error that was not understood leads to a restart.

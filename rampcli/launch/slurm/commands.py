@@ -217,12 +217,9 @@ def _scancel(*words: str) -> None:
 
 
 def _job_environment(directives: Sequence[str]) -> dict[str, str]:
-    """Returns the environment that a job inherits.
+    """Returns the environment that a job inherits, given the options in its script.
 
-    It leaves out variables that would override the script's options, or describe another job.
-
-    Args:
-        directives: names of the options in the script.
+    It leaves out variables that would override these options, or describe another job.
     """
     of_script = [
         _VARIABLE_OF_OPTION.get(option, option.upper().replace("-", "_")) for option in directives
