@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from rampcli.errors import RampcliError, reason_of
 from rampcli.extras import requiring
@@ -132,7 +131,7 @@ class Trackers:
     def _start(self, name: str) -> RunningTracker:
         """Starts the process of a tracker."""
         begin_position(self.run, name)
-        path = self._log_of(name)
+        path = self.run.logs / f"tracker_{name}.log"
         self.run.make_folder(self.run.logs)
         with self.run.open_to_append(path) as output:
             log = WorkerLog(path)
@@ -145,9 +144,6 @@ class Trackers:
                 start_new_session=True,  # Ctrl-C in the terminal does not reach it
             )
         return RunningTracker(name=name, process=process, log=log)
-
-    def _log_of(self, name: str) -> Path:
-        return self.run.logs / f"tracker_{name}.log"
 
     def _describe_lag(self, tracker: RunningTracker, *, waited_s: float) -> str:
         """Returns how far a tracker came that was killed at the end of a run."""
