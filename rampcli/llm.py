@@ -103,7 +103,7 @@ def recipe_names() -> list[str]:
 
 
 def similar_names(name: str, *, most: int) -> list[str]:
-    """Returns up to `most` names of recipes that resemble `name`, or all names if none does."""
+    """Returns up to `most` names of recipes that resemble `name`, or all names if no name does."""
     return difflib.get_close_matches(name, _RECIPES, n=most, cutoff=0.5) or recipe_names()
 
 

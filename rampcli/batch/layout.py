@@ -107,7 +107,7 @@ class Layout:
         return unit, f"{self.describe_micro_batch()} x {ranks} on {counted(nodes, 'node')}"
 
     def describe_micro_batch(self) -> str:
-        """Returns what a rank's share of every batch is a multiple of."""
+        """Describes the number that divides a rank's share of every batch."""
         rule = self.micro_batch_rule
         smallest = rule.smallest_share // rule.updates
         text = f"{counted(smallest, rule.unit.name.removesuffix('s'))} per micro batch"

@@ -270,7 +270,7 @@ def does_not_divide(
     Args:
         global_batch_size: the batch, in `unit`.
         data_parallel_size: number of data-parallel ranks.
-        smallest_share: what a rank's share of the batch must be a multiple of.
+        smallest_share: a rank's share of the batch must be a multiple of this.
         updates: optimiser updates that the batch is divided into.
         varies: the micro batch is the largest that divides, so a smaller one does not help.
     """

@@ -89,7 +89,7 @@ class Throughput:
         return self._without_falls(rates)
 
     def _without_falls(self, rates: list[list[float]]) -> list[list[float]]:
-        """Returns rates of which none is below one for smaller sizes, if that holds for the points.
+        """Returns rates that do not fall as sizes grow, if the points do not fall either.
 
         If it does not, returns the rates unchanged.
         """

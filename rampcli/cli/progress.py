@@ -132,7 +132,7 @@ class Progress(Observer):
             self._validated.clear()
 
     def _follow(self, row: dict[str, Any]) -> None:
-        """Notes what the run waits for after an event."""
+        """Updates the facts and `waits_for` after an event."""
         match row["event"]:
             case "load":
                 self._compiles = row.get("compiles") is True

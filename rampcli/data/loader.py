@@ -113,7 +113,7 @@ class Loader:
         )
 
     def stop_reading_ahead(self) -> None:
-        """Drops what was read ahead, and waits until nothing is being read."""
+        """Drops samples that were read ahead, and waits for reads that are under way."""
         for unwanted in self._ahead.values():
             unwanted.cancel()
         wait(self._ahead.values())

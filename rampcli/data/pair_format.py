@@ -35,7 +35,7 @@ class PairFormat:
     Args:
         tokenizer: contents of `tokenizer.json`.
         end: text of the token that ends a response, or None for the usual one.
-        special_tokens: what the files beside the tokenizer say.
+        special_tokens: special tokens that the files beside the tokenizer name.
 
     Attributes:
         tokenizer: contents of `tokenizer.json`.

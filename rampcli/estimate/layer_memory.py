@@ -82,7 +82,7 @@ class LayerMemory:
 
 
 def layer_memory(config: Config, batch: MicroBatchPart) -> LayerMemory:
-    """Returns what a micro batch takes in one layer."""
+    """Returns the memory that a micro batch takes in one layer."""
     parts = {name: part.kept(batch) for name, part in layer_parts(config.model).items()}
     kept, after = list(parts.values()), list(parts).index("attention") + 1
     saved, left = (sum(part.saved for part in some) for some in (kept, kept[:after]))

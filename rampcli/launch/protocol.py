@@ -49,7 +49,7 @@ class JobScript:
 
 
 class Phase(Enum):
-    """What a job does, whatever its queue calls this."""
+    """State of a job, in words that all queues share."""
 
     WAITING = "waits, or will run again"
     RUNNING = "runs"
@@ -102,7 +102,7 @@ class Job:
         return self.phase is not Phase.OVER
 
     def record(self) -> dict[str, Any]:
-        """Returns what a launcher records: the job without what its queue reports."""
+        """Returns the facts that a launcher records: all but those that its queue reports."""
         reported = ("state", "reason", "phase")
         return {name: value for name, value in asdict(self).items() if name not in reported}
 

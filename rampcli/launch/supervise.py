@@ -51,7 +51,7 @@ class Attempt:
         nodes: nodes of the stage, some of which may be lost.
         world: ranks that are started.
         feed: passes the rows that they write to the observer.
-        log: what they print.
+        log: their output.
         to_grow: True if they are stopped so that a larger world can start.
     """
 
@@ -73,7 +73,7 @@ class WorkersExit:
             killed.
         oom_kills: processes that the kernel killed meanwhile for lack of memory, as
             `count_oom_kills` counts them.
-        log: what they printed.
+        log: their output.
     """
 
     exit_code: int

@@ -134,7 +134,7 @@ class Part:
         return 2 * sum(linear.weights for linear in self.linears.values())
 
     def kept(self, batch: MicroBatchPart) -> Kept:  # noqa: ARG002
-        """Returns what it needs for its backward pass."""
+        """Returns the memory that its backward pass needs."""
         return Kept()
 
 

@@ -19,7 +19,7 @@ from rampcli.estimate.flights import SENDS_IN_FLIGHT
 class PipelineStagePart(PipelineStage):
     """A stage that allocates a buffer when it starts to receive into it.
 
-    The pass that takes what was received frees the buffer.
+    The pass that takes the received tensor frees the buffer.
     """
 
     def _prepare_forward_infra(self, num_microbatches: int, *args: Any, **keywords: Any) -> Any:
@@ -67,7 +67,7 @@ class PipelineStagePart(PipelineStage):
 
 
 def _with_new_buffers(received: tuple[Any, ...], device: torch.device) -> tuple[Any, ...]:
-    """Returns copies of torch's descriptions of what a stage receives.
+    """Returns copies of torch's descriptions of the tensors that a stage receives.
 
     Inputs of the model are not received and have no buffer.
     """

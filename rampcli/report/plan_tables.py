@@ -37,7 +37,7 @@ class Column:
         cell: text of a stage.
         total: text below the stages.
         rank: columns of the highest rank are dropped first if there is no room; 0 is never dropped.
-        is_shown: whether the plan has such figures.
+        is_shown: whether the plan has figures for this column.
     """
 
     name: str

@@ -26,7 +26,7 @@ def profile_parts(folder: Path, profiles: Sequence[Mapping[str, Any]]) -> Iterat
 
 
 def profile_title(row: Mapping[str, Any]) -> str:
-    """Returns what a profile shows."""
+    """Returns the title of the table of a profile."""
     first, last = row["steps"]
     steps = f"step {first}" if first == last else f"steps {first} to {last}"
     return f"most expensive operators of {steps} on rank {row['rank']}"

@@ -14,7 +14,7 @@ from rampcli.runs.time_spent import STOPPED, TimeSpent
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunReport:
-    """What a report shows of a run.
+    """Contents of a report of a run.
 
     Attributes:
         name, path, unit: of the run.

@@ -17,7 +17,7 @@ BEST = "best"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepResult:
-    """What a run of a sweep has reached. Unknown values are None.
+    """Results of one run of a sweep. Unknown values are None.
 
     Attributes:
         run_dir: its run directory.

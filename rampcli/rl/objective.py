@@ -132,7 +132,7 @@ class Objective:
         return losses.sum(), torch.stack(vector)
 
     def denominator(self, *, pairs: int, tokens: int) -> float:
-        """Returns what the summed loss of an update is divided by.
+        """Returns the divisor of the summed loss of an update.
 
         Args:
             pairs: pairs of the update that have a response, over all passes and ranks.

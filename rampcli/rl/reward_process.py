@@ -161,7 +161,7 @@ class RewardProcess:
             self._pipes.unregister(self._requests)
 
     def _send(self, requests: memoryview) -> int:
-        """Sends what the pipe has room for, and returns the number of bytes."""
+        """Sends as many bytes as the pipe has room for, and returns their number."""
         if not requests:
             return 0
         try:
@@ -196,7 +196,7 @@ class RewardProcess:
         return chunk
 
     def _show_output(self) -> None:
-        """Copies what the function has printed to standard error."""
+        """Copies the output of the function to standard error."""
         chunk = self._read(self._output)
         left = MOST_SHOWN - self._shown
         if not chunk or left < 0:

@@ -115,7 +115,7 @@ class Scorer:
         return scores
 
     def _start(self, function: UserFunction) -> RewardProcess:
-        """Starts a process. Refuses to in such a process, which would start the next one."""
+        """Starts a process. Refuses inside a reward process, which would start another one."""
         if getattr(sys.modules["__main__"].__spec__, "name", None) == CHILD:
             raise UsageError(
                 'rampcli.run belongs under if __name__ == "__main__": the import of the reward'

@@ -53,7 +53,7 @@ Signature = tuple[int, int, int]
 
 @dataclass(slots=True)
 class FollowedRun:
-    """A run and what was read of it so far.
+    """A run, and the parts of its files that were read so far.
 
     Attributes:
         name: name that the page shows.

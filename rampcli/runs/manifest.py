@@ -53,7 +53,7 @@ class Checkpoint:
         return dict(self.manifest["files"])
 
     def damage(self, *, by_checksum: bool = True) -> str | None:
-        """Returns why a file differs from the manifest, or None if none does.
+        """Returns why a file differs from the manifest, or None if all files match.
 
         Args:
             by_checksum: read the files and compare checksums; otherwise only sizes are compared.

@@ -56,7 +56,7 @@ TUNE = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """What earlier runs measured.
+    """Measurements of earlier runs.
 
     Attributes:
         points: median tokens per second per GPU.
@@ -116,7 +116,7 @@ def read_measured(paths: Sequence[Path], config: Config) -> Measured:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Source:
-    """What one run or search has measured.
+    """Measurements of one run or search.
 
     Attributes:
         points: median tokens per second per GPU.
@@ -133,7 +133,7 @@ class _Source:
 
 
 def _read_run(path: Path) -> _Source | None:
-    """Returns what a run has measured, or None if the path holds no run."""
+    """Returns the measurements of a run, or None if the path holds no run."""
     run = RunDirectory(path)
     if not run.config.is_file():
         return None
@@ -149,7 +149,7 @@ def _read_run(path: Path) -> _Source | None:
 
 
 def _read_tune(path: Path) -> _Source | None:
-    """Returns what a search has measured, or None without `TUNE_FILE`."""
+    """Returns the measurements of a search, or None without `TUNE_FILE`."""
     try:
         tune = read_json(path / TUNE_FILE, TUNE)
     except FileNotFoundError:

@@ -19,7 +19,7 @@ DIAGNOSIS = {"exchange_share?": (float, None)}
 def time_parts(
     spent: TimeSpent, facts: RunFacts, spans: Spans, directory: RunDirectory, *, unit: str
 ) -> dict[str, float]:
-    """Returns the parts of the time of a run in seconds, without those that took none.
+    """Returns the parts of the time of a run in seconds, without those that took no time.
 
     They add up to the time of `spent`.
 

@@ -108,7 +108,7 @@ def _read_facts(name: str, run: RunDirectory, signatures: Signatures) -> Facts:
 
 
 def _unread(name: str, *, damage: str | None, changed: float = 0.0) -> Facts:
-    """Returns what the list says of a run without what its files say."""
+    """Returns the entry of a run in the list, without facts from its files."""
     return {
         "name": name,
         "shown": printable(name),

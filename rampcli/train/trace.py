@@ -43,7 +43,7 @@ class Operator:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trace:
-    """What a trace says.
+    """Operators of a trace, and its time of exchange.
 
     Attributes:
         exchange_us: microseconds of the marked steps in which a collective was in progress and

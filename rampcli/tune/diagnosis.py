@@ -92,7 +92,7 @@ class StepPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnosis:
-    """What the ranks have measured, on rank 0.
+    """Measurements of all ranks, on rank 0.
 
     Attributes:
         seconds: time of a step by condition, one per round.

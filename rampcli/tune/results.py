@@ -161,7 +161,7 @@ def _is_enough(trial: Trial, effort: Effort) -> bool:
 
 
 def changed_conditions(run: RunDirectory, wanted: dict[str, Any]) -> list[str]:
-    """Returns the conditions of tune.json that differ. A missing or damaged file has none."""
+    """Returns the conditions of tune.json that differ, or an empty list without a sound file."""
     with suppress(DamagedFileError, FileNotFoundError):
         facts = read_json(run.path / TUNE_FILE, {"conditions": {}})
         return differences(facts["conditions"], wanted)

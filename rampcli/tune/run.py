@@ -74,7 +74,7 @@ def folder_of(resolved: Resolved) -> RunDirectory:
 def predict(config: Config, candidates: Sequence[Candidate]) -> int:
     """Returns the largest size that fits by its estimate.
 
-    The smallest is returned if none fits, or if the memory is unknown.
+    The smallest is returned if no size fits, or if the memory is unknown.
     """
     memory_bytes = device_memory_bytes(config)
     if memory_bytes is None:

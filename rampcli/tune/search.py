@@ -76,7 +76,7 @@ def next_smaller(sizes: Sequence[int], tried: Mapping[int, float | None]) -> int
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What a search has found.
+    """The result of a search.
 
     Attributes:
         largest: the largest micro batch that fits.

@@ -55,7 +55,7 @@ class Effort:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialOrder:
-    """What the ranks of a trial time.
+    """Steps that the ranks of a trial time.
 
     Attributes:
         timed: micro batches per step, one entry for each kind of step.
@@ -69,7 +69,7 @@ class TrialOrder:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """What the ranks of a trial have measured.
+    """Measurements of the ranks of a trial.
 
     Attributes:
         step_s: times of the steps, by micro batches per step.

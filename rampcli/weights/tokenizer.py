@@ -44,7 +44,7 @@ def read_tokenizer(config: Config, checkpoint: Checkpoint) -> Tokenizer | None:
 
 
 def saved_special_tokens(checkpoint: Checkpoint, tokenizer: Tokenizer) -> SpecialTokens:
-    """Returns the special tokens that a checkpoint names. Checkpoints of old versions name none.
+    """Returns the special tokens that a checkpoint names. Those of old versions name no tokens.
 
     Raises:
         DamagedFileError: the file is damaged, or names tokens that the tokenizer does not have.

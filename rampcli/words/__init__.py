@@ -34,7 +34,7 @@ REMARKS = {
     ),
     "rl.prompts_per_step": "The samples of such a run are prompts.",
 }
-"""What a spelling's key does not say about it."""
+"""Facts about spellings that the descriptions of their keys do not give."""
 
 DIALECTS: dict[str, Callable[[Source], Translation]] = {
     "NeMo 1": nemo.write_nemo_1,

@@ -156,7 +156,7 @@ def _find_filling(words: Mapping[str, int]) -> str | None:
 def _divide(
     ranks: int, words: Mapping[str, int], filling: str | None, model: Mapping[str, int]
 ) -> int:
-    """Returns what the sizes of the data-parallel axes leave of the ranks.
+    """Returns the ranks divided by the given sizes of the data-parallel axes.
 
     Raises:
         UsageError: they do not divide the ranks, or leave some and no size is -1.

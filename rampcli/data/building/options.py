@@ -19,7 +19,7 @@ LONGEST_NAME = 1000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildOptions:
-    """What to build, and how.
+    """Options of a build.
 
     Attributes:
         output: PREFIX.

@@ -308,7 +308,7 @@ def move_into_place(path: Path, name: Path) -> None:
 def _after_piece(
     tokens: NDArray[Any], open_tokens: int, eod: int | None, *, ends_text: bool
 ) -> tuple[NDArray[Any], NDArray[np.int64], int]:
-    """Returns what a piece of a text adds.
+    """Returns the tokens and documents that a piece of a text adds.
 
     Returns:
         The tokens, the length of the document if it ends here, and the length of the document if

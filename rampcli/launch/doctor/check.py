@@ -15,12 +15,12 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was found about one part of the machine.
+    """The result of a check of one part of the machine.
 
     Attributes:
         name: part of the machine.
         status: whether a launch can use it.
-        finding: what was found, with figures.
+        finding: the result as text, with figures.
         remedy: what to do about a warning or failure; None otherwise.
     """
 
