@@ -38,12 +38,12 @@ def leave_after(run: RunDirectory, work: Callable[[], int]) -> NoReturn:
         code = work()
     except RampcliError as error:
         print(error, file=sys.stderr)  # noqa: T201
-        record_failure(run, error)
+        record_failure_alone(run, error)
         leave(error.exit_code)
     except Exception as error:  # a bug
         traceback.print_exc()
         print(RampcliError(last_line(error)), file=sys.stderr)  # noqa: T201
-        record_failure(run, error)
+        record_failure_alone(run, error)
         if isinstance(error, RankLost) or (dist.is_initialized() and dist.get_world_size() > 1):
             time.sleep(CAUSE_FIRST_S)
         leave(1)
@@ -58,7 +58,7 @@ def leave_after(run: RunDirectory, work: Callable[[], int]) -> NoReturn:
     leave(code)
 
 
-def record_failure(run: RunDirectory, error: Exception) -> None:
+def record_failure_alone(run: RunDirectory, error: Exception) -> None:
     """Records an error as `RunDirectory.record_failure` does, while no other rank records one."""
     try:
         # The lock is on a file that exists, because a full disk may be why ranks fail.

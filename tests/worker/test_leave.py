@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from rampcli.errors import OutOfMemoryError, RampcliError
 from rampcli.runs.directory import COMPLETE, RunDirectory
-from rampcli.worker.leave import RankLost, leave_after, record_failure
+from rampcli.worker.leave import RankLost, leave_after, record_failure_alone
 
 
 class FullDisk(RunDirectory):
@@ -69,8 +69,8 @@ def test_an_understood_error_is_kept_whichever_of_two_ranks_is_the_first(tmp_pat
             return state
 
     other = Thread(
-        target=record_failure, args=(RunDirectory(tmp_path), OutOfMemoryError("too large"))
+        target=record_failure_alone, args=(RunDirectory(tmp_path), OutOfMemoryError("too large"))
     )
-    record_failure(Interrupted(tmp_path), RankLost())
+    record_failure_alone(Interrupted(tmp_path), RankLost())
     other.join()
     assert RunDirectory(tmp_path).read_state()["error"]["message"] == "too large"
