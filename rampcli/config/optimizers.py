@@ -1,11 +1,21 @@
 """Optimisers by name: the function that builds each, and the memory that it needs."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 MAX_STACK_ELEMENTS = 2**22
 """Maximum number of elements in one stack of matrices. A larger matrix is taken alone."""
 BF16 = 2
+
+
+def muon_work_bytes(matrices: Mapping[tuple[int, int], int]) -> int:
+    """Returns `Optimizer.work_bytes` of Muon, which orthogonalises stacks of whole matrices."""
+    work = []
+    for (rows, columns), alike in matrices.items():
+        # The updates alone and stacked, two iterates, and two products of an iterate by itself.
+        numbers = 4 * rows * columns + 2 * min(rows, columns) ** 2
+        work.append(BF16 * min(alike, stack_size(rows * columns)) * numbers)
+    return max(work, default=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,33 +27,14 @@ class Optimizer:
             and the section `optim`, as `rampcli.train.optimizers.build_adamw` does.
         states: fp32 numbers that it keeps for each parameter.
         matrix_states: the same for the matrices of the layers.
+        work_bytes: returns the bytes that a step computes with, beside weights, gradients and
+            states. Takes the number of the layers' matrices on a rank, by their whole shape.
     """
 
     builder: str
     states: int
     matrix_states: int
-
-    def work_bytes(self, matrices: Mapping[tuple[int, int], int]) -> int:  # noqa: ARG002
-        """Returns the bytes that a step computes with, beside weights, gradients and states.
-
-        Args:
-            matrices: number of the layers' matrices on a rank, by their whole shape.
-        """
-        return 0
-
-
-class Muon(Optimizer):
-    """Muon, which orthogonalises stacks of whole matrices."""
-
-    __slots__ = ()
-
-    def work_bytes(self, matrices: Mapping[tuple[int, int], int]) -> int:  # noqa: D102
-        work = []
-        for (rows, columns), alike in matrices.items():
-            # The updates alone and stacked, two iterates, and two products of an iterate by itself.
-            numbers = 4 * rows * columns + 2 * min(rows, columns) ** 2
-            work.append(BF16 * min(alike, stack_size(rows * columns)) * numbers)
-        return max(work, default=0)
+    work_bytes: Callable[[Mapping[tuple[int, int], int]], int] = lambda _: 0
 
 
 def stack_size(elements: int) -> int:
@@ -53,7 +44,12 @@ def stack_size(elements: int) -> int:
 
 OPTIMIZERS = {
     "adamw": Optimizer(builder="rampcli.train.optimizers:build_adamw", states=2, matrix_states=2),
-    "muon": Muon(builder="rampcli.train.optimizers:build_muon", states=2, matrix_states=1),
+    "muon": Optimizer(
+        builder="rampcli.train.optimizers:build_muon",
+        states=2,
+        matrix_states=1,
+        work_bytes=muon_work_bytes,
+    ),
 }
 """Optimisers by `optim.optimizer`."""
 
