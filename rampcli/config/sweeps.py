@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
 from math import prod
@@ -79,7 +79,8 @@ def combinations(
     The values of the last setting change first.
 
     Args:
-        words: `KEY=VALUE` words; see `sweep_values` for those that list several values.
+        words: `KEY=VALUE` words; `KEY=A,B,C`, `choice(A,B)` and `range(A,B,STEP)` list
+            values, for a group also `glob(PATTERN)`.
         config_dir: a folder of further group options.
         report: receives the errors; a word with an error is left out.
         varied_before: settings that have varied before. A single value of one of them is a value of
@@ -91,7 +92,7 @@ def combinations(
     varied: dict[str, dict[str, str]] = {}  # value by word, by key
     for word in words:
         with report.noting(), placed(f"{word} ({COMMAND_LINE})"):
-            key, texts = sweep_values(word, groups, lambda group: option_names(group, config_dir))
+            key, texts = _swept_values(word, groups, config_dir)
             canonical = SPELLINGS.get(key, key)
             if not texts and canonical in varied_before:
                 texts = [word.partition("=")[2]]
@@ -129,11 +130,7 @@ def _product(
 
 
 def _values_by_word(key: str, texts: Sequence[str], groups: Collection[str]) -> dict[str, str]:
-    """Returns the words that set a key, each with its value as `shown` writes it: 1e-3 is 0.001.
-
-    Raises:
-        UsageError: the key cannot vary, or two texts are the same value.
-    """
+    """Returns the words that set a key, each with its value as `shown` writes it: 1e-3 is 0.001."""
     if key in NOT_VARIED:
         raise UsageError(
             f"{key} cannot vary in a sweep: {NOT_VARIED[key]}", keys=(key,), remedy="a single value"
@@ -199,20 +196,12 @@ def _check_count(word: str, key: str, values: Sequence[str]) -> None:
         )
 
 
-def sweep_values(
-    word: str, groups: Collection[str], options: Callable[[str], list[str]]
+def _swept_values(
+    word: str, groups: Collection[str], config_dir: Path | None
 ) -> tuple[str, list[str]]:
     """Returns the key of a word, and its values in Hydra's grammar if it lists values to sweep.
 
     The list is empty if the word gives a single value.
-
-    Args:
-        word: `KEY=A,B,C`, `choice(A,B)` or `range(A,B,STEP)`; for a group, also `glob(PATTERN)`.
-        groups: names of config groups.
-        options: returns the options of a group.
-
-    Raises:
-        UsageError: the word cannot be read, or its values cannot be listed.
     """
     from hydra.core.override_parser.types import Glob, IntervalSweep
     from hydra.errors import HydraException
@@ -231,11 +220,12 @@ def sweep_values(
             remedy=set_to(key, f"{sweep.start:g},{sweep.end:g}"),
         )
     if isinstance(sweep, Glob):
-        if not (found := sweep.filter(options(key))):
+        options = option_names(key, config_dir)
+        if not (found := sweep.filter(options)):
             raise UsageError(
                 f"{word}: no option of {key} matches",
                 keys=(key,),
-                remedy=set_to(key, ",".join(options(key)) or "A,B,C"),
+                remedy=set_to(key, ",".join(options) or "A,B,C"),
             )
         return key, found
     shuffles = getattr(sweep, "shuffle", False)
