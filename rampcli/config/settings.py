@@ -134,11 +134,12 @@ def settings_in(schema: type, prefix: str) -> Iterator[Setting]:
             kinds = [option for option in options if option is not type(None)]
             about = dict(field.metadata)
             named = about.pop("choices", ())
+            made = field.default_factory
             yield Setting(
                 key=key,
                 type=Literal[named] if named else kinds[0],
                 optional=len(kinds) < len(options),
-                default=_default(field),
+                default=field.default if made is dataclasses.MISSING else made(),
                 **about,
             )
 
@@ -195,12 +196,6 @@ def _name(field: "dataclasses.Field[Any]") -> str:
     A field whose name is a Python keyword ends in `_`: `async_`.
     """
     return field.name.removesuffix("_")
-
-
-def _default(field: "dataclasses.Field[Any]") -> Any:
-    return (
-        field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    )
 
 
 def is_mapping(key: str) -> bool:
