@@ -79,22 +79,19 @@ class Trainer:
         self.compile()
         self._validate_if_owed()
         while not self._is_complete():
-            stage = self._begin_stage()
+            self.compile()
+            stage = self.plan.stage_at(self.state.consumed_samples)
+            self.observers.at_stage(self.state, stage)
             for batch in self._batches(stage):
                 step = self.take_step(batch)
                 self.state.advance(batch.split.global_batch_size)
                 self.observers.after_step(self.state, step)
                 self._save_and_validate_if_due(batch.split)
-            if self._ends_processes(stage):
+            consumed = self.state.consumed_samples
+            if not self._is_complete() and self.plan.ends_processes(stage, consumed):
                 return STAGE_BOUNDARY
         self._validate(self._split())
         return COMPLETE
-
-    def _begin_stage(self) -> StagePlan:
-        self.compile()
-        stage = self.plan.stage_at(self.state.consumed_samples)
-        self.observers.at_stage(self.state, stage)
-        return stage
 
     def _batches(self, stage: StagePlan) -> Iterator[Batch]:
         """Yields the batches of a stage, one per step, until the stage or the run ends."""
@@ -222,11 +219,6 @@ class Trainer:
 
     def _is_complete(self) -> bool:
         return self.plan.is_complete(self.state.consumed_samples)
-
-    def _ends_processes(self, stage: StagePlan) -> bool:
-        return not self._is_complete() and self.plan.ends_processes(
-            stage, self.state.consumed_samples
-        )
 
 
 def is_due(step: int, every_steps: int | None) -> bool:
