@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.distributed.device_mesh import DeviceMesh
 
 from rampcli.checkpoint.state import TrainingState
@@ -28,12 +27,9 @@ class OrderAudit(LoopObserver):
     device: torch.device
 
     def after_step(self, state: TrainingState, step: TakenStep) -> None:
-        """Adds the samples of all ranks to the hash."""
-        state.order_hash = self._chain(state.order_hash, step.batch.samples)
-
-    def _chain(self, order_hash: str | None, samples: NDArray[np.int64]) -> str:
-        """Returns the hash of an earlier hash and of the samples that all ranks read, sorted."""
-        mine = torch.from_numpy(samples).to(self.device)
+        """Hashes the earlier hash and the samples that all ranks read, sorted."""
+        mine = torch.from_numpy(step.batch.samples).to(self.device)
         samples_of_all_ranks = torch.cat(gather_tensors(mine, self.data.get_group())).cpu().numpy()
         content = np.sort(samples_of_all_ranks).astype("<i8").tobytes()
-        return hashlib.sha256((order_hash or "").encode() + content).hexdigest()
+        before = (state.order_hash or "").encode()
+        state.order_hash = hashlib.sha256(before + content).hexdigest()
