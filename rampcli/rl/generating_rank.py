@@ -35,12 +35,7 @@ def generate_until_training_ends(run: RunDirectory, roles: Roles) -> int:
     config = resolved.config
     with (
         sources_named(config),
-        naming_out_of_memory(
-            resolved,
-            lambda: consumed,
-            rank=roles.rank,
-            error_of=rollout_out_of_memory,
-        ),
+        naming_out_of_memory(resolved, lambda: consumed, error_of=rollout_out_of_memory),
         Scorer(config.rl.reward, deadline_s=config.rl.reward_deadline_s) as scorer,
     ):
         device = device_here(config.trainer.accelerator)

@@ -55,6 +55,7 @@ from rampcli.train.passes import Passes
 from rampcli.train.stopper import Stopper
 from rampcli.train.stopping import StopRequest
 from rampcli.worker.join import join_ranks
+from rampcli.worker.starters import rank_of
 
 
 @contextmanager
@@ -62,7 +63,6 @@ def naming_out_of_memory(
     resolved: Resolved,
     consumed_samples: Callable[[], int],
     *,
-    rank: int | None = None,
     error_of: Callable[..., OutOfMemoryError] = out_of_memory,
 ) -> Iterator[None]:
     """Turns an allocation that fails in the block into an error that a user understands.
@@ -71,7 +71,6 @@ def naming_out_of_memory(
 
     Args:
         consumed_samples: returns the samples consumed so far, which tell the stage.
-        rank: this rank; None asks torch.distributed.
         error_of: returns the error, as `out_of_memory`.
 
     Raises:
@@ -83,7 +82,7 @@ def naming_out_of_memory(
         if not is_out_of_memory(error):
             raise
         print(reason_of(error), file=sys.stderr)  # noqa: T201
-        reason = f"rank {dist.get_rank() if rank is None else rank} ran out of memory"
+        reason = f"rank {rank_of(os.environ)} ran out of memory"
         raise error_of(resolved, consumed_samples=consumed_samples(), reason=reason) from error
 
 
