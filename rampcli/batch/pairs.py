@@ -23,7 +23,7 @@ SPLIT_KEY = "rl.split_groups"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prompts(BatchUnit):
+class PromptUnit(BatchUnit):
     """A batch of prompts, whose micro batches are set in pairs."""
 
     name: str = "prompts"
@@ -85,9 +85,9 @@ class PairSettings:
         )
 
     @property
-    def unit(self) -> "Prompts":
+    def unit(self) -> "PromptUnit":
         """What a batch counts."""
-        return Prompts(per_micro_unit=self.generations)
+        return PromptUnit(per_micro_unit=self.generations)
 
     @property
     def prompts_per_micro_batch(self) -> int | None:

@@ -38,7 +38,7 @@ class Mark:
 
 
 @dataclass(slots=True)
-class Column:
+class MetricColumn:
     """A column that grows. Absent values are NaN, or None in text.
 
     Attributes:
@@ -85,7 +85,7 @@ class Columns:
     resets: int = 0
     is_at_end: bool = True
     last: tuple[dict[str, Any], ...] = ()
-    _columns: dict[str, Column] = field(default_factory=dict)
+    _columns: dict[str, MetricColumn] = field(default_factory=dict)
     marks: list[Mark] = field(default_factory=list)
 
     def __contains__(self, name: str) -> bool:
@@ -235,7 +235,7 @@ class Columns:
         if column is None or (is_text and self._is_empty(column)):
             dtype: Any = object if is_text else np.float64 if name in PLACES else self.dtype
             absent = np.full(self.rows, None if is_text else np.nan, dtype=dtype)
-            column = self._columns[name] = Column(absent, is_whole=self.rows == 0)
+            column = self._columns[name] = MetricColumn(absent, is_whole=self.rows == 0)
         if not (is_text or kinds <= {int, float}) or (is_text != column.is_text and kinds):
             values = (None,) * len(values)
         column.is_whole = column.is_whole and kinds == {int} and None not in values
@@ -244,7 +244,7 @@ class Columns:
         except OverflowError as error:
             raise DamagedFileError(f"{self.path} is damaged: {name} is too large") from error
 
-    def _is_empty(self, column: Column) -> bool:
+    def _is_empty(self, column: MetricColumn) -> bool:
         """Returns whether a column of numbers holds no number yet."""
         return not column.is_text and bool(np.isnan(column.values[: self.rows]).all())
 

@@ -10,7 +10,7 @@ from rampcli.errors import printable, visible
 from rampcli.runs.directory import STAGE_BOUNDARY
 from rampcli.runs.event_kinds import EVALUATED, EVENTS, OTHER
 from rampcli.runs.rows import Tail, number, read_rows
-from rampcli.runs.time_spent import Clock
+from rampcli.runs.time_spent import RunClock
 
 MOST_MARKS = 1000
 """Marks of one kind that a page gets. Of more, an even choice is shown."""
@@ -61,7 +61,7 @@ class RunEvents:
     log: list[Point] = field(default_factory=list)
     texts: list[Point] = field(default_factory=list)
     profiles: dict[tuple[int, ...], Mapping[str, Any]] = field(default_factory=dict)
-    clock: Clock = field(default_factory=Clock)
+    clock: RunClock = field(default_factory=RunClock)
     _costs: dict[str, list[float]] = field(default_factory=dict)
     _step: int = 0
     _samples: int = 0

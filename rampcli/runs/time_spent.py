@@ -49,7 +49,7 @@ class TimeSpent:
 
 
 @dataclass(slots=True)
-class Clock:
+class RunClock:
     """Attributes each moment to a part, event by event.
 
     Attributes:

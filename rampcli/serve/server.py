@@ -41,7 +41,7 @@ HEADERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Reply:
     """An answer to a request."""
 
     status: HTTPStatus
@@ -133,14 +133,14 @@ class Handler(BaseHTTPRequestHandler):
     def _refuse_method(self) -> None:
         self.close_connection = True  # the body of the request was not read
         headers = (("Allow", "GET, HEAD"),)
-        self._send(Answer(HTTPStatus.METHOD_NOT_ALLOWED, headers=headers), with_content=True)
+        self._send(Reply(HTTPStatus.METHOD_NOT_ALLOWED, headers=headers), with_content=True)
 
     do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = _refuse_method
 
     def log_message(self, *_: Any) -> None:
         """Prints nothing: the terminal belongs to whoever started the server."""
 
-    def _answer(self) -> Answer:
+    def _answer(self) -> Reply:
         try:
             parts = urlsplit(self.path)
         except ValueError as error:
@@ -155,10 +155,10 @@ class Handler(BaseHTTPRequestHandler):
                 return _text(HTTPStatus.FORBIDDEN, "Use the whole address that was printed.")
             if not slash:
                 location = (("Location", f"/{self.server.token}/"),)
-                return Answer(HTTPStatus.PERMANENT_REDIRECT, headers=location)
+                return Reply(HTTPStatus.PERMANENT_REDIRECT, headers=location)
         if path in self.server.files:
             kind, content = self.server.files[path]
-            return Answer(HTTPStatus.OK, kind, content)
+            return Reply(HTTPStatus.OK, kind, content)
         if path == "api/runs":
             return self._list()
         if path.startswith("api/run/"):
@@ -166,14 +166,14 @@ class Handler(BaseHTTPRequestHandler):
             return self._run(name, parts.query)
         return _text(HTTPStatus.NOT_FOUND, "There is no such page.")
 
-    def _list(self) -> Answer:
+    def _list(self) -> Reply:
         """Answers with facts about all runs."""
         try:
             return _json({"runs": self.server.runs.listed()})
         except OSError as error:
             return _text(HTTPStatus.INTERNAL_SERVER_ERROR, reason_of(error))
 
-    def _run(self, name: str, query: str) -> Answer:
+    def _run(self, name: str, query: str) -> Reply:
         """Answers with the data of a run."""
         try:
             view, known = _parse(query)
@@ -188,7 +188,7 @@ class Handler(BaseHTTPRequestHandler):
         version, data = found
         return _json({"version": version, "data": data})
 
-    def _send(self, answer: Answer, *, with_content: bool) -> None:
+    def _send(self, answer: Reply, *, with_content: bool) -> None:
         content, headers = answer.content, [*HEADERS.items(), *answer.headers]
         if len(content) >= LEAST_ZIPPED_BYTES and "gzip" in self.headers.get("Accept-Encoding", ""):
             content = gzip.compress(content, compresslevel=3)
@@ -247,11 +247,11 @@ def _parse(query: str) -> tuple[View, int | None]:
     return view, None if known is None else int(known)
 
 
-def _json(content: Any) -> Answer:
+def _json(content: Any) -> Reply:
     # allow_nan=False: a browser would refuse NaN, and the page with it.
     text = json.dumps(content, allow_nan=False, separators=(",", ":"))
-    return Answer(HTTPStatus.OK, "application/json", text.encode())
+    return Reply(HTTPStatus.OK, "application/json", text.encode())
 
 
-def _text(status: HTTPStatus, text: str) -> Answer:
-    return Answer(status, content=text.encode(errors="replace"))
+def _text(status: HTTPStatus, text: str) -> Reply:
+    return Reply(status, content=text.encode(errors="replace"))

@@ -11,7 +11,7 @@ NEMO_1: dict[str, str] = {
     "model.pipeline_model_parallel_size": "parallel.pipeline_parallel_size",
     "model.context_parallel_size": "parallel.context_parallel_size",
 }
-"""The model holds everything."""
+"""The model holds everything. Plans are written in these words too, so a key has one word."""
 NEMO_2: dict[str, str] = {
     "data.global_batch_size": "model.global_batch_size",
     "data.rampup_batch_size": "model.rampup_batch_size",
@@ -19,9 +19,7 @@ NEMO_2: dict[str, str] = {
     "trainer.strategy.pipeline_model_parallel_size": "parallel.pipeline_parallel_size",
     "trainer.strategy.context_parallel_size": "parallel.context_parallel_size",
 }
-"""The data module holds the batch sizes, and MegatronStrategy the axes."""
-
-
+"""The data module holds the batch sizes, and MegatronStrategy the axes. Plans are written so."""
 UNSUPPORTED = (DECREASE_KEY, "trainer.max_samples")
 """Our keys that NeMo has no word for."""
 

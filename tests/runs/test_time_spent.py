@@ -15,7 +15,7 @@ from rampcli.runs.time_spent import (
     STOPPED,
     TRAINING,
     VALIDATION,
-    Clock,
+    RunClock,
 )
 
 
@@ -24,7 +24,7 @@ def at(time, event, **facts):
 
 
 def time_spent(events, *, last_step_at=None, now=None):
-    clock = Clock()
+    clock = RunClock()
     for event in events:
         clock.add(event)
     return clock.spent(last_step_at=last_step_at, now=now)
