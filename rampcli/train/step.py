@@ -99,7 +99,8 @@ def accumulate_gradient(
     )
     norm = squared_norm(passes.parts, device=passes.device)
     mean_loss, squares = passes.sum_over_ranks(torch.stack([loss.double() / ranks, norm]))
-    grad_norm = math.sqrt(squares)
+    # math.sqrt may differ in the last bit, and then a resumed run would too.
+    grad_norm = torch.tensor(squares, dtype=torch.float64).sqrt().item()
     clip(passes.parts, grad_norm=grad_norm, gradient_clip_val=gradient_clip_val)
     return StepResult(loss=mean_loss, grad_norm=grad_norm)
 
