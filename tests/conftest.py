@@ -1,6 +1,7 @@
 import copy
 import gc
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,9 @@ from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
 
 ROOT = Path(__file__).parent
+
+# A shell starts commands in the background with SIGINT ignored, and their children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline: a busy machine is slow.
 settings.register_profile("rampcli", deadline=None, max_examples=60)

@@ -30,8 +30,6 @@ def interrupt(newcomer, number, after, *words):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        # Tests may run in the background of a shell, where SIGINT is ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     until = time.monotonic() + PATIENCE_S
     while not after.exists() and process.poll() is None:
