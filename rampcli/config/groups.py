@@ -80,7 +80,9 @@ def check_option(group: str, option: Any, config_dir: Path | None) -> None:
         raise UsageError(
             f"{group}={name}: there is no conf/{group}/{name}.yaml",
             keys=(group,),
-            remedy=set_to(group, *offered, note=rest),
+            remedy=set_to(group, *offered, note=rest)
+            if offered
+            else f"a file {config_dir}/{group}/OPTION.yaml",
         )
     if not path.is_relative_to(bundled("conf")):
         _check_file(path, place=f"{group}/{name}.yaml", key=group)

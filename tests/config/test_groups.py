@@ -68,6 +68,13 @@ def test_few_options_are_all_suggested_and_many_are_counted():
     )
 
 
+def test_a_folder_without_options_is_answered_with_the_file_that_would_be_one(tmp_path):
+    (tmp_path / "mine").mkdir()
+    refused = refusal("mine", "fast", tmp_path)
+    assert refused.message == "mine=fast: there is no conf/mine/fast.yaml"
+    assert refused.remedy == f"a file {tmp_path}/mine/OPTION.yaml"
+
+
 def test_an_option_named_like_a_bundled_one_is_refused_unless_it_is_a_copy(option):
     mine = option("optim/nemo_gpt3", (bundled("conf") / "optim" / "nemo_gpt3.yaml").read_bytes())
     check_folder(mine)
