@@ -105,13 +105,13 @@ def foreign_words() -> dict[str, Setting]:
     combined = {
         word: Setting(
             key=word,
-            type=combined.type,
+            type=theirs.type,
             optional=True,
             default=None,
-            example_value=combined.example,
-            doc=f"MaxText: {combined.meaning}",
+            example_value=theirs.example,
+            doc=f"MaxText: {theirs.meaning}",
         )
-        for word, combined in COMBINED.items()
+        for word, theirs in COMBINED.items()
     }
     return spellings | combined
 

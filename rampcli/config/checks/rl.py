@@ -52,8 +52,11 @@ def check_unused(config: Config) -> Iterator[UsageError]:
                     remedy=set_to(key, unused, note=f", and {other} instead" if other else ""),
                 )
         return
-    changed = [key for key in values if key.startswith("rl.")]
-    changed = [key for key in changed if values[key] != settings()[key].default]
+    changed = [
+        key
+        for key, value in values.items()
+        if key.startswith("rl.") and value != settings()[key].default
+    ]
     if changed:
         yield UsageError(
             f"{changed[0]} does not apply: {GENERATIONS_KEY} is null, so nothing is generated",
