@@ -2,6 +2,8 @@ import copy
 import gc
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,26 @@ class Scheduling(LoadScopeScheduling):
 
 def pytest_xdist_make_scheduler(config, log):
     return Scheduling(config, log)
+
+
+@pytest.fixture
+def supervisor(run):
+    """A process that holds the lock of `run`, the run directory of the test's file."""
+    program = """
+import sys, time
+from pathlib import Path
+from rampcli.launch.run_lock import lock_run
+from rampcli.runs.directory import RunDirectory
+with lock_run(RunDirectory(Path(sys.argv[1]))):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program, run.path], stdout=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        yield process
+        process.kill()
 
 
 @pytest.fixture(scope="session")

@@ -11,18 +11,11 @@ from rampcli.errors import UsageError
 from rampcli.launch.run_lock import Holder, holder_of, lock_run
 from rampcli.locks import hold
 from rampcli.runs.directory import RunDirectory
-from supervisors import supervising
 
 
 @pytest.fixture
 def run(tmp_path):
     return RunDirectory(tmp_path / "run")
-
-
-@pytest.fixture
-def supervisor(run):
-    with supervising(run) as process:
-        yield process
 
 
 def test_cancelling_asks_the_supervisor_to_stop(run, supervisor):

@@ -7,18 +7,11 @@ import pytest
 from rampcli.errors import UsageError
 from rampcli.launch.run_lock import Holder, holder_of, lock_run
 from rampcli.runs.directory import RunDirectory
-from supervisors import supervising
 
 
 @pytest.fixture
 def run(tmp_path):
     return RunDirectory(tmp_path / "run")
-
-
-@pytest.fixture
-def supervisor(run):
-    with supervising(run) as process:
-        yield process
 
 
 def test_a_second_supervisor_is_refused_and_the_first_one_is_named(run, supervisor):
