@@ -19,7 +19,7 @@ from rampcli.launch.observer import Observer
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.tables import duration, evaluation_line, figure, share, validation_line
 from rampcli.runs.directory import RunDirectory
-from rampcli.runs.event_kinds import NEWEST, WARNINGS
+from rampcli.runs.event_kinds import CHANGE, NEWEST, WARNINGS
 from rampcli.runs.facts import RunFacts
 from rampcli.runs.rows import last_events, loss_of
 
@@ -110,6 +110,8 @@ class Progress(Observer):
             self._print(f"{evaluation_line([row])} after {row['consumed_samples']:,} prompts")
         elif row["event"] == "samples":
             self._on_samples(row)
+        elif row["event"] == "change":
+            self._print(f"note: {CHANGE.format_map(row)} after step {row['step']:,}")
         elif row["event"] in WARNINGS:
             self._print(f"warning: {row['reason']}")
         self._follow(row)

@@ -37,8 +37,8 @@ def report(runs: Runs, html: Html = None, plot: Plot = None, as_json: AsJson = F
     from rampcli.cli.console import build_console, say
     from rampcli.cli.pictures import check_picture, writing_picture
     from rampcli.cli.sweep_results import print_results
-    from rampcli.report.differences import differing_settings
     from rampcli.report.run_report import report_run
+    from rampcli.runs.differences import differing_settings
     from rampcli.runs.facts import is_training
     from rampcli.runs.record import read_run
     from rampcli.runs.sweep_folder import find_sweep

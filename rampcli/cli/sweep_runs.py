@@ -31,8 +31,8 @@ from rampcli.launch.protocol import launcher_of
 from rampcli.launch.status import read_status
 from rampcli.launch.stop_signals import catch_stop_signals, exit_code_after
 from rampcli.planning.run_plan import Resolved
-from rampcli.report.differences import differing_settings
 from rampcli.report.sweep_plan import SweepRun
+from rampcli.runs.differences import differing_settings
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import newest_checkpoint
 from rampcli.runs.sweep_folder import SweepFolder

@@ -167,6 +167,10 @@ def _print_complete(outcome: Outcome, console: Console) -> None:
 
     record = read_run(outcome.run)
     report = report_run(record)
+    for key, (trained, typed) in outcome.changes.settings.items():
+        say(console, f"note: this run was trained with {key}={trained}, not {key}={typed}")
+    if outcome.changes.unreadable is not None:
+        say(console, f"note: {outcome.changes.unreadable}")
     say(console, stage_table(report))
     events = report.facts.events
     if found := events.validations:

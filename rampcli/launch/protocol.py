@@ -4,7 +4,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from functools import cache
 from importlib import import_module
@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
+from rampcli.launch.changes import Changes
 from rampcli.launch.doctor.check import Check
 from rampcli.launch.elastic import World
 from rampcli.launch.observer import Observer
@@ -144,6 +145,8 @@ class Outcome:
         exit_code: exit code of the command, 0 unless the run was interrupted.
         jobs: submitted jobs.
         observer_error: exception of the observer that stopped the run, or None.
+        changes: how the settings of the command differ from those that a complete run was trained
+            with. Changes of a run that goes on are events.
     """
 
     run: RunDirectory
@@ -153,6 +156,7 @@ class Outcome:
     exit_code: int
     jobs: tuple[Job, ...] = ()
     observer_error: Exception | None = None
+    changes: Changes = field(default_factory=Changes)
 
 
 class Launcher(ABC):

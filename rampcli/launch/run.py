@@ -10,6 +10,7 @@ from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
 from rampcli.config.schema import Config
 from rampcli.errors import NoCheckpointError, UsageError
+from rampcli.launch.changes import Changes, changes
 from rampcli.launch.files import read_corpora
 from rampcli.launch.observer import Observer, Observers
 from rampcli.launch.protocol import JobScript, Launch, Launcher, Outcome, launcher_of, launchers
@@ -44,6 +45,7 @@ def run(
     directory, launcher = RunDirectory(resolved.run_dir), launcher_of(resolved.config)
     newest, scripts = check(resolved)
     words = command or _running_script()
+    changed = changes(directory, resolved, newest)
     if is_complete(resolved, newest):
         observer = Observers(observers, stop=lambda: None)
         with Trackers(directory, resolved.config.logging.trackers, observer):
@@ -55,6 +57,7 @@ def run(
             started=False,
             exit_code=0,
             observer_error=observer.error,
+            changes=changed,
         )
     with (
         sources_named(resolved.config),
@@ -65,6 +68,8 @@ def run(
         # Orphaned workers still append to metrics.jsonl.
         if newest is None and not is_held(directory.workers_lock):
             _set_old_metrics_aside(directory, observers)
+        if newest is not None:
+            _record_changes(directory, changed, newest, observers)
         describe(directory, resolved, overrides)
         _announce(directory, resolved, newest, words)
         return launcher.start(
@@ -190,6 +195,25 @@ def _set_old_metrics_aside(directory: RunDirectory, observers: Sequence[Observer
             f" its old metrics are kept in {aside}"
         )
         row = event_row("fault", reason=reason)
+        directory.append_row(directory.events, row)
+        for observer in observers:
+            observer.on_event(row)
+
+
+def _record_changes(
+    directory: RunDirectory, changed: Changes, newest: Checkpoint, observers: Sequence[Observer]
+) -> None:
+    """Records the settings that change, because config.yaml will have only their new values."""
+    place = {"step": newest.step, "consumed_samples": newest.consumed_samples}
+    rows = [
+        event_row("change", **place, setting=key, old=old, new=new)
+        for key, (old, new) in changed.settings.items()
+    ]
+    if changed.jump is not None:
+        rows.append(event_row("schedule", **place, reason=changed.jump))
+    if changed.unreadable is not None:
+        rows.append(event_row("fault", reason=changed.unreadable))
+    for row in rows:
         directory.append_row(directory.events, row)
         for observer in observers:
             observer.on_event(row)

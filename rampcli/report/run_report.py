@@ -79,6 +79,7 @@ class RunReport:
             "save_s": events.median_s("checkpoint", "save_s"),
             "stall_s": events.median_s("checkpoint", "stall_s"),
             "warnings": events.warnings,
+            "changes": events.changes,
             "profiles": list(events.profiles.values()),
             "error": facts.error,
             "elapsed_s": self.time.elapsed_s,

@@ -12,8 +12,8 @@ from rampcli.report.tables import build_table, count, duration, ends, figure, sh
 from rampcli.runs.stages import TrainedStage
 
 CLOCK = "%d %b %Y %H:%M"
-MOST_WARNINGS = 5
-"""Warnings to print; a run may have very many."""
+MOST_MESSAGES = 5
+"""Warnings, and changed settings, to print; a run may have very many."""
 
 
 def summary_lines(report: RunReport) -> Iterator[str]:
@@ -76,7 +76,7 @@ def time_table(report: RunReport) -> Table:
 
 
 def closing_lines(report: RunReport) -> Iterator[str]:
-    """Yields goodput, validation losses, what boundaries and checkpoints cost, and warnings."""
+    """Yields goodput, validation losses, costs of boundaries and checkpoints, and messages."""
     if report.time.goodput is not None:
         yield (
             f"goodput {share(report.time.goodput)}: the share of the running time that went into"
@@ -100,10 +100,18 @@ def closing_lines(report: RunReport) -> Iterator[str]:
         yield f"{_number(events.lost_steps, 'step')} trained again after interruptions"
     if events.counts.get("skip"):
         yield f"{_number(events.counts['skip'], 'step')} with a skipped update"
-    hidden = len(events.warnings) - MOST_WARNINGS
+    hidden = len(events.changes) - MOST_MESSAGES
+    if hidden > 0:
+        yield f"{_number(hidden, 'earlier changed setting')} in events.jsonl"
+    for change in events.changes[-MOST_MESSAGES:]:
+        yield (
+            f"{change['setting']} changed from {change['old']} to {change['new']} after step"
+            f" {change['step']:,}"
+        )
+    hidden = len(events.warnings) - MOST_MESSAGES
     if hidden > 0:
         yield f"{_number(hidden, 'earlier warning')} in events.jsonl"
-    yield from (f"warning: {reason}" for reason in events.warnings[-MOST_WARNINGS:])
+    yield from (f"warning: {reason}" for reason in events.warnings[-MOST_MESSAGES:])
 
 
 def comparison_table(reports: Sequence[RunReport]) -> Table:

@@ -11,6 +11,7 @@ EVALUATED = ("greedy", "greedy_solved", "sampled", "sampled_solved")
 PLACE = {"step": COUNT, "consumed_samples": COUNT}
 """Shape of the columns that say after how many steps and samples an event happened."""
 VALIDATION, SAMPLES = "validation", "text samples"
+CHANGE = "{setting} changes from {old} to {new}"
 CHECKPOINTS, COMPILATION = "checkpoints", "compilation"
 """Parts of the time of a run that events measure."""
 
@@ -105,6 +106,12 @@ EVENTS = {
         text="{steps:,} steps are repeated ({lost_s:,.1f} s)",
         is_logged=True,
     ),
+    "change": EventKind(
+        columns=PLACE | {"setting": str, "old": str, "new": str},
+        text=CHANGE,
+        is_logged=True,
+    ),
+    "schedule": WARNING,
     "stop": EventKind(columns={"step": COUNT, "status": str, "save_s": float}),
     "fault": WARNING,
     "slow_data": WARNING,

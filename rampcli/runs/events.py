@@ -36,6 +36,8 @@ class RunEvents:
         counts: number of events by kind.
         lost_steps: steps that were repeated.
         warnings: reasons of warnings, oldest first.
+        changes: settings that commands have changed, oldest first, each with `step`, `samples`,
+            `time`, `setting`, and its values `old` and `new` as they are typed.
         validations: by the name of the corpus, or None for a corpus without one, points with
             `step`, `samples`, `time`, `loss` and `bits_per_byte`.
         evaluations: points with the results of evaluations on held-out prompts.
@@ -55,6 +57,7 @@ class RunEvents:
     counts: dict[str, int] = field(default_factory=dict)
     lost_steps: int = 0
     warnings: list[str] = field(default_factory=list)
+    changes: list[Point] = field(default_factory=list)
     validations: dict[str | None, list[Point]] = field(default_factory=dict)
     evaluations: list[Point] = field(default_factory=list)
     marks: dict[str, list[Point]] = field(default_factory=dict)
@@ -127,6 +130,9 @@ class RunEvents:
                 self._fault = row["reason"]
             case "lost":
                 self.lost_steps += row["steps"]
+            case "change":
+                values = {name: printable(row[name]) for name in ("setting", "old", "new")}
+                _append(self.changes, self._place(row) | values)
             case "validation":
                 points = self.validations.setdefault(row.get("corpus"), [])
                 bits = row.get("bits_per_byte")

@@ -1,4 +1,4 @@
-from rampcli.report.differences import differing_settings
+from rampcli.runs.differences import differing_settings
 
 
 def test_only_settings_that_differ_are_listed_as_they_are_typed():
