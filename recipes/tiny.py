@@ -58,7 +58,7 @@ def shakespeare_char(num_nodes: int = 1, num_gpus_per_node: int = 1) -> Config:
         # Muon for the matrices of the layers. The rate is high because a batch holds 768 tokens.
         "optim.optimizer=muon",
         "optim.lr=5.0e-3",
-        "optim.min_lr=0.0",
+        "optim.min_lr=5.0e-5",
         "optim.warmup_samples=1_200",
         f"trainer.num_nodes={num_nodes}",
         f"trainer.devices={num_gpus_per_node}",
@@ -93,7 +93,7 @@ def sort_digits(num_nodes: int = 1, num_gpus_per_node: int = 1) -> Config:
         # the sampled answers are right.
         "optim.optimizer=muon",
         "optim.lr=5.0e-3",
-        "optim.min_lr=0.0",
+        "optim.min_lr=5.0e-5",
         "optim.warmup_samples=320",
         f"trainer.num_nodes={num_nodes}",
         f"trainer.devices={num_gpus_per_node}",

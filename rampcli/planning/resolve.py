@@ -81,7 +81,7 @@ def resolve(
     report.close()
     assert planned is not None
     notes = (*batch_notes, *file_notes, *rl_notes(planned.config), *export_notes(planned.config))
-    notes += (*_warmup_notes(planned), *_profile_notes(planned))
+    notes += (*_warmup_notes(planned), *_last_step_notes(planned), *_profile_notes(planned))
     return replace(planned, files=facts, notes=notes)
 
 
@@ -146,6 +146,23 @@ def _warmup_notes(resolved: Resolved) -> list[str]:
     return [
         f"the run ends after {end:,} {unit_of(resolved.config)}, within its warm-up of"
         f" {warmup_samples:,} ({key}): the learning rate does not reach optim.lr={optim.lr:g}"
+    ]
+
+
+def _last_step_notes(resolved: Resolved) -> list[str]:
+    """Returns a note if the last step, or every step, has a learning rate of 0."""
+    plan, optim = resolved.plan, resolved.config.optim
+    if optim.lr == 0:
+        return ["optim.lr=0: no step changes a weight"]
+    if plan.end_sample is None:
+        return []
+    batch = plan.stages[-1].global_batch_size
+    last = resolved.learning_rate().at(plan.end_sample, global_batch_size=batch)
+    if last > 1e-9 * optim.lr:  # the end of a cosine is rounded
+        return []
+    return [
+        "the last step has a learning rate of 0 and changes nothing;"
+        f" optim.min_lr={optim.lr / 100:g} keeps it above 0"
     ]
 
 

@@ -17,6 +17,7 @@ from rampcli.planning.resolve import resolve
 
 def open_config(**model):
     config = Config()
+    config.optim.min_lr = 1e-5
     config.model.vocab_size = config.trainer.val_samples = None
     config.trainer.max_samples = 8
     config.model.global_batch_size = config.data.micro_batch_size = 1

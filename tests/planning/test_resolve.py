@@ -228,6 +228,20 @@ def test_a_note_tells_that_the_run_ends_within_its_warm_up(warmup):
     assert f"optim.warmup_{warmup}" in note
 
 
+@pytest.mark.parametrize("decay", ["linear", "cosine", "quarter_cosine", "wsd"])
+def test_no_step_that_changes_nothing_is_planned_without_a_note(decay):
+    config = smallest()
+    config.schedule.decay_style, config.optim.lr = decay, 0.5
+    for config.trainer.max_steps in (1, 7):
+        config.optim.min_lr = 0.0
+        (note,) = resolve(config).notes
+        assert note.startswith("the last step has a learning rate of 0 and changes nothing")
+        config.optim.min_lr = float(note.partition("optim.min_lr=")[2].split()[0])
+        assert resolve(config).notes == ()
+    config.optim.lr = config.optim.min_lr = 0.0
+    assert resolve(config).notes == ("optim.lr=0: no step changes a weight",)
+
+
 def test_all_errors_are_reported_at_once_with_their_places(composed, gpt3_5b_place):
     with pytest.raises(UsageErrors) as refused:
         resolve(
