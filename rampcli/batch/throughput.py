@@ -35,18 +35,35 @@ class Throughput:
         points: tokens per second per GPU.
         basis: where the figures come from, in words for the user.
         has_bubble: the figures include the time that a GPU waits for the others of its pipeline.
+        any_size: the figures hold for every micro batch size.
+        any_count: the figures hold for every number of micro batches per rank and step.
     """
 
     points: Mapping[Size, float]
     basis: str
     has_bubble: bool = True
+    any_size: bool = False
+    any_count: bool = False
 
     @classmethod
     def constant(
         cls, tokens_per_s_per_gpu: float, *, basis: str, has_bubble: bool = True
     ) -> "Throughput":
         """Returns the same rate for all sizes."""
-        return cls(points={(1, 1): tokens_per_s_per_gpu}, basis=basis, has_bubble=has_bubble)
+        return cls(
+            points={(1, 1): tokens_per_s_per_gpu},
+            basis=basis,
+            has_bubble=has_bubble,
+            any_size=True,
+            any_count=True,
+        )
+
+    def covers(self, micro_batches: int, *, micro_batch_size: int) -> bool:
+        """Returns whether a rate is at the points or between them, and not beyond the outermost."""
+        sizes, counts = self._sizes, self._counts
+        return (self.any_size or sizes[0] <= micro_batch_size <= sizes[-1]) and (
+            self.any_count or counts[0] <= micro_batches <= counts[-1]
+        )
 
     def tokens_per_s_per_gpu(self, micro_batches: int, *, micro_batch_size: int) -> float:
         """Returns the rate of one GPU.

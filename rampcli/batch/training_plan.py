@@ -145,6 +145,12 @@ class TrainingPlan:
             work, stage.num_nodes, micro_batch_size=stage.micro_batch_size, fleet=self.fleet
         )
 
+    def is_extrapolated(self, stage: StagePlan) -> bool:
+        """Returns whether a stage lies beyond the sizes whose throughput is known."""
+        return self.clock is not None and not self.clock.throughput.covers(
+            stage.accumulate_grad_batches, micro_batch_size=stage.micro_batch_size
+        )
+
     def bubble(self, stage: StagePlan) -> float:
         """Returns the share of a stage's steps in which ranks wait for others of their pipeline."""
         return bubble(self.fleet.parallel, accumulate_grad_batches=stage.accumulate_grad_batches)

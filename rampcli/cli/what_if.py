@@ -20,6 +20,7 @@ from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.comparison import comparison_table
 from rampcli.report.memory import plan_with_memory
+from rampcli.report.plan_tables import extrapolation_notes
 
 
 def compare(
@@ -141,7 +142,9 @@ def _print_comparison(
         for word, found in variants
         if isinstance(found, UsageError)
     )
-    say(build_console(), comparison_table(variants), *misfits)
+    plans = [found for _, found in variants if isinstance(found, Resolved)]
+    notes = (f"\n{note}" for note in extrapolation_notes(plans))
+    say(build_console(), comparison_table(variants), *misfits, *notes)
 
 
 def _raise_shared_errors(found: Sequence[Resolved | UsageError]) -> None:

@@ -14,7 +14,13 @@ from rampcli.batch.pairs import PROMPTS_KEY, PairBatch, PairSettings
 from rampcli.batch.pipeline import check_pipeline
 from rampcli.batch.plan import GLOBAL_KEY, SAMPLES, ParallelSizes
 from rampcli.batch.run_settings import BatchSettings, RunLength
-from rampcli.batch.throughput import EFFICIENCY_KEY, Throughput, check_curve, parse_points
+from rampcli.batch.throughput import (
+    EFFICIENCY_KEY,
+    Throughput,
+    check_curve,
+    is_curve,
+    parse_points,
+)
 from rampcli.batch.training_plan import StagePlan, TrainingPlan, plan_training
 from rampcli.config.checks.splits import check_stages
 from rampcli.config.extension_settings import extension_function
@@ -215,6 +221,7 @@ def throughput_of(config: Config) -> Throughput | None:
     if config.rampup.efficiency is not None:
         return Throughput(
             points=parse_points(config.rampup.efficiency),
+            any_size=is_curve(config.rampup.efficiency),
             basis=f"{EFFICIENCY_KEY} ({stack_of(config).entry(EFFICIENCY_KEY).place})",
         )
     if throughput.samples_per_s_per_gpu is not None:

@@ -48,7 +48,7 @@ def _cells(resolved: Resolved) -> dict[str, str]:
     return {column.name: column.total or column.cell(last) for column in shown} | {
         "nodes": _list_nodes([stage.num_nodes for stage in plan.stages]),
         "GPUs": str(plan.largest_world_size),
-        "memory": memory_cell(resolved, fullest_stage(resolved)),
+        "memory": memory_cell(resolved, fullest_stage(resolved), limit=True),
     }
 
 

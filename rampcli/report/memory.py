@@ -21,9 +21,15 @@ from rampcli.planning.stage_memory import (
 from rampcli.report.tables import build_table
 
 
-def memory_cell(resolved: Resolved, stage: StagePlan) -> str:
-    """Returns the estimate of a stage's fullest rank as text; the tilde marks estimates."""
-    return f"~{shorten_bytes(stage_memory(resolved, stage).peak_bytes)}"
+def memory_cell(resolved: Resolved, stage: StagePlan, *, limit: bool = False) -> str:
+    """Returns the estimate of a stage's fullest rank as text; the tilde marks estimates.
+
+    With `limit`, an estimate that does not fit the device is followed by what is usable there.
+    """
+    peak, device = stage_memory(resolved, stage).peak_bytes, device_memory_bytes(resolved.config)
+    usable = None if device is None else usable_bytes(resolved.config, device)
+    over = f" > {shorten_bytes(usable)}" if limit and usable is not None and peak > usable else ""
+    return f"~{shorten_bytes(peak)}{over}"
 
 
 def memory_notes(resolved: Resolved) -> list[str]:

@@ -11,7 +11,7 @@ from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY
 from rampcli.batch.notes import accumulation_notes
 from rampcli.batch.pairs import PAIRS_KEY
 from rampcli.batch.plan import MICRO_KEY
-from rampcli.batch.quantities import as_written, shorten
+from rampcli.batch.quantities import as_written, listed, shorten
 from rampcli.batch.throughput import RESTART_KEY
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.corpora import describe_data
@@ -22,8 +22,11 @@ from rampcli.report.memory import memory_cell, memory_notes
 from rampcli.report.overlap import overlap_lines
 from rampcli.report.tables import build_table, count
 
+EXTRAPOLATED = "~"
+"""Marks hours of sizes beyond those whose throughput is known."""
 BAR_WIDTH = 16
 MOST_READERS = 5
+MOST_SIZES = 6
 MOST_ROWS = 60
 ROWS_AT_THE_ENDS = 20
 """First and last stages to show of a plan with more than `MOST_ROWS` stages."""
@@ -150,7 +153,8 @@ def _cost_columns(resolved: Resolved) -> list[Column]:
 
     def hours(stage: StagePlan, devices: int) -> str:
         seconds = plan.stage_s(stage)
-        return "-" if seconds is None else as_hours(seconds * devices)
+        mark = EXTRAPOLATED if plan.is_extrapolated(stage) else ""
+        return "-" if seconds is None else f"{mark}{as_hours(seconds * devices)}"
 
     def gpu_hours(stage: StagePlan) -> str:
         return hours(stage, stage.world_size)
@@ -189,13 +193,14 @@ def plan_totals(plan: TrainingPlan) -> dict[str, str]:
     Hours include restarts; GPU-hours do not.
     """
     seconds = run_s(plan)
+    mark = EXTRAPOLATED if any(map(plan.is_extrapolated, plan.stages)) else ""
     gpu_s = sum((plan.stage_s(stage) or 0.0) * stage.world_size for stage in plan.stages)
     return {
         "samples": count(plan.end_sample),
         "steps": count(plan.end_step),
         "tokens": _tokens(plan.end_sample, plan),
-        "hours": "-" if seconds is None else as_hours(seconds),
-        "GPU-hours": "-" if seconds is None else as_hours(gpu_s),
+        "hours": "-" if seconds is None else f"{mark}{as_hours(seconds)}",
+        "GPU-hours": "-" if seconds is None else f"{mark}{as_hours(gpu_s)}",
     }
 
 
@@ -233,6 +238,7 @@ def plan_summary(resolved: Resolved) -> list[str]:
         counted += "" if place == DEFAULT else f" ({place})"
         included = f"; the total counts {counted}" if restarts else ""
         lines.append(f"hours: {plan.clock.throughput.basis}{_bubble_included(plan)}{included}")
+        lines += extrapolation_notes([resolved])
     lines += [f"data: {describe_data(config)}", *_describe_reading(resolved)]
     if plan.passed:
         lines.append(
@@ -261,6 +267,24 @@ def plan_summary(resolved: Resolved) -> list[str]:
     advice = [] if _piped(plan) else accumulation_notes(most, micro_key=micro_key)
     return lines + [
         f"note: {note}" for note in (*plan.notes, *resolved.notes, *advice, *memory_notes(resolved))
+    ]
+
+
+def extrapolation_notes(plans: Sequence[Resolved]) -> list[str]:
+    """Returns a note if hours are those of sizes beyond the ones whose throughput is known."""
+    beyond = {
+        (stage.micro_batch_size, stage.accumulate_grad_batches): None
+        for resolved in plans
+        for stage in resolved.plan.stages
+        if resolved.plan.is_extrapolated(stage)
+    }
+    if not beyond:
+        return []
+    sizes = [f"{micro} x {count}" for micro, count in beyond]
+    shown = listed(sizes if len(sizes) <= MOST_SIZES else [*sizes[: MOST_SIZES - 1], "others"])
+    return [
+        f"note: hours with {EXTRAPOLATED} were not measured: they take the throughput of the"
+        f" nearest known size for {shown} (micro batch x accumulation)"
     ]
 
 

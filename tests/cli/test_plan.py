@@ -222,9 +222,19 @@ def test_measured_throughput_applies_to_other_nodes_batches_and_comparisons(succ
     ]
     lines = succeed(
         "plan", *words, "--what-if", "trainer.num_nodes=1,2,4", "trainer.max_samples=7200000"
-    ).splitlines()[1:]
-    hours = [float(line.split()[-2]) for line in lines]
+    ).splitlines()[1:4]
+    hours = [float(line.split()[-2].removeprefix("~")) for line in lines]
     assert hours == pytest.approx([256, 128, 64], rel=0.01)
+
+
+def test_hours_of_sizes_that_were_not_measured_are_marked(succeed, earlier):
+    words = ["-f", "llama3_tiny", "--measured", earlier.path.name, "trainer.num_nodes=1"]
+    sizes = "data.micro_batch_size=1,2,4,8"
+    batch = ("model.rampup_batch_size=null", "model.global_batch_size=8")
+    printed = succeed("plan", *words, *batch, "--what-if", sizes)
+    rows = [line.split() for line in printed.splitlines() if line.startswith("data.")]
+    assert [row[-2].startswith("~") for row in rows] == [True, True, False, True]
+    assert "the nearest known size for 1 x 8, 2 x 4 and 8 x 1 (micro batch" in printed
 
 
 def test_the_time_of_a_restart_is_measured_unless_it_is_typed(succeed, earlier):
