@@ -43,9 +43,15 @@ def generate(
         int, typer.Option(min=0, max=2**62, metavar="N", help="Random seed of sampling.")
     ] = 0,
     step: Step = None,
+    raw: Annotated[
+        bool,
+        typer.Option(
+            "--raw", help="Continue the text as it is, without the chat template of the run."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Continue a text with a trained model."""
+    """Continue a text with a trained model, or let a model with a chat template answer it."""
     _run_on_checkpoint(
         "rampcli.weights.generate",
         run,
@@ -55,6 +61,7 @@ def generate(
         top_k=top_k,
         seed=seed,
         step=step,
+        raw=raw,
         as_json=as_json,
     )
 

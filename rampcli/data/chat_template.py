@@ -1,21 +1,26 @@
 """Reads the chat template beside a tokenizer, and finds out what it writes around a prompt.
 
-A chat template is a program from a stranger, so it runs in a limited process. It is rendered once
-with a placeholder, instead of once for each prompt. Special tokens in the text around the
-placeholder are encoded as such; special tokens in a prompt are encoded as ordinary text.
+A chat template is a program from a stranger, so it runs in a limited process. It is rendered with a
+placeholder. Special tokens in the text around the placeholder are encoded as such; special tokens
+in a prompt are encoded as ordinary text. A template may do something else with another prompt, so
+it is also rendered with each prompt, and must write the same around it.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rampcli.batch.quantities import listed
 from rampcli.errors import DamagedFileError, UsageError, set_to
 from rampcli.guarded_folder import read_file
 from rampcli.limited_process import CPU_S, LimitError, ask
 from rampcli.records import ANY, check_shape, read_json
 
 TEMPLATE_FILE, CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
+TEMPLATE_FOLDER, NAMES_FILE = "additional_chat_templates", "special_tokens_map.json"
+KEYS = ("data.chat_template", "data.tokenizer")
+NO_TEMPLATE = set_to("data.chat_template", "none")
 MOST_BYTES = 16 << 20
 MOST_TEMPLATE_BYTES = 1 << 20
 PLAIN = "placeholder 7f3a9c41 <&> \"'{{ 1 }}"
@@ -24,65 +29,134 @@ PADDED = f" \n{PLAIN}\n "
 _TEMPLATES = {"chat_template?": (str, [{"name": str, "template": str}], None)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ChatTemplate:
     """What a chat template writes around a prompt, up to where the assistant speaks.
 
     Attributes:
         before, after: texts around the prompt.
         strips: True if white space around the prompt is removed.
+        source: the template.
+        names: special tokens that the template may write, by their names.
+        place: file that holds the template, for messages.
     """
 
     before: str
     after: str
     strips: bool
     source: str
+    names: Mapping[str, str]
+    place: str = field(compare=False)
+
+    @classmethod
+    def of(cls, source: str, names: Mapping[str, str], *, place: str) -> "ChatTemplate":
+        """Renders a template with a placeholder.
+
+        Raises:
+            UsageError: the template fails or exceeds its limits, or it changes prompts in other
+                ways than stripping them.
+        """
+        plain, padded = _render(source, names, [PLAIN, PADDED], place=place)
+        before, *others = plain.split(PLAIN)
+        if len(others) != 1 or padded not in (before + PADDED + others[0], plain):
+            raise _refused(place, "it does not write the prompt exactly once and unchanged")
+        return cls(
+            before=before,
+            after=others[0],
+            strips=padded == plain,
+            source=source,
+            names=dict(names),
+            place=place,
+        )
+
+    def around(self, prompt: str) -> str:
+        """Returns a prompt in the template."""
+        return f"{self.before}{prompt.strip() if self.strips else prompt}{self.after}"
+
+    def check(self, prompts: Sequence[str]) -> None:
+        """Checks that the template writes the same around each of the prompts.
+
+        Raises:
+            ChangedPromptError: it writes something else for one of them.
+            UsageError: it fails or exceeds its limits.
+        """
+        rendered = _render(self.source, self.names, prompts, place=self.place)
+        for number, (prompt, text) in enumerate(zip(prompts, rendered, strict=True)):
+            if text != self.around(prompt):
+                raise ChangedPromptError(self.place, number)
+
+
+class ChangedPromptError(UsageError):
+    """A chat template changes a prompt.
+
+    Attributes:
+        number: index of the prompt among those that were checked.
+    """
+
+    def __init__(self, place: str, number: int) -> None:
+        super().__init__(
+            f"the chat template in {place} changes this prompt, or writes something else around it",
+            keys=KEYS,
+            remedy=NO_TEMPLATE,
+        )
+        self.number = number
 
 
 def read_chat_template(folder: Path) -> ChatTemplate | None:
     """Returns the chat template in the folder of a tokenizer, or None without one.
 
     Raises:
-        UsageError: a file cannot be read, the template fails or exceeds its limits, or it changes
-            prompts in other ways than stripping them.
+        UsageError: a file cannot be read, there are several templates and none is the default, the
+            tokenizer does not encode the text of a template as transformers does, or as
+            `ChatTemplate.of`.
     """
     config = read_tokenizer_config(folder)
     template, path = _read_template(folder, config)
     if template is None:
         return None
+    _check_legacy(folder, config)
+    return ChatTemplate.of(template, tokens_of(config), place=str(path))
+
+
+def _render(
+    source: str, names: Mapping[str, str], prompts: Sequence[str], *, place: str
+) -> list[str]:
+    """Returns the text of a template for each prompt, as the only message of a user."""
     request = {
-        "template": template,
+        "template": source,
         "variables": [
-            tokens_of(config)
-            | {
+            {
+                **names,
                 "messages": [{"role": "user", "content": prompt}],
                 "add_generation_prompt": True,
                 "tools": None,
                 "documents": None,
             }
-            for prompt in (PLAIN, PADDED)
+            for prompt in prompts
         ],
     }
     try:
         answer = ask("rampcli.data.render_chat", request, cpu_s=CPU_S)
     except LimitError as error:
-        raise _refused(path, str(error)) from error
+        raise _refused(place, str(error)) from error
     if "reason" in answer:
-        raise _refused(path, answer["reason"])
-    plain, padded = answer["texts"]
-    before, *others = plain.split(PLAIN)
-    if len(others) != 1 or padded not in (before + PADDED + others[0], plain):
-        raise _refused(path, "it does not write the prompt exactly once and unchanged")
-    return ChatTemplate(before, others[0], strips=padded == plain, source=template)
+        raise _refused(place, answer["reason"])
+    return list(answer["texts"])
 
 
 def read_tokenizer_config(folder: Path) -> dict[str, Any]:
     """Returns the content of the tokenizer_config.json in a folder, empty without one.
 
+    Older tokenizers name their special tokens in special_tokens_map.json. As in transformers, it is
+    read if tokenizer_config.json has no `added_tokens_decoder`, and goes before it then.
+
     Raises:
-        UsageError: it cannot be read.
+        UsageError: a file cannot be read.
     """
-    return read_beside_tokenizer(folder / CONFIG_FILE, {...: ANY})
+    config = read_beside_tokenizer(folder / CONFIG_FILE, {...: ANY})
+    if "added_tokens_decoder" not in config:
+        config |= read_beside_tokenizer(folder / NAMES_FILE, {...: ANY})
+    return config
 
 
 def read_beside_tokenizer(path: Path, shape: Any) -> dict[str, Any]:
@@ -121,6 +195,9 @@ def _read_template(folder: Path, config: Mapping[str, Any]) -> tuple[str | None,
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise _with_remedy(f"cannot read {path}: {reason}") from error
+    others = sorted(path.stem for path in (folder / TEMPLATE_FOLDER).glob("*.jinja"))
+    if others:
+        raise _no_default(folder / TEMPLATE_FOLDER, others)
     path = folder / CONFIG_FILE
     try:
         check_shape(config, _TEMPLATES, where=str(path))
@@ -128,17 +205,43 @@ def _read_template(folder: Path, config: Mapping[str, Any]) -> tuple[str | None,
         raise _with_remedy(error.message) from error
     template = config.get("chat_template")
     if isinstance(template, list):
-        template = {one["name"]: one["template"] for one in template}.get("default")
+        named = {one["name"]: one["template"] for one in template}
+        if named and "default" not in named:
+            raise _no_default(path, [*named])
+        template = named.get("default")
     return template, path
 
 
-def _refused(path: Path, reason: str) -> UsageError:
-    return _with_remedy(f"the chat template in {path} cannot be used: {reason}")
+def _no_default(path: Path, names: Sequence[str]) -> UsageError:
+    return _with_remedy(
+        f"{path} has the chat templates {listed([*map(repr, names)])}, and none of them is the"
+        " default"
+    )
+
+
+def _check_legacy(folder: Path, config: Mapping[str, Any]) -> None:
+    """Refuses a tokenizer.json that encodes text after a special token as its class does not.
+
+    A Llama tokenizer with `legacy=false` writes a space before the first word only. The normalizer
+    of an old file writes one after each special token, too.
+    """
+    if config.get("legacy") is not False or not str(config.get("tokenizer_class")).startswith(
+        "LlamaTokenizer"
+    ):
+        return
+    path = folder / "tokenizer.json"
+    normalizer = read_beside_tokenizer(path, {...: ANY}).get("normalizer")
+    parts = normalizer.get("normalizers", [normalizer]) if isinstance(normalizer, dict) else []
+    if any(isinstance(part, dict) and part.get("type") == "Prepend" for part in parts):
+        raise _with_remedy(
+            f"{folder / CONFIG_FILE} says legacy=false, but {path} writes a space after each"
+            " special token, so a chat template would have other tokens than in transformers"
+        )
+
+
+def _refused(place: str, reason: str) -> UsageError:
+    return _with_remedy(f"the chat template in {place} cannot be used: {reason}")
 
 
 def _with_remedy(message: str) -> UsageError:
-    return UsageError(
-        message,
-        keys=("data.chat_template", "data.tokenizer"),
-        remedy=set_to("data.chat_template", "none"),
-    )
+    return UsageError(message, keys=KEYS, remedy=NO_TEMPLATE)

@@ -26,22 +26,83 @@ NEW_LINE = "\n"
 Tokens = NDArray[Any]
 
 
-class PairFormat:
-    """Turns prompts and responses into tokens.
+class PromptFormat:
+    """Turns prompts into tokens.
 
     The texts come from strangers: what looks like a special token in them is encoded as ordinary
     text. Special tokens that the chat template writes are special.
 
     Args:
         tokenizer: contents of `tokenizer.json`.
-        end: text of the token that ends a response, or None for the usual one.
-        special_tokens: special tokens that the files beside the tokenizer name.
+        template: chat template of the prompts, or None.
 
     Attributes:
         tokenizer: contents of `tokenizer.json`.
+        is_special: True for each special token, [vocabulary of the tokenizer].
+    """
+
+    def __init__(self, tokenizer: str, *, template: ChatTemplate | None) -> None:
+        self.tokenizer = tokenizer
+        self._reader = Tokenizer.from_str(tokenizer)
+        ordinary = Tokenizer.from_str(tokenizer)
+        ordinary.encode_special_tokens = True
+        self._encode_ordinary = encoder_of(ordinary)
+        # One flag per token: much faster than numpy.isin for short texts.
+        self.is_special = np.zeros(vocab_size_of(ordinary), dtype=np.bool_)
+        self.is_special[[*special_tokens_of(ordinary)]] = True
+        self._chat = None if template is None else _Chat(template, self)
+
+    def encode_prompts(self, texts: list[str]) -> list[Tokens]:
+        """Returns the tokens of prompts, each in the chat template if there is one.
+
+        Raises:
+            UsageError: the tokenizer cannot encode a text, or not as ordinary text.
+        """
+        return self.encode_text(texts) if self._chat is None else self._chat.encode(texts)
+
+    def check_prompts(self, texts: Sequence[str]) -> None:
+        """Checks that the chat template, if there is one, leaves prompts as they are.
+
+        Raises:
+            ChangedPromptError: it changes one of them.
+            UsageError: it fails or exceeds its limits.
+        """
+        if self._chat is not None:
+            self._chat.template.check(texts)
+
+    def encode_text(self, texts: list[str]) -> list[Tokens]:
+        """Returns the tokens of texts, without special ones.
+
+        Raises:
+            UsageError: the tokenizer cannot encode a text, or not as ordinary text.
+        """
+        encoded = self._encode_ordinary(texts)
+        for tokens in encoded:
+            if len(found := self.special_in(tokens)):
+                raise UsageError(
+                    f"the tokenizer has {self._reader.id_to_token(int(found[0]))!r} in its ordinary"
+                    " vocabulary, so this name of a special token cannot be encoded as text",
+                    remedy="texts without the names of special tokens",
+                )
+        return encoded
+
+    def special_in(self, tokens: Tokens) -> Tokens:
+        """Returns the special tokens among tokens, in order."""
+        return tokens[self.is_special[tokens]]
+
+
+class PairFormat(PromptFormat):
+    """Turns prompts and responses into tokens.
+
+    Args:
+        tokenizer: contents of `tokenizer.json`.
+        end: text of the token that ends a response, or None for the usual one.
+        template: chat template of the prompts, or None.
+        special_tokens: special tokens that the files beside the tokenizer name.
+
+    Attributes:
         end: the token that ends a response.
         special_tokens: the same with `end` and the template.
-        is_special: True for each special token, [vocabulary of the tokenizer].
 
     Raises:
         UsageError: `end` is not one token, or it is not given and there is no usual one.
@@ -55,29 +116,13 @@ class PairFormat:
         template: ChatTemplate | None,
         special_tokens: SpecialTokens = NONE_KNOWN,
     ) -> None:
-        self.tokenizer = tokenizer
-        self._reader = Tokenizer.from_str(tokenizer)
-        ordinary = Tokenizer.from_str(tokenizer)
-        ordinary.encode_special_tokens = True
-        self._encode_ordinary = encoder_of(ordinary)
-        # One flag per token: much faster than numpy.isin for short texts.
-        self.is_special = np.zeros(vocab_size_of(ordinary), dtype=np.bool_)
-        self.is_special[[*special_tokens_of(ordinary)]] = True
+        super().__init__(tokenizer, template=template)
         with naming_setting("data.response_end"):
             self.end = self._number_of(end)
         self.special_tokens = replace(
             special_tokens.ending_with(self.end),
             chat_template=None if template is None else template.source,
         )
-        self._chat = None if template is None else _Chat(template, self)
-
-    def encode_prompts(self, texts: list[str]) -> list[Tokens]:
-        """Returns the tokens of prompts, each in the chat template if there is one.
-
-        Raises:
-            UsageError: the tokenizer cannot encode a text, or not as ordinary text.
-        """
-        return self.encode_text(texts) if self._chat is None else self._chat.encode(texts)
 
     def encode_responses(self, texts: list[str]) -> list[Tokens]:
         """Returns the tokens of responses. Each ends with the token `end`, its only one.
@@ -107,26 +152,6 @@ class PairFormat:
             inside = inside[: inside.index(self.end)]
         return decode(self._reader, inside)
 
-    def encode_text(self, texts: list[str]) -> list[Tokens]:
-        """Returns the tokens of texts, without special ones.
-
-        Raises:
-            UsageError: the tokenizer cannot encode a text, or not as ordinary text.
-        """
-        encoded = self._encode_ordinary(texts)
-        for tokens in encoded:
-            if len(found := self.special_in(tokens)):
-                raise UsageError(
-                    f"the tokenizer has {self._reader.id_to_token(int(found[0]))!r} in its ordinary"
-                    " vocabulary, so this name of a special token cannot be encoded as text",
-                    remedy="texts without the names of special tokens",
-                )
-        return encoded
-
-    def special_in(self, tokens: Tokens) -> Tokens:
-        """Returns the special tokens among tokens, in order."""
-        return tokens[self.is_special[tokens]]
-
     def _number_of(self, end: str | None) -> int:
         """Returns the token that ends a response."""
         if end is None and has_single_characters(self._reader):
@@ -154,7 +179,7 @@ class PairFormat:
 class _Chat:
     """Encodes prompts in a chat template."""
 
-    def __init__(self, template: ChatTemplate, pairs: PairFormat) -> None:
+    def __init__(self, template: ChatTemplate, pairs: PromptFormat) -> None:
         self.template = template
         self.pairs = pairs
         # Special tokens are found in the text that this encodes.
@@ -178,9 +203,7 @@ class _Chat:
         A prompt without special tokens has the tokens of the whole rendered text. Otherwise the
         text between the template's own special tokens is encoded as ordinary text.
         """
-        if self.template.strips:
-            prompts = [prompt.strip() for prompt in prompts]
-        rendered = [f"{self.template.before}{prompt}{self.template.after}" for prompt in prompts]
+        rendered = [self.template.around(prompt) for prompt in prompts]
         return [
             tokens
             if np.array_equal(self.pairs.special_in(tokens), self.special)
@@ -189,5 +212,6 @@ class _Chat:
         ]
 
     def _encode_apart(self, prompt: str) -> Tokens:
-        (text,) = self.pairs.encode_text([f"{self.text_before}{prompt}{self.text_after}"])
+        inside = prompt.strip() if self.template.strips else prompt
+        (text,) = self.pairs.encode_text([f"{self.text_before}{inside}{self.text_after}"])
         return np.concatenate([self.first, text, self.last])

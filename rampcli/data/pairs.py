@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rampcli.config.corpora import NAMED_KEY
 from rampcli.config.schema import Config
 from rampcli.data.blend import Blend, Corpora
-from rampcli.data.chat_template import read_chat_template
+from rampcli.data.chat_template import ChangedPromptError, read_chat_template
 from rampcli.data.corpus import IGNORED, PADDING, Corpus, Samples
 from rampcli.data.examples import TASK_CHARACTERS, Examples, open_examples, open_named_examples
 from rampcli.data.files import check_vocabulary, cut_of, open_named_tokenizer
@@ -93,7 +93,9 @@ class PackedPairs:
             UsageError: an example cannot be encoded, or has more than `length` tokens.
         """
         self.name, self.sequence_length = examples.name, length
-        self.pairs = encode_pairs(examples, pair_format, range(len(examples)), length=length)
+        everything = range(len(examples))
+        check_template(examples, pair_format, everything, length=length)
+        self.pairs = encode_pairs(examples, pair_format, everything, length=length)
         starts, firsts = self.pairs.starts.tolist(), [0]
         while firsts[-1] < len(examples):
             firsts.append(bisect_right(starts, starts[firsts[-1]] + length) - 1)
@@ -127,6 +129,7 @@ class TaskPairs:
         Raises:
             UsageError: a window has no room for a pair.
         """
+        check_template(examples, pair_format, range(FINGERPRINTED), length=length)
         encoded = (*pair_format.encode_prompts(["0"]), *pair_format.encode_responses(["0"]))
         around = sum(map(len, encoded)) - 2
         example = examples[0]
@@ -202,6 +205,24 @@ def encode_pairs(
             ends.append(ends[-1] + count)
         tokens.append(np.concatenate(parts).astype(kind))
     return Pairs(np.concatenate(tokens), np.array(ends, np.int64), np.array(prompts, np.int64))
+
+
+def check_template(
+    examples: Examples, pair_format: PairFormat, indices: Sequence[int], *, length: int
+) -> None:
+    """Checks that a chat template leaves the prompts of examples as they are.
+
+    Raises:
+        UsageError: it changes one; the message names it.
+    """
+    if pair_format.special_tokens.chat_template is None:
+        return
+    for block in blocks_of(examples, indices, length=length, with_responses=False):
+        try:
+            pair_format.check_prompts([prompt for _, prompt, _ in block])
+        except ChangedPromptError as error:
+            error.add_context(examples.place(block[error.number][0]))
+            raise
 
 
 def blocks_of(

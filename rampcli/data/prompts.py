@@ -10,11 +10,12 @@ from rampcli.config.checks.watch import NEW_TOKENS_KEY, PROMPTS_KEY
 from rampcli.config.corpora import paths_of
 from rampcli.config.rl import RESPONSE_KEY, max_response_tokens
 from rampcli.config.schema import Config
+from rampcli.data.chat_template import ChatTemplate, read_chat_template
 from rampcli.data.examples import Example, Examples, open_examples
 from rampcli.data.files import open_named_tokenizer
 from rampcli.data.indexed import tokenizer_of
-from rampcli.data.pair_format import PairFormat, Tokens
-from rampcli.data.pairs import ENCODED_AT_ONCE, blocks_of, open_format
+from rampcli.data.pair_format import PairFormat, PromptFormat, Tokens
+from rampcli.data.pairs import ENCODED_AT_ONCE, blocks_of, check_template, open_format
 from rampcli.data.tokenizer import byte_tokenizer, encoder_of, open_tokenizer
 from rampcli.errors import UsageError, naming_setting, set_to
 
@@ -65,6 +66,7 @@ def check_prompts(config: Config) -> Prompts:
     most = config.data.sequence_length - max_response_tokens(config)
     for examples in (prompts.training, prompts.validation):
         count = min(len(examples), ENCODED_AT_ONCE if config.data.task else len(examples))
+        check_template(examples, prompts.format, range(count), length=most)
         for block in blocks_of(examples, range(count), length=most, with_responses=False):
             encoded = prompts.format.encode_prompts([prompt for _, prompt, _ in block])
             _check_lengths(examples, [index for index, *_ in block], encoded, config)
@@ -127,24 +129,29 @@ def check_text_prompts(config: Config) -> None:
     """
     if not config.generate.prompts:
         return
-    tokenizer = _tokenizer_before_start(config)
+    tokenizer, template = _tokenizer_before_start(config)
     if tokenizer is not None:
-        encode_text_prompts(config, tokenizer)
+        encode_text_prompts(config, tokenizer, template)
 
 
-def _tokenizer_before_start(config: Config) -> Tokenizer | None:
-    """Returns the tokenizer of a corpus that has not been read, or None if its text decides."""
+def _tokenizer_before_start(config: Config) -> tuple[Tokenizer | None, ChatTemplate | None]:
+    """Returns the tokenizer and chat template of a corpus that has not been read.
+
+    The tokenizer is None if the text of the corpus decides.
+    """
     data = config.data
     if data.source == "indexed":
         found = [tokenizer_of(path) for path in paths_of(config) if tokenizer_of(path).is_file()]
         if not found:
             raise no_tokenizer()
-        return open_tokenizer(found[0])
+        return open_tokenizer(found[0]), None
     if data.source == "stdlib":
-        return byte_tokenizer()
+        return byte_tokenizer(), None
     if data.tokenizer == "chars":
-        return None
-    return open_named_tokenizer(data.tokenizer, frozenset)[0]
+        return None, None
+    tokenizer, _, folder = open_named_tokenizer(data.tokenizer, frozenset)
+    takes_template = data.source == "pairs" and data.chat_template == "auto" and folder is not None
+    return tokenizer, read_chat_template(folder) if takes_template and folder else None
 
 
 def no_tokenizer() -> UsageError:
@@ -156,15 +163,35 @@ def no_tokenizer() -> UsageError:
     )
 
 
-def encode_text_prompts(config: Config, tokenizer: Tokenizer) -> list[list[int]]:
-    """Returns the tokens of the prompts.
+def encode_as_trained(
+    texts: list[str], config: Config, tokenizer: Tokenizer, template: ChatTemplate | None
+) -> list[list[int]]:
+    """Returns the tokens of prompts, as a run was trained to see them.
+
+    A run on prompts and responses sees them in the chat template, if there is one, and as ordinary
+    text. Another run sees the beginning of a document.
+
+    Raises:
+        UsageError: the tokenizer cannot encode a prompt, or the template changes it.
+    """
+    if config.data.source != "pairs":
+        return [tokens.tolist() for tokens in encoder_of(tokenizer)(texts)]
+    prompts = PromptFormat(tokenizer.to_str(), template=template)
+    prompts.check_prompts(texts)
+    return [tokens.tolist() for tokens in prompts.encode_prompts(texts)]
+
+
+def encode_text_prompts(
+    config: Config, tokenizer: Tokenizer, template: ChatTemplate | None
+) -> list[list[int]]:
+    """Returns the tokens of `generate.prompts`.
 
     Raises:
         UsageError: the tokenizer cannot encode a prompt, or a prompt is too long or has no tokens.
     """
     texts, added = config.generate.prompts, config.generate.max_tokens
     with naming_setting(PROMPTS_KEY):
-        encoded = [tokens.tolist() for tokens in encoder_of(tokenizer)(texts)]
+        encoded = encode_as_trained(texts, config, tokenizer, template)
     for text, tokens in zip(texts, encoded, strict=True):
         if not 1 <= len(tokens) <= config.data.sequence_length - added:
             prompt = f"{PROMPTS_KEY}: {text[:100]!r}"

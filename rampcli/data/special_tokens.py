@@ -6,7 +6,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rampcli.data.chat_template import read_beside_tokenizer, read_tokenizer_config, tokens_of
+from rampcli.data.chat_template import (
+    ChatTemplate,
+    read_beside_tokenizer,
+    read_tokenizer_config,
+    tokens_of,
+)
 from rampcli.records import COUNT
 
 if TYPE_CHECKING:
@@ -14,7 +19,7 @@ if TYPE_CHECKING:
 
 ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 """Names of special tokens in transformers."""
-GENERATION_FILE = "generation_config.json"
+GENERATION_FILE, MODEL_FILE = "generation_config.json", "config.json"
 _GENERATION = {"eos_token_id?": (COUNT, [COUNT], None)}
 
 
@@ -36,6 +41,12 @@ class SpecialTokens:
         """Returns the same with the tokens that the run itself trains on as its first ends."""
         return replace(self, ends=tuple(dict.fromkeys((*ends, *self.ends))))
 
+    def template(self, *, place: str) -> ChatTemplate | None:
+        """Returns the chat template, or None without one. Raises what `ChatTemplate.of` raises."""
+        if self.chat_template is None:
+            return None
+        return ChatTemplate.of(self.chat_template, self.names, place=place)
+
     def to_json(self) -> str:
         """Returns the content of the file in a checkpoint."""
         return json.dumps(asdict(self), indent=2)
@@ -49,7 +60,10 @@ NONE_KNOWN = SpecialTokens()
 
 
 def read_special_tokens(folder: Path, tokenizer: "Tokenizer") -> SpecialTokens:
-    """Returns what `tokenizer_config.json` and `generation_config.json` beside a tokenizer say.
+    """Returns what the files beside a tokenizer say.
+
+    They are `tokenizer_config.json`, `special_tokens_map.json` in older folders,
+    `generation_config.json`, and `config.json` if that names no ends.
 
     A chat model may end a text with several tokens. Tokens that the tokenizer does not have are
     left out, and so are ends that are not special: an ordinary token, such as a new line, ends
@@ -65,6 +79,8 @@ def read_special_tokens(folder: Path, tokenizer: "Tokenizer") -> SpecialTokens:
         if name in ROLES and token in vocabulary
     }
     told = read_beside_tokenizer(folder / GENERATION_FILE, _GENERATION).get("eos_token_id")
+    if told is None:  # as transformers derives it from the model's settings
+        told = read_beside_tokenizer(folder / MODEL_FILE, _GENERATION).get("eos_token_id")
     ends = [] if told is None else told if isinstance(told, list) else [told]
     if "eos_token" in names:
         ends = [vocabulary[names["eos_token"]], *ends]

@@ -3,11 +3,13 @@
 from pathlib import Path
 
 from rampcli import hub
-from rampcli.data.chat_template import CONFIG_FILE, TEMPLATE_FILE
-from rampcli.data.special_tokens import GENERATION_FILE
+from rampcli.data.chat_template import CONFIG_FILE, NAMES_FILE, TEMPLATE_FILE
+from rampcli.data.special_tokens import GENERATION_FILE, MODEL_FILE
 from rampcli.errors import UsageError, naming_setting
 
 KEY = "data.tokenizer"
+BESIDE = (CONFIG_FILE, NAMES_FILE, TEMPLATE_FILE, GENERATION_FILE, MODEL_FILE)
+"""Files beside a tokenizer that tell its special tokens and its chat template."""
 REMEDY = "a model with tokenizer.json, which AutoTokenizer.from_pretrained(NAME).save_pretrained(\
 FOLDER) writes"
 
@@ -41,7 +43,7 @@ def tokenizer_path(text: str) -> Path:
         if not hub.is_hub_name(text):
             return _file_of(text)
         snapshot = hub.open_pinned(text, hub.TOKENIZER_FILE, key=KEY, remedy=REMEDY)
-        for file in (CONFIG_FILE, TEMPLATE_FILE, GENERATION_FILE):
+        for file in BESIDE:
             snapshot.find(file)
     return snapshot.folder / hub.TOKENIZER_FILE
 

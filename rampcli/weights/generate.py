@@ -1,18 +1,20 @@
 """Generates text with a trained model. The program of `rampcli generate`."""
 
 import json
+import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tokenizers import Tokenizer
-from tokenizers.decoders import DecodeStream
 
 from rampcli.checkpoint.load_weights import load_model, open_run
 from rampcli.config.schema import Config
 from rampcli.config.schema.watch import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE
-from rampcli.data.tokenizer import encoder_of, failing_as, vocab_size_of
-from rampcli.errors import DamagedFileError, UsageError, visible
+from rampcli.data.chat_template import ChangedPromptError, ChatTemplate
+from rampcli.data.continuation import continuation, pieces_of
+from rampcli.data.prompts import encode_as_trained
+from rampcli.data.tokenizer import encoder_of, vocab_size_of
+from rampcli.errors import UsageError, visible
 from rampcli.models.sampler import Sampling, generate_tokens
 from rampcli.parallel.ranks import device_here
 from rampcli.records import is_unicode
@@ -32,7 +34,15 @@ def main() -> None:
             remedy="a run on text, for example data=stdlib or data=text",
         )
     special_tokens = saved_special_tokens(checkpoint, tokenizer)
-    prompt = encoder_of(tokenizer)([options.prompt])[0].tolist()
+    template = None
+    if not options.raw:
+        template = special_tokens.template(place=str(checkpoint.path))
+    prompt = _encode(options.prompt, config, tokenizer, template, raw=options.raw)
+    if template is not None:
+        note = (
+            "note: the prompt is put in the chat template of the run; --raw continues it as it is"
+        )
+        print(note, file=sys.stderr)  # noqa: T201
     max_tokens = count_new_tokens(config, prompt, options.max_tokens)
     model = load_model(config, checkpoint, device_here("auto"))
     generated = generate_tokens(
@@ -47,15 +57,36 @@ def main() -> None:
         ),
         seed=options.seed,
     )
+    after = prompt if template is None else []
     if not options.as_json:
         in_text = (token for token in generated if token not in special_tokens.ends)
-        _print_while_generating(options.prompt, in_text, tokenizer)
+        _print_while_generating(
+            options.prompt if template is None else f"{options.prompt}\n",
+            pieces_of(in_text, tokenizer, after=after),
+        )
         return
     tokens = list(generated)
-    with _decoding():
-        text = tokenizer.decode(special_tokens.before_end(tokens))
-    facts = {"step": checkpoint.step, "prompt": options.prompt, "text": text, "tokens": tokens}
+    text = continuation(special_tokens.before_end(tokens), tokenizer, after=after)
+    facts = {
+        "step": checkpoint.step,
+        "prompt": options.prompt,
+        "chat_template": template is not None,
+        "text": text,
+        "tokens": tokens,
+    }
     print(json.dumps(facts))  # noqa: T201
+
+
+def _encode(
+    prompt: str, config: Config, tokenizer: Tokenizer, template: ChatTemplate | None, *, raw: bool
+) -> list[int]:
+    """Returns the tokens of a prompt: as the run was trained to see it, or as it is."""
+    try:
+        if raw:
+            return list(encoder_of(tokenizer)([prompt])[0].tolist())
+        return encode_as_trained([prompt], config, tokenizer, template)[0]
+    except ChangedPromptError as error:
+        raise UsageError(f"--prompt: {error.message}", remedy="--raw, or another prompt") from error
 
 
 def _check_options(*, temperature: float, prompt: str) -> None:
@@ -91,28 +122,14 @@ def count_new_tokens(config: Config, prompt: list[int], max_tokens: int | None) 
     return max_tokens or length - len(prompt)
 
 
-def _print_while_generating(prompt: str, tokens: Iterator[int], tokenizer: Tokenizer) -> None:
+def _print_while_generating(prompt: str, pieces: Iterator[str]) -> None:
     def show(text: str, end: str = "") -> None:
         print(visible(text, keeps="\n\t"), end=end, flush=True)  # noqa: T201
 
     show(prompt)
-    # A character may take several tokens: the stream returns None until it is complete.
-    stream, incomplete = DecodeStream(skip_special_tokens=True), []
-    for token in tokens:
-        incomplete.append(token)
-        with _decoding():
-            text = stream.step(tokenizer, token)
-        if text is not None:
-            show(text)
-            incomplete.clear()
-    with _decoding():
-        text = tokenizer.decode(incomplete)
-    show(text, end="\n")
-
-
-def _decoding() -> AbstractContextManager[None]:
-    """Reports a tokenizer that cannot decode as a damaged file."""
-    return failing_as("the tokenizer cannot decode its own tokens", kind=DamagedFileError)
+    for piece in pieces:
+        show(piece)
+    show("", end="\n")
 
 
 if __name__ == "__main__":

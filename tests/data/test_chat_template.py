@@ -5,7 +5,7 @@ import pytest
 
 from chat_folders import CHATML, LLAMA_3, SPECIAL, TEMPLATES, make_tokenizer, write_folder
 from rampcli.data import chat_template
-from rampcli.data.chat_template import ChatTemplate, read_chat_template
+from rampcli.data.chat_template import ChangedPromptError, ChatTemplate, read_chat_template
 from rampcli.data.pair_format import PairFormat
 from rampcli.errors import UsageError
 
@@ -89,7 +89,12 @@ def test_a_file_of_its_own_goes_before_the_configuration(tmp_path):
     write_folder(tmp_path, CHATML)
     in_config = read_chat_template(tmp_path)
     assert in_config == ChatTemplate(
-        "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n", strips=False, source=CHATML
+        before="<|im_start|>user\n",
+        after="<|im_end|>\n<|im_start|>assistant\n",
+        strips=False,
+        source=CHATML,
+        names={"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"},
+        place="",
     )
     write_folder(tmp_path, LLAMA_3, in_config=False)
     assert read_chat_template(tmp_path).strips
@@ -99,6 +104,56 @@ def test_the_default_of_several_templates_is_used(tmp_path):
     several = [{"name": "tools", "template": "x"}, {"name": "default", "template": CHATML}]
     write_folder(tmp_path, several)
     assert read_chat_template(tmp_path).before == "<|im_start|>user\n"
+
+
+def test_several_templates_without_a_default_are_refused(tmp_path):
+    write_folder(
+        tmp_path, [{"name": "tools", "template": CHATML}, {"name": "rag", "template": "x"}]
+    )
+    assert "'tools' and 'rag', and none of them is the default" in refusal(tmp_path)
+    write_folder(tmp_path)
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "rag.jinja").write_text(CHATML)
+    assert "'rag', and none of them is the default" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "changed"),
+    [
+        ("messages[0].content | replace('\n\n', '\n')", "one\n\ntwo"),
+        ("messages[0].content | replace('/no_think', '')", "say it /no_think"),
+        ("messages[0].content if 'secret' not in messages[0].content else 'no'", "a secret"),
+    ],
+)
+def test_a_prompt_that_a_template_changes_is_refused(tmp_path, content, changed):
+    write_folder(tmp_path, f"<|im_start|>{{{{ {content} }}}}")
+    template = read_chat_template(tmp_path)
+    template.check(["harmless", ""])
+    with pytest.raises(ChangedPromptError, match="changes this prompt") as refused:
+        template.check(["harmless", changed, "harmless"])
+    assert (refused.value.number, refused.value.remedy) == (1, "data.chat_template=none")
+
+
+def test_old_files_name_their_special_tokens_in_a_file_of_its_own(tmp_path):
+    write_folder(tmp_path, "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}")
+    names = {"bos_token": {"content": "<|im_start|>"}, "eos_token": "<|im_end|>"}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(names))
+    template = read_chat_template(tmp_path)
+    assert (template.before, template.after) == ("<|im_start|>", "<|im_end|>")
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps(config | {"added_tokens_decoder": {}})
+    )
+    template = read_chat_template(tmp_path)
+    assert (template.before, template.after) == ("<|begin_of_text|>", "<|eot_id|>")
+
+
+def test_a_llama_tokenizer_whose_file_is_older_than_its_settings_is_refused(tmp_path):
+    path = write_folder(tmp_path, CHATML, tokenizer_class="LlamaTokenizerFast", legacy=False)
+    read_chat_template(tmp_path)
+    prepend = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"}]}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"normalizer": prepend}))
+    assert "legacy=false" in refusal(tmp_path)
 
 
 def test_a_folder_without_a_template_has_none(tmp_path):

@@ -44,6 +44,13 @@ def test_a_chat_model_may_end_a_text_with_several_tokens(tmp_path, told, ends):
     assert read(tmp_path).ends == ends
 
 
+def test_the_settings_of_a_model_tell_its_end_if_nothing_else_does(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": IM_END, "hidden_size": 8}))
+    assert read(tmp_path).ends == (IM_END,)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": EOT}))
+    assert read(tmp_path).ends == (EOT,)
+
+
 @pytest.mark.parametrize("content", ["{", '{"eos_token_id": "x"}', '{"eos_token_id": [-1]}'])
 def test_a_damaged_generation_config_is_refused_by_its_name(tmp_path, content):
     path = tmp_path / "generation_config.json"

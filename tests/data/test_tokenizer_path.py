@@ -3,13 +3,11 @@ import pytest
 
 from chat_folders import CHATML, make_tokenizer, write_folder
 from hub_files import FIRST, fill_cache
-from rampcli.data.chat_template import CONFIG_FILE, TEMPLATE_FILE, read_chat_template
-from rampcli.data.special_tokens import GENERATION_FILE
-from rampcli.data.tokenizer_path import find_tokenizer, tokenizer_path
+from rampcli.data.chat_template import read_chat_template
+from rampcli.data.tokenizer_path import BESIDE, find_tokenizer, tokenizer_path
 from rampcli.errors import UsageError
 
 MODEL = "org/tiny"
-BESIDE = (CONFIG_FILE, TEMPLATE_FILE, GENERATION_FILE)
 
 
 @pytest.fixture

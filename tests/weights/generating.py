@@ -18,6 +18,7 @@ def generate_here(run_dir: Path, **options: Any) -> None:
         "top_k": None,
         "seed": 0,
         "step": None,
+        "raw": False,
         "as_json": False,
     }
     with patch.object(sys, "argv", ["generate", json.dumps(given | options)]):

@@ -84,7 +84,7 @@ def generate(build_passes, tmp_path, capfd):
     """Runs the program with some options on a tiny model and returns what it printed.
 
     `tokenizer` replaces the byte tokenizer. `weight` is the value of every weight. `ends` are the
-    tokens that end a text.
+    tokens that end a text. `chat_template` is that of the run's prompts.
     """
 
     def run_program(
@@ -92,9 +92,13 @@ def generate(build_passes, tmp_path, capfd):
         prompt: str = "def é",
         weight: float | None = None,
         ends: tuple[int, ...] = (),
+        chat_template: str | None = None,
         **options: Any,
     ) -> str:
         config = Config()
+        if chat_template is not None:
+            config.data.source, config.data.task = "pairs", "sort"
+            config.data.document_mask = True
         config.model.hidden_size, config.model.ffn_hidden_size, config.data.sequence_length = (
             16,
             16,
@@ -116,7 +120,7 @@ def generate(build_passes, tmp_path, capfd):
                 keep_last=1,
                 facts=facts,
                 tokenizer=written,
-                special_tokens=SpecialTokens(ends=ends),
+                special_tokens=SpecialTokens(ends=ends, chat_template=chat_template),
             )
             checkpoints.save(TrainingState(step=2, consumed_samples=8))
         generate_here(tmp_path, prompt=prompt, **options)
@@ -165,6 +169,20 @@ def test_a_text_stops_at_its_end_which_is_not_printed(generate):
     assert not {*tokens} & {*ends}
     assert told["text"] == bytes(tokens).decode(errors="replace")
     assert generate(temperature=1) == visible(f"def é{told['text']}\n", keeps="\n\t")
+
+
+def test_a_prompt_is_put_as_the_run_was_trained_to_see_it(generate, tmp_path, capfd):
+    asked = {"as_json": True, "temperature": 0, "prompt": "2+2", "max_tokens": 8}
+    template = "<{{ messages[0].content }}>"
+    answered = json.loads(generate(**asked, chat_template=template))
+    whole = json.loads(generate(**asked | {"prompt": "<2+2>"}, raw=True))
+    continued = json.loads(generate(**asked, raw=True))
+    assert (answered["chat_template"], whole["chat_template"]) == (True, False)
+    assert answered["tokens"] == whole["tokens"] != continued["tokens"]
+    shown = generate(temperature=0, prompt="2+2", max_tokens=8)
+    assert shown == visible(f"2+2\n{answered['text']}\n", keeps="\n\t")
+    generate_here(tmp_path, prompt="2+2", max_tokens=8)
+    assert "chat template of the run; --raw" in capfd.readouterr().err
 
 
 def test_a_prompt_that_is_not_utf_8_is_refused(generate):

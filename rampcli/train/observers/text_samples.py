@@ -9,10 +9,11 @@ from rampcli.batch.training_plan import TrainingPlan
 from rampcli.checkpoint.load_weights import empty_model
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config.schema import Config
+from rampcli.data.continuation import continuation
 from rampcli.data.prompts import encode_text_prompts, no_tokenizer
 from rampcli.data.special_tokens import SpecialTokens
-from rampcli.data.tokenizer import failing_as, vocab_size_of
-from rampcli.errors import DamagedFileError, RampcliError, reason_of
+from rampcli.data.tokenizer import vocab_size_of
+from rampcli.errors import RampcliError, reason_of
 from rampcli.models.decoder import Decoder
 from rampcli.models.sampler import Sampling, generate_tokens
 from rampcli.parallel.ranks import broadcast_from_rank_0
@@ -30,6 +31,8 @@ LONGEST_TEXT = 4_000
 
 class TextSamples(LoopObserver):
     """Continues the prompts with the present weights, and writes the event `samples`.
+
+    A run with a chat template answers them.
 
     Rank 0 generates, and the others wait. Its texts are those of `rampcli generate` with the
     checkpoint of the step and the run's seed. A model that is split is copied to rank 0 for that
@@ -68,7 +71,9 @@ class TextSamples(LoopObserver):
             if tokenizer is None:
                 raise no_tokenizer()
             self.tokenizer = Tokenizer.from_str(tokenizer)
-            self.prompts = encode_text_prompts(config, self.tokenizer)
+            template = special_tokens.template(place="data.tokenizer")
+            self.answers = template is not None
+            self.prompts = encode_text_prompts(config, self.tokenizer, template)
 
     def after_step(self, state: TrainingState, _step: TakenStep) -> None:
         """Continues the prompts every `generate.every_steps` steps and after the last step."""
@@ -126,9 +131,9 @@ class TextSamples(LoopObserver):
         )
         try:
             tokens = list(generate_tokens(model, prompt, sampling=sampling, seed=self.config.seed))
-            with failing_as("the tokenizer cannot decode its own tokens", kind=DamagedFileError):
-                text = self.tokenizer.decode(self.special_tokens.before_end(tokens))
-            return str(text)[:LONGEST_TEXT]
+            inside = self.special_tokens.before_end(tokens)
+            text = continuation(inside, self.tokenizer, after=[] if self.answers else prompt)
+            return text[:LONGEST_TEXT]
         except Exception as error:
             self._record_fault(state, error)
             return None
