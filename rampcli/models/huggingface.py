@@ -1,6 +1,7 @@
 """Locates the decoder's weights in the files that transformers reads and writes."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from rampcli.batch.quantities import listed
 from rampcli.config.architectures import model_type
 from rampcli.config.schema import ModelConfig
 from rampcli.errors import DamagedFileError, reading
@@ -15,6 +17,12 @@ from rampcli.guarded_folder import open_to_read
 from rampcli.models.decoder import Decoder, build_decoder
 from rampcli.safetensors_header import StoredTensor, read_header
 
+HEAD = "lm_head.weight"
+"""The output projection in all families."""
+DERIVED = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias)$")
+"""Names of tensors that follow from the settings: frequencies, and the causal masks of GPT-2."""
+COMPARED_ROWS = 4096
+MOST_NAMED = 5
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """Types that weights may have. Others, as in quantised models, need scales to be read."""
 
@@ -132,9 +140,14 @@ def group_by_tensor(found: Mapping[str, Place]) -> dict[str, list[str]]:
 class WeightFolder:
     """Safetensors files of a folder. Reads only the rows that are requested.
 
+    Attributes:
+        unused: tensors that the model does not have, in order. Tensors that follow from settings,
+            such as the frequencies of rotary embeddings, are not among them.
+
     Raises:
         DamagedFileError: a file is damaged, or a tensor of the model is missing, stored twice, of
-            another shape, or of a type that weights do not have.
+            another shape, or of a type that weights do not have; or the output projection is tied
+            to the embedding and the files hold another one.
     """
 
     def __init__(self, path: Path, model: ModelConfig, *, sequence_length: int) -> None:
@@ -146,6 +159,33 @@ class WeightFolder:
             tensor: self._find(tensors, tensor, names)
             for tensor, names in group_by_tensor(self.places).items()
         }
+        known = {*self.tensors, *(one.removeprefix(self.optional_prefix) for one in self.tensors)}
+        self.unused = [name for name in sorted(tensors.keys() - known) if not DERIVED.search(name)]
+        if HEAD in self.unused and model.tie_embeddings:
+            self._check_tied(tensors[HEAD])
+            self.unused.remove(HEAD)
+
+    def describe_unused(self) -> str:
+        """Returns a message that names the tensors which the model does not have."""
+        more = len(self.unused) - MOST_NAMED
+        named = [*self.unused[:MOST_NAMED], *([f"{more:,} more"] if more > 0 else [])]
+        return f"the model does not have these tensors of {self.path}: {listed(named)}"
+
+    def _check_tied(self, heads: list[tuple[Path, StoredTensor]]) -> None:
+        """Checks that the stored output projections are the embedding, to which they are tied."""
+        name = self.places["embedding.weight"].tensor
+        file, embedding = self.tensors[name]
+        for head_file, head in heads:
+            is_same = head.shape == embedding.shape and all(
+                _read(head_file, head, row, rows).equal(_read(file, embedding, row, rows))
+                for row in range(0, head.shape[0], COMPARED_ROWS)
+                for rows in [min(COMPARED_ROWS, head.shape[0] - row)]
+            )
+            if not is_same:
+                raise DamagedFileError(
+                    f"{HEAD} in {head_file} differs from {name}, to which tie_word_embeddings=true"
+                    f" in {self.path / 'config.json'} ties it"
+                )
 
     def _find(
         self, tensors: dict[str, list[tuple[Path, StoredTensor]]], tensor: str, names: list[str]

@@ -26,9 +26,11 @@ INIT_FROM_KEY, LENGTH_KEY = "model.init_from", "data.sequence_length"
 FOLDER = "a folder with config.json and *.safetensors"
 _SIZE_OR_NULL = (POSITIVE, None)
 _ROPE = {
-    **dict.fromkeys(("rope_type?", "type?"), str),
-    **dict.fromkeys(("rope_theta?", "factor?", "low_freq_factor?", "high_freq_factor?"), RATE),
-    "original_max_position_embeddings?": POSITIVE,
+    **dict.fromkeys(("rope_type?", "type?"), (str, None)),
+    **dict.fromkeys(
+        ("rope_theta?", "factor?", "low_freq_factor?", "high_freq_factor?"), (RATE, None)
+    ),
+    "original_max_position_embeddings?": _SIZE_OR_NULL,
 }
 ROPE_SCALING = {
     "factor": "rotary_scale_factor",
@@ -278,8 +280,8 @@ def _rotary_of(content: Mapping[str, Any]) -> dict[str, Any]:
     rope = {
         "rope_theta": content["rope_theta"],
         "original_max_position_embeddings": content["max_position_embeddings"],
-        **(content.get("rope_scaling") or {}),
-        **(content.get("rope_parameters") or {}),
+        **_set_in(content.get("rope_scaling")),
+        **_set_in(content.get("rope_parameters")),
     }
     rope_type = rope.get("rope_type", rope.get("type", "default"))
     if rope_type not in ("default", "llama3"):
@@ -293,6 +295,11 @@ def _rotary_of(content: Mapping[str, Any]) -> dict[str, Any]:
         "rotary_base": rope["rope_theta"],
         **{setting: rope[name] for name, setting in scaling.items()},
     }
+
+
+def _set_in(section: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns the keys of a section that are not null; a key that is null is not set."""
+    return {name: value for name, value in (section or {}).items() if value is not None}
 
 
 def has_weights(folder: Path) -> bool:

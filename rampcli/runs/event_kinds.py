@@ -117,6 +117,7 @@ EVENTS = {
     "slow_data": WARNING,
     "spare_ranks": WARNING,
     "tracker_off": WARNING,
+    "unused_weights": WARNING,
 }
 NEWEST = tuple(kind for kind, of_kind in EVENTS.items() if of_kind.keeps_newest)
 WARNINGS = tuple(kind for kind, of_kind in EVENTS.items() if of_kind.is_warning)

@@ -196,7 +196,7 @@ def load_model_and_state(
         fingerprint: of the data that this rank reads, or None if another rank reads for it.
     """
     if broadcast_from_rank_0(not complete_checkpoints(run)):
-        parts = build_initial_model(config, meshes, device)
+        parts = build_initial_model(config, meshes, device, run=run)
     else:
         parts = build_parts(config, meshes, device, filled=False)
     optimizers = build_optimizers(parts, config.optim)
@@ -283,12 +283,18 @@ def starting_step(config: Config, run: RunDirectory) -> int | None:
 
 
 def build_initial_model(
-    config: Config, meshes: Meshes, device: torch.device, *, step: int | None = None
+    config: Config,
+    meshes: Meshes,
+    device: torch.device,
+    *,
+    step: int | None = None,
+    run: RunDirectory | None = None,
 ) -> list[Decoder]:
     """Returns this rank's parts of the model with the weights that the run starts from.
 
     Args:
         step: step of the run in `model.init_from`; None for its newest checkpoint.
+        run: rank 0 records there which tensors of `model.init_from` are not used.
 
     Raises:
         UsageError: `model.init_from` holds another model.
@@ -299,6 +305,8 @@ def build_initial_model(
         return build_parts(config, meshes, device)
     if not is_run(folder):
         weights = WeightFolder(folder, config.model, sequence_length=config.data.sequence_length)
+        if weights.unused and run is not None and dist.get_rank() == 0:
+            run.append_event("unused_weights", reason=weights.describe_unused())
         return build_parts(config, meshes, device, weights.rows_of)
     _, checkpoint = open_run(folder, step=step)
     parts = build_parts(config, meshes, device, filled=False)

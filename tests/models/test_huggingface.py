@@ -3,6 +3,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,28 @@ def test_a_tensor_that_does_not_fit_the_model_is_refused_by_name_before_any_is_r
     with pytest.raises(DamagedFileError, match=message) as refused:
         WeightFolder(folder, shape, sequence_length=SEQUENCE)
     assert LAYER_WEIGHT in refused.value.message
+
+
+def test_every_tensor_of_a_folder_is_used_derived_or_named(saved):
+    inv_freq = "model.layers.0.self_attn.rotary_emb.inv_freq"
+    others = ("base_model.model.lora_A.weight", "model.layers.0.self_attn.q_proj.bias")
+    extra = {name: torch.zeros(4) for name in (inv_freq, *others)}
+    folder, shape = saved(lambda tensors: tensors.update(extra))
+    opened = WeightFolder(folder, shape, sequence_length=SEQUENCE)
+    assert opened.unused == [*others]
+    assert " and ".join(others) in opened.describe_unused()
+
+
+def test_a_tied_model_with_another_output_projection_is_refused(saved):
+    def tie(tensors, *, changed):
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"] + changed
+
+    shape = replace(FAMILIES["llama3"], tie_embeddings=True)
+    folder, _ = saved(partial(tie, changed=0.0))
+    assert WeightFolder(folder, shape, sequence_length=SEQUENCE).unused == []
+    saved(partial(tie, changed=1.0))
+    with pytest.raises(DamagedFileError, match="to which tie_word_embeddings=true in"):
+        WeightFolder(folder, shape, sequence_length=SEQUENCE)
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])

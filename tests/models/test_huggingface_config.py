@@ -128,6 +128,9 @@ def test_configs_of_transformers_4_and_5_give_the_same_settings(folder):
         == old
     )
     assert (old.rotary_base, old.rotary_scale_factor) == (500_000.0, 8.0)
+    unset = {"rope_type": "llama3", "rope_theta": None, **scaling}
+    beside = {"rope_theta": 500_000.0, "rope_scaling": None, "rope_parameters": unset}
+    assert read_config(folder(LLAMA | beside)) == old
 
 
 CLASSES = {
