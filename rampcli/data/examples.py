@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from rampcli.config.corpora import NAMED_KEY
 from rampcli.config.schema import Config
+from rampcli.data.encodings import UTF_8_MARK, convert_remedy, wide_encoding
 from rampcli.errors import UsageError, naming_setting, reading
 from rampcli.guarded_folder import read_file
 from rampcli.records import is_unicode, values_of
@@ -33,7 +34,6 @@ ENDLESS = 2**40
 MOST_ATTEMPTS = 100_000
 """Most prompts that are drawn in search of one on the wanted side of the split."""
 TRAINING, VALIDATION = 0, 1
-BOM = b"\xef\xbb\xbf"
 _LINE = re.compile(rb"[^\n]+")
 _HASHES = 2**64
 
@@ -124,8 +124,13 @@ def read_file_examples(path: Path, split: Split, *, needs_responses: bool) -> li
     """
     with reading(path, remedy="a file of JSON lines"):
         content = read_file(path, most_bytes=MOST_BYTES)
+    if (encoding := wide_encoding(content)) is not None:
+        raise UsageError(
+            f"{path} is in {encoding}, not in UTF-8",
+            remedy=convert_remedy(content, file=str(path)),
+        )
     sides = [array("q") for _ in split.bounds]
-    for line in _LINE.finditer(content, len(BOM) if content.startswith(BOM) else 0):
+    for line in _LINE.finditer(content, len(UTF_8_MARK) if content.startswith(UTF_8_MARK) else 0):
         if line[0].isspace():
             continue
         try:

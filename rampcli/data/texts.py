@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from rampcli.data.encodings import UTF_8_MARK, convert_remedy, wide_encoding
 from rampcli.errors import UsageError, reading
 from rampcli.guarded_folder import read_file
 
@@ -12,8 +13,6 @@ MOST_TEXT_BYTES = 4 << 30
 JSON_LINES = (".jsonl", ".ndjson")
 PACKED = (".gz", ".zst", ".parquet")
 """Endings of files that are not text, but that `rampcli data build` reads."""
-BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")
-"""Begin a text in UTF-16."""
 
 
 def read_texts(path: Path) -> list[str]:
@@ -67,20 +66,20 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 def _decode(file: Path, content: bytes) -> str:
     try:
-        return content.decode()
+        text = content.removeprefix(UTF_8_MARK).decode()
     except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{file} is not text: byte {error.start:,} is not UTF-8",
-            remedy=_remedy_of(file, content),
-        ) from error
+        raise _not_text(file, content, f"byte {error.start:,} is not UTF-8") from error
+    if "\0" in text:
+        raise _not_text(file, content, f"byte {content.index(0):,} is zero")
+    return text
 
 
-def _remedy_of(file: Path, content: bytes) -> str:
-    """Returns what to do with a file that is not UTF-8."""
+def _not_text(file: Path, content: bytes, reason: str) -> UsageError:
+    """Returns the error for a file that is not text in UTF-8."""
     if not is_plain_text(file):
-        return build_remedy(file)
-    is_wide = content.startswith(BYTE_ORDER_MARKS)
-    if b"\0" in content and not is_wide:
-        return "text files only"
-    encoding = "UTF-16" if is_wide else "CP1252"
-    return f"text in UTF-8: `iconv -f {encoding} -t UTF-8 {shlex.quote(str(file))} > NEW.txt`"
+        remedy = build_remedy(file)
+    else:
+        remedy = convert_remedy(content, file=str(file))
+    encoding = wide_encoding(content)
+    found = reason if encoding is None else f"it is in {encoding}"
+    return UsageError(f"{file} is not text in UTF-8: {found}", remedy=remedy)

@@ -49,19 +49,20 @@ def test_text_that_is_too_large_is_refused_before_it_is_read(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("content", "place", "remedy"),
+    ("content", "found", "remedy"),
     [
-        (b"x" * 5000 + b"\xff\0", 5000, "text files only"),
-        ("Käse".encode("cp1252"), 1, "iconv -f CP1252 -t UTF-8"),
-        ("Käse".encode("utf-16"), 0, "iconv -f UTF-16 -t UTF-8"),
+        (b"x" * 5000 + b"\xff\0", "byte 5,000 is not UTF-8", "text in UTF-8"),
+        (b"x" * 5000 + b"\0", "byte 5,000 is zero", "text in UTF-8"),
+        ("Käse".encode("cp1252"), "byte 1 is not UTF-8", "iconv -f CP1252 -t UTF-8"),
+        ("Käse".encode("utf-16"), "it is in UTF-16", "iconv -f UTF-16 -t UTF-8"),
     ],
 )
 def test_text_that_is_not_utf_8_is_refused_with_the_command_that_converts_it(
-    content, place, remedy, tmp_path
+    content, found, remedy, tmp_path
 ):
     (tmp_path / "my file").write_bytes(content)
     refused = refusal(config("text", path=str(tmp_path)))
-    assert refused.message == f"{tmp_path / 'my file'} is not text: byte {place:,} is not UTF-8"
+    assert refused.message == f"{tmp_path / 'my file'} is not text in UTF-8: {found}"
     assert (refused.keys, remedy in refused.remedy) == (("data.path",), True)
 
 

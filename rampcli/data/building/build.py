@@ -24,7 +24,13 @@ from rampcli.data.building.partial import (
     move_into_place,
     writing,
 )
-from rampcli.data.building.records import Cursor, Input, Reader, find_inputs
+from rampcli.data.building.records import (
+    Cursor,
+    Input,
+    Reader,
+    find_inputs,
+    left_out_endings,
+)
 from rampcli.data.building.vocabulary import (
     SPECIAL_SHOWN,
     Inputs,
@@ -36,6 +42,7 @@ from rampcli.data.manifest import FORMAT, read_manifest
 from rampcli.errors import UsageError
 
 SAVE_EVERY_S = 2.0
+MOST_ENDINGS = 5
 SHOWN_SKIPPED = 5
 TABLES = (".csv", ".tsv")
 
@@ -63,8 +70,16 @@ def build(options: BuildOptions, watcher: Watcher | None = None) -> Built:
         RampcliError: a file cannot be written, or a worker died; the same options then resume.
         KeyboardInterrupt: or another exception from a signal handler; progress is saved first.
     """
-    options = options.located()
-    files = find_inputs(options.inputs, leave_out=[*options.products, options.partial])
+    options, watcher = options.located(), watcher or Watcher()
+    own = [*options.products, options.partial]
+    if others := left_out_endings(options.inputs, leave_out=own):
+        named = ", ".join(f"{number:,} {ending}" for ending, number in others[:MOST_ENDINGS])
+        named += ", ..." if len(others) > MOST_ENDINGS else ""
+        watcher.on_note(
+            f"note: files of other kinds are left out ({named}); a file that is named itself is"
+            " read as text"
+        )
+    files = find_inputs(options.inputs, leave_out=own)
     settings = _settings(options, files)
     folder = BuildFolder(options.partial)
     if manifest := _finished(options, settings):
@@ -76,7 +91,7 @@ def build(options: BuildOptions, watcher: Watcher | None = None) -> Built:
             if manifest := _finished(options, settings):  # by another process, meanwhile
                 return Built(manifest, was_complete=True)
             reader = Reader(files, options.text_key)
-            inputs = Inputs(options, reader, watcher or Watcher())
+            inputs = Inputs(options, reader, watcher)
             return _LockedBuild(inputs, settings, PartialBuild(folder)).run()
 
 

@@ -8,10 +8,10 @@ from functools import partial
 from io import BytesIO
 
 from rampcli.data.building.records import Chunk, Slice
+from rampcli.data.encodings import convert_remedy, wide_encoding
 
 KEYS_SHOWN = 8
 JSON_LINES = "one JSON object on each line"
-IN_UTF_8 = "text in UTF-8 (`iconv -f CP1252 -t UTF-8 OLD.txt > NEW.txt`, for a file from Windows)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,9 @@ def parse_slice(part: Slice, text_key: str) -> Iterator[str | BadRecord]:
                 yield bad(row, "the text is null")
             else:
                 yield _decode(content, partial(bad, row))
+    elif (encoding := wide_encoding(part.content)) is not None:
+        remedy = convert_remedy(part.content)
+        yield bad(part.first_line, f"the text is in {encoding}, not in UTF-8", remedy)
     elif part.kind == "json":
         for number, line in enumerate(part.content.split(b"\n"), part.first_line):
             if line and not line.isspace():
@@ -59,7 +62,7 @@ def parse_slice(part: Slice, text_key: str) -> Iterator[str | BadRecord]:
     else:
         # BytesIO ends lines at line feeds only, `bytes.splitlines` also at carriage returns.
         found = [
-            _decode(line, partial(bad, number, remedy=IN_UTF_8))
+            _decode(line, partial(bad, number, remedy=convert_remedy(part.content)))
             for number, line in enumerate(BytesIO(part.content), part.first_line)
         ]
         yield from (line for line in found if isinstance(line, BadRecord))
@@ -67,6 +70,8 @@ def parse_slice(part: Slice, text_key: str) -> Iterator[str | BadRecord]:
 
 
 def _decode(content: bytes, bad: Callable[[str], BadRecord]) -> str | BadRecord:
+    if b"\0" in content:
+        return bad(f"not text: byte {content.index(0) + 1:,} of {len(content):,} is zero")
     try:
         return content.decode()
     except UnicodeDecodeError as error:

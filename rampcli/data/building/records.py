@@ -5,6 +5,7 @@ chunks into texts.
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -18,13 +19,11 @@ from rampcli.data.building.streams import (
     read_rows,
     skip_line,
 )
+from rampcli.data.encodings import UTF_8_MARK
 from rampcli.errors import UsageError, reading
 from rampcli.guarded_folder import open_to_read
 
 LONGEST_LINE_BYTES = 128 << 20
-BOM = b"\xef\xbb\xbf"
-
-
 Kind = Literal["text", "json", "parquet"]
 """Contents of a file: one text, texts in lines of JSON, or texts in a column of Parquet."""
 KINDS: dict[str, Kind] = {
@@ -162,6 +161,30 @@ def find_inputs(paths: Sequence[Path], *, leave_out: Iterable[Path] = ()) -> lis
     return list(found.values())
 
 
+def left_out_endings(
+    paths: Sequence[Path], *, leave_out: Iterable[Path] = ()
+) -> list[tuple[str, int]]:
+    """Returns how many files below folders are not read, by ending, the most frequent one first.
+
+    Hidden files and those of `leave_out` do not count.
+    """
+    own = {_real(path) for path in leave_out}
+    below = (
+        Path(root, name)
+        for folder in paths
+        if os.path.isdir(folder)
+        for root, _, names in os.walk(folder)
+        for name in names
+    )
+    others = (
+        path.suffix or path.name
+        for path in below
+        if _kind_of(path)[0] is None and not path.name.startswith(".")
+        if not own & {_real(path), *_real(path).parents}
+    )
+    return Counter(others).most_common()
+
+
 def _real(path: Path) -> Path:
     """Resolves links; unlike `Path.resolve`, it accepts links that lead to themselves."""
     return Path(os.path.realpath(path))
@@ -270,7 +293,7 @@ def _pieces_of_text(stream: Any, place: Cursor, size: int) -> Iterator[tuple[Sli
     """Yields a text, whole or in pieces."""
     for content, ends_text in pieces_of(stream, size):
         starts_text, end = place.offset == 0, place.after(content)
-        text = content.removeprefix(BOM) if starts_text else content
+        text = content.removeprefix(UTF_8_MARK) if starts_text else content
         yield (
             Slice(place.input, "text", place.line + 1, text, starts_text, ends_text),
             Cursor(place.input + 1) if ends_text else end,
@@ -286,7 +309,7 @@ def _lines(stream: Any, place: Cursor, size: int) -> Iterator[tuple[Slice, Curso
         content = data[: data.rfind(b"\n") + 1] if too_long else data + rest
         if content:
             lines, end = (
-                content if place.offset else content.removeprefix(BOM),
+                content if place.offset else content.removeprefix(UTF_8_MARK),
                 place.after(content),
             )
             yield Slice(place.input, "json", place.line + 1, lines), end

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rampcli.data.building import records
 from rampcli.data.building.parsing import BadRecord, parse_slice
-from rampcli.data.building.records import Cursor, Reader, find_inputs
+from rampcli.data.building.records import Cursor, Reader, find_inputs, left_out_endings
 from rampcli.data.building.streams import find_cut
 from rampcli.errors import UsageError
 
@@ -290,3 +290,12 @@ def test_duplicate_column_names_and_names_that_are_not_text_are_refused(tmp_path
     (tmp_path / "bytes.parquet").write_bytes(content.replace(b"other", b"\xffther"))
     with pytest.raises(UsageError, match=r"cannot read .*bytes\.parquet"):
         list(reader_of(tmp_path / "bytes.parquet").chunks())
+
+
+def test_the_files_of_a_folder_that_are_not_read_are_counted_by_their_endings(tmp_path):
+    (tmp_path / "below").mkdir()
+    for name in ("a.txt", "b.rst", "below/c.rst", "d.pdf", "below/Makefile", ".hidden", "own.bin"):
+        (tmp_path / name).touch()
+    found = left_out_endings([tmp_path, tmp_path / "a.txt"], leave_out=[tmp_path / "own.bin"])
+    assert dict(found) == {".rst": 2, ".pdf": 1, "Makefile": 1}
+    assert found[0] == (".rst", 2)
