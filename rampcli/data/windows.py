@@ -13,7 +13,9 @@ from rampcli.data.files import cut_of, open_prefix, parts_of
 from rampcli.errors import Remedy, UsageError, set_to, set_together, shown
 
 LENGTH_KEY, SAMPLES_KEY = "data.sequence_length", "trainer.val_samples"
-SPLIT_KEY = "data.split"
+SPLIT_KEY, MOST_SAMPLES_KEY = "data.split", "trainer.max_val_samples"
+ENOUGH = 0.25
+"""Share of the recipe's validation that a printed command does without."""
 SHARES = (10, 20, 50)
 """Percentages of validation that a remedy may suggest, tried in this order."""
 
@@ -81,16 +83,28 @@ def larger_share(training: Blend) -> list[int] | None:
 def fitting_words(prefix: Path, config: Config) -> list[str]:
     """Returns the words with which a recipe trains on an indexed corpus, however small it is.
 
+    A small corpus gives a larger share to validation, and validates on all of it.
+
     Raises:
         UsageError: the corpus cannot be read.
     """
     whole, _ = open_prefix(prefix, cut_of(config))
-    if _gives_both(whole, config.data.split):
+    wanted = config.trainer.max_val_samples or 1
+    if _gives_both(whole, config.data.split) and (
+        _held_out(whole, config.data.split) >= wanted * ENOUGH
+    ):
         return []
     if split := larger_share(Blend([whole])):
-        return [f"{SPLIT_KEY}={shown(split)}"]
+        found = _held_out(whole, split)
+        fewer = [f"{MOST_SAMPLES_KEY}={found}"] if found < wanted else []
+        return [f"{SPLIT_KEY}={shown(split)}", *fewer]
     training = parts_of(whole, config.data.split)[0]
     return [] if training.windows else [*map(str, _shorter(config, training, 1))]
+
+
+def _held_out(whole: TokenCorpus, split: Sequence[float]) -> int:
+    """Returns the number of samples that a split leaves for validation."""
+    return parts_of(whole, split)[1].windows
 
 
 def _gives_both(whole: TokenCorpus, split: Sequence[float]) -> bool:

@@ -102,15 +102,19 @@ def test_a_larger_share_leaves_samples_for_training_and_validation(lengths, leng
     assert validation.windows
 
 
-@pytest.mark.parametrize("size", [2, 3, 10, 129, 140, 300, 5000, 100_000])
-def test_a_recipe_trains_on_an_indexed_corpus_of_any_size(size, tmp_path):
+@pytest.mark.parametrize("size", [2, 3, 10, 129, 140, 300, 5000, 50_000, 100_000, 900_000])
+def test_a_recipe_trains_and_validates_on_an_indexed_corpus_of_any_size(size, tmp_path):
     path = write_files(tmp_path / "mine", [[1] * size])
     made = config(path=path, split=[99, 1, 0], sequence_length=128)
+    made.trainer.max_val_samples = 256
     for word in fitting_words(tmp_path / "mine", made):
-        name, value = word.removeprefix("data.").split("=")
-        setattr(made.data, name, json.loads(value))
-    corpora = open_corpora(made)
-    assert (size < 300) == (corpora.validation[None].corpora[0].windows == 0)
+        key, value = word.split("=")
+        section, name = key.split(".")
+        setattr(getattr(made, section), name, json.loads(value))
+    held_out = open_corpora(made).validation[None].corpora[0].windows
+    assert (size < 300) == (held_out == 0)
+    assert size < 300 or held_out * 4 >= made.trainer.max_val_samples
+    assert size < 50_000 or held_out >= 32
 
 
 def test_a_corpus_of_one_token_is_refused_without_advice_that_fails(tmp_path):
