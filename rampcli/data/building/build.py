@@ -12,6 +12,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from rampcli.batch.quantities import listed
 from rampcli.checksums import sha256
 from rampcli.data import tokenizer as tokenizers
 from rampcli.data.building.encoding import Encoding, encode_in_order
@@ -126,9 +127,11 @@ def _finished(options: BuildOptions, settings: dict[str, Any]) -> dict[str, Any]
             manifest.get(key) == value for key, value in settings.items()
         ):
             return manifest
+    names, is_one = listed([path.name for path in existing]), len(existing) == 1
+    exist = f"already exist{'s' if is_one else ''} in {options.output.parent}"
     raise UsageError(
-        f"{existing[-1]} already exists, and was built from other inputs or options",
-        remedy="another --output, or delete it",
+        f"{names} {exist}, built from other inputs or options",
+        remedy=("another --output", f"delete {'it' if is_one else 'them'}"),
     )
 
 

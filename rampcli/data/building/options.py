@@ -67,6 +67,11 @@ class BuildOptions:
                 else "--tokenizer and --train-bpe exclude each other",
                 remedy="--tokenizer bytes, or --train-bpe 8192",
             )
+        if self.tokenizer == "bpe" and not os.path.exists(self.tokenizer):
+            raise UsageError(
+                "--tokenizer bpe names no tokenizer; --train-bpe trains one",
+                remedy="--train-bpe 8192",
+            )
         if self.train_bpe is None:
             return
         if self.train_bpe < tokenizers.SMALLEST_BPE:

@@ -105,8 +105,11 @@ def _parse_json(line: bytes, key: str, bad: Callable[..., BadRecord]) -> str | B
         names = [_shown(name) for name in list(record)[:KEYS_SHOWN]]
         names += ["..."] if len(record) > KEYS_SHOWN else []
         reason = f"no key {key}; the keys are: {', '.join(names) or 'none'}"
-    others = [name for name, value in record.items() if name != key and isinstance(value, str)]
-    return bad(reason, f"--text-key {shlex.quote(others[0])}" if others else None)
+    others = {name: value for name, value in record.items() if name != key}
+    texts = [name for name, value in others.items() if isinstance(value, str)]
+    # A title or an identifier is shorter than the text that belongs to it.
+    longest = max(texts, key=lambda name: len(others[name]), default=None)
+    return bad(reason, None if longest is None else f"--text-key {shlex.quote(longest)}")
 
 
 def _shown(text: str) -> str:

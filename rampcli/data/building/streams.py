@@ -168,26 +168,36 @@ def read_rows(
 
 def _check_column(path: Path, schema: Any, column: str) -> None:
     """Checks that a Parquet file has one column of this name, and that it holds text."""
-    from pyarrow import types
-
     if column not in schema.names:
         raise UsageError(
             f"{path} has no column {column}",
-            remedy=f"--text-key with one of {', '.join(schema.names)}",
+            remedy=f"--text-key with one of {', '.join(_columns_of_text(schema) or schema.names)}",
         )
     if schema.names.count(column) > 1:
         raise UsageError(
             f"{path} has several columns named {column}",
             remedy="a file whose columns have different names",
         )
-    kind = schema.field(column).type
-    if types.is_dictionary(kind):
-        kind = kind.value_type
-    if not (types.is_string(kind) or types.is_large_string(kind)):
+    if column not in _columns_of_text(schema):
+        kind = schema.field(column).type
         raise UsageError(
             f"the column {column} of {path} holds {kind}, not text",
-            remedy="--text-key with a column of text",
+            remedy=f"--text-key with one of {', '.join(columns)}"
+            if (columns := _columns_of_text(schema))
+            else "a file with a column of text",
         )
+
+
+def _columns_of_text(schema: Any) -> list[str]:
+    """Returns the names of the columns that hold text, in any of Arrow's types for it."""
+    from pyarrow import types
+
+    kinds = [
+        (field.name, field.type.value_type if types.is_dictionary(field.type) else field.type)
+        for field in schema
+    ]
+    of_text = (types.is_string, types.is_large_string, types.is_string_view)
+    return [name for name, kind in kinds if any(is_one(kind) for is_one in of_text)]
 
 
 def _texts_from(file: Any, column: str, first: int, size: int) -> Iterator[list[bytes | None]]:
@@ -206,14 +216,9 @@ def _texts_from(file: Any, column: str, first: int, size: int) -> Iterator[list[
             columns=[column],
             use_threads=False,
         ):
-            texts = batch.column(0)
-            if pyarrow.types.is_dictionary(texts.type):
-                texts = texts.dictionary_decode()
-            large = pyarrow.types.is_large_string(texts.type)
-            yield texts.cast(pyarrow.large_binary() if large else pyarrow.binary()).to_pylist()[
-                first:
-            ]
-            first = max(0, first - len(texts))
+            # Offsets of 64 bits: the texts of a batch may have more than 2 GiB together.
+            yield batch.column(0).cast(pyarrow.large_binary()).to_pylist()[first:]
+            first = max(0, first - batch.num_rows)
 
 
 def _in_parts(texts: list[bytes | None], size: int) -> Iterator[list[bytes | None]]:

@@ -219,12 +219,29 @@ def test_a_complete_build_is_recognised_and_never_overwritten(options):
     build(options)
     before = {path: path.stat().st_mtime_ns for path in options.output.parent.iterdir()}
     assert build(options).was_complete
-    with pytest.raises(UsageError, match="already exists"):
+    with pytest.raises(UsageError, match="already exist"):
         build(replace(options, tokenizer="chars"))
     (options.inputs[0] / "new.txt").write_text("more")
-    with pytest.raises(UsageError, match="already exists"):
+    with pytest.raises(UsageError, match="already exist"):
         build(options)
     assert {path: path.stat().st_mtime_ns for path in options.output.parent.iterdir()} == before
+
+
+def test_one_refusal_names_every_file_of_another_corpus(options):
+    build(options)
+    with pytest.raises(UsageError) as refused:
+        build(replace(options, tokenizer="chars"))
+    existing = [path for path in options.products if path.exists()]
+    assert len(existing) == 4
+    assert all(path.name in refused.value.message for path in existing)
+
+
+def test_a_missing_key_is_answered_with_the_key_of_the_longest_text(options, tmp_path):
+    path = tmp_path / "articles.jsonl"
+    path.write_text('{"title": "Tides", "content": "The moon raises the sea.", "n": 100000000000}')
+    with pytest.raises(UsageError) as refused:
+        build(replace(options, inputs=(path,)))
+    assert "--text-key content" in refused.value.remedy
 
 
 def test_an_input_with_the_name_of_an_output_is_not_overwritten(tmp_path):

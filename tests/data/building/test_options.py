@@ -15,6 +15,7 @@ from rampcli.errors import UsageError
         ({"tokenizer": None}, "--train-bpe is needed"),
         ({"train_bpe": 300}, "exclude each other"),
         ({"tokenizer": None, "train_bpe": 256}, "is below 257"),
+        ({"tokenizer": "bpe"}, "--train-bpe trains one"),
         ({"eod": "</s>"}, "is not a token of the tokenizer"),
         ({"tokenizer": "none.json"}, "cannot read"),
         (

@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 
 from rampcli.data.building import records
 from rampcli.data.building.parsing import BadRecord, parse_slice
-from rampcli.data.building.records import Cursor, Reader, find_inputs, left_out_endings
+from rampcli.data.building.records import (
+    Cursor,
+    Reader,
+    find_inputs,
+    left_out_endings,
+)
 from rampcli.data.building.streams import find_cut
 from rampcli.errors import UsageError
 
@@ -134,6 +139,8 @@ def test_a_folder_gives_its_files_of_known_kinds_in_the_order_of_their_paths(tmp
         ("json", ".gz"),
         ("text", None),
     ]
+    left_out = left_out_endings([tmp_path], leave_out=[tmp_path / "own.json"])
+    assert sorted(left_out) == [(".gz", 1), (".png", 1), ("noextension", 1)]
     (named,) = find_inputs([tmp_path / "noextension"])
     assert named.kind == "text"
 
@@ -217,10 +224,15 @@ def test_a_line_that_is_too_long_is_skipped(tmp_path, monkeypatch):
     ]
 
 
-def test_a_parquet_column_may_be_nullable_large_or_a_dictionary_but_must_be_text(tmp_path):
-    for number, kind in enumerate(
-        (pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string()))
-    ):
+def test_a_parquet_column_may_be_text_of_any_type_but_must_be_text(tmp_path):
+    kinds = (
+        pa.string(),
+        pa.large_string(),
+        pa.string_view(),
+        pa.dictionary(pa.int32(), pa.string()),
+        pa.dictionary(pa.int32(), pa.large_string()),
+    )
+    for number, kind in enumerate(kinds):
         pq.write_table(
             pa.table({"text": pa.array(["a", None, "b"]).cast(kind)}),
             tmp_path / f"{number}.parquet",
@@ -230,7 +242,7 @@ def test_a_parquet_column_may_be_nullable_large_or_a_dictionary_but_must_be_text
         "a",
         2,
         "b",
-    ] * 3
+    ] * len(kinds)
     pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "n.parquet")
     with pytest.raises(UsageError, match="holds int64, not text"):
         list(reader_of(tmp_path / "n.parquet").chunks())
