@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.batch.quantities import listed
+from rampcli.data.messages import USER, Message
 from rampcli.errors import DamagedFileError, UsageError, set_to
 from rampcli.guarded_folder import read_file
 from rampcli.limited_process import CPU_S, LimitError, ask
@@ -24,7 +25,8 @@ NO_TEMPLATE = set_to("data.chat_template", "none")
 MOST_BYTES = 16 << 20
 MOST_TEMPLATE_BYTES = 1 << 20
 PLAIN = "placeholder 7f3a9c41 <&> \"'{{ 1 }}"
-PADDED = f" \n{PLAIN}\n "
+PAD = (" \n", "\n ")
+PADDED = PLAIN.join(PAD)
 """Prompts that show whether a template keeps a prompt as it is, or strips it."""
 _TEMPLATES = {"chat_template?": (str, [{"name": str, "template": str}], None)}
 
@@ -56,7 +58,8 @@ class ChatTemplate:
             UsageError: the template fails or exceeds its limits, or it changes prompts in other
                 ways than stripping them.
         """
-        plain, padded = _render(source, names, [PLAIN, PADDED], place=place)
+        asked = [[Message(USER, prompt)] for prompt in (PLAIN, PADDED)]
+        plain, padded = _render(source, names, asked, place=place)
         before, *others = plain.split(PLAIN)
         if len(others) != 1 or padded not in (before + PADDED + others[0], plain):
             raise _refused(place, "it does not write the prompt exactly once and unchanged")
@@ -73,6 +76,18 @@ class ChatTemplate:
         """Returns a prompt in the template."""
         return f"{self.before}{prompt.strip() if self.strips else prompt}{self.after}"
 
+    def render(self, conversations: Sequence[Sequence[Message]]) -> list[str]:
+        """Returns the text of each conversation, up to where the assistant speaks next.
+
+        Raises:
+            UsageError: the template fails or exceeds its limits.
+        """
+        return _render(self.source, self.names, conversations, place=self.place)
+
+    def refusal(self, reason: str) -> UsageError:
+        """Returns the error for a template that cannot be used."""
+        return _refused(self.place, reason)
+
     def check(self, prompts: Sequence[str]) -> None:
         """Checks that the template writes the same around each of the prompts.
 
@@ -80,7 +95,7 @@ class ChatTemplate:
             ChangedPromptError: it writes something else for one of them.
             UsageError: it fails or exceeds its limits.
         """
-        rendered = _render(self.source, self.names, prompts, place=self.place)
+        rendered = self.render([[Message(USER, prompt)] for prompt in prompts])
         for number, (prompt, text) in enumerate(zip(prompts, rendered, strict=True)):
             if text != self.around(prompt):
                 raise ChangedPromptError(self.place, number)
@@ -119,20 +134,24 @@ def read_chat_template(folder: Path) -> ChatTemplate | None:
 
 
 def _render(
-    source: str, names: Mapping[str, str], prompts: Sequence[str], *, place: str
+    source: str,
+    names: Mapping[str, str],
+    conversations: Sequence[Sequence[Message]],
+    *,
+    place: str,
 ) -> list[str]:
-    """Returns the text of a template for each prompt, as the only message of a user."""
+    """Returns the text of a template for each conversation, and the generation prompt."""
     request = {
         "template": source,
         "variables": [
             {
                 **names,
-                "messages": [{"role": "user", "content": prompt}],
+                "messages": [message._asdict() for message in messages],
                 "add_generation_prompt": True,
                 "tools": None,
                 "documents": None,
             }
-            for prompt in prompts
+            for messages in conversations
         ],
     }
     try:

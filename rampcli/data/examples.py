@@ -6,6 +6,7 @@ on two sides, whatever the order of the examples.
 
 import hashlib
 import re
+import shlex
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -22,9 +23,10 @@ from numpy.typing import NDArray
 from rampcli.config.corpora import NAMED_KEY
 from rampcli.config.schema import Config
 from rampcli.data.encodings import UTF_8_MARK, convert_remedy, wide_encoding
+from rampcli.data.messages import ASSISTANT, USER, Message, messages_of
 from rampcli.errors import UsageError, naming_setting, reading
 from rampcli.guarded_folder import read_file
-from rampcli.records import is_unicode, values_of
+from rampcli.records import values_of
 
 MOST_BYTES = 4 << 30
 """Largest file of examples, which is held in memory."""
@@ -43,13 +45,18 @@ class Example:
     """A prompt.
 
     Attributes:
-        response: text of the wanted response, or None if it is not given.
-        fields: the whole JSON object, for rewards. A task gives `prompt` and `answer`.
+        prompt: what the user says first.
+        response: text of the wanted response, or None if it is not given. The last one of a
+            conversation.
+        fields: the whole JSON object, for rewards, and `response` if it has another name there. A
+            task gives `prompt` and `answer`.
+        messages: all messages before the response, or None if the prompt is the only one.
     """
 
     prompt: str
     response: str | None
     fields: Mapping[str, Any]
+    messages: tuple[Message, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +120,11 @@ class FileExamples:
 def read_file_examples(path: Path, split: Split, *, needs_responses: bool) -> list[FileExamples]:
     """Reads a file of JSON lines; returns the examples on each side of a split.
 
-    A line is an object with the text `prompt`, the text `response`, and any other fields. Empty
-    lines are left out.
+    A line is an object with a prompt and a response, as `messages_of` reads them, and any other
+    fields. Empty lines are left out.
 
     Args:
-        needs_responses: refuse a line without a response.
+        needs_responses: refuse a line without a response. Otherwise, refuse conversations.
 
     Raises:
         UsageError: the file cannot be read, or a line is not an example; the message names it.
@@ -137,10 +144,12 @@ def read_file_examples(path: Path, split: Split, *, needs_responses: bool) -> li
             example = _parse(line[0])
             if needs_responses and example.response is None:
                 raise ValueError("there is no response")
+            if not needs_responses and example.messages is not None:
+                raise ValueError("a prompt must be the only message before its response")
         except ValueError as error:
             raise UsageError(
                 f"{_place(str(path), content, line.start())}: {error}",
-                remedy='{"prompt": "2+2=", "response": "4"}',
+                remedy=_line_remedy(path, content),
             ) from error
         sides[split.side_of(example.prompt)].append(line.start())
     whole = hashlib.sha256(content).digest()
@@ -153,6 +162,14 @@ def read_file_examples(path: Path, split: Split, *, needs_responses: bool) -> li
         )
         for side in sides
     ]
+
+
+def _line_remedy(path: Path, content: bytes) -> str:
+    """Returns a line that is an example, or how to make lines of one JSON array."""
+    if not content[:LONGEST_LINE_BYTES].lstrip().startswith(b"["):
+        return '{"prompt": "2+2=", "response": "4"}'
+    program = "import json, sys; [print(json.dumps(one)) for one in json.load(sys.stdin)]"
+    return f'one object per line: `python3 -c "{program}" < {shlex.quote(str(path))} > NEW.jsonl`'
 
 
 def _place(name: str, content: bytes, start: int) -> str:
@@ -170,17 +187,15 @@ def _parse(line: bytes) -> Example:
         raise ValueError(f"not JSON: {error.msg} at character {error.pos + 1:,}") from error
     if not isinstance(fields, dict):
         raise ValueError("not a JSON object")
-    for key in ("prompt", "response"):
-        text = fields.get(key)
-        if text is None and (key == "response" or key not in fields):
-            continue
-        if not isinstance(text, str):
-            raise ValueError(f"{key} is not a string")
-        if not is_unicode(text):
-            raise ValueError(f"{key} is not valid Unicode")
-    if "prompt" not in fields:
-        raise ValueError("there is no prompt")
-    return Example(fields["prompt"], fields.get("response"), fields)
+    before = messages_of(fields)
+    response = before.pop().content if before[-1].role == ASSISTANT else None
+    if not before:
+        raise ValueError("there is no message before the response")
+    prompt = next((one.content for one in before if one.role == USER), before[0].content)
+    if response is not None:
+        fields = {"response": response} | fields
+    is_alone = before == [Message(USER, prompt)]
+    return Example(prompt, response, fields, None if is_alone else tuple(before))
 
 
 def _sum(numbers: list[str]) -> str:

@@ -102,6 +102,7 @@ class PairFormat(PromptFormat):
 
     Attributes:
         end: the token that ends a response.
+        template: the chat template, or None.
         special_tokens: the same with `end` and the template.
 
     Raises:
@@ -117,6 +118,7 @@ class PairFormat(PromptFormat):
         special_tokens: SpecialTokens = NONE_KNOWN,
     ) -> None:
         super().__init__(tokenizer, template=template)
+        self.template = template
         with naming_setting("data.response_end"):
             self.end = self._number_of(end)
         self.special_tokens = replace(

@@ -3,8 +3,9 @@
 import hashlib
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,11 @@ from rampcli.config.corpora import NAMED_KEY
 from rampcli.config.schema import Config
 from rampcli.data.blend import Blend, Corpora
 from rampcli.data.chat_template import ChangedPromptError, read_chat_template
+from rampcli.data.conversations import ConversationFormat
 from rampcli.data.corpus import IGNORED, PADDING, Corpus, Samples
 from rampcli.data.examples import TASK_CHARACTERS, Examples, open_examples, open_named_examples
 from rampcli.data.files import check_vocabulary, cut_of, open_named_tokenizer
+from rampcli.data.messages import Message
 from rampcli.data.pair_format import NEW_LINE, PairFormat
 from rampcli.data.tokenizer import vocab_size_of
 from rampcli.errors import UsageError, naming_setting, set_to
@@ -30,28 +33,32 @@ LONGEST_TOKEN = 256
 FINGERPRINTED = 8
 """Examples of a task whose tokens are part of its fingerprint."""
 
-Texts = tuple[int, str, str]
-"""Index, prompt and response of an example."""
+Texts = tuple[int, str | tuple[Message, ...], str]
+"""Index, prompt (or all messages before the last response) and response of an example."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
     """Tokens of pairs, end to end. A pair is a prompt and its response with the end token.
 
+    A conversation is a pair whose response has later prompts in it.
+
     Attributes:
         tokens: any unsigned integer type, [tokens].
         starts: offset of each pair, and the number of tokens, int64 [pairs + 1].
         prompts: number of tokens of each prompt, int64 [pairs].
+        later: offsets of the tokens of later prompts, ascending, int64 [tokens of later prompts].
     """
 
     tokens: NDArray[Any]
     starts: NDArray[np.int64]
     prompts: NDArray[np.int64]
+    later: NDArray[np.int64]
 
     def hashed_after(self, facts: str) -> str:
         """Returns a hash of the facts and of the pairs."""
         digest = hashlib.sha256(facts.encode())
-        for part in (self.tokens, self.starts, self.prompts):
+        for part in (self.tokens, self.starts, self.prompts, self.later):
             digest.update(part.tobytes())
         return digest.hexdigest()
 
@@ -71,6 +78,8 @@ class Pairs:
             tokens[row, :count] = self.tokens[starts[0] : starts[-1]]
             responses = np.flatnonzero(places >= np.repeat(self.prompts[first:end], lengths))
             labels[row, responses - 1] = tokens[row, responses]
+            inner = self.later[slice(*np.searchsorted(self.later, starts[[0, -1]]))] - starts[0]
+            labels[row, inner - 1] = IGNORED
             positions[row, :count], positions[row, count:] = places, np.arange(length - count)
         return Samples(tokens, labels, positions)
 
@@ -188,23 +197,28 @@ def encode_pairs(
     """
     kind = np.min_scalar_type(len(pair_format.is_special) - 1)
     tokens, ends, prompts = [np.empty(0, kind)], array("q", [0]), array("q")
+    later, conversations = array("q"), ConversationFormat(pair_format)
     for block in blocks_of(examples, indices, length=length):
         parts = []
-        for (index, *_), prompt, response in zip(
-            block, *_encode_block(examples, pair_format, block), strict=True
+        for (index, *_), turns in zip(
+            block, _encode_block(examples, conversations, block), strict=True
         ):
-            count = len(prompt) + len(response)
-            if not len(prompt):
+            borders = [*accumulate(map(len, turns), initial=ends[-1])]
+            count = borders[-1] - ends[-1]
+            if not len(turns[0]):
                 raise UsageError(
                     f"{examples.place(index)}: the prompt has no tokens", remedy="a prompt"
                 )
             if count > length:
                 raise _too_long(examples.place(index), count, length)
-            parts += [prompt, response]
-            prompts.append(len(prompt))
-            ends.append(ends[-1] + count)
+            parts += turns
+            prompts.append(len(turns[0]))
+            for first, end in zip(borders[2::2], borders[3::2], strict=False):
+                later.extend(range(first, end))
+            ends.append(borders[-1])
         tokens.append(np.concatenate(parts).astype(kind))
-    return Pairs(np.concatenate(tokens), np.array(ends, np.int64), np.array(prompts, np.int64))
+    whole, *numbers = np.concatenate(tokens), ends, prompts, later
+    return Pairs(whole, *(np.array(one, np.int64) for one in numbers))
 
 
 def check_template(
@@ -217,12 +231,29 @@ def check_template(
     """
     if pair_format.special_tokens.chat_template is None:
         return
+    conversations = ConversationFormat(pair_format)
     for block in blocks_of(examples, indices, length=length, with_responses=False):
-        try:
-            pair_format.check_prompts([prompt for _, prompt, _ in block])
-        except ChangedPromptError as error:
-            error.add_context(examples.place(block[error.number][0]))
-            raise
+        prompts = [(index, prompt) for index, prompt, _ in block if isinstance(prompt, str)]
+        longer = [(index, prompt) for index, prompt, _ in block if not isinstance(prompt, str)]
+        for index, messages in longer:
+            try:
+                conversations.layout_of(messages)
+            except UsageError as error:
+                error.add_context(examples.place(index))
+                raise
+        _check_each(examples, prompts, pair_format.check_prompts)
+        _check_each(examples, longer, conversations.check)
+
+
+def _check_each(
+    examples: Examples, prompts: list[tuple[int, Any]], check: Callable[[list[Any]], None]
+) -> None:
+    """Checks prompts; adds the place of one that the template changes."""
+    try:
+        check([prompt for _, prompt in prompts])
+    except ChangedPromptError as error:
+        error.add_context(examples.place(prompts[error.number][0]))
+        raise
 
 
 def blocks_of(
@@ -243,7 +274,9 @@ def blocks_of(
     for index in indices:
         example = examples[index]
         response = (example.response or "") if with_responses else ""
-        count = len(example.prompt) + len(response)
+        prompt = example.messages or example.prompt
+        said = prompt if isinstance(prompt, str) else "".join(one.content for one in prompt)
+        count = len(said) + len(response)
         if count > most:
             raise UsageError(
                 f"{examples.place(index)}: the {'pair' if with_responses else 'prompt'} has"
@@ -255,25 +288,31 @@ def blocks_of(
         if block and is_full:
             yield block
             block, characters = [], 0
-        block.append((index, example.prompt, response))
+        block.append((index, prompt, response))
         characters += count
     if block:
         yield block
 
 
 def _encode_block(
-    examples: Examples, pair_format: PairFormat, block: list[Texts]
-) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
-    """Returns the tokens of prompts and of responses."""
+    examples: Examples, conversations: ConversationFormat, block: list[Texts]
+) -> list[list[NDArray[Any]]]:
+    """Returns the tokens of the prompts and responses of each example, in turn."""
+    pair_format = conversations.pair_format
     try:
-        return (
-            pair_format.encode_prompts([prompt for _, prompt, _ in block]),
-            pair_format.encode_responses([response for _, _, response in block]),
-        )
+        pairs = [(text, response) for _, text, response in block if isinstance(text, str)]
+        prompts = iter(pair_format.encode_prompts([prompt for prompt, _ in pairs]))
+        responses = iter(pair_format.encode_responses([response for _, response in pairs]))
+        return [
+            [next(prompts), next(responses)]
+            if isinstance(text, str)
+            else conversations.encode(text, response)
+            for _, text, response in block
+        ]
     except UsageError as error:
         if len(block) > 1:
             for texts in block:  # the first bad one raises
-                _encode_block(examples, pair_format, [texts])
+                _encode_block(examples, conversations, [texts])
         error.add_context(examples.place(block[0][0]))
         raise
 

@@ -68,7 +68,9 @@ def check_prompts(config: Config) -> Prompts:
         count = min(len(examples), ENCODED_AT_ONCE if config.data.task else len(examples))
         check_template(examples, prompts.format, range(count), length=most)
         for block in blocks_of(examples, range(count), length=most, with_responses=False):
-            encoded = prompts.format.encode_prompts([prompt for _, prompt, _ in block])
+            encoded = prompts.format.encode_prompts(
+                [prompt for _, prompt, _ in block if isinstance(prompt, str)]
+            )
             _check_lengths(examples, [index for index, *_ in block], encoded, config)
     return prompts
 
