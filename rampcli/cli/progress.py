@@ -16,6 +16,7 @@ from rampcli.config.corpora import describe_data, validation_names
 from rampcli.errors import RampcliError, printable, visible
 from rampcli.launch.elastic import World
 from rampcli.launch.observer import Observer
+from rampcli.planning.corpus_passes import describe_passes
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.tables import duration, evaluation_line, figure, share, validation_line
 from rampcli.runs.directory import RunDirectory
@@ -35,6 +36,7 @@ class Progress(Observer):
     """Prints the progress of a run.
 
     Attributes:
+        opening: what the run trains on, shown before its first stage.
         line: line that updates in place, or None if only plain lines are printed.
         waits_for: what the run does while it takes no steps, or None while it does.
         waits_since: monotonic time since when it has taken no steps.
@@ -44,6 +46,8 @@ class Progress(Observer):
 
     def __init__(self, resolved: Resolved, run: RunDirectory, console: Console) -> None:
         self.config, self.plan = resolved.config, resolved.plan
+        data = (f"data: {describe_data(resolved.config)}", *describe_passes(resolved))
+        self.opening = "".join(f"{printable(line)}\n" for line in data)
         self.run = run
         self.console = console
         self.line: Line | None = None
@@ -83,8 +87,7 @@ class Progress(Observer):
             self.facts.state = self.run.read_state()
             self.facts.events.add(last_events(self.run.events, NEWEST))
         self._wait_for(STARTING, since=time.monotonic())
-        data = printable(describe_data(self.config))
-        opening = "" if self._has_started else f"data: {data}\n"
+        opening = "" if self._has_started else self.opening
         self._has_started = True
         batch = f"batch {stage.global_batch_size}"
         self._print(

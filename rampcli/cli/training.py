@@ -20,6 +20,7 @@ from rampcli.errors import EXIT_INTERRUPTED, RampcliError, Report, UsageError, v
 from rampcli.launch import run as launch
 from rampcli.launch.observer import Observer
 from rampcli.launch.protocol import SUBMITTED, Outcome, launcher_of
+from rampcli.planning.corpus_passes import describe_passes
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.overlap import overlap_result
 from rampcli.report.profiles import profile_parts
@@ -96,7 +97,7 @@ def train(
         )
     if progress.output_is_closed:
         raise _output_closed(outcome)
-    _print_outcome(outcome, console, describe_data(resolved.config))
+    _print_outcome(outcome, console, resolved)
     events = read_events(outcome.run.events)
     profiles = [row for row in events.profiles.values() if row["time"] >= began]
     say(console, *profile_parts(outcome.run.path, profiles))
@@ -148,12 +149,13 @@ def _output_closed(outcome: Outcome) -> RampcliError:
     return error
 
 
-def _print_outcome(outcome: Outcome, console: Console, data: str) -> None:
+def _print_outcome(outcome: Outcome, console: Console, resolved: Resolved) -> None:
     if outcome.status == COMPLETE:
         _print_complete(outcome, console)
     elif outcome.status == SUBMITTED:
         status = f"rampcli status {shlex.quote(str(outcome.run.path))}"
-        facts = (f"data: {data}", f"run directory: {outcome.run.path}")
+        data = (f"data: {describe_data(resolved.config)}", *describe_passes(resolved))
+        facts = (*data, f"run directory: {outcome.run.path}")
         say(console, jobs_table(outcome.jobs), *facts, f"follow its progress with:\n  {status}")
     else:
         _print_stopped(outcome, console)

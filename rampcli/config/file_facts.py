@@ -27,6 +27,23 @@ MULTIPLE = 128
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CorpusFacts:
+    """A corpus for training.
+
+    Attributes:
+        name: its path.
+        samples: windows that it has; prompts in reinforcement learning.
+        share: its part of the samples of a run, in proportion to the other shares.
+        pairs: prompts and responses in its samples, or None for other data.
+    """
+
+    name: str
+    samples: int
+    share: int = 1
+    pairs: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FileFacts:
     """What the files of a run decide about its settings.
 
@@ -40,6 +57,7 @@ class FileFacts:
         folder: where these weights are.
         opened: whether the corpora were opened and found fit to train on.
         fingerprint: that of the training corpora; None if they were not opened.
+        corpora: the training corpora, if they were opened.
     """
 
     name: str = ""
@@ -50,6 +68,7 @@ class FileFacts:
     folder: Path | None = None
     opened: bool = False
     fingerprint: str | None = None
+    corpora: tuple[CorpusFacts, ...] = ()
 
 
 ReadFiles = Callable[[Config], FileFacts]

@@ -116,6 +116,11 @@ class PackedPairs:
         """Number of windows."""
         return len(self.firsts) - 1
 
+    @property
+    def number_of_pairs(self) -> int:
+        """Number of pairs in all windows."""
+        return len(self.pairs.prompts)
+
     def read(self, windows: NDArray[np.int64]) -> Samples:
         """Reads windows by their indices, [samples]."""
         ranges = zip(self.firsts[windows].tolist(), self.firsts[windows + 1].tolist(), strict=True)

@@ -13,13 +13,13 @@ from tokenizers import Tokenizer
 
 from rampcli.config.corpora import corpora_of, validation_paths
 from rampcli.config.extension_settings import extension_function
-from rampcli.config.file_facts import FileFacts
+from rampcli.config.file_facts import CorpusFacts, FileFacts
 from rampcli.config.rl import is_rl
 from rampcli.config.schema import Config
 from rampcli.data.blend import Blend, Corpora
 from rampcli.data.corpus import MockCorpus
 from rampcli.data.files import cut_of, in_memory, open_indexed, open_text
-from rampcli.data.pairs import open_pairs
+from rampcli.data.pairs import PackedPairs, open_pairs
 from rampcli.data.prompts import check_prompts
 from rampcli.data.tokenizer import byte_tokenizer, vocab_size_of
 from rampcli.data.windows import SPLIT_KEY, check_training, check_validation, larger_share
@@ -119,6 +119,9 @@ def read_file_facts(config: Config) -> FileFacts:
             tokens=len(prompts.format.is_special),
             val_samples=len(prompts.validation),
             opened=True,
+            corpora=()
+            if config.data.task
+            else (CorpusFacts(name=prompts.training.name, samples=len(prompts.training)),),
         )
     corpora = open_corpora(config)
     most = _most_samples(config, corpora)
@@ -130,6 +133,19 @@ def read_file_facts(config: Config) -> FileFacts:
         remedy=str(set_to(SPLIT_KEY, split)) if split else None,
         opened=True,
         fingerprint=corpora.training.fingerprint,
+        corpora=() if config.data.task else _training_corpora(corpora.training),
+    )
+
+
+def _training_corpora(blend: Blend) -> tuple[CorpusFacts, ...]:
+    return tuple(
+        CorpusFacts(
+            name=corpus.name,
+            samples=corpus.windows,
+            share=share,
+            pairs=corpus.number_of_pairs if isinstance(corpus, PackedPairs) else None,
+        )
+        for corpus, share in zip(blend.corpora, blend.shares, strict=True)
     )
 
 

@@ -29,6 +29,13 @@ def count_parameters(model: ModelConfig, *, sequence_length: int) -> int:
     return model.num_layers * count(shapes_of(layer)) + count(shapes_of(outer))
 
 
+def count_embeddings(model: ModelConfig, *, sequence_length: int) -> int:
+    """Returns the number of parameters that are embeddings of tokens and of learned positions."""
+    outer = outer_parts(model, sequence_length=sequence_length)
+    names = ("embedding", "position_embedding")
+    return count(shapes_of(outer[name] for name in names if name in outer))
+
+
 def checkpoint_bytes(config: Config) -> int:
     """Returns the bytes of a checkpoint's tensors: weights and optimiser states."""
     model, optimizer = config.model, optimizer_of(config.optim.optimizer)

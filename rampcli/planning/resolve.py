@@ -39,6 +39,7 @@ from rampcli.config.settings import settings
 from rampcli.config.translate import translate, without_alternatives
 from rampcli.config.values import put
 from rampcli.errors import Report, UsageError, shown
+from rampcli.planning.corpus_passes import pass_notes
 from rampcli.planning.run_plan import Resolved, run_dir_of, run_plan
 
 
@@ -82,7 +83,8 @@ def resolve(
     assert planned is not None
     notes = (*batch_notes, *file_notes, *rl_notes(planned.config), *export_notes(planned.config))
     notes += (*_warmup_notes(planned), *_last_step_notes(planned), *_profile_notes(planned))
-    return replace(planned, files=facts, notes=notes)
+    planned = replace(planned, files=facts)
+    return replace(planned, notes=(*notes, *pass_notes(planned)))
 
 
 def _checked(stack: Stack, report: Report) -> Config:

@@ -9,6 +9,8 @@ from rich.table import Table
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.rl import is_rl
 from rampcli.estimate.memory import KINDS, estimate_memory
+from rampcli.estimate.model_size import count_embeddings, count_parameters
+from rampcli.planning.corpus_passes import corpus_passes
 from rampcli.planning.memory_remedies import changes_that_fit
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import (
@@ -113,6 +115,10 @@ def estimate_table(resolved: Resolved, micro_batches: Sequence[int]) -> Table:
 def plan_with_memory(resolved: Resolved) -> dict[str, Any]:
     """Returns `TrainingPlan.to_json` with `memory_bytes` of each stage, the estimate per rank.
 
+    `parameters` is the size of the model, of which `embedding_parameters` are embeddings.
+    `corpora` has the training corpora whose files were read: their `name`, `samples`, `pairs` (null
+    for other data) and `passes`, how often the run reads each sample (null without an end).
+
     In reinforcement learning, each stage also has `pairs`: how its prompts and their generations
     are split. It is null for stages in `passed`.
     """
@@ -121,6 +127,18 @@ def plan_with_memory(resolved: Resolved) -> dict[str, Any]:
     data = plan.to_json()
     for row, size in zip(data["stages"], [*[None] * len(plan.passed), *memory], strict=True):
         row["memory_bytes"] = size
+    model, length = resolved.config.model, resolved.config.data.sequence_length
+    data["parameters"] = count_parameters(model, sequence_length=length)
+    data["embedding_parameters"] = count_embeddings(model, sequence_length=length)
+    data["corpora"] = [
+        {
+            "name": one.facts.name,
+            "samples": one.facts.samples,
+            "pairs": one.facts.pairs,
+            "passes": one.passes,
+        }
+        for one in corpus_passes(resolved)
+    ]
     if is_rl(resolved.config):
         batches = [None] * len(plan.passed) + [resolved.pairs(stage) for stage in plan.stages]
         for row, batch in zip(data["stages"], batches, strict=True):

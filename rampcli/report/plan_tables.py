@@ -17,8 +17,10 @@ from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.corpora import describe_data
 from rampcli.config.layers import DEFAULT, stack_of
 from rampcli.config.rl import is_rl
+from rampcli.planning.corpus_passes import describe_passes
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.memory import memory_cell, memory_notes
+from rampcli.report.model_line import model_line
 from rampcli.report.overlap import overlap_lines
 from rampcli.report.tables import build_table, count
 
@@ -239,7 +241,10 @@ def plan_summary(resolved: Resolved) -> list[str]:
         included = f"; the total counts {counted}" if restarts else ""
         lines.append(f"hours: {plan.clock.throughput.basis}{_bubble_included(plan)}{included}")
         lines += extrapolation_notes([resolved])
-    lines += [f"data: {describe_data(config)}", *_describe_reading(resolved)]
+    trained = None if is_rl(config) else plan.end_sample
+    lines += [model_line(config, samples=trained), f"data: {describe_data(config)}"]
+    lines += describe_passes(resolved)
+    lines += _describe_reading(resolved)
     if plan.passed:
         lines.append(
             f"note: stages 0 to {len(plan.passed) - 1} are finished and do not fit today's nodes;"

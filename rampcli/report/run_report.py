@@ -19,6 +19,8 @@ class RunReport:
     Attributes:
         name, path, unit: of the run.
         status: as in state.json, or "crashed".
+        parameters: number of parameters of the model.
+        tokens: tokens that it was trained on; None in reinforcement learning.
         facts: what the run has done.
         ended_at: last sign of life, in seconds since 1970.
         time: where the time went.
@@ -30,6 +32,8 @@ class RunReport:
     path: str
     unit: str
     status: str
+    parameters: int
+    tokens: int | None
     facts: RunFacts
     ended_at: float | None
     time: TimeSpent
@@ -62,6 +66,8 @@ class RunReport:
             "path": self.path,
             "status": self.status,
             "unit": self.unit,
+            "parameters": self.parameters,
+            "tokens": self.tokens,
             "device_name": events.newest.get("start", {}).get("device_name"),
             "began_at": events.started,
             "ended_at": self.ended_at,
@@ -105,6 +111,10 @@ def report_run(record: RunRecord, *, now: float | None = None) -> RunReport:
         path=str(record.path),
         unit=record.unit,
         status=CRASHED if status == "running" and now is None else status,
+        parameters=record.parameters,
+        tokens=None
+        if record.unit != "samples"
+        else facts.consumed_samples * record.settings["data.sequence_length"],
         facts=facts,
         ended_at=None if ended_at is None else max(ended_at, facts.last_step_at or 0.0, now or 0.0),
         time=spent,

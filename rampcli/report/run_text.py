@@ -6,6 +6,7 @@ from datetime import datetime
 from rich.table import Table
 from rich.text import Text
 
+from rampcli.batch.quantities import shorten
 from rampcli.errors import visible
 from rampcli.report.run_report import RunReport
 from rampcli.report.tables import build_table, count, duration, ends, figure, share
@@ -23,6 +24,10 @@ def summary_lines(report: RunReport) -> Iterator[str]:
         f"{report.name}: {report.status} after {facts.consumed_samples:,} {report.unit},"
         f" {facts.step:,} steps; {report.path}"
     )
+    size = f"{shorten(report.parameters)} parameters"
+    if report.tokens is not None:
+        size += f", {shorten(report.tokens / report.parameters)} tokens per parameter so far"
+    yield f"model: {size}"
     if facts.events.started is not None and report.ended_at is not None:
         name = facts.events.newest.get("start", {}).get("device_name")
         device = "" if name is None else f", on {name}"

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from rampcli.config import snapshot
 from rampcli.config.rl import unit_of
 from rampcli.config.settings import leaves
+from rampcli.estimate.model_size import count_parameters
 from rampcli.runs.columns import Columns
 from rampcli.runs.directory import BEFORE_THE_START, RunDirectory, find_run
 from rampcli.runs.facts import RunFacts
@@ -26,6 +27,7 @@ class RunRecord:
         name: name of the run.
         unit: what the run counts: samples, or prompts.
         settings: value of each setting by dotted key.
+        parameters: number of parameters of the model.
         plan: the plan, as `rampcli plan --json` prints it. Without a plan, its `stages` are empty.
         metrics: columns of metrics.jsonl by name, one value per step. Whole numbers have the type
             int64, others float64, with NaN for null. Columns of text are arrays of objects.
@@ -37,6 +39,7 @@ class RunRecord:
     name: str
     unit: str
     settings: dict[str, Any]
+    parameters: int
     plan: dict[str, Any]
     metrics: Mapping[str, NDArray[Any]]
     events: list[dict[str, Any]]
@@ -84,6 +87,7 @@ def read_run(run: str | Path | RunDirectory) -> RunRecord:
         name=config.name,
         unit=unit_of(config),
         settings=dict(leaves(config)),
+        parameters=count_parameters(config.model, sequence_length=config.data.sequence_length),
         plan=plan,
         metrics={name: columns[name] for name in columns},
         events=events,

@@ -299,6 +299,7 @@ def test_the_summary_has_totals_the_run_directory_and_the_source_of_the_hours(pl
         "133,965,568 samples, 75,000 steps, 274,361,483,264 tokens; run directory runs/first",
         "hours: an estimate from FLOPs, at 40% of 989 TFLOP/s per GPU, as declared;"
         " the total counts 7 restarts of 60 s",
+        "model: 5.05B parameters, 214M of them embeddings; 54.4 tokens per parameter",
         "data: mock (random tokens)",
     ]
 
