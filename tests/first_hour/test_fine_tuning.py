@@ -1,4 +1,4 @@
-"""A model is pretrained, exported, fine-tuned from the exported folder, and used elsewhere."""
+"""A model is pretrained, exported, fine-tuned from there, used elsewhere and rewarded."""
 
 import json
 import random
@@ -51,6 +51,13 @@ def test_a_fine_tuned_model_answers_and_stops_here_and_in_transformers(newcomer)
     text, tokens = json.loads(generated.stdout)
     assert text == "4040 is even\n"
     assert tokens[-1] == ord("\n")
+    newcomer.succeed(
+        *("rl", "--factory", "fine_tune", "model.init_from=tuned", "data.path=pairs.jsonl"),
+        *("data.sequence_length=24", "trainer.max_steps=1"),
+    )
+    events = (newcomer.folder / "runs/fine_tune_rl/events.jsonl").read_text().splitlines()
+    before, _ = [row for row in map(json.loads, events) if "greedy" in row]
+    assert before["greedy"] > 0.5
 
 
 def test_a_model_that_is_not_given_is_asked_for_in_one_report_with_the_data(newcomer):
