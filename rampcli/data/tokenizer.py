@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from rampcli.guarded_folder import read_file
 
 MOST_BYTES = 512 << 20
 """Largest tokenizer.json that is read. The largest known ones have some tens of megabytes."""
+MOST_GROWTH = 64
+"""Most characters that a tokenizer may write for one. Known normalizers write up to 2."""
 END_OF_TEXT = "<|endoftext|>"
 ENDS_OF_DOCUMENT = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
 """Usual names of the end-of-document token."""
@@ -131,9 +134,35 @@ def open_tokenizer(path: Path) -> Tokenizer:
         tokenizer = Tokenizer.from_buffer(content)
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    if (growth := _growth_of(tokenizer)) > MOST_GROWTH:
+        raise UsageError(
+            f"{path} writes up to {growth:,.0f} characters for one character of a text; at most"
+            f" {MOST_GROWTH} are allowed",
+            remedy=remedy,
+        )
     if not tokenizer.get_vocab_size():
         raise UsageError(f"{path} is a tokenizer without tokens", remedy=remedy)
     return tokenizer
+
+
+def _growth_of(tokenizer: Tokenizer) -> float:
+    """Returns how many characters a tokenizer may make of one, encoding or decoding."""
+    parts = (tokenizer.normalizer, tokenizer.decoder)
+    states = [json.loads(part.__getstate__()) for part in parts if part is not None]
+    around = ("continuing_subword_prefix", "end_of_word_suffix")
+    added = [len(getattr(tokenizer.model, name, None) or "") for name in around]
+    return max(1, *added, *map(_growth_of_part, states))
+
+
+def _growth_of_part(state: dict[str, Any]) -> float:
+    """Returns how many characters a normalizer or a decoder may make of one."""
+    parts = state.get("normalizers", state.get("decoders"))
+    if parts is not None:
+        return prod(map(_growth_of_part, parts))
+    pattern = state.get("pattern")
+    read = len(pattern.get("String", "")) if isinstance(pattern, dict) else 1
+    written = len(state.get("content") or "") + len(state.get("prepend") or "")
+    return max(1, written / max(1, read))
 
 
 def vocab_size_of(tokenizer: Tokenizer) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from rampcli.data import tokenizer as tokenizers
 from rampcli.data.tokenizer import (
@@ -24,6 +24,43 @@ from rampcli.data.tokenizer import (
 from rampcli.errors import UsageError
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+
+
+THOUSANDFOLD = normalizers.Replace("a", "a" * 1000)
+
+
+@pytest.mark.parametrize(
+    ("part", "growing"),
+    [
+        ("normalizer", THOUSANDFOLD),
+        ("normalizer", normalizers.Sequence([normalizers.NFC(), *[THOUSANDFOLD] * 3])),
+        ("normalizer", normalizers.Replace(Regex("[ab]"), "a" * 1000)),
+        ("normalizer", normalizers.Prepend("a" * 1000)),
+        ("decoder", decoders.Sequence([decoders.Replace("a", "a" * 1000), decoders.Fuse()])),
+        ("model", models.BPE(vocab={"a": 0}, merges=[], end_of_word_suffix="a" * 1000)),
+    ],
+)
+def test_a_tokenizer_that_would_grow_a_text_beyond_memory_is_refused(tmp_path, part, growing):
+    tokenizer = byte_tokenizer()
+    setattr(tokenizer, part, growing)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(UsageError, match="characters for one character of a text; at most 64"):
+        open_tokenizer(tmp_path / "tokenizer.json")
+
+
+def test_usual_normalizers_and_decoders_are_not_refused(tmp_path):
+    tokenizer = byte_tokenizer()
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            normalizers.NFKD(),
+            normalizers.Replace(Regex(" {2,}"), "\u2581"),
+            normalizers.Replace("...", "\u2026"),
+            normalizers.Prepend("\u2581"),
+        ]
+    )
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.Fuse()])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    open_tokenizer(tmp_path / "tokenizer.json")
 
 
 @settings(max_examples=30)

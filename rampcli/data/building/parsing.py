@@ -46,8 +46,8 @@ def parse_slice(part: Slice, text_key: str) -> Iterator[str | BadRecord]:
         yield bad(part.first_line, part.refused)
     elif not isinstance(part.content, bytes):
         for row, content in enumerate(part.content, part.first_line):
-            if content is None:
-                yield bad(row, "the text is null")
+            if isinstance(content, str):
+                yield bad(row, content)
             else:
                 yield _decode(content, partial(bad, row))
     elif (encoding := wide_encoding(part.content)) is not None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rampcli.data.building.streams import (
+    LONGEST_TEXT_BYTES,
     PIECE_BYTES,
     open_unpacked,
     pieces_of,
@@ -23,7 +24,7 @@ from rampcli.data.encodings import UTF_8_MARK
 from rampcli.errors import UsageError, reading
 from rampcli.guarded_folder import open_to_read
 
-LONGEST_LINE_BYTES = 128 << 20
+LONGEST_LINE_BYTES = LONGEST_TEXT_BYTES
 Kind = Literal["text", "json", "parquet"]
 """Contents of a file: one text, texts in lines of JSON, or texts in a column of Parquet."""
 KINDS: dict[str, Kind] = {
@@ -88,7 +89,8 @@ class Slice:
 
     Attributes:
         first_line: first line or row, from 1.
-        content: bytes of a text or of lines of JSON, or the texts of rows, None for a null.
+        content: bytes of a text or of lines of JSON, or the texts of rows. A string is why a
+            row has no text.
         starts_text: True for the first piece of a text, and for whole records.
         ends_text: True for the last piece of a text, and for whole records.
         refused: why `content` was left out, or None.
@@ -97,7 +99,7 @@ class Slice:
     input: int
     kind: Kind
     first_line: int
-    content: bytes | list[bytes | None]
+    content: bytes | list[bytes | str]
     starts_text: bool = True
     ends_text: bool = True
     refused: str | None = None
@@ -108,7 +110,7 @@ class Slice:
         return (
             len(self.content)
             if isinstance(self.content, bytes)
-            else sum(len(row or b"") for row in self.content)
+            else sum(len(row) for row in self.content)
         )
 
 

@@ -17,6 +17,8 @@ PIECE_BYTES = 1 << 20
 """Longer texts are encoded in pieces of about this size."""
 ZSTD_BLOCK_BYTES = 4096
 """Compressed bytes that are read at once. Even in a malicious file they hold at most 128 MB."""
+LONGEST_TEXT_BYTES = 128 << 20
+"""Longest text of a row or a line of JSON, which is held in memory several times."""
 MOST_ROWS_AT_ONCE = 1024
 
 # Best first. Cutting by the first, second or fourth pattern does not change the words that GPT-2's
@@ -145,8 +147,8 @@ class _Zstandard(io.RawIOBase):
 
 def read_rows(
     path: Path, column: str, first: int, size: int
-) -> Iterator[tuple[list[bytes | None], int]]:
-    """Reads the texts in a column of a Parquet file, as bytes; None for a null.
+) -> Iterator[tuple[list[bytes | str], int]]:
+    """Reads the texts in a column of a Parquet file, as bytes; a string is why there is none.
 
     Yields:
         Rows from `first` on, in lists of about `size` bytes, and the number of rows of the file.
@@ -200,7 +202,7 @@ def _columns_of_text(schema: Any) -> list[str]:
     return [name for name, kind in kinds if any(is_one(kind) for is_one in of_text)]
 
 
-def _texts_from(file: Any, column: str, first: int, size: int) -> Iterator[list[bytes | None]]:
+def _texts_from(file: Any, column: str, first: int, size: int) -> Iterator[list[bytes | str]]:
     """Yields the texts from row `first` on, at most `MOST_ROWS_AT_ONCE` of a row group at once."""
     import pyarrow
 
@@ -217,15 +219,25 @@ def _texts_from(file: Any, column: str, first: int, size: int) -> Iterator[list[
             use_threads=False,
         ):
             # Offsets of 64 bits: the texts of a batch may have more than 2 GiB together.
-            yield batch.column(0).cast(pyarrow.large_binary()).to_pylist()[first:]
+            yield [_text_of(row) for row in batch.column(0).cast(pyarrow.large_binary())[first:]]
             first = max(0, first - batch.num_rows)
 
 
-def _in_parts(texts: list[bytes | None], size: int) -> Iterator[list[bytes | None]]:
+def _text_of(row: Any) -> bytes | str:
+    """Returns the text of a row of Arrow's, or why there is none."""
+    if not row.is_valid:
+        return "the text is null"
+    text = row.as_buffer()  # not a copy
+    if text.size > LONGEST_TEXT_BYTES:
+        return f"text longer than {LONGEST_TEXT_BYTES >> 20} MB"
+    return bytes(text)
+
+
+def _in_parts(texts: list[bytes | str], size: int) -> Iterator[list[bytes | str]]:
     """Splits rows into lists of about `size` bytes."""
     first = length = 0
     for row, text in enumerate(texts):
-        length += len(text or b"")
+        length += len(text)
         if length >= size:
             yield texts[first : row + 1]
             first, length = row + 1, 0

@@ -10,7 +10,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rampcli.data.building import records
+from rampcli.data.building import records, streams
 from rampcli.data.building.parsing import BadRecord, parse_slice
 from rampcli.data.building.records import (
     Cursor,
@@ -222,6 +222,15 @@ def test_a_line_that_is_too_long_is_skipped(tmp_path, monkeypatch):
         2,
         "good",
     ]
+
+
+def test_a_text_of_a_row_that_is_too_long_is_refused_with_its_row(tmp_path, monkeypatch):
+    monkeypatch.setattr(streams, "LONGEST_TEXT_BYTES", 1000)
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a", "é" * 500, "é" * 501, "b"]}), path)
+    first, second, third, fourth = records_in(reader_of(path).chunks())
+    assert (first, second, fourth) == ("a", "é" * 500, "b")
+    assert (third.line, third.reason) == (3, "text longer than 0 MB")
 
 
 def test_a_parquet_column_may_be_text_of_any_type_but_must_be_text(tmp_path):
