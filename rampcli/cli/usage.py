@@ -9,6 +9,17 @@ import typer
 
 from rampcli.errors import UsageError
 
+COMMANDS_ELSEWHERE = {
+    "finetune": "rampcli pretrain --factory fine_tune",
+    "train": "rampcli pretrain --factory NAME",
+}
+"""Our commands for those of other systems."""
+OPTIONS_ELSEWHERE = {
+    **dict.fromkeys(("-m", "--multirun"), "rampcli sweep --factory NAME KEY=VALUE,VALUE"),
+    **dict.fromkeys(("--yaml", "--config", "--config-name"), "--factory FILE.yaml"),
+    "--to-yaml": "--cfg > FILE.yaml",
+}
+"""Our words for options of other systems: Hydra's multirun, and NeMo's files of settings."""
 TyperError: type[Exception] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
 )
@@ -73,6 +84,8 @@ def as_usage_error(error: Any) -> UsageError:
     help_word = f"{command} --help"
     if message.startswith("no such command"):
         name = message.split("'")[1]
+        if name in COMMANDS_ELSEWHERE:
+            return UsageError(f"there is no command {name}", remedy=COMMANDS_ELSEWHERE[name])
         known = error.ctx.command.list_commands(error.ctx)
         near = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
         return UsageError(
@@ -82,6 +95,8 @@ def as_usage_error(error: Any) -> UsageError:
     if message.startswith("no such option"):
         known = [name for param in error.ctx.command.params for name in param.opts]
         near = difflib.get_close_matches(error.option_name, known, n=2, cutoff=0.6)
+        if error.option_name in OPTIONS_ELSEWHERE:
+            near = [OPTIONS_ELSEWHERE[error.option_name]]
         return UsageError(
             f"{command} has no option {error.option_name}",
             remedy=" or ".join([*_settings_like(error), *near, help_word]),

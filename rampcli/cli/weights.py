@@ -51,7 +51,10 @@ def generate(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Continue a text with a trained model, or let a model with a chat template answer it."""
+    """Continue a text with a trained model.
+
+    A model that was trained with a chat template answers it.
+    """
     _run_on_checkpoint(
         "rampcli.weights.generate",
         run,

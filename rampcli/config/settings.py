@@ -15,7 +15,7 @@ from rampcli.config.schema import Config
 from rampcli.errors import Assignments, UsageError, set_to
 from rampcli.extensions import ENTRY_POINTS, VARIABLE, Extension, find, section_of
 from rampcli.words import COMBINED, SPELLINGS, meaning_of
-from rampcli.words.refused import KNOWN_ELSEWHERE, REFUSED
+from rampcli.words.refused import HYDRA, KNOWN_ELSEWHERE, MEANT, NEMO_SECTIONS, REFUSED
 
 MOST = 10**18
 """Largest count, so that arithmetic with counts does not overflow."""
@@ -259,15 +259,16 @@ def unknown_key(key: str, groups: Mapping[str, Any] | None = None) -> UsageError
             keys=(whole,),
             remedy=str(settings()[whole].example()),
         )
-    if key in REFUSED:
-        problem, remedy = REFUSED[key]
+    last = key.rpartition(".")[2]
+    if refused := REFUSED.get(key) or MEANT.get(last) or (key.startswith("hydra.") and HYDRA):
+        problem, remedy = refused
         return UsageError(f"{key} {problem}", keys=(key,), remedy=remedy)
     near_groups = [
         f"{group}=OPTION" for group in difflib.get_close_matches(key, groups or (), n=1, cutoff=0.6)
     ]
     extension = extension_of(key)
-    if is_of_extension(key) and extension is None:
-        name = key.split(".")[1]
+    name = key.split(".")[1] if is_of_extension(key) else None
+    if name not in (None, *NEMO_SECTIONS) and extension is None:
         return UsageError(
             f"there is no setting {key}, and no extension {name}",
             keys=(key,),

@@ -51,6 +51,33 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
 }
 """Why each word is refused, and what to set instead."""
+_LENGTHS = "trainer.max_samples, trainer.max_steps or trainer.max_tokens"
+MEANT: dict[str, tuple[str, str]] = {
+    **dict.fromkeys(
+        ("epoch", "epochs", "num_epochs", "max_epochs", "num_train_epochs"),
+        (
+            f"is not a setting: a run ends after {_LENGTHS}",
+            "trainer.max_samples=N, with N = epochs x the samples of the corpus, which"
+            " `rampcli plan` shows",
+        ),
+    ),
+    **dict.fromkeys(
+        ("log_every_n_steps", "logging_steps", "log_interval"),
+        (
+            "is not a setting: every step is in metrics.jsonl",
+            "leave it out; `rampcli report RUN` and `rampcli serve` show the steps",
+        ),
+    ),
+    "training": (
+        "is a group of NeMo's launcher",
+        "--factory NAME; `rampcli recipes` lists the names",
+    ),
+}
+"""What is wrong with other systems' keys that have no single one of ours, and what to do instead,
+by their last part."""
+NEMO_SECTIONS = ("config", "lr_scheduler")
+"""Sections of NeMo's `optim`. They are no extensions."""
+HYDRA = ("sets Hydra itself, which writes no files here", "run_dir=FOLDER")
 KNOWN_ELSEWHERE = {
     "max_target_length": "data.sequence_length",
     "seq_length": "data.sequence_length",
@@ -72,6 +99,21 @@ KNOWN_ELSEWHERE = {
     "beta": "rl.kl_weight",
     "epsilon_high": "rl.clip_high",
     "group_size": "rl.generations_per_prompt",
+    **dict.fromkeys(
+        ("val_check_interval", "eval_interval", "eval_steps"), "trainer.val_every_steps"
+    ),
+    **dict.fromkeys(("limit_val_batches", "eval_iters"), "trainer.max_val_samples"),
+    **dict.fromkeys(("log_dir", "explicit_log_dir", "output_dir", "save_dir"), "run_dir"),
+    **dict.fromkeys(("resume_if_exists", "resume_from_checkpoint"), "resume"),
+    **dict.fromkeys(
+        ("save_interval", "save_steps", "every_n_train_steps"), "checkpoint.every_steps"
+    ),
+    **dict.fromkeys(
+        ("start_batch_size", "batch_size_increment", "rampup_samples"), "model.rampup_batch_size"
+    ),
+    **dict.fromkeys(("max_grad_norm", "clip_grad"), "trainer.gradient_clip_val"),
+    "save_top_k": "checkpoint.keep_last",
+    "device": "trainer.accelerator",
     "num_generation": "rl.generations_per_prompt",
 }
 """Our keys for other systems' keys that are not accepted, by their last part."""
