@@ -5,13 +5,23 @@ from pathlib import Path
 from rampcli import hub
 from rampcli.data.chat_template import CONFIG_FILE, NAMES_FILE, TEMPLATE_FILE
 from rampcli.data.special_tokens import GENERATION_FILE, MODEL_FILE
-from rampcli.errors import UsageError, naming_setting
+from rampcli.errors import UsageError, naming_setting, set_to
 
 KEY = "data.tokenizer"
 BESIDE = (CONFIG_FILE, NAMES_FILE, TEMPLATE_FILE, GENERATION_FILE, MODEL_FILE)
 """Files beside a tokenizer that tell its special tokens and its chat template."""
 REMEDY = "a model with tokenizer.json, which AutoTokenizer.from_pretrained(NAME).save_pretrained(\
 FOLDER) writes"
+MEANT = {"byte": "bytes", "char": "chars", "character": "chars", "characters": "chars"}
+TRAINED = "bpe"
+"""Names a kind of tokenizer, which `rampcli data build` trains."""
+TRAIN = "`rampcli data build FILE --train-bpe 8192 --output PREFIX`, and data=indexed"
+
+
+def name_meant(text: str) -> str | None:
+    """Returns the name that a word for a tokenizer stands for, or None if it is not such a word."""
+    meant = ({TRAINED: TRAINED} | MEANT).get(text.lower())
+    return None if meant is None or Path(text).exists() else meant
 
 
 def find_tokenizer(text: str) -> tuple[str, Path]:
@@ -40,6 +50,11 @@ def tokenizer_path(text: str) -> Path:
         RampcliError: as `find_tokenizer`, or a model of the hub is named without its commit.
     """
     with naming_setting(KEY):
+        if (meant := name_meant(text)) is not None:
+            raise UsageError(
+                f"{text} is not a tokenizer",
+                remedy=f"{TRAIN} data.path=PREFIX" if meant == TRAINED else set_to(KEY, meant),
+            )
         if not hub.is_hub_name(text):
             return _file_of(text)
         snapshot = hub.open_pinned(text, hub.TOKENIZER_FILE, key=KEY, remedy=REMEDY)

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import huggingface_hub.constants as constants
 import pytest
 
@@ -68,3 +70,26 @@ def test_a_file_beside_a_tokenizer_that_may_exist_is_not_left_out_offline(cached
     cached({"tokenizer.json": b"{}"}, unknown=file)
     with pytest.raises(UsageError, match=file):
         tokenizer_path(f"{MODEL}@{FIRST}")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("bpe", "--train-bpe 8192"),
+        ("Byte", "data.tokenizer=bytes"),
+        ("char", "data.tokenizer=chars"),
+    ],
+)
+def test_a_word_for_a_kind_of_tokenizer_is_answered_with_its_setting(cached, name, meant):
+    cached({})
+    with pytest.raises(UsageError, match=f"{name} is not a tokenizer") as refused:
+        tokenizer_path(name)
+    assert refused.value.keys == ("data.tokenizer",)
+    assert meant in refused.value.remedy
+
+
+def test_a_folder_may_have_the_name_of_a_kind_of_tokenizer(cached, tmp_path):
+    cached({})
+    (tmp_path / "work" / "bpe").mkdir()
+    write_folder(tmp_path / "work" / "bpe")
+    assert tokenizer_path("bpe") == Path("bpe/tokenizer.json")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rampcli.data import tokenizer as tokenizers
 from rampcli.data.indexed import bin_of, idx_of, manifest_of, tokenizer_of
-from rampcli.data.tokenizer_path import find_tokenizer
+from rampcli.data.tokenizer_path import TRAINED, find_tokenizer, name_meant
 from rampcli.errors import UsageError
 from rampcli.processors import processors
 
@@ -67,10 +67,10 @@ class BuildOptions:
                 else "--tokenizer and --train-bpe exclude each other",
                 remedy="--tokenizer bytes, or --train-bpe 8192",
             )
-        if self.tokenizer == "bpe" and not os.path.exists(self.tokenizer):
+        if (meant := name_meant(self.tokenizer or "")) is not None:
             raise UsageError(
-                "--tokenizer bpe names no tokenizer; --train-bpe trains one",
-                remedy="--train-bpe 8192",
+                f"--tokenizer {self.tokenizer} is not a tokenizer",
+                remedy="--train-bpe 8192" if meant == TRAINED else f"--tokenizer {meant}",
             )
         if self.train_bpe is None:
             return

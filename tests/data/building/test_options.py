@@ -15,7 +15,6 @@ from rampcli.errors import UsageError
         ({"tokenizer": None}, "--train-bpe is needed"),
         ({"train_bpe": 300}, "exclude each other"),
         ({"tokenizer": None, "train_bpe": 256}, "is below 257"),
-        ({"tokenizer": "bpe"}, "--train-bpe trains one"),
         ({"eod": "</s>"}, "is not a token of the tokenizer"),
         ({"tokenizer": "none.json"}, "cannot read"),
         (
@@ -57,3 +56,13 @@ def test_an_option_beyond_its_limit_is_refused_with_the_limit_and_nothing_is_wri
         build(replace(options, **changes))
     assert said in refused.value.message
     assert left_in(options.output.parent) == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("bpe", "--train-bpe 8192"), ("byte", "--tokenizer bytes"), ("char", "--tokenizer chars")],
+)
+def test_a_word_for_a_kind_of_tokenizer_is_answered_with_its_option(options, name, meant):
+    with pytest.raises(UsageError) as refused:
+        build(replace(options, tokenizer=name))
+    assert refused.value.remedy == meant
