@@ -53,6 +53,7 @@ class ConversationFormat:
     def __init__(self, pair_format: PairFormat) -> None:
         self.pair_format = pair_format
         self._layouts = dict[tuple[str, ...], Layout]()
+        self._special = dict[str, list[tuple[int, int, int]]]()
         self._reader = Tokenizer.from_str(pair_format.tokenizer)
         self._encode_whole = encoder_of(self._reader)
 
@@ -148,13 +149,15 @@ class ConversationFormat:
 
     def _special_in(self, text: str) -> list[tuple[int, int, int]]:
         """Returns each special token in a text of the template, and where it begins and ends."""
-        with failing_as("the tokenizer cannot encode the chat template"):
-            found = self._reader.encode(text, add_special_tokens=False)
-        return [
-            (token, *offsets)
-            for token, offsets in zip(found.ids, found.offsets, strict=True)
-            if self.pair_format.is_special[token]
-        ]
+        if text not in self._special:  # a template writes few texts around many messages
+            with failing_as("the tokenizer cannot encode the chat template"):
+                found = self._reader.encode(text, add_special_tokens=False)
+            self._special[text] = [
+                (token, *offsets)
+                for token, offsets in zip(found.ids, found.offsets, strict=True)
+                if self.pair_format.is_special[token]
+            ]
+        return self._special[text]
 
     def _apart(
         self, pieces: Sequence[str], special: Sequence[list[tuple[int, int, int]]]
