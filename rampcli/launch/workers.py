@@ -14,6 +14,7 @@ from rampcli.config.rl import is_rl
 from rampcli.config.schema import Config
 from rampcli.guarded_folder import private_folder
 from rampcli.interpreter import safe_environment
+from rampcli.launch.environment import without_outer_launcher
 from rampcli.lifeline import SUPERVISOR, die_with, signal_name
 from rampcli.network import LOOPBACK
 from rampcli.runs.directory import RunDirectory
@@ -148,7 +149,7 @@ def worker_environment(*, threads: int) -> dict[str, str]:
     Args:
         threads: OpenMP threads per worker.
     """
-    environment = {**safe_environment(), SUPERVISOR: str(os.getpid())}
+    environment = without_outer_launcher(safe_environment()) | {SUPERVISOR: str(os.getpid())}
     environment.setdefault("OMP_NUM_THREADS", str(threads))
     # By default, OpenMP threads that wait spin for a long time. On a shared machine, they take
     # processor time from threads that have work.

@@ -21,7 +21,7 @@ PARTS = [
         "disk",
         "clock",
     ),
-    *("open files", "processors", "shared memory"),
+    *("environment", "open files", "processors", "shared memory"),
 ]
 
 

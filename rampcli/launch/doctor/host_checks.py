@@ -3,7 +3,9 @@
 import resource
 import shutil
 
+from rampcli.errors import UsageError
 from rampcli.launch.doctor.check import Check, Status, format_bytes
+from rampcli.launch.environment import check_interfaces, check_outer_launcher
 from rampcli.launch.protocol import launcher_of
 from rampcli.planning.run_plan import Resolved
 from rampcli.processors import processors
@@ -78,3 +80,16 @@ def check_shared_memory(resolved: Resolved | None) -> Check:
         f"{format_bytes(size_bytes)} in /dev/shm, which GPU processes use to communicate",
         "a larger /dev/shm; for a container, --shm-size=1g",
     )
+
+
+def check_environment(resolved: Resolved | None) -> Check:
+    """Checks the environment variables that decide whether workers can start."""
+    name = "environment"
+    try:
+        check_outer_launcher()
+        if (elsewhere := skip_if_remote(name, resolved)) is not None:
+            return elsewhere
+        check_interfaces()
+    except UsageError as error:
+        return Check(name, Status.failure, error.message, error.remedy)
+    return Check(name, Status.ok, "no variable of another launcher; all interfaces exist")

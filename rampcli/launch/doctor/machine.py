@@ -2,6 +2,7 @@
 
 from rampcli.launch.doctor.check import Check
 from rampcli.launch.doctor.host_checks import (
+    check_environment,
     check_open_files,
     check_processors,
     check_shared_memory,
@@ -25,6 +26,7 @@ def check_machine(
         *check_torch(resolved, torch_timeout_s),
         *(check for each in launchers().values() for check in each.machine_checks(resolved)),
         *check_run_directory(resolved),
+        check_environment(resolved),
         check_open_files(resolved),
         check_processors(resolved),
         check_shared_memory(resolved),

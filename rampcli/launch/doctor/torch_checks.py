@@ -19,6 +19,7 @@ from rampcli.gpus import visible_gpus
 from rampcli.interpreter import python_command, safe_environment
 from rampcli.launch.doctor.check import Check, Status, format_bytes
 from rampcli.launch.doctor.host_checks import skip_if_remote
+from rampcli.launch.environment import without_outer_launcher
 from rampcli.launch.protocol import launcher_of
 from rampcli.launch.resources import gpus_needed
 from rampcli.lifeline import signal_name
@@ -69,7 +70,7 @@ def _run_probe(interpreter: str, *, timeout_s: float) -> tuple[dict[str, Any], s
     try:
         done = subprocess.run(
             python_command(PROBE, interpreter=interpreter),
-            env=safe_environment(),
+            env=without_outer_launcher(safe_environment()),
             capture_output=True,
             timeout=timeout_s,
             check=False,

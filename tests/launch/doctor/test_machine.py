@@ -8,7 +8,7 @@ ELSEWHERE = ("gpus", "nccl", "processors", "shared memory")
 def test_a_machine_that_can_train_has_no_failure_and_is_not_changed(folder):
     checks = check_machine()
     assert [check for check in checks if check.status is Status.failure] == []
-    assert len({check.name for check in checks}) == len(checks) == 13
+    assert len({check.name for check in checks}) == len(checks) == 14
     assert list(folder.iterdir()) == []
 
 
