@@ -132,7 +132,3 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(EXIT_CTRL_C)
     sys.exit(code)  # None, or the code of a typer.Exit
-
-
-if __name__ == "__main__":
-    main()

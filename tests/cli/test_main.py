@@ -197,3 +197,27 @@ def test_a_deleted_working_directory_is_an_error(tmp_path):
     ended = subprocess.run(command, cwd=gone, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith("error: the working directory does not exist any more\n")
+
+
+CTRL_C_AT_IMPORT = """
+import os, runpy, signal, sys
+
+class CtrlC:
+    def find_spec(self, name, *_):
+        if name == "MODULE":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, CtrlC())
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.argv = ["rampcli", "plan", "--factory", "llama3_tiny"]
+runpy.run_module("rampcli", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("module", ["rampcli.cli.main", "typer", "rampcli.cli.composing"])
+def test_ctrl_c_during_an_import_ends_a_command_with_130_and_no_message(module):
+    program = CTRL_C_AT_IMPORT.replace("MODULE", module)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
