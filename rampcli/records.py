@@ -3,7 +3,7 @@
 A shape is one of:
 
 * a type: `str`, `bool`, `int`, `float` or `None`;
-* `COUNT`, `POSITIVE`, `RATE` or `ANY`;
+* `COUNT`, `POSITIVE`, `RATE`, `TIME` or `ANY`;
 * a tuple of shapes, one of which must fit;
 * a list that holds the shape of each item;
 * a dictionary from field names to shapes. A field `name?` is optional. `...` gives the shape of all
@@ -11,6 +11,7 @@ A shape is one of:
 """
 
 import json
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -24,12 +25,15 @@ MOST = 10**18
 """Largest number that is accepted, so that products and sums of counts do not overflow."""
 COUNT, POSITIVE = "a whole number, 0 or more", "a whole number, 1 or more"
 RATE = "a number above 0"
+TIME = "a time in seconds since 1970"
+LATEST_TIME = 2.5e11
+"""End of the years that Python's dates have, roughly."""
 ANY = "anything"
 _NAMES = {
     str: "text",
     bool: "true or false",
     int: "a whole number",
-    float: "a finite number",
+    float: "a number from -10^18 to 10^18",
     None: "null",
 }
 _FITS: dict[Any, Callable[[Any], bool]] = {
@@ -42,6 +46,7 @@ _FITS: dict[Any, Callable[[Any], bool]] = {
     POSITIVE: lambda value: type(value) is int and 1 <= value <= MOST,
     float: lambda value: type(value) in (int, float) and -MOST <= value <= MOST,
     RATE: lambda value: type(value) in (int, float) and 0 < value <= MOST,
+    TIME: lambda value: type(value) in (int, float) and 0 <= value <= LATEST_TIME,
 }
 """Tests of the shapes that are not made of others.
 
@@ -126,7 +131,17 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_without_repeats)
+def _finite(text: str) -> float:
+    """Returns a number with a fraction or an exponent, unless a float cannot hold it."""
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text[:20]} is too large a number")
+    return number
+
+
+_DECODER = json.JSONDecoder(
+    parse_float=_finite, parse_constant=_refuse_constant, object_pairs_hook=_without_repeats
+)
 """Also refuses integers of thousands of digits."""
 
 

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from rampcli.checksums import PIECE_BYTES
 from rampcli.errors import DamagedFileError
 from rampcli.guarded_folder import open_to_read
-from rampcli.records import COUNT, MOST, POSITIVE, RATE, check_shape, parse_json
+from rampcli.records import COUNT, MOST, POSITIVE, RATE, TIME, check_shape, parse_json
 from rampcli.runs.event_kinds import EVENTS, NUMBER_OR_NULL, OTHER
 
 MAX_ROW_BYTES = 2**20
@@ -36,7 +36,7 @@ PLACES = ("step", "time", "consumed_samples", "consumed_tokens")
 """Columns of metrics.jsonl that say where a step is. Charts have them as horizontal axes."""
 METRICS_ROW = {
     "step": COUNT,
-    "time?": float,
+    "time?": TIME,
     "stage": COUNT,
     "consumed_samples": COUNT,
     "global_batch_size": COUNT,
@@ -55,7 +55,7 @@ METRICS_ROW = {
     "training_s?": RATE,
     "predicted_s?": RATE,
 }
-EVENT_ROW = {"event": str, "time": float}
+EVENT_ROW = {"event": str, "time": TIME}
 SHAPES: dict[str, dict[str, Any]] = {"metrics": METRICS_ROW, "responses": {"step": COUNT}}
 """Shapes of rows by the beginning of their file's name. Other files have events."""
 

@@ -6,6 +6,7 @@ import hmac
 import ipaddress
 import json
 import math
+import re
 import secrets
 import socket
 import threading
@@ -211,12 +212,14 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
+_HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([\w.-]+))(?::\d+)?")
+"""An address of IPv6 in brackets, or a name or an address of IPv4, and perhaps a port."""
+
+
 def _host_of(header: str) -> str:
-    """Returns the host in a Host header, without its port."""
-    try:
-        return urlsplit(f"//{header}").hostname or ""
-    except ValueError:
-        return ""
+    """Returns the host in a Host header, without its port, or nothing if it is something else."""
+    found = _HOST.fullmatch(header)
+    return "" if found is None else found[1] or found[2]
 
 
 def _address(host: str) -> tuple[socket.AddressFamily, str]:

@@ -210,3 +210,11 @@ def test_behind_many_events_the_newest_of_each_kind_since_the_launch_are_found(t
     assert written(*begin, far, later) == [later]
     with pytest.raises(DamagedFileError, match="longer than"):
         written(launch, "x" * 2 * MAX_ROW_BYTES)
+
+
+@pytest.mark.parametrize("time", ["1e18", "-1e18", "-1", "1e400", "9" * 300])
+def test_a_time_that_no_calendar_has_is_a_damaged_row(tmp_path, time):
+    path = tmp_path / "events.jsonl"
+    path.write_text(f'{{"event": "launch", "time": {time}}}\n')
+    with pytest.raises(DamagedFileError, match="byte 0, is damaged"):
+        list(read_rows(path))

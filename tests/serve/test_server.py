@@ -152,7 +152,13 @@ def test_a_tunnel_reaches_the_page(server, host):
     assert ask(server, "/", Host=host)[0].status == 200
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "evil@", "[::1"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("evil.example", "127.0.0.1.evil.example", "", "evil@", "[::1"),
+        *("127.0.0.1:80:evil", "localhost:evil", "evil@localhost", "localhost/x", "[::1]x"),
+    ],
+)
 def test_a_name_that_another_host_gives_this_machine_is_refused(server, host):
     assert ask(server, "/api/runs", Host=host)[0].status == 403
 
