@@ -20,6 +20,10 @@ from rampcli.errors import Remedy, Report, UsageError, set_to, shown, typeable
 LONGEST_VALUE = 5000
 MOST_PARTS = 300
 MOST_VALUES = 100
+_LITERAL = re.compile(r"""[^\s'"\[\](){}$\\,=]([^'"\[\](){}$\\=]*[^\s'"\[\](){}$\\,=])?""")
+"""A text that nothing in Hydra's grammar gives another meaning: no quotes, brackets, `$` or `=`."""
+_LITERALS = re.compile(r"""\[[^'"\[\](){}$\\=]+\]""")
+"""A list of them."""
 _CAST = re.compile(r"\b(int|float|bool|str|json_str)\(")
 _ASSIGNMENT = re.compile(r"[+~]*[A-Za-z_][\w.]*=")
 _NAME = re.compile(r"[{,]\s*([^\s{},:]+)\s*:")
@@ -172,7 +176,14 @@ def _read(word: str, groups: Collection[str]) -> tuple[str, Any]:
     key, text = key_of(word, groups), word.partition("=")[2]
     if is_plain(word):
         return key, value_of(word)
-    override = override_of(word)
+    try:
+        override = override_of(word)
+    except UsageError:
+        if _kind(key) is str and _LITERAL.fullmatch(text):  # letters and signs that Hydra lacks
+            return key, text
+        if get_origin(_kind(key)) is list and _LITERALS.fullmatch(text):
+            return key, [_item(item.strip()) for item in text[1:-1].split(",")]
+        raise
     if not override.is_sweep_override():
         if is_mapping(key):
             _check_names(word)

@@ -309,3 +309,26 @@ def test_every_setting_and_group_may_have_a_plain_value():
 @pytest.mark.parametrize("value", ["", "'a'", "a b", "${x}", "1,2", "range(1,3)", "{a:b}", "[[1]]"])
 def test_a_value_with_more_grammar_is_left_to_hydra(value):
     assert not is_plain(f"a={value}")
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("data.path=Bücher/Käse.txt", "Bücher/Käse.txt"),
+        ("data.response_end=<|im_end|>", "<|im_end|>"),
+        ("name=a;b", "a;b"),
+        ("data.blend=[3,Bücher/a, 1,b]", [3, "Bücher/a", 1, "b"]),
+    ],
+)
+def test_letters_that_hydra_does_not_know_need_no_quotes(word, value):
+    report = Report()
+    key = word.partition("=")[0]
+    assert parse([word], groups=(), place="command line", report=report) == {key: value}
+    assert report.errors == []
+
+
+@pytest.mark.parametrize("word", ["name=a'b", "name=a=b", "optim.lr=ü", "data.path=[ü"])
+def test_signs_with_a_meaning_are_still_refused(word):
+    report = Report()
+    parse([word], groups=(), place="command line", report=report)
+    assert len(report.errors) == 1
