@@ -18,7 +18,14 @@ from rampcli.launch.elastic import World
 from rampcli.launch.observer import Observer
 from rampcli.planning.corpus_passes import describe_passes
 from rampcli.planning.run_plan import Resolved
-from rampcli.report.tables import duration, evaluation_line, figure, share, validation_line
+from rampcli.report.tables import (
+    duration,
+    evaluation_line,
+    figure,
+    quiet_text,
+    share,
+    validation_line,
+)
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.event_kinds import CHANGE, NEWEST, WARNINGS
 from rampcli.runs.facts import RunFacts
@@ -192,6 +199,8 @@ class Progress(Observer):
             "samples": f"{facts.consumed_samples:,}{total} samples",
             "tokens/s": f"{facts.tokens_per_s or 0:,.0f} tokens/s",
         }
+        if (quiet_s := facts.quiet_s(now=time.time())) is not None:
+            texts["tokens/s"] = quiet_text(quiet_s, facts)
         if "reward" in row:
             texts |= {
                 "batch": f"batch {row['global_batch_size']} prompts, {row['pairs']} pairs",

@@ -11,7 +11,7 @@ from rich.text import Text
 from rampcli.batch.quantities import shorten
 from rampcli.errors import visible
 from rampcli.launch.status import RunStatus
-from rampcli.report.tables import duration, figure, share
+from rampcli.report.tables import duration, figure, quiet_text, share
 from rampcli.runs.facts import RunFacts
 
 MOST_WRITTEN_OUT = 1_000_000
@@ -154,7 +154,9 @@ def _figures(status: RunStatus) -> list[str]:
     facts, shown = status.facts, list[str]()
     if (reward := facts.last.get("reward")) is not None:
         shown.append(f"reward {figure(reward)}, solved {share(facts.last.get('solved'))}")
-    if facts.tokens_per_s is not None:
+    if status.quiet_s is not None:
+        shown.append(quiet_text(status.quiet_s, facts))
+    elif facts.tokens_per_s is not None:
         shown.append(f"{facts.tokens_per_s:,.0f} tokens/s")
     if facts.mfu is not None:
         shown.append(f"MFU {share(facts.mfu)}")

@@ -44,6 +44,7 @@ class RunStatus:
         supervisor: process that supervises the run, or None.
         jobs_unknown: why the state of the jobs is unknown, or None.
         goodput: share of the running time that went into steps that count.
+        quiet_s: seconds without a step, if that is much longer than a step while it trains.
     """
 
     facts: RunFacts
@@ -56,6 +57,7 @@ class RunStatus:
     jobs: tuple[Job, ...]
     jobs_unknown: str | None
     goodput: float | None
+    quiet_s: float | None
 
     def to_json(self) -> dict[str, Any]:
         """Returns the facts that `rampcli status --json` prints."""
@@ -76,6 +78,7 @@ class RunStatus:
             "validation_losses": facts.validation_losses,
             "evaluation": facts.evaluation,
             "tokens_per_s": facts.tokens_per_s,
+            "quiet_s": self.quiet_s,
             "mfu": facts.mfu,
             "stage_left_s": self.stage_left_s,
             "run_left_s": self.run_left_s,
@@ -132,6 +135,7 @@ def read_status(
         jobs=jobs,
         jobs_unknown=jobs_unknown,
         goodput=facts.time_spent(now=now).goodput if facts.has_whole_clock else None,
+        quiet_s=facts.quiet_s(now=time.time()) if state == TRAINING else None,
     )
 
 

@@ -20,6 +20,8 @@ from rampcli.runs.rows import last_events, last_rows
 from rampcli.runs.time_spent import TimeSpent
 
 CRASHED = "crashed"
+LEAST_QUIET_S, QUIET_STEPS = 60.0, 20
+"""A run that trains is quiet after this many seconds, and the time of this many steps."""
 STAGE_FIELDS = tuple(each.name for each in fields(StagePlan))
 
 Row = Mapping[str, Any]
@@ -147,6 +149,25 @@ class RunFacts:
         started_at = self.events.newest.get("start", {}).get("step", 0)
         begun_at = self.planned(rows[-1]["stage"]).get("first_step", 0)
         return settled_rows(rows, first_step=max(started_at, begun_at))
+
+    @property
+    def step_s(self) -> float | None:
+        """Seconds of a step: the median over the last settled steps, or that of the last step."""
+        return self._recent("step_time_s")
+
+    def quiet_s(self, *, now: float) -> float | None:
+        """Returns the seconds without a step or an event, if that is much longer than a step.
+
+        Then a process may stand still. None before the first step, and while steps are taken.
+
+        Args:
+            now: the present time in seconds since 1970. The processes are training.
+        """
+        step_s, step_at = self.step_s, self.last_step_at
+        if not step_s or not step_at:
+            return None
+        seconds = now - max(step_at, self.events.ended or 0.0)
+        return seconds if seconds > max(LEAST_QUIET_S, QUIET_STEPS * step_s) else None
 
     def time_left(self) -> tuple[float | None, float | None]:
         """Returns the seconds until the stage ends, and until the run ends."""

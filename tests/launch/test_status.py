@@ -9,7 +9,9 @@ from rampcli.errors import DamagedFileError
 from rampcli.launch.queues import Queues
 from rampcli.launch.status import read_status
 from rampcli.locks import hold
+from rampcli.report.tables import quiet_text
 from rampcli.runs.directory import RunDirectory
+from rampcli.runs.facts import RunFacts
 from rampcli.runs.rows import MOST_EVENT_BYTES
 from run_files import coming, failure, metrics_row, state, submit, write_squeue
 
@@ -103,6 +105,21 @@ def test_a_run_that_holds_its_lock_trains_or_starts(run):
     with hold(run.workers_lock, shared=True):
         assert read_status(run).state == "starting"
     assert read_status(run).state == "crashed"
+
+
+def test_a_run_that_trains_and_takes_no_steps_says_for_how_long(run):
+    facts = read_status(run).facts
+    assert facts.step_s == 0.5
+    newest = 148.0  # the end of the last step; all events are older
+    for quiet_s, shown in ((30.0, None), (60.0, None), (95.0, 95.0), (-5.0, None)):
+        assert facts.quiet_s(now=newest + quiet_s) == shown
+    facts.rows = [{**each, "step_time_s": 10.0} for each in facts.rows]
+    assert facts.quiet_s(now=newest + 95.0) is None
+    assert RunFacts().quiet_s(now=newest) is None
+    assert quiet_text(95.0, facts) == "no step for 1:35 (steps take 10 s)"
+    assert read_status(run).quiet_s is None  # nothing trains it
+    with hold(run.lock):
+        assert read_status(run).to_json()["quiet_s"] > 1e8
 
 
 @pytest.mark.parametrize(("understood", "shown"), [(True, "failed"), (False, "training")])
