@@ -39,12 +39,16 @@ def serve(
     from rampcli.serve.server import PageServer
 
     folder = runs_dir or Path(RUNS)
-    # The folder need not exist yet: the page shows runs once they start.
+    if not folder.exists() and (below := Path(RUNS) / folder).is_dir():
+        folder = below  # the name of a run, as other commands take it
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is not a folder", remedy="rampcli serve runs")
     gc.enable()  # unlike other commands, this one runs for days
     with PageServer(RunsFolder(folder), host=host, port=port) as server:
         typer.echo(visible(f"serving {folder} at {server.url}", keeps="\n"))
+        if not folder.exists():
+            note = f"note: {folder} does not exist yet; the page shows its runs once they start"
+            typer.echo(visible(note))
         if server.token is not None:
             typer.echo(
                 "Anyone with this address can read the runs. The connection is not encrypted."
