@@ -5,6 +5,7 @@ Imports neither hydra nor omegaconf.
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from types import UnionType
@@ -72,6 +73,13 @@ class Setting:
     def example(self) -> Assignments:
         """Returns a value that is accepted, as a remedy."""
         return set_to(self.key, self.default if self.example_value is None else self.example_value)
+
+    def example_like(self, typed: str) -> Assignments:
+        """Returns what was typed as a list, if the setting takes one, or else `example`."""
+        words = re.split(r"[\s,;]+", typed.strip(" \t()[]'\""))
+        is_list = get_origin(self.type) is list and len(words) > 1
+        numbers = is_list and all(re.fullmatch(r"\d[\d_]*[KMBT]?", word) for word in words)
+        return set_to(self.key, f"[{','.join(words)}]") if numbers else self.example()
 
     def range_name(self) -> str:
         """Returns `from 1`, `above 0 up to 1`, ...; empty if the range is unlimited."""

@@ -61,7 +61,7 @@ def typed(key: str, value: Any) -> Any:
         raise UsageError(
             f"{key}={shown(value)} is not {setting.type_name()}",
             keys=(key,),
-            remedy=_nearest(setting, value) or setting.example(),
+            remedy=_nearest(setting, value) or setting.example_like(str(value)),
         ) from error
     numbers = [item for item in _items(converted) if isinstance(item, int | float)]
     if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):

@@ -332,3 +332,22 @@ def test_signs_with_a_meaning_are_still_refused(word):
     report = Report()
     parse([word], groups=(), place="command line", report=report)
     assert len(report.errors) == 1
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "model.rampup_batch_size=(4,4,800)",
+        'model.rampup_batch_size="4 4 800"',
+        "model.rampup_batch_size='4, 4, 800'",
+        "model.rampup_batch_size=[4,4,800",
+    ],
+)
+def test_a_list_in_another_form_is_answered_with_its_own_values(word):
+    report = Report()
+    values = parse([word], groups=(), place="command line", report=report)
+    if values:
+        with report.noting():
+            build(values, place="command line")
+    (error,) = report.errors
+    assert "'model.rampup_batch_size=[4,4,800]'" in error.remedy
