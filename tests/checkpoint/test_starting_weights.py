@@ -163,7 +163,7 @@ def test_a_model_of_the_hub_gives_its_settings_and_its_tokenizer(folder, tmp_pat
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "home" / "hub"))
     write_folder(folder, CHATML)
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
-    missing = ("generation_config.json", "chat_template.jinja")
+    missing = ("generation_config.json", "special_tokens_map.json", "chat_template.jinja")
     fill_cache(tmp_path / "home", "org/tiny", FIRST, files, missing=missing)
     name = f"org/tiny@{FIRST}"
     stack, errors = laid_over(f"model.init_from={name}")

@@ -130,7 +130,7 @@ def test_a_trial_that_hangs_is_ended_at_its_time_limit_and_shows_where_a_rank_is
 
 def test_a_trial_with_an_error_stops_the_search(words):
     search = words("model.global_batch_size=4", "trainer.num_nodes=2")
-    done = run_command(search, environment() | {"GLOO_SOCKET_IFNAME": "nowhere"})
+    done = run_command(search, environment() | {"GLOO_DEVICE_TRANSPORT": "nowhere"})
     assert done.returncode == 1
     assert tried(done) == [2]
     assert "the trial of data.micro_batch_size=2 failed: " in done.stderr

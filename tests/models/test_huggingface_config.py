@@ -68,7 +68,7 @@ def folder(tmp_path):
             for value in (0, "true", None)
         ),
         (json.dumps(LLAMA).replace("10000.0", "NaN"), "NaN is not JSON"),
-        (json.dumps(LLAMA).replace("10000.0", "1e999"), "rope_theta is not a number above 0"),
+        (json.dumps(LLAMA).replace("10000.0", "1e999"), "1e999 is too large a number"),
         (LLAMA | {"head_dim": 3}, "rotary positions need an even size"),
         (LLAMA | {"num_key_value_heads": 3}, "does not divide into model.num_query_groups=3"),
         (GPT2 | {"n_embd": 65}, "does not divide into model.num_attention_heads=4"),
