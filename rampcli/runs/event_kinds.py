@@ -115,6 +115,7 @@ EVENTS = {
     "stop": EventKind(columns={"step": COUNT, "status": str, "save_s": float}),
     "fault": WARNING,
     "slow_data": WARNING,
+    "flat_rewards": WARNING,
     "spare_ranks": WARNING,
     "tracker_off": WARNING,
     "unused_weights": WARNING,

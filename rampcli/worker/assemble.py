@@ -44,6 +44,7 @@ from rampcli.train.build import build_parts
 from rampcli.train.loop import Trainer
 from rampcli.train.memory import is_out_of_memory
 from rampcli.train.observers.boundary import BoundaryCosts
+from rampcli.train.observers.flat_rewards import FlatRewards
 from rampcli.train.observers.journal import Journal
 from rampcli.train.observers.observer import LoopObserver, ObserverList
 from rampcli.train.observers.order_audit import OrderAudit
@@ -340,8 +341,8 @@ def build_observers(
     if dist.get_rank() == 0:
         journal = Journal(run, resolved.plan, config, passes.device)
         observers += [journal, costs]
-        if not is_rl(config):  # whose ranks wait for responses
-            observers.append(SlowData(run))
+        # The ranks of reinforcement learning wait for responses, not for data.
+        observers.append(FlatRewards(run) if is_rl(config) else SlowData(run))
         if config.logging.trackers and SUPERVISOR not in os.environ:
             from rampcli.worker.tracking import Tracking  # which imports launchers
 
