@@ -1,14 +1,21 @@
 """`rampcli generate`, `export` and `import`: the weights of trained models."""
 
 import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rampcli.cli.options import AsJson, Run
-from rampcli.errors import NoCheckpointError, UsageError
+from rampcli.errors import NoCheckpointError, UsageError, visible
 
+if TYPE_CHECKING:
+    from rampcli.runs.manifest import Checkpoint
+
+LONG_TO_LOAD_BYTES = 10**9
+"""Checkpoints from this size on are announced even if nobody watches a terminal."""
 Step = Annotated[
     int | None,
     typer.Option(metavar="N", help="Use the checkpoint after N steps. Default: the newest."),
@@ -141,8 +148,29 @@ def _run_on_checkpoint(module: str, word: str, **options: Any) -> None:
     from rampcli.runs.manifest import complete_checkpoints
 
     run = find_run(word)
-    if not complete_checkpoints(run):
+    if not (found := complete_checkpoints(run)):
         raise NoCheckpointError(
             f"{run.path} has no checkpoint yet", remedy="again after the first checkpoint"
         )
+    if (note := loading_note(found, options["step"], is_watched=sys.stderr.isatty())) is not None:
+        typer.echo(note, err=True)
     raise typer.Exit(run_program(module, [json.dumps({"run_dir": str(run.path), **options})]))
+
+
+def loading_note(
+    checkpoints: "Sequence[Checkpoint]", step: int | None, *, is_watched: bool
+) -> str | None:
+    """Returns which checkpoint is loaded and how large it is, or None if that is not worth a line.
+
+    Args:
+        step: step of the checkpoint that is asked for, or None for the newest.
+        is_watched: whether a terminal shows the line.
+    """
+    from rampcli.launch.doctor.check import format_bytes
+
+    chosen = next((one for one in checkpoints if one.step == step), checkpoints[-1])
+    size_bytes = sum(file["bytes"] for file in chosen.files.values())
+    if not is_watched and size_bytes < LONG_TO_LOAD_BYTES:
+        return None
+    run_dir = chosen.path.parents[1]
+    return visible(f"loading step {chosen.step} of {run_dir}: {format_bytes(size_bytes)}")

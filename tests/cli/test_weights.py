@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from commands import run_command
+from rampcli.cli.weights import LONG_TO_LOAD_BYTES, loading_note
 from rampcli.config.schema import ModelConfig
 from rampcli.models.huggingface_config import to_huggingface
 from rampcli.runs.directory import RunDirectory
+from rampcli.runs.manifest import Checkpoint
 from rampcli.runs.rows import read_rows
 
 SMALL = [
@@ -146,3 +148,19 @@ def test_weights_in_a_pickle_are_not_read(tmp_path):
     assert done.returncode == 2
     assert "theirs holds no *.safetensors" in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["theirs"]
+
+
+def test_a_checkpoint_that_takes_long_to_load_is_announced():
+    small, large = (
+        Checkpoint(Path(f"runs/a\x1b/checkpoints/step_{step}"), {"step": step, "files": files})
+        for step, files in (
+            (1, {"a": {"bytes": 5_000_000}}),
+            (2, {"a": {"bytes": LONG_TO_LOAD_BYTES}, "b": {"bytes": 500_000_000}}),
+        )
+    )
+    both = [small, large]
+    newest = r"loading step 2 of runs/a\x1b: 1.5 GB"
+    assert loading_note(both, None, is_watched=False) == newest
+    assert loading_note(both, 2, is_watched=True) == newest
+    assert loading_note(both, 1, is_watched=False) is None
+    assert loading_note(both, 1, is_watched=True) == r"loading step 1 of runs/a\x1b: 5.0 MB"
