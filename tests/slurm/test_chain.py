@@ -353,9 +353,7 @@ def test_a_run_of_any_name_in_any_folder_harms_nothing(
     (tmp_path / f"{name}.").mkdir()
     monkeypatch.chdir(tmp_path / f"{name}.")
     config = tiny("trainer.num_nodes=1", "model.rampup_batch_size=null").config
-    config.name = "".join(filter(str.isprintable, name))  # others are refused
-    run_dir = tmp_path / config.name
-    config.run_dir = str(run_dir)
+    config.name, config.run_dir = "".join(filter(str.isprintable, name)), str(tmp_path / name)
     (job,) = submit(resolve(config)).jobs
     cluster.wait_for(job.job, "COMPLETED")
     assert started(interpreter, job.job) == [
@@ -367,10 +365,12 @@ def test_a_run_of_any_name_in_any_folder_harms_nothing(
         "0",
     ]
     assert states(RunDirectory(Path(config.run_dir))) == ["COMPLETED"]
-    assert list((run_dir / "logs").iterdir()) == [run_dir / f"logs/stage_0.{job.job}.log"]
+    assert list((tmp_path / name / "logs").iterdir()) == [
+        tmp_path / name / f"logs/stage_0.{job.job}.log"
+    ]
     assert not [*tmp_path.rglob("canary")]
     assert sorted(tmp_path.iterdir()) == sorted(
-        [interpreter.parent, tmp_path / f"{name}.", run_dir]
+        [interpreter.parent, tmp_path / f"{name}.", tmp_path / name]
     )
 
 

@@ -25,7 +25,7 @@ def check_name(config: Config) -> Iterator[UsageError]:
             keys=("name",),
             remedy="letters, digits, - and _",
         )
-    if config.run_dir is not None and not (config.run_dir and config.run_dir.isprintable()):
+    if config.run_dir is not None and (not config.run_dir or "\0" in config.run_dir):
         yield UsageError(
             f"run_dir={config.run_dir!r} is not a path",
             keys=("run_dir",),
