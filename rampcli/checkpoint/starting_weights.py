@@ -58,12 +58,26 @@ def starting_vocabulary(text: str) -> int | None:
 def check_starting_weights(config: Config) -> Path | None:
     """Returns the folder of `model.init_from`, or None if it is not set.
 
-    The folder is a run, or holds a Hugging Face model, of the configured shape. Weights of a model
-    of the hub are downloaded.
+    Weights of a model of the hub are downloaded.
 
     Raises:
-        RampcliError: the folder holds no such weights, or they cannot be downloaded. If it holds
-            another model, the remedy has the settings of that model.
+        RampcliError: as `check_starting_model`, or the weights cannot be downloaded.
+    """
+    text, folder = config.model.init_from, check_starting_model(config)
+    if text is not None and folder is not None and hub.is_pinned(text) and not is_run(folder):
+        with naming_setting(INIT_FROM_KEY):
+            hub.download_weights(hub.Snapshot(text, folder), remedy=HUB_REMEDY)
+    return folder
+
+
+def check_starting_model(config: Config) -> Path | None:
+    """Returns the folder of `model.init_from`, or None if it is not set. Downloads no weights.
+
+    The folder is a run, or holds a Hugging Face model, of the configured shape.
+
+    Raises:
+        RampcliError: the folder holds no such weights, or its config.json cannot be downloaded. If
+            it holds another model, the remedy has the settings of that model.
     """
     text = config.model.init_from
     if text is None:
@@ -73,18 +87,17 @@ def check_starting_weights(config: Config) -> Path | None:
         _check_run(config, folder)
         return folder
     folder = _model_folder(text)
-    if not hub.is_pinned(text):
-        check_folder(config, folder, name=str(folder))
-        if not has_weights(folder):
-            raise UsageError(
-                f"{folder} holds no *.safetensors",
-                keys=(INIT_FROM_KEY,),
-                remedy="a folder that save_pretrained wrote",
-            )
+    if hub.is_pinned(text):
+        with naming_setting(INIT_FROM_KEY):
+            check_folder(config, folder, name=text)
         return folder
-    with naming_setting(INIT_FROM_KEY):
-        check_folder(config, folder, name=text)
-        hub.download_weights(hub.Snapshot(text, folder), remedy=HUB_REMEDY)
+    check_folder(config, folder, name=str(folder))
+    if not has_weights(folder):
+        raise UsageError(
+            f"{folder} holds no *.safetensors",
+            keys=(INIT_FROM_KEY,),
+            remedy="a folder that save_pretrained wrote",
+        )
     return folder
 
 

@@ -63,6 +63,8 @@ def plan(
     "from" is the number of samples consumed before the stage.
     """
     from rampcli.cli.composing import compose_words
+    from rampcli.config.layers import sources_named
+    from rampcli.launch.start_checks import check_model_here
 
     words = overrides or []
     single = {
@@ -86,6 +88,8 @@ def plan(
             raise typer.Exit(2)
         return
     resolved = compose_words(factory, words, config_dir=config_dir)
+    with sources_named(resolved.config):
+        check_model_here(resolved.config)
     if measured:
         resolved = with_measured(resolved, measured)
     lines: list[str] = []

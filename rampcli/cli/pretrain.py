@@ -13,6 +13,7 @@ from rampcli.errors import visible
 
 if TYPE_CHECKING:
     from rampcli.planning.run_plan import Resolved
+    from rampcli.runs.manifest import Checkpoint
 
 
 def pretrain(
@@ -50,9 +51,14 @@ def show_or_train(
 
         typer.echo(visible(with_provenance(resolved), keeps="\n"), nl=False)
     elif dry_run:
+        from rampcli.launch.start_checks import check_files
+
+        newest = check_files(resolved)
         print_plan(resolved, as_json=as_json)
         if not as_json:
             from rampcli.cli.jobs import print_scripts
+
+            _print_notes_on_start(resolved, newest)
 
             print_scripts(resolved, one_stage=one_stage)
     else:
@@ -62,3 +68,15 @@ def show_or_train(
         command = ["rampcli", *sys.argv[1:]]
         outcome = train(resolved, one_stage=one_stage, command=command, overrides=words)
         raise typer.Exit(outcome.exit_code)
+
+
+def _print_notes_on_start(resolved: "Resolved", newest: "Checkpoint | None") -> None:
+    """Prints why this machine would not start the run, if so, and what may not fit on its disk."""
+    from rampcli.cli.console import build_console, say
+    from rampcli.launch.start_checks import disk_warnings, refusals
+
+    refused = [
+        f"a start on this machine would be refused: {error.message}"
+        for error in refusals(resolved, newest)
+    ]
+    say(build_console(), *(f"note: {note}" for note in (*refused, *disk_warnings(resolved))))

@@ -28,6 +28,7 @@ from rampcli.errors import (
 )
 from rampcli.launch import run as launch
 from rampcli.launch.protocol import launcher_of
+from rampcli.launch.start_checks import check, check_files
 from rampcli.launch.status import read_status
 from rampcli.launch.stop_signals import catch_stop_signals, exit_code_after
 from rampcli.planning.run_plan import Resolved
@@ -57,7 +58,7 @@ def compose_sweep(
         factory: recipe, as it is typed.
         words: `KEY=VALUE` words, some of which list several values.
         config_dir: a folder of further group options.
-        starts: also check what the runs need to start: their data, this machine, their scripts.
+        starts: also check this machine and the scripts of jobs.
 
     Raises:
         UsageError: all errors together; each names the combinations that it belongs to.
@@ -88,7 +89,9 @@ def compose_sweep(
     for one, resolved in zip(chosen, composed, strict=True):
         with errors.noting(one):
             if starts:
-                launch.check(resolved)
+                check(resolved)
+            else:
+                check_files(resolved)
             complete = launch.is_complete(
                 resolved, newest_checkpoint(RunDirectory(resolved.run_dir))
             )

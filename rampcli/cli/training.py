@@ -20,6 +20,7 @@ from rampcli.errors import EXIT_INTERRUPTED, RampcliError, Report, UsageError, v
 from rampcli.launch import run as launch
 from rampcli.launch.observer import Observer
 from rampcli.launch.protocol import SUBMITTED, Outcome, launcher_of
+from rampcli.launch.start_checks import disk_warnings
 from rampcli.planning.corpus_passes import describe_passes
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.overlap import overlap_result
@@ -84,7 +85,7 @@ def train(
     """
     console = console or build_console()
     _load_reward_function(resolved, console)
-    for note in (*resolved.plan.notes, *resolved.notes):
+    for note in (*resolved.plan.notes, *resolved.notes, *disk_warnings(resolved)):
         say(console, f"note: {note}")
     began = time.time()
     with Progress(resolved, RunDirectory(resolved.run_dir), console) as progress:

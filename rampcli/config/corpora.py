@@ -119,13 +119,17 @@ def missing_corpora(config: Config) -> list[str]:
     ]
 
 
+def missing_weights(config: Config) -> list[str]:
+    """Returns `model.init_from`, as KEY=PATH, if it names a folder that this machine lacks."""
+    text = config.model.init_from
+    if text is None or is_pinned(text) or os.path.exists(os.path.expanduser(text)):
+        return []
+    return [f"model.init_from={text}"]
+
+
 def missing_here(config: Config) -> list[str]:
     """Returns the settings that name files which this machine does not have, as KEY=PATH."""
-    missing, weights = missing_corpora(config), config.model.init_from
-    is_here = weights is None or os.path.exists(os.path.expanduser(weights))
-    if not is_here and not is_pinned(str(weights)):
-        missing.append(f"model.init_from={weights}")
-    return missing
+    return missing_corpora(config) + missing_weights(config)
 
 
 def shares_of(weights: Sequence[Fraction]) -> list[int]:

@@ -1,25 +1,21 @@
-"""From a configuration to a finished run: checks, the run directory, the launcher."""
+"""From a configuration to a finished run: the run directory, the launcher."""
 
 import shlex
 import sys
 from collections.abc import Sequence
 
-from rampcli.checkpoint.compatibility import check_compatible
-from rampcli.checkpoint.starting_weights import check_starting_weights
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
-from rampcli.config.schema import Config
-from rampcli.errors import NoCheckpointError, UsageError
 from rampcli.launch.changes import Changes, changes
-from rampcli.launch.files import read_corpora
 from rampcli.launch.observer import Observer, Observers
-from rampcli.launch.protocol import JobScript, Launch, Launcher, Outcome, launcher_of, launchers
+from rampcli.launch.protocol import Launch, Launcher, Outcome, launcher_of, launchers
 from rampcli.launch.run_lock import lock_run
-from rampcli.launch.trackers import Trackers, check_packages
+from rampcli.launch.start_checks import check
+from rampcli.launch.trackers import Trackers
 from rampcli.locks import is_held
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import COMPLETE, RunDirectory, event_row
-from rampcli.runs.manifest import Checkpoint, complete_checkpoints
+from rampcli.runs.manifest import Checkpoint
 
 
 def run(
@@ -84,55 +80,12 @@ def run(
         )
 
 
-def check(resolved: Resolved) -> tuple[Checkpoint | None, list[JobScript]]:
-    """Checks what a run needs before anything is written.
-
-    Returns:
-        The newest checkpoint, or None, and the scripts of the jobs that train the rest.
-
-    Raises:
-        RampcliError: the run cannot start.
-    """
-    directory, launcher = RunDirectory(resolved.run_dir), launcher_of(resolved.config)
-    with sources_named(resolved.config):
-        corpus = check_corpora(resolved)
-        newest = _newest_checkpoint(directory, resolved.config, corpus)
-        if newest is None:
-            check_starting_weights(resolved.config)
-        launcher.check(resolved)
-        if launcher.interpreter(resolved.config) == sys.executable:
-            check_packages(resolved.config.logging.trackers)
-        consumed_samples = newest.consumed_samples if newest else 0
-        return newest, launcher.scripts(resolved, directory, consumed_samples)
-
-
 def is_complete(resolved: Resolved, newest: Checkpoint | None) -> bool:
     """Returns whether a run with this newest checkpoint has nothing left to train."""
     if newest is None or not resolved.plan.is_complete(newest.consumed_samples):
         return False
     state = RunDirectory(resolved.run_dir).read_state()
     return state is None or state["status"] == COMPLETE
-
-
-def check_corpora(resolved: Resolved) -> str | None:
-    """Checks that the corpora, if any, can be read, and that prompts can be continued.
-
-    Corpora that were opened while the configuration was resolved are not read again.
-
-    Returns:
-        The fingerprint of the training corpora, or None if they were not opened.
-
-    Raises:
-        RampcliError: they cannot.
-    """
-    config, files = resolved.config, resolved.files
-    if not files.opened:
-        files = read_corpora(config)
-    if config.generate.prompts:
-        from rampcli.data.prompts import check_text_prompts
-
-        check_text_prompts(config)
-    return files.fingerprint
 
 
 def _refuse_active_jobs(directory: RunDirectory, launcher: Launcher) -> None:
@@ -142,31 +95,6 @@ def _refuse_active_jobs(directory: RunDirectory, launcher: Launcher) -> None:
     for other in launchers().values():
         if other is launcher or other.can_ask():
             other.refuse_active(directory)
-
-
-def _newest_checkpoint(
-    directory: RunDirectory, config: Config, corpus: str | None
-) -> Checkpoint | None:
-    """Returns the checkpoint that the run resumes from, as `resume` allows, or None.
-
-    Its configuration must be the run's, and its corpora too if their fingerprint is known here.
-    """
-    found = complete_checkpoints(directory)
-    if not found:
-        if config.resume == "must":
-            raise NoCheckpointError(
-                f"resume=must, but {directory.path} has no checkpoint",
-                remedy="resume=auto, or the run_dir= of a run that has a checkpoint",
-            )
-        return None
-    if config.resume == "never":
-        raise UsageError(
-            f"resume=never, but {directory.path} has a checkpoint of step {found[-1].step}",
-            keys=("resume",),
-            remedy="another name= or run_dir=, or resume=auto",
-        )
-    check_compatible(found[-1], settings=snapshot.identity(config), corpus=corpus)
-    return found[-1]
 
 
 def describe(directory: RunDirectory, resolved: Resolved, overrides: Sequence[str]) -> None:

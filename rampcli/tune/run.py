@@ -11,8 +11,9 @@ from rampcli.errors import UsageError, printable
 from rampcli.estimate.memory import estimate_memory
 from rampcli.host_memory import available_bytes
 from rampcli.launch.protocol import launcher_of, launchers
-from rampcli.launch.run import check_corpora, describe
+from rampcli.launch.run import describe
 from rampcli.launch.run_lock import lock_run
+from rampcli.launch.start_checks import check_corpora
 from rampcli.launch.stop_signals import catch_stop_signals
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import device_memory_bytes, usable_bytes

@@ -7,6 +7,7 @@ from rampcli.launch.doctor.host_checks import (
     check_processors,
     check_shared_memory,
 )
+from rampcli.launch.doctor.start import check_start
 from rampcli.launch.doctor.storage_checks import check_run_directory
 from rampcli.launch.doctor.torch_checks import TORCH_TIMEOUT_S, check_torch
 from rampcli.launch.protocol import launchers
@@ -22,7 +23,7 @@ def check_machine(
         resolved: run that is to start here; None checks what any run needs.
         torch_timeout_s: seconds that torch may take to start and to test itself.
     """
-    return [
+    checks = [
         *check_torch(resolved, torch_timeout_s),
         *(check for each in launchers().values() for check in each.machine_checks(resolved)),
         *check_run_directory(resolved),
@@ -31,3 +32,7 @@ def check_machine(
         check_processors(resolved),
         check_shared_memory(resolved),
     ]
+    if resolved is None:
+        return checks
+    told = {check.finding for check in checks}
+    return checks + [check for check in check_start(resolved) if check.finding not in told]

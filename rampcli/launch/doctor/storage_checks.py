@@ -8,12 +8,10 @@ from pathlib import Path
 
 import rampcli
 from rampcli.errors import printable
-from rampcli.estimate.model_size import checkpoint_bytes
+from rampcli.launch.disk_space import disk_space, existing_part
 from rampcli.launch.doctor.check import Check, Status, format_bytes
 from rampcli.locks import hold, is_held
 from rampcli.planning.run_plan import Resolved
-from rampcli.runs.directory import RunDirectory
-from rampcli.runs.manifest import complete_checkpoints
 
 CLOCK_TOLERANCE_S = 2.0
 FOLDER_REMEDY = "run_dir= in a folder that you may write to, on a disk with free space"
@@ -29,10 +27,7 @@ def check_run_directory(resolved: Resolved | None) -> list[Check]:
     Includes checks of the disk and the clock, unless a file is in the way.
     """
     path = Path("runs") if resolved is None else resolved.run_dir
-    # lexists, because exists fails below a folder that cannot be entered, and misses broken links.
-    place = next(
-        above for above in (path.absolute(), *path.absolute().parents) if os.path.lexists(above)
-    )
+    place = existing_part(path)
     name = "run directory"
     shown = printable(f"{path}, in {place}" if place != path.absolute() else str(path))
     if not place.is_dir():
@@ -72,21 +67,13 @@ def _check_locks(path: Path) -> Check:
 
 def _check_disk(resolved: Resolved | None, place: Path) -> Check:
     """Checks that the checkpoints that the run keeps at once fit on the disk."""
-    free_bytes = shutil.disk_usage(place).free
     if resolved is None:
-        return Check("disk", Status.ok, f"{format_bytes(free_bytes)} free")
-    keep_last, each_bytes = resolved.config.checkpoint.keep_last, checkpoint_bytes(resolved.config)
-    present = min(keep_last, len(complete_checkpoints(RunDirectory(resolved.run_dir))))
-    more = keep_last + 1 - present  # the oldest is deleted only after the newest is complete
-    needed = f"{more} more checkpoints" if more > 1 else "one more checkpoint"
-    finding = f"{format_bytes(free_bytes)} free; {needed} of {format_bytes(each_bytes)}"
-    if free_bytes >= more * each_bytes:
-        return Check("disk", Status.ok, f"{finding} will fit")
-    fewer = present + free_bytes // each_bytes - 1
-    remedy = f"run_dir= on a disk with {format_bytes(more * each_bytes)} free" + (
-        f", or checkpoint.keep_last={fewer}" if fewer > 0 else ""
-    )
-    return Check("disk", Status.failure, f"{finding} will not fit", remedy)
+        return Check("disk", Status.ok, f"{format_bytes(shutil.disk_usage(place).free)} free")
+    space = disk_space(resolved)
+    if space.fitting >= space.more:
+        return Check("disk", Status.ok, space.describe())
+    status = Status.warning if space.fitting else Status.failure
+    return Check("disk", status, space.describe(), str(space.remedy()))
 
 
 def check_clock(ahead_s: float, *, now_s: float) -> Check:

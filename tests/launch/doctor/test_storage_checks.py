@@ -59,10 +59,15 @@ def test_an_existing_run_directory_is_checked_and_not_changed(checked, folder):
 
 def test_the_remedy_for_checkpoints_that_do_not_fit_is_a_number_that_fits(checked):
     found = checked("checkpoint.keep_last=1_000_000_000")["disk"]
-    assert found.status is Status.failure
+    assert found.status is Status.warning
     offered = int(re.search(r"checkpoint\.keep_last=(\d+)$", found.remedy)[1])
     assert checked(f"checkpoint.keep_last={offered // 2}")["disk"].status is Status.ok
-    assert checked(f"checkpoint.keep_last={offered * 2}")["disk"].status is Status.failure
+    assert checked(f"checkpoint.keep_last={offered * 2}")["disk"].status is Status.warning
+
+
+def test_a_disk_that_cannot_hold_one_checkpoint_is_a_failure(checked):
+    found = checked("model.hidden_size=65536", "model.num_layers=1000")["disk"]
+    assert (found.status, "checkpoint.keep_last" in found.remedy) == (Status.failure, False)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,162 @@
+"""What a run needs to start: one list of checks for the start, for dry runs and for the doctor."""
+
+import sys
+from collections.abc import Callable, Iterator
+
+from rampcli.checkpoint.compatibility import check_compatible
+from rampcli.checkpoint.starting_weights import check_starting_model, check_starting_weights
+from rampcli.config import snapshot
+from rampcli.config.corpora import missing_corpora, missing_weights
+from rampcli.config.layers import sources_named
+from rampcli.config.schema import Config
+from rampcli.errors import NoCheckpointError, Report, UsageError
+from rampcli.launch.disk_space import disk_space, existing_part
+from rampcli.launch.files import read_corpora
+from rampcli.launch.protocol import JobScript, launcher_of
+from rampcli.launch.trackers import check_packages
+from rampcli.planning.run_plan import Resolved
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.manifest import Checkpoint, complete_checkpoints
+
+
+def check(resolved: Resolved) -> tuple[Checkpoint | None, list[JobScript]]:
+    """Checks what a run needs before anything is written.
+
+    Returns:
+        The newest checkpoint, or None, and the scripts of the jobs that train the rest.
+
+    Raises:
+        RampcliError: the run cannot start.
+    """
+    directory, launcher = RunDirectory(resolved.run_dir), launcher_of(resolved.config)
+    with sources_named(resolved.config):
+        corpus = check_corpora(resolved)
+        newest = _newest_checkpoint(resolved, corpus)
+        if newest is None:
+            check_starting_weights(resolved.config)
+        for error in refusals(resolved, newest):
+            raise error
+        consumed_samples = newest.consumed_samples if newest else 0
+        return newest, launcher.scripts(resolved, directory, consumed_samples)
+
+
+def check_files(resolved: Resolved) -> Checkpoint | None:
+    """Checks as `check` the files that this machine has, and downloads no weights.
+
+    Returns:
+        The newest checkpoint, or None.
+
+    Raises:
+        RampcliError: the run cannot start anywhere.
+    """
+    with sources_named(resolved.config):
+        is_elsewhere = bool(missing_corpora(resolved.config))
+        newest = _newest_checkpoint(resolved, None if is_elsewhere else check_corpora(resolved))
+        if newest is None:
+            check_model_here(resolved.config)
+        return newest
+
+
+def check_model_here(config: Config) -> None:
+    """Checks that `model.init_from` is of the configured shape, if this machine has its folder.
+
+    Raises:
+        RampcliError: it is not.
+    """
+    if not missing_weights(config):
+        check_starting_model(config)
+
+
+def check_corpora(resolved: Resolved) -> str | None:
+    """Checks that the corpora, if any, can be read, and that prompts can be continued.
+
+    Corpora that were opened while the configuration was resolved are not read again.
+
+    Returns:
+        The fingerprint of the training corpora, or None if they were not opened.
+
+    Raises:
+        RampcliError: they cannot.
+    """
+    config, files = resolved.config, resolved.files
+    if not files.opened:
+        files = read_corpora(config)
+    if config.generate.prompts:
+        from rampcli.data.prompts import check_text_prompts
+
+        check_text_prompts(config)
+    return files.fingerprint
+
+
+def refusals(resolved: Resolved, newest: Checkpoint | None) -> Iterator[UsageError]:
+    """Yields why this machine, as it is now, would not start the run.
+
+    Args:
+        newest: the checkpoint that the run resumes from, or None.
+    """
+    yield from launcher_refusals(resolved)
+    if newest is None or not resolved.plan.is_complete(newest.consumed_samples):
+        yield from _errors_of(_check_disk, resolved)
+
+
+def launcher_refusals(resolved: Resolved) -> Iterator[UsageError]:
+    """Yields why the launcher or the trackers would not start the run on this machine."""
+    yield from _errors_of(launcher_of(resolved.config).check, resolved)
+    yield from _errors_of(_check_packages, resolved)
+
+
+def disk_warnings(resolved: Resolved) -> list[str]:
+    """Returns a warning if one checkpoint fits on the disk, but not all that the run keeps."""
+    space = disk_space(resolved)
+    if not 1 <= space.fitting < space.more:
+        return []
+    place = existing_part(resolved.run_dir)
+    return [f"the disk of {place} has {space.describe()}; try: {space.remedy()}"]
+
+
+def _newest_checkpoint(resolved: Resolved, corpus: str | None) -> Checkpoint | None:
+    """Returns the checkpoint that the run resumes from, as `resume` allows, or None.
+
+    Its configuration must be the run's, and its corpora too if their fingerprint is known here.
+    """
+    config, directory = resolved.config, RunDirectory(resolved.run_dir)
+    found = complete_checkpoints(directory)
+    if not found:
+        if config.resume == "must":
+            raise NoCheckpointError(
+                f"resume=must, but {directory.path} has no checkpoint",
+                remedy="resume=auto, or the run_dir= of a run that has a checkpoint",
+            )
+        return None
+    if config.resume == "never":
+        raise UsageError(
+            f"resume=never, but {directory.path} has a checkpoint of step {found[-1].step}",
+            keys=("resume",),
+            remedy="another name= or run_dir=, or resume=auto",
+        )
+    check_compatible(found[-1], settings=snapshot.identity(config), corpus=corpus)
+    return found[-1]
+
+
+def _errors_of(check_here: Callable[[Resolved], None], resolved: Resolved) -> list[UsageError]:
+    report = Report()
+    with sources_named(resolved.config), report.noting():
+        check_here(resolved)
+    return report.errors
+
+
+def _check_packages(resolved: Resolved) -> None:
+    """Checks the packages of trackers, unless the workers use another Python than this one."""
+    if launcher_of(resolved.config).interpreter(resolved.config) == sys.executable:
+        check_packages(resolved.config.logging.trackers)
+
+
+def _check_disk(resolved: Resolved) -> None:
+    space = disk_space(resolved)
+    if not space.fitting:
+        raise UsageError(
+            f"the disk of {existing_part(resolved.run_dir)} cannot hold one checkpoint:"
+            f" {space.describe()}",
+            keys=("run_dir",),
+            remedy=space.remedy(),
+        )

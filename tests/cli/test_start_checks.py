@@ -1,0 +1,103 @@
+"""What can be known before a start is told alike by a dry run, the doctor and the start."""
+
+import json
+
+import pytest
+
+from models.families import GPT
+from rampcli.cli.composing import compose_words
+from rampcli.config import snapshot
+from rampcli.config.schema import ModelConfig
+from rampcli.models.huggingface_config import to_huggingface
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.manifest import MANIFEST
+from run_files import manifest
+
+RUN = ("--factory", "llama3_tiny", "trainer.accelerator=cpu")
+TEXT = ("data=text", "data.path=a.txt", "data.tokenizer=bytes", "name=trained")
+HUGE = ("model.hidden_size=65536", "model.num_layers=1000")
+"""A checkpoint of terabytes."""
+
+
+def gpt2_folder(folder):
+    """Writes a GPT-2 with 256 positions, of which a start reads config.json only."""
+    folder.mkdir()
+    model = ModelConfig(num_layers=1, hidden_size=32, ffn_hidden_size=128, vocab_size=256, **GPT)
+    content = to_huggingface(model, sequence_length=256, dtype="float32")
+    (folder / "config.json").write_text(json.dumps(content), encoding="utf-8")
+    (folder / "model.safetensors").touch()
+
+
+def other_corpus(folder):
+    """Writes a text, and a checkpoint that was trained on another one."""
+    (folder / "a.txt").write_text("some words of a text " * 100, encoding="utf-8")
+    run = RunDirectory(folder / "runs" / "trained")
+    run.checkpoint_folder(1).mkdir(parents=True)
+    resolved = compose_words("llama3_tiny", TEXT, config_dir=None)
+    settings = snapshot.identity(resolved.config)
+    facts = manifest(step=1, consumed_samples=4, settings=settings)
+    (run.checkpoint_folder(1) / MANIFEST).write_text(json.dumps(facts), encoding="utf-8")
+
+
+POSITIONS = (
+    ("model=from_folder", "model.init_from=gpt2", "data.sequence_length=1024"),
+    "gpt2 has learned 256 positions, and data.sequence_length=1024",
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        POSITIONS,
+        (
+            TEXT,
+            "was trained on another corpus than this run reads",
+        ),
+        (("resume=must", "name=none"), "resume=must, but runs/none has no checkpoint"),
+    ],
+)
+def test_files_that_do_not_fit_are_refused_by_a_dry_run_the_doctor_and_the_start(
+    rampcli, tmp_path, words, message
+):
+    gpt2_folder(tmp_path / "gpt2")
+    other_corpus(tmp_path)
+    start = rampcli("pretrain", *RUN, *words)
+    assert message in start.stderr
+    dry = rampcli("pretrain", *RUN, *words, "--dry-run")
+    assert (dry.exit_code, dry.stderr, dry.stdout) == (start.exit_code, start.stderr, "")
+    found = json.loads(rampcli("doctor", *RUN, *words, "--json").stdout)["checks"][-1]
+    assert (found["name"], found["status"]) == ("start", "failure")
+    assert message in found["finding"]
+
+
+def test_a_plan_refuses_a_model_that_lacks_positions(rampcli, tmp_path):
+    gpt2_folder(tmp_path / "gpt2")
+    words, message = POSITIONS
+    ended = rampcli("plan", *RUN, *words)
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(f"error: {message}")
+
+
+def test_what_this_machine_lacks_is_noted_by_a_dry_run_and_refused_by_the_start(rampcli, tmp_path):
+    messages = (
+        "this run needs 1 GPU (1 node of 1), and this machine has 0",
+        f"the disk of {tmp_path} cannot hold one checkpoint: ",
+    )
+    words = (*RUN[:2], "trainer.accelerator=gpu", "trainer.max_steps=4", *HUGE)
+    dry = rampcli("pretrain", *words, "--dry-run")
+    assert (dry.exit_code, dry.stderr) == (0, "")
+    for message in messages:
+        assert f"note: a start on this machine would be refused: {message}" in dry.stdout
+    refused = rampcli("pretrain", *words)
+    assert (refused.exit_code, messages[0] in refused.stderr) == (2, True)
+    refused = rampcli("pretrain", *RUN, *HUGE)
+    assert (refused.exit_code, messages[1] in refused.stderr) == (2, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_checkpoints_that_do_not_all_fit_are_noted_by_a_dry_run_and_the_doctor(rampcli):
+    words = (*RUN, "checkpoint.keep_last=1_000_000_000")
+    dry = rampcli("pretrain", *words, "--dry-run")
+    assert "1000000001 more checkpoints of 11.7 MB will not fit; try: run_dir=" in dry.stdout
+    checks = json.loads(rampcli("doctor", *words, "--json").stdout)["checks"]
+    assert [check["name"] for check in checks if check["status"] == "warning"][:1] == ["disk"]
