@@ -2,18 +2,22 @@
 
 import json
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import typer
+from rich.console import Console
 from rich.table import Table
 
 from rampcli.batch.plan import MICRO_KEY
+from rampcli.batch.quantities import counted
 from rampcli.cli.console import build_console, say
 from rampcli.errors import RampcliError
 from rampcli.launch.stop_signals import exit_code_after
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.tables import build_table
-from rampcli.tune.diagnosis import Diagnosis, StepPart, read_diagnosis
+from rampcli.tune.diagnosis import SO_FAR, Diagnosis, StepPart, read_diagnosis
+from rampcli.tune.median import FEWEST
 from rampcli.tune.run import trials_here
 from rampcli.tune.sizes import Candidate, own_candidate
 from rampcli.tune.trial import OUT_OF_MEMORY, THRASHES, TIMED_OUT, Trial
@@ -38,7 +42,7 @@ def diagnose(resolved: Resolved, *, effort: Effort, as_json: bool) -> int:
         say(console, f"diagnosing a step of {_described(candidate)}")
         trial = trials.attempt(candidate)
         if trial is None:
-            say(console, "interrupted")
+            _print_so_far(trials.folder_of(candidate), console)
             return exit_code_after(trials.signals)
         if trial.verdict in REMEDIES:
             raise RampcliError(
@@ -51,13 +55,30 @@ def diagnose(resolved: Resolved, *, effort: Effort, as_json: bool) -> int:
     if as_json:
         typer.echo(json.dumps(_to_json(diagnosis, candidate, trial, found), indent=1))
         return 0
-    say(console, diagnosis_table(diagnosis))
-    for part, reason in diagnosis.not_measured.items():
-        say(console, f"not measured: {part}, because {reason}")
+    _print_parts(diagnosis, console)
     if trial.verdict == THRASHES:
         say(console, f"memory is short ({trial.reason}); try a smaller {MICRO_KEY}")
     say(console, *found.values())
     return 0
+
+
+def _print_so_far(folder: Path, console: Console) -> None:
+    """Prints what an interrupted diagnosis has measured."""
+    try:
+        diagnosis = read_diagnosis(folder, SO_FAR)
+    except FileNotFoundError:
+        say(console, "interrupted before the first round was complete")
+        return
+    _print_parts(diagnosis, console)
+    rounds = counted(diagnosis.rounds, "round")
+    few = f": intervals of fewer than {FEWEST} are too narrow" if diagnosis.rounds < FEWEST else ""
+    say(console, f"interrupted after {rounds}{few}")
+
+
+def _print_parts(diagnosis: Diagnosis, console: Console) -> None:
+    say(console, diagnosis_table(diagnosis))
+    for part, reason in diagnosis.not_measured.items():
+        say(console, f"not measured: {part}, because {reason}")
 
 
 def _described(candidate: Candidate) -> str:
@@ -104,5 +125,4 @@ def diagnosis_table(diagnosis: Diagnosis) -> Table:
 
 
 def _figures(part: StepPart) -> tuple[str, str, str]:
-    share, low, high = (f"{round(one, 2) + 0.0:.0%}" for one in (part.share, part.low, part.high))
-    return f"{round(part.s, 4) + 0.0:.4f}", share, f"{low} to {high}"
+    return f"{part.s:.4f}", f"{part.share:.0%}", f"{part.low:.0%} to {part.high:.0%}"

@@ -10,6 +10,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from rampcli.batch.plan import MICRO_KEY
+from rampcli.batch.quantities import listed
 from rampcli.cli.console import build_console, say
 from rampcli.cli.jobs import jobs_table
 from rampcli.cli.pictures import check_picture, writing_picture
@@ -110,9 +111,11 @@ def _print_search(search: Search, console: Console, *, as_json: bool) -> None:
     verdict = verdict_of(trials)
     if verdict is None:
         raise _nothing_fits(trials[0])
-    size, resolved = verdict.recommended.micro_batch_size, search.resolved
-    words = str(in_words(micro_batch_settings(resolved, size), resolved))
-    say(console, *describe(verdict, words, admitted=search.candidates[-1].micro_batch_size))
+
+    def words_of(size: int) -> str:
+        return str(in_words(micro_batch_settings(search.resolved, size), search.resolved))
+
+    say(console, *describe(verdict, words_of, admitted=search.candidates[-1].micro_batch_size))
 
 
 def _nothing_fits(smallest: Trial) -> RampcliError:
@@ -153,11 +156,11 @@ def tune_table(trials: Sequence[Trial], *, sequence_length: int) -> Table:
     return table
 
 
-def describe(verdict: Verdict, words: str, *, admitted: int) -> list[str]:
+def describe(verdict: Verdict, words_of: Callable[[int], str], *, admitted: int) -> list[str]:
     """Returns the lines below the table: what fits, what is recommended, and why.
 
     Args:
-        words: settings that give the run the recommended size.
+        words_of: returns the settings that give the run a size.
         admitted: the largest size that divides the batch.
     """
     largest, recommended = verdict.largest.micro_batch_size, verdict.recommended.micro_batch_size
@@ -172,6 +175,18 @@ def describe(verdict: Verdict, words: str, *, admitted: int) -> list[str]:
             f" stop where throughput is within {1 - SATURATED:.0%} of the best: {recommended},"
             f" {verdict.recommended.samples_per_s:,.1f} samples/s"
         )
+    if verdict.others:
+        sizes = listed(list(map(str, sorted([recommended, *verdict.others]))))
+        lines.append(
+            f"by the intervals (+-), {sizes} may each be the smallest size within"
+            f" {1 - SATURATED:.0%} of the best: more --steps or an idle machine tells them apart"
+        )
+    if verdict.slower:
+        slow = verdict.slower[0]
+        lines.append(
+            f"{slow} is slower than {slow // 2}: `rampcli tune --diagnose` with {words_of(slow)}"
+            " measures where its time goes"
+        )
     timed = sorted(verdict.recommended.medians)
     accumulated = verdict.recommended.accumulate_grad_batches
     if accumulated not in timed:
@@ -183,5 +198,5 @@ def describe(verdict: Verdict, words: str, *, admitted: int) -> list[str]:
         *lines,
         "accumulating gradients adds no throughput: it only amortises their exchange",
         "train with:",
-        f"  {words}",
+        f"  {words_of(recommended)}",
     ]

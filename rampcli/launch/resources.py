@@ -66,5 +66,5 @@ def gpus_needed(config: Config, plan: TrainingPlan) -> int:
         f"this run needs {counted(needed, 'GPU')} ({counted(nodes, 'node')} of"
         f" {devices}), and this machine has {len(gpus)}",
         keys=("trainer.num_nodes", "trainer.devices", "trainer.accelerator"),
-        remedy="--dry-run to see the plan, or a machine with the GPUs",
+        remedy="`rampcli plan` to see the plan, or a machine with the GPUs",
     )

@@ -1,6 +1,7 @@
 """Measures on this rank where the time of a training step goes."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -63,10 +64,19 @@ class Condition:
     threads: int | None = None
 
 
-def diagnose(trainer: Trainer, order: TrialOrder, pressure: MemoryPressure) -> Diagnosis:
+def diagnose(
+    trainer: Trainer,
+    order: TrialOrder,
+    pressure: MemoryPressure,
+    *,
+    after_round: Callable[[Diagnosis], None],
+) -> Diagnosis:
     """Times steps under all conditions in turn, round by round, until the differences are known.
 
     Other load on the machine thus affects all conditions alike.
+
+    Args:
+        after_round: receives what is known so far, on each rank.
     """
     assert order.diagnose_s is not None
     deadline = time.monotonic() + order.diagnose_s
@@ -89,7 +99,8 @@ def diagnose(trainer: Trainer, order: TrialOrder, pressure: MemoryPressure) -> D
     while not broadcast_from_rank_0(is_known):
         for condition, seconds in zip(measured, times, strict=True):
             seconds.append(bench.seconds_of(condition))
-        rounds = len(times[0])
+        after_round(diagnosis)
+        rounds = diagnosis.rounds
         is_over = rounds >= effort.most_steps or time.monotonic() > deadline
         is_known = rounds >= FEWEST and (is_over or diagnosis.is_precise(spread=effort.spread))
     return diagnosis

@@ -11,6 +11,8 @@ from rampcli.records import POSITIVE, RATE, read_json
 from rampcli.tune.median import Median, median_of
 
 FILE = "diagnosis.json"
+SO_FAR = "diagnosis_so_far.json"
+"""The same after each round, for a diagnosis that is interrupted."""
 AS_IS, IN_MEMORY, NO_GRADIENTS, NO_WEIGHTS, NO_EXCHANGE, ALONE, NO_TOKENS = (
     "as it is",
     "data in memory",
@@ -76,9 +78,9 @@ class StepPart:
 
     Attributes:
         what: its name, such as `DATA`.
-        s: seconds of a step, the median over rounds.
+        s: seconds of a step, not below 0.
         share, low, high: share of the whole step, and the interval that it lies in with a
-            confidence of `rampcli.tune.median.CONFIDENCE`.
+            confidence of `rampcli.tune.median.CONFIDENCE`. None is below 0.
         threads: for `THREADS`, the number of threads with which the step is fastest.
     """
 
@@ -113,17 +115,32 @@ class Diagnosis:
         return median_of(self.seconds[AS_IS])
 
     @property
+    def rounds(self) -> int:
+        """Rounds that were measured."""
+        return len(self.seconds[AS_IS])
+
+    @property
     def parts(self) -> list[StepPart]:
-        """The parts of the step. Up to noise, their times add up to the step's."""
-        parts, remaining = [], self.seconds[AS_IS]
+        """The parts of the step, whose times add up to the step's.
+
+        A part is the difference of the medians of two conditions. A condition that leaves out more
+        than the one before it and takes no less time has saved nothing.
+        """
+        parts, before = [], AS_IS
+        before_s = self.step.s
         for condition, part in LEFT_OUT.items():
             if condition in self.seconds:
-                parts.append(self._part(part, remaining, self.seconds[condition]))
-                remaining = self.seconds[condition]
+                median_s = min(before_s, self._median_s(condition))
+                parts.append(self._part(part, before_s - median_s, before, condition))
+                before, before_s = condition, median_s
         if NO_TOKENS not in self.seconds:
-            return [*parts, self._part(TOKENS, remaining)]
-        few = self.seconds[NO_TOKENS]
-        return [*parts, self._part(FIXED, few), self._part(TOKENS, remaining, few)]
+            return [*parts, self._part(TOKENS, before_s, before)]
+        few_s = min(before_s, self._median_s(NO_TOKENS))
+        return [
+            *parts,
+            self._part(FIXED, few_s, NO_TOKENS),
+            self._part(TOKENS, before_s - few_s, before, NO_TOKENS),
+        ]
 
     @property
     def exchange_share(self) -> float | None:
@@ -135,11 +152,13 @@ class Diagnosis:
     @property
     def excess_threads(self) -> StepPart | None:
         """Time saved by the best smaller number of threads; None if no other number was tried."""
+        in_memory_s = median_of(self.seconds[IN_MEMORY]).s
         savings = [
-            self._part(THREADS, self.seconds[IN_MEMORY], times, threads=threads)
+            self._between(THREADS, in_memory_s - median_of(times).s, gains, threads=threads)
             for threads, times in self.by_threads.items()
+            for gains in [_differences(self.seconds[IN_MEMORY], times)]
         ]
-        return max(savings, key=lambda part: part.s, default=None)
+        return max(savings, key=lambda part: (part.s, part.high), default=None)
 
     def is_precise(self, *, spread: float) -> bool:
         """Returns whether the step and the shares of its parts are known within `spread`."""
@@ -177,25 +196,31 @@ class Diagnosis:
     def _parts_and_threads(self) -> list[StepPart]:
         return [*self.parts, *filter(None, [self.excess_threads])]
 
-    def _part(
-        self,
-        what: str,
-        times: Sequence[float],
-        without: Sequence[float] | None = None,
-        *,
-        threads: int | None = None,
+    def _median_s(self, condition: str) -> float:
+        return median_of(self.seconds[condition]).s
+
+    def _part(self, what: str, s: float, condition: str, without: str | None = None) -> StepPart:
+        """Returns a part of `s` seconds: the time that `without` saves of another condition."""
+        times = self.seconds[condition]
+        gains = times if without is None else _differences(times, self.seconds[without])
+        return self._between(what, s, gains)
+
+    def _between(
+        self, what: str, s: float, gains: Sequence[float], *, threads: int | None = None
     ) -> StepPart:
-        """Returns the difference of times, round by round, so that drift does not matter."""
-        gains = [
-            time - other for time, other in zip(times, without or [0.0] * len(times), strict=True)
-        ]
+        """Returns a part with the interval of the median of its gains, one per round.
+
+        The differences are taken round by round, so that drift does not widen the interval. It is
+        widened to hold `s`, which is the difference of two medians.
+        """
         gain, step_s = median_of(gains), self.step.s
+        s = max(0.0, s)
         return StepPart(
             what=what,
-            s=gain.s,
-            share=gain.s / step_s,
-            low=gain.low_s / step_s,
-            high=gain.high_s / step_s,
+            s=s,
+            share=s / step_s,
+            low=max(0.0, min(gain.low_s, s)) / step_s,
+            high=max(0.0, gain.high_s, s) / step_s,
             threads=threads,
         )
 
@@ -217,6 +242,10 @@ class Diagnosis:
         }
 
 
+def _differences(times: Sequence[float], others: Sequence[float]) -> list[float]:
+    return [time - other for time, other in zip(times, others, strict=True)]
+
+
 def _message(part: StepPart, config: Config) -> str:
     if part.what == THREADS:
         threads = "1 thread" if part.threads == 1 else f"{part.threads} threads"
@@ -229,13 +258,14 @@ def _message(part: StepPart, config: Config) -> str:
     return f"{part.what} takes {part.share:.0%} of the step: {remedy}"
 
 
-def read_diagnosis(folder: Path) -> Diagnosis:
+def read_diagnosis(folder: Path, file: str = FILE) -> Diagnosis:
     """Returns the diagnosis that rank 0 has written into the run directory of a trial.
 
     Raises:
+        FileNotFoundError: there is none.
         DamagedFileError: diagnosis.json is not what `Diagnosis.to_json` returns.
     """
-    facts = read_json(folder / FILE, DIAGNOSIS)
+    facts = read_json(folder / file, DIAGNOSIS)
     times = facts.pop("times")
     facts.pop("exchange_share", None)  # it follows from the times
     return Diagnosis(

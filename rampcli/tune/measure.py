@@ -1,5 +1,7 @@
 """Times the real training step on this rank."""
 
+from functools import partial
+
 import torch.distributed as dist
 
 from rampcli.config import snapshot
@@ -13,7 +15,7 @@ from rampcli.train.observers.boundary import BoundaryCosts
 from rampcli.train.stopper import StopAgreed
 from rampcli.train.stopping import StopRequest
 from rampcli.tune.diagnose import diagnose
-from rampcli.tune.diagnosis import AS_IS, FILE, Diagnosis
+from rampcli.tune.diagnosis import AS_IS, FILE, SO_FAR, Diagnosis
 from rampcli.tune.median import median_of
 from rampcli.tune.memory_pressure import MemoryPressure
 from rampcli.tune.sizes import timed_split
@@ -40,7 +42,9 @@ def measure(trial: TrialDirectory, stop: StopRequest, *, started: float) -> int:
                 if order.diagnose_s is None:
                     step_s = time_steps(trainer, order, pressure)
                 else:
-                    diagnosis = diagnose(trainer, order, pressure)
+                    diagnosis = diagnose(
+                        trainer, order, pressure, after_round=partial(_write_so_far, trial)
+                    )
                     step_s = {order.timed[-1]: [*diagnosis.seconds[AS_IS]]}
             except StopAgreed:
                 return EXIT_INTERRUPTED
@@ -50,6 +54,11 @@ def measure(trial: TrialDirectory, stop: StopRequest, *, started: float) -> int:
             trial.write_json(trial.path / FILE, diagnosis.to_json())
         trial.write_result(result)
     return 0
+
+
+def _write_so_far(trial: TrialDirectory, diagnosis: Diagnosis) -> None:
+    if dist.get_rank() == 0:
+        trial.write_json(trial.path / SO_FAR, diagnosis.to_json())
 
 
 def time_steps(

@@ -199,6 +199,7 @@ def to_json(
         "device_name": measured and measured.device_name,
         "largest": verdict and verdict.largest.micro_batch_size,
         "recommended": verdict and verdict.recommended.micro_batch_size,
+        "others": verdict and [*verdict.others],
         "trials": [_row(trial, sequence_length) for trial in trials],
         "points": [
             point for trial in trials if trial.fits for point in points(trial, sequence_length)

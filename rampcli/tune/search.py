@@ -82,11 +82,15 @@ class Verdict:
         largest: the largest micro batch that fits.
         fastest: the micro batch with the best throughput.
         recommended: the smallest micro batch with at least `SATURATED` of the best throughput.
+        others: further sizes that may be the one to recommend, by their intervals.
+        slower: sizes that are certainly slower than half their size.
     """
 
     largest: Trial
     fastest: Trial
     recommended: Trial
+    others: Sequence[int]
+    slower: Sequence[int]
 
     @property
     def share(self) -> float:
@@ -104,4 +108,34 @@ def verdict_of(trials: Sequence[Trial]) -> Verdict | None:
     fastest = max(fitting, key=lambda trial: trial.samples_per_s)
     enough = SATURATED * fastest.samples_per_s
     recommended = next(trial for trial in fitting if trial.samples_per_s >= enough)
-    return Verdict(largest=fitting[-1], fastest=fastest, recommended=recommended)
+    intervals = {trial.micro_batch_size: trial.rates() for trial in fitting}
+    possible = _possible(intervals)
+    return Verdict(
+        largest=fitting[-1],
+        fastest=fastest,
+        recommended=recommended,
+        others=[size for size in possible if size != recommended.micro_batch_size],
+        slower=[
+            size
+            for size, (_, high) in intervals.items()
+            if size % 2 == 0 and size // 2 in intervals and high < intervals[size // 2][0]
+        ],
+    )
+
+
+def _possible(intervals: Mapping[int, tuple[float, float]]) -> list[int]:
+    """Returns the sizes that may be the smallest with `SATURATED` of the best throughput.
+
+    Args:
+        intervals: interval of the throughput of each size, in ascending order of size.
+    """
+    best_is_at_least = max(low for low, _ in intervals.values())
+    found = []
+    for size, (low, high) in intervals.items():
+        if high < SATURATED * best_is_at_least:
+            continue
+        found.append(size)
+        others = [other for name, (_, other) in intervals.items() if name != size]
+        if low >= SATURATED * max(others, default=0.0):
+            break  # it is certainly fast enough, so no larger size is the smallest
+    return found

@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import hypot, inf
 from pathlib import Path
 
 from rampcli.batch.plan import MICRO_KEY
@@ -82,21 +83,37 @@ class Trial:
         If only shorter steps were timed: a step takes a fixed time and, for each micro batch, the
         time by which the longer of two steps exceeds the shorter one.
         """
-        counts = sorted(self.medians)
-        longest = self.medians[counts[-1]].s
-        if len(counts) == 1:
-            return longest
-        micro_batch_s = (longest - self.medians[counts[0]].s) / (counts[-1] - counts[0])
-        return longest + (self.accumulate_grad_batches - counts[-1]) * max(0.0, micro_batch_s)
+        shorter, longest, missing = self._steps()
+        return longest.s + missing * max(0.0, longest.s - shorter.s)
 
     @property
     def spread(self) -> float | None:
-        """Half the width of the 95% interval of the longest step's median, as a share of it.
+        """Half the width of the 95% interval of `step_s`, as a share of it.
 
         None if too few steps were timed for such an interval.
         """
-        median = self.medians[max(self.medians)]
-        return median.spread if median.steps >= FEWEST else None
+        shorter, longest, missing = self._steps()
+        if any(median.steps < FEWEST for median in self.medians.values()):
+            return None
+        half_s = (1 + missing) * longest.spread * longest.s
+        return hypot(half_s, missing * shorter.spread * shorter.s) / self.step_s
+
+    def _steps(self) -> tuple[Median, Median, float]:
+        """Returns the shortest and the longest step that were timed, and the missing time.
+
+        The missing time of a longer step of the run is in differences between the two.
+        """
+        counts = sorted(self.medians)
+        if len(counts) == 1:
+            return self.medians[counts[0]], self.medians[counts[0]], 0.0
+        missing = (self.accumulate_grad_batches - counts[-1]) / (counts[-1] - counts[0])
+        return self.medians[counts[0]], self.medians[counts[-1]], missing
+
+    def rates(self) -> tuple[float, float]:
+        """Returns the interval of `samples_per_s`, from 0 to infinity if it is not known."""
+        if self.spread is None or self.spread >= 1.0:
+            return 0.0, inf
+        return self.samples_per_s / (1 + self.spread), self.samples_per_s / (1 - self.spread)
 
     @property
     def samples_per_s(self) -> float:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from rampcli.tune.diagnosis import (
     FIXED,
     GRADIENTS,
     NEIGHBOURS,
+    SO_FAR,
     THREADS,
     TOKENS,
     WAITING,
@@ -143,12 +145,14 @@ def test_the_table_shows_each_part_of_the_step_with_its_spread(ordinary):
     assert all(" to " in row for row in rows[: len(seconds)])
 
 
-def test_a_diagnosis_that_is_interrupted_ends_with_130_and_leaves_no_process(words):
-    command = Command(words(options=()), environment())
-    wait_until(lambda: children_of(command.pid), command)
+def test_a_diagnosis_that_is_interrupted_shows_its_rounds_and_leaves_no_process(words, tmp_path):
+    long = {"model.global_batch_size": "16", "model.hidden_size": "128"}
+    command = Command(words(long, options=()), environment())
+    wait_until(lambda: (tmp_path / "run" / "tune" / "diagnose" / SO_FAR).exists(), command)
     (rank,) = children_of(command.pid)
     command.send_signal(signal.SIGINT)
     output, _ = command.communicate()
     assert command.returncode == 130
-    assert output.endswith("interrupted\n")
+    assert re.search(r"\n  computing +\d\.\d{4} +\d+% +\d+% to \d+%\n", output)
+    assert re.search(r"\ninterrupted after \d+ rounds?(: .*)?\n$", output)
     wait_until(lambda: not os.path.exists(f"/proc/{rank}"))

@@ -106,6 +106,25 @@ def test_the_settings_for_the_recommended_size_are_printed_last(tune):
     )
 
 
+def test_sizes_that_times_cannot_tell_apart_and_a_slower_one_are_named(tune):
+    def attempt(candidate):
+        size = candidate.micro_batch_size
+        step_s = {1: 1.0, 2: 0.52, 4: 0.5, 8: 0.9}.get(size, 1.0) * (1 + size / 1000)
+        median = Median(s=step_s, low_s=0.9 * step_s, high_s=1.1 * step_s, steps=9)
+        return outcome(candidate, FITS, {candidate.stage.accumulate_grad_batches: median})
+
+    words = ("model.rampup_batch_size=null", "model.global_batch_size=16", "--exhaustive")
+    lines = tune(attempt, *words).stdout.splitlines()
+    assert (
+        "by the intervals (+-), 2 and 4 may each be the smallest size within 3% of the best: more"
+        " --steps or an idle machine tells them apart"
+    ) in lines
+    assert (
+        "8 is slower than 4: `rampcli tune --diagnose` with data.micro_batch_size=8 measures where"
+        " its time goes"
+    ) in lines
+
+
 @pytest.mark.parametrize(
     ("sizes", "doublings"), [([2, 4, 6, 3], ["", "4.00x", "4.00x", ""]), ([1, 8], ["", ""])]
 )

@@ -1,5 +1,7 @@
 """What times under several conditions say about a step."""
 
+import random
+
 import pytest
 
 from rampcli.config.schema import Config
@@ -55,6 +57,18 @@ def test_the_parts_of_a_step_are_what_each_condition_leaves_out_and_add_up_to_th
         }
     )
     assert sum(parts.values()) == pytest.approx(1.0)
+
+
+def test_shares_are_not_negative_add_up_and_lie_in_their_intervals_however_times_vary():
+    draw = random.Random(3)
+    for _ in range(200):
+        count = draw.randint(2, len(CONDITIONS))
+        measured = diagnosis(*[10.0] * count, by_threads={1: 10.0, 2: 10.0})
+        for times in (*measured.seconds.values(), *measured.by_threads.values()):
+            times[:] = [draw.lognormvariate(2.0, 0.8) for _ in times]
+        assert sum(part.share for part in measured.parts) == pytest.approx(1.0)
+        for part in (*measured.parts, measured.excess_threads):
+            assert 0.0 <= part.low <= part.share <= part.high
 
 
 def test_a_machine_that_becomes_slower_does_not_change_the_parts():

@@ -1,3 +1,6 @@
+from dataclasses import replace
+from math import hypot
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -130,7 +133,9 @@ def test_the_time_of_a_long_step_follows_from_two_short_ones():
     long = trial(3, short, accumulate=64)
     assert long.step_s == pytest.approx(exchange_s + 64 * micro_batch_s)
     assert long.samples_per_s == pytest.approx(3 * 2 * 64 / long.step_s)
-    assert long.spread == pytest.approx(0.03)
+    # each micro batch that was not timed is as uncertain as the difference of the two
+    half_s = hypot(9 * 0.03 * short[8], 8 * 0.03 * short[1])
+    assert long.spread == pytest.approx(half_s / long.step_s)
 
 
 def test_too_few_steps_have_no_interval():
@@ -140,3 +145,25 @@ def test_too_few_steps_have_no_interval():
 
 def test_a_step_that_was_timed_itself_is_taken_as_it_is():
     assert trial(3, {5: 0.7}, accumulate=5).step_s == 0.7
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.5, 2.0), st.floats(0.0, 0.6), st.floats(0.0, 1.0)), min_size=1)
+)
+def test_the_best_size_is_among_those_that_intervals_leave_possible(drawn):
+    trials, truth = [], {}
+    for size, (step_s, spread, place) in enumerate(drawn, start=1):
+        low_s, high_s = step_s * (1 - spread), step_s * (1 + spread)
+        median = Median(s=step_s, low_s=low_s, high_s=high_s, steps=9)
+        trials.append(replace(trial(size, {1: step_s}), medians={1: median}))
+        truth[size] = 2 * size / (low_s + place * (high_s - low_s))
+    enough = SATURATED * max(truth.values())
+    verdict = verdict_of(trials)
+    possible = {verdict.recommended.micro_batch_size, *verdict.others}
+    assert min(size for size, rate in truth.items() if rate >= enough) in possible
+    assert all(truth[size] < truth[size // 2] for size in verdict.slower)
+
+
+def test_a_size_that_was_timed_too_few_times_excludes_nothing():
+    trials = [trial(4, {1: 0.1}, steps=2), trial(8, {1: 0.4}, steps=2)]
+    assert (verdict_of(trials).others, verdict_of(trials).slower) == ([8], [])
