@@ -17,7 +17,7 @@ from rampcli.cli.pictures import check_picture, writing_picture
 from rampcli.config.layers import sources_named
 from rampcli.errors import RampcliError
 from rampcli.launch.protocol import Job, launcher_of
-from rampcli.launch.start_checks import check_corpora
+from rampcli.launch.start_checks import check_corpora, check_launcher
 from rampcli.launch.stop_signals import exit_code_after
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.same_batches import in_words, micro_batch_settings
@@ -83,6 +83,7 @@ def _search_in_job(
     if search.next() is None:
         return search, []
     job.raise_failure(search.resolved)
+    check_launcher(search.resolved)
     check_corpora(search.resolved)
     return search, job.submit(search, report)
 

@@ -2,11 +2,11 @@
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rampcli.errors import UsageError
 
-OUTER_PREFIXES = ("TORCHELASTIC_", "PET_")
+OUTER_PREFIXES = ("TORCHELASTIC_", "PET_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_")
 OUTER_VARIABLES = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
     *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"),
@@ -15,10 +15,13 @@ OUTER_VARIABLES = (
 OTHER_STARTERS = {
     "torchrun": "TORCHELASTIC_RUN_ID",
     "mpirun": "OMPI_COMM_WORLD_SIZE",
+    "mpiexec": "PMI_SIZE",
     "srun": "SLURM_STEP_NUM_TASKS",
 }
-"""Programs that start a command several times, and a variable that each of them sets."""
-INTERFACES = "GLOO_SOCKET_IFNAME"
+"""Programs that start a command several times, and a variable that each of them sets: Open MPI,
+MPICH and Intel MPI, Slurm."""
+GLOO_INTERFACES, NCCL_INTERFACES = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
+THREADS = "OMP_NUM_THREADS"
 
 
 def without_outer_launcher(environment: Mapping[str, str]) -> dict[str, str]:
@@ -45,22 +48,60 @@ def check_outer_launcher(environment: Mapping[str, str] = os.environ) -> None:
                 " processes of a run itself",
                 remedy=(
                     f"the same command without {program}",
+                    f"unset {variable}, if it is left over from another command",
                     f"{program} ... python -P -m rampcli.worker RUN_DIR, which is one rank",
                 ),
             )
 
 
-def check_interfaces(environment: Mapping[str, str] = os.environ) -> None:
-    """Checks that the network interfaces that gloo is told to use exist.
+def check_variables(*, on_gpus: bool, environment: Mapping[str, str] = os.environ) -> None:
+    """Checks variables with which workers would fail, or would not do what they say.
+
+    Args:
+        on_gpus: the workers use NCCL.
 
     Raises:
-        UsageError: one does not.
+        UsageError: gloo or NCCL is to use a network interface that this machine does not have, or
+            OpenMP a number of threads that is none.
     """
-    wanted = environment.get(INTERFACES, "")
     known = [name for _, name in socket.if_nameindex()]
-    if missing := [name for name in wanted.split(",") if name and name not in known]:
+    gloo, nccl = (environment.get(name, "") for name in (GLOO_INTERFACES, NCCL_INTERFACES))
+    missing = [name for name in gloo.split(",") if name and name not in known]
+    if missing:
+        raise _wrong_interfaces(GLOO_INTERFACES, gloo, missing, known)
+    if on_gpus and nccl and not nccl_interfaces(nccl, known):
+        raise _wrong_interfaces(NCCL_INTERFACES, nccl, nccl.lstrip("^=").split(","), known)
+    threads = environment.get(THREADS)
+    if threads is not None and not all(map(_is_positive, threads.split(","))):
         raise UsageError(
-            f"{INTERFACES}={wanted} in the environment names {', '.join(missing)}, which is no"
-            " network interface of this machine",
-            remedy=(f"unset {INTERFACES}", f"{INTERFACES}={' or '.join(known)}"),
+            f"{THREADS}={threads} in the environment is no number of threads",
+            remedy=(f"unset {THREADS}", f"{THREADS}=1"),
         )
+
+
+def nccl_interfaces(text: str, known: Sequence[str]) -> list[str]:
+    """Returns the interfaces that NCCL_SOCKET_IFNAME allows.
+
+    They are prefixes of names; after `=`, whole names; after `^`, what is not to be used.
+    """
+    is_excluded, is_whole = "^" in text[:2], "=" in text[:2]
+    names = [name for name in text.lstrip("^=").split(",") if name]
+    return [
+        name
+        for name in known
+        if any(name == one if is_whole else name.startswith(one) for one in names) != is_excluded
+    ]
+
+
+def _is_positive(number: str) -> bool:
+    return number.strip().isdecimal() and int(number) > 0
+
+
+def _wrong_interfaces(
+    variable: str, value: str, missing: Sequence[str], known: Sequence[str]
+) -> UsageError:
+    return UsageError(
+        f"{variable}={value} in the environment names {', '.join(missing)}, which is no network"
+        " interface of this machine",
+        remedy=(f"unset {variable}", f"{variable}={' or '.join(known)}"),
+    )

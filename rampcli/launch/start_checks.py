@@ -11,6 +11,7 @@ from rampcli.config.layers import sources_named
 from rampcli.config.schema import Config
 from rampcli.errors import NoCheckpointError, Report, UsageError
 from rampcli.launch.disk_space import disk_space, existing_part
+from rampcli.launch.environment import check_outer_launcher
 from rampcli.launch.files import read_corpora
 from rampcli.launch.protocol import JobScript, launcher_of
 from rampcli.launch.trackers import check_packages
@@ -101,8 +102,18 @@ def refusals(resolved: Resolved, newest: Checkpoint | None) -> Iterator[UsageErr
 
 def launcher_refusals(resolved: Resolved) -> Iterator[UsageError]:
     """Yields why the launcher or the trackers would not start the run on this machine."""
-    yield from _errors_of(launcher_of(resolved.config).check, resolved)
+    yield from _errors_of(check_launcher, resolved)
     yield from _errors_of(_check_packages, resolved)
+
+
+def check_launcher(resolved: Resolved) -> None:
+    """Checks that this machine has what the launcher needs, and that no other one started this.
+
+    Raises:
+        UsageError: it has not, or another one did.
+    """
+    check_outer_launcher()
+    launcher_of(resolved.config).check(resolved)
 
 
 def disk_warnings(resolved: Resolved) -> list[str]:

@@ -13,7 +13,7 @@ from rampcli.host_memory import available_bytes
 from rampcli.launch.protocol import launcher_of, launchers
 from rampcli.launch.run import describe
 from rampcli.launch.run_lock import lock_run
-from rampcli.launch.start_checks import check_corpora
+from rampcli.launch.start_checks import check_corpora, check_launcher
 from rampcli.launch.stop_signals import catch_stop_signals
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import device_memory_bytes, usable_bytes
@@ -51,7 +51,7 @@ def trials_here(resolved: Resolved, effort: Effort, *, diagnoses: bool = False) 
                     f"launch={name}" for name, one in launchers().items() if one.runs_here
                 ),
             )
-        launcher.check(resolved)
+        check_launcher(resolved)
         with (
             lock_run(run),
             launcher.reserve_gpus(resolved) as gpus,

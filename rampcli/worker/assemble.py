@@ -31,6 +31,7 @@ from rampcli.data.sources import open_corpora
 from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens
 from rampcli.data.tokenizer import bytes_of_tokens
 from rampcli.errors import EXIT_INTERRUPTED, OutOfMemoryError, RampcliError, UsageError, reason_of
+from rampcli.gpus import visible_gpus
 from rampcli.lifeline import SUPERVISOR
 from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import WeightFolder
@@ -153,6 +154,8 @@ def train(
     with sources_named(resolved.config):
         device = join_ranks(resolved.config.trainer.accelerator)
         if dist.get_rank() == 0:
+            if device.type == "cpu" and resolved.config.trainer.accelerator != "cpu":
+                note_unused_gpus(run)
             run.append_event("load", compiles=resolved.config.trainer.compile)
         costs = BoundaryCosts(run=run, started=started, imported=imported)
         trainer = None
@@ -162,6 +165,16 @@ def train(
             trainer = build(resolved, run, device, stop, costs)
             status = trainer.run()
     return EXIT_INTERRUPTED if status == PREEMPTED else 0
+
+
+def note_unused_gpus(run: RunDirectory) -> None:
+    """Records that this process trains on the CPU although it may use GPUs."""
+    if gpus := visible_gpus():
+        reason = (
+            f"this machine has GPU {', '.join(gpus)}, and torch {torch.__version__} cannot use it:"
+            " the run trains on the CPU; `rampcli doctor` says why"
+        )
+        run.append_event("fault", reason=reason)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,11 +1,13 @@
+import re
 import socket
 
 import pytest
 
 from rampcli.errors import UsageError
 from rampcli.launch.environment import (
-    check_interfaces,
     check_outer_launcher,
+    check_variables,
+    nccl_interfaces,
     without_outer_launcher,
 )
 from rampcli.launch.workers import worker_environment
@@ -24,8 +26,9 @@ TORCHRUN = {
 @pytest.mark.parametrize(
     ("environment", "program"),
     [
-        (TORCHRUN, "torchrun"),
+        ({**TORCHRUN}, "torchrun"),
         ({"OMPI_COMM_WORLD_SIZE": "2"}, "mpirun"),
+        ({"PMI_SIZE": "2"}, "mpiexec"),
         ({"SLURM_STEP_NUM_TASKS": "2"}, "srun"),
     ],
 )
@@ -35,6 +38,9 @@ def test_a_command_that_another_launcher_starts_once_per_rank_says_what_to_type(
     with pytest.raises(UsageError, match=f"{program} has started this command") as refused:
         check_outer_launcher(environment)
     assert f"the same command without {program}" in refused.value.remedy
+    for variable in re.findall("unset ([A-Z_]+)", refused.value.remedy):
+        del environment[variable]
+    check_outer_launcher(environment)
 
 
 @pytest.mark.parametrize(
@@ -61,8 +67,38 @@ def test_variables_of_another_launcher_do_not_reach_workers(monkeypatch):
 
 def test_an_interface_that_does_not_exist_is_refused_with_those_that_do():
     here = [name for _, name in socket.if_nameindex()]
-    check_interfaces({"GLOO_SOCKET_IFNAME": ",".join(here)})
-    check_interfaces({})
-    with pytest.raises(UsageError, match="names bond1, which is no network") as refused:
-        check_interfaces({"GLOO_SOCKET_IFNAME": f"{here[0]},bond1"})
-    assert here[0] in refused.value.remedy
+    both = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    for names in ({}, dict.fromkeys(both, ",".join(here)), {"NCCL_SOCKET_IFNAME": "^bond1"}):
+        check_variables(on_gpus=True, environment=names)
+    for name in both:
+        with pytest.raises(UsageError, match="names bond1, which is no network") as refused:
+            check_variables(on_gpus=True, environment={name: "bond1"})
+        assert here[0] in refused.value.remedy
+    with pytest.raises(UsageError, match="names bond1, which"):
+        check_variables(on_gpus=False, environment={both[0]: f"{here[0]},bond1"})
+    check_variables(on_gpus=False, environment={both[1]: "bond1"})  # NCCL is not used
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("eth", ["eth0", "eth1"]),
+        ("=eth", []),
+        ("=eth0,lo", ["lo", "eth0"]),
+        ("^eth", ["lo", "ib0"]),
+        ("^=eth0", ["lo", "eth1", "ib0"]),
+    ],
+)
+def test_nccl_takes_prefixes_whole_names_and_exclusions(text, found):
+    assert nccl_interfaces(text, ["lo", "eth0", "eth1", "ib0"]) == found
+
+
+@pytest.mark.parametrize(
+    ("threads", "is_valid"), [("4", 1), ("4,2", 1), ("0", 0), ("abc", 0), ("", 0)]
+)
+def test_a_number_of_threads_that_openmp_would_ignore_is_refused(threads, is_valid):
+    if is_valid:
+        check_variables(on_gpus=False, environment={"OMP_NUM_THREADS": threads})
+        return
+    with pytest.raises(UsageError, match=f"OMP_NUM_THREADS={threads} in the environment"):
+        check_variables(on_gpus=False, environment={"OMP_NUM_THREADS": threads})

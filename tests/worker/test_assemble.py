@@ -2,11 +2,15 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
 from rampcli.launch.run import describe
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
+from rampcli.runs.events import read_events
+from rampcli.worker.assemble import note_unused_gpus
 from tiny_runs import TINY, environment
 
 
@@ -26,3 +30,14 @@ def test_an_error_in_a_worker_names_the_word_that_was_typed(tmp_path):
     assert ended.returncode == 2
     assert f"set by: {place}\n" in ended.stderr
     assert json.loads((run.path / "state.json").read_text())["error"]["set_by"] == [place]
+
+
+@pytest.mark.parametrize(("visible", "warnings"), [("0,1", 1), ("", 0), ("-1", 0)])
+def test_gpus_that_torch_cannot_use_are_recorded(tmp_path, monkeypatch, visible, warnings):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    run = RunDirectory(tmp_path / "run")
+    run.claim()
+    note_unused_gpus(run)
+    found = read_events(run.events).warnings
+    assert len(found) == warnings
+    assert all("GPU 0, 1, and torch" in reason for reason in found)

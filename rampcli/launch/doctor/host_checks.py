@@ -4,8 +4,9 @@ import resource
 import shutil
 
 from rampcli.errors import UsageError
+from rampcli.gpus import visible_gpus
 from rampcli.launch.doctor.check import Check, Status, format_bytes
-from rampcli.launch.environment import check_interfaces, check_outer_launcher
+from rampcli.launch.environment import check_outer_launcher, check_variables
 from rampcli.launch.protocol import launcher_of
 from rampcli.planning.run_plan import Resolved
 from rampcli.processors import processors
@@ -89,7 +90,7 @@ def check_environment(resolved: Resolved | None) -> Check:
         check_outer_launcher()
         if (elsewhere := skip_if_remote(name, resolved)) is not None:
             return elsewhere
-        check_interfaces()
+        check_variables(on_gpus=bool(visible_gpus()))
     except UsageError as error:
         return Check(name, Status.failure, error.message, error.remedy)
-    return Check(name, Status.ok, "no variable of another launcher; all interfaces exist")
+    return Check(name, Status.ok, "no variable keeps workers from starting")

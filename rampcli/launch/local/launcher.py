@@ -14,7 +14,7 @@ from rampcli.config.schema import Config
 from rampcli.errors import EXIT_INTERRUPTED
 from rampcli.interpreter import python_command
 from rampcli.launch.elastic import World
-from rampcli.launch.environment import check_interfaces, check_outer_launcher
+from rampcli.launch.environment import check_variables
 from rampcli.launch.observer import Observers
 from rampcli.launch.protocol import Launch, Launcher, Outcome, StartRanks
 from rampcli.launch.resources import gpus_needed, reserve_gpus
@@ -40,10 +40,8 @@ class LocalLauncher(Launcher):
     runs_here = True
 
     def check(self, resolved: Resolved, /) -> None:
-        """Checks that this machine has the GPUs and the network that the run needs."""
-        check_outer_launcher()
-        check_interfaces()
-        gpus_needed(resolved.config, resolved.plan)
+        """Checks this machine's GPUs, and the variables that its workers inherit."""
+        check_variables(on_gpus=gpus_needed(resolved.config, resolved.plan) > 0)
 
     def reserve_gpus(self, resolved: Resolved, /) -> AbstractContextManager[Sequence[str]]:
         """Reserves GPUs, so that concurrent runs of this user do not share them."""
