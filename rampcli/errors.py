@@ -3,6 +3,8 @@
 Each of them is a `RampcliError`, which is shown as one message and never as a traceback.
 """
 
+import errno
+import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -172,7 +174,29 @@ def reason_of(error: Exception) -> str:
     """Returns the message of an error as one visible line, or its type if it has no message."""
     if isinstance(error, RampcliError):
         return error.message
+    if isinstance(error, OSError) and error.strerror:  # without the number that str() begins with
+        place = "" if error.filename is None else f": {os.fsdecode(error.filename)}"
+        return printable(f"{error.strerror}{place}")
     return printable(str(error) or type(error).__name__)
+
+
+def as_rampcli_error(error: OSError) -> RampcliError:
+    """Returns an error of the operating system as one that a user understands."""
+    place = "a file" if error.filename is None else os.fsdecode(error.filename)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return RampcliError(
+            f"no space left on the disk of {place}", remedy="free space there, or another path"
+        )
+    if error.errno == errno.EROFS:
+        return RampcliError(
+            f"cannot write {place}: its disk is mounted read-only",
+            remedy="a path on another disk",
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return RampcliError(
+            f"this user has no permission for {place}", remedy="a path in a folder of your own"
+        )
+    return RampcliError(reason_of(error))
 
 
 class Report:

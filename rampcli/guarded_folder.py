@@ -129,7 +129,7 @@ class GuardedFolder:
             OSError: writing failed, for example because the disk is full. `path` is unchanged.
         """
         aside = f".{path.name}.{secrets.token_hex(8)}.tmp"
-        with self._parent(path) as parent:
+        with _naming(path), self._parent(path) as parent:
             descriptor = os.open(
                 aside,
                 os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
@@ -214,13 +214,33 @@ def private_folder(purpose: str) -> Path:
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
-    """Replaces a file that the user named. Raises what `GuardedFolder.replace` raises."""
+    """Replaces a file that the user named.
+
+    Raises:
+        UsageError: it is a symbolic link.
+        OSError: as `GuardedFolder.replace`.
+    """
+    if path.is_symlink():
+        raise UsageError(
+            f"{path} is a symbolic link, and rampcli does not write through links",
+            remedy=f"{path.resolve()}, to which it leads",
+        )
     GuardedFolder(path.parent).replace(path, content)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Replaces a JSON file that the user named. Raises what `GuardedFolder.replace` raises."""
-    GuardedFolder(path.parent).write_json(path, content)
+    """Replaces a JSON file that the user named. Raises what `replace_file` raises."""
+    replace_file(path, json.dumps(content, indent=1) + "\n")
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Makes an OSError name the file that was to be written, not its temporary file or nothing."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Locks on files, which the kernel releases when the process that holds them ends."""
 
+import errno
 import fcntl
 import os
 import re
@@ -52,8 +53,10 @@ def is_held(path: Path) -> bool:
         descriptor = folder.open(path, os.O_RDWR)  # NFS needs a descriptor that is open for writing
     except FileNotFoundError:
         return False
-    except PermissionError:
-        descriptor = folder.open(path, os.O_RDONLY)  # a run of another user
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        descriptor = folder.open(path, os.O_RDONLY)  # a run of another user, or a read-only disk
     try:
         # Closing the file releases the lock at once.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -221,3 +221,14 @@ def test_a_file_is_copied_piece_by_piece_and_never_through_a_link(tmp_path):
     (folder.path / "link").symlink_to(tmp_path)
     with source.open("rb") as file, pytest.raises(UsageError, match="symbolic link"):
         folder.replace(folder.path / "link" / "copy", file)
+
+
+@pytest.mark.parametrize("write", [replace_file, write_json])
+def test_a_link_that_the_user_names_is_neither_followed_nor_replaced(tmp_path, write):
+    (tmp_path / "target").write_text("mine")
+    (tmp_path / "link").symlink_to("target")
+    with pytest.raises(UsageError, match="link is a symbolic link") as refused:
+        write(tmp_path / "link", {} if write is write_json else "")
+    assert refused.value.remedy == f"{tmp_path / 'target'}, to which it leads"
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_text() == "mine"

@@ -55,7 +55,8 @@ def explain(
             recipe = f"{DEFAULT_RL_RECIPE} under rampcli rl" if asks_rl else DEFAULT_RECIPE
             typer.echo(f"in the recipe {recipe} (--factory chooses another)\n")
         elif asks_rl and not is_rl(resolved.config):
-            typer.echo(f"{factory} without reinforcement learning (rl=grpo adds it)\n")
+            note = f"{factory} without reinforcement learning (rl=grpo adds it)"
+            typer.echo(visible(note) + "\n")
         typer.echo(visible("\n\n".join(map(_as_text, found)), keeps="\n"))
 
 

@@ -28,7 +28,7 @@ from rampcli.cli.sweep import sweep
 from rampcli.cli.tune import tune
 from rampcli.cli.usage import TyperError, as_usage_error
 from rampcli.cli.weights import export, generate, import_
-from rampcli.errors import EXIT_CTRL_C, RampcliError, UsageError, visible
+from rampcli.errors import EXIT_CTRL_C, RampcliError, UsageError, as_rampcli_error, visible
 from rampcli.interpreter import remove_working_directory_from_path
 
 app = LightTyper(add_completion=False, pretty_exceptions_enable=False)
@@ -127,8 +127,8 @@ def main() -> None:
         typer.echo(str(error), err=True)
         sys.exit(error.exit_code)
     except OSError as error:
-        typer.echo(f"error: {visible(str(error))}", err=True)
-        sys.exit(1)
+        typer.echo(str(as_rampcli_error(error)), err=True)
+        sys.exit(RampcliError.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(EXIT_CTRL_C)
     sys.exit(code)  # None, or the code of a typer.Exit

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rampcli.cli.options import AsJson, ConfigDir, Factory, Overrides, plot_of
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, visible
 
 if TYPE_CHECKING:
     from rampcli.planning.run_plan import Resolved
@@ -111,7 +111,7 @@ def plan(
     else:
         print_plan(resolved, as_json=as_json)
         for line in () if as_json else lines:
-            typer.echo(line)
+            typer.echo(visible(line, keeps="\n"))
 
 
 def with_measured(resolved: "Resolved", paths: Sequence[Path]) -> "Resolved":

@@ -1,6 +1,7 @@
 """`rampcli generate`, `export` and `import`: the weights of trained models."""
 
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -130,11 +131,13 @@ def import_(
     if as_json:
         typer.echo(json.dumps({"file": str(file), "settings": settings}))
         return
-    command = f"rampcli pretrain --factory NAME --config-dir {file.parent.parent} model={file.stem}"
-    typer.echo(f"wrote {file}")
+    folder = shlex.quote(str(file.parent.parent))
+    command = f"rampcli pretrain --factory NAME --config-dir {folder} model={file.stem}"
+    lines = [f"wrote {file}", "train it with:", f"  {command}"]
     if is_pinned(settings["init_from"]):
-        typer.echo(f"a run will download the weights of {settings['init_from']}")
-    typer.echo(f"train it with:\n  {command}")
+        lines.insert(1, f"a run will download the weights of {settings['init_from']}")
+    for line in lines:
+        typer.echo(visible(line))
 
 
 def _run_on_checkpoint(module: str, word: str, **options: Any) -> None:

@@ -1,5 +1,6 @@
 """What a run needs to start: one list of checks for the start, for dry runs and for the doctor."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 
@@ -97,6 +98,7 @@ def refusals(resolved: Resolved, newest: Checkpoint | None) -> Iterator[UsageErr
     """
     yield from launcher_refusals(resolved)
     if newest is None or not resolved.plan.is_complete(newest.consumed_samples):
+        yield from _errors_of(check_place, resolved)
         yield from _errors_of(_check_disk, resolved)
 
 
@@ -114,6 +116,26 @@ def check_launcher(resolved: Resolved) -> None:
     """
     check_outer_launcher()
     launcher_of(resolved.config).check(resolved)
+
+
+def check_place(resolved: Resolved) -> None:
+    """Checks that this user can write where the run directory is or will be.
+
+    Raises:
+        UsageError: the place is not a folder, or cannot be written to.
+    """
+    place = existing_part(resolved.run_dir)
+    if not place.is_dir():
+        reason = "it is not a folder"
+    elif not os.access(place, os.W_OK | os.X_OK):
+        is_read_only = os.statvfs(place).f_flag & os.ST_RDONLY
+        reason = "its disk is mounted read-only" if is_read_only else "this user may not"
+    else:
+        return
+    raise UsageError(
+        f"cannot write in {place}: {reason}",
+        remedy="run_dir= in a folder that you may write to",
+    )
 
 
 def disk_warnings(resolved: Resolved) -> list[str]:
@@ -168,6 +190,5 @@ def _check_disk(resolved: Resolved) -> None:
         raise UsageError(
             f"the disk of {existing_part(resolved.run_dir)} cannot hold one checkpoint:"
             f" {space.describe()}",
-            keys=("run_dir",),
             remedy=space.remedy(),
         )

@@ -18,6 +18,8 @@ from rampcli.runs.rows import MAX_ROW_BYTES, METRICS_ROW, PLACES, row_of
 
 BLOCK_BYTES = 2**21
 """Bytes that are parsed at once."""
+MOST_COLUMNS = 500
+"""Most columns of a file. Each takes time and memory for every row, also where it is absent."""
 MARK_BYTES = 2**18
 """Least distance between marks, which keeps them few in a file that grows row by row."""
 
@@ -206,7 +208,7 @@ class Columns:
                 rows.append(row_of(line, self.path, offset))
                 offset += len(line)
         finally:
-            self._add_rows(rows, transposed(rows), lines[: len(rows)])
+            self._add_rows(rows, transposed(rows, where=self.path), lines[: len(rows)])
 
     def _add_rows(
         self,
@@ -217,6 +219,8 @@ class Columns:
         """Adds rows, given as they are, as columns, and as the lines that hold them."""
         if not lines:
             return
+        if len(self._columns.keys() | columns.keys()) > MOST_COLUMNS:
+            raise DamagedFileError(f"{self.path} is damaged: more than {MOST_COLUMNS:,} columns")
         for name in dict.fromkeys(chain(self._columns, columns)):
             if self.names is None or name in self.names:
                 self._extend(name, columns.get(name) or (None,) * len(lines))
@@ -268,12 +272,23 @@ def _parsed_together(
         return None
 
 
-def transposed(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[Any, ...]]:
-    """Returns the columns of rows by name, with None where a row does not have one."""
+def transposed(
+    rows: Sequence[dict[str, Any]], *, where: object = "the file"
+) -> dict[str, tuple[Any, ...]]:
+    """Returns the columns of rows by name, with None where a row does not have one.
+
+    Args:
+        where: the file, for the message of an error.
+
+    Raises:
+        DamagedFileError: there are more than `MOST_COLUMNS`.
+    """
     layouts = set(map(tuple, rows))
     if len(layouts) == 1:
         return dict(zip(*layouts, zip(*map(dict.values, rows), strict=True), strict=True))
     names = dict.fromkeys(chain.from_iterable(layouts))
+    if len(names) > MOST_COLUMNS:
+        raise DamagedFileError(f"{where} is damaged: more than {MOST_COLUMNS:,} columns")
     return {name: tuple(row.get(name) for row in rows) for name in names}
 
 

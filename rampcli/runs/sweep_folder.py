@@ -15,6 +15,8 @@ RUN = {"folder": str, "values": {...: str}}
 SWEEP = {"runs": [RUN]}
 """Shape of .sweep.json, in the notation of `rampcli.records`."""
 MOST_BYTES = 16 * 2**20
+MOST_RUNS = 5000
+"""Most runs of a folder, over all sweeps that were started in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,10 @@ class SweepFolder(GuardedFolder):
         with suppress(FileNotFoundError):
             facts: dict[str, Any] = read_json(self.listing, SWEEP, most_bytes=MOST_BYTES)
             runs = {run["folder"]: run["values"] for run in facts["runs"]}
-            if outside := [name for name in runs if "/" in name or name in ("", ".", "..")]:
-                raise DamagedFileError(f"{self.listing} is damaged: {outside[0]!r} is not a name")
+            if len(facts["runs"]) > MOST_RUNS:
+                raise DamagedFileError(f"{self.listing} lists more than {MOST_RUNS:,} runs")
+            if wrong := [name for name in runs if not _is_name(name)]:
+                raise DamagedFileError(f"{self.listing} is damaged: {wrong[0]!r} is not a name")
             return runs
         return {}
 
@@ -60,6 +64,11 @@ class SweepFolder(GuardedFolder):
         others = {name: values for name, values in self.read().items() if name not in runs}
         listed = [{"folder": name, "values": dict(of)} for name, of in {**runs, **others}.items()]
         self.write_json(self.listing, {"runs": listed})
+
+
+def _is_name(name: str) -> bool:
+    """Returns whether a word can name a folder of a run: printable, and in this folder."""
+    return name.isprintable() and "/" not in name and name not in ("", ".", "..")
 
 
 def find_sweep(word: str) -> SweepFolder | None:

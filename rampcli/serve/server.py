@@ -10,6 +10,8 @@ import re
 import secrets
 import socket
 import threading
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,6 +29,7 @@ DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 7267
 IDLE_S = 30.0
 """A connection that sends nothing for this long is closed."""
 MOST_CONNECTIONS = 128
+"""If there are more, the one that was answered longest ago is closed."""
 TOKEN_BYTES = 24
 LEAST_ZIPPED_BYTES = 1024
 HEADERS = {
@@ -63,12 +66,14 @@ class PageServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = MOST_CONNECTIONS
 
     def __init__(self, folder: RunsFolder, *, host: str, port: int | None) -> None:
         self.runs = FollowedRuns(folder)
         self.token = None if is_loopback(host) else secrets.token_urlsafe(TOKEN_BYTES)
         self.files = static_files() | {"": ("text/html; charset=utf-8", live_page())}
-        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._answered_at: dict[socket.socket, float] = {}
+        self._lock = threading.Lock()
         family, address = _address(host)
         self.address_family = family
         try:
@@ -98,18 +103,29 @@ class PageServer(ThreadingHTTPServer):
         return f"http://{name}:{port}/" + ("" if self.token is None else f"{self.token}/")
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answers in a thread, or closes the connection if there are too many already."""
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        """Answers in a thread. Connections that take long to ask do not keep others away."""
+        with self._lock:
+            if len(self._answered_at) >= MOST_CONNECTIONS:
+                oldest = min(self._answered_at, key=self._answered_at.__getitem__)
+                del self._answered_at[oldest]
+                with suppress(OSError):  # it has been closed
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread reads the end, and closes it
+            self._answered_at[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def note_answer(self, request: socket.socket) -> None:
+        """Notes that a connection was answered now."""
+        with self._lock:
+            if request in self._answered_at:
+                self._answered_at[request] = time.monotonic()
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answers the requests of a connection."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            with self._lock:
+                self._answered_at.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignores viewers that vanish while they are answered."""
@@ -202,6 +218,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if with_content:
             self.wfile.write(content)
+        self.server.note_answer(self.connection)
 
 
 def is_loopback(host: str) -> bool:

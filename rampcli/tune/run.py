@@ -13,7 +13,7 @@ from rampcli.host_memory import available_bytes
 from rampcli.launch.protocol import launcher_of, launchers
 from rampcli.launch.run import describe
 from rampcli.launch.run_lock import lock_run
-from rampcli.launch.start_checks import check_corpora, check_launcher
+from rampcli.launch.start_checks import check_corpora, check_launcher, check_place
 from rampcli.launch.stop_signals import catch_stop_signals
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import device_memory_bytes, usable_bytes
@@ -52,6 +52,7 @@ def trials_here(resolved: Resolved, effort: Effort, *, diagnoses: bool = False) 
                 ),
             )
         check_launcher(resolved)
+        check_place(resolved)
         with (
             lock_run(run),
             launcher.reserve_gpus(resolved) as gpus,

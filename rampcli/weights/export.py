@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,7 +18,7 @@ from torch import Tensor
 from rampcli.checkpoint.load_weights import DTYPES, open_run, read_weights
 from rampcli.config.schema import Config
 from rampcli.data.special_tokens import GENERATION_FILE
-from rampcli.errors import UsageError, reason_of
+from rampcli.errors import UsageError, reason_of, visible
 from rampcli.guarded_folder import write_json
 from rampcli.models.huggingface import Place, group_by_tensor, places
 from rampcli.models.huggingface_config import to_huggingface
@@ -30,6 +31,8 @@ from rampcli.weights.tokenizer import (
     write_tokenizer,
 )
 
+EXPORTING = ".rampcli-export-"
+"""Beginning of the name of the folder that an export is written to first."""
 MAX_FILE_BYTES = 5 * 10**9
 """Largest size of one file of weights; the default of `save_pretrained` in transformers 4."""
 
@@ -41,7 +44,8 @@ def main() -> None:
         Path(options.run_dir), Path(options.folder), step=options.step, dtype=options.dtype
     )
     shown = ", ".join(f"{key} {value}" for key, value in written.items() if key != "folder")
-    print(json.dumps(written) if options.as_json else f"wrote {options.folder}: {shown}")  # noqa: T201
+    line = json.dumps(written) if options.as_json else visible(f"wrote {options.folder}: {shown}")
+    print(line)  # noqa: T201
 
 
 def export(
@@ -112,12 +116,14 @@ def _temporary_for(folder: Path) -> Iterator[Path]:
     missing = [parent for parent in folder.parents if not parent.exists()]
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".rampcli-export-", dir=folder.parent) as place:
+        with TemporaryDirectory(prefix=EXPORTING, dir=folder.parent) as place:
             temporary = Path(place) / "content"  # readable by others, unlike the temporary folder
             temporary.mkdir()
             yield temporary
             os.rename(temporary, folder)  # fails if a link or a filled folder has appeared
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and EXPORTING in os.fsdecode(error.filename or EXPORTING):
+            error.filename = str(folder)  # the name of the temporary folder tells a user nothing
         for parent in missing:
             with suppress(OSError):  # another process has put something there
                 parent.rmdir()
@@ -156,6 +162,9 @@ def _save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
     try:
         save_file(tensors, path, metadata={"format": "pt"})
     except SafetensorError as error:  # raised when the disk is full, too
+        if found := re.search(r"\(os error (\d+)\)", str(error)):
+            number = int(found[1])
+            raise OSError(number, os.strerror(number), str(path)) from error
         raise OSError(f"cannot write {path.name}: {reason_of(error)}") from error
     path.chmod(0o644)  # save_file makes files that only their owner can read
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import NoReturn
 
-from rampcli.errors import EXIT_CTRL_C, EXIT_TERMINATED, RampcliError, reason_of
+from rampcli.errors import EXIT_CTRL_C, EXIT_TERMINATED, RampcliError, as_rampcli_error, reason_of
 from rampcli.train.memory import is_out_of_memory
 
 
@@ -42,7 +42,7 @@ def _as_user_error(error: Exception) -> RampcliError | None:
     if isinstance(error, RampcliError):
         return error
     if isinstance(error, OSError):
-        return RampcliError(reason_of(error))
+        return as_rampcli_error(error)
     if is_out_of_memory(error):
         return RampcliError(
             f"not enough memory: {reason_of(error)}",

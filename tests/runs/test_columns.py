@@ -166,3 +166,13 @@ def test_a_damaged_row_is_an_error_that_names_its_byte(tmp_path: Path, line):
         columns.read()
     assert f"byte {len(whole)}," in caught.value.message or len(line) > 2**20
     assert columns["step"].tolist() == [metrics_row()["step"]]
+
+
+@pytest.mark.parametrize("block", [2000, columns_module.BLOCK_BYTES])
+def test_a_file_whose_every_row_has_a_column_of_its_own_is_refused(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(columns_module, "BLOCK_BYTES", block)
+    path = tmp_path / "metrics.jsonl"
+    rows = (metrics_row(step=step, **{f"own_{step}": 1}) for step in range(1, 20_001))
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    with pytest.raises(DamagedFileError, match=r"metrics\.jsonl is damaged: more than 500 columns"):
+        Columns(path).read()

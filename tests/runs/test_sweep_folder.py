@@ -1,7 +1,7 @@
 import pytest
 
 from rampcli.errors import DamagedFileError, UsageError
-from rampcli.runs.sweep_folder import SweepFolder, find_sweep
+from rampcli.runs.sweep_folder import MOST_RUNS, SweepFolder, find_sweep
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ def test_a_sweep_is_found_by_path_and_by_name(folder):
     assert find_sweep("runs") is None
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "/etc", "a/b"])
-def test_a_list_cannot_lead_out_of_the_folder(folder, name):
+@pytest.mark.parametrize("name", ["", ".", "..", "/etc", "a/b", "a\0", "a\ud800", "a\x1b"])
+def test_a_list_holds_names_of_folders_in_the_folder(folder, name):
     folder.add({name: {"seed": "1"}})
     with pytest.raises(DamagedFileError, match="is not a name"):
         folder.read()
@@ -37,3 +37,9 @@ def test_a_run_that_is_a_link_is_refused(folder, tmp_path):
     (folder.path / "seed=1").symlink_to(tmp_path)
     with pytest.raises(UsageError, match="symbolic link"):
         folder.run_path("seed=1")
+
+
+def test_a_list_of_very_many_runs_is_refused(folder):
+    folder.add({f"seed={number}": {} for number in range(MOST_RUNS + 1)})
+    with pytest.raises(DamagedFileError, match="lists more than 5,000 runs"):
+        folder.read()

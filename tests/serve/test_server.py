@@ -15,7 +15,7 @@ from rampcli.locks import hold
 from rampcli.report.page_files import SCRIPTS, STYLES
 from rampcli.runs.directory import RunDirectory
 from rampcli.serve.runs_folder import RunsFolder
-from rampcli.serve.server import DEFAULT_PORT, PageServer
+from rampcli.serve.server import DEFAULT_PORT, MOST_CONNECTIONS, PageServer
 from recorded_runs import write_run
 from run_files import metrics_row, state
 
@@ -208,6 +208,24 @@ def test_the_default_port_gives_way_and_a_wanted_one_does_not(runs):
 def test_a_host_that_is_not_this_machine_is_refused(runs, host, reason):
     with pytest.raises(UsageError, match=reason):
         PageServer(RunsFolder(runs), host=host, port=None)
+
+
+def test_connections_that_never_ask_do_not_keep_viewers_away(server):
+    address, slow = ("127.0.0.1", server.server_address[1]), []
+    viewer = http.client.HTTPConnection(*address, timeout=10)
+    try:
+        for _ in range(2 * MOST_CONNECTIONS):
+            slow.append(socket.create_connection(address, timeout=10))
+            slow[-1].sendall(b"G")
+            if len(slow) % 50 == 0:  # a viewer who asks again and again keeps its connection
+                viewer.request("GET", "/api/runs")
+                answer = viewer.getresponse()
+                assert (answer.status, bool(answer.read())) == (200, True)
+        assert json_of(server, "/api/runs")["runs"]
+        assert slow[0].recv(1) == b""  # the first ones are closed
+    finally:
+        for connection in (*slow, viewer):
+            connection.close()
 
 
 def test_a_folder_that_cannot_be_read_is_an_answer_with_its_reason(server, monkeypatch):
