@@ -63,10 +63,12 @@ class Assignments:
     Attributes:
         values: by key; each of a key's values would work. Several keys are set together.
         note: text that follows them, such as " or more".
+        is_example: whether they only show a valid value. A value of the run's own is better.
     """
 
     values: Mapping[str, tuple[Any, ...]]
     note: str = ""
+    is_example: bool = False
 
     def renamed(self, names: Mapping[str, str]) -> "Assignments":
         """Returns the same settings with other names for some keys."""
@@ -87,6 +89,11 @@ Remedy = str | Assignments
 def set_to(key: str, *values: Any, note: str = "") -> Assignments:
     """Returns the remedy that sets a key to one of some values: `KEY=80 or 120`."""
     return Assignments({key: values}, note)
+
+
+def example_of(key: str, value: Any, *, note: str = "") -> Assignments:
+    """Returns a remedy that shows a valid value of a key."""
+    return Assignments({key: (value,)}, note, is_example=True)
 
 
 def set_together(values: Mapping[str, Any], *, note: str = "") -> Assignments:

@@ -1,5 +1,7 @@
 """Pipeline arithmetic: layers over the stages, microbatches that fill them, and idle time."""
 
+from math import gcd
+
 from rampcli.batch.division import nearest_multiples
 from rampcli.batch.plan import ParallelSizes
 from rampcli.errors import UsageError, set_to
@@ -10,16 +12,25 @@ PIPELINE_SIZE_KEY = "parallel.pipeline_parallel_size"
 
 
 def check_pipeline(
-    *, num_pipeline_microbatches: int | None, pipeline_size: int, num_layers: int
+    *,
+    num_pipeline_microbatches: int | None,
+    pipeline_size: int,
+    num_layers: int,
+    num_devices: int = 1,
 ) -> None:
     """Checks that layers divide over the stages and that microbatches fill them.
+
+    Args:
+        num_devices: devices without those of the other model-parallel axes; a size that is offered
+            divides them.
 
     Raises:
         UsageError: the layers or the microbatches are not a multiple of the pipeline's size, or
             there are microbatches without a pipeline.
     """
     if num_layers % pipeline_size:
-        fewer = max(count for count in range(1, pipeline_size) if num_layers % count == 0)
+        common = gcd(num_layers, num_devices) if num_devices > 1 else num_layers
+        fewer = max(count for count in range(1, pipeline_size) if common % count == 0)
         raise UsageError(
             f"{LAYERS_KEY}={num_layers} does not divide into {PIPELINE_SIZE_KEY}={pipeline_size}",
             keys=(LAYERS_KEY, PIPELINE_SIZE_KEY),

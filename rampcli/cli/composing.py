@@ -12,13 +12,13 @@ from rampcli.config.groups import group_names
 from rampcli.config.layers import COMMAND_LINE, Layer, Precedence, Stack
 from rampcli.config.reading import join_split_lists, parse
 from rampcli.config.sweeps import Combination
-from rampcli.errors import Report, UsageError
+from rampcli.errors import Assignments, Report, UsageError, UsageErrors
 from rampcli.launch.files import read_files
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import consumed_samples
-from rampcli.words.rl import RL_COMMAND, expand_words
+from rampcli.words.rl import RL_COMMAND, bare_words, expand_words
 
 
 def compose_rl(factory: str, words: Sequence[str], *, config_dir: Path | None) -> Resolved:
@@ -46,7 +46,16 @@ def compose_rl(factory: str, words: Sequence[str], *, config_dir: Path | None) -
         stack.name_sources(error)
         report.errors.append(error)
         report.close()
-    return resolve_from_checkpoint(stack, report)
+    try:
+        return resolve_from_checkpoint(stack, report)
+    except UsageError as error:
+        typed = bare_words(words)
+        for one in error.errors if isinstance(error, UsageErrors) else (error,):
+            one.remedies = tuple(
+                each.renamed(typed) if isinstance(each, Assignments) else each
+                for each in one.remedies
+            )
+        raise
 
 
 def compose_words(

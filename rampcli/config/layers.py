@@ -17,7 +17,14 @@ from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY
 from rampcli.config.schema import Config
 from rampcli.config.settings import is_of_extension, leaves, settings
 from rampcli.config.values import put, typed
-from rampcli.errors import RampcliError, Remedy, Report, UsageError, UsageErrors, shown
+from rampcli.errors import (
+    RampcliError,
+    Remedy,
+    Report,
+    UsageError,
+    UsageErrors,
+    shown,
+)
 from rampcli.words import COMBINED, FOREIGN, SPELLINGS
 from rampcli.words.maxtext import PER_DEVICE, SUGGESTED
 from rampcli.words.maxtext_mesh import MODEL_WORDS
@@ -256,6 +263,11 @@ class Stack:
                 sources = [source for key in known for source in self.entry(key).sources(key)]
                 one.set_by = tuple(dict.fromkeys(sources))
                 one.remedies = self._in_words_used(one.remedies)
+
+    def below_user(self, key: str) -> Entry | None:
+        """Returns the entry of a setting without the user's words, or None if it has none."""
+        below = [one for level, one in self._histories.get(key, ()) if level < Precedence.USER]
+        return below[-1] if below else None
 
     def _in_words_used(self, remedies: Sequence[Remedy]) -> tuple[Remedy, ...]:
         """Returns remedies with the spellings that the user typed in place of canonical keys.

@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from rampcli.config.fields import Extensible
 from rampcli.config.schema import Config
-from rampcli.errors import Assignments, UsageError, set_to
+from rampcli.errors import Assignments, UsageError, example_of, set_to
 from rampcli.extensions import ENTRY_POINTS, VARIABLE, Extension, find, section_of
 from rampcli.words import COMBINED, SPELLINGS, meaning_of
 from rampcli.words.refused import HYDRA, KNOWN_ELSEWHERE, MEANT, NEMO_SECTIONS, REFUSED
@@ -72,7 +72,9 @@ class Setting:
 
     def example(self) -> Assignments:
         """Returns a value that is accepted, as a remedy."""
-        return set_to(self.key, self.default if self.example_value is None else self.example_value)
+        if self.example_value is None:
+            return example_of(self.key, self.default)
+        return set_to(self.key, self.example_value)
 
     def example_like(self, typed: str) -> Assignments:
         """Returns what was typed as a list, if the setting takes one, or else `example`."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.config.architectures import export_notes
 from rampcli.config.checks import CHECKS_OF_WORDS
-from rampcli.config.checks.ranges import check_ranges
+from rampcli.config.checks.ranges import check_range, check_ranges
 from rampcli.config.checks.splits import check_tensor
 from rampcli.config.extension_settings import with_extensions
 from rampcli.config.file_facts import (
@@ -38,7 +38,7 @@ from rampcli.config.schema import Config
 from rampcli.config.settings import settings
 from rampcli.config.translate import translate, without_alternatives
 from rampcli.config.values import put
-from rampcli.errors import Report, UsageError, shown
+from rampcli.errors import Remedy, Report, UsageError, set_to, shown
 from rampcli.planning.corpus_passes import pass_notes
 from rampcli.planning.run_plan import Resolved, run_dir_of, run_plan
 
@@ -79,12 +79,28 @@ def resolve(
     planned = None
     if translation is not None:  # otherwise, the batch is unknown
         planned = _planned(complete, consumed_samples_in, report)
+    for error in report.errors:
+        error.remedies = tuple(_own_value(remedy, stack) for remedy in error.remedies)
     report.close()
     assert planned is not None
     notes = (*batch_notes, *file_notes, *rl_notes(planned.config), *export_notes(planned.config))
     notes += (*_warmup_notes(planned), *_last_step_notes(planned), *_profile_notes(planned))
     planned = replace(planned, files=facts)
     return replace(planned, notes=(*notes, *pass_notes(planned)))
+
+
+def _own_value(remedy: Remedy, stack: Stack) -> Remedy:
+    """Returns the value that a setting has without the user's words, in place of an example.
+
+    The run can be planned with it, unless it is wrong itself.
+    """
+    if isinstance(remedy, str) or not remedy.is_example:
+        return remedy
+    (key,) = remedy.values
+    own, setting = stack.below_user(key), settings().get(key)
+    if own is None or setting is None or any(check_range(setting, own.value)):
+        return remedy
+    return set_to(key, own.value)
 
 
 def _checked(stack: Stack, report: Report) -> Config:

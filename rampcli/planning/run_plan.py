@@ -248,6 +248,8 @@ def _check_stages(resolved: Resolved, stages: Sequence[StagePlan]) -> None:
             num_pipeline_microbatches=config.parallel.num_pipeline_microbatches,
             pipeline_size=config.parallel.pipeline_parallel_size,
             num_layers=config.model.num_layers,
+            num_devices=min((stage.world_size for stage in stages), default=1)
+            // (config.parallel.tensor_parallel_size * config.parallel.context_parallel_size),
         )
     with report.noting():
         check_stages(config, stages)

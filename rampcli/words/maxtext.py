@@ -7,9 +7,10 @@ refused.
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from itertools import islice
-from math import gcd
+from math import ceil, gcd
 from typing import Any
 
+from rampcli.batch.division import nearest_divisors
 from rampcli.batch.micro_batch import LARGEST, STAGE_MICRO_KEY
 from rampcli.batch.node_policies import POLICY_KEY
 from rampcli.batch.pipeline import MICROBATCHES_KEY, PIPELINE_SIZE_KEY
@@ -112,7 +113,7 @@ def read_batch(
         target = meant.get(GLOBAL_KEY, settings[GLOBAL_KEY])
         _check_ramp_words(words, target=target, accumulate=accumulate)
         ramp, unit = _translate_ramp(
-            words, num_devices=num_devices, model_parallel_size=model_parallel_size
+            words, target, num_devices=num_devices, model_parallel_size=model_parallel_size
         )
         if one_micro_batch:
             return meant | ramp | {MICRO_KEY: unit}
@@ -203,6 +204,30 @@ def _nearest_per_device(per_rank: Fraction, model_parallel_size: int) -> list[st
     return [decimal(size) for size in nearest]
 
 
+def _sizes_that_fit(
+    word: str, words: Mapping[str, Any], target: int, num_devices: int, data_ranks: int
+) -> list[str]:
+    """Returns the nearest starts or increments with which a ramp reaches its target, per device.
+
+    Empty if the other of the two is wrong as well.
+    """
+    start, increment = (as_written(words[each]) * num_devices for each in (START, INCREMENT))
+    if word == START:
+        if increment <= 0 or increment % data_ranks or target % data_ranks:
+            return []
+        below = target - ceil((target - start) / increment) * increment
+        fitting = [one for one in (below, below + increment) if 0 < one < target]
+    else:
+        rise = target - start
+        if start <= 0 or rise <= 0 or start % data_ranks or rise % data_ranks:
+            return []
+        wanted = max(1, int(increment / data_ranks))
+        counts = nearest_divisors(wanted, int(rise / data_ranks))
+        fitting = [Fraction(count * data_ranks) for count in counts]
+    sizes = [one / num_devices for one in fitting]
+    return [decimal(size) for size in sizes if is_decimal(size)]
+
+
 def _check_ramp_words(
     words: Mapping[str, Any], *, target: int | None, accumulate: int | None
 ) -> None:
@@ -233,19 +258,28 @@ def _check_ramp_words(
 
 
 def _translate_ramp(
-    words: Mapping[str, Any], *, num_devices: int, model_parallel_size: int
+    words: Mapping[str, Any], target: int, *, num_devices: int, model_parallel_size: int
 ) -> tuple[dict[str, Any], int]:
-    """Returns the settings of a ramp, and the samples that every rank's share is a multiple of."""
-    start, increment = (
-        to_samples(
-            word,
-            words[word],
-            num_devices=num_devices,
-            model_parallel_size=model_parallel_size,
-        )
-        for word in (START, INCREMENT)
-    )
+    """Returns the settings of a ramp, and the samples that every rank's share is a multiple of.
+
+    Args:
+        target: samples of a step at the end of the ramp.
+    """
     data_ranks = num_devices // model_parallel_size
+    samples = {}
+    for word in (START, INCREMENT):
+        try:
+            samples[word] = to_samples(
+                word,
+                words[word],
+                num_devices=num_devices,
+                model_parallel_size=model_parallel_size,
+            )
+        except UsageError as error:
+            if sizes := _sizes_that_fit(word, words, target, num_devices, data_ranks):
+                error.remedies = (set_to(word, *sizes),)
+            raise
+    start, increment = samples[START], samples[INCREMENT]
     unit = gcd(start, increment)
     if unit % data_ranks:
         multiple = decimal(Fraction(data_ranks, num_devices))
@@ -254,6 +288,17 @@ def _translate_ramp(
             f" on each of {data_ranks} data-parallel ranks",
             keys=(START, INCREMENT, *FLEET_KEYS),
             remedy=f"{START} and {INCREMENT} in multiples of {multiple}",
+        )
+    rise = target - start
+    if rise > 0 and rise % increment and target % data_ranks == 0:
+        raise UsageError(
+            f"the ramp from {start} to {target} samples rises by {rise}, which is not a multiple"
+            f" of {INCREMENT}={decimal(as_written(words[INCREMENT]))} x {num_devices} devices ="
+            f" {increment}",
+            keys=(START, INCREMENT, PER_DEVICE, *FLEET_KEYS),
+            remedy=set_to(
+                INCREMENT, *_sizes_that_fit(INCREMENT, words, target, num_devices, data_ranks)
+            ),
         )
     ramp = {
         RAMP_KEY: [start, increment, words[RAMP_SAMPLES]],

@@ -67,6 +67,12 @@ def expand_words(words: Sequence[str]) -> list[str]:
     return expanded
 
 
+def bare_words(words: Sequence[str]) -> dict[str, str]:
+    """Returns the bare words that a command line has, by the key that each stands for."""
+    names = {word.partition("=")[0] for word in words}
+    return {key: word for word, key in BARE_WORDS.items() if word in names}
+
+
 def translate_pairs(
     batch: PairBatch, *, num_stages: int, temperature: float, max_response_tokens: int
 ) -> dict[str, Translation]:

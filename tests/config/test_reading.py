@@ -129,7 +129,7 @@ def test_an_error_names_a_key_without_the_section_of_nemos_launcher(word):
     ],
 )
 def test_a_word_that_adds_or_deletes_is_answered_with_the_assignment_that_does(word, key, value):
-    assert only_error(word).remedies == (set_to(key, value),)
+    assert only_error(word).remedy == str(set_to(key, value))
 
 
 def test_a_key_with_two_different_values_is_refused_and_with_equal_ones_accepted():

@@ -258,7 +258,13 @@ def test_a_ramp_that_maxtext_would_truncate_is_refused_with_the_nearest_values_t
         RAMP_SAMPLES: 1000,
         word: thousandths / 1000,
     }
-    if thousandths * devices % 1000 == 0:
+    start, increment = (
+        Fraction(words[each]).limit_denominator() * devices for each in (START, INCREMENT)
+    )
+    if (
+        start.denominator == increment.denominator == 1
+        and (1000 * devices - start) % increment == 0
+    ):
         assert meaning(words, num_devices=devices, model_parallel_size=devices)[RAMP]
         return
     with pytest.raises(UsageError) as refusal:
@@ -267,7 +273,7 @@ def test_a_ramp_that_maxtext_would_truncate_is_refused_with_the_nearest_values_t
         ramp = meaning(words | {word: offer}, num_devices=devices, model_parallel_size=devices)[
             RAMP
         ]
-        assert abs(ramp[word == INCREMENT] - Fraction(thousandths * devices, 1000)) <= 2
+        assert (1000 * devices - ramp[0]) % ramp[1] == 0
 
 
 @pytest.mark.parametrize("word", [START, INCREMENT, RAMP_SAMPLES])

@@ -1,7 +1,8 @@
 """Checks what a run reads: its corpora, their split and their documents."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from rampcli.config.corpora import (
     KEYS_OF_SOURCES,
@@ -12,7 +13,7 @@ from rampcli.config.corpora import (
 )
 from rampcli.config.schema import Config
 from rampcli.config.schema.data import SOURCES
-from rampcli.errors import UsageError, set_to, shown
+from rampcli.errors import Assignments, UsageError, set_to, set_together, shown
 
 _CORPUS_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
@@ -28,7 +29,7 @@ def check_corpora(config: Config) -> Iterator[UsageError]:
             yield UsageError(
                 f"data.{key} does not apply to data.source={data.source}",
                 keys=(f"data.{key}", "data.source"),
-                remedy=[set_to("data", source) for source in KEYS_OF_SOURCES[key]],
+                remedy=[_with_source(source, key, given) for source in KEYS_OF_SOURCES[key]],
             )
             return
     if data.source not in PATH_FORMS:
@@ -52,6 +53,17 @@ def check_corpora(config: Config) -> Iterator[UsageError]:
         )
     else:
         yield from _check_held_out(config, places)
+
+
+def _with_source(source: str, key: str, given: Mapping[str, Any]) -> Assignments:
+    """Returns the settings of another source, which takes a key that is given."""
+    values: dict[str, Any] = {"data": source}
+    places = ("path", "blend", "task")
+    if key in places:
+        values |= {f"data.{other}": None for other in places if other in given and other != key}
+    elif source in PATH_FORMS and not any(place in given for place in places):
+        values["data.path"] = "PATH"
+    return set_together(values)
 
 
 def _check_held_out(config: Config, places: Sequence[str]) -> Iterator[UsageError]:

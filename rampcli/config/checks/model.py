@@ -15,12 +15,17 @@ def check_heads(config: Config) -> Iterator[UsageError]:
     model = config.model
     groups = model.key_heads
     if model.head_size is None and model.hidden_size % model.num_attention_heads:
-        heads = divisors(model.hidden_size, most=model.num_attention_heads)[-1]
+        counts = divisors(model.hidden_size, most=model.num_attention_heads)
+        heads = [count for count in counts if count % groups == 0] or counts
+        keeps_groups = model.num_attention_heads % groups == 0
         yield UsageError(
             f"model.hidden_size={model.hidden_size} does not divide into"
             f" model.num_attention_heads={model.num_attention_heads}",
             keys=("model.hidden_size", "model.num_attention_heads"),
-            remedy=[set_to("model.num_attention_heads", heads), set_to("model.head_size", 64)],
+            remedy=[
+                set_to("model.num_attention_heads", heads[-1]),
+                *([set_to("model.head_size", 64)] if keeps_groups else []),
+            ],
         )
     elif model.num_attention_heads % groups:
         yield UsageError(

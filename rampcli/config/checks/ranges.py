@@ -5,7 +5,7 @@ from typing import Any
 
 from rampcli.config.schema import Config
 from rampcli.config.settings import Setting, leaves, settings
-from rampcli.errors import Remedy, UsageError, set_to, shown
+from rampcli.errors import Remedy, UsageError, example_of, shown
 
 
 def check_ranges(config: Config) -> Iterator[UsageError]:
@@ -23,15 +23,15 @@ def check_range(setting: Setting, value: Any) -> Iterator[UsageError]:
     remedy: Remedy = "a positive number"
     if setting.at_least is not None and value < setting.at_least:
         misfit = f"below {setting.at_least:g}"
-        remedy = set_to(key, f"{setting.at_least:g}", note=" or more")
+        remedy = example_of(key, f"{setting.at_least:g}", note=" or more")
     elif setting.above is not None and value <= setting.above:
         misfit = f"not above {setting.above:g}"
     elif setting.below is not None and value >= setting.below:
         misfit = f"not below {setting.below:g}"
-        remedy = set_to(key, setting.default)
+        remedy = example_of(key, setting.default)
     elif setting.at_most is not None and value > setting.at_most:
         misfit = f"above {shown(setting.at_most)}"
-        remedy = set_to(key, shown(setting.at_most), note=" or less")
+        remedy = example_of(key, shown(setting.at_most), note=" or less")
     else:
         return
     yield UsageError(f"{key}={shown(value)} is {misfit}", keys=(key,), remedy=remedy)

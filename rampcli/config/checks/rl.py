@@ -11,7 +11,7 @@ from rampcli.config.rewards import KEY, names_code, parse_reward_name
 from rampcli.config.rl import RESPONSE_KEY, ROLLOUT_KEY, is_rl, max_response_tokens
 from rampcli.config.schema import Config
 from rampcli.config.settings import leaves, settings
-from rampcli.errors import UsageError, set_to, shown
+from rampcli.errors import UsageError, example_of, set_to, shown
 
 _COUNTS_PAIRS = (f", whose micro batches are counted in pairs: {PAIRS_KEY}", PAIRS_KEY)
 _SPLITS = (", which splits a model over data-parallel and tensor-parallel ranks", None)
@@ -85,7 +85,7 @@ def check_prompts(config: Config) -> Iterator[UsageError]:
         )
     elif not 0 < longest < length:
         remedies = [set_to(RESPONSE_KEY, length // 2)] if length > 1 else []
-        remedies.append(set_to(LENGTH_KEY, max(2, 2 * longest)))
+        remedies.append(set_to(LENGTH_KEY, 2 * longest) if longest else example_of(LENGTH_KEY, 128))
         yield UsageError(
             f"{RESPONSE_KEY}={longest} leaves no room for prompts in {LENGTH_KEY}={length}"
             if longest

@@ -31,7 +31,11 @@ def check_tensor(config: Config) -> Iterator[UsageError]:
     wrong = {key: size for key, size in given.items() if size % ranks}
     if wrong:
         *others, last = (f"{key}={size}" for key, size in wrong.items())
+        parallel = config.parallel
         processes = config.trainer.num_nodes * config.trainer.devices
+        other_axes = parallel.pipeline_parallel_size * parallel.context_parallel_size
+        if processes % other_axes == 0:
+            processes //= other_axes
         yield UsageError(
             f"{', '.join(others)} and {last} do not divide into {TENSOR_KEY}={ranks}"
             if others

@@ -162,8 +162,10 @@ def test_heads_must_divide_and_the_nearest_smaller_number_that_divides_is_sugges
     )
     refusal = refusal_or_none(check_heads, config)
     if hidden % heads:
-        largest = max(number for number in range(1, heads) if hidden % number == 0)
-        assert refusal.remedy == f"model.num_attention_heads={largest}, or model.head_size=64"
+        numbers = [number for number in range(1, heads) if hidden % number == 0]
+        of_groups = [number for number in numbers if number % (groups or number) == 0]
+        size = "" if heads % (groups or heads) else ", or model.head_size=64"
+        assert refusal.remedy == f"model.num_attention_heads={max(of_groups or numbers)}{size}"
         config.model.head_size = 64
         refusal = refusal_or_none(check_heads, config)
         assert refusal is None or refusal.keys == (

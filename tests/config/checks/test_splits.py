@@ -151,7 +151,9 @@ def test_the_suggested_tensor_ranks_are_the_most_that_divide_the_model_and_the_p
     assume(refused)
     [offered] = offers(refused[0])
     sizes = [size for name in WIDTHS if (size := getattr(config.model, name))]
-    common = gcd(config.trainer.num_nodes * config.trainer.devices, *sizes)
+    processes = config.trainer.num_nodes * config.trainer.devices
+    others = config.parallel.pipeline_parallel_size * config.parallel.context_parallel_size
+    common = gcd(processes if processes % others else processes // others, *sizes)
     most = max(
         ranks for ranks in range(1, config.parallel.tensor_parallel_size) if common % ranks == 0
     )
