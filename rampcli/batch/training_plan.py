@@ -145,6 +145,14 @@ class TrainingPlan:
             work, stage.num_nodes, micro_batch_size=stage.micro_batch_size, fleet=self.fleet
         )
 
+    def run_s(self) -> float | None:
+        """Returns the seconds of the run with its restarts, or None if they are unknown."""
+        seconds = [self.stage_s(stage) for stage in self.stages]
+        known = [second for second in seconds if second is not None]
+        if self.clock is None or len(known) < len(seconds):
+            return None
+        return sum(known) + self.restarts() * self.clock.restart_s
+
     def is_extrapolated(self, stage: StagePlan) -> bool:
         """Returns whether a stage lies beyond the sizes whose throughput is known."""
         return self.clock is not None and not self.clock.throughput.covers(

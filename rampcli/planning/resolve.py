@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from rampcli.batch.node_policies import POLICY_KEY, BestPolicy, NemoPolicy
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.config.architectures import export_notes
 from rampcli.config.checks import CHECKS_OF_WORDS
@@ -32,7 +33,7 @@ from rampcli.config.file_facts import (
     with_file_facts,
     without_files,
 )
-from rampcli.config.layers import PYTHON, Precedence, Stack, edited_stack
+from rampcli.config.layers import PYTHON, Precedence, Stack, edited_stack, with_values
 from rampcli.config.rl import rl_notes, unit_of
 from rampcli.config.schema import Config
 from rampcli.config.settings import settings
@@ -41,6 +42,10 @@ from rampcli.config.values import put
 from rampcli.errors import Remedy, Report, UsageError, set_to, shown
 from rampcli.planning.corpus_passes import pass_notes
 from rampcli.planning.run_plan import Resolved, run_dir_of, run_plan
+
+NEMO, BEST = NemoPolicy.name, BestPolicy.name
+MUCH = 0.1
+"""Share of a run's time above which a node policy that saves it is named."""
 
 
 def resolve(
@@ -85,6 +90,7 @@ def resolve(
     assert planned is not None
     notes = (*batch_notes, *file_notes, *rl_notes(planned.config), *export_notes(planned.config))
     notes += (*_warmup_notes(planned), *_last_step_notes(planned), *_profile_notes(planned))
+    notes += (*_policy_notes(planned),)
     planned = replace(planned, files=facts)
     return replace(planned, notes=(*notes, *pass_notes(planned)))
 
@@ -164,6 +170,24 @@ def _warmup_notes(resolved: Resolved) -> list[str]:
     return [
         f"the run ends after {end:,} {unit_of(resolved.config)}, within its warm-up of"
         f" {warmup_samples:,} ({key}): the learning rate does not reach optim.lr={optim.lr:g}"
+    ]
+
+
+def _policy_notes(resolved: Resolved) -> list[str]:
+    """Returns a note if the policy `best` would save much of the time that `nemo` takes."""
+    config, seconds = resolved.config, resolved.plan.run_s()
+    if config.rampup.node_policy != NEMO or seconds is None or len(resolved.plan.stages) < 2:
+        return []
+    quicker = with_values(config, {POLICY_KEY: BEST}, POLICY_KEY).config()
+    try:
+        best_s = run_plan(quicker).plan.run_s()
+    except UsageError:
+        return []
+    if best_s is None or best_s > (1 - MUCH) * seconds:
+        return []
+    return [
+        f"{POLICY_KEY}={BEST} would take {best_s / 3600:.3g} hours instead of {seconds / 3600:.3g}:"
+        " it gives small batches more nodes"
     ]
 
 

@@ -194,7 +194,7 @@ def plan_totals(plan: TrainingPlan) -> dict[str, str]:
 
     Hours include restarts; GPU-hours do not.
     """
-    seconds = run_s(plan)
+    seconds = plan.run_s()
     mark = EXTRAPOLATED if any(map(plan.is_extrapolated, plan.stages)) else ""
     gpu_s = sum((plan.stage_s(stage) or 0.0) * stage.world_size for stage in plan.stages)
     return {
@@ -204,15 +204,6 @@ def plan_totals(plan: TrainingPlan) -> dict[str, str]:
         "hours": "-" if seconds is None else f"{mark}{as_hours(seconds)}",
         "GPU-hours": "-" if seconds is None else f"{mark}{as_hours(gpu_s)}",
     }
-
-
-def run_s(plan: TrainingPlan) -> float | None:
-    """Returns the seconds of a run with its restarts, or None if they are unknown."""
-    seconds = [plan.stage_s(stage) for stage in plan.stages]
-    known = [second for second in seconds if second is not None]
-    if plan.clock is None or len(known) < len(seconds):
-        return None
-    return sum(known) + plan.restarts() * plan.clock.restart_s
 
 
 def plan_summary(resolved: Resolved) -> list[str]:

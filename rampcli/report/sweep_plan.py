@@ -13,7 +13,7 @@ from rampcli.batch.training_plan import TrainingPlan
 from rampcli.config.sweeps import Combination
 from rampcli.errors import visible
 from rampcli.planning.run_plan import Resolved
-from rampcli.report.plan_tables import as_hours, run_s
+from rampcli.report.plan_tables import as_hours
 from rampcli.report.tables import build_table
 from rampcli.runs.directory import RunDirectory
 
@@ -50,7 +50,7 @@ class SweepRun:
     @property
     def hours(self) -> float | None:
         """Hours of the whole run, or None if they are unknown."""
-        seconds = run_s(self.plan)
+        seconds = self.plan.run_s()
         return None if seconds is None else seconds / 3600
 
     def to_json(self, state: str) -> dict[str, Any]:

@@ -326,3 +326,21 @@ def test_a_run_that_ends_before_the_steps_to_profile_has_a_note(first, notes):
     )
     found = [note for note in resolve(config).notes if "profile.steps" in note]
     assert found == [f"the run ends after 2 steps, before profile.steps=[{first},9]"][:notes]
+
+
+def test_a_node_policy_that_takes_a_tenth_longer_than_the_best_is_noted():
+    def notes_of(*words):
+        ramp = "model.rampup_batch_size=[256,224,10M]"
+        stack = apply_overrides(llm.from_factory("gpt3_5b"), [ramp, *words])
+        resolved = resolve(stack)
+        return resolved.plan, [note for note in resolved.notes if "node_policy" in note]
+
+    plan, (note,) = notes_of()
+    best, none = notes_of("rampup.node_policy=best")
+    assert none == []
+    assert best.run_s() < 0.9 * plan.run_s()
+    hours = [f"{seconds / 3600:.3g}" for seconds in (best.run_s(), plan.run_s())]
+    assert note.startswith(
+        f"rampup.node_policy=best would take {hours[0]} hours instead of {hours[1]}"
+    )
+    assert notes_of("throughput.mfu=null", "trainer.peak_tflops=null")[1] == []
