@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rampcli.errors import printable
+from rampcli.report.tables import quiet_text
 from rampcli.runs.decimation import RowNumbers, bucket_edges, fill_buckets
 from rampcli.runs.event_kinds import EVALUATED
 from rampcli.runs.events import Point, RunEvents, thin
@@ -59,6 +60,9 @@ def run_data(run: FollowedRun, view: View) -> dict[str, Any]:
         "reading": round(run.progress, 4),
         "damage": run.damage,
         "unit": run.unit,
+        "parameters": run.parameters,
+        "embeddings": run.embeddings,
+        "quiet": quiet(run) if trains else None,
         "state": facts.state,
         "end_sample": facts.end_sample,
         "stage_left_s": stage_left_s,
@@ -79,6 +83,12 @@ def run_data(run: FollowedRun, view: View) -> dict[str, Any]:
         "histogram": _histogram(run, first, end),
         "last": {name: _number(values[-1]) for name, values in run.metrics.items() if len(values)},
     }
+
+
+def quiet(run: FollowedRun) -> str | None:
+    """Returns what is said of a run that trains and takes no steps, or None."""
+    seconds = run.facts.quiet_s(now=time.time())
+    return None if seconds is None else quiet_text(seconds, run.facts)
 
 
 class _Places:

@@ -15,6 +15,7 @@ from rampcli.batch.time_left import RECENT_STEPS
 from rampcli.config import snapshot
 from rampcli.config.settings import flatten
 from rampcli.errors import DamagedFileError, printable, reason_of, shown
+from rampcli.estimate.model_size import count_embeddings, count_parameters
 from rampcli.runs.columns import Columns
 from rampcli.runs.decimation import Blocks, RowNumbers, change_rows
 from rampcli.runs.directory import RunDirectory
@@ -62,6 +63,7 @@ class FollowedRun:
         facts: its state, its plan, its last rows and its events.
         settings: settings as text, by dotted key.
         unit: what the run counts, samples or prompts.
+        parameters, embeddings: how many the model has, or None if its settings cannot be read.
         texts: the last responses of reinforcement learning.
         damage: why a file could not be read, or None.
         version: grows whenever a page would show something else. It begins with the time, so that
@@ -75,6 +77,8 @@ class FollowedRun:
     facts: RunFacts = field(default_factory=RunFacts)
     settings: dict[str, str] = field(default_factory=dict)
     unit: str = "samples"
+    parameters: int | None = None
+    embeddings: int | None = None
     texts: list[dict[str, Any]] = field(default_factory=list)
     damage: str | None = None
     version: int = field(default_factory=lambda: time.time_ns() // 10**6)
@@ -169,6 +173,10 @@ class FollowedRun:
             printable(str(key)): printable(shown(value)) for key, value in flatten(tree).items()
         }
         self.unit = snapshot.unit(path)
+        config = snapshot.read(path)
+        length = config.data.sequence_length
+        self.parameters = count_parameters(config.model, sequence_length=length)
+        self.embeddings = count_embeddings(config.model, sequence_length=length)
 
     def _read_plan(self) -> None:
         self.facts.plan = self.directory.read_plan()

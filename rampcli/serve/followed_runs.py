@@ -6,7 +6,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from rampcli.report.page_data import View, run_data
+from rampcli.report.page_data import View, quiet, run_data
+from rampcli.runs.facts import is_training
 from rampcli.runs.followed_run import FollowedRun
 from rampcli.serve.runs_folder import RunsFolder
 
@@ -61,10 +62,10 @@ class FollowedRuns:
         with self._lock:
             return self.folder.runs()
 
-    def data(
-        self, name: str, view: View, *, known: int | None
-    ) -> tuple[int, dict[str, Any] | None] | None:
-        """Returns the version of a run and what a page shows of it, or None if there is no run.
+    def data(self, name: str, view: View, *, known: int | None) -> dict[str, Any] | None:
+        """Returns the `version` of a run and its `data` for a page, or None if there is no run.
+
+        `quiet` says that a run which trains takes no steps, while nothing else changes.
 
         Args:
             known: version that the page has. If it is still the latest, the data is None.
@@ -73,9 +74,12 @@ class FollowedRuns:
         if watched is None:
             return None
         with watched.lock:
-            if watched.run.version == known:
-                return known, None
-            return watched.run.version, run_data(watched.run, view)
+            run = watched.run
+            if run.version != known:
+                data = run_data(run, view)
+                return {"version": run.version, "data": data, "quiet": data["quiet"]}
+            trains = is_training(run.directory, run.facts.recorded["status"])
+            return {"version": known, "data": None, "quiet": quiet(run) if trains else None}
 
     def _watch(self, name: str) -> Watched | None:
         now = time.monotonic()

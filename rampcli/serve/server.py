@@ -202,8 +202,7 @@ class Handler(BaseHTTPRequestHandler):
             return _text(HTTPStatus.INTERNAL_SERVER_ERROR, f"{name}: {reason_of(error)}")
         if found is None:
             return _text(HTTPStatus.NOT_FOUND, "There is no such run.")
-        version, data = found
-        return _json({"version": version, "data": data})
+        return _json(found)
 
     def _send(self, answer: Reply, *, with_content: bool) -> None:
         content, headers = answer.content, [*HEADERS.items(), *answer.headers]

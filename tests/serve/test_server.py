@@ -84,7 +84,11 @@ def test_a_run_of_any_name_is_found_by_its_encoded_name(server):
 
 def test_what_the_page_has_is_not_sent_again(server, runs):
     version = json_of(server, "/api/run/mine")["version"]
-    assert json_of(server, f"/api/run/mine?known={version}") == {"version": version, "data": None}
+    assert json_of(server, f"/api/run/mine?known={version}") == {
+        "version": version,
+        "data": None,
+        "quiet": None,
+    }
     with (runs / "mine" / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(metrics_row(step=41, consumed_samples=400)) + "\n")
     deadline = time.monotonic() + 20
@@ -94,13 +98,18 @@ def test_what_the_page_has_is_not_sent_again(server, runs):
     assert found["data"]["last"]["step"] == 41
 
 
-def test_the_time_left_is_that_of_status_while_a_run_trains(server, runs):
+def test_the_time_left_and_the_quiet_are_those_of_status_while_a_run_trains(server, runs):
     run = RunDirectory(runs / "a b&c=%2e#?")
     path = f"/api/run/{quote(run.path.name)}"
     assert json_of(server, path)["data"]["run_left_s"] is None
     run.write_state(state(step=40))
     with hold(run.lock):
-        found, status = json_of(server, path)["data"], read_status(run)
+        answer, status = json_of(server, path), read_status(run)
+        again = json_of(server, f"{path}?known={answer['version']}")
+    found = answer["data"]
+    assert status.quiet_s > 0
+    assert answer["quiet"].startswith("no step for ")
+    assert again["quiet"].startswith("no step for ")
     assert found["run_left_s"] == status.run_left_s > 0
     assert found["stage_left_s"] == status.stage_left_s > 0
 

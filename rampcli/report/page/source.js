@@ -42,7 +42,10 @@ class LiveSource {
     if (same && same.asked === asked) query.set("known", same.version);
     const found = await answer(`api/run/${encodeURIComponent(name)}?${query}`);
     if (found === null) return null;
-    if (found.data === null) return same.data;
+    if (found.data === null) {
+      same.data.quiet = found.quiet;
+      return same.data;
+    }
     this.known.set(name, { asked, version: found.version, data: found.data });
     return found.data;
   }

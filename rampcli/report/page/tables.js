@@ -34,6 +34,7 @@ function facts(data) {
   for (const [name, curve] of Object.entries(data.curves)) {
     if (name.startsWith("validation")) add(name, curve.last, compact);
   }
+  add("parameters", data.parameters, compact, data.embeddings ? `${compact(data.embeddings)} embeddings` : null);
   add("tokens/s", last.tokens_per_s, compact);
   add("MFU", last.mfu, percent);
   add("peak memory", last.peak_memory_bytes, bytes);
@@ -87,6 +88,9 @@ function notices(runs, listed) {
       found.push(notice("", `${title}reading metrics.jsonl`, `${percent(data.reading)} of it is read, ${whole(data.rows)} steps so far. The charts show these.`));
     } else if (data.rows === 0 && !data.damage && !error) {
       found.push(notice("", `${title}no step is complete yet`, "Processes start and load their data first. The page shows the first step as soon as it is there."));
+    }
+    if (data.quiet) {
+      found.push(notice("bad", `${title}this run stands still`, `It trains, but there was ${data.quiet}. A process may hang or be stopped: its log and the processes of its hosts tell.`));
     }
     if (stateOf(data, listed.get(data.name)) === "silent") {
       found.push(notice("", `${title}no process trains this run on this machine`, "It says that it is running, but it may have been killed. The same command resumes it. If it trains on other machines, this page may not see it."));
