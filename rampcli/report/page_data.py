@@ -197,6 +197,8 @@ def _trained(run: FollowedRun, spans: Spans, places: _Places) -> dict[str, Any]:
     if len(spans.starts) == 0:
         return {"parts": [], "edges": {axis: [] for axis in AXES}}
     tokens, steps_s = spans.seconds("tokens_per_s")
+    with np.errstate(all="ignore"):  # seconds that a damaged file has may be too small to divide by
+        rates = tokens / steps_s
     columns = {
         "stage": spans.stage,
         "global_batch_size": spans.global_batch_size,
@@ -204,7 +206,7 @@ def _trained(run: FollowedRun, spans: Spans, places: _Places) -> dict[str, Any]:
         "steps": spans.steps,
         "samples": spans.samples,
         "steps_s": steps_s,
-        "tokens_per_s": tokens / steps_s,
+        "tokens_per_s": rates,
         "loss": run.column("loss")[spans.ends - 1],
     }
     parts = [

@@ -1,12 +1,12 @@
 """The folder of a sweep: its run directories, and a file that lists their values."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rampcli.errors import DamagedFileError
+from rampcli.errors import DamagedFileError, UsageError
 from rampcli.guarded_folder import GuardedFolder, link_refused
 from rampcli.records import read_json
 from rampcli.runs.directory import RUNS
@@ -17,6 +17,8 @@ SWEEP = {"runs": [RUN]}
 MOST_BYTES = 16 * 2**20
 MOST_RUNS = 5000
 """Most runs of a folder, over all sweeps that were started in it."""
+MOST_SETTINGS = 100
+"""Most settings that differ between them. Each is a column of a table of all runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +53,38 @@ class SweepFolder(GuardedFolder):
         """
         with suppress(FileNotFoundError):
             facts: dict[str, Any] = read_json(self.listing, SWEEP, most_bytes=MOST_BYTES)
+            if excess := _excess([run["values"] for run in facts["runs"]]):
+                raise DamagedFileError(f"{self.listing} lists {excess}")
             runs = {run["folder"]: run["values"] for run in facts["runs"]}
-            if len(facts["runs"]) > MOST_RUNS:
-                raise DamagedFileError(f"{self.listing} lists more than {MOST_RUNS:,} runs")
             if wrong := [name for name in runs if not _is_name(name)]:
                 raise DamagedFileError(f"{self.listing} is damaged: {wrong[0]!r} is not a name")
             return runs
         return {}
 
     def add(self, runs: Mapping[str, Mapping[str, str]]) -> None:
-        """Lists runs first, in this order; runs that are listed already come after them."""
+        """Lists runs first, in this order; runs that are listed already come after them.
+
+        Raises:
+            DamagedFileError: as `read`.
+            UsageError: there would be more runs or settings than `read` accepts.
+        """
         others = {name: values for name, values in self.read().items() if name not in runs}
-        listed = [{"folder": name, "values": dict(of)} for name, of in {**runs, **others}.items()]
+        together = {**runs, **others}
+        if excess := _excess(list(together.values())):
+            raise UsageError(
+                f"the sweeps in {self.path} would have {excess}", remedy="a new run_dir="
+            )
+        listed = [{"folder": name, "values": dict(of)} for name, of in together.items()]
         self.write_json(self.listing, {"runs": listed})
+
+
+def _excess(values: Sequence[Mapping[str, str]]) -> str | None:
+    """Returns what there is too much of in the values of runs, or None."""
+    if len(values) > MOST_RUNS:
+        return f"more than {MOST_RUNS:,} runs"
+    if len(set().union(*values)) > MOST_SETTINGS:
+        return f"runs that differ in more than {MOST_SETTINGS:,} settings"
+    return None
 
 
 def _is_name(name: str) -> bool:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rampcli.report.page_data import AXES, View, run_data
-from rampcli.runs.followed_run import FollowedRun
+from rampcli.runs.followed_run import CHARTED, FollowedRun
 from recorded_runs import STEPS, write_run
 from run_files import metrics_row
 
@@ -111,3 +111,13 @@ def test_the_tokens_of_responses_are_those_of_the_steps(write):
         for step in (1, 2)
     ]
     assert run_data(write(*rows), View())["series"]["x"]["tokens"] == [512, 1024]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [5e-324, 1e-320, 1e17])
+def test_numbers_at_the_ends_of_what_a_float_holds_are_data_of_a_page(write, value):
+    charted = dict.fromkeys(CHARTED, value)
+    rows = [metrics_row(step=step, consumed_samples=4 * step) | charted for step in range(1, 4)]
+    run = write(*rows)
+    for axis in AXES:
+        json.dumps(run_data(run, View(axis=axis, buckets=2)), allow_nan=False)

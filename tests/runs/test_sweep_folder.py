@@ -1,7 +1,7 @@
 import pytest
 
 from rampcli.errors import DamagedFileError, UsageError
-from rampcli.runs.sweep_folder import MOST_RUNS, SweepFolder, find_sweep
+from rampcli.runs.sweep_folder import MOST_RUNS, MOST_SETTINGS, SweepFolder, find_sweep
 
 
 @pytest.fixture
@@ -39,7 +39,22 @@ def test_a_run_that_is_a_link_is_refused(folder, tmp_path):
         folder.run_path("seed=1")
 
 
-def test_a_list_of_very_many_runs_is_refused(folder):
-    folder.add({f"seed={number}": {} for number in range(MOST_RUNS + 1)})
-    with pytest.raises(DamagedFileError, match="lists more than 5,000 runs"):
+@pytest.mark.parametrize(
+    ("values", "excess"),
+    [
+        ([{}] * (MOST_RUNS + 1), "more than 5,000 runs"),
+        (
+            [{f"key_{number}": "1"} for number in range(MOST_SETTINGS + 1)],
+            "runs that differ in more than 100 settings",
+        ),
+    ],
+)
+def test_a_list_too_long_for_a_table_is_neither_written_nor_read(folder, values, excess):
+    names = [f"seed={number}" for number in range(len(values))]
+    with pytest.raises(UsageError, match=f"would have {excess}"):
+        folder.add(dict(zip(names, values, strict=True)))
+    assert folder.read() == {}
+    runs = [{"folder": name, "values": of} for name, of in zip(names, values, strict=True)]
+    folder.write_json(folder.listing, {"runs": runs})
+    with pytest.raises(DamagedFileError, match=f"lists {excess}"):
         folder.read()
