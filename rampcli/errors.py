@@ -4,6 +4,7 @@ Each of them is a `RampcliError`, which is shown as one message and never as a t
 """
 
 import errno
+import json
 import os
 import re
 import shlex
@@ -204,6 +205,12 @@ def as_rampcli_error(error: OSError) -> RampcliError:
             f"this user has no permission for {place}", remedy="a path in a folder of your own"
         )
     return RampcliError(reason_of(error))
+
+
+def as_json(error: RampcliError) -> str:
+    """Returns an error, or all that it collects, as a line of JSON: `{"errors": [...]}`."""
+    errors = error.errors if isinstance(error, UsageErrors) else (error,)
+    return json.dumps({"errors": [one.facts() for one in errors]})
 
 
 class Report:

@@ -28,7 +28,7 @@ from rampcli.cli.sweep import sweep
 from rampcli.cli.tune import tune
 from rampcli.cli.usage import TyperError, as_usage_error
 from rampcli.cli.weights import export, generate, import_
-from rampcli.errors import EXIT_CTRL_C, RampcliError, UsageError, as_rampcli_error, visible
+from rampcli.errors import EXIT_CTRL_C, RampcliError, UsageError, as_json, as_rampcli_error, visible
 from rampcli.interpreter import remove_working_directory_from_path
 
 app = LightTyper(add_completion=False, pretty_exceptions_enable=False)
@@ -101,6 +101,11 @@ class VisibleStream:
         return getattr(self._stream, name)
 
 
+def _print_error(error: RampcliError) -> None:
+    """Prints an error on standard error, as JSON if the command prints JSON."""
+    typer.echo(as_json(error) if "--json" in sys.argv else str(error), err=True)
+
+
 def main() -> None:
     """Runs a command. A RampcliError becomes one message and an exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -121,13 +126,13 @@ def main() -> None:
         if type(error).__name__ == "NoArgsIsHelpError":
             typer.echo(str(error), err=True)
         else:
-            typer.echo(str(as_usage_error(error)), err=True)
+            _print_error(as_usage_error(error))
         sys.exit(UsageError.exit_code)
     except RampcliError as error:
-        typer.echo(str(error), err=True)
+        _print_error(error)
         sys.exit(error.exit_code)
     except OSError as error:
-        typer.echo(str(as_rampcli_error(error)), err=True)
+        _print_error(as_rampcli_error(error))
         sys.exit(RampcliError.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(EXIT_CTRL_C)

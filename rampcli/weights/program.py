@@ -7,7 +7,14 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import NoReturn
 
-from rampcli.errors import EXIT_CTRL_C, EXIT_TERMINATED, RampcliError, as_rampcli_error, reason_of
+from rampcli.errors import (
+    EXIT_CTRL_C,
+    EXIT_TERMINATED,
+    RampcliError,
+    as_json,
+    as_rampcli_error,
+    reason_of,
+)
 from rampcli.train.memory import is_out_of_memory
 
 
@@ -32,7 +39,8 @@ def run_and_exit(main: Callable[[], None]) -> NoReturn:
         known = _as_user_error(error)
         if known is None:
             raise
-        print(known, file=sys.stderr)  # noqa: T201
+        prints_json = len(sys.argv) > 1 and getattr(given_options(), "as_json", False)
+        print(as_json(known) if prints_json else known, file=sys.stderr)  # noqa: T201
         sys.exit(known.exit_code)
     sys.exit(0)
 

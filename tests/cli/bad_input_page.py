@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from tests.cli.bad_inputs import BASE, BadInput
+from tests.error_text import as_text
 
 LONGEST_TYPED = 120
 LONGEST_ANSWER = 400
@@ -29,6 +30,7 @@ def page(topics: Mapping[str, Sequence[str]]) -> str:
 
 def line_of(wrong: BadInput, stderr: str) -> str:
     """Returns the table's line for an input and what the command printed on standard error."""
+    stderr = as_text(stderr)
     own = wrong.words[len(BASE) :]
     words = own if wrong.words[: len(BASE)] == BASE and own else ("rampcli", *wrong.words)
     typed = [_code(shlex.join(words), LONGEST_TYPED)]

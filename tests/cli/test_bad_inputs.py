@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from error_text import START, as_text
 from hostile.laws import is_one_message, obeyed
 from tests.cli.bad_input_page import TABLE, line_of
 from tests.cli.bad_inputs import BAD_INPUTS, FILE, SECTIONS, BadInput
@@ -59,7 +60,8 @@ def check_message(row, exit_code, stdout, stderr):
     ] == []
     assert is_one_message(stderr)
     assert [character for character in stderr if obeyed(character)] == []
-    assert "\n       try:    " in stderr
+    assert "\n       try:    " in as_text(stderr)
+    assert ("--json" in row.words) == stderr.startswith(START)
 
 
 @pytest.mark.parametrize("row", BAD_INPUTS, ids=lambda row: row.title)

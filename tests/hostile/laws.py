@@ -5,6 +5,7 @@ import unicodedata
 from collections.abc import Collection
 from typing import Any
 
+from error_text import as_text
 from hostile.calling import CPU_LIMIT_S, Ended
 
 BIDI = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
@@ -43,8 +44,8 @@ def obeyed(character: str) -> bool:
 
 
 def is_one_message(stderr: str) -> bool:
-    """Returns whether a message, or several, is all that was printed."""
-    lines = stderr.splitlines()
+    """Returns whether a message, or several, is all that was printed, as text or as JSON."""
+    lines = as_text(stderr).splitlines()
     if max(map(len, lines), default=0) > LONGEST_LINE:
         return False
     return all(MESSAGE.fullmatch(line) for line in lines) and any(
