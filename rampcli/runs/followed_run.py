@@ -14,7 +14,7 @@ from rampcli import plain_yaml
 from rampcli.batch.time_left import RECENT_STEPS
 from rampcli.config import snapshot
 from rampcli.config.settings import flatten
-from rampcli.errors import DamagedFileError, printable, reason_of, shown
+from rampcli.errors import DamagedFileError, RampcliError, printable, reason_of, shown
 from rampcli.estimate.model_size import count_embeddings, count_parameters
 from rampcli.runs.columns import Columns
 from rampcli.runs.decimation import Blocks, RowNumbers, change_rows
@@ -173,10 +173,12 @@ class FollowedRun:
             printable(str(key)): printable(shown(value)) for key, value in flatten(tree).items()
         }
         self.unit = snapshot.unit(path)
-        config = snapshot.read(path)
-        length = config.data.sequence_length
-        self.parameters = count_parameters(config.model, sequence_length=length)
-        self.embeddings = count_embeddings(config.model, sequence_length=length)
+        self.parameters = self.embeddings = None
+        with suppress(RampcliError):  # settings of another version, whose model is unknown
+            config = snapshot.read(path)
+            length = config.data.sequence_length
+            self.parameters = count_parameters(config.model, sequence_length=length)
+            self.embeddings = count_embeddings(config.model, sequence_length=length)
 
     def _read_plan(self) -> None:
         self.facts.plan = self.directory.read_plan()
