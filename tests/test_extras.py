@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from error_text import as_text
 from rampcli.errors import UsageError
 from rampcli.extras import EXTRAS, requiring
 
@@ -67,7 +68,7 @@ def test_a_missing_package_gives_one_message_with_its_pip_command(package, witho
         (tmp_path / "work" / name).write_bytes(b"PAR1")
     done = without([package], COMMANDS[package])
     assert (done.returncode, done.stdout) == (2, "")
-    error, remedy = done.stderr.splitlines()
+    error, remedy = as_text(done.stderr).splitlines()
     assert error.startswith("error: ")
     assert f"needs the package {package}" in error
     assert remedy == f"       try:    pip install 'rampcli[{EXTRAS[package]}]'"
