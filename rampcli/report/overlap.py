@@ -1,11 +1,13 @@
 """How much of a step of reinforcement learning the overlap of rollout and training saves."""
 
 from collections.abc import Mapping, Sequence
+from math import gcd
 from statistics import median
 from typing import Any
 
+from rampcli.batch.division import divisors
 from rampcli.batch.overlap import overlapped_s, saved_at_best
-from rampcli.batch.pairs import PairBatch
+from rampcli.batch.pairs import PAIRS_KEY, PROMPTS_KEY, PairBatch
 from rampcli.config.rl import ROLLOUT_KEY
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
@@ -23,14 +25,13 @@ def overlap_lines(resolved: Resolved, batch: PairBatch) -> list[str]:
         lines = ["rollout and training take turns on all processes"]
     else:
         verb = "generates" if generators == 1 else "generate"
-        best = saved_at_best(
-            micro_batches=batch.rollouts,
-            data_ranks=batch.data_parallel_size,
-            generators=generators,
+        best = _saved_at_best(batch.rollouts, resolved, batch)
+        saved = (
+            f"up to {best:.0%} of a step" if best else f"nothing: {_why_nothing(resolved, batch)}"
         )
         lines = [
             f"{generators} of {devices} processes {verb} while the others train; with {rollouts},"
-            f" that saves up to {best:.0%} of a step"
+            f" that saves {saved}"
         ]
     rows = [
         row
@@ -60,6 +61,30 @@ def overlap_result(metrics: Mapping[str, Any]) -> str | None:
         f"a step took {taken:.3g} s, and {predicted:.3g} s are predicted for {rollout_s:.3g} s of"
         f" rollout that overlap with {training_s:.3g} s of training"
     )
+
+
+def _saved_at_best(rollouts: int, resolved: Resolved, batch: PairBatch) -> float:
+    """Returns the share of a step that overlap saves at best, with some rollouts per rank."""
+    return saved_at_best(
+        micro_batches=rollouts,
+        data_ranks=batch.data_parallel_size,
+        generators=resolved.config.rl.rollout_ranks,
+    )
+
+
+def _why_nothing(resolved: Resolved, batch: PairBatch) -> str:
+    """Returns why overlap saves nothing, and the largest micro batch with which it does."""
+    reason = "training starts once all are generated"
+    # A divisor of the prompts that every stage generates together divides each of its batches.
+    together = gcd(*(stage.micro_batch_size for stage in resolved.plan.stages))
+    per_rank = batch.prompts // batch.data_parallel_size
+    for prompts in reversed(divisors(together, most=together)):
+        if best := _saved_at_best(per_rank // prompts, resolved, batch):
+            return (
+                f"{reason}; {PAIRS_KEY}={prompts * batch.generations} saves up to {best:.0%} of a"
+                " step"
+            )
+    return f"{reason}; overlap needs a larger {PROMPTS_KEY}"
 
 
 def _measured_lines(

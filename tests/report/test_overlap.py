@@ -16,10 +16,10 @@ from run_files import metrics_row
 
 @pytest.fixture
 def lines(tmp_path):
-    def described(*words, rows=()):
+    def described(*words, micro="64", rows=()):
         run = RunDirectory(tmp_path)
         run.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-        words = ["rl=grpo", f"run_dir={tmp_path}", "rl.micro_batch_size=64", *words]
+        words = ["rl=grpo", f"run_dir={tmp_path}", f"rl.micro_batch_size={micro}", *words]
         resolved = resolve(apply_overrides(llm.from_factory("sort_digits"), words))
         return overlap_lines(resolved, resolved.pairs(resolved.plan.stages[0]))
 
@@ -45,6 +45,35 @@ def test_the_share_that_overlap_saves_at_best_follows_from_the_rollouts(lines):
     (line,) = lines("trainer.devices=2", "rl.rollout_ranks=1")
     # 8 rollouts: (1 + 1/8) / 2 of a step remains.
     assert "with 8 rollouts per rank and step, that saves up to 44% of a step" in line
+
+
+@pytest.mark.parametrize(
+    ("devices", "generators", "micro", "saves"), [(2, 1, 512, 256), (4, 3, 256, 128)]
+)
+def test_overlap_that_saves_nothing_names_the_largest_micro_batch_that_saves(
+    lines, devices, generators, micro, saves
+):
+    words = [f"trainer.devices={devices}", f"rl.rollout_ranks={generators}"]
+    (line,) = lines(*words, micro=micro)
+    assert "that saves nothing: training starts once all are generated" in line
+    assert f"; rl.micro_batch_size={saves} saves up to 25% of a step" in line
+    (line,) = lines(*words, micro=saves)
+    assert "that saves up to 25% of a step" in line
+
+
+def test_the_micro_batch_that_lets_a_ramp_overlap_divides_all_its_stages(lines):
+    """Stages of 16 and 24 prompts of 16 generations: both are multiples of 8 x 16 = 128 pairs."""
+    words = ["trainer.devices=2", "rl.rollout_ranks=1", "rl.prompts_per_step=24"]
+    words.append("model.rampup_batch_size=[16,8,100]")
+    (line,) = lines(*words, micro="null")
+    assert "; rl.micro_batch_size=128 saves" in line
+    assert "saves up to" in lines(*words, micro=128)[0]
+
+
+def test_a_micro_batch_of_one_prompt_needs_more_prompts_to_overlap(lines):
+    words = ["trainer.devices=2", "rl.rollout_ranks=1", "rl.prompts_per_step=1"]
+    (line,) = lines(*words, micro="null")
+    assert line.endswith("generated; overlap needs a larger rl.prompts_per_step")
 
 
 def test_the_expected_step_moves_the_measured_work_to_the_processes_that_do_it(lines):
