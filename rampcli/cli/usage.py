@@ -65,12 +65,15 @@ def check_repeated(params: Sequence[Any], args: Sequence[str]) -> None:
 
 
 def _settings_like(error: Any) -> list[str]:
-    """Returns the settings that an unknown option names, if the command takes settings."""
+    """Returns what to set for an unknown option, if the command takes settings."""
     if not any(str(param.metavar).startswith("KEY=") for param in error.ctx.command.params):
         return []
     from rampcli.config.settings import settings
+    from rampcli.words.refused import MEANT
 
     name = error.option_name.lstrip("-").replace("-", "_")
+    if name in MEANT:
+        return [MEANT[name][1]]
     found = [key for key in settings() if key.rpartition(".")[2] == name]
     return [f"{key}=VALUE" for key in found[:2]]
 

@@ -52,13 +52,18 @@ REFUSED: dict[str, tuple[str, str]] = {
 }
 """Why each word is refused, and what to set instead."""
 _LENGTHS = "trainer.max_samples, trainer.max_steps or trainer.max_tokens"
+EPOCHS = (
+    *("epoch", "epochs", "num_epoch", "num_epochs", "max_epoch", "max_epochs", "n_epochs"),
+    *("total_epochs", "train_epochs", "num_train_epochs"),
+)
+"""Words for passes over the data."""
 MEANT: dict[str, tuple[str, str]] = {
     **dict.fromkeys(
-        ("epoch", "epochs", "num_epochs", "max_epochs", "num_train_epochs"),
+        EPOCHS,
         (
             f"is not a setting: a run ends after {_LENGTHS}",
             "trainer.max_samples=N, with N = epochs x the samples of the corpus, which"
-            " `rampcli plan` shows",
+            " `rampcli plan` shows (see How long to train, docs/explanation/how-long.md)",
         ),
     ),
     **dict.fromkeys(

@@ -1,6 +1,8 @@
+import re
 import subprocess
 import sys
 from enum import Enum
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -19,7 +21,9 @@ from rampcli.config.settings import (
 )
 from rampcli.config.values import put
 from rampcli.errors import shown
+from rampcli.words.refused import EPOCHS
 
+ROOT = Path(__file__).parents[2]
 NAMES = st.text("abcdefgh_", min_size=1, max_size=4)
 TREES = st.dictionaries(
     NAMES,
@@ -163,6 +167,16 @@ def test_a_mistyped_group_is_refused_with_the_nearest_group():
 def test_a_key_that_resembles_none_points_to_the_list_of_all():
     assert nearest_keys("zzzzzzzz") == []
     assert "--cfg" in unknown_key("zzzzzzzz").remedy
+
+
+@pytest.mark.parametrize("word", EPOCHS)
+def test_a_word_for_epochs_names_the_page_about_the_length_of_a_run(word):
+    for key in (word, f"trainer.{word}"):
+        remedy = unknown_key(key).remedy
+        (path,) = re.findall(r"docs/[\w/-]+\.md", remedy)
+        page = (ROOT / path).read_text(encoding="utf-8")
+        assert page.partition("\n")[0].removeprefix("# ") in remedy
+        assert "## Epochs" in page
 
 
 @given(key=st.text("abcdefglmnorstz._", max_size=24))
