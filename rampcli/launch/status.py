@@ -147,22 +147,18 @@ def _state(
     is_held: bool,
 ) -> str:
     """Returns the state of a run, given whether a process holds its locks."""
-    recorded, newest = facts.recorded, facts.events.newest
+    recorded = facts.recorded
     status: str = recorded["status"]
     # The process may wait for trackers. An error that was not understood leads to a restart.
     has_failed = status == "failed" and recorded["error"]["understood"]
     if status == COMPLETE or (is_held and has_failed):
         return status
-    if is_held:
-        launched, started = (newest.get(kind, {}).get("time", 0.0) for kind in ("launch", "start"))
-        return STARTING if launched > started or not newest else TRAINING
     has_job = any(job.phase is Phase.RUNNING for job in jobs)
-    if status == "running":
-        # The locks of another machine may be invisible here.
-        if has_job:
-            return TRAINING
-        if jobs_unknown is not None:
-            return UNKNOWN
+    # The locks of another machine may be invisible here.
+    if is_held or (status == "running" and has_job):
+        return STARTING if facts.is_starting else TRAINING
+    if status == "running" and jobs_unknown is not None:
+        return UNKNOWN
     if has_job and status == BEFORE_THE_START["status"]:
         return STARTING
     # A job of a run that has stopped is about to end, or has just started.

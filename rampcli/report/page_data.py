@@ -79,6 +79,7 @@ def run_data(run: FollowedRun, view: View) -> dict[str, Any]:
         "texts": facts.events.texts + run.texts,
         "spent": _spent(run, spans, time.time() if trains else None),
         "trains": trains,
+        "starts": bool(trains) and facts.is_starting,
         "series": _series(run, places, first, end, view.buckets),
         "histogram": _histogram(run, first, end),
         "last": {name: _number(values[-1]) for name, values in run.metrics.items() if len(values)},

@@ -155,16 +155,24 @@ class RunFacts:
         """Seconds of a step: the median over the last settled steps, or that of the last step."""
         return self._recent("step_time_s")
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether processes were launched and none of them has started. They may have ended."""
+        newest = self.events.newest
+        launched, started = (newest.get(kind, {}).get("time", 0.0) for kind in ("launch", "start"))
+        return launched > started or not newest
+
     def quiet_s(self, *, now: float) -> float | None:
         """Returns the seconds without a step or an event, if that is much longer than a step.
 
-        Then a process may stand still. None before the first step, and while steps are taken.
+        Then a process may stand still. None before the first step, while steps are taken, and while
+        processes start.
 
         Args:
             now: the present time in seconds since 1970. The processes are training.
         """
         step_s, step_at = self.step_s, self.last_step_at
-        if not step_s or not step_at:
+        if not step_s or not step_at or self.is_starting:
             return None
         seconds = now - max(step_at, self.events.ended or 0.0)
         return seconds if seconds > max(LEAST_QUIET_S, QUIET_STEPS * step_s) else None

@@ -9,9 +9,11 @@ from rampcli.errors import DamagedFileError
 from rampcli.launch.queues import Queues
 from rampcli.launch.status import read_status
 from rampcli.locks import hold
+from rampcli.report.page_data import quiet
 from rampcli.report.tables import quiet_text
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.facts import RunFacts
+from rampcli.runs.followed_run import FollowedRun
 from rampcli.runs.rows import MOST_EVENT_BYTES
 from run_files import coming, failure, metrics_row, state, submit, write_squeue
 
@@ -120,6 +122,16 @@ def test_a_run_that_trains_and_takes_no_steps_says_for_how_long(run):
     assert read_status(run).quiet_s is None  # nothing trains it
     with hold(run.lock):
         assert read_status(run).to_json()["quiet_s"] > 1e8
+
+
+def test_a_run_whose_processes_are_starting_does_not_stand_still(run):
+    page = FollowedRun("run", run)
+    with hold(run.lock):
+        page.read()
+        assert quiet(page) is not None
+        event(run, "launch", num_nodes=1)
+        page.read()
+        assert quiet(page) is read_status(run).quiet_s is None
 
 
 @pytest.mark.parametrize(("understood", "shown"), [(True, "failed"), (False, "training")])

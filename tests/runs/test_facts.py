@@ -15,6 +15,7 @@ from rampcli.cli.progress import Progress
 from rampcli.config.compose import apply_overrides
 from rampcli.launch.run import describe
 from rampcli.launch.status import read_status
+from rampcli.locks import hold
 from rampcli.planning.resolve import resolve
 from rampcli.report.page_data import View, run_data
 from rampcli.report.run_report import report_run
@@ -70,6 +71,14 @@ class Readers:
         self.compare_time(shown, page, report, record)
         self.compare_validations(shown, page, report)
         compare_stages(page, report)
+        self.compare_while_held()
+
+    def compare_while_held(self):
+        """Compares what a page and the status say while processes hold the lock of the run."""
+        with hold(self.run.lock):
+            page, status = run_data(self.page, View()), read_status(self.run)
+        assert page["starts"] == (status.state == "starting")
+        assert (page["quiet"] is None) == (status.quiet_s is None)
 
     def compare_progress(self, shown, page, report, record):
         assert report["consumed_samples"] == shown["consumed_samples"]

@@ -2,13 +2,14 @@
 // The text of the page: the summary, stages, times, messages and settings.
 
 const STATES = {
-  running: "training", complete: "complete", failed: "failed", preempted: "saved and stopped",
+  running: "training", starting: "starting", complete: "complete", failed: "failed", preempted: "saved and stopped",
   stage_boundary: "stopped at a stage boundary", "not started": "not started", damaged: "cannot be read", silent: "not training",
 };
 
-/** Returns the status in state.json, or "silent" if it is "running" and no process trains the run. */
+/** Returns the status in state.json, "starting" while processes start, or "silent" if it is "running" and no process trains the run. */
 function stateOf(data, facts) {
   if (data.damage) return "damaged";
+  if (data.starts && facts?.trains !== false) return "starting";
   const state = data.state?.status ?? "not started";
   return facts?.trains === false && state === "running" ? "silent" : state;
 }
