@@ -8,6 +8,7 @@ from rampcli.config import snapshot
 from rampcli.config.layers import Layer, Precedence, Stack, sources_named
 from rampcli.config.model_parts import POSITION_EMBEDDINGS
 from rampcli.config.schema import Config
+from rampcli.data.chat_template import CONFIG_FILE as TOKENIZER_CONFIG_FILE
 from rampcli.data.chat_template import read_tokenizer_config, tokens_of
 from rampcli.data.tokenizer_path import tokenizer_path
 from rampcli.errors import Report, UsageError, naming_setting, set_to
@@ -168,8 +169,8 @@ def with_model_of_folder(stack: Stack, *, report: Report) -> Stack:
     if not takes_model_from_folder(stack):
         return stack
     with report.noting(), sources_named(stack):
-        layer = _layer_of(stack, report)
-        return Stack(stack.composed, (layer, *stack.overrides), stack.choices)
+        layers = _layers_of(stack, report)
+        return Stack(stack.composed, (*layers, *stack.overrides), stack.choices)
     return stack
 
 
@@ -178,7 +179,8 @@ def takes_model_from_folder(stack: Stack) -> bool:
     return stack.choices.get("model") == FROM_FOLDER
 
 
-def _layer_of(stack: Stack, report: Report) -> Layer:
+def _layers_of(stack: Stack, report: Report) -> list[Layer]:
+    """Returns a layer for each file of the folder that gives settings."""
     given = stack.entry(INIT_FROM_KEY).value
     if given is None:
         raise UsageError(
@@ -194,14 +196,18 @@ def _layer_of(stack: Stack, report: Report) -> Layer:
             remedy=f"rampcli export {given} out, then {INIT_FROM_KEY}=out",
         )
     folder = _model_folder(given, remedy=FOLDER_REMEDY)
-    values = {f"model.{name}": value for name, value in as_settings(read_config(folder)).items()}
+    shape = as_settings(read_config(folder))
+    files = {CONFIG_FILE: {f"model.{name}": value for name, value in shape.items()}}
     if stack.entry(SOURCE_KEY).value in ("text", "pairs"):
-        values |= _tokens_of(given, folder, stack)
-    return Layer.of(f"{given}/config.json", Precedence.CHOSEN, values, report=report)
+        files |= _tokens_of(given, folder, stack)
+    return [
+        Layer.of(f"{given}/{file}", Precedence.CHOSEN, values, report=report)
+        for file, values in files.items()
+    ]
 
 
-def _tokens_of(given: str, folder: Path, stack: Stack) -> dict[str, str]:
-    """Returns the settings of the folder's tokenizer, unless another one is set."""
+def _tokens_of(given: str, folder: Path, stack: Stack) -> dict[str, dict[str, str]]:
+    """Returns the settings of the folder's tokenizer by file, or none if another one is set."""
     if stack.precedence(TOKENIZER_KEY) > Precedence.SCHEMA:
         return {}
     if not (hub.is_pinned(given) or (folder / TOKENIZER_FILE).is_file()):
@@ -210,9 +216,9 @@ def _tokens_of(given: str, folder: Path, stack: Stack) -> dict[str, str]:
             keys=(INIT_FROM_KEY,),
             remedy=f"{TOKENIZER_KEY}=FILE, the {TOKENIZER_FILE} of the model",
         )
-    values = {TOKENIZER_KEY: given}
+    files = {TOKENIZER_FILE: {TOKENIZER_KEY: given}}
     beside = tokenizer_path(given).parent
     end = tokens_of(read_tokenizer_config(beside)).get("eos_token")
     if end is not None and stack.entry(SOURCE_KEY).value == "pairs":
-        values[END_KEY] = end
-    return values
+        files[TOKENIZER_CONFIG_FILE] = {END_KEY: end}
+    return files

@@ -107,12 +107,14 @@ def test_a_folder_gives_the_settings_of_its_model_and_its_tokenizer(folder, fact
     assert config.data.tokenizer == str(folder)
     assert config.data.response_end is None
     assert stack.entry("model.num_layers").place == f"{folder}/config.json"
+    assert stack.entry("data.tokenizer").place == f"{folder}/tokenizer.json"
 
 
 def test_a_response_ends_with_the_end_that_the_folder_names(folder):
     write_folder(folder, CHATML)
     stack, _ = laid_over(f"model.init_from={folder}")
     assert stack.config().data.response_end == "<|eot_id|>"
+    assert stack.entry("data.response_end").place == f"{folder}/tokenizer_config.json"
     stack, _ = laid_over(f"model.init_from={folder}", "data=text")
     assert stack.config().data.response_end is None
 
