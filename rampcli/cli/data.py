@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from rampcli.batch.quantities import counted
 from rampcli.cli.light_typer import LightTyper
 from rampcli.cli.options import AsJson
 from rampcli.errors import printable
@@ -127,7 +128,8 @@ def _described(found: dict[str, Any], bar: str) -> Iterator[str]:
         f" longest {found['longest']:,} tokens",
     }
     if found["is_ours"]:
-        rows["left out"] = f"{found['empty']:,} empty texts, {found['skipped']:,} bad records"
+        empty, skipped = counted(found["empty"], "empty text"), found["skipped"]
+        rows["left out"] = f"{empty}, {counted(skipped, 'bad record')}"
     for name, value in rows.items():
         yield f"{name:<17} {printable(value)}"
     if not found["documents"]:

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from rampcli import llm
+from rampcli.batch.quantities import counted
 from rampcli.cli.console import build_console, say
 from rampcli.cli.progress import PLAIN_EVERY_S
 from rampcli.config.checks.run import check_name
@@ -159,11 +160,12 @@ def _show_result(options: BuildOptions, built: Built, seconds: float, console: C
     if built.was_complete:
         say(console, f"{idx_of(options.output)} already exists, from the same inputs and options")
     counts = [
-        f"{manifest['documents']:,} documents",
-        f"{tokens:,} tokens",
+        counted(manifest["documents"], "document"),
+        counted(tokens, "token"),
         f"{text_bytes / max(1, tokens):.2f} bytes per token",
     ]
-    counts += [f"{manifest['empty']:,} empty texts left out"] if manifest["empty"] else []
+    if empty := manifest["empty"]:
+        counts.append(f"{counted(empty, 'empty text')} left out")
     say(console, ", ".join(counts))
     if not built.was_complete:
         megabytes = built.encoded_bytes / 1e6
@@ -171,7 +173,7 @@ def _show_result(options: BuildOptions, built: Built, seconds: float, console: C
         say(console, f"{megabytes:,.1f} MB of text in {seconds:.1f} s: {speed:.1f} MB/s")
     written = [path_of(options.output) for path_of in (bin_of, idx_of, tokenizer_of, manifest_of)]
     if manifest["skipped"]:
-        say(console, f"skipped {manifest['skipped']:,} bad records: {options.skipped}")
+        say(console, f"skipped {counted(manifest['skipped'], 'bad record')}: {options.skipped}")
         written.append(options.skipped)
     if not built.was_complete:
         say(console, f"wrote {', '.join(map(str, written))}")

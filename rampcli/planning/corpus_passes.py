@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rampcli.batch.quantities import counted
 from rampcli.config.file_facts import CorpusFacts
 from rampcli.config.rl import unit_of
 from rampcli.planning.run_plan import Resolved
@@ -43,9 +44,10 @@ def describe_passes(resolved: Resolved) -> Iterator[str]:
     """Yields a line for each corpus: its samples, and how often each is read."""
     unit = unit_of(resolved.config)
     for one in corpus_passes(resolved):
-        pairs = "" if one.facts.pairs is None else f" of {one.facts.pairs:,} pairs"
+        samples = counted(one.facts.samples, unit.removesuffix("s"))
+        pairs = "" if one.facts.pairs is None else f" of {counted(one.facts.pairs, 'pair')}"
         read = "without end" if one.passes is None else f"{one.passes:.2f} times"
-        yield f"reads: {one.facts.name}: {one.facts.samples:,} {unit}{pairs}, each {read}"
+        yield f"reads: {one.facts.name}: {samples}{pairs}, each {read}"
 
 
 def pass_notes(resolved: Resolved) -> list[str]:
