@@ -280,6 +280,8 @@ def _readable(key: str, text: str) -> Remedy | None:
     for opening, closing in ("[]", "{}", "()"):
         if text.count(opening) > text.count(closing):
             return f"closing the bracket: {typeable(f'{key}={text}{closing}')}"
+    if _kind(key) == list[str] and (items := re.fullmatch(r"\[([^\[\]'\"]+)\]", text)):
+        return set_to(key, f"[{','.join(map(quoted, items[1].split(',')))}]")
     if (setting := find_setting(key)) is not None and setting.type is not str:
         return setting.example_like(text)
     return set_to(key, quoted(text))
