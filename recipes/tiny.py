@@ -5,7 +5,7 @@ from rampcli.config.schema import Config
 
 
 def llama3_tiny(num_nodes: int = 2, num_gpus_per_node: int = 1) -> Config:
-    """Pretrains a Llama of 1.0 million parameters on Python's own source, in about two minutes.
+    """Pretrains a Llama of 1.0 million parameters on Python's own source, in about a minute.
 
     The ramp has four stages. Small batches come first: in the first thousand samples, more steps
     teach more than larger batches. Two nodes of one process each give the ramp room to grow. The
