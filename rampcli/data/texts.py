@@ -25,7 +25,7 @@ def read_texts(path: Path) -> list[str]:
             too large for memory.
     """
     with reading(path, remedy="a text file or a folder"):
-        files = sorted(_files_below(path)) if path.is_dir() else [path]
+        files = text_files(path)
         if sum(file.stat().st_size for file in files) > MOST_TEXT_BYTES:
             raise UsageError(
                 f"{path} has more than {MOST_TEXT_BYTES >> 30} GB of text, which data.source=text"
@@ -38,6 +38,11 @@ def read_texts(path: Path) -> list[str]:
                 remedy=build_remedy(path),
             )
         return [_decode(file, read_file(file, most_bytes=MOST_TEXT_BYTES)) for file in files]
+
+
+def text_files(path: Path) -> list[Path]:
+    """Returns a file itself, or all files below a folder that are not hidden, sorted by name."""
+    return sorted(_files_below(path)) if path.is_dir() else [path]
 
 
 def is_plain_text(path: Path) -> bool:

@@ -1,17 +1,40 @@
 """Reads the files that decide settings of a run: corpora, checkpoints and starting weights."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 from rampcli.checkpoint.starting_weights import starting_vocabulary
-from rampcli.config.corpora import PATH_FORMS, missing_corpora
+from rampcli.config.corpora import PATH_FORMS, missing_corpora, paths_of
 from rampcli.config.file_facts import VOCABULARY_KEY, FileFacts, without_files
 from rampcli.config.schema import Config
 from rampcli.config.schema.data import SOURCES
-from rampcli.errors import UsageError
+from rampcli.data.texts import text_files
+from rampcli.errors import UsageError, visible
+from rampcli.launch.doctor.check import format_bytes
 from rampcli.planning.run_plan import run_dir_of
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import newest_checkpoint
+
+LONG_TO_ENCODE_BYTES = 5_000_000
+"""Size from which on encoding text takes some seconds."""
+LONG_BY_NUMPY_BYTES = 200_000_000
+"""The same for tokenizers whose tokens are bytes or characters."""
+
+
+def encoding_note(config: Config) -> str | None:
+    """Returns which files are encoded to read the corpora, or None if that does not take long."""
+    source, tokenizer = config.data.source, config.data.tokenizer
+    if source not in ("text", "pairs") or missing_corpora(config):
+        return None
+    paths = [*paths_of(config)]
+    size_bytes = sum(file.stat().st_size for path in paths for file in text_files(path))
+    by_numpy = source == "text" and tokenizer in ("bytes", "chars")
+    if size_bytes < (LONG_BY_NUMPY_BYTES if by_numpy else LONG_TO_ENCODE_BYTES):
+        return None
+    named = paths[0] if len(paths) == 1 else f"{len(paths)} corpora"
+    hint = "; `rampcli data build` would do that once" if source == "text" else ""
+    return visible(f"encoding {named}: {format_bytes(size_bytes)}{hint}")
 
 
 def read_files(config: Config) -> FileFacts:
@@ -43,11 +66,15 @@ def read_files(config: Config) -> FileFacts:
 def read_corpora(config: Config) -> FileFacts:
     """Returns what the corpora of a run decide. Those of built-in sources have no files.
 
+    A line on standard error says so before text is encoded for some seconds.
+
     Raises:
         RampcliError: a corpus cannot be read or does not fit the settings.
     """
     if config.data.source in SOURCES and config.data.source not in PATH_FORMS:
         return without_files(config)
+    if (note := encoding_note(config)) is not None:
+        print(note, file=sys.stderr)  # noqa: T201
     from rampcli.data.sources import read_file_facts  # which imports numpy and tokenizers
 
     return read_file_facts(config)

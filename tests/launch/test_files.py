@@ -7,7 +7,9 @@ import pytest
 
 from rampcli.cli.composing import compose_words
 from rampcli.config.file_facts import FileFacts
+from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import UsageError
+from rampcli.launch.files import LONG_TO_ENCODE_BYTES, encoding_note
 from rampcli.launch.run import check
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import MANIFEST
@@ -100,3 +102,28 @@ def test_a_text_that_was_read_for_its_vocabulary_is_not_read_again_at_the_start(
     check(resolved)
     with pytest.raises(UsageError, match=r"cannot read .*mine\.txt: No such file"):
         check(replace(resolved, files=FileFacts()))
+
+
+def test_text_that_takes_long_to_encode_is_named_first(plan_own_text, tmp_path, capsys):
+    (tmp_path / "tokens.json").write_text(byte_tokenizer().to_str())
+    config = plan_own_text("data.tokenizer=tokens.json").config
+    assert capsys.readouterr().err == ""
+    with (tmp_path / "mine.txt").open("ab") as text:
+        text.truncate(LONG_TO_ENCODE_BYTES)  # the zeros are refused once the note is printed
+    note = "encoding mine.txt: 5.0 MB; `rampcli data build` would do that once"
+    assert encoding_note(config) == note
+    with pytest.raises(UsageError, match="is zero"):
+        plan_own_text("data.tokenizer=tokens.json")
+    assert capsys.readouterr().err == f"{note}\n"
+    config.data.tokenizer = "chars"  # which numpy encodes
+    assert encoding_note(config) is None
+
+
+def test_all_files_of_a_folder_count_and_files_that_are_not_here_do_not(plan_own_text, tmp_path):
+    config = plan_own_text().config
+    config.data.tokenizer, config.data.path = "tokens.json", str(tmp_path / "texts")
+    assert encoding_note(config) is None
+    (tmp_path / "texts").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "texts" / name).write_bytes(bytes(LONG_TO_ENCODE_BYTES // 2))
+    assert encoding_note(config).startswith(f"encoding {tmp_path / 'texts'}: 5.0 MB")
