@@ -21,6 +21,7 @@ from rampcli.launch.start_checks import check_corpora, check_launcher
 from rampcli.launch.stop_signals import exit_code_after
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.same_batches import in_words, micro_batch_settings
+from rampcli.report.plan_tables import EXTRAPOLATED
 from rampcli.report.tables import build_table
 from rampcli.tune import job
 from rampcli.tune.run import Search, folder_of, trials_here
@@ -106,7 +107,8 @@ def _print_search(search: Search, console: Console, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(search.to_json(), indent=1))
     elif trials:
-        say(console, tune_table(trials, sequence_length=search.resolved.plan.sequence_length))
+        table = tune_table(trials, sequence_length=search.resolved.plan.sequence_length)
+        say(console, table, *extrapolation_notes(trials))
     if search.next() is not None:
         return
     verdict = verdict_of(trials)
@@ -134,7 +136,7 @@ def tune_table(trials: Sequence[Trial], *, sequence_length: int) -> Table:
     """Returns a table of trials, one per row.
 
     `+-` is half the width of the 95% interval of the median. `doubling` is the throughput, divided
-    by the throughput of half the size.
+    by the throughput of half the size. `EXTRAPOLATED` marks times of steps that were not measured.
     """
     table = build_table("micro", "samples/s", "tokens/s", "+-", "s/step", "peak GiB", "doubling")
     of_half = {2 * trial.micro_batch_size: trial.samples_per_s for trial in trials if trial.fits}
@@ -150,11 +152,24 @@ def tune_table(trials: Sequence[Trial], *, sequence_length: int) -> Table:
             f"{trial.samples_per_s:,.1f}",
             f"{trial.samples_per_s * sequence_length:,.0f}",
             "-" if trial.spread is None else f"{trial.spread:.0%}",
-            f"{trial.step_s:.3f}",
+            f"{EXTRAPOLATED if trial.is_extrapolated else ''}{trial.step_s:.3f}",
             "-" if peak is None else f"{peak / 2**30:.1f}",
             "" if half is None else f"{trial.samples_per_s / half:.2f}x",
         )
     return table
+
+
+def extrapolation_notes(trials: Sequence[Trial]) -> list[str]:
+    """Returns a note if steps of the run were not measured, because they take long."""
+    found = [trial for trial in trials if trial.is_extrapolated]
+    if not found:
+        return []
+    timed = " and ".join(map(str, sorted(found[0].medians)))
+    steps = [f"{trial.accumulate_grad_batches} with {trial.micro_batch_size}" for trial in found]
+    return [
+        f"s/step with {EXTRAPOLATED} was not measured: it follows from the medians of steps of"
+        f" {timed} micro batches; a step of the run has {listed(steps)}"
+    ]
 
 
 def describe(verdict: Verdict, words_of: Callable[[int], str], *, admitted: int) -> list[str]:
@@ -187,13 +202,6 @@ def describe(verdict: Verdict, words_of: Callable[[int], str], *, admitted: int)
         lines.append(
             f"{slow} is slower than {slow // 2}: `rampcli tune --diagnose` with {words_of(slow)}"
             " measures where its time goes"
-        )
-    timed = sorted(verdict.recommended.medians)
-    accumulated = verdict.recommended.accumulate_grad_batches
-    if accumulated not in timed:
-        lines.append(
-            f"with {recommended}, a step has {accumulated} micro batches; its time follows from"
-            f" steps of {' and '.join(map(str, timed))}"
         )
     return [
         *lines,

@@ -25,7 +25,7 @@ from rampcli.report.overlap import overlap_lines
 from rampcli.report.tables import build_table, count
 
 EXTRAPOLATED = "~"
-"""Marks hours of sizes beyond those whose throughput is known."""
+"""Marks times that were not measured, but follow from those of other sizes."""
 BAR_WIDTH = 16
 MOST_READERS = 5
 MOST_SIZES = 6

@@ -77,6 +77,11 @@ class Trial:
         return self.verdict == FITS
 
     @property
+    def is_extrapolated(self) -> bool:
+        """True if only shorter steps than those of the run were timed."""
+        return self.fits and self.accumulate_grad_batches not in self.medians
+
+    @property
     def step_s(self) -> float:
         """Seconds of a step of the run.
 

@@ -125,6 +125,24 @@ def test_sizes_that_times_cannot_tell_apart_and_a_slower_one_are_named(tune):
     ) in lines
 
 
+def test_times_that_follow_from_shorter_steps_are_marked_with_the_steps_that_were_timed(tune):
+    def attempt(candidate):
+        medians = {
+            count: Median(s=count, low_s=count, high_s=count, steps=9) for count in candidate.timed
+        }
+        return outcome(candidate, FITS, medians)
+
+    words = ("model.rampup_batch_size=null", "model.global_batch_size=32", "trainer.devices=1")
+    lines = tune(attempt, *words, "--exhaustive").stdout.splitlines()
+    steps_s = {words[0]: words[4] for words in map(str.split, lines) if words[0].isdigit()}
+    assert steps_s["2"] == "~16.000"
+    assert steps_s["4"] == "8.000"
+    assert (
+        "s/step with ~ was not measured: it follows from the medians of steps of 1 and 8 micro"
+        " batches; a step of the run has 32 with 1 and 16 with 2"
+    ) in lines
+
+
 @pytest.mark.parametrize(
     ("sizes", "doublings"), [([2, 4, 6, 3], ["", "4.00x", "4.00x", ""]), ([1, 8], ["", ""])]
 )
