@@ -25,6 +25,7 @@ class Optimizer:
     Attributes:
         builder: module and name of the function that builds it from this rank's parts of a model
             and the section `optim`, as `rampcli.train.optimizers.build_adamw` does.
+        settings: fields of the section `optim` that it uses, beside those of the learning rate.
         states: fp32 numbers that it keeps for each parameter.
         matrix_states: the same for the matrices of the layers.
         work_bytes: returns the bytes that a step computes with, beside weights, gradients and
@@ -32,6 +33,7 @@ class Optimizer:
     """
 
     builder: str
+    settings: tuple[str, ...]
     states: int
     matrix_states: int
     work_bytes: Callable[[Mapping[tuple[int, int], int]], int] = lambda _: 0
@@ -42,10 +44,17 @@ def stack_size(elements: int) -> int:
     return max(1, MAX_STACK_ELEMENTS // elements)
 
 
+ADAMW_SETTINGS = ("weight_decay", "beta1", "beta2", "eps")
 OPTIMIZERS = {
-    "adamw": Optimizer(builder="rampcli.train.optimizers:build_adamw", states=2, matrix_states=2),
+    "adamw": Optimizer(
+        builder="rampcli.train.optimizers:build_adamw",
+        settings=ADAMW_SETTINGS,
+        states=2,
+        matrix_states=2,
+    ),
     "muon": Optimizer(
         builder="rampcli.train.optimizers:build_muon",
+        settings=(*ADAMW_SETTINGS, "muon_momentum"),
         states=2,
         matrix_states=1,
         work_bytes=muon_work_bytes,

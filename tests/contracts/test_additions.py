@@ -51,7 +51,12 @@ ADDITIONS = {
     "an optimiser": {
         "rampcli/config/optimizers.py:OPTIMIZERS": {
             "OPTIMIZERS = {\n": """OPTIMIZERS = {
-    "sgd": Optimizer(builder="rampcli.train.optimizers:build_sgd", states=1, matrix_states=1),
+    "sgd": Optimizer(
+        builder="rampcli.train.optimizers:build_sgd",
+        settings=("sgd_momentum",),
+        states=1,
+        matrix_states=1,
+    ),
 """
         },
         "rampcli/train/optimizers.py": {

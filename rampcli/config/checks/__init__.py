@@ -5,7 +5,7 @@ A check yields an error for each misfit that it finds. Each file has the checks 
 
 from collections.abc import Callable, Iterator
 
-from rampcli.config.checks import data, model, rl, run, splits, watch
+from rampcli.config.checks import data, model, optim, rl, run, splits, watch
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
 
@@ -18,5 +18,5 @@ CHECKS: tuple[Callable[[Config], Iterator[UsageError]], ...] = (
     *watch.CHECKS,
 )
 """Every check of settings against each other. They rely on `ranges.check_ranges`."""
-CHECKS_OF_WORDS = (*CHECKS, rl.check_reward)
+CHECKS_OF_WORDS = (*CHECKS, rl.check_reward, optim.check_used)
 """All checks of what a user sets now. Those of `CHECKS` also hold for the snapshot of a run."""

@@ -1,0 +1,93 @@
+"""Settings that the chosen optimiser does not use are refused, also if it is the user's own."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from rampcli import extensions, llm
+from rampcli.config import snapshot
+from rampcli.config.checks.optim import attributes_read
+from rampcli.config.compose import apply_overrides
+from rampcli.config.optimizers import OPTIMIZERS
+from rampcli.errors import UsageError, UsageErrors
+from rampcli.extend import optimizer, setting
+from rampcli.planning.resolve import resolve
+
+
+@dataclass(kw_only=True)
+class Settings:
+    beta1: float = setting(0.9, "Share of the momentum in the direction of a step.", below=1)
+
+
+def reads_eps(parameters, optim, settings):
+    return [parameters, optim.lr, lambda: optim.eps, settings.beta1]
+
+
+def passes_on(parameters, section):
+    return section.lr, reads_eps(parameters, section, Settings())
+
+
+def reads_fields(parameters, optim):
+    return {name: getattr(optim, name) for name in optim.__slots__}, parameters
+
+
+@pytest.fixture(autouse=True)
+def own_optimizers(monkeypatch):
+    monkeypatch.setattr(extensions, "REGISTERED", {})
+    optimizer("own", settings=Settings)(reads_eps)
+    optimizer("any")(passes_on)
+
+
+def refused(*words, recipe="llama3_tiny"):
+    """Returns the keys and the remedy of each error."""
+    try:
+        resolve(apply_overrides(llm.from_factory(recipe), words))
+    except UsageError as error:
+        errors = error.errors if isinstance(error, UsageErrors) else [error]
+        return {one.keys[0]: one.remedy for one in errors}
+    return {}
+
+
+def test_settings_that_an_own_optimiser_never_reads_are_refused_with_those_that_it_has():
+    assert refused("optim.optimizer=own", "optim.eps=1e-4") == {}
+    words = ("optim.optimizer=own", "optim.beta1=0.8", "optim.beta2=0.9", "optim.weight_decay=0")
+    assert refused(*words) == {
+        "optim.beta1": "optim.own.beta1=0.8",
+        "optim.beta2": "optim.optimizer=adamw or muon",
+        "optim.weight_decay": "optim.optimizer=adamw or muon",
+    }
+
+
+def test_settings_of_the_recipe_and_defaults_do_not_need_to_be_read():
+    """This recipe sets another epsilon than the default for AdamW."""
+    optimizer("bare")(lambda parameters, optim: (parameters, optim.lr))
+    assert refused("optim.optimizer=bare", "optim.beta2=0.95", recipe="llama3_8b") == {}
+
+
+@pytest.mark.parametrize("function", [passes_on, reads_fields, len, lambda *both: both[1].lr])
+def test_what_a_function_reads_is_unknown_if_it_does_not_name_it(function):
+    assert attributes_read(function) is None
+
+
+def test_an_optimiser_that_passes_its_section_on_may_read_every_setting():
+    assert refused("optim.optimizer=any", "optim.beta2=0.9") == {}
+
+
+def test_adamw_does_not_use_the_momentum_of_muon():
+    assert refused("optim.muon_momentum=0.9") == {"optim.muon_momentum": "optim.optimizer=muon"}
+    assert refused("optim.muon_momentum=0.9", "optim.optimizer=muon") == {}
+
+
+def test_a_snapshot_with_an_unused_setting_can_be_read(tmp_path):
+    """Earlier versions wrote it."""
+    resolved = resolve(llm.llama3_tiny.pretrain_recipe())
+    resolved.config.optim.muon_momentum = 0.9
+    path = tmp_path / "config.yaml"
+    path.write_text(snapshot.to_yaml(resolved.config))
+    assert snapshot.read(path).optim.muon_momentum == 0.9
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_setting_of_a_built_in_optimiser_applies_to_it(name):
+    words = [f"optim.{field}=0.5" for field in OPTIMIZERS[name].settings]
+    assert refused(f"optim.optimizer={name}", *words) == {}
