@@ -23,6 +23,7 @@ from rampcli.models.huggingface_config import (
     has_weights,
     read_config,
 )
+from rampcli.models.huggingface_tensors import StoredWeights
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import complete_checkpoints
 
@@ -100,6 +101,22 @@ def check_starting_model(config: Config) -> Path | None:
             remedy="a folder that save_pretrained wrote",
         )
     return folder
+
+
+def unused_tensors(config: Config, folder: Path) -> list[str]:
+    """Checks the tensors in the folder of `model.init_from` against the model.
+
+    Returns:
+        A note on the tensors that the model does not have, if there are any.
+
+    Raises:
+        DamagedFileError: as `StoredWeights`, or as its `check_tied`.
+    """
+    if is_run(folder):
+        return []
+    stored = StoredWeights(folder, config.model, sequence_length=config.data.sequence_length)
+    stored.check_tied()
+    return [stored.describe_unused()] if stored.unused else []
 
 
 def _check_run(config: Config, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -89,7 +90,8 @@ def plan(
         return
     resolved = compose_words(factory, words, config_dir=config_dir)
     with sources_named(resolved.config):
-        check_model_here(resolved.config)
+        notes = check_model_here(resolved.config)
+    resolved = replace(resolved, notes=(*resolved.notes, *notes))
     if measured:
         resolved = with_measured(resolved, measured)
     lines: list[str] = []

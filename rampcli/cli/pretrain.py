@@ -3,6 +3,7 @@
 import gc
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -53,7 +54,8 @@ def show_or_train(
     elif dry_run:
         from rampcli.launch.start_checks import check_files
 
-        newest = check_files(resolved)
+        newest, notes = check_files(resolved)
+        resolved = replace(resolved, notes=(*resolved.notes, *notes))
         print_plan(resolved, as_json=as_json)
         if not as_json:
             from rampcli.cli.jobs import print_scripts

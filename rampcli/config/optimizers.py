@@ -8,7 +8,7 @@ MAX_STACK_ELEMENTS = 2**22
 BF16 = 2
 
 
-def muon_work_bytes(matrices: Mapping[tuple[int, int], int]) -> int:
+def muon_work_bytes(matrices: Mapping[tuple[int, ...], int]) -> int:
     """Returns `Optimizer.work_bytes` of Muon, which orthogonalises stacks of whole matrices."""
     work = []
     for (rows, columns), alike in matrices.items():
@@ -36,7 +36,7 @@ class Optimizer:
     settings: tuple[str, ...]
     states: int
     matrix_states: int
-    work_bytes: Callable[[Mapping[tuple[int, int], int]], int] = lambda _: 0
+    work_bytes: Callable[[Mapping[tuple[int, ...], int]], int] = lambda _: 0
 
 
 def stack_size(elements: int) -> int:

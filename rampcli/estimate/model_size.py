@@ -1,6 +1,7 @@
 """Computes the size of a model from what its parts declare, without building it."""
 
 from collections.abc import Iterable
+from math import prod
 
 from rampcli.config.optimizers import optimizer_of
 from rampcli.config.schema import Config, ModelConfig
@@ -9,17 +10,17 @@ from rampcli.models.parts import FP32, Part, Shape, layer_parts, outer_parts
 
 def shapes_of(parts: Iterable[Part], *, tensor: int = 1) -> list[Shape]:
     """Returns the shapes of the weights of some parts, on one of `tensor` tensor-parallel ranks."""
-    return [shape for part in parts for shape in part.shapes(tensor)]
+    return [shape for part in parts for shape in part.parameters(tensor).values()]
 
 
 def matrices_of(shapes: Iterable[Shape]) -> list[Shape]:
     """Returns the shapes of matrices among those of weights."""
-    return [(rows, columns) for rows, columns in shapes if columns > 1]
+    return [shape for shape in shapes if len(shape) > 1]
 
 
 def count(shapes: Iterable[Shape], *, shards: int = 1) -> int:
     """Returns the numbers in a rank's shards of weights: rows are divided, rounded up."""
-    return sum(-(-rows // shards) * columns for rows, columns in shapes)
+    return sum(-(-rows // shards) * prod(columns) for rows, *columns in shapes)
 
 
 def count_parameters(model: ModelConfig, *, sequence_length: int) -> int:

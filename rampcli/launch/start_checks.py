@@ -5,12 +5,17 @@ import sys
 from collections.abc import Callable, Iterator
 
 from rampcli.checkpoint.compatibility import check_compatible
-from rampcli.checkpoint.starting_weights import check_starting_model, check_starting_weights
+from rampcli.checkpoint.starting_weights import (
+    check_starting_model,
+    check_starting_weights,
+    unused_tensors,
+)
 from rampcli.config import snapshot
 from rampcli.config.corpora import missing_corpora, missing_weights
 from rampcli.config.layers import sources_named
 from rampcli.config.schema import Config
 from rampcli.errors import NoCheckpointError, Report, UsageError
+from rampcli.hub import is_pinned
 from rampcli.launch.disk_space import disk_space, existing_part
 from rampcli.launch.environment import check_outer_launcher
 from rampcli.launch.files import read_corpora
@@ -34,19 +39,20 @@ def check(resolved: Resolved) -> tuple[Checkpoint | None, list[JobScript]]:
     with sources_named(resolved.config):
         corpus = check_corpora(resolved)
         newest = _newest_checkpoint(resolved, corpus)
-        if newest is None:
-            check_starting_weights(resolved.config)
+        folder = check_starting_weights(resolved.config) if newest is None else None
+        if folder is not None:
+            unused_tensors(resolved.config, folder)
         for error in refusals(resolved, newest):
             raise error
         consumed_samples = newest.consumed_samples if newest else 0
         return newest, launcher.scripts(resolved, directory, consumed_samples)
 
 
-def check_files(resolved: Resolved) -> Checkpoint | None:
+def check_files(resolved: Resolved) -> tuple[Checkpoint | None, list[str]]:
     """Checks as `check` the files that this machine has, and downloads no weights.
 
     Returns:
-        The newest checkpoint, or None.
+        The newest checkpoint, or None, and the notes of `check_model_here`.
 
     Raises:
         RampcliError: the run cannot start anywhere.
@@ -54,19 +60,23 @@ def check_files(resolved: Resolved) -> Checkpoint | None:
     with sources_named(resolved.config):
         is_elsewhere = bool(missing_corpora(resolved.config))
         newest = _newest_checkpoint(resolved, None if is_elsewhere else check_corpora(resolved))
-        if newest is None:
-            check_model_here(resolved.config)
-        return newest
+        return newest, check_model_here(resolved.config) if newest is None else []
 
 
-def check_model_here(config: Config) -> None:
+def check_model_here(config: Config) -> list[str]:
     """Checks that `model.init_from` is of the configured shape, if this machine has its folder.
 
+    Weights on the hub are not checked.
+
+    Returns:
+        A note on the tensors that the model does not have, if there are any.
+
     Raises:
-        RampcliError: it is not.
+        RampcliError: it is not of that shape, or its tensors are not.
     """
-    if not missing_weights(config):
-        check_starting_model(config)
+    text = config.model.init_from
+    folder = None if missing_weights(config) else check_starting_model(config)
+    return [] if folder is None or is_pinned(str(text)) else unused_tensors(config, folder)
 
 
 def check_corpora(resolved: Resolved) -> str | None:

@@ -27,8 +27,8 @@ LOGITS_AT_ONCE = 2**23
 Larger chunks add to the projection's gradient less often.
 """
 
-Shape = tuple[int, int]
-"""Rows and columns of a weight. A vector has one column."""
+Shape = tuple[int, ...]
+"""Rows and columns of a matrix, or the length of a vector."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,14 +98,14 @@ class Linear:
         """Number of weights, without the bias."""
         return self.inputs * self.outputs
 
-    def shapes(self, tensor: int) -> list[Shape]:
-        """Returns the shapes of its parameters on one of `tensor` tensor-parallel ranks."""
+    def parameters(self, tensor: int = 1) -> dict[str, Shape]:
+        """Returns the shapes of its parameters by name, as `Part.parameters`."""
         rows, columns = self.outputs, self.inputs
         if self.split == "rows":
             columns //= tensor
         else:
             rows //= tensor
-        return [(rows, columns), (rows, 1)] if self.has_bias else [(rows, columns)]
+        return {"weight": (rows, columns)} | ({"bias": (rows,)} if self.has_bias else {})
 
 
 class Part:
@@ -121,9 +121,12 @@ class Part:
     def __init__(self, linears: Mapping[str, Linear] | None = None) -> None:
         self.linears = linears or {}
 
-    def shapes(self, tensor: int = 1) -> list[Shape]:
-        """Returns the shapes of its parameters on one of `tensor` tensor-parallel ranks."""
-        return [shape for linear in self.linears.values() for shape in linear.shapes(tensor)]
+    def parameters(self, tensor: int = 1) -> dict[str, Shape]:
+        """Returns the shapes of its parameters on one of `tensor` tensor-parallel ranks.
+
+        Their names and their order are those of the module's parameters.
+        """
+        return _named({name: one.parameters(tensor) for name, one in self.linears.items()})
 
     def flops(self, seen: float) -> float:  # noqa: ARG002
         """Returns the operations of its matrix products in a forward pass, per token.
@@ -145,8 +148,8 @@ class NormPart(Part):
         super().__init__()
         self.kind, self.size = kind, size
 
-    def shapes(self, tensor: int = 1) -> list[Shape]:  # noqa: ARG002, D102
-        return [(self.size, 1)] * self.kind.vectors
+    def parameters(self, tensor: int = 1) -> dict[str, Shape]:  # noqa: ARG002, D102
+        return dict.fromkeys(("weight", "bias")[: self.kind.vectors], (self.size,))
 
     def kept(self, batch: MicroBatchPart) -> Kept:  # noqa: D102
         return Kept(saved=self.bytes_of(batch.tokens // batch.tensor * self.size, batch))
@@ -179,8 +182,9 @@ class AttentionPart(Part):
         norms = dict.fromkeys(("query_norm", "key_norm"), "heads")
         self.tensor_plan = _plan(self.linears) | (norms if model.qk_norm else {})
 
-    def shapes(self, tensor: int = 1) -> list[Shape]:  # noqa: D102
-        return super().shapes(tensor) + (self.head_norm.shapes() * 2 if self.head_norm else [])
+    def parameters(self, tensor: int = 1) -> dict[str, Shape]:  # noqa: D102
+        norm = self.head_norm.parameters() if self.head_norm else {}
+        return super().parameters(tensor) | _named(dict.fromkeys(("query_norm", "key_norm"), norm))
 
     def flops(self, seen: float) -> float:  # noqa: D102
         return super().flops(seen) + 4 * self.query_width * seen
@@ -264,10 +268,10 @@ class EmbeddingPart(Part):
         super().__init__()
         self.rows, self.width, self.split = rows, width, split
 
-    def shapes(self, tensor: int = 1) -> list[Shape]:  # noqa: D102
+    def parameters(self, tensor: int = 1) -> dict[str, Shape]:  # noqa: D102
         if self.split == "rows":
-            return [(self.rows // tensor, self.width)]
-        return [(self.rows, self.width // tensor)]
+            return {"weight": (self.rows // tensor, self.width)}
+        return {"weight": (self.rows, self.width // tensor)}
 
 
 class HeadPart(Part):
@@ -280,8 +284,8 @@ class HeadPart(Part):
         )
         super().__init__({"": self.linear})
 
-    def shapes(self, tensor: int = 1) -> list[Shape]:  # noqa: D102
-        return [] if self.model.tie_embeddings else super().shapes(tensor)
+    def parameters(self, tensor: int = 1) -> dict[str, Shape]:  # noqa: D102
+        return {} if self.model.tie_embeddings else super().parameters(tensor)
 
     def kept(self, batch: MicroBatchPart) -> Kept:  # noqa: D102
         return Kept(saved=batch.gathered_bytes(self.model))
@@ -358,6 +362,15 @@ def _columns(model: ModelConfig, outputs: int) -> Linear:
 
 def _rows(model: ModelConfig, inputs: int) -> Linear:
     return Linear(inputs=inputs, outputs=model.hidden_size, has_bias=model.bias, split="rows")
+
+
+def _named(parameters: Mapping[str, Mapping[str, Shape]]) -> dict[str, Shape]:
+    """Returns the parameters of some submodules, each with the submodule's name before its own."""
+    return {
+        f"{submodule}.{name}".removeprefix("."): shape
+        for submodule, shapes in parameters.items()
+        for name, shape in shapes.items()
+    }
 
 
 def _plan(linears: Mapping[str, Linear]) -> dict[str, str]:

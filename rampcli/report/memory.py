@@ -117,7 +117,8 @@ def plan_with_memory(resolved: Resolved) -> dict[str, Any]:
 
     `parameters` is the size of the model, of which `embedding_parameters` are embeddings.
     `corpora` has the training corpora whose files were read: their `name`, `samples`, `pairs` (null
-    for other data) and `passes`, how often the run reads each sample (null without an end).
+    for other data) and `passes`, how often the run reads each sample (null without an end). `notes`
+    are messages on what a user may not expect.
 
     In reinforcement learning, each stage also has `pairs`: how its prompts and their generations
     are split. It is null for stages in `passed`.
@@ -139,6 +140,7 @@ def plan_with_memory(resolved: Resolved) -> dict[str, Any]:
         }
         for one in corpus_passes(resolved)
     ]
+    data["notes"] = [*plan.notes, *resolved.notes, *memory_notes(resolved)]
     if is_rl(resolved.config):
         batches = [None] * len(plan.passed) + [resolved.pairs(stage) for stage in plan.stages]
         for row, batch in zip(data["stages"], batches, strict=True):

@@ -1,14 +1,15 @@
 """What can be known before a start is told alike by a dry run, the doctor and the start."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from model_folders import MODEL, write_model
 from models.families import GPT
 from rampcli.cli.composing import compose_words
 from rampcli.config import snapshot
 from rampcli.config.schema import ModelConfig
-from rampcli.models.huggingface_config import to_huggingface
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import MANIFEST
 from run_files import manifest
@@ -19,13 +20,17 @@ HUGE = ("model.hidden_size=65536", "model.num_layers=1000")
 """A checkpoint of terabytes."""
 
 
-def gpt2_folder(folder):
-    """Writes a GPT-2 with 256 positions, of which a start reads config.json only."""
-    folder.mkdir()
-    model = ModelConfig(num_layers=1, hidden_size=32, ffn_hidden_size=128, vocab_size=256, **GPT)
-    content = to_huggingface(model, sequence_length=256, dtype="float32")
-    (folder / "config.json").write_text(json.dumps(content), encoding="utf-8")
-    (folder / "model.safetensors").touch()
+GPT2 = ModelConfig(num_layers=1, hidden_size=32, ffn_hidden_size=128, vocab_size=256, **GPT)
+TIED = replace(MODEL, tie_embeddings=True)
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+def write_folders(folder):
+    """Writes a GPT-2 with 256 positions, and models whose files do not fit their config.json."""
+    write_model(folder / "gpt2", GPT2, sequence_length=256)
+    write_model(folder / "headless", others={HEAD: None})
+    shape = (MODEL.vocab_size, MODEL.hidden_size)
+    write_model(folder / "tied", TIED, others={HEAD: shape})
 
 
 def other_corpus(folder):
@@ -39,6 +44,7 @@ def other_corpus(folder):
     (run.checkpoint_folder(1) / MANIFEST).write_text(json.dumps(facts), encoding="utf-8")
 
 
+FOLDER = ("model=from_folder", "data.sequence_length=32")
 POSITIONS = (
     ("model=from_folder", "model.init_from=gpt2", "data.sequence_length=1024"),
     "gpt2 has learned 256 positions, and data.sequence_length=1024",
@@ -49,6 +55,11 @@ POSITIONS = (
     ("words", "message"),
     [
         POSITIONS,
+        ((*FOLDER, "model.init_from=headless"), f"headless does not hold {HEAD}"),
+        (
+            (*FOLDER, "model.init_from=tied"),
+            f"{HEAD} in tied/model.safetensors differs from {EMBEDDING}, to which",
+        ),
         (
             TEXT,
             "was trained on another corpus than this run reads",
@@ -59,7 +70,7 @@ POSITIONS = (
 def test_files_that_do_not_fit_are_refused_by_a_dry_run_the_doctor_and_the_start(
     rampcli, tmp_path, words, message
 ):
-    gpt2_folder(tmp_path / "gpt2")
+    write_folders(tmp_path)
     other_corpus(tmp_path)
     start = rampcli("pretrain", *RUN, *words)
     assert message in start.stderr
@@ -71,11 +82,20 @@ def test_files_that_do_not_fit_are_refused_by_a_dry_run_the_doctor_and_the_start
 
 
 def test_a_plan_refuses_a_model_that_lacks_positions(rampcli, tmp_path):
-    gpt2_folder(tmp_path / "gpt2")
+    write_folders(tmp_path)
     words, message = POSITIONS
     ended = rampcli("plan", *RUN, *words)
     assert (ended.exit_code, ended.stdout) == (2, "")
     assert ended.stderr.startswith(f"error: {message}")
+
+
+def test_tensors_that_the_model_does_not_have_are_named_by_a_plan_and_a_dry_run(rampcli, tmp_path):
+    write_model(tmp_path / "adapted", others={"lora_A.weight": (4, 4), "rotary_emb.inv_freq": (4,)})
+    words = (*RUN, *FOLDER, "model.init_from=adapted")
+    note = "the model does not have these tensors of adapted: lora_A.weight"
+    for command in (("plan", *words), ("pretrain", *words, "--dry-run")):
+        assert f"note: {note}" in " ".join(rampcli(*command).stdout.split())
+    assert note in json.loads(rampcli("plan", *words, "--json").stdout)["notes"]
 
 
 def test_what_this_machine_lacks_is_noted_by_a_dry_run_and_refused_by_the_start(rampcli, tmp_path):

@@ -15,8 +15,9 @@ from rampcli.config.schema import ModelConfig
 from rampcli.errors import DamagedFileError
 from rampcli.guarded_folder import write_json
 from rampcli.models.decoder import Decoder
-from rampcli.models.huggingface import WeightFolder, places
+from rampcli.models.huggingface import WeightFolder
 from rampcli.models.huggingface_config import read_config, to_huggingface
+from rampcli.models.huggingface_tensors import StoredWeights, places
 from rampcli.train.build import fill_weights, initial_weights
 
 SEQUENCE = 32
@@ -83,6 +84,13 @@ def test_weights_in_several_files_and_in_bf16_are_read_exactly(family, theirs, t
     torch.testing.assert_close(
         ours_from(tmp_path / "parts", family)(TOKENS), expected, atol=1e-5, rtol=1e-5
     )
+
+
+def test_the_places_are_those_of_the_parameters_of_the_module(family):
+    built = Decoder(family, sequence_length=SEQUENCE)
+    assert [
+        (name, place.shape) for name, place in places(family, sequence_length=SEQUENCE).items()
+    ] == [(name, tuple(parameter.shape)) for name, parameter in built.named_parameters()]
 
 
 LAYER_WEIGHT = "model.layers.1.mlp.up_proj.weight"
@@ -164,10 +172,12 @@ def test_a_tied_model_with_another_output_projection_is_refused(saved):
 
     shape = replace(FAMILIES["llama3"], tie_embeddings=True)
     folder, _ = saved(partial(tie, changed=0.0))
-    assert WeightFolder(folder, shape, sequence_length=SEQUENCE).unused == []
+    stored = StoredWeights(folder, shape, sequence_length=SEQUENCE)
+    assert stored.unused == []
+    stored.check_tied()
     saved(partial(tie, changed=1.0))
     with pytest.raises(DamagedFileError, match="to which tie_word_embeddings=true in"):
-        WeightFolder(folder, shape, sequence_length=SEQUENCE)
+        StoredWeights(folder, shape, sequence_length=SEQUENCE).check_tied()
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])

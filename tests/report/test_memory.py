@@ -87,6 +87,7 @@ def test_the_json_of_a_plan_has_the_bytes_of_each_stage_and_none_for_finished_on
     assert [stage.pop("memory_bytes") for stage in data["stages"]] == peaks(resolved)
     assert (data.pop("parameters"), data.pop("corpora")) == (5_047_558_144, [])
     assert data.pop("embedding_parameters") == (50_304 + 2048) * 4096
+    assert data.pop("notes") == [*resolved.plan.notes, *resolved.notes, *memory_notes(resolved)]
     assert data == resolved.plan.to_json()
 
 

@@ -28,8 +28,8 @@ from rampcli.config.schema.rl import RLConfig
 from rampcli.data.corpus import IGNORED
 from rampcli.guarded_folder import write_json
 from rampcli.models.decoder import Decoder
-from rampcli.models.huggingface import places
 from rampcli.models.huggingface_config import to_huggingface
+from rampcli.models.huggingface_tensors import places
 from rampcli.models.log_probs import token_log_probs
 from rampcli.rl.advantages import batch_std, group_advantages
 from rampcli.rl.objective import Objective, PolicyBatch, PolicySums
