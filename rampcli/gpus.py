@@ -1,6 +1,7 @@
 """The GPUs of this machine and their memory, without torch."""
 
 import os
+import re
 import subprocess
 from contextlib import suppress
 from functools import cache
@@ -9,19 +10,52 @@ from pathlib import Path
 
 TIMEOUT_S = 10.0
 MIB = 2**20
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+_NAME = re.compile(r"[0-9]{1,4}|(GPU|MIG)-.+")
+_HIDDEN = re.compile(r"-[0-9]+|NoDevFiles")
+"""Words that hide the GPUs from there on. Slurm sets the second one for jobs without GPUs."""
 
 
 def visible_gpus() -> list[str]:
     """Returns the GPUs that a process started here may use, as in CUDA_VISIBLE_DEVICES."""
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is not None:
-        names = [name.strip() for name in chosen.split(",")]
-        # As in CUDA, an index such as -1 hides the GPUs from there on.
-        return list(takewhile(lambda name: name and not name.startswith("-"), names))
-    return [
-        str(index)
-        for index in range(sum(path.name[6:].isdigit() for path in Path("/dev").glob("nvidia*")))
-    ]
+    chosen = os.environ.get(VARIABLE)
+    if chosen is None:
+        return [str(index) for index in range(gpu_count())]
+    return list(takewhile(_NAME.fullmatch, _names_in(chosen)))
+
+
+def gpu_count() -> int:
+    """Returns how many GPUs this machine has. Without the files of Nvidia's driver it is 0."""
+    return sum(path.name[6:].isdigit() for path in Path("/dev").glob("nvidia*"))
+
+
+def misread_gpus(chosen: str, *, count: int) -> str | None:
+    """Returns what CUDA uses, and why, if that is not what CUDA_VISIBLE_DEVICES says, or None.
+
+    Args:
+        chosen: value of the variable.
+        count: how many GPUs this machine has, or 0 if that is unknown.
+    """
+    names = _names_in(chosen)
+    used = list(
+        takewhile(lambda name: _NAME.fullmatch(name) and not _is_beyond(name, count), names)
+    )
+    others = names[len(used) :]
+    if twice := [name for name in used if used.count(name) > 1]:
+        return f"CUDA uses no GPU, because {twice[0]} stands there twice"
+    if not others or others == [""] or _HIDDEN.fullmatch(others[0]):
+        return None
+    uses = f"only GPU {', '.join(used)}" if used else "no GPU"
+    return f"CUDA uses {uses}, because {others[0] or 'an empty word'} is no GPU of this machine"
+
+
+def _is_beyond(name: str, count: int) -> bool:
+    """Returns whether a name is a number that no GPU has."""
+    return name.isdecimal() and 0 < count <= int(name)
+
+
+def _names_in(chosen: str) -> list[str]:
+    return [name.strip() for name in chosen.split(",")]
 
 
 def gpu_memory_bytes() -> int | None:

@@ -1,6 +1,6 @@
 import pytest
 
-from rampcli.gpus import gpu_memory_bytes, visible_gpus
+from rampcli.gpus import gpu_memory_bytes, misread_gpus, visible_gpus
 
 
 @pytest.mark.parametrize(
@@ -11,11 +11,42 @@ from rampcli.gpus import gpu_memory_bytes, visible_gpus
         ("GPU-ab12", ["GPU-ab12"]),
         ("-1", []),
         ("2,-1,0", ["2"]),
+        ("NoDevFiles", []),
+        ("0,,1", ["0"]),
+        ("a,b", []),
     ],
 )
 def test_visible_gpus_are_those_in_cuda_visible_devices(monkeypatch, variable, names):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
     assert visible_gpus() == names
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    ["", "-1", "1,-1", "NoDevFiles", "1", "0, 1", "1,0,", "GPU-ab12,GPU-cd34", "MIG-GPU-ab12/1/0"],
+)
+def test_gpus_that_cuda_uses_as_they_are_named_are_not_misread(chosen):
+    assert misread_gpus(chosen, count=2) is None
+
+
+@pytest.mark.parametrize(
+    ("chosen", "reading"),
+    [
+        ("0,,1", "CUDA uses only GPU 0, because an empty word is no GPU"),
+        (",1", "CUDA uses no GPU, because an empty word is no GPU"),
+        ("a,b", "CUDA uses no GPU, because a is no GPU"),
+        ("0;1", "CUDA uses no GPU, because 0;1 is no GPU"),
+        ("0,0", "CUDA uses no GPU, because 0 stands there twice"),
+        ("1,2,0", "CUDA uses only GPU 1, because 2 is no GPU"),
+        ("9" * 5000, "CUDA uses no GPU, because 99999"),
+    ],
+)
+def test_gpus_that_cuda_leaves_out_are_named_with_the_reason(chosen, reading):
+    assert misread_gpus(chosen, count=2).startswith(reading)
+
+
+def test_numbers_of_gpus_are_not_judged_where_their_count_is_unknown():
+    assert misread_gpus("9", count=0) is None
 
 
 @pytest.fixture

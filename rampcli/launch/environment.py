@@ -5,6 +5,8 @@ import socket
 from collections.abc import Mapping, Sequence
 
 from rampcli.errors import UsageError
+from rampcli.gpus import VARIABLE as GPUS
+from rampcli.gpus import gpu_count, misread_gpus
 
 OUTER_PREFIXES = ("TORCHELASTIC_", "PET_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_")
 OUTER_VARIABLES = (
@@ -76,6 +78,29 @@ def check_variables(*, on_gpus: bool, environment: Mapping[str, str] = os.enviro
         raise UsageError(
             f"{THREADS}={threads} in the environment is no number of threads",
             remedy=(f"unset {THREADS}", f"{THREADS}=1"),
+        )
+
+
+def check_chosen_gpus(
+    environment: Mapping[str, str] = os.environ, *, count: int | None = None
+) -> None:
+    """Checks that CUDA uses the GPUs that CUDA_VISIBLE_DEVICES names.
+
+    Args:
+        count: how many GPUs this machine has; None to count them.
+
+    Raises:
+        UsageError: CUDA would use fewer.
+    """
+    chosen, known = environment.get(GPUS), gpu_count() if count is None else count
+    if chosen is not None and (reading := misread_gpus(chosen, count=known)) is not None:
+        raise UsageError(
+            f"{GPUS}={chosen} in the environment: {reading}",
+            remedy=(
+                f"unset {GPUS}",
+                f"{GPUS}={','.join(map(str, range(known or 1)))}, or UUIDs as in nvidia-smi -L",
+                f"{GPUS}= to hide all GPUs",
+            ),
         )
 
 

@@ -3,14 +3,20 @@ import socket
 
 import pytest
 
+from rampcli import llm
 from rampcli.errors import UsageError
+from rampcli.launch.doctor.check import Status
+from rampcli.launch.doctor.host_checks import check_environment
 from rampcli.launch.environment import (
+    check_chosen_gpus,
     check_outer_launcher,
     check_variables,
     nccl_interfaces,
     without_outer_launcher,
 )
+from rampcli.launch.start_checks import launcher_refusals
 from rampcli.launch.workers import worker_environment
+from rampcli.planning.resolve import resolve
 
 TORCHRUN = {
     "RANK": "0",
@@ -102,3 +108,27 @@ def test_a_number_of_threads_that_openmp_would_ignore_is_refused(threads, is_val
         return
     with pytest.raises(UsageError, match=f"OMP_NUM_THREADS={threads} in the environment"):
         check_variables(on_gpus=False, environment={"OMP_NUM_THREADS": threads})
+
+
+@pytest.mark.parametrize(("count", "first"), [(0, "0"), (2, "0,1")])
+def test_chosen_gpus_that_cuda_would_leave_out_are_refused_with_a_choice_that_works(count, first):
+    name = "CUDA_VISIBLE_DEVICES"
+    for chosen in ("0,,1", "a,b", "0,0"):
+        with pytest.raises(UsageError, match=f"{name}={chosen} in the environment") as refused:
+            check_chosen_gpus({name: chosen}, count=count)
+        assert f"{name}={first}," in refused.value.remedy
+    for environment in ({}, {name: first}, {name: ""}):
+        check_chosen_gpus(environment, count=count)
+
+
+@pytest.mark.parametrize(("accelerator", "is_refused"), [("auto", True), ("cpu", False)])
+def test_only_a_run_that_may_use_gpus_looks_at_those_that_are_chosen(
+    monkeypatch, accelerator, is_refused
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "a,b")
+    config = llm.llama3_tiny.pretrain_recipe()
+    config.trainer.accelerator = accelerator
+    resolved = resolve(config)
+    refused = [str(error) for error in launcher_refusals(resolved)]
+    assert ["CUDA uses no GPU, because a is no" in text for text in refused] == [True] * is_refused
+    assert (check_environment(resolved).status is Status.failure) == is_refused

@@ -6,7 +6,11 @@ import shutil
 from rampcli.errors import UsageError
 from rampcli.gpus import visible_gpus
 from rampcli.launch.doctor.check import Check, Status, format_bytes
-from rampcli.launch.environment import check_outer_launcher, check_variables
+from rampcli.launch.environment import (
+    check_chosen_gpus,
+    check_outer_launcher,
+    check_variables,
+)
 from rampcli.launch.protocol import launcher_of
 from rampcli.planning.run_plan import Resolved
 from rampcli.processors import processors
@@ -90,6 +94,8 @@ def check_environment(resolved: Resolved | None) -> Check:
         check_outer_launcher()
         if (elsewhere := skip_if_remote(name, resolved)) is not None:
             return elsewhere
+        if resolved is None or resolved.config.trainer.accelerator != "cpu":
+            check_chosen_gpus()
         check_variables(on_gpus=bool(visible_gpus()))
     except UsageError as error:
         return Check(name, Status.failure, error.message, error.remedy)

@@ -128,7 +128,7 @@ def _check_gpus(facts: dict[str, Any], resolved: Resolved | None) -> Check:
     try:
         needed = 0 if resolved is None else gpus_needed(resolved.config, resolved.plan)
     except UsageError as error:
-        remedy = UNHIDE_REMEDY if chosen == "" else error.remedy
+        remedy = UNHIDE_REMEDY if chosen is not None and not visible else error.remedy
         return Check(name, Status.failure, error.message, remedy)
     usable = len(facts["gpus"])
     if usable < visible:
@@ -140,7 +140,8 @@ def _check_gpus(facts: dict[str, Any], resolved: Resolved | None) -> Check:
             CUDA_REMEDY if facts["cuda"] is None else DRIVER_REMEDY,
         )
     if not usable:
-        found = "none" if chosen is None else "CUDA_VISIBLE_DEVICES is empty"
+        hidden = f"={chosen} hides them" if chosen else " is empty"
+        found = "none" if chosen is None else f"CUDA_VISIBLE_DEVICES{hidden}"
         return Check(name, Status.ok, f"{found}: runs compute on the CPU")
     return _check_usable_gpus(facts, resolved, needed)
 

@@ -14,7 +14,7 @@ from rampcli.config.schema import Config
 from rampcli.errors import EXIT_INTERRUPTED
 from rampcli.interpreter import python_command
 from rampcli.launch.elastic import World
-from rampcli.launch.environment import check_variables
+from rampcli.launch.environment import check_chosen_gpus, check_variables
 from rampcli.launch.observer import Observers
 from rampcli.launch.protocol import Launch, Launcher, Outcome, StartRanks
 from rampcli.launch.resources import gpus_needed, reserve_gpus
@@ -41,6 +41,8 @@ class LocalLauncher(Launcher):
 
     def check(self, resolved: Resolved, /) -> None:
         """Checks this machine's GPUs, and the variables that its workers inherit."""
+        if resolved.config.trainer.accelerator != "cpu":
+            check_chosen_gpus()
         check_variables(on_gpus=gpus_needed(resolved.config, resolved.plan) > 0)
 
     def reserve_gpus(self, resolved: Resolved, /) -> AbstractContextManager[Sequence[str]]:

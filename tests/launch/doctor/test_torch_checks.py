@@ -84,6 +84,7 @@ def test_processes_that_cannot_communicate_fail_if_the_run_needs_them(checked, m
     ("variable", "accelerator", "status", "finding"),
     [
         ("", "auto", Status.ok, "CUDA_VISIBLE_DEVICES is empty: runs compute on the CPU"),
+        ("-1", "auto", Status.ok, "CUDA_VISIBLE_DEVICES=-1 hides them: runs compute on the CPU"),
         ("1", "gpu", Status.failure, "this run needs 2 GPUs (2 nodes of 1), and this machine has"),
         ("101,102", "gpu", Status.failure, "torch can use 0 of the 2 GPUs in CUDA_VISIBLE_DEVICES"),
     ],
