@@ -72,8 +72,8 @@ class RLConfig:
     )
     reward: str = setting(
         "exact_match",
-        "Reward of a response: `exact_match`, `contains`, `length`, or a function of your own,"
-        " `module:function` or `file.py:function`.",
+        "Reward of a response: `exact_match`, `contains`, `length`, or a function of your own:"
+        " `module:function`, `file.py:function`, or the name of one that is registered.",
     )
     reward_deadline_s: float = setting(
         10.0, "Time that a reward function of your own has per response.", unit="seconds", above=0
