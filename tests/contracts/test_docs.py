@@ -71,6 +71,16 @@ def options_of_commands():
             yield name, {spelling for one in options for spelling in one.opts}
 
 
+def test_the_page_of_commands_lists_every_command_and_every_option_of_a_group():
+    page = (DOCS / "reference" / "commands.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(rampcli [a-z ]*[a-z])\b", page.partition("\n## ")[0], re.MULTILINE)
+    assert {name for name, _ in options_of_commands()} - {*listed} == set()
+    for group in sorted(folder for folder in (ROOT / "conf").iterdir() if folder.is_dir()):
+        (options,) = re.findall(rf"^\| `{group.name}` \| [^|]* \| (.*) \|$", page, re.MULTILINE)
+        if group.name != "model":  # one per recipe
+            assert set(re.findall(r"`(\w+)`", options)) == {one.stem for one in group.iterdir()}
+
+
 def test_the_page_of_commands_names_every_option_and_its_tables_no_others():
     page = (DOCS / "reference" / "commands.md").read_text(encoding="utf-8")
     sections = dict(re.findall(r"^## `(rampcli [a-z ]+)`\n((?:(?!## ).*\n)*)", page, re.MULTILINE))
