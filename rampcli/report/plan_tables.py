@@ -11,7 +11,7 @@ from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY
 from rampcli.batch.notes import accumulation_notes
 from rampcli.batch.pairs import PAIRS_KEY
 from rampcli.batch.plan import MICRO_KEY
-from rampcli.batch.quantities import as_written, listed, shorten
+from rampcli.batch.quantities import as_written, counted, listed, shorten
 from rampcli.batch.throughput import RESTART_KEY
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.corpora import describe_data
@@ -209,27 +209,27 @@ def plan_totals(plan: TrainingPlan) -> dict[str, str]:
 def plan_summary(resolved: Resolved) -> list[str]:
     """Returns the lines below the table of a plan: totals, source of the hours, and notes."""
     plan, config = resolved.plan, resolved.config
-    lines = _pair_lines(resolved)
+    lines, steps = _pair_lines(resolved), counted(plan.end_step or 0, "step")
     if plan.end_sample is not None and lines:
         generations = config.rl.generations_per_prompt or 0
         lines.append(
-            f"{plan.end_sample:,} prompts, {plan.end_sample * generations:,} pairs,"
-            f" {plan.end_step:,} steps; run directory {resolved.run_dir}"
+            f"{counted(plan.end_sample, 'prompt')}, {plan.end_sample * generations:,} pairs,"
+            f" {steps}; run directory {resolved.run_dir}"
         )
     elif plan.end_sample is not None:
         tokens = plan.end_sample * plan.sequence_length
         lines.append(
-            f"{plan.end_sample:,} samples, {plan.end_step:,} steps, {tokens:,} tokens;"
+            f"{counted(plan.end_sample, 'sample')}, {steps}, {counted(tokens, 'token')};"
             f" run directory {resolved.run_dir}"
         )
     else:
         lines.append(f"a run without end; run directory {resolved.run_dir}")
     if plan.clock is not None:
         restarts = 0 if plan.end_sample is None else plan.restarts()
-        counted = f"{restarts} restart{'s' if restarts != 1 else ''} of {plan.clock.restart_s:g} s"
+        cost = f"{counted(restarts, 'restart')} of {plan.clock.restart_s:g} s"
         place = stack_of(config).entry(RESTART_KEY).place
-        counted += "" if place == DEFAULT else f" ({place})"
-        included = f"; the total counts {counted}" if restarts else ""
+        cost += "" if place == DEFAULT else f" ({place})"
+        included = f"; the total counts {cost}" if restarts else ""
         lines.append(f"hours: {plan.clock.throughput.basis}{_bubble_included(plan)}{included}")
         lines += extrapolation_notes([resolved])
     trained = None if is_rl(config) else plan.end_sample
@@ -317,7 +317,7 @@ def _describe_reading(resolved: Resolved) -> list[str]:
     if factor is None or loading is None:
         return []
     loaded = loading[0] / as_written(factor)
-    counted = ", one per device and pass" if loaded > stage.global_batch_size else ""
+    also = ", one per device and pass" if loaded > stage.global_batch_size else ""
     readers = reader_of_each_host(stage.num_nodes, factor)
     groups = [
         [host for host, reader in enumerate(readers) if reader == leader]
@@ -327,7 +327,7 @@ def _describe_reading(resolved: Resolved) -> list[str]:
     if len(groups) == stage.num_nodes:
         return [
             f"reading: each of {stage.num_nodes} hosts reads its own {per_host:g} samples of a step"
-            f"{counted}{'; a factor below 1 changes nothing' if factor < 1 else ''}"
+            f"{also}{'; a factor below 1 changes nothing' if factor < 1 else ''}"
         ]
     named = [
         f"host {group[0]} for {group[0]}-{group[-1]}"
@@ -339,7 +339,7 @@ def _describe_reading(resolved: Resolved) -> list[str]:
     most = max(map(len, groups)) * per_host
     return [
         f"reading: {len(groups)} of {stage.num_nodes} hosts read,"
-        f" up to {most:g} samples of a step each{counted}: {', '.join(shown)}"
+        f" up to {most:g} samples of a step each{also}: {', '.join(shown)}"
     ]
 
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from rich.table import Table
 from rich.text import Text
 
-from rampcli.batch.quantities import shorten
+from rampcli.batch.quantities import counted, shorten
 from rampcli.errors import visible
 from rampcli.report.run_report import RunReport
 from rampcli.report.tables import build_table, count, duration, ends, figure, share
@@ -22,7 +22,7 @@ def summary_lines(report: RunReport) -> Iterator[str]:
     facts = report.facts
     yield (
         f"{report.name}: {report.status} after {facts.consumed_samples:,} {report.unit},"
-        f" {facts.step:,} steps; {report.path}"
+        f" {counted(facts.step, 'step')}; {report.path}"
     )
     size = f"{shorten(report.parameters)} parameters"
     if report.tokens is not None:

@@ -209,6 +209,11 @@ def test_without_throughput_no_hours_are_shown(planned):
     assert [line for line in plan_summary(resolved) if "hours" in line] == []
 
 
+def test_the_totals_of_a_single_step_are_in_the_singular(planned):
+    resolved = planned("llama3_tiny", "trainer.max_steps=1")
+    assert plan_summary(resolved)[0].startswith("4 samples, 1 step, 512 tokens;")
+
+
 def test_a_run_without_end_has_no_totals(planned):
     resolved = planned("gpt3_5b", "trainer.max_steps=null")
     columns = cells(plan_table(resolved, width=160))

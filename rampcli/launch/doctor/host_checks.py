@@ -3,6 +3,7 @@
 import resource
 import shutil
 
+from rampcli.batch.quantities import counted
 from rampcli.errors import UsageError
 from rampcli.gpus import visible_gpus
 from rampcli.launch.doctor.check import Check, Status, format_bytes
@@ -64,7 +65,9 @@ def check_processors(resolved: Resolved | None) -> Check:
             "fewer trainer.num_nodes or trainer.devices",
         )
     return Check(
-        name, Status.ok, f"{here}, for up to {processes} processes" if processes else str(here)
+        name,
+        Status.ok,
+        f"{here}, for up to {counted(processes, 'process')}" if processes else str(here),
     )
 
 
