@@ -18,11 +18,11 @@ from rampcli.launch.elastic import World
 from rampcli.launch.observer import Observer
 from rampcli.planning.corpus_passes import describe_passes
 from rampcli.planning.run_plan import Resolved
+from rampcli.report.standstill_text import ranks_text, standstill_text
 from rampcli.report.tables import (
     duration,
     evaluation_line,
     figure,
-    quiet_text,
     share,
     validation_line,
 )
@@ -30,9 +30,12 @@ from rampcli.runs.directory import RunDirectory
 from rampcli.runs.event_kinds import CHANGE, NEWEST, WARNINGS
 from rampcli.runs.facts import RunFacts
 from rampcli.runs.rows import last_events, loss_of
+from rampcli.runs.standstill import Standstill, find_standstill
 
 PLAIN_EVERY_S = 10.0
 """Seconds between plain lines."""
+LOOK_EVERY_S = 2.0
+"""Seconds between two looks at what the ranks do."""
 PREPARING, STARTING, LOADING = "preparing", "starting processes", "loading model and data"
 COMPILING, VALIDATING, FIRST_STEP = "compiling", "validating", "first step"
 ENDING, RESTARTING = "ending processes", "restarting"
@@ -67,6 +70,9 @@ class Progress(Observer):
         self._validated: dict[str | None, dict[str, Any]] = {}
         self._compiles = False
         self._next_plain_at = 0.0
+        self._standstill: Standstill | None = None
+        self._looks_at = 0.0
+        self._printed_ranks: str | None = None
 
     def __enter__(self) -> "Progress":
         self.line = line_for(self.console, self.picture, in_notebook=is_notebook())
@@ -110,6 +116,17 @@ class Progress(Observer):
         if self.line is None and time.monotonic() >= self._next_plain_at:
             self._next_plain_at = time.monotonic() + PLAIN_EVERY_S
             self._print(" · ".join(self._plain_facts()))
+
+    def on_poll(self) -> None:
+        """Prints a plain line if no steps are taken, and again if other ranks are the reason."""
+        if self.line is not None or time.monotonic() < self._next_plain_at:
+            return
+        standstill = self._find_standstill()
+        ranks = None if standstill is None else ranks_text(standstill.ranks)
+        if standstill is not None and ranks != self._printed_ranks:
+            self._next_plain_at = time.monotonic() + PLAIN_EVERY_S
+            self._print(f"{self._name(self.stage)} · {standstill_text(standstill)}")
+        self._printed_ranks = ranks
 
     def on_event(self, row: dict[str, Any]) -> None:
         """Prints validation losses, texts and warnings, and notes what the run waits for."""
@@ -169,20 +186,33 @@ class Progress(Observer):
     def picture(self) -> Picture:
         """Returns what the line shows now. Called by other threads."""
         facts, waits_for = self.facts, self.waits_for
+        standstill, end = self._find_standstill(), facts.end_sample
+        ranks = "" if standstill is None else ranks_text(standstill.ranks)
         if waits_for is not None or not facts.rows:
             waited_s = time.monotonic() - self.waits_since
             shown = [waits_for or FIRST_STEP, duration(waited_s)]
+        elif standstill is not None:
+            shown = [f"no step for {duration(standstill.quiet_s)}"]
         else:
             texts = self._texts(facts)
             names = ("run", "reward", "loss", "tokens/s", "solved", "batch", "samples")
             in_stages = ("stage",) if self.plan.number_of_stages > 1 else ()
             shown = [texts[name] for name in (*names, *in_stages) if name in texts]
-        end = facts.end_sample
+        if ranks:  # they need the room of the bar
+            shown, end = [f"{' '.join(shown)}: {ranks}"], None
         return Picture(
             name=self._name(self.stage),
             share=None if not end else min(1.0, facts.consumed_samples / end),
             facts=shown,
         )
+
+    def _find_standstill(self) -> Standstill | None:
+        """Returns the standstill of the run as it was at most `LOOK_EVERY_S` ago."""
+        now = time.monotonic()
+        if now >= self._looks_at:
+            self._looks_at = now + LOOK_EVERY_S
+            self._standstill = find_standstill(self.run, self.facts, now=time.time())
+        return self._standstill
 
     def _plain_facts(self) -> list[str]:
         """Returns the parts of a plain line."""
@@ -199,8 +229,6 @@ class Progress(Observer):
             "samples": f"{facts.consumed_samples:,}{total} samples",
             "tokens/s": f"{facts.tokens_per_s or 0:,.0f} tokens/s",
         }
-        if (quiet_s := facts.quiet_s(now=time.time())) is not None:
-            texts["tokens/s"] = quiet_text(quiet_s, facts)
         if "reward" in row:
             texts |= {
                 "batch": f"batch {row['global_batch_size']} prompts, {row['pairs']} pairs",

@@ -11,7 +11,8 @@ from rich.text import Text
 from rampcli.batch.quantities import shorten
 from rampcli.errors import visible
 from rampcli.launch.status import RunStatus
-from rampcli.report.tables import duration, figure, quiet_text, share
+from rampcli.report.standstill_text import quiet_text, ranks_text
+from rampcli.report.tables import duration, figure, share
 from rampcli.runs.facts import RunFacts
 
 MOST_WRITTEN_OUT = 1_000_000
@@ -136,6 +137,8 @@ def _notes(run: ListedRun, *, has_texts: bool) -> list[str]:
     if run.status is None:
         return [run.problem or ""]
     status, notes = run.status, [" · ".join(_figures(run.status))]
+    if status.standstill is not None and (ranks := ranks_text(status.standstill.ranks)):
+        notes.append(ranks)
     if not has_texts:
         return notes
     warnings, error = status.facts.events.warnings, status.facts.error
@@ -154,8 +157,8 @@ def _figures(status: RunStatus) -> list[str]:
     facts, shown = status.facts, list[str]()
     if (reward := facts.last.get("reward")) is not None:
         shown.append(f"reward {figure(reward)}, solved {share(facts.last.get('solved'))}")
-    if status.quiet_s is not None:
-        shown.append(quiet_text(status.quiet_s, facts))
+    if status.standstill is not None:
+        shown.append(quiet_text(status.standstill))
     elif facts.tokens_per_s is not None:
         shown.append(f"{facts.tokens_per_s:,.0f} tokens/s")
     if facts.mfu is not None:

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
+from rampcli.activity import waiting
 from rampcli.batch.loading import reader_of_each_host
 from rampcli.config.schema import Config
 from rampcli.data.corpus import Samples
@@ -56,7 +57,8 @@ class Reading:
             if self.reads
             else None
         )
-        dist.scatter(received, sent, group=self.group, group_src=0)
+        with waiting:
+            dist.scatter(received, sent, group=self.group, group_src=0)
         return [Samples(*planes) for planes in received.long().numpy()]
 
 

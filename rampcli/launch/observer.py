@@ -40,6 +40,9 @@ class Observer:
             row: fields of the event by name; `event` is its kind, such as `"validation"`.
         """
 
+    def on_poll(self) -> None:
+        """Called several times a second while processes run, after the rows that are new."""
+
 
 class Observers(Observer):
     """Passes everything to several observers.
@@ -69,6 +72,10 @@ class Observers(Observer):
     def on_event(self, row: dict[str, Any]) -> None:
         """Calls `on_event` of each observer."""
         self._call(lambda observer: observer.on_event(row))
+
+    def on_poll(self) -> None:
+        """Calls `on_poll` of each observer."""
+        self._call(lambda observer: observer.on_poll())
 
     def _call(self, method: Callable[[Observer], None]) -> None:
         for observer in self.observers[:]:
@@ -112,3 +119,4 @@ class Feed:
                 if row["step"] > self.step:
                     self.step, self.row = row["step"], row
                     self.observer.on_row(row)
+        self.observer.on_poll()

@@ -23,6 +23,7 @@ from rampcli.runs.directory import (
 from rampcli.runs.events import EventsFile
 from rampcli.runs.facts import CRASHED, RunFacts, read_facts
 from rampcli.runs.manifest import MANIFEST, Checkpoint, newest_checkpoint
+from rampcli.runs.standstill import Standstill, find_standstill
 
 TRAINING, STARTING, WAITING, UNKNOWN = "training", "starting", "waiting", "unknown"
 _STATES = {STAGE_BOUNDARY: "stage boundary", PREEMPTED: "interrupted"}
@@ -44,7 +45,8 @@ class RunStatus:
         supervisor: process that supervises the run, or None.
         jobs_unknown: why the state of the jobs is unknown, or None.
         goodput: share of the running time that went into steps that count.
-        quiet_s: seconds without a step, if that is much longer than a step while it trains.
+        standstill: tells for how long it has taken no step, and which ranks are behind; None
+            while it takes steps, or nothing trains it.
     """
 
     facts: RunFacts
@@ -57,7 +59,7 @@ class RunStatus:
     jobs: tuple[Job, ...]
     jobs_unknown: str | None
     goodput: float | None
-    quiet_s: float | None
+    standstill: Standstill | None
 
     def to_json(self) -> dict[str, Any]:
         """Returns the facts that `rampcli status --json` prints."""
@@ -78,7 +80,8 @@ class RunStatus:
             "validation_losses": facts.validation_losses,
             "evaluation": facts.evaluation,
             "tokens_per_s": facts.tokens_per_s,
-            "quiet_s": self.quiet_s,
+            "quiet_s": None if self.standstill is None else self.standstill.quiet_s,
+            "standstill": None if self.standstill is None else self.standstill.to_json(),
             "mfu": facts.mfu,
             "stage_left_s": self.stage_left_s,
             "run_left_s": self.run_left_s,
@@ -135,7 +138,7 @@ def read_status(
         jobs=jobs,
         jobs_unknown=jobs_unknown,
         goodput=facts.time_spent(now=now).goodput if facts.has_whole_clock else None,
-        quiet_s=facts.quiet_s(now=time.time()) if state == TRAINING else None,
+        standstill=None if now is None else find_standstill(directory, facts, now=now),
     )
 
 

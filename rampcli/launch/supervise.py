@@ -4,7 +4,7 @@ import math
 import signal
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -33,6 +33,7 @@ from rampcli.runs.directory import (
     RunDirectory,
     event_row,
 )
+from rampcli.runs.heartbeats import LEAST_BEAT_S, touch
 from rampcli.runs.manifest import complete_checkpoints, consumed_samples
 
 POLL_S = 0.1
@@ -208,6 +209,8 @@ class Supervisor:
             exit_code, killed = workers.exit_code() or 0, {} if has_killed else workers.killed()
         finally:
             workers.end()
+            with suppress(OSError, RampcliError):  # those of ranks that were killed
+                self.run.remove_tree(self.run.heartbeats)
         self.run.append_event("exit", stage=stage.stage, exit_code=exit_code)
         attempt.feed.poll()
         oom_kills = count_oom_kills() - oom_kills
@@ -218,10 +221,13 @@ class Supervisor:
 
         Returns whether they had to be killed.
         """
-        kill_at, has_killed = math.inf, False
+        kill_at, has_killed, touch_at = math.inf, False, 0.0
         next_stage = self._stage_to_start_during(attempt.nodes.stage)
         while workers.exit_code() is None:
             time.sleep(POLL_S)
+            if time.monotonic() >= touch_at:
+                touch_at = time.monotonic() + LEAST_BEAT_S
+                touch(self.run)
             attempt.feed.poll()
             if self._trackers is not None:
                 self._trackers.poll(is_heard=True)

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from rampcli.activity import waiting
 from rampcli.config.schema.trainer import Accelerator
 from rampcli.errors import UsageError, reason_of
 
@@ -36,7 +37,8 @@ def device_here(accelerator: Accelerator) -> torch.device:
 def broadcast_from_rank_0(number: int) -> int:
     """Returns rank 0's number. Every rank calls this; other ranks' numbers are ignored."""
     shared = torch.tensor(int(number), device=_device_of(None))
-    dist.broadcast(shared, src=0)
+    with waiting:
+        dist.broadcast(shared, src=0)
     return int(shared.item())
 
 
@@ -65,7 +67,8 @@ def gather_tensors(mine: Tensor, group: dist.ProcessGroup | None = None) -> list
         group: the group; all ranks, if None.
     """
     gathered = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(gathered, mine, group=group)
+    with waiting:
+        dist.all_gather(gathered, mine, group=group)
     return gathered
 
 

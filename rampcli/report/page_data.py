@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rampcli.errors import printable
-from rampcli.report.tables import quiet_text
+from rampcli.report.standstill_text import standstill_text
 from rampcli.runs.decimation import RowNumbers, bucket_edges, fill_buckets
 from rampcli.runs.event_kinds import EVALUATED
 from rampcli.runs.events import Point, RunEvents, thin
 from rampcli.runs.facts import is_training
 from rampcli.runs.followed_run import FollowedRun
 from rampcli.runs.stages import Spans
+from rampcli.runs.standstill import find_standstill
 from rampcli.runs.time_parts import time_parts
 
 DEFAULT_BUCKETS, MOST_BUCKETS = 1200, 4000
@@ -88,8 +89,8 @@ def run_data(run: FollowedRun, view: View) -> dict[str, Any]:
 
 def quiet(run: FollowedRun) -> str | None:
     """Returns what is said of a run that trains and takes no steps, or None."""
-    seconds = run.facts.quiet_s(now=time.time())
-    return None if seconds is None else quiet_text(seconds, run.facts)
+    found = find_standstill(run.directory, run.facts, now=time.time())
+    return None if found is None else standstill_text(found)
 
 
 class _Places:

@@ -6,8 +6,6 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from rampcli.runs.facts import RunFacts
-
 
 def figure(number: float | None) -> str:
     """Returns a reward as text, or "-" if it is unknown."""
@@ -78,8 +76,3 @@ def build_table(*columns: str | Text, left: Collection[str] = ("",)) -> Table:
     for column in columns:
         table.add_column(column, justify="left" if str(column) in left else "right", no_wrap=True)
     return table
-
-
-def quiet_text(seconds: float, facts: RunFacts) -> str:
-    """Returns what is shown of a run that trains and takes no steps."""
-    return f"no step for {duration(seconds)} (steps take {facts.step_s or 0.0:.3g} s)"

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from rampcli.activity import waiting
 from rampcli.rl.roles import Roles
 from rampcli.worker.join import JOIN_TIMEOUT, choose_interface
 from rampcli.worker.leave import RankLost
@@ -46,11 +47,12 @@ class Bridge:
             wait_for_workers=False,
         )
         everyone = roles.trainers + roles.generators
-        self._everyone = _group(store, "bridge", roles.rank, everyone)
         self._orders = None
-        if roles.generates or roles.rank == 0:
-            place = 1 + roles.generator if roles.generates else 0
-            self._orders = _group(store, "orders", place, 1 + roles.generators)
+        with waiting:
+            self._everyone = _group(store, "bridge", roles.rank, everyone)
+            if roles.generates or roles.rank == 0:
+                place = 1 + roles.generator if roles.generates else 0
+                self._orders = _group(store, "orders", place, 1 + roles.generators)
 
     def order_rollouts(self, step: int, consumed_samples: int, weights: Iterable[Tensor]) -> None:
         """Orders the rollouts of a step, and sends the weights for it. Every rank that trains calls
@@ -116,9 +118,10 @@ def finish(sent: Iterable[dist.Work]) -> None:
 
 @contextmanager
 def _noticing_the_end() -> Iterator[None]:
-    """Raises BridgeClosed if gloo fails in the block."""
+    """Waits for other ranks in the block. Raises BridgeClosed if gloo fails there."""
     try:
-        yield
+        with waiting:
+            yield
     except RuntimeError as error:
         raise BridgeClosed(str(error)) from error
 

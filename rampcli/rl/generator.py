@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rampcli.activity import GENERATING, SCORING, begin
 from rampcli.config.rl import max_response_tokens
 from rampcli.config.schema import Config
 from rampcli.data.examples import Examples
@@ -106,6 +107,7 @@ class Generator:
         sampling = sampling or self.sampling
         numbers = np.array([question.number for question in questions], dtype=np.int64)
         streams = hash_of(seed, step, numbers[:, None], np.arange(generations)).ravel()
+        begin(GENERATING)
         responses = sample_responses(
             model,
             [question.tokens for question in questions],
@@ -114,6 +116,7 @@ class Generator:
             streams=streams,
             between=between,
         )
+        begin(SCORING)
         rewards = self._score(questions, self.texts(responses), generations, between)
         return Rollout(
             prompts=[question.tokens for question in questions],

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
+from rampcli.activity import COMPUTING, begin, waiting
 from rampcli.checkpoint.load_weights import DTYPES, empty_model
 from rampcli.config.schema import Config
 from rampcli.data.loader import Batch
@@ -105,6 +106,7 @@ class TakingTurns(RolloutSource):
                     between=check,
                 )
         stopper.agree()  # a rank that was asked to stop lacks rollouts
+        begin(COMPUTING)
         shared = [
             self._shared(mine.get(number), tokens, owner=number % ranks)
             for number, tokens in enumerate(prompts)
@@ -122,7 +124,9 @@ class TakingTurns(RolloutSource):
             packed = self.generator.empty_rollout(len(prompts), self.passes.device)
         else:
             packed = rollout.to_tensor()
-        dist.broadcast(packed, group_src=owner, group=self.passes.meshes.data[TENSOR].get_group())
+        group = self.passes.meshes.data[TENSOR].get_group()
+        with waiting:
+            dist.broadcast(packed, group_src=owner, group=group)
         return Rollout.from_tensor(packed, prompts)
 
 

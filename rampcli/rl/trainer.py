@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from rampcli.activity import COMPUTING, begin
 from rampcli.batch.pairs import PairBatch, PairSettings
 from rampcli.batch.plan import BatchPlan
 from rampcli.data.loader import Batch, samples_of
@@ -69,6 +70,7 @@ class PolicyTrainer(Trainer):
             StopAgreed: a rank must stop. Nothing has changed then.
             RampcliError: a pair cannot be scored, and the run ends at such pairs.
         """
+        begin(COMPUTING)
         self._agree_on_tokens(batch.valid_tokens)
         rollouts: list[Rollout] = []
         scored = self._scored(batch, into=rollouts)

@@ -41,6 +41,7 @@ OWN_NAMES = (
     "checkpoints",
     "profile",
     "logs",
+    "heartbeats",
     *LAUNCHERS,
     "trackers",
     "tune.json",
@@ -135,6 +136,8 @@ class RunDirectory(GuardedFolder):
     """Lock held by the run's supervisor."""
     logs = PathInside("logs")
     """Folder of the workers' output."""
+    heartbeats = PathInside("heartbeats")
+    """Folder in which each rank says what it does, while it runs."""
 
     @property
     def workers_lock(self) -> Path:

@@ -20,8 +20,6 @@ from rampcli.runs.rows import last_events, last_rows
 from rampcli.runs.time_spent import TimeSpent
 
 CRASHED = "crashed"
-LEAST_QUIET_S, QUIET_STEPS = 60.0, 20
-"""A run that trains is quiet after this many seconds, and the time of this many steps."""
 STAGE_FIELDS = tuple(each.name for each in fields(StagePlan))
 
 Row = Mapping[str, Any]
@@ -163,19 +161,15 @@ class RunFacts:
         return launched > started or not newest
 
     def quiet_s(self, *, now: float) -> float | None:
-        """Returns the seconds without a step or an event, if that is much longer than a step.
-
-        Then a process may stand still. None before the first step, while steps are taken, and while
-        processes start.
+        """Returns the seconds since the last step or event, or None if they are unknown.
 
         Args:
-            now: the present time in seconds since 1970. The processes are training.
+            now: the present time in seconds since 1970.
         """
-        step_s, step_at = self.step_s, self.last_step_at
-        if not step_s or not step_at or self.is_starting:
+        if (step_at := self.last_step_at) is None:
             return None
-        seconds = now - max(step_at, self.events.ended or 0.0)
-        return seconds if seconds > max(LEAST_QUIET_S, QUIET_STEPS * step_s) else None
+        latest = max(step_at, self.events.ended or 0.0)
+        return now - latest if latest else None
 
     def time_left(self) -> tuple[float | None, float | None]:
         """Returns the seconds until the stage ends, and until the run ends."""

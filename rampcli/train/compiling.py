@@ -5,6 +5,7 @@ from contextlib import suppress
 import torch
 import torch.distributed as dist
 
+from rampcli.activity import waiting
 from rampcli.batch.plan import BatchPlan
 from rampcli.config.schema import Config
 from rampcli.data.loader import MicroBatch
@@ -51,7 +52,8 @@ def compile_passes(passes: Passes, config: Config, split: BatchPlan) -> None:
         ) from error
     for part in passes.parts:
         part.zero_grad()
-    dist.barrier()
+    with waiting:
+        dist.barrier()
 
 
 def _failures() -> tuple[type[Exception], ...]:

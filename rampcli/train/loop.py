@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from rampcli.activity import COMPILING, COMPUTING, ENDING, READING, SAVING, begin
 from rampcli.batch.plan import BatchPlan
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.checkpoint.save import Checkpoints
@@ -72,6 +73,7 @@ class Trainer:
         began = time.perf_counter()
         if self.state.step > 0:
             self._save(is_last=True)
+        begin(ENDING)
         self.observers.at_end(self.state, status, save_s=time.perf_counter() - began)
         return status
 
@@ -97,6 +99,7 @@ class Trainer:
         """Yields the batches of a stage, one per step, until the stage or the run ends."""
         split = self.plan.batch_on(stage, dist.get_world_size())
         while not self._is_complete() and self.plan.stage_at(self.state.consumed_samples) is stage:
+            begin(READING)
             self.observers.before_step(self.state)
             yield self.read(split)
 
@@ -111,6 +114,7 @@ class Trainer:
             StopAgreed: a rank must stop.
         """
         split = batch.split
+        begin(COMPUTING)
         result = accumulate_gradient(
             self.passes,
             batch.micro_batches,
@@ -163,6 +167,7 @@ class Trainer:
             self._validate(split)
 
     def _save(self, *, is_last: bool = False) -> None:
+        begin(SAVING)
         self.checkpoints.save(self.state, is_last=is_last, on_saved=self.observers.after_checkpoint)
 
     def _validate(self, split: BatchPlan) -> None:
@@ -208,6 +213,7 @@ class Trainer:
         if not self.config.trainer.compile or compiled == split.micro_batch_size:
             return
         began = time.perf_counter()
+        begin(COMPILING)
         compile_passes(self.passes, self.config, split)
         self.compiled_micro_batch_size = split.micro_batch_size
         self.observers.after_compile(self.state, compile_s=time.perf_counter() - began)

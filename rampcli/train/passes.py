@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from rampcli.activity import waiting
 from rampcli.config.schema import Config
 from rampcli.data.corpus import IGNORED
 from rampcli.data.loader import MicroBatch
@@ -142,8 +143,9 @@ class Passes:
     def sum_over_ranks(self, numbers: Tensor | Sequence[float]) -> list[float]:
         """Returns the sum of each number over `ranks`, in float64. Every rank calls this."""
         totals = torch.as_tensor(numbers, dtype=torch.float64, device=self.device)
-        dist.all_reduce(totals, group=self.ranks)
-        sums: list[float] = totals.tolist()
+        with waiting:
+            dist.all_reduce(totals, group=self.ranks)
+            sums: list[float] = totals.tolist()
         return sums
 
     def _local_inputs(

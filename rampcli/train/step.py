@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from rampcli.activity import READING_VALIDATION, VALIDATING, begin
 from rampcli.batch.training_plan import StagePlan
 from rampcli.data.loader import Batch, MicroBatch
 from rampcli.models.decoder import Decoder
@@ -168,9 +169,13 @@ def validate(
     began = time.perf_counter()
     totals = torch.zeros(3, dtype=torch.float64, device=passes.device)
     remaining = iter(micro_batches)
+    begin(READING_VALIDATION)
     while chunk := list(islice(remaining, passes.forward_micro_batches)):
+        begin(VALIDATING)
         totals += passes.forward(chunk, bytes_of_tokens)
         between()
+        begin(READING_VALIDATION)
+    begin(VALIDATING)
     total_loss, tokens, text_bytes = passes.sum_over_ranks(totals)
     has_bits = text_bytes > 0 and math.isfinite(total_loss)
     return Validation(

@@ -11,11 +11,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from rampcli.activity import LOADING, begin
 from rampcli.errors import RampcliError
 from rampcli.lifeline import SUPERVISOR, WAIT, die_with_parent
 from rampcli.locks import SHARE_WAIT_S, hold
 from rampcli.runs.directory import RunDirectory
 from rampcli.train.stopping import StopRequest
+from rampcli.worker.heartbeat import Heartbeat
+from rampcli.worker.starters import rank_of, world_size_of
 
 STARTED = time.time()
 
@@ -66,8 +69,15 @@ def main(
     from rampcli.worker.leave import leave_after
 
     gc.freeze()  # imported modules live until the end, so the collector need not scan them
+
+    def work() -> int:
+        begin(LOADING)
+        rank, world_size = int(rank_of(os.environ)), int(world_size_of(os.environ))
+        with Heartbeat(run, rank=rank, world_size=world_size):
+            return train(run, stop, started=started)
+
     with lock:  # it shows that this worker lives, and ends with the process
-        leave_after(run, lambda: train(run, stop, started=started))
+        leave_after(run, work)
 
 
 def wait_for_turn(run: RunDirectory, import_training: Callable[[], object]) -> float:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from rampcli.activity import JOINING, LOADING, begin, waiting
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.checkpoint.load import load_newest
 from rampcli.checkpoint.load_weights import open_run, read_weights
@@ -152,7 +153,10 @@ def train(
     consumed = consumed_samples(run)
     resolved = run_plan(snapshot.read(run.config), consumed_samples=consumed)
     with sources_named(resolved.config):
-        device = join_ranks(resolved.config.trainer.accelerator)
+        begin(JOINING)
+        with waiting:
+            device = join_ranks(resolved.config.trainer.accelerator)
+        begin(LOADING)
         if dist.get_rank() == 0:
             if device.type == "cpu" and resolved.config.trainer.accelerator != "cpu":
                 note_unused_gpus(run)
@@ -259,7 +263,8 @@ def agreed_bytes_of_tokens(
     if dist.get_rank() == 0 and tokenizer is not None:
         known = bytes_of_tokens(Tokenizer.from_str(tokenizer), vocab_size=vocab_size)
         shared.copy_(torch.from_numpy(known))
-    dist.broadcast(shared, src=0)
+    with waiting:
+        dist.broadcast(shared, src=0)
     return shared
 
 

@@ -68,6 +68,12 @@ def rank_of(environment: Mapping[str, str]) -> str:
     return "0" if starter is None else environment[starter.rank]
 
 
+def world_size_of(environment: Mapping[str, str]) -> str:
+    """Returns the number of ranks."""
+    starter = _starter(environment)
+    return "1" if starter is None else environment[starter.world_size]
+
+
 def _starter(environment: Mapping[str, str]) -> Starter | None:
     return next(
         (

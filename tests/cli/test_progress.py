@@ -5,10 +5,13 @@ import pytest
 from rich.console import Console
 
 from rampcli import llm
+from rampcli.activity import READING
 from rampcli.cli.progress import Progress
 from rampcli.launch.elastic import World
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
+from rampcli.runs.heartbeats import Rank, Ranks
+from rampcli.runs.standstill import Standstill
 
 
 def row(consumed: int, stage: int = 0, **more) -> dict:
@@ -74,6 +77,36 @@ def test_a_line_shows_stage_batch_samples_loss_throughput_and_the_remaining_time
     assert printed.splitlines()[-1] == (
         "stage 1/4 · batch 4 · 400/3,600 samples · loss 2.500 · 12,800 tokens/s"
         " · stage 0:05 left · run 0:32 left"
+    )
+
+
+@pytest.fixture
+def standing(monkeypatch):
+    """Lets all runs stand still for 95 s because rank 1 hangs."""
+    ranks = [
+        Rank(rank=0, host="a", pid=5, doing=READING, waits=True, doing_s=90.0, answers=True),
+        Rank(rank=1, host="a", pid=6, doing=READING, waits=False, doing_s=95.0, answers=True),
+    ]
+    found = Standstill(quiet_s=95.0, step_s=2.0, ranks=Ranks(known=tuple(ranks)))
+    monkeypatch.setattr("rampcli.cli.progress.find_standstill", lambda *_, **__: found)
+
+
+@pytest.mark.usefixtures("standing")
+def test_the_line_of_a_run_that_stands_still_names_the_rank_that_is_behind():
+    line = line_of(lambda progress: steps(progress, 400))
+    behind = "rank 1 (process 6 on a) is reading samples; rank 0 waits for it"
+    assert line == f"stage 1/4 no step for 1:35: {behind}"
+    assert "rank 1 (process 6 on a)" in line_of(lambda progress: steps(progress, 400), width=60)
+    assert line_of(start).endswith(f"starting processes 0:00: {behind}")
+
+
+@pytest.mark.usefixtures("standing")
+def test_plain_lines_say_once_that_a_run_stands_still(monkeypatch):
+    monkeypatch.setattr("rampcli.cli.progress.PLAIN_EVERY_S", 0.0)
+    printed = shown(lambda progress: [progress.on_poll() for _ in range(9)], terminal=False)
+    assert printed == (
+        "stage 1/4 · no step for 1:35 (steps take 2 s):"
+        " rank 1 (process 6 on a) is reading samples; rank 0 waits for it\n"
     )
 
 

@@ -1,4 +1,5 @@
 import json
+import os
 from functools import partial
 from pathlib import Path
 
@@ -10,11 +11,12 @@ from rampcli.launch.queues import Queues
 from rampcli.launch.status import read_status
 from rampcli.locks import hold
 from rampcli.report.page_data import quiet
-from rampcli.report.tables import quiet_text
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.facts import RunFacts
 from rampcli.runs.followed_run import FollowedRun
+from rampcli.runs.heartbeats import heartbeat_file
 from rampcli.runs.rows import MOST_EVENT_BYTES
+from rampcli.runs.standstill import find_standstill
 from run_files import coming, failure, metrics_row, state, submit, write_squeue
 
 
@@ -113,13 +115,13 @@ def test_a_run_that_trains_and_takes_no_steps_says_for_how_long(run):
     facts = read_status(run).facts
     assert facts.step_s == 0.5
     newest = 148.0  # the end of the last step; all events are older
-    for quiet_s, shown in ((30.0, None), (60.0, None), (95.0, 95.0), (-5.0, None)):
-        assert facts.quiet_s(now=newest + quiet_s) == shown
+    for quiet_s, is_still in ((30.0, False), (60.0, False), (95.0, True), (-5.0, False)):
+        found = find_standstill(run, facts, now=newest + quiet_s)
+        assert (found is not None) == is_still
+    assert (found_at(run, facts, newest + 95.0)) == (95.0, 0.5)
     facts.rows = [{**each, "step_time_s": 10.0} for each in facts.rows]
-    assert facts.quiet_s(now=newest + 95.0) is None
-    assert RunFacts().quiet_s(now=newest) is None
-    assert quiet_text(95.0, facts) == "no step for 1:35 (steps take 10 s)"
-    assert read_status(run).quiet_s is None  # nothing trains it
+    assert find_standstill(run, facts, now=newest + 95.0) is None
+    assert read_status(run).standstill is None  # nothing trains it
     with hold(run.lock):
         assert read_status(run).to_json()["quiet_s"] > 1e8
 
@@ -131,7 +133,55 @@ def test_a_run_whose_processes_are_starting_does_not_stand_still(run):
         assert quiet(page) is not None
         event(run, "launch", num_nodes=1)
         page.read()
-        assert quiet(page) is read_status(run).quiet_s is None
+        assert quiet(page) is read_status(run).standstill is None
+
+
+def found_at(run: RunDirectory, facts: RunFacts, now: float) -> tuple[float, float | None]:
+    found = find_standstill(run, facts, now=now)
+    assert found is not None
+    return found.quiet_s, found.step_s
+
+
+def test_before_the_first_step_a_run_stands_still_a_minute_after_its_last_event(run):
+    run.metrics.unlink()
+    facts = read_status(run).facts
+    assert found_at(run, facts, 104.0 + 61.0) == (61.0, None)
+    assert find_standstill(run, facts, now=104.0 + 60.0) is None
+    assert find_standstill(run, RunFacts(), now=104.0) is None
+
+
+def write_heartbeats(run: RunDirectory, *ranks: dict) -> None:
+    run.make_folder(run.heartbeats)
+    for rank, facts in enumerate(ranks):
+        record = {"rank": rank, "world_size": len(ranks), "host": "node", "pid": 1, "waits": False}
+        path = heartbeat_file(run, rank)
+        run.write_json(path, record | {"doing": "validating", "doing_s": 95.0} | facts)
+        os.utime(path, (100.0, 100.0))
+
+
+def test_a_silent_rank_makes_a_standstill_of_less_than_twenty_steps(run):
+    facts = read_status(run).facts
+    facts.rows = [{**each, "step_time_s": 10.0} for each in facts.rows]
+    write_heartbeats(run, {}, {})
+    assert find_standstill(run, facts, now=148.0 + 95.0) is None
+    os.utime(heartbeat_file(run, 1), (0.0, 0.0))
+    found = find_standstill(run, facts, now=148.0 + 95.0)
+    assert found is not None
+    assert found.to_json()["behind"] == [1]
+    assert find_standstill(run, facts, now=148.0 + 60.0) is None
+
+
+def test_a_run_whose_processes_are_starting_stands_still_if_one_is_behind(run):
+    event(run, "launch", num_nodes=1)
+    facts = read_status(run).facts
+    write_heartbeats(run, {"doing": "loading"}, {"doing": "loading"})
+    assert find_standstill(run, facts, now=200.0 + 95.0) is None
+    write_heartbeats(run, {"doing": "loading"}, {"waits": True})
+    assert find_standstill(run, facts, now=200.0 + 95.0) is not None
+    with hold(run.lock):
+        status = read_status(run)
+    assert status.state == "starting"
+    assert status.standstill is not None
 
 
 @pytest.mark.parametrize(("understood", "shown"), [(True, "failed"), (False, "training")])

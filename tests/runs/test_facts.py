@@ -78,7 +78,7 @@ class Readers:
         with hold(self.run.lock):
             page, status = run_data(self.page, View()), read_status(self.run)
         assert page["starts"] == (status.state == "starting")
-        assert (page["quiet"] is None) == (status.quiet_s is None)
+        assert (page["quiet"] is None) == (status.standstill is None)
 
     def compare_progress(self, shown, page, report, record):
         assert report["consumed_samples"] == shown["consumed_samples"]

@@ -91,7 +91,7 @@ function notices(runs, listed) {
       found.push(notice("", `${title}no step is complete yet`, "Processes start and load their data first. The page shows the first step as soon as it is there."));
     }
     if (data.quiet) {
-      found.push(notice("bad", `${title}this run stands still`, `It trains, but there was ${data.quiet}. A process may hang or be stopped: its log and the processes of its hosts tell.`));
+      found.push(notice(data.rows ? "bad" : "", `${title}this run stands still`, `There was ${data.quiet}. A process may hang or be stopped: its log and the processes of its hosts tell.`));
     }
     if (stateOf(data, listed.get(data.name)) === "silent") {
       found.push(notice("", `${title}no process trains this run on this machine`, "It says that it is running, but it may have been killed. The same command resumes it. If it trains on other machines, this page may not see it."));

@@ -1,0 +1,119 @@
+"""Ranks that stand still: status names them while others wait, and the run ends as any other."""
+
+import os
+import signal
+
+import pytest
+
+from commands import Command
+from processes import send, wait_until
+from rampcli.launch.status import read_status
+from rampcli.report.standstill_text import ranks_text
+from rampcli.runs import heartbeats, standstill
+from rampcli.runs.heartbeats import read_ranks
+from tiny_runs import Run, assert_same_training, environment
+
+WORDS = [
+    "model.rampup_batch_size=null",
+    "trainer.num_nodes=1",
+    "trainer.devices=2",
+    "data.micro_batch_size=4",
+    "trainer.max_samples=640",
+    "trainer.val_samples=0",
+]
+"""A run of 80 steps on two ranks."""
+OWN_PARTS = """\
+import os
+
+import numpy as np
+
+from rampcli.extend import Documents, data_source, decay_style
+
+
+def wait_on_rank_1(name):
+    if os.environ.get("RANK") == "1":
+        with open(os.path.join(os.path.dirname(__file__), name)) as file:
+            file.read()
+
+
+@data_source("slow")
+def slow(config):
+    wait_on_rank_1("source")
+    return Documents(training=[np.arange(1000) % 64])
+
+
+@decay_style("slow")
+def decay(rate, step):
+    if step.consumed_samples > 40:
+        wait_on_rank_1("decay")
+    return rate.peak
+"""
+"""Parts that hang on rank 1 as long as a FIFO beside this file has a reader."""
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    """Makes the reader call a rank silent, stuck or behind after seconds."""
+    monkeypatch.setattr(heartbeats, "LEAST_SILENT_S", 3.0)
+    monkeypatch.setattr(heartbeats, "SILENT_BEATS", 3)
+    monkeypatch.setattr(heartbeats, "STUCK_S", 1.0)
+    monkeypatch.setattr(standstill, "LEAST_QUIET_S", 1.0)
+
+
+def wait_for_ranks(run: Run, text: str, process) -> dict:
+    """Waits until the status says this of the ranks, and returns what its JSON has."""
+
+    def said() -> str | None:
+        found = read_status(run.directory).standstill
+        return None if found is None else ranks_text(found.ranks)
+
+    wait_until(lambda: said() == text, process, evidence=said)
+    found = read_status(run.directory).to_json()["standstill"]
+    assert found is not None
+    return found
+
+
+def test_a_stopped_rank_is_named_and_the_run_goes_on_when_it_is_continued(run, tmp_path):
+    supervisor = run.start(*WORDS)
+    wait_until(lambda: run.rows, supervisor)
+    stopped = next(rank for rank in read_ranks(run.directory).known if rank.rank == 1)
+    send(signal.SIGSTOP, [stopped.pid])
+    where = f"(process {stopped.pid} on {os.uname().nodename})"
+    found = wait_for_ranks(run, f"rank 1 {where} does not answer; rank 0 waits for it", supervisor)
+    assert (found["behind"], found["waiting"]) == ([1], [0])
+    assert [rank["answers"] for rank in found["ranks"]] == [True, False]
+    assert len(run.rows) < 80
+    send(signal.SIGCONT, [stopped.pid])
+    output, errors = supervisor.communicate()
+    assert supervisor.returncode == 0, (output, errors)
+    assert not run.directory.heartbeats.exists()
+    undisturbed = Run(tmp_path / "undisturbed")
+    undisturbed.workers(2, *WORDS, "trainer.num_nodes=1")
+    assert not undisturbed.directory.heartbeats.exists()
+    assert_same_training(run, undisturbed)
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "doing"),
+    [
+        ("source", ["data.source=slow", "trainer.max_samples=8"], "loading"),
+        ("decay", ["schedule.decay_style=slow"], "computing a step"),
+    ],
+)
+def test_a_rank_that_hangs_in_a_part_of_the_users_is_named_with_what_it_does(
+    run, tmp_path, name, words, doing
+):
+    own = tmp_path / "own.py"
+    own.write_text(OWN_PARTS)
+    os.mkfifo(tmp_path / name)
+    command = run.command(*WORDS, *words)[3:]
+    supervisor = Command(command, environment() | {"RAMPCLI_EXTENSIONS": str(own)})
+    wait_until(lambda: len(read_ranks(run.directory).known) == 2, supervisor)
+    hanging = next(rank for rank in read_ranks(run.directory).known if rank.rank == 1)
+    where = f"(process {hanging.pid} on {os.uname().nodename})"
+    wait_for_ranks(run, f"rank 1 {where} is {doing}; rank 0 waits for it", supervisor)
+    with (tmp_path / name).open("w"):  # lets rank 1 open the FIFO, and read until this is closed
+        (tmp_path / "empty").touch()
+        (tmp_path / "empty").rename(tmp_path / name)
+    output, errors = supervisor.communicate()
+    assert supervisor.returncode == 0, (output, errors)
