@@ -59,13 +59,15 @@ def pass_notes(resolved: Resolved) -> list[str]:
     most = max(one.passes or 0.0 for one in over)
     batch = max(stage.global_batch_size for stage in resolved.plan.stages)
     length = int(resolved.plan.end_sample * MOST_PASSES / most)
-    length = max(1, length - length % batch)  # a run ends with a whole step
+    length -= length % batch  # a run ends with a whole step
     notes = [
-        f"each of the {one.facts.samples:,} {unit} of {one.facts.name} is read"
+        f"{'the' if one.facts.samples == 1 else 'each of the'}"
+        f" {counted(one.facts.samples, unit.removesuffix('s'))} of {one.facts.name} is read"
         f" {one.passes:.1f} times"
         for one in over[:MOST_NOTES]
     ]
     more = len(over) - MOST_NOTES
     notes[-1] += f", and {more} more corpora are read often" if more > 0 else ""
-    notes[-1] += f"; trainer.max_samples={length} reads none more than {MOST_PASSES} times"
+    if length:
+        notes[-1] += f"; trainer.max_samples={length} reads none more than {MOST_PASSES} times"
     return notes

@@ -38,6 +38,14 @@ def test_a_plan_tells_how_often_each_corpus_is_read_and_how_to_read_it_less(blen
     assert max(one.passes for one in corpus_passes(shorter)) == pytest.approx(MOST_PASSES, rel=0.3)
 
 
+def test_a_corpus_that_is_too_small_for_one_step_gets_no_shorter_run(tmp_path):
+    (tmp_path / "a.txt").write_text("x" * 200)
+    resolved = planned("data=text", f"data.path={tmp_path}/a.txt", "trainer.val_samples=0")
+    assert pass_notes(resolved) == [f"the 1 sample of {tmp_path}/a.txt is read 3216.0 times"]
+    (line,) = describe_passes(resolved)
+    assert line.endswith(": 1 sample, each 3216.00 times")
+
+
 def test_pairs_are_counted_beside_the_samples_that_they_are_packed_into(tmp_path):
     rows = [json.dumps({"prompt": f"{number}?", "response": "yes"}) for number in range(50)]
     (tmp_path / "a.jsonl").write_text("\n".join(rows))
