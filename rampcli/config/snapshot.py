@@ -77,12 +77,25 @@ def unit(path: Path) -> str:
     The settings are not checked: a run may be looked at whose files are gone.
     """
     try:
-        _, root = plain_yaml.read(path, most_bytes=MOST_BYTES)
-        rl = plain_yaml.values_of(root).get("rl")
-    except plain_yaml.NotPlainError:
+        rl = read_tree(path).get("rl")
+    except UsageError:
         return "samples"
     is_rl = isinstance(rl, dict) and rl.get("generations_per_prompt") is not None
     return "prompts" if is_rl else "samples"
+
+
+def read_tree(path: Path) -> dict[str, Any]:
+    """Returns the content of a snapshot, unchecked.
+
+    Raises:
+        UsageError: the file does not exist or is not plain YAML.
+    """
+    try:
+        _, root = plain_yaml.read(path, most_bytes=MOST_BYTES)
+        return plain_yaml.values_of(root)
+    except plain_yaml.NotPlainError as error:
+        at = "" if error.line is None else f", line {error.line}"
+        raise UsageError(f"cannot read {path}{at}: {error.reason}") from error
 
 
 def read(path: Path) -> Config:
@@ -95,12 +108,7 @@ def read(path: Path) -> Config:
         UsageError: the file does not exist or is not plain YAML; or settings are unknown, of the
             wrong type, out of range, or contradict each other.
     """
-    try:
-        _, root = plain_yaml.read(path, most_bytes=MOST_BYTES)
-        tree = plain_yaml.values_of(root)
-    except plain_yaml.NotPlainError as error:
-        at = "" if error.line is None else f", line {error.line}"
-        raise UsageError(f"cannot read {path}{at}: {error.reason}") from error
+    tree = read_tree(path)
     report = Report()
     places = tree.pop(PLACES, {})
     with report.noting(), placed(str(path)):

@@ -1,6 +1,7 @@
 """Computes the size of a model from what its parts declare, without building it."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from math import prod
 
 from rampcli.config.optimizers import optimizer_of
@@ -35,6 +36,23 @@ def count_embeddings(model: ModelConfig, *, sequence_length: int) -> int:
     outer = outer_parts(model, sequence_length=sequence_length)
     names = ("embedding", "position_embedding")
     return count(shapes_of(outer[name] for name in names if name in outer))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSize:
+    """Parameters of a model, and how many of them are embeddings."""
+
+    parameters: int
+    embeddings: int
+
+
+def model_size(config: Config) -> ModelSize:
+    """Returns the size of the model of a configuration."""
+    model, length = config.model, config.data.sequence_length
+    return ModelSize(
+        parameters=count_parameters(model, sequence_length=length),
+        embeddings=count_embeddings(model, sequence_length=length),
+    )
 
 
 def checkpoint_bytes(config: Config) -> int:

@@ -26,7 +26,7 @@ from rampcli.config.checks.splits import check_stages
 from rampcli.config.extension_settings import extension_function
 from rampcli.config.file_facts import FileFacts
 from rampcli.config.layers import sources_named, stack_of
-from rampcli.config.rl import unit_of
+from rampcli.config.rl import is_rl, unit_of
 from rampcli.config.schema import Config
 from rampcli.errors import Report, UsageError, set_to
 from rampcli.estimate.model_size import flops_per_token
@@ -53,6 +53,12 @@ class Resolved:
     def run_dir(self) -> Path:
         """The run directory, relative to the working directory unless it was given absolute."""
         return run_dir_of(self.config)
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens of the run, or None if it has no end or counts prompts."""
+        end = None if is_rl(self.config) else self.plan.end_sample
+        return None if end is None else end * self.plan.sequence_length
 
     def learning_rate(self) -> LearningRate:
         """Returns the learning rate over the run."""

@@ -9,7 +9,7 @@ from rich.table import Table
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.rl import is_rl
 from rampcli.estimate.memory import KINDS, estimate_memory
-from rampcli.estimate.model_size import count_embeddings, count_parameters
+from rampcli.estimate.model_size import model_size
 from rampcli.planning.corpus_passes import corpus_passes
 from rampcli.planning.memory_remedies import changes_that_fit
 from rampcli.planning.run_plan import Resolved
@@ -128,9 +128,8 @@ def plan_with_memory(resolved: Resolved) -> dict[str, Any]:
     data = plan.to_json()
     for row, size in zip(data["stages"], [*[None] * len(plan.passed), *memory], strict=True):
         row["memory_bytes"] = size
-    model, length = resolved.config.model, resolved.config.data.sequence_length
-    data["parameters"] = count_parameters(model, sequence_length=length)
-    data["embedding_parameters"] = count_embeddings(model, sequence_length=length)
+    model = model_size(resolved.config)
+    data["parameters"], data["embedding_parameters"] = model.parameters, model.embeddings
     data["corpora"] = [
         {
             "name": one.facts.name,

@@ -1,20 +1,17 @@
 """The size of a model, beside the tokens that it is trained on."""
 
 from rampcli.batch.quantities import shorten
-from rampcli.config.schema import Config
-from rampcli.estimate.model_size import count_embeddings, count_parameters
+from rampcli.estimate.model_size import ModelSize
 
 
-def model_line(config: Config, *, samples: int | None) -> str:
+def size_text(size: ModelSize, *, tokens: int | None) -> str:
     """Returns the parameters of a model and the tokens per parameter.
 
     Args:
-        samples: samples of the run, or None if it has no end or counts prompts.
+        tokens: tokens of the run, or None if it has no end or counts prompts.
     """
-    length = config.data.sequence_length
-    parameters = count_parameters(config.model, sequence_length=length)
-    embeddings = count_embeddings(config.model, sequence_length=length)
-    line = f"model: {shorten(parameters)} parameters, {shorten(embeddings)} of them embeddings"
-    if samples is None:
-        return line
-    return f"{line}; {shorten(samples * length / parameters)} tokens per parameter"
+    parameters, embeddings = shorten(size.parameters), shorten(size.embeddings)
+    text = f"{parameters} parameters, {embeddings} of them embeddings"
+    if tokens is None:
+        return text
+    return f"{text}; {shorten(tokens / size.parameters)} tokens per parameter"

@@ -17,10 +17,11 @@ from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.corpora import describe_data
 from rampcli.config.layers import DEFAULT, stack_of
 from rampcli.config.rl import is_rl
+from rampcli.estimate.model_size import model_size
 from rampcli.planning.corpus_passes import describe_passes
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.memory import memory_cell, memory_notes
-from rampcli.report.model_line import model_line
+from rampcli.report.model_line import size_text
 from rampcli.report.overlap import overlap_lines
 from rampcli.report.tables import build_table, count
 
@@ -232,8 +233,8 @@ def plan_summary(resolved: Resolved) -> list[str]:
         included = f"; the total counts {cost}" if restarts else ""
         lines.append(f"hours: {plan.clock.throughput.basis}{_bubble_included(plan)}{included}")
         lines += extrapolation_notes([resolved])
-    trained = None if is_rl(config) else plan.end_sample
-    lines += [model_line(config, samples=trained), f"data: {describe_data(config)}"]
+    lines.append(f"model: {size_text(model_size(config), tokens=resolved.tokens)}")
+    lines.append(f"data: {describe_data(config)}")
     lines += describe_passes(resolved)
     lines += _describe_reading(resolved)
     if plan.passed:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rampcli.estimate.model_size import ModelSize
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.facts import CRASHED, RunFacts
 from rampcli.runs.record import RunRecord
@@ -19,8 +20,9 @@ class RunReport:
     Attributes:
         name, path, unit: of the run.
         status: as in state.json, or "crashed".
-        parameters: number of parameters of the model.
-        tokens: tokens that it was trained on; None in reinforcement learning.
+        size: size of the model, or None if it is unknown.
+        settings_problem: why this version refuses the settings, or None.
+        tokens: tokens that it was trained on, or None if they are unknown.
         facts: what the run has done.
         ended_at: last sign of life, in seconds since 1970.
         time: where the time went.
@@ -32,7 +34,8 @@ class RunReport:
     path: str
     unit: str
     status: str
-    parameters: int
+    size: ModelSize | None
+    settings_problem: str | None
     tokens: int | None
     facts: RunFacts
     ended_at: float | None
@@ -66,7 +69,9 @@ class RunReport:
             "path": self.path,
             "status": self.status,
             "unit": self.unit,
-            "parameters": self.parameters,
+            "parameters": None if self.size is None else self.size.parameters,
+            "embedding_parameters": None if self.size is None else self.size.embeddings,
+            "settings_problem": self.settings_problem,
             "tokens": self.tokens,
             "device_name": events.newest.get("start", {}).get("device_name"),
             "began_at": events.started,
@@ -111,10 +116,9 @@ def report_run(record: RunRecord, *, now: float | None = None) -> RunReport:
         path=str(record.path),
         unit=record.unit,
         status=CRASHED if status == "running" and now is None else status,
-        parameters=record.parameters,
-        tokens=None
-        if record.unit != "samples"
-        else facts.consumed_samples * record.settings["data.sequence_length"],
+        size=record.size,
+        settings_problem=record.settings_problem,
+        tokens=facts.tokens(unit=record.unit),
         facts=facts,
         ended_at=None if ended_at is None else max(ended_at, facts.last_step_at or 0.0, now or 0.0),
         time=spent,

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from rampcli.batch.quantities import counted, shorten
 from rampcli.errors import visible
+from rampcli.report.model_line import size_text
 from rampcli.report.run_report import RunReport
 from rampcli.report.tables import build_table, count, duration, ends, figure, share
 from rampcli.runs.stages import TrainedStage
@@ -24,10 +25,14 @@ def summary_lines(report: RunReport) -> Iterator[str]:
         f"{report.name}: {report.status} after {facts.consumed_samples:,} {report.unit},"
         f" {counted(facts.step, 'step')}; {report.path}"
     )
-    size = f"{shorten(report.parameters)} parameters"
-    if report.tokens is not None:
-        size += f", {shorten(report.tokens / report.parameters)} tokens per parameter so far"
-    yield f"model: {size}"
+    if report.size is None:
+        yield (
+            "model: its size is unknown, as this version refuses its settings:"
+            f" {report.settings_problem}"
+        )
+    else:
+        so_far = "" if report.tokens is None else " so far"
+        yield f"model: {size_text(report.size, tokens=report.tokens)}{so_far}"
     if facts.events.started is not None and report.ended_at is not None:
         name = facts.events.newest.get("start", {}).get("device_name")
         device = "" if name is None else f", on {name}"
@@ -123,6 +128,8 @@ def comparison_table(reports: Sequence[RunReport]) -> Table:
     """Returns several runs side by side, one per column."""
     rows: dict[str, Callable[[RunReport], str]] = {
         "status": lambda one: one.status,
+        "parameters": lambda one: "-" if one.size is None else shorten(one.size.parameters),
+        "tokens per parameter": _tokens_per_parameter,
         "consumed": lambda one: f"{one.facts.consumed_samples:,} {one.unit}",
         "steps": lambda one: f"{one.facts.step:,}",
         "batch": lambda one: ends([stage.global_batch_size for stage in _trained(one)]),
@@ -144,6 +151,12 @@ def comparison_table(reports: Sequence[RunReport]) -> Table:
         if set(cells) != {"-"}:
             table.add_row(Text(visible(name)), *(Text(visible(text)) for text in cells))
     return table
+
+
+def _tokens_per_parameter(report: RunReport) -> str:
+    if report.size is None or report.tokens is None:
+        return "-"
+    return shorten(report.tokens / report.size.parameters)
 
 
 def _last_validation(corpus: str) -> Callable[[RunReport], str]:

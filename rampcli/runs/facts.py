@@ -80,6 +80,16 @@ class RunFacts:
         """Samples that these steps have consumed."""
         return int(max(self.recorded["consumed_samples"], self.last.get("consumed_samples", 0)))
 
+    def tokens(self, *, unit: str) -> int | None:
+        """Returns the tokens that these samples hold, or None if they are unknown.
+
+        Args:
+            unit: what the run counts. The responses to prompts vary in length.
+        """
+        if unit != "samples" or self.plan is None or "sequence_length" not in self.plan:
+            return None
+        return self.consumed_samples * int(self.plan["sequence_length"])
+
     @property
     def stage(self) -> int:
         """Number of the current stage, from 0."""

@@ -10,18 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rampcli import plain_yaml
 from rampcli.batch.time_left import RECENT_STEPS
-from rampcli.config import snapshot
-from rampcli.config.settings import flatten
-from rampcli.errors import DamagedFileError, RampcliError, printable, reason_of, shown
-from rampcli.estimate.model_size import count_embeddings, count_parameters
+from rampcli.errors import printable, reason_of, shown
+from rampcli.estimate.model_size import ModelSize
 from rampcli.runs.columns import Columns
 from rampcli.runs.decimation import Blocks, RowNumbers, change_rows
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.events import MOST_TEXTS, EventsFile, cut
 from rampcli.runs.facts import RunFacts
 from rampcli.runs.rows import PLACES, last_rows
+from rampcli.runs.run_settings import read_settings
 from rampcli.runs.stages import SPAN_COLUMNS, Spans
 
 CHARTED = (
@@ -63,7 +61,8 @@ class FollowedRun:
         facts: its state, its plan, its last rows and its events.
         settings: settings as text, by dotted key.
         unit: what the run counts, samples or prompts.
-        parameters, embeddings: how many the model has, or None if its settings cannot be read.
+        size: size of the model, or None if it is unknown.
+        settings_problem: why this version refuses the settings, or None.
         texts: the last responses of reinforcement learning.
         damage: why a file could not be read, or None.
         version: grows whenever a page would show something else. It begins with the time, so that
@@ -77,8 +76,8 @@ class FollowedRun:
     facts: RunFacts = field(default_factory=RunFacts)
     settings: dict[str, str] = field(default_factory=dict)
     unit: str = "samples"
-    parameters: int | None = None
-    embeddings: int | None = None
+    size: ModelSize | None = None
+    settings_problem: str | None = None
     texts: list[dict[str, Any]] = field(default_factory=list)
     damage: str | None = None
     version: int = field(default_factory=lambda: time.time_ns() // 10**6)
@@ -162,23 +161,11 @@ class FollowedRun:
         return self._seen[path.name][1]
 
     def _read_settings(self) -> None:
-        path = self.directory.config
-        try:
-            _, root = plain_yaml.read(path, most_bytes=snapshot.MOST_BYTES)
-            tree = plain_yaml.values_of(root)
-        except plain_yaml.NotPlainError as error:
-            raise DamagedFileError(f"cannot read {path}: {error.reason}") from error
-        tree.pop(snapshot.PLACES, None)
+        found = read_settings(self.directory.config)
         self.settings = {
-            printable(str(key)): printable(shown(value)) for key, value in flatten(tree).items()
+            printable(key): printable(shown(value)) for key, value in found.values.items()
         }
-        self.unit = snapshot.unit(path)
-        self.parameters = self.embeddings = None
-        with suppress(RampcliError):  # settings of another version, whose model is unknown
-            config = snapshot.read(path)
-            length = config.data.sequence_length
-            self.parameters = count_parameters(config.model, sequence_length=length)
-            self.embeddings = count_embeddings(config.model, sequence_length=length)
+        self.unit, self.size, self.settings_problem = found.unit, found.size, found.problem
 
     def _read_plan(self) -> None:
         self.facts.plan = self.directory.read_plan()

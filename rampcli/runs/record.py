@@ -7,14 +7,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from rampcli.config import snapshot
-from rampcli.config.rl import unit_of
-from rampcli.config.settings import leaves
-from rampcli.estimate.model_size import count_parameters
+from rampcli.errors import printable, shown
+from rampcli.estimate.model_size import ModelSize
 from rampcli.runs.columns import Columns
 from rampcli.runs.directory import BEFORE_THE_START, RunDirectory, find_run
 from rampcli.runs.facts import RunFacts
 from rampcli.runs.rows import read_rows
+from rampcli.runs.run_settings import read_settings
 from rampcli.runs.time_spent import TimeSpent
 
 
@@ -27,7 +26,8 @@ class RunRecord:
         name: name of the run.
         unit: what the run counts: samples, or prompts.
         settings: value of each setting by dotted key.
-        parameters: number of parameters of the model.
+        settings_problem: why this version refuses the settings, or None. They may be those of
+            another version. Then `settings` is what the file says.
         plan: the plan, as `rampcli plan --json` prints it. Without a plan, its `stages` are empty.
         metrics: columns of metrics.jsonl by name, one value per step. Whole numbers have the type
             int64, others float64, with NaN for null. Columns of text are arrays of objects.
@@ -39,13 +39,25 @@ class RunRecord:
     name: str
     unit: str
     settings: dict[str, Any]
-    parameters: int
+    settings_problem: str | None
     plan: dict[str, Any]
     metrics: Mapping[str, NDArray[Any]]
     events: list[dict[str, Any]]
     state: dict[str, Any]
     facts: RunFacts = field(repr=False)
     """What the run has done, as every command shows it. Only rampcli itself uses it."""
+    size: ModelSize | None = field(repr=False)
+    """Size of the model, or None if it is unknown. Only rampcli itself uses it."""
+
+    @property
+    def parameters(self) -> int | None:
+        """Number of parameters of the model, or None if its settings are refused."""
+        return None if self.size is None else self.size.parameters
+
+    @property
+    def embedding_parameters(self) -> int | None:
+        """How many parameters are embeddings, or None if its settings are refused."""
+        return None if self.size is None else self.size.embeddings
 
     @property
     def last_step_at(self) -> float | None:
@@ -70,11 +82,11 @@ def read_run(run: str | Path | RunDirectory) -> RunRecord:
         run: path of a run directory, or the name of a run below runs/.
 
     Raises:
-        UsageError: there is no run directory, or its settings cannot be read.
+        UsageError: there is no run directory, or its config.yaml is not plain YAML.
         DamagedFileError: a file of the run is damaged.
     """
     directory = run if isinstance(run, RunDirectory) else find_run(str(run))
-    config = snapshot.read(directory.config)
+    settings = read_settings(directory.config)
     columns = Columns(directory.metrics)
     columns.read()
     plan = directory.read_plan() or {"stages": []}
@@ -84,10 +96,11 @@ def read_run(run: str | Path | RunDirectory) -> RunRecord:
     facts.events.add(events)
     return RunRecord(
         path=directory.path,
-        name=config.name,
-        unit=unit_of(config),
-        settings=dict(leaves(config)),
-        parameters=count_parameters(config.model, sequence_length=config.data.sequence_length),
+        name=printable(shown(settings.values.get("name", directory.path.name))),
+        unit=settings.unit,
+        settings=settings.values,
+        settings_problem=settings.problem,
+        size=settings.size,
         plan=plan,
         metrics={name: columns[name] for name in columns},
         events=events,

@@ -3,8 +3,13 @@ import shutil
 
 import pytest
 
+from rampcli.report.page_data import View, run_data
 from rampcli.runs.directory import RunDirectory
+from rampcli.runs.followed_run import FollowedRun
 from recorded_runs import write_run
+from report.written_page import data_of
+
+SIZE = ("parameters", "embedding_parameters", "tokens", "settings_problem")
 
 
 @pytest.fixture
@@ -71,6 +76,33 @@ def test_the_live_page_of_runs_is_written_as_one_file(succeed, tmp_path):
     page = (tmp_path / "both.html").read_text()
     assert page.startswith("<!doctype html>")
     assert {"first", "second", "optim.lr"} <= set(page.replace('"', " ").split())
+
+
+@pytest.mark.usefixtures("runs")
+def test_the_size_of_a_model_is_the_same_in_a_report_its_json_its_page_and_the_live_page(
+    succeed, tmp_path
+):
+    config = tmp_path / "runs/second/config.yaml"
+    config.write_text(config.read_text().replace("model:\n", "model:\n  of_tomorrow: 1\n", 1))
+    known = [973_184, 32_768, 240 * 128, None]
+    text = "973K parameters, 32.8K of them embeddings; 0.0316 tokens per parameter so far"
+    problem = "there is no setting model.of_tomorrow"
+    unknown = f"its size is unknown, as this version refuses its settings: {problem}"
+    for name, facts, line in (
+        ("first", known, text),
+        ("second", [None, None, 240 * 128, problem], unknown),
+    ):
+        printed = succeed("report", name, "--html", "report.html")
+        assert f"model: {line}" in printed.splitlines()
+        (reported,) = json.loads(succeed("report", name, "--json"))["runs"]
+        (written,) = data_of((tmp_path / "report.html").read_text())["runs"]
+        live = FollowedRun(name, RunDirectory(tmp_path / "runs" / name))
+        live.read()
+        for shown in (reported, written, run_data(live, View())):
+            assert [shown[key] for key in SIZE] == facts
+    rows = [line.split() for line in succeed("compare", "first", "second").splitlines()]
+    assert ["parameters", "973K", "-"] in rows
+    assert ["model.of_tomorrow", "-", "1"] in rows
 
 
 @pytest.mark.usefixtures("runs")

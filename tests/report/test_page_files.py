@@ -1,6 +1,5 @@
 import base64
 import hashlib
-import json
 import re
 
 import pytest
@@ -9,6 +8,7 @@ from rampcli.errors import UsageError
 from rampcli.report.page_files import write_report_html
 from rampcli.runs.directory import RunDirectory
 from recorded_runs import write_run
+from report.written_page import data_of
 
 HOSTILE = "</script><script>alert(1)</script><!--\u2028"
 
@@ -26,11 +26,6 @@ def page(runs, tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "report.html"
     write_report_html(runs, path)
     return path.read_text(encoding="utf-8")
-
-
-def data_of(page):
-    text = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    return json.loads(text[1])
 
 
 def test_a_report_holds_the_data_of_its_runs(page):

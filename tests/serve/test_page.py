@@ -94,6 +94,7 @@ def test_points_appear_while_a_run_trains_without_reloading(browser, trained):
     assert len({step for step, _ in seen if step}) >= 3, seen
     assert len({chart for _, chart in seen if chart}) >= 3
     assert browser.driver.execute_script("return window.isFirst") is True
+    assert None not in (browser.fact("parameters"), browser.fact("tokens per parameter"))
     last = training.rows[-1]
     wait_for(lambda: browser.fact("step") == f"{last['step']:,}", "the last step")
     assert float(browser.fact("loss")) == pytest.approx(last["loss"], abs=2e-3)

@@ -35,7 +35,8 @@ function facts(data) {
   for (const [name, curve] of Object.entries(data.curves)) {
     if (name.startsWith("validation")) add(name, curve.last, compact);
   }
-  add("parameters", data.parameters, compact, data.embeddings ? `${compact(data.embeddings)} embeddings` : null);
+  add("parameters", data.parameters, compact, data.embedding_parameters ? `${compact(data.embedding_parameters)} embeddings` : null);
+  if (data.parameters && data.tokens !== null) add("tokens per parameter", data.tokens / data.parameters, compact);
   add("tokens/s", last.tokens_per_s, compact);
   add("MFU", last.mfu, percent);
   add("peak memory", last.peak_memory_bytes, bytes);
@@ -85,6 +86,7 @@ function notices(runs, listed) {
     const error = data.state?.status === "failed" ? data.state.error : null;
     if (data.damage) found.push(notice("bad", `${title}a file of this run cannot be read`, data.damage));
     if (error) found.push(notice("bad", `${title}this run has failed`, error.message, error.remedy && `Try: ${error.remedy}`));
+    if (data.settings_problem) found.push(notice("", `${title}the size of the model is unknown`, `This version refuses its settings: ${data.settings_problem}.`));
     if (data.reading < 1) {
       found.push(notice("", `${title}reading metrics.jsonl`, `${percent(data.reading)} of it is read, ${whole(data.rows)} steps so far. The charts show these.`));
     } else if (data.rows === 0 && !data.damage && !error) {
