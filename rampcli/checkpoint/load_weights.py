@@ -18,7 +18,7 @@ from rampcli.estimate.model_size import count_parameters
 from rampcli.models.decoder import Decoder, build_decoder
 from rampcli.models.parts import FP32
 from rampcli.runs.directory import RunDirectory
-from rampcli.runs.manifest import Checkpoint, read_checkpoints
+from rampcli.runs.manifest import Checkpoint, name_remedy, read_checkpoints
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 """Type of the weights in a forward pass, by `trainer.precision`."""
@@ -60,7 +60,8 @@ def open_run(path: Path, *, step: int | None) -> tuple[Config, Checkpoint]:
     reason = f": {damages[max(damages)]}" if damages else ""
     raise NoCheckpointError(
         f"{path} has no complete {which}{reason}",
-        remedy=f"--step {steps}" if step is not None and steps else "train the run first",
+        remedy=name_remedy(run, step=step)
+        or (f"--step {steps}" if step is not None and steps else "train the run first"),
     )
 
 

@@ -24,7 +24,7 @@ from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens
 from rampcli.errors import RampcliError
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.ranks import RankError, gather_from_all_ranks, on_all_ranks
-from rampcli.runs.directory import RunDirectory
+from rampcli.runs.directory import ASIDE, RunDirectory
 from rampcli.runs.manifest import (
     MANIFEST,
     remove_checkpoints_from,
@@ -178,7 +178,7 @@ class Checkpoints:
             shards: returns the shards that this rank saves.
         """
         final = self.run.checkpoint_folder(manifest["step"])
-        aside = final.with_name(f"{final.name}.tmp")
+        aside = final.with_name(f"{final.name}{ASIDE}")
         is_first = dist.get_rank() == 0
         on_all = partial(on_all_ranks, group=self._group)
         try:

@@ -25,7 +25,7 @@ from rampcli.models.huggingface_config import (
 )
 from rampcli.models.huggingface_tensors import StoredWeights
 from rampcli.runs.directory import RunDirectory
-from rampcli.runs.manifest import complete_checkpoints
+from rampcli.runs.manifest import NOT_NAMED, complete_checkpoints, name_remedy
 
 FROM_FOLDER = "from_folder"
 """Option of the group `model`: the model in `model.init_from`."""
@@ -124,10 +124,12 @@ def _check_run(config: Config, folder: Path) -> None:
     run = RunDirectory(folder)
     theirs = snapshot.read(run.config)
     if not complete_checkpoints(run):
+        renamed = name_remedy(run)
+        wrong = "has not saved a checkpoint yet" if renamed is None else NOT_NAMED
         raise UsageError(
-            f"{INIT_FROM_KEY}={folder} is a run that has not saved a checkpoint yet",
+            f"{INIT_FROM_KEY}={folder} is a run that {wrong}",
             keys=(INIT_FROM_KEY,),
-            remedy=(RUN_REMEDY, set_to(INIT_FROM_KEY, None, note=" for random weights")),
+            remedy=(renamed or RUN_REMEDY, set_to(INIT_FROM_KEY, None, note=" for random weights")),
         )
     check_same_model(config.model, theirs.model, str(folder))
     ours, length = config.data.sequence_length, theirs.data.sequence_length

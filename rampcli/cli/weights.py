@@ -148,10 +148,12 @@ def _run_on_checkpoint(module: str, word: str, **options: Any) -> None:
     """
     from rampcli.launch.program import run_program
     from rampcli.runs.directory import find_run
-    from rampcli.runs.manifest import complete_checkpoints
+    from rampcli.runs.manifest import NOT_NAMED, complete_checkpoints, name_remedy
 
     run = find_run(word)
     if not (found := complete_checkpoints(run)):
+        if (renamed := name_remedy(run)) is not None:
+            raise NoCheckpointError(f"{run.path} {NOT_NAMED}", remedy=renamed)
         raise NoCheckpointError(
             f"{run.path} has no checkpoint yet", remedy="again after the first checkpoint"
         )

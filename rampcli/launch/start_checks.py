@@ -23,7 +23,7 @@ from rampcli.launch.protocol import JobScript, launcher_of
 from rampcli.launch.trackers import check_packages
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
-from rampcli.runs.manifest import Checkpoint, complete_checkpoints
+from rampcli.runs.manifest import NOT_NAMED, Checkpoint, complete_checkpoints, name_remedy
 
 
 def check(resolved: Resolved) -> tuple[Checkpoint | None, list[JobScript]]:
@@ -165,6 +165,12 @@ def _newest_checkpoint(resolved: Resolved, corpus: str | None) -> Checkpoint | N
     config, directory = resolved.config, RunDirectory(resolved.run_dir)
     found = complete_checkpoints(directory)
     if not found:
+        renamed = None if config.resume == "never" else name_remedy(directory)
+        if renamed is not None:
+            raise NoCheckpointError(
+                f"{directory.path} {NOT_NAMED}",
+                remedy=[renamed, "resume=never to start again at step 0"],
+            )
         if config.resume == "must":
             raise NoCheckpointError(
                 f"resume=must, but {directory.path} has no checkpoint",

@@ -50,6 +50,8 @@ OWN_NAMES = (
 MAX_STATE_BYTES = 2**20
 MAX_PLAN_BYTES = 16 * 2**20
 APPEND_LOCK = threading.Lock()
+ASIDE = ".tmp"
+"""Suffix of the folder of a checkpoint that is being written."""
 _STEP_FOLDER = re.compile(r"step_(\d{8,18})", re.ASCII)
 
 # Shapes, in the notation of `rampcli.records`, of the fields that readers rely on. Files may hold
@@ -146,7 +148,7 @@ class RunDirectory(GuardedFolder):
 
     def checkpoint_folder(self, step: int) -> Path:
         """Returns the path of the checkpoint of `step`."""
-        return self.checkpoints / f"step_{step:08d}"
+        return self.checkpoints / name_of_step(step)
 
     def checkpoint_folders(self) -> list[Path]:
         """Returns the folders named after a step, oldest first, whether complete or not."""
@@ -363,6 +365,11 @@ def lost_work(rows: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
         "lost_s": round(lost_s, 3),
         "last_step_at": row.get("time"),
     }
+
+
+def name_of_step(step: int) -> str:
+    """Returns the name of the folder of a checkpoint."""
+    return f"step_{step:08d}"
 
 
 def step_of(folder: Path) -> int:

@@ -4,15 +4,18 @@ A checkpoint is a folder of tensor files and a manifest.json that gives the size
 each. The manifest is written last, so a folder without one is an interrupted save.
 """
 
+import os
 import re
+import shlex
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rampcli.checksums import checksum_fits
-from rampcli.errors import DamagedFileError
+from rampcli.errors import DamagedFileError, RampcliError
 from rampcli.records import COUNT, read_json
-from rampcli.runs.directory import RunDirectory, step_of
+from rampcli.runs.directory import ASIDE, RunDirectory, name_of_step, step_of
 
 MANIFEST = "manifest.json"
 SETTING = (str, bool, int, float, None, [(str, int, float)])
@@ -27,6 +30,8 @@ SHAPE = {
     "files": {...: FILE},
 }
 """Shape of a manifest, in the notation of `rampcli.records`. A manifest may hold more."""
+NOT_NAMED = "has no checkpoint that is named after its step"
+"""What is wrong with a run for which `name_remedy` has a command."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}", re.ASCII)
 
 
@@ -80,7 +85,11 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     path = folder / MANIFEST
     manifest = read_json(path, SHAPE)
     if manifest["step"] != step_of(folder):
-        raise DamagedFileError(f"{path} is damaged: it is of step {manifest['step']}")
+        own = folder.with_name(name_of_step(manifest["step"]))
+        raise DamagedFileError(
+            f"{path} is damaged: it is of step {manifest['step']}",
+            remedy=None if os.path.lexists(own) else _to_rename(folder, own),
+        )
     for name, facts in manifest["files"].items():
         if not _PLAIN_NAME.fullmatch(name):
             raise DamagedFileError(
@@ -104,6 +113,33 @@ def read_checkpoints(run: RunDirectory) -> tuple[list[Checkpoint], dict[int, Dam
         except DamagedFileError as error:
             damaged[step_of(folder)] = error
     return found, damaged
+
+
+def name_remedy(run: RunDirectory, *, step: int | None = None) -> str | None:
+    """Returns the command that names a renamed checkpoint after its step again, or None.
+
+    A folder that is being written is none.
+
+    Args:
+        step: step of the checkpoint, or None for the newest one.
+    """
+    found = dict[int, Path]()
+    with suppress(OSError):
+        for folder in run.checkpoints.iterdir():
+            with suppress(RampcliError, OSError):
+                if folder.suffix == ASIDE or folder.is_symlink():
+                    continue
+                number = read_json(folder / MANIFEST, SHAPE)["step"]
+                if not os.path.lexists(run.checkpoint_folder(number)):
+                    found[number] = folder
+    wanted = max(found, default=None) if step is None else step
+    if wanted not in found:
+        return None
+    return _to_rename(found[wanted], run.checkpoint_folder(wanted))
+
+
+def _to_rename(folder: Path, own: Path) -> str:
+    return f"mv {shlex.quote(str(folder))} {shlex.quote(str(own))}"
 
 
 def complete_checkpoints(run: RunDirectory) -> list[Checkpoint]:
@@ -151,10 +187,9 @@ def remove_old_checkpoints(run: RunDirectory, *, keep_last: int) -> None:
 
     Nothing but interrupted saves is removed while there are fewer complete checkpoints than that.
     """
-    folders = set(run.checkpoint_folders())
-    for path in run.checkpoints.glob("step_*"):
-        if path not in folders or not (path / MANIFEST).is_file():
-            run.remove_tree(path)
+    unfinished = [path for path in run.checkpoint_folders() if not (path / MANIFEST).is_file()]
+    for path in (*run.checkpoints.glob(f"step_*{ASIDE}"), *unfinished):
+        run.remove_tree(path)
     complete = complete_checkpoints(run)
     if len(complete) < keep_last:
         return

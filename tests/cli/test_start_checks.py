@@ -1,6 +1,8 @@
 """What can be known before a start is told alike by a dry run, the doctor and the start."""
 
 import json
+import re
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -10,8 +12,9 @@ from models.families import GPT
 from rampcli.cli.composing import compose_words
 from rampcli.config import snapshot
 from rampcli.config.schema import ModelConfig
+from rampcli.launch.run import describe
 from rampcli.runs.directory import RunDirectory
-from rampcli.runs.manifest import MANIFEST
+from rampcli.runs.manifest import MANIFEST, complete_checkpoints
 from run_files import manifest
 
 RUN = ("--factory", "llama3_tiny", "trainer.accelerator=cpu")
@@ -79,6 +82,34 @@ def test_files_that_do_not_fit_are_refused_by_a_dry_run_the_doctor_and_the_start
     found = json.loads(rampcli("doctor", *RUN, *words, "--json").stdout)["checks"][-1]
     assert (found["name"], found["status"]) == ("start", "failure")
     assert message in found["finding"]
+
+
+@pytest.mark.parametrize("name", ["backup", "my best", "step_10", "step_00000012"])
+def test_a_renamed_checkpoint_is_offered_its_name_by_a_command_that_works(rampcli, tmp_path, name):
+    run = RunDirectory(tmp_path / "runs/trained")
+    resolved = compose_words("llama3_tiny", ["name=trained"], config_dir=None)
+    describe(run, resolved, [])
+    folder = run.checkpoints / name
+    folder.mkdir(parents=True)
+    settings = snapshot.identity(resolved.config)
+    facts = manifest(step=10, consumed_samples=40, settings=settings)
+    (folder / MANIFEST).write_text(json.dumps(facts), encoding="utf-8")
+    dry = ("pretrain", *RUN, "name=trained", "--dry-run")
+    offered = [
+        re.search(r"try: +(mv .*?)(, or .*)?$", rampcli(*words).stderr, re.MULTILINE)[1]
+        for words in (
+            dry,
+            (*dry, "resume=must"),
+            ("generate", "trained", "-p", "x"),
+            ("export", "trained", "out"),
+            ("plan", *RUN, "model.init_from=runs/trained"),
+        )
+    ]
+    assert len(set(offered)) == 1
+    subprocess.run(offered[0], shell=True, cwd=tmp_path, check=True)
+    assert [one.path.name for one in complete_checkpoints(run)] == ["step_00000010"]
+    ended = rampcli(*dry)
+    assert (ended.exit_code, ended.stderr) == (0, "")
 
 
 def test_a_plan_refuses_a_model_that_lacks_positions(rampcli, tmp_path):

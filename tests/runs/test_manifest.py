@@ -8,6 +8,7 @@ from rampcli.runs.manifest import (
     MANIFEST,
     complete_checkpoints,
     consumed_samples,
+    name_remedy,
     newest_checkpoint,
     read_checkpoints,
     remove_checkpoints_from,
@@ -60,6 +61,19 @@ def test_a_folder_without_a_manifest_or_with_another_name_is_not_a_checkpoint(ru
     save(run, 7).rename(run.checkpoints / "step_00000007.tmp")
     save(run, 8).rename(run.checkpoints / "step_8")
     assert steps(run) == [5]
+
+
+def test_a_checkpoint_that_was_renamed_is_kept_and_offered_its_name(run):
+    save(run, 5).rename(run.checkpoints / "step_5_best")
+    save(run, 6).rename(run.checkpoints / "step_00000006.tmp")
+    save(run, 8)
+    assert f"step_5_best {run.checkpoint_folder(5)}" in name_remedy(run)
+    assert [name_remedy(run, step=step) for step in (6, 8, 9)] == [None, None, None]
+    remove_old_checkpoints(run, keep_last=1)
+    names = {path.name for path in run.checkpoints.iterdir()}
+    assert names == {"step_5_best", "step_00000008"}
+    save(run, 5)
+    assert name_remedy(run) is None
 
 
 def test_a_run_that_has_not_started_has_no_checkpoints(tmp_path):
