@@ -69,10 +69,13 @@ class Ranks:
     Attributes:
         known: ranks that have a file.
         missing: numbers of ranks that have none, because their processes have not started.
+        now_s: the present time of the file system in seconds since 1970, or None if no rank is
+            known. It may be a second old.
     """
 
     known: tuple[Rank, ...] = ()
     missing: tuple[int, ...] = ()
+    now_s: float | None = None
 
     @property
     def silent(self) -> tuple[Rank, ...]:
@@ -137,6 +140,13 @@ def touch(run: RunDirectory) -> None:
         os.utime(run.lock, follow_symlinks=False)
 
 
+def touched_s(run: RunDirectory) -> float:
+    """Returns when the lock of a run was touched last, in seconds since 1970; 0 without a lock."""
+    with suppress(OSError):
+        return run.lock.lstat().st_mtime
+    return 0.0
+
+
 def read_ranks(run: RunDirectory) -> Ranks:
     """Returns the ranks of a run. There are none if nothing is known about them.
 
@@ -147,7 +157,7 @@ def read_ranks(run: RunDirectory) -> Ranks:
     if not found:
         return Ranks()
     newest_s, newest = max(found.values(), key=lambda each: each[0])
-    now_s = max([newest_s, *_modified_s(run.lock)])
+    now_s = max(newest_s, touched_s(run))
     world_size = newest["world_size"]
     silent_s = max(LEAST_SILENT_S, SILENT_BEATS * beat_s(world_size))
     known = tuple(
@@ -162,6 +172,7 @@ def read_ranks(run: RunDirectory) -> Ranks:
         known=known,
         # A file is empty if the disk was full.
         missing=tuple(rank for rank in range(min(world_size, MOST_RANKS)) if rank not in files),
+        now_s=now_s,
     )
 
 
@@ -183,8 +194,3 @@ def _read(path: Path, rank: int) -> tuple[float, dict[str, Any]] | None:
         if record["rank"] == rank:
             return written_s, record
     return None
-
-
-def _modified_s(path: Path) -> Iterable[float]:
-    with suppress(OSError):
-        yield path.lstat().st_mtime

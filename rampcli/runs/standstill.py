@@ -5,7 +5,7 @@ from typing import Any
 
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.facts import RunFacts
-from rampcli.runs.heartbeats import Ranks, read_ranks
+from rampcli.runs.heartbeats import Ranks, read_ranks, touched_s
 
 LEAST_QUIET_S, QUIET_STEPS = 60.0, 20
 """A run stands still after this many seconds, and the time of this many steps, without a step.
@@ -39,10 +39,15 @@ def find_standstill(directory: RunDirectory, facts: RunFacts, *, now: float) -> 
     Args:
         now: the present time in seconds since 1970. The processes are training or starting.
     """
-    quiet_s, step_s = facts.quiet_s(now=now), facts.step_s
-    if quiet_s is None or quiet_s <= LEAST_QUIET_S:
+    quiet_s, step_s, written_s = facts.quiet_s(now=now), facts.step_s, directory.last_written_at()
+    # The clock of the host that trains may differ from this one: times of files are compared, too.
+    if quiet_s is None or max(quiet_s, touched_s(directory) - written_s) <= LEAST_QUIET_S:
         return None
     ranks = read_ranks(directory)
+    if ranks.now_s is not None:
+        quiet_s = ranks.now_s - written_s
+    if quiet_s <= LEAST_QUIET_S:
+        return None
     # Processes may take long to start. Then only those that are behind show a standstill.
     is_overdue = not facts.is_starting and quiet_s > QUIET_STEPS * (step_s or 0.0)
     has_reason = ranks.silent or (facts.is_starting and (ranks.behind or ranks.missing))

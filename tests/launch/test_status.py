@@ -156,7 +156,9 @@ def write_heartbeats(run: RunDirectory, *ranks: dict) -> None:
         record = {"rank": rank, "world_size": len(ranks), "host": "node", "pid": 1, "waits": False}
         path = heartbeat_file(run, rank)
         run.write_json(path, record | {"doing": "validating", "doing_s": 95.0} | facts)
-        os.utime(path, (100.0, 100.0))
+        os.utime(path, (95.0, 95.0))
+    for path in (run.state, run.metrics, run.events):
+        os.utime(path, (0.0, 0.0))
 
 
 def test_a_silent_rank_makes_a_standstill_of_less_than_twenty_steps(run):
@@ -168,7 +170,18 @@ def test_a_silent_rank_makes_a_standstill_of_less_than_twenty_steps(run):
     found = find_standstill(run, facts, now=148.0 + 95.0)
     assert found is not None
     assert found.to_json()["behind"] == [1]
-    assert find_standstill(run, facts, now=148.0 + 60.0) is None
+
+
+def test_a_standstill_does_not_depend_on_the_clock_of_the_reader(run):
+    facts = read_status(run).facts
+    write_heartbeats(run, {}, {})
+    run.lock.touch()
+    os.utime(run.lock, (90.0, 90.0))
+    for now in (148.0 - 1e6, 148.0, 148.0 + 1e6):
+        assert found_at(run, facts, now) == (95.0, 0.5)
+    os.utime(run.metrics, (40.0, 40.0))
+    for now in (148.0 - 1e6, 148.0, 148.0 + 1e6):
+        assert find_standstill(run, facts, now=now) is None
 
 
 def test_a_run_whose_processes_are_starting_stands_still_if_one_is_behind(run):
