@@ -1,7 +1,8 @@
 """What this rank does, for its heartbeat (`rampcli.worker.heartbeat`).
 
-The main thread says what it begins, and when it waits for other ranks. Other threads may call the
-same functions, without effect.
+The main thread says what it begins, and when it waits for other ranks. A thread that saves a
+checkpoint in the background calls the same functions. Its waits count while the main thread waits
+for it.
 """
 
 import threading
@@ -22,6 +23,7 @@ Activity = tuple[str, bool, float]
 
 _MAIN = threading.main_thread().ident
 _now: Activity = (LOADING, False, time.monotonic())
+_saver_waits = False
 
 
 def begin(doing: str) -> None:
@@ -45,11 +47,14 @@ waiting = _Waiting()
 
 
 def _note(doing: str, *, waits: bool) -> None:
-    global _now
+    global _now, _saver_waits
     if threading.get_ident() == _MAIN:
         _now = (doing, waits, time.monotonic())
+    else:
+        _saver_waits = waits
 
 
 def activity() -> Activity:
     """Returns what this rank does now."""
-    return _now
+    doing, waits, since = _now
+    return doing, waits or (doing == SAVING and _saver_waits), since

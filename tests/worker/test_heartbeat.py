@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from processes import wait_until
-from rampcli.activity import LOADING, READING, SAVING, activity, begin, waiting
+from rampcli.activity import COMPUTING, LOADING, READING, SAVING, activity, begin, waiting
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.heartbeats import heartbeat_file, read_ranks
 from rampcli.worker.heartbeat import Heartbeat
@@ -85,17 +85,30 @@ def test_a_heartbeat_follows_no_link(run, tmp_path, capfd):
 
 def test_what_a_rank_does_is_what_its_main_thread_does():
     begin(SAVING)
-
-    def train_elsewhere():
-        begin(READING)
-        with waiting:
-            pass
-
-    thread = threading.Thread(target=train_elsewhere)
+    thread = threading.Thread(target=begin, args=(READING,))
     thread.start()
     thread.join()
-    doing, waits, _ = activity()
-    assert (doing, waits) == (SAVING, False)
+    assert activity()[:2] == (SAVING, False)
     with waiting:
         assert activity()[:2] == (SAVING, True)
+    assert activity()[:2] == (SAVING, False)
+
+
+def test_a_rank_waits_with_its_background_save_once_it_waits_for_that():
+    begin(COMPUTING)
+    is_waiting, goes_on = threading.Event(), threading.Event()
+
+    def save():
+        with waiting:
+            is_waiting.set()
+            goes_on.wait()
+
+    thread = threading.Thread(target=save)
+    thread.start()
+    is_waiting.wait()
+    assert activity()[:2] == (COMPUTING, False)
+    begin(SAVING)
+    assert activity()[:2] == (SAVING, True)
+    goes_on.set()
+    thread.join()
     assert activity()[:2] == (SAVING, False)
