@@ -2,15 +2,19 @@
 
 import os
 import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from commands import Command
-from processes import send, wait_until
+from processes import LOOK_EVERY_S, send, wait_until
+from rampcli.data.loader import Loader
 from rampcli.launch.status import read_status
 from rampcli.report.standstill_text import ranks_text
 from rampcli.runs import heartbeats, standstill
 from rampcli.runs.heartbeats import read_ranks
+from ranks import run_ranks, train_rank
 from tiny_runs import Run, assert_same_training, environment
 
 WORDS = [
@@ -18,10 +22,10 @@ WORDS = [
     "trainer.num_nodes=1",
     "trainer.devices=2",
     "data.micro_batch_size=4",
-    "trainer.max_samples=640",
+    "trainer.max_samples=320",
     "trainer.val_samples=0",
 ]
-"""A run of 80 steps on two ranks."""
+"""A run of 40 steps on two ranks."""
 OWN_PARTS = """\
 import os
 
@@ -60,7 +64,7 @@ def short(monkeypatch):
     monkeypatch.setattr(standstill, "LEAST_QUIET_S", 1.0)
 
 
-def wait_for_ranks(run: Run, text: str, process) -> dict:
+def wait_for_ranks(run: Run, text: str, process=None) -> dict:
     """Waits until the status says this of the ranks, and returns what its JSON has."""
 
     def said() -> str | None:
@@ -82,7 +86,7 @@ def test_a_stopped_rank_is_named_and_the_run_goes_on_when_it_is_continued(run, t
     found = wait_for_ranks(run, f"rank 1 {where} does not answer; rank 0 waits for it", supervisor)
     assert (found["behind"], found["waiting"]) == ([1], [0])
     assert [rank["answers"] for rank in found["ranks"]] == [True, False]
-    assert len(run.rows) < 80
+    assert len(run.rows) < 40
     send(signal.SIGCONT, [stopped.pid])
     output, errors = supervisor.communicate()
     assert supervisor.returncode == 0, (output, errors)
@@ -117,3 +121,37 @@ def test_a_rank_that_hangs_in_a_part_of_the_users_is_named_with_what_it_does(
         (tmp_path / "empty").rename(tmp_path / name)
     output, errors = supervisor.communicate()
     assert supervisor.returncode == 0, (output, errors)
+
+
+def train_on_a_disk_that_hangs(run_dir: str, reads: str) -> None:
+    """Trains as this rank. On rank 1, some reads last until there is a file `answers`."""
+    read, answers = getattr(Loader, reads), os.path.join(run_dir, "answers")
+
+    def read_late(*arguments):
+        while os.environ["RANK"] == "1" and not os.path.exists(answers):
+            time.sleep(LOOK_EVERY_S)
+        return read(*arguments)
+
+    setattr(Loader, reads, read_late)
+    try:
+        train_rank(run_dir)
+    finally:
+        setattr(Loader, reads, read)
+
+
+@pytest.mark.parametrize(
+    ("reads", "doing"),
+    [("read_micro_batches", "reading samples"), ("_share", "reading validation samples")],
+)
+def test_a_rank_whose_disk_hangs_is_named_before_the_first_step(run, reads, doing):
+    run.describe(*WORDS, "trainer.max_samples=8", "trainer.val_samples=8")
+    arguments = train_on_a_disk_that_hangs, str(run.path), reads
+    with ThreadPoolExecutor() as threads:
+        training = threads.submit(run_ranks, 2, *arguments, logs=run.directory.logs)
+        wait_until(lambda: len(read_ranks(run.directory).known) == 2)
+        process = read_ranks(run.directory).known[1].pid
+        where = f"(process {process} on {os.uname().nodename})"
+        wait_for_ranks(run, f"rank 1 {where} is {doing}; rank 0 waits for it")
+        (run.path / "answers").touch()
+        training.result()
+    assert run.state["status"] == "complete"
