@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from rampcli.data.building.parquet_pages import largest_page_bytes
 from rampcli.errors import UsageError, reading
 from rampcli.extras import requiring
 from rampcli.guarded_folder import open_to_read
@@ -19,7 +20,12 @@ ZSTD_BLOCK_BYTES = 4096
 """Compressed bytes that are read at once. Even in a malicious file they hold at most 128 MB."""
 LONGEST_TEXT_BYTES = 128 << 20
 """Longest text of a row or a line of JSON, which is held in memory several times."""
+MOST_PAGE_BYTES = 1 << 30
+"""Longest page of Parquet, which is held in memory several times."""
 MOST_ROWS_AT_ONCE = 1024
+MOST_BATCH_BYTES = 256 << 20
+"""Rows at once have about this many bytes even if each is as long as the largest page: all rows may
+name one entry of a dictionary, or begin as the row before."""
 
 # Best first. Cutting by the first, second or fourth pattern does not change the words that GPT-2's
 # pre-tokenisation and similar ones find in the text.
@@ -163,7 +169,7 @@ def read_rows(
     with _reading(path, pyarrow.ArrowException, ValueError):
         file = parquet.ParquetFile(path, pre_buffer=False, buffer_size=PIECE_BYTES)
         _check_column(path, file.schema_arrow, column)
-        for texts in _texts_from(file, column, first, size):
+        for texts in _texts_from(path, file, column, first, size):
             for part in _in_parts(texts, size):
                 yield part, file.metadata.num_rows
 
@@ -202,18 +208,27 @@ def _columns_of_text(schema: Any) -> list[str]:
     return [name for name, kind in kinds if any(is_one(kind) for is_one in of_text)]
 
 
-def _texts_from(file: Any, column: str, first: int, size: int) -> Iterator[list[bytes | str]]:
+def _texts_from(
+    path: Path, file: Any, column: str, first: int, size: int
+) -> Iterator[list[bytes | str]]:
     """Yields the texts from row `first` on, at most `MOST_ROWS_AT_ONCE` of a row group at once."""
     import pyarrow
 
+    largest_pages = largest_page_bytes(path, column)
+    if max(largest_pages, default=0) > MOST_PAGE_BYTES:
+        raise UsageError(
+            f"the column {column} of {path} has a page longer than {MOST_PAGE_BYTES >> 20:,} MB",
+            remedy=f"a file with smaller pages, and texts of at most {LONGEST_TEXT_BYTES >> 20} MB",
+        )
     for group in range(file.num_row_groups):
         described = file.metadata.row_group(group)
         if first >= described.num_rows:
             first -= described.num_rows
             continue
         fitting = size * described.num_rows // max(1, described.total_byte_size)
+        safe = MOST_BATCH_BYTES // max(1, largest_pages[group])
         for batch in file.iter_batches(
-            max(1, min(MOST_ROWS_AT_ONCE, fitting)),
+            max(1, min(MOST_ROWS_AT_ONCE, fitting, safe)),
             row_groups=[group],
             columns=[column],
             use_threads=False,
