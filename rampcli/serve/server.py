@@ -11,7 +11,8 @@ import secrets
 import socket
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,10 +27,11 @@ from rampcli.serve.runs_folder import RunsFolder
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 7267
 """The port is RAMP on the keys of a telephone."""
-IDLE_S = 30.0
-"""A connection that sends nothing for this long is closed."""
-MOST_CONNECTIONS = 128
-"""If there are more, the one that was answered longest ago is closed."""
+REQUEST_S = 30.0
+"""A connection that has not sent a whole request for this long is closed, and so is one that does
+not take its answer in this time."""
+MOST_CONNECTIONS, MOST_OF_A_CLIENT = 128, 64
+"""If there are more, or more from one address, the one that was answered longest ago is closed."""
 TOKEN_BYTES = 24
 LEAST_ZIPPED_BYTES = 1024
 HEADERS = {
@@ -54,6 +56,20 @@ class Reply:
     headers: tuple[tuple[str, str], ...] = ()
 
 
+@dataclass(slots=True)
+class Connection:
+    """A connection of a viewer.
+
+    Attributes:
+        client: its address.
+        waits_since: time of the monotonic clock since which it owes a request, or infinity while it
+            is answered.
+    """
+
+    client: str
+    waits_since: float
+
+
 class PageServer(ThreadingHTTPServer):
     """Serves the page and the data of runs.
 
@@ -72,7 +88,7 @@ class PageServer(ThreadingHTTPServer):
         self.runs = FollowedRuns(folder)
         self.token = None if is_loopback(host) else secrets.token_urlsafe(TOKEN_BYTES)
         self.files = static_files() | {"": ("text/html; charset=utf-8", live_page())}
-        self._answered_at: dict[socket.socket, float] = {}
+        self._connections: dict[socket.socket, Connection] = {}
         self._lock = threading.Lock()
         family, address = _address(host)
         self.address_family = family
@@ -104,20 +120,42 @@ class PageServer(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answers in a thread. Connections that take long to ask do not keep others away."""
+        client = str(client_address[0])
         with self._lock:
-            if len(self._answered_at) >= MOST_CONNECTIONS:
-                oldest = min(self._answered_at, key=self._answered_at.__getitem__)
-                del self._answered_at[oldest]
-                with suppress(OSError):  # it has been closed
-                    oldest.shutdown(socket.SHUT_RDWR)  # its thread reads the end, and closes it
-            self._answered_at[request] = time.monotonic()
+            here = self._connections
+            own = [one for one, facts in here.items() if facts.client == client]
+            for among, most in ((own, MOST_OF_A_CLIENT), (list(here), MOST_CONNECTIONS)):
+                if len(among) >= most:
+                    self._close(min(among, key=lambda one: here[one].waits_since))
+                    break
+            here[request] = Connection(client, time.monotonic())
         super().process_request(request, client_address)
 
-    def note_answer(self, request: socket.socket) -> None:
-        """Notes that a connection was answered now."""
+    def service_actions(self) -> None:
+        """Closes connections whose request takes too long. It is called twice a second."""
         with self._lock:
-            if request in self._answered_at:
-                self._answered_at[request] = time.monotonic()
+            late = time.monotonic() - REQUEST_S
+            for one in [
+                one for one, facts in self._connections.items() if facts.waits_since < late
+            ]:
+                self._close(one)
+
+    def _close(self, connection: socket.socket) -> None:
+        del self._connections[connection]
+        with suppress(OSError):  # it has been closed
+            connection.shutdown(socket.SHUT_RDWR)  # its thread reads the end, and closes it
+
+    @contextmanager
+    def answering(self, request: socket.socket) -> Iterator[None]:
+        """Counts the time that a connection waits for a request from the end of its answer."""
+        self._note(request, math.inf)
+        yield
+        self._note(request, time.monotonic())
+
+    def _note(self, request: socket.socket, waits_since: float) -> None:
+        with self._lock:
+            if request in self._connections:
+                self._connections[request].waits_since = waits_since
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answers the requests of a connection."""
@@ -125,7 +163,7 @@ class PageServer(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             with self._lock:
-                self._answered_at.pop(request, None)
+                self._connections.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignores viewers that vanish while they are answered."""
@@ -137,15 +175,17 @@ class Handler(BaseHTTPRequestHandler):
     server: PageServer
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "rampcli", ""
-    timeout = IDLE_S
+    timeout = REQUEST_S
 
     def do_GET(self) -> None:
         """Answers GET."""
-        self._send(self._answer(), with_content=True)
+        with self.server.answering(self.connection):
+            self._send(self._answer(), with_content=True)
 
     def do_HEAD(self) -> None:
         """Answers HEAD."""
-        self._send(self._answer(), with_content=False)
+        with self.server.answering(self.connection):
+            self._send(self._answer(), with_content=False)
 
     def _refuse_method(self) -> None:
         self.close_connection = True  # the body of the request was not read
@@ -217,7 +257,6 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if with_content:
             self.wfile.write(content)
-        self.server.note_answer(self.connection)
 
 
 def is_loopback(host: str) -> bool:

@@ -14,8 +14,9 @@ from rampcli.launch.status import read_status
 from rampcli.locks import hold
 from rampcli.report.page_files import SCRIPTS, STYLES
 from rampcli.runs.directory import RunDirectory
+from rampcli.serve import server as page_server
 from rampcli.serve.runs_folder import RunsFolder
-from rampcli.serve.server import DEFAULT_PORT, MOST_CONNECTIONS, PageServer
+from rampcli.serve.server import DEFAULT_PORT, MOST_CONNECTIONS, MOST_OF_A_CLIENT, PageServer
 from recorded_runs import write_run
 from run_files import metrics_row, state
 
@@ -235,6 +236,47 @@ def test_connections_that_never_ask_do_not_keep_viewers_away(server):
     finally:
         for connection in (*slow, viewer):
             connection.close()
+
+
+def test_connections_of_one_client_do_not_close_those_of_another(server):
+    address, flood = ("127.0.0.1", server.server_address[1]), []
+    try:
+        other = socket.create_connection(address, timeout=10, source_address=("127.0.0.2", 0))
+        flood = [socket.create_connection(address, timeout=10) for _ in range(MOST_OF_A_CLIENT + 1)]
+        assert flood[0].recv(1) == b""  # the limit of its own client
+        other.sendall(b"GET /api/runs HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert other.recv(100).startswith(b"HTTP/1.1 200 OK")
+    finally:
+        for connection in (*flood, other):
+            connection.close()
+
+
+def test_a_request_that_comes_in_drops_is_given_up(runs, monkeypatch):
+    def drip(connection):
+        while True:  # each byte is in time, the request is not
+            connection.sendall(b"G")
+            time.sleep(0.02)
+
+    monkeypatch.setattr(page_server, "REQUEST_S", 0.2)
+    with (
+        serving(runs) as server,
+        socket.create_connection(server.server_address[:2]) as slow,
+        pytest.raises((BrokenPipeError, ConnectionResetError)),
+    ):
+        drip(slow)
+
+
+def test_an_answer_that_takes_long_is_not_given_up(runs, monkeypatch):
+    with serving(runs) as server:
+        listed = server.runs.listed
+
+        def listed_slowly():
+            monkeypatch.setattr(page_server, "REQUEST_S", 0.0)
+            time.sleep(0.2)
+            return listed()
+
+        monkeypatch.setattr(server.runs, "listed", listed_slowly)
+        assert json_of(server, "/api/runs")["runs"]
 
 
 def test_a_folder_that_cannot_be_read_is_an_answer_with_its_reason(server, monkeypatch):
