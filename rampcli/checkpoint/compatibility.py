@@ -15,7 +15,7 @@ REMEDY = "another name= or run_dir="
 
 
 def check_compatible(
-    checkpoint: Checkpoint, *, settings: Mapping[str, Any], corpus: str | None = None
+    checkpoint: Checkpoint, *, settings: Mapping[str, Any], corpus: tuple[str, ...] = ()
 ) -> None:
     """Checks that a run may resume from a checkpoint.
 
@@ -24,7 +24,8 @@ def check_compatible(
             Two kinds of settings are not compared if the checkpoint lacks them: those of
             reinforcement learning, and those of an extension, which its name implies.
         settings: `snapshot.identity` of the run's configuration.
-        corpus: fingerprint of the run's corpora, or None if they are not open.
+        corpus: fingerprints of the run's corpora: the one that checkpoints get, and the one that
+            earlier versions gave them. Empty if the corpora are not open.
 
     Raises:
         ForeignCheckpointError: it was trained with other settings or on another corpus.
@@ -41,7 +42,7 @@ def check_compatible(
             keys=tuple(differing),
             remedy=f"the settings that they were saved with, or {REMEDY}",
         )
-    if corpus is not None and checkpoint.manifest["corpus"] != corpus:
+    if corpus and checkpoint.manifest["corpus"] not in corpus:
         raise ForeignCheckpointError(
             f"{checkpoint.path} was trained on another corpus than this run reads",
             remedy=f"the corpus of the checkpoint, or {REMEDY}",

@@ -26,7 +26,7 @@ def load_newest(
     optimizers: Sequence[torch.optim.Optimizer],
     *,
     settings: Mapping[str, Any],
-    corpus: str,
+    corpus: tuple[str, ...],
 ) -> TrainingState:
     """Loads the newest undamaged checkpoint. Every rank calls this.
 
@@ -36,7 +36,7 @@ def load_newest(
         parts: this rank's parts of the model, filled in place.
         optimizers: their optimisers, whose state is filled in place.
         settings: `snapshot.identity` of the run's configuration.
-        corpus: fingerprint of the run's corpora.
+        corpus: fingerprints of the run's corpora, see `check_compatible`.
 
     Returns:
         The state of the checkpoint, or the initial state if there is no checkpoint at all.

@@ -12,7 +12,7 @@ from rampcli.batch.ramp import StageExtent
 from rampcli.batch.training_plan import StagePlan
 from rampcli.cli.console import is_notebook
 from rampcli.cli.progress_line import Line, Picture, line_for
-from rampcli.config.corpora import describe_data, validation_names
+from rampcli.config.corpora import BLEND_KEY, describe_data, validation_names
 from rampcli.errors import RampcliError, printable, visible
 from rampcli.launch.elastic import World
 from rampcli.launch.observer import Observer
@@ -138,7 +138,11 @@ class Progress(Observer):
         elif row["event"] == "samples":
             self._on_samples(row)
         elif row["event"] == "change":
-            self._print(f"note: {CHANGE.format_map(row)} after step {row['step']:,}")
+            note = f"note: {CHANGE.format_map(row)} after step {row['step']:,}"
+            if row["setting"] == BLEND_KEY:
+                first = row["consumed_samples"]
+                note += f"; sample {first:,} and later ones are those of the new blend"
+            self._print(note)
         elif row["event"] in WARNINGS:
             self._print(f"warning: {row['reason']}")
         self._follow(row)

@@ -31,7 +31,7 @@ KEYS_OF_SOURCES = {
     "response_end": ("pairs",),
 }
 """The sources that settings of `data` apply to."""
-NAMED_KEY = "data.validation"
+BLEND_KEY, NAMED_KEY = "data.blend", "data.validation"
 
 
 def corpora_of(config: Config) -> list[tuple[int, Path]]:
@@ -69,7 +69,7 @@ def paths_of(config: Config) -> dict[Path, str]:
     """Returns the paths of all corpora, each with the setting that names it."""
     paths = dict.fromkeys(
         (path for _, path in corpora_of(config)),
-        "data.path" if config.data.blend is None else "data.blend",
+        "data.path" if config.data.blend is None else BLEND_KEY,
     )
     held_out = {
         path: "data.validation_path" if name is None else NAMED_KEY
@@ -149,7 +149,7 @@ def shares_of(weights: Sequence[Fraction]) -> list[int]:
 def _too_many_digits() -> UsageError:
     return UsageError(
         "the weights of data.blend have too many digits",
-        keys=("data.blend",),
+        keys=(BLEND_KEY,),
         remedy="weights of up to nine digits",
     )
 
@@ -157,8 +157,8 @@ def _too_many_digits() -> UsageError:
 def _invalid_blend(blend: list[str], reason: str) -> UsageError:
     return UsageError(
         f"data.blend={shown(blend)} {reason}",
-        keys=("data.blend",),
-        remedy=set_to("data.blend", [0.7, "data/wiki", 0.3, "data/code"]),
+        keys=(BLEND_KEY,),
+        remedy=set_to(BLEND_KEY, [0.7, "data/wiki", 0.3, "data/code"]),
     )
 
 

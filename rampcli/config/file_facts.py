@@ -56,7 +56,8 @@ class FileFacts:
             weights.
         folder: where these weights are.
         opened: whether the corpora were opened and found fit to train on.
-        fingerprint: that of the training corpora; None if they were not opened.
+        fingerprints: those of the training corpora, see `check_compatible`; empty if they were not
+            opened.
         corpora: the training corpora, if they were opened.
     """
 
@@ -67,7 +68,7 @@ class FileFacts:
     weights: int | None = None
     folder: Path | None = None
     opened: bool = False
-    fingerprint: str | None = None
+    fingerprints: tuple[str, ...] = ()
     corpora: tuple[CorpusFacts, ...] = ()
 
 

@@ -52,11 +52,16 @@ class Blend:
         ]
 
     @property
-    def fingerprint(self) -> str:
-        """A hash of the corpora and their shares."""
+    def fingerprints(self) -> tuple[str, ...]:
+        """A hash of the corpora, and one of the corpora and their shares.
+
+        Checkpoints have the first one, and those of earlier versions the second one.
+        """
+        return self._hash([1] * len(self.corpora)), self._hash(self.shares)
+
+    def _hash(self, shares: Sequence[int]) -> str:
         facts = [
-            (share, corpus.fingerprint)
-            for share, corpus in zip(self.shares, self.corpora, strict=True)
+            (share, corpus.fingerprint) for share, corpus in zip(shares, self.corpora, strict=True)
         ]
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 

@@ -132,7 +132,7 @@ def read_file_facts(config: Config) -> FileFacts:
         val_samples=most,
         remedy=str(set_to(SPLIT_KEY, split)) if split else None,
         opened=True,
-        fingerprint=corpora.training.fingerprint,
+        fingerprints=corpora.training.fingerprints,
         corpora=() if config.data.task else _training_corpora(corpora.training),
     )
 

@@ -59,7 +59,7 @@ def check_files(resolved: Resolved) -> tuple[Checkpoint | None, list[str]]:
     """
     with sources_named(resolved.config):
         is_elsewhere = bool(missing_corpora(resolved.config))
-        newest = _newest_checkpoint(resolved, None if is_elsewhere else check_corpora(resolved))
+        newest = _newest_checkpoint(resolved, () if is_elsewhere else check_corpora(resolved))
         return newest, check_model_here(resolved.config) if newest is None else []
 
 
@@ -79,13 +79,13 @@ def check_model_here(config: Config) -> list[str]:
     return [] if folder is None or is_pinned(str(text)) else unused_tensors(config, folder)
 
 
-def check_corpora(resolved: Resolved) -> str | None:
+def check_corpora(resolved: Resolved) -> tuple[str, ...]:
     """Checks that the corpora, if any, can be read, and that prompts can be continued.
 
     Corpora that were opened while the configuration was resolved are not read again.
 
     Returns:
-        The fingerprint of the training corpora, or None if they were not opened.
+        The fingerprints of the training corpora; none if they were not opened.
 
     Raises:
         RampcliError: they cannot.
@@ -97,7 +97,7 @@ def check_corpora(resolved: Resolved) -> str | None:
         from rampcli.data.prompts import check_text_prompts
 
         check_text_prompts(config)
-    return files.fingerprint
+    return files.fingerprints
 
 
 def refusals(resolved: Resolved, newest: Checkpoint | None) -> Iterator[UsageError]:
@@ -157,10 +157,10 @@ def disk_warnings(resolved: Resolved) -> list[str]:
     return [f"the disk of {place} has {space.describe()}; try: {space.remedy()}"]
 
 
-def _newest_checkpoint(resolved: Resolved, corpus: str | None) -> Checkpoint | None:
+def _newest_checkpoint(resolved: Resolved, corpus: tuple[str, ...]) -> Checkpoint | None:
     """Returns the checkpoint that the run resumes from, as `resume` allows, or None.
 
-    Its configuration must be the run's, and its corpora too if their fingerprint is known here.
+    Its configuration must be the run's, and its corpora too if their fingerprints are known here.
     """
     config, directory = resolved.config, RunDirectory(resolved.run_dir)
     found = complete_checkpoints(directory)

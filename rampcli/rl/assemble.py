@@ -94,7 +94,7 @@ def build_policy_trainer(
         run,
         meshes,
         device,
-        fingerprint=_fingerprint(prompts),
+        fingerprints=(_fingerprint(prompts),),
         tokenizer=prompts.format.tokenizer,
         special_tokens=prompts.format.special_tokens,
     )

@@ -112,7 +112,7 @@ def build_trainer(
         run,
         meshes,
         device,
-        fingerprint=corpora.training.fingerprint if corpora else None,
+        fingerprints=corpora.training.fingerprints if corpora else None,
         tokenizer=corpora.tokenizer if corpora else None,
         special_tokens=corpora.special_tokens if corpora else NONE_KNOWN,
     )
@@ -204,14 +204,14 @@ def load_model_and_state(
     meshes: Meshes,
     device: torch.device,
     *,
-    fingerprint: str | None,
+    fingerprints: tuple[str, ...] | None,
     tokenizer: str | None,
     special_tokens: SpecialTokens,
 ) -> Loaded:
     """Builds the model and its optimisers, and loads the newest checkpoint. Every rank calls this.
 
     Args:
-        fingerprint: of the data that this rank reads, or None if another rank reads for it.
+        fingerprints: of the data that this rank reads, or None if another rank reads for it.
     """
     if broadcast_from_rank_0(not complete_checkpoints(run)):
         parts = build_initial_model(config, meshes, device, run=run)
@@ -219,7 +219,7 @@ def load_model_and_state(
         parts = build_parts(config, meshes, device, filled=False)
     optimizers = build_optimizers(parts, config.optim)
     settings = snapshot.identity(config)
-    corpus = agreed_fingerprint(fingerprint)
+    corpus = agreed_fingerprints(fingerprints)
     state = load_newest(run, parts, optimizers, settings=settings, corpus=corpus)
     if dist.get_rank() == 0:
         run.drop_rows_after(state.step)
@@ -230,7 +230,7 @@ def load_model_and_state(
         keep_last=config.checkpoint.keep_last,
         facts={
             "settings": settings,
-            "corpus": corpus,
+            "corpus": corpus[0],
             "world_size": dist.get_world_size(),
             "started_from": starting_step(config, run),
         },
@@ -268,23 +268,23 @@ def agreed_bytes_of_tokens(
     return shared
 
 
-def agreed_fingerprint(fingerprint: str | None) -> str:
-    """Returns the fingerprint of the corpora after checking that all ranks found the same.
+def agreed_fingerprints(fingerprints: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Returns the fingerprints of the corpora after checking that all ranks found the same.
 
     Args:
-        fingerprint: fingerprint that this rank found, or None if another rank reads for it.
+        fingerprints: those that this rank found, or None if another rank reads for it.
 
     Raises:
         RampcliError: the fingerprints differ.
     """
-    ranks = gather_from_all_ranks({"fingerprint": fingerprint})
-    agreed, *others = {rank["fingerprint"] for rank in ranks} - {None}
+    ranks = gather_from_all_ranks({"fingerprints": fingerprints})
+    agreed, *others = {tuple(rank["fingerprints"]) for rank in ranks if rank["fingerprints"]}
     if others:
         raise RampcliError(
             "the hosts do not read the same corpora",
             remedy="the same files, with the same names, on all of them",
         )
-    return str(agreed)
+    return agreed
 
 
 def starting_step(config: Config, run: RunDirectory) -> int | None:

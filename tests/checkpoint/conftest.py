@@ -44,7 +44,7 @@ class Training:
             self.passes.parts,
             self.optimizers,
             settings=facts["settings"],
-            corpus=facts["corpus"],
+            corpus=(facts["corpus"],),
         )
 
     def step(self, seed: int) -> float:

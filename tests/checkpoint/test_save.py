@@ -8,6 +8,7 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict_saver import save as save_by_torch
 
 from harms import HARMS, cut, damage_the_manifest, flip, remove
+from rampcli.checkpoint.compatibility import check_compatible
 from rampcli.checkpoint.state import TrainingState, named_tensors
 from rampcli.config.optimizers import OPTIMIZERS
 from rampcli.errors import ForeignCheckpointError, NoCheckpointError, RampcliError
@@ -139,6 +140,15 @@ def test_a_checkpoint_of_another_corpus_is_refused(small_llama, training_of):
     training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
     with pytest.raises(ForeignCheckpointError, match="another corpus"):
         training_of(small_llama, corpus="other").load_newest()
+
+
+def test_a_checkpoint_may_have_the_fingerprint_of_an_earlier_version(small_llama, run, training_of):
+    training = training_of(small_llama)
+    training.checkpoints.save(TrainingState(step=0, consumed_samples=0))
+    (checkpoint,) = complete_checkpoints(run)
+    check_compatible(checkpoint, settings={}, corpus=("other", "corpus"))
+    with pytest.raises(ForeignCheckpointError, match="another corpus"):
+        check_compatible(checkpoint, settings={}, corpus=("other", "another"))
 
 
 def test_a_failed_save_keeps_the_older_checkpoint_and_gives_the_reason(

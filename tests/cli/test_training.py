@@ -11,6 +11,7 @@ from rampcli.runs.manifest import complete_checkpoints
 from rampcli.runs.rows import read_rows
 from tiny_runs import Run, environment
 
+TEXTS = {"a": "abcabc" * 200, "b": "The quick brown fox. " * 60, "c": "12345 " * 200}
 WORDS = ["model.rampup_batch_size=null", "trainer.num_nodes=1", "trainer.val_samples=0"]
 
 
@@ -91,3 +92,44 @@ def test_every_setting_that_changes_on_a_resume_is_said_and_recorded(two_steps):
         (2, "16", "24"),
         (2, "0.1", "0.0"),
     ]
+
+
+@pytest.fixture(scope="module")
+def blended(tmp_path_factory):
+    """Starts runs over texts, whose weights never change: a loss tells which samples were read."""
+    folder = tmp_path_factory.mktemp("blended")
+    for name, text in TEXTS.items():
+        (folder / name).write_text(text)
+    still = ["optim.lr=0", "optim.min_lr=0", "optim.warmup_samples=0", "model.vocab_size=256"]
+
+    def train(name, steps, *blend):
+        run = Run(folder / name)
+        parts = [part if isinstance(part, int) else folder / part for part in blend]
+        data = ["data=text", f"data.blend=[{','.join(map(str, parts))}]"]
+        return run, run.pretrain(*WORDS, *still, *data, f"trainer.max_samples={8 * steps}")
+
+    return train
+
+
+def test_samples_after_a_change_of_weights_are_those_of_the_new_weights(blended):
+    whole, _ = blended("whole", 4, 7, "a", 1, "b")
+    blended("changed", 2, 1, "a", 1, "b")
+    changed, resumed = blended("changed", 4, 7, "a", 1, "b")
+    assert resumed.returncode == 0, resumed.stderr
+    losses, expected = ([row["loss"] for row in run.rows] for run in (changed, whole))
+    assert losses[2:] == pytest.approx(expected[2:], rel=1e-5)
+    assert losses[:2] != pytest.approx(expected[:2], rel=1e-5)
+    (note,) = [line for line in resumed.stdout.splitlines() if "data.blend changes" in line]
+    assert note.endswith("after step 2; sample 16 and later ones are those of the new blend")
+
+
+@pytest.mark.parametrize(
+    "blend",
+    [(1, "b", 7, "a"), (7, "a", 1, "c"), (7, "a", 1, "b", 1, "c"), (7, "a")],
+    ids=["other order", "other corpus", "more", "fewer"],
+)
+def test_other_corpora_are_refused_whatever_their_weights(blended, blend):
+    blended("refused", 1, 7, "a", 1, "b")
+    _, resumed = blended("refused", 2, *blend)
+    assert resumed.returncode == 4
+    assert "was trained on another corpus than this run reads" in resumed.stderr

@@ -11,7 +11,7 @@ from rampcli.data.hosts import Reading, build_reading
 from rampcli.data.loader import Loader, MicroBatch
 from rampcli.data.sources import open_corpora
 from rampcli.errors import RampcliError
-from rampcli.worker.assemble import agreed_fingerprint
+from rampcli.worker.assemble import agreed_fingerprints
 from ranks import joined
 
 CASES = [
@@ -65,10 +65,10 @@ def everything(loader: Loader, validation: Loader, ranks: int) -> list[object]:
     return got
 
 
-def fingerprints_agree(fingerprint: str | None) -> bool | str:
-    """Returns the fingerprint that the ranks agree on, or the error message."""
+def agreement(fingerprints: tuple[str, ...] | None) -> tuple[str, ...] | str:
+    """Returns the fingerprints that the ranks agree on, or the error message."""
     try:
-        return agreed_fingerprint(fingerprint)
+        return agreed_fingerprints(fingerprints)
     except RampcliError as error:
         return error.message
 
@@ -119,19 +119,19 @@ def read_case(case: dict, texts: Path, rank: int) -> dict:
             first.samples.tolist(),
             np.unique(first.micro_batches[0].tokens.numpy()).tolist(),
         ],
-        "agreed": fingerprints_agree(whole.training.fingerprint if reading.reads else None)
-        == whole.training.fingerprint,
+        "agreed": agreement(whole.training.fingerprints if reading.reads else None)
+        == whole.training.fingerprints,
     }
 
 
-def disagreements(rank: int) -> list[bool | str]:
+def disagreements(rank: int) -> list[tuple[str, ...] | str]:
     """Checks fingerprints: all ranks read the same, one reads alone, one reads something else."""
-    same, other = "5a" * 32, "5b" + "5a" * 31
+    same, other = ("5a" * 32, "5c" * 32), ("5b" + "5a" * 31, "5c" * 32)
     return [
-        fingerprints_agree(same),
-        fingerprints_agree(same if rank == 2 else None),
-        fingerprints_agree(other if rank == 3 else same),
-        fingerprints_agree({0: same, 3: other}.get(rank)),
+        agreement(same),
+        agreement(same if rank == 2 else None),
+        agreement(other if rank == 3 else same),
+        agreement({0: same, 3: other}.get(rank)),
     ]
 
 
