@@ -13,6 +13,7 @@ from rampcli.batch.nodes import Fleet
 from rampcli.batch.pairs import PROMPTS_KEY, PairBatch, PairSettings
 from rampcli.batch.pipeline import check_pipeline
 from rampcli.batch.plan import GLOBAL_KEY, SAMPLES, ParallelSizes
+from rampcli.batch.quantities import as_written
 from rampcli.batch.run_settings import BatchSettings, RunLength
 from rampcli.batch.throughput import (
     EFFICIENCY_KEY,
@@ -93,7 +94,8 @@ class Resolved:
     def loading(self, stage: StagePlan) -> tuple[int, int] | None:
         """Returns the samples that a step loads and the number of hosts that read them.
 
-        None means that every host reads its own samples.
+        None means that every host reads its own samples. A factor below 1, with which MaxText loads
+        fewer samples, changes nothing here.
 
         Raises:
             UsageError: the samples are not whole, or the hosts are not.
@@ -101,7 +103,8 @@ class Resolved:
         factor = self.config.data.expansion_factor_real_data
         if factor is None or factor <= 0:
             return None
-        return self.samples_to_load(stage), count_readers(stage.num_nodes, factor)
+        load = self.samples_to_load(stage) / as_written(min(factor, 1.0))
+        return int(load), count_readers(stage.num_nodes, factor)
 
     def samples_to_load(self, stage: StagePlan) -> int:
         """Returns the samples that a step of a stage loads, as MaxText counts them.

@@ -317,7 +317,7 @@ def _describe_reading(resolved: Resolved) -> list[str]:
     factor, loading = resolved.config.data.expansion_factor_real_data, resolved.loading(stage)
     if factor is None or loading is None:
         return []
-    loaded = loading[0] / as_written(factor)
+    loaded = loading[0] / as_written(max(factor, 1.0))
     also = ", one per device and pass" if loaded > stage.global_batch_size else ""
     readers = reader_of_each_host(stage.num_nodes, factor)
     groups = [

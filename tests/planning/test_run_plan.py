@@ -153,7 +153,7 @@ def test_samples_to_load_in_a_maxtext_ramp_are_counted_over_all_devices(composed
 
 @pytest.mark.parametrize(
     ("factor", "load", "hosts"),
-    [(2, 4096, 8), (4, 8192, 4), (0.5, 1024, 16), (1, 2048, 16)],
+    [(2, 4096, 8), (4, 8192, 4), (0.5, 2048, 16), (1, 2048, 16)],
     ids=["2", "4", "half", "1"],
 )
 def test_the_expansion_factor_decides_how_many_samples_and_hosts_load(

@@ -246,7 +246,7 @@ def test_loaded_samples_are_shown_if_hosts_read_for_others(planned):
 
 @pytest.mark.parametrize(
     ("per_device", "tensor", "factor"),
-    [(0.5, 2, 4), (0.5, 2, 1), (0.25, 4, 2), (1, 2, 2), (2, 1, 4), (5, 1, 1.6)],
+    [(0.5, 2, 4), (0.5, 2, 1), (0.25, 4, 2), (1, 2, 2), (2, 1, 4), (5, 1, 1.6), (2, 1, 0.5)],
 )
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_the_line_about_hosts_counts_the_samples_that_the_column_shows(
@@ -262,11 +262,12 @@ def test_the_line_about_hosts_counts_the_samples_that_the_column_shows(
         f"expansion_factor_real_data={factor}",
     )
     (load,) = map(number, cells(plan_table(resolved, width=160))["load"])
-    assert load == 64 * max(per_device, 1) * factor * accumulate
+    assert load == 64 * max(per_device, 1) * max(factor, 1) * accumulate
     (line,) = [line for line in plan_summary(resolved) if line.startswith("reading: ")]
     largest_group = math.ceil(factor)
     samples = float(re.search(r"([\d.]+) samples of a step", line)[1])
-    assert samples == load / factor / 8 * largest_group
+    assert samples == load / max(factor, 1) / 8 * largest_group
+    assert ("a factor below 1 changes nothing" in line) == (factor < 1)
     assert ("one per device" in line) == (per_device < 1)
 
 
