@@ -72,6 +72,7 @@ def _print_plan(folder: "SweepFolder", runs: Sequence["SweepRun"], *, as_json: b
     from rampcli.cli.console import build_console, say
     from rampcli.launch.queues import Queues
     from rampcli.launch.status import read_status
+    from rampcli.report.plan_tables import extrapolation_notes
     from rampcli.report.sweep_plan import sweep_plan_table
 
     queues = Queues()
@@ -81,4 +82,5 @@ def _print_plan(folder: "SweepFolder", runs: Sequence["SweepRun"], *, as_json: b
         facts = {"folder": str(folder.path), "runs": planned}
         typer.echo(json.dumps(facts, indent=1))
         return
-    say(build_console(), sweep_plan_table(runs, states), f"folder: {folder.path}")
+    notes = extrapolation_notes([run.resolved for run in runs])
+    say(build_console(), sweep_plan_table(runs, states), f"folder: {folder.path}", *notes)

@@ -190,13 +190,19 @@ def _piped(plan: TrainingPlan) -> bool:
     return plan.fleet.parallel.pipeline > 1
 
 
+def mark_of(*plans: TrainingPlan) -> str:
+    """Returns the mark of hours that contain those of sizes whose throughput is not known."""
+    beyond = (plan.is_extrapolated(stage) for plan in plans for stage in plan.stages)
+    return EXTRAPOLATED if any(beyond) else ""
+
+
 def plan_totals(plan: TrainingPlan) -> dict[str, str]:
     """Returns the sums over a plan by column, or `-` if a run has no end or no known throughput.
 
     Hours include restarts; GPU-hours do not.
     """
     seconds = plan.run_s()
-    mark = EXTRAPOLATED if any(map(plan.is_extrapolated, plan.stages)) else ""
+    mark = mark_of(plan)
     gpu_s = sum((plan.stage_s(stage) or 0.0) * stage.world_size for stage in plan.stages)
     return {
         "samples": count(plan.end_sample),
