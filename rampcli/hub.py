@@ -8,7 +8,9 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 from rampcli.errors import DamagedFileError, RampcliError, UsageError, reason_of
 from rampcli.extras import requiring
@@ -23,6 +25,13 @@ _NAME = re.compile(
     r"(?:@(?P<revision>[A-Za-z0-9][\w./-]{0,254}))?",
     re.ASCII,
 )
+LONGEST_WAIT_S = 60
+"""If the hub asks to wait for longer, the command ends. huggingface_hub would wait in silence."""
+_WAITS = {
+    "retry-after": re.compile(r"\s*([0-9]+)\s*"),
+    "ratelimit": re.compile(r".*;\s*t=([0-9]+).*"),
+}
+"""Headers that say how many seconds to wait."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _FILES = (".json", ".yaml", ".safetensors", ".bin", ".txt", ".model")
 """Ends of a word that is the path of a file, and not a name on the hub."""
@@ -213,6 +222,7 @@ def _explained(text: str, file: str) -> Iterator[None]:
     page = f"https://huggingface.co/{name}"
     with requiring("huggingface_hub", purpose=f"{no_path}reading {text} from the Hugging Face hub"):
         from huggingface_hub import errors
+    _refuse_long_waits()
     try:
         yield
     except errors.GatedRepoError as error:
@@ -244,6 +254,27 @@ def _explained(text: str, file: str) -> Iterator[None]:
             f"cannot download {file} of {text} from the Hugging Face hub: {reason_of(error)}",
             remedy="the same command again",
         ) from error
+
+
+def _refuse_long_waits() -> None:
+    """Makes an answer that asks for a long wait an error.
+
+    Versions of huggingface_hub whose session has no such hooks do not wait for as long as asked.
+    """
+    from huggingface_hub import get_session
+
+    hooks = getattr(get_session(), "event_hooks", None)
+    if hooks is not None and _check_wait not in hooks["response"]:
+        hooks["response"].append(_check_wait)
+
+
+def _check_wait(response: Any) -> None:
+    if response.status_code < HTTPStatus.BAD_REQUEST:
+        return
+    found = (pattern.fullmatch(response.headers.get(name, "")) for name, pattern in _WAITS.items())
+    wait_s = max((int(one[1][:18]) for one in found if one is not None), default=0)
+    if wait_s > LONGEST_WAIT_S:
+        raise OSError(f"it answers {response.status_code} and asks to wait for {wait_s:,} s")
 
 
 def _why_not(error: Exception) -> str:

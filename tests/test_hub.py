@@ -219,3 +219,27 @@ def test_a_model_without_safetensors_is_refused(hub):
     assert find_weights(snapshot) is None
     with pytest.raises(UsageError, match="has no weights in safetensors"):
         download_weights(snapshot, remedy="")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Retry-After": "31536000"}, {"ratelimit": '"api";r=0;t=31536000'}, {"Retry-After": "9" * 99}],
+)
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_hub_that_asks_to_wait_for_long_ends_the_command_at_once(
+    hub, monkeypatch, status, headers
+):
+    monkeypatch.setattr(hub, "find", lambda _: (status, headers, b""))
+    assert f"it answers {status} and asks to wait for " in refusal(MODEL)
+
+
+def test_a_download_that_the_hub_delays_for_long_ends_at_once(hub, monkeypatch):
+    find = hub.find
+
+    def delayed(path):
+        is_download = hub.asked[-1][0] == "GET"
+        return (429, {"Retry-After": "31536000"}, b"") if is_download else find(path)
+
+    monkeypatch.setattr(hub, "find", delayed)
+    with pytest.raises(RampcliError, match="it answers 429 and asks to wait for 31,536,000 s"):
+        opened(MODEL)
