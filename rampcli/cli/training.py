@@ -156,7 +156,7 @@ def _print_outcome(outcome: Outcome, console: Console, resolved: Resolved) -> No
     elif outcome.status == SUBMITTED:
         status = f"rampcli status {shlex.quote(str(outcome.run.path))}"
         data = (f"data: {describe_data(resolved.config)}", *describe_passes(resolved))
-        facts = (*data, f"run directory: {outcome.run.path}")
+        facts = (*data, f"run directory: {visible(str(outcome.run.path))}")
         say(console, jobs_table(outcome.jobs), *facts, f"follow its progress with:\n  {status}")
     else:
         _print_stopped(outcome, console)
@@ -190,7 +190,7 @@ def _print_complete(outcome: Outcome, console: Console) -> None:
         say(console, f"\n{evaluation_line([points[0], events.newest['evaluation']])}")
     if (overlap := overlap_result(record.metrics)) is not None:
         say(console, overlap)
-    say(console, f"run directory: {outcome.run.path}")
+    say(console, f"run directory: {visible(str(outcome.run.path))}")
     if not outcome.started:
         say(console, "This run was already complete; choose another name= to start a new one.")
 

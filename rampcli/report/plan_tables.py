@@ -17,6 +17,7 @@ from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.corpora import describe_data
 from rampcli.config.layers import DEFAULT, stack_of
 from rampcli.config.rl import is_rl
+from rampcli.errors import visible
 from rampcli.estimate.model_size import model_size
 from rampcli.planning.corpus_passes import describe_passes
 from rampcli.planning.run_plan import Resolved
@@ -217,20 +218,20 @@ def plan_summary(resolved: Resolved) -> list[str]:
     """Returns the lines below the table of a plan: totals, source of the hours, and notes."""
     plan, config = resolved.plan, resolved.config
     lines, steps = _pair_lines(resolved), counted(plan.end_step or 0, "step")
+    place = f"run directory {visible(str(resolved.run_dir))}"
     if plan.end_sample is not None and lines:
         generations = config.rl.generations_per_prompt or 0
         lines.append(
             f"{counted(plan.end_sample, 'prompt')}, {plan.end_sample * generations:,} pairs,"
-            f" {steps}; run directory {resolved.run_dir}"
+            f" {steps}; {place}"
         )
     elif plan.end_sample is not None:
         tokens = plan.end_sample * plan.sequence_length
         lines.append(
-            f"{counted(plan.end_sample, 'sample')}, {steps}, {counted(tokens, 'token')};"
-            f" run directory {resolved.run_dir}"
+            f"{counted(plan.end_sample, 'sample')}, {steps}, {counted(tokens, 'token')}; {place}"
         )
     else:
-        lines.append(f"a run without end; run directory {resolved.run_dir}")
+        lines.append(f"a run without end; {place}")
     if plan.clock is not None:
         restarts = 0 if plan.end_sample is None else plan.restarts()
         cost = f"{counted(restarts, 'restart')} of {plan.clock.restart_s:g} s"

@@ -16,3 +16,11 @@ def test_without_slurm_a_chain_is_refused_and_the_remedy_is_named(monkeypatch, r
         "sbatch is not on PATH" in done.stderr,
         "launch=local" in done.stderr,
     ) == (1, True, True)
+
+
+def test_a_line_of_a_run_directory_is_not_printed_as_a_line_of_its_script(monkeypatch, succeed):
+    monkeypatch.setenv("PATH", "")
+    words = ("launch=slurm", "run_dir='a\n#SBATCH --uid=0'", "--dry-run")
+    printed = succeed("pretrain", "--factory", "llama3_tiny", *words)
+    assert "# ---- a\\n#SBATCH --uid=0/slurm/" in printed
+    assert not [line for line in printed.splitlines() if line.startswith("#SBATCH --uid")]
