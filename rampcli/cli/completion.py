@@ -55,7 +55,11 @@ def candidates(words: Sequence[str], command: Any) -> list[str]:
         for parameter in command.params
         if parameter.name not in {option.name for option in options.values()}
     ]
-    return COMPLETERS.get(arguments[0], _complete_files)(incomplete) if arguments else []
+    if not arguments:
+        return []
+    given = sum(not word.startswith("-") for word in before)
+    argument = arguments[min(given, len(arguments) - 1)]
+    return COMPLETERS.get(argument, _complete_files)(incomplete)
 
 
 def recipes(incomplete: str) -> list[str]:

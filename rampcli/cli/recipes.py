@@ -1,13 +1,14 @@
 """`rampcli recipes`: lists the recipes, shows what one is made of, or writes a new one."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from rampcli.cli.options import AsJson
-from rampcli.errors import UsageError, shown
+from rampcli.cli.options import AsJson, Overrides
+from rampcli.errors import UsageError, shown, typeable
 
 TEMPLATE = Path(__file__).with_name("new_recipe.py.txt")
 """The file that `--new` writes, with `$name` for the name of the recipe."""
@@ -18,6 +19,7 @@ def recipes(
         str | None,
         typer.Argument(metavar="NAME", help="Show what this recipe is made of."),
     ] = None,
+    overrides: Overrides = None,
     new: Annotated[
         str | None,
         typer.Option("--new", metavar="NAME", help="Write NAME.py, a recipe to start from."),
@@ -26,7 +28,7 @@ def recipes(
 ) -> None:
     """List recipes, show what one is made of, or write a new one."""
     if new is not None:
-        if recipe is not None or as_json:
+        if recipe is not None or overrides or as_json:
             raise UsageError(
                 "--new takes neither a recipe nor --json", remedy=f"rampcli recipes --new {new}"
             )
@@ -34,7 +36,7 @@ def recipes(
     elif recipe is None:
         _list_recipes(as_json=as_json)
     else:
-        _show_recipe(recipe, as_json=as_json)
+        _show_recipe(recipe, overrides or [], as_json=as_json)
 
 
 def _list_recipes(*, as_json: bool) -> None:
@@ -64,8 +66,12 @@ def _list_recipes(*, as_json: bool) -> None:
     say(build_console(), table, "", "rampcli recipes NAME shows what a recipe is made of")
 
 
-def _show_recipe(name: str, *, as_json: bool) -> None:
-    """Prints what a recipe is made of, which may be a user's: `FILE.py`, `FILE.py:NAME`."""
+def _show_recipe(name: str, words: Sequence[str], *, as_json: bool) -> None:
+    """Prints what a recipe is made of, which may be a user's: `FILE.py`, `FILE.py:NAME`.
+
+    Args:
+        words: settings that replace those of the recipe.
+    """
     from rampcli import llm
     from rampcli.cli.console import build_console, say
     from rampcli.cli.recipe_facts import recipe_facts
@@ -78,11 +84,28 @@ def _show_recipe(name: str, *, as_json: bool) -> None:
             if near == llm.recipe_names()
             else " or ".join(f"rampcli recipes {one}" for one in near),
         )
-    found = recipe_facts(name)
+    if (word := _no_setting(words)) is not None:
+        raise UsageError(
+            f"{word!r} is not KEY=VALUE: rampcli recipes takes one recipe, and settings for it",
+            remedy=[
+                *([f"rampcli recipes {word}"] if word in llm.recipe_names() else []),
+                f"rampcli recipes {typeable(name)} KEY=VALUE",
+            ],
+        )
+    found = recipe_facts(name, words)
     if as_json:
         typer.echo(json.dumps(found, indent=1))
     else:
         say(build_console(), _to_text(found))
+
+
+def _no_setting(words: Sequence[str]) -> str | None:
+    """Returns the first word that is neither `KEY=VALUE` nor a part of a list, or None."""
+    from rampcli.config.reading import join_split_lists
+    from rampcli.errors import Report
+
+    joined = join_split_lists(words, report=Report())
+    return next((word for word in joined if "=" not in word), None)
 
 
 def _batch(fact: dict[str, Any]) -> str:
@@ -90,17 +113,23 @@ def _batch(fact: dict[str, Any]) -> str:
     return f"{ramp[0]} to {fact['global_batch_size']}" if ramp else str(fact["global_batch_size"])
 
 
-def _shown_parameters(found: dict[str, Any]) -> str:
+def _shown_size(found: dict[str, Any]) -> str:
+    from rampcli.batch.quantities import shorten
+    from rampcli.estimate.model_size import ModelSize
+    from rampcli.report.model_line import size_text
+
     if found["parameters"] is None:
-        return "those of the model in the folder"
-    of_text = "" if found["vocab_size"] else ", and those of the tokens in the text"
-    return f"{found['parameters']:,}{of_text}"
+        return "that in the folder"
+    if found["vocab_size"] is None:
+        return f"{shorten(found['parameters'])} parameters, and those of the tokens in the text"
+    size = ModelSize(parameters=found["parameters"], embeddings=found["embedding_parameters"])
+    return size_text(size, tokens=found["tokens"])
 
 
 def _to_text(found: dict[str, Any]) -> str:
     nodes, devices = found["num_nodes"], found["gpus_per_node"]
     rows = {
-        "parameters": _shown_parameters(found),
+        "model": _shown_size(found),
         "sequence": f"{found['sequence_length']:,} tokens",
         "batch": f"{_batch(found)} samples",
         "GPUs": f"{nodes * devices}: {nodes} {'node' if nodes == 1 else 'nodes'} of {devices}",
@@ -118,6 +147,8 @@ def _to_text(found: dict[str, Any]) -> str:
         "",
         "settings of its own",
         *(f"  {key}={shown(value)}" for key, value in found["settings"].items()),
+        *(("", "your settings") if found["overrides"] else ()),
+        *(f"  {word}" for word in found["overrides"]),
         "",
         "run it with",
         f"  {found['command']}",

@@ -78,6 +78,7 @@ def test_a_factory_is_completed_to_the_recipes(option):
     ]
     assert offered("pretrain", option, "llama3") == expected
     assert offered("recipes", "llama3") == expected
+    assert "model.num_layers=" in offered("recipes", "llama3_tiny", "model.num_l")
 
 
 def test_a_group_is_completed_to_its_options():

@@ -1,4 +1,6 @@
 import json
+import re
+import shlex
 
 import pytest
 
@@ -62,6 +64,35 @@ def test_a_recipe_is_shown_with_its_options_and_its_own_settings(succeed):
         assert f"\n  {key}={shown(value)}\n" in printed
     assert found["description"] in printed
     assert printed.endswith("\n  rampcli pretrain --factory qwen3_14b\n")
+
+
+WORDS = ("model.num_layers=4", "trainer.max_samples=400", "model.rampup_batch_size=[8,8,160]")
+
+
+def test_a_recipe_is_shown_with_the_settings_that_were_typed(succeed):
+    found = json.loads(succeed("recipes", "llama3_tiny", *WORDS, "--json"))
+    plan = json.loads(succeed("plan", "-f", "llama3_tiny", *WORDS, "--json"))
+    for name in ("parameters", "embedding_parameters"):
+        assert found[name] == plan[name]
+    assert found["tokens"] == 400 * plan["sequence_length"]
+    assert (found["rampup_batch_size"], found["overrides"]) == ([8, 8, 160], [*WORDS])
+    printed = succeed("recipes", "llama3_tiny", *WORDS)
+    (size,) = re.findall(r"^model +(.*)$", printed, re.MULTILINE)
+    assert f"\nmodel: {size}\n" in succeed("plan", "-f", "llama3_tiny", *WORDS)
+    _, _, *command = shlex.split(printed.splitlines()[-1])
+    assert json.loads(succeed("plan", *command, "--json")) == plan
+    assert "\nyour settings\n  model.num_layers=4\n" in printed
+
+
+def test_a_recipe_that_needs_a_file_is_shown_with_its_tokens_once_the_file_is_typed(
+    succeed, tmp_path
+):
+    (tmp_path / "my.txt").write_text("a text" * 1000, encoding="utf-8")
+    without = json.loads(succeed("recipes", "shakespeare_char", "--json"))
+    found = json.loads(succeed("recipes", "shakespeare_char", "data.path=my.txt", "--json"))
+    assert (without["vocab_size"], found["vocab_size"]) == (None, 5)
+    assert found["parameters"] > without["parameters"]
+    assert found["command"] == without["command"].replace("FILE", "my.txt")
 
 
 def test_a_recipe_that_reads_a_file_is_shown_with_the_setting_for_its_path(succeed):
