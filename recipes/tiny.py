@@ -71,7 +71,7 @@ def sort_digits(num_nodes: int = 1, num_gpus_per_node: int = 1) -> Config:
     The pairs are those of the task `data.task=sort`, such as `31415926=` and `11234569`. The run is
     short on purpose: it ends when the model knows the form of an answer and is often wrong. On
     prompts that it has not seen, a third of the answers that are sampled at temperature 1 are
-    right, and six in ten of the likeliest ones. So it is a start for reinforcement learning.
+    right, and two thirds of the likeliest ones. So it is a start for reinforcement learning.
 
     Source: rampcli
     """
