@@ -24,7 +24,7 @@ def print_scripts(resolved: Resolved, *, one_stage: bool = False) -> None:
     launcher = launcher_of(resolved.config)
     scripts = launcher.scripts(resolved, directory, consumed_samples(directory))
     for script in scripts[:1] if one_stage else scripts:
-        typer.echo(f"\n# ---- {visible(str(script.path))}")
+        typer.echo("\n# ---- " + visible(str(script.path)))
         typer.echo(visible(script.text, keeps="\n\t"), nl=False)
 
 
