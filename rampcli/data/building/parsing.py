@@ -79,6 +79,15 @@ def _decode(content: bytes, bad: Callable[[str], BadRecord]) -> str | BadRecord:
         return bad(f"not UTF-8: byte 0x{byte:02x} at {place:,} of {len(content):,}")
 
 
+def _split_remedy(line: str) -> str:
+    """Returns how a list of records, or a record over several lines, becomes a record per line."""
+    begun = line.strip()
+    if not (begun == "{" or begun.startswith("[")):
+        return JSON_LINES
+    items = "." if begun == "{" else "'.[]'"
+    return f"{JSON_LINES}: `jq -c {items} OLD.json > NEW.jsonl`"
+
+
 def _parse_json(line: bytes, key: str, bad: Callable[..., BadRecord]) -> str | BadRecord:
     """Returns the text of a line of JSON, or what is wrong with it."""
     decoded = _decode(line, partial(bad, remedy=JSON_LINES))
@@ -87,10 +96,10 @@ def _parse_json(line: bytes, key: str, bad: Callable[..., BadRecord]) -> str | B
     try:
         record = json.loads(decoded)
     except (ValueError, RecursionError) as error:
-        return bad(f"not JSON: {error}", JSON_LINES)
+        return bad(f"not JSON: {error}", _split_remedy(decoded))
     if not isinstance(record, dict):
         kind = type(record).__name__
-        return bad(f"not a JSON object but a {kind}: {_shown(decoded)}", JSON_LINES)
+        return bad(f"not a JSON object but a {kind}: {_shown(decoded)}", _split_remedy(decoded))
     text = record.get(key)
     if isinstance(text, str):
         try:

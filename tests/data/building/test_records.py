@@ -185,6 +185,20 @@ def test_a_bad_line_is_reported_by_its_number_and_the_others_are_read(tmp_path):
     assert [one for one in found if isinstance(one, str)] == ["good"] * len(BAD_LINES)
 
 
+@pytest.mark.parametrize(
+    ("content", "command"),
+    [('[{"text": "a"}]', "jq -c '.[]'"), ('{\n"text": "a"\n}', "jq -c ."), ('{"text": "a', "")],
+)
+def test_records_over_several_lines_are_refused_with_the_command_that_splits_them(
+    tmp_path, content, command
+):
+    (tmp_path / "a.json").write_text(content)
+    bad = next(one for one in records_in(reader_of(tmp_path).chunks()))
+    assert isinstance(bad, BadRecord)
+    assert command in bad.remedy
+    assert ("jq" in bad.remedy) == bool(command)
+
+
 def test_invalid_utf_8_is_reported_by_its_line_in_text_json_and_parquet(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"one\r\n\xffbad\nthree\n")
     (tmp_path / "b.jsonl").write_bytes(b'{"text": "a"}\n{"text": "\xff"}\n')
