@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, typeable
 from rampcli.extras import requiring
 
 PICTURES = (".svg", ".png")
@@ -20,14 +20,17 @@ def check_picture(path: Path) -> None:
         remedy = path.with_suffix(".svg") if path.name else "plan.svg"
         raise UsageError(
             f"--plot {path}: the name ends in neither {' nor '.join(PICTURES)}",
-            remedy=f"--plot {remedy}",
+            remedy=f"--plot {typeable(str(remedy))}",
         )
     if not path.parent.is_dir():
         raise UsageError(
-            f"--plot {path}: there is no folder {path.parent}", remedy=f"--plot {path.name}"
+            f"--plot {path}: there is no folder {path.parent}",
+            remedy=f"--plot {typeable(path.name)}",
         )
     if path.is_dir():
-        raise UsageError(f"--plot {path} is a folder", remedy=f"--plot {path / 'plan.svg'}")
+        raise UsageError(
+            f"--plot {path} is a folder", remedy=f"--plot {typeable(str(path / 'plan.svg'))}"
+        )
     with requiring("matplotlib", purpose=f"--plot {path}"):
         import matplotlib  # noqa: F401
 

@@ -33,7 +33,8 @@ def rl(
     from rampcli.cli.composing import compose_rl
 
     if as_json and (cfg or not (dry_run or show_dialects)):
-        raise UsageError("--json prints a plan", remedy="--dry-run --json")
+        remedy = "--dry-run --json without --cfg" if cfg else "--dry-run --json"
+        raise UsageError("--json prints a plan", remedy=remedy)
     words = rl_overrides or []
     resolved = compose_rl(factory, words, config_dir=config_dir)
     if show_dialects and not cfg:

@@ -100,7 +100,7 @@ def _check_seesaw(resolved: Resolved, factor: float) -> None:
         raise UsageError(
             "--seesaw is derived for pretraining, and this is a run of reinforcement learning",
             keys=(GENERATIONS_KEY,),
-            remedy=set_to(RAMP_KEY, [8, 8, 1000], note=", a ramp of prompts"),
+            remedy=set_to(RAMP_KEY, [8, 8, 1000], note=" without --seesaw, a ramp of prompts"),
         )
     if not 1 < factor < float("inf"):
         raise UsageError(

@@ -42,7 +42,9 @@ def status(
     from rampcli.cli.status_runs import Runs
 
     if watch and as_json:
-        raise UsageError("--watch prints no JSON", remedy="--watch or --json")
+        raise UsageError(
+            "--watch prints no JSON", remedy=["--watch without --json", "--json without --watch"]
+        )
     named = Runs(runs or [])
     console = build_console()
     if as_json:

@@ -2,7 +2,7 @@
 
 import difflib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import typer
@@ -10,8 +10,16 @@ import typer
 from rampcli.errors import UsageError
 
 COMMANDS_ELSEWHERE = {
-    "finetune": "rampcli pretrain --factory fine_tune",
-    "train": "rampcli pretrain --factory NAME",
+    **dict.fromkeys(("finetune", "sft"), "rampcli pretrain --factory fine_tune"),
+    **dict.fromkeys(("train", "run", "launch", "resume"), "rampcli pretrain --factory NAME"),
+    **dict.fromkeys(("grpo", "ppo", "train_rl"), "rampcli rl --factory NAME"),
+    **dict.fromkeys(("convert", "convert_to_hf"), "rampcli export RUN_DIR FOLDER"),
+    **dict.fromkeys(("stop", "kill"), "rampcli cancel RUN_DIR"),
+    **dict.fromkeys(("list", "ls", "show"), "rampcli status"),
+    **dict.fromkeys(("log", "logs", "evaluate", "eval"), "rampcli report RUN_DIR"),
+    "config": "rampcli pretrain --factory NAME --cfg",
+    "version": "rampcli --version",
+    "help": "rampcli --help",
 }
 """Our commands for those of other systems."""
 OPTIONS_ELSEWHERE = {
@@ -64,18 +72,25 @@ def check_repeated(params: Sequence[Any], args: Sequence[str]) -> None:
         given[param.name] = value
 
 
-def _settings_like(error: Any) -> list[str]:
-    """Returns what to set for an unknown option, if the command takes settings."""
+def _as_setting(error: Any) -> list[str]:
+    """Returns how to set what an unknown option names, if the command takes settings."""
     if not any(str(param.metavar).startswith("KEY=") for param in error.ctx.command.params):
         return []
-    from rampcli.config.settings import settings
-    from rampcli.words.refused import MEANT
+    from rampcli.config.settings import find_setting, nearest_keys
+    from rampcli.words.refused import MEANT, known_elsewhere
 
     name = error.option_name.lstrip("-").replace("-", "_")
-    if name in MEANT:
-        return [MEANT[name][1]]
-    found = [key for key in settings() if key.rpartition(".")[2] == name]
-    return [f"{key}=VALUE" for key in found[:2]]
+    if meant := known_elsewhere(name, MEANT):
+        return list(meant[1])
+    return [f"{key}=VALUE" for key in ([name] if find_setting(name) else nearest_keys(name)[:2])]
+
+
+def _commands(group: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Yields every command below a group as it is typed, `rampcli data build`, and its name."""
+    for name, command in group.commands.items():
+        yield f"{path} {name}", name
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{path} {name}")
 
 
 def as_usage_error(error: Any) -> UsageError:
@@ -89,12 +104,13 @@ def as_usage_error(error: Any) -> UsageError:
         name = message.split("'")[1]
         if name in COMMANDS_ELSEWHERE:
             return UsageError(f"there is no command {name}", remedy=COMMANDS_ELSEWHERE[name])
-        known = error.ctx.command.list_commands(error.ctx)
-        near = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
-        return UsageError(
-            f"there is no command {name}",
-            remedy=" or ".join([*(f"{command} {one}" for one in near), help_word]),
-        )
+        root = error.ctx.find_root()
+        words = dict(_commands(root.command, root.info_name))
+        near = [line for line, one in words.items() if one == name] or [
+            f"{command} {one}"
+            for one in difflib.get_close_matches(name, error.ctx.command.commands, n=2, cutoff=0.5)
+        ]
+        return UsageError(f"there is no command {name}", remedy=[*near, help_word])
     if message.startswith("no such option"):
         known = [name for param in error.ctx.command.params for name in param.opts]
         near = difflib.get_close_matches(error.option_name, known, n=2, cutoff=0.6)
@@ -102,7 +118,7 @@ def as_usage_error(error: Any) -> UsageError:
             near = [OPTIONS_ELSEWHERE[error.option_name]]
         return UsageError(
             f"{command} has no option {error.option_name}",
-            remedy=" or ".join([*_settings_like(error), *near, help_word]),
+            remedy=[*(_as_setting(error) or near), help_word],
         )
     if message.startswith("missing option '--factory'"):
         return UsageError(

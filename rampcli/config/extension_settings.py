@@ -104,7 +104,7 @@ def _unknown(key: str, name: str) -> UsageError:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     if key == TRACKER:
         message = f"{key}: there is no tracker {name!r}"
-        example = f"some of {', '.join(known)}: {key}={shown(known)}"
+        example = f"some of {', '.join(known)}: {set_to(key, known)}"
     else:
         message = f"{key}={name} is not one of {', '.join(known)}"
         example = f"{key}={[*near, *known][0]}"

@@ -8,7 +8,8 @@ from typing import Any
 
 from rampcli import plain_yaml
 from rampcli.bundled import bundled
-from rampcli.errors import UsageError, set_to, shown
+from rampcli.config.settings import choices_in
+from rampcli.errors import Remedy, UsageError, set_to, shown
 
 LARGEST_FILE_BYTES = 20_000
 _GLOBAL = re.compile(r"\s*#\s*@package\s+_global_\s*")
@@ -63,6 +64,18 @@ def option_file(group: str, option: str, among: list[Path]) -> Path | None:
     )
 
 
+def nearest_options(group: str, name: str, config_dir: Path | None = None) -> Remedy:
+    """Returns the remedy for a wrong option: the nearest options of its group."""
+    ours = option_names(group)
+    # The user's own options come first.
+    options = sorted(option_names(group, config_dir), key=ours.__contains__)
+    near = difflib.get_close_matches(name, options, n=2, cutoff=0.5)
+    offered, rest = first_of([name] if name in options else near or options)
+    if not offered:
+        return f"a file {config_dir}/{group}/OPTION.yaml"
+    return set_to(group, *offered, note=rest)
+
+
 def check_option(group: str, option: Any, config_dir: Path | None) -> None:
     """Checks that an option exists and that its file holds plain settings.
 
@@ -72,17 +85,11 @@ def check_option(group: str, option: Any, config_dir: Path | None) -> None:
     name = shown(option)
     path = option_file(group, name, folders(config_dir)) if Path(name).name == name else None
     if path is None:
-        ours = option_names(group)
-        # The user's own options come first.
-        options = sorted(option_names(group, config_dir), key=ours.__contains__)
-        near = difflib.get_close_matches(name, options, n=2, cutoff=0.5)
-        offered, rest = first_of(near or options)
         raise UsageError(
             f"{group}={name}: there is no conf/{group}/{name}.yaml",
             keys=(group,),
-            remedy=set_to(group, *offered, note=rest)
-            if offered
-            else f"a file {config_dir}/{group}/OPTION.yaml",
+            remedy=choices_in(group, name, leave_out=option_names(group))
+            or nearest_options(group, name, config_dir),
         )
     if not path.is_relative_to(bundled("conf")):
         _check_file(path, place=f"{group}/{name}.yaml", key=group)

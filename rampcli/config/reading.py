@@ -13,8 +13,11 @@ from typing import Any, get_origin
 import yaml
 from yaml.constructor import SafeConstructor
 
+from rampcli.config.checks.ranges import check_range
+from rampcli.config.groups import nearest_options
 from rampcli.config.layers import placed
-from rampcli.config.settings import find_setting, is_mapping, settings, unknown_key
+from rampcli.config.settings import choices_in, find_setting, is_mapping, settings, unknown_key
+from rampcli.config.values import typed
 from rampcli.errors import Remedy, Report, UsageError, set_to, shown, typeable
 
 LONGEST_VALUE = 5000
@@ -24,6 +27,10 @@ _LITERAL = re.compile(r"""[^\s'"\[\](){}$\\,=]([^'"\[\](){}$\\=]*[^\s'"\[\](){}$
 """A text that nothing in Hydra's grammar gives another meaning: no quotes, brackets, `$` or `=`."""
 _LITERALS = re.compile(r"""\[[^'"\[\](){}$\\=]+\]""")
 """A list of them."""
+_LITERAL_MAPPING = re.compile(
+    r"""\{[\w./-]+:[^'"\[\](){}$\\,=]+(,\s*[\w./-]+:[^'"\[\](){}$\\,=]+)*\}"""
+)
+"""A mapping of names to them."""
 _CAST = re.compile(r"\b(int|float|bool|str|json_str)\(")
 _ASSIGNMENT = re.compile(r"[+~]*[A-Za-z_][\w.]*=")
 _NAME = re.compile(r"[{,]\s*([^\s{},:]+)\s*:")
@@ -70,7 +77,7 @@ def join_split_lists(words: Iterable[str], *, report: Report) -> list[str]:
                 raise UsageError(
                     f"the bracket in {open_word} is never closed",
                     keys=(open_word.partition("=")[0],),
-                    remedy=typeable(f"{open_word}{_brackets(open_word)[1]}"),
+                    remedy=typeable(f"{open_word.rstrip(', ')}{_brackets(open_word)[1]}"),
                     set_by=(f"{open_word} (command line)",),
                 )
             open_word = ""
@@ -179,11 +186,15 @@ def _read(word: str, groups: Collection[str]) -> tuple[str, Any]:
     try:
         override = override_of(word)
     except UsageError:
-        if _kind(key) is str and _LITERAL.fullmatch(text):  # letters and signs that Hydra lacks
+        if not is_literal(key, text):
+            raise
+        if text[0] not in "[{":
             return key, text
-        if get_origin(_kind(key)) is list and _LITERALS.fullmatch(text):
-            return key, [_item(item.strip()) for item in text[1:-1].split(",")]
-        raise
+        items = [item.strip() for item in text[1:-1].split(",")]
+        if text[0] == "[":
+            return key, [_item(item) for item in items]
+        _check_names(word)
+        return key, dict(re.split(r":\s*", item, maxsplit=1) for item in items)
     if not override.is_sweep_override():
         if is_mapping(key):
             _check_names(word)
@@ -200,6 +211,16 @@ def _read(word: str, groups: Collection[str]) -> tuple[str, Any]:
         keys=(key,),
         remedy=remedy,
     )
+
+
+def is_literal(key: str, text: str) -> bool:
+    """Returns whether a text means itself, although Hydra's grammar lacks its letters or signs."""
+    kind = _kind(key)
+    if kind in (str, None):
+        return _LITERAL.fullmatch(text) is not None
+    if get_origin(kind) is dict:
+        return _LITERAL_MAPPING.fullmatch(text) is not None
+    return get_origin(kind) is list and _LITERALS.fullmatch(text) is not None
 
 
 def _check_names(word: str) -> None:
@@ -226,7 +247,7 @@ def key_of(word: str, groups: Collection[str]) -> str:
     if key != name:
         setting = find_setting(name)
         if name not in groups and setting is None:
-            error = unknown_key(name, dict.fromkeys(groups))
+            error = _unknown(name, text, groups)
             error.message += "; + and ~ are not needed here"
             raise error
         remedy: Remedy
@@ -235,10 +256,10 @@ def key_of(word: str, groups: Collection[str]) -> str:
         elif setting is not None and setting.optional:  # what deletes it
             remedy = set_to(name, None)
         else:
-            remedy = _example(name) or f"{name}=OPTION"
+            remedy = _example(name) or nearest_options(name, "")
         raise UsageError(f"{word}: + and ~ are not needed here", keys=(name,), remedy=remedy)
     if key not in groups and find_setting(key) is None:
-        raise unknown_key(key, dict.fromkeys(groups))
+        raise _unknown(key, text, groups)
     if len(text) > LONGEST_VALUE or max(map(text.count, "[{(,")) > MOST_PARTS:
         raise UsageError(
             f"{word} is too long to be a value", keys=(key,), remedy="a file in --config-dir"
@@ -250,6 +271,45 @@ def key_of(word: str, groups: Collection[str]) -> str:
             remedy=_example(key),
         )
     return key
+
+
+def _unknown(key: str, text: str, groups: Collection[str]) -> UsageError:
+    """Returns the error for a key that cannot be set, which offers keys that take what was typed.
+
+    If no near key does, it offers values that they take.
+    """
+
+    def offer(names: Sequence[str]) -> Sequence[Remedy]:
+        values = {name: _as_typed(name, text) for name in names if name not in groups}
+        takes: list[Remedy] = [
+            set_to(name, value) for name, value in values.items() if value is not None
+        ]
+        options = [nearest_options(name, text) for name in names if name in groups]
+        return [*options, *(takes or [_example_near(name, text) for name in values])]
+
+    error = unknown_key(key, groups, offer=offer)
+    error.remedies = (*choices_in(key, text),) or error.remedies
+    return error
+
+
+def _as_typed(key: str, text: str) -> Any:
+    """Returns what was typed as the value of a setting, or None if the setting does not take it."""
+    setting = find_setting(key)
+    assert setting is not None
+    listed = f"[{text}]" if setting.type == list[str] and text and "[" not in text else text
+    try:
+        value = typed(key, _read(f"{key}={listed}", ())[1])
+    except UsageError:
+        return None
+    is_choice = not setting.choices or shown(value) in setting.choices
+    return value if is_choice and not any(check_range(setting, value)) else None
+
+
+def _example_near(key: str, text: str) -> Remedy:
+    setting = find_setting(key)
+    assert setting is not None
+    example = setting.example_like(text)
+    return f"{key}=VALUE" if example.values[key] == (None,) else example
 
 
 def override_of(word: str) -> Any:

@@ -6,22 +6,30 @@ Imports neither hydra nor omegaconf.
 import dataclasses
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from rampcli.config.fields import Extensible
 from rampcli.config.schema import Config
-from rampcli.errors import Assignments, UsageError, example_of, set_to
+from rampcli.errors import Assignments, Remedy, UsageError, example_of, set_to
 from rampcli.extensions import ENTRY_POINTS, VARIABLE, Extension, find, section_of
 from rampcli.words import COMBINED, SPELLINGS, meaning_of
-from rampcli.words.refused import HYDRA, KNOWN_ELSEWHERE, MEANT, NEMO_SECTIONS, REFUSED
+from rampcli.words.refused import (
+    HYDRA,
+    KNOWN_ELSEWHERE,
+    MEANT,
+    NEMO_SECTIONS,
+    REFUSED,
+    VALUES_ELSEWHERE,
+    known_elsewhere,
+)
 
 MOST = 10**18
 """Largest count, so that arithmetic with counts does not overflow."""
 _EXTENSIBLE = frozenset(map(section_of, ENTRY_POINTS))
-LIST_ALL = "rampcli pretrain --factory NAME --cfg, which lists all settings"
+LIST_ALL = "rampcli pretrain --factory llama3_tiny --cfg, which lists all settings"
 _TYPE_NAMES = {
     int: "an integer",
     float: "a number",
@@ -77,7 +85,13 @@ class Setting:
         return set_to(self.key, self.example_value)
 
     def example_like(self, typed: str) -> Assignments:
-        """Returns what was typed as a list, if the setting takes one, or else `example`."""
+        """Returns a remedy near to what was typed: a choice, or the same items as a list.
+
+        If there is none, it returns `example`.
+        """
+        choice = VALUES_ELSEWHERE.get(typed, typed.lower())
+        if near := difflib.get_close_matches(choice, self.choices, n=1, cutoff=0.5):
+            return set_to(self.key, near[0])
         words = re.split(r"[\s,;]+", typed.strip(" \t()[]'\""))
         is_list = get_origin(self.type) is list and len(words) > 1
         numbers = is_list and all(re.fullmatch(r"\d[\d_]*[KMBT]?", word) for word in words)
@@ -254,8 +268,31 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def unknown_key(key: str, groups: Mapping[str, Any] | None = None) -> UsageError:
-    """Returns the error for a key that cannot be set, which offers keys and config groups."""
+def choices_in(section: str, typed: str, *, leave_out: Collection[str] = ()) -> list[Assignments]:
+    """Returns the settings of a section, or of a group, that take what was typed for the whole.
+
+    `adamw_torch` for `optim` means `optim.optimizer=adamw`.
+    """
+    return [
+        set_to(key, choice)
+        for key, setting in settings().items()
+        if key.startswith(f"{section}.") and setting.extensible
+        for choice in setting.choices
+        if typed.lower().startswith(choice) and choice not in leave_out
+    ]
+
+
+def unknown_key(
+    key: str,
+    groups: Collection[str] = (),
+    *,
+    offer: Callable[[Sequence[str]], Sequence[Remedy]] = list,
+) -> UsageError:
+    """Returns the error for a key that cannot be set, which offers keys and config groups.
+
+    Args:
+        offer: returns the remedies that use other keys or groups instead.
+    """
     sections = [known for known in settings() if known.startswith(f"{key}.")]
     if sections:
         return UsageError(
@@ -267,30 +304,37 @@ def unknown_key(key: str, groups: Mapping[str, Any] | None = None) -> UsageError
         return UsageError(
             f"{key} cannot be set on its own: {whole} takes a mapping",
             keys=(whole,),
-            remedy=str(settings()[whole].example()),
+            remedy=settings()[whole].example(),
         )
-    last = key.rpartition(".")[2]
-    if refused := REFUSED.get(key) or MEANT.get(last) or (key.startswith("hydra.") and HYDRA):
-        problem, remedy = refused
-        return UsageError(f"{key} {problem}", keys=(key,), remedy=remedy)
-    near_groups = [
-        f"{group}=OPTION" for group in difflib.get_close_matches(key, groups or (), n=1, cutoff=0.6)
-    ]
+    refused = REFUSED.get(key) or known_elsewhere(key, MEANT)
+    if refused := refused or (HYDRA if key.startswith("hydra.") else None):
+        problem, ways = refused
+        return UsageError(
+            f"{key} {problem}",
+            keys=(key,),
+            remedy=[one for way in ways for one in (offer([way]) if find_setting(way) else [way])],
+        )
     extension = extension_of(key)
     name = key.split(".")[1] if is_of_extension(key) else None
     if name not in (None, *NEMO_SECTIONS) and extension is None:
         return UsageError(
             f"there is no setting {key}, and no extension {name}",
             keys=(key,),
-            remedy=" or ".join((*nearest_keys(key), how_to_know(name))),
+            remedy=[*offer(nearest_keys(key)), how_to_know(name)],
         )
     if extension is None:
         near = nearest_keys(key)
     else:
         own = [setting.key for setting in settings_of(extension)]
         near = difflib.get_close_matches(key, own) or own[:3]
-    remedy = " or ".join(near_groups + near) or LIST_ALL
-    return UsageError(f"there is no setting {key}", keys=(key, *near), remedy=remedy)
+    is_known = known_elsewhere(key, KNOWN_ELSEWHERE) is not None
+    among = () if is_known or "." in key else groups
+    near_groups = difflib.get_close_matches(key, among, n=1, cutoff=0.6)
+    return UsageError(
+        f"there is no setting {key}",
+        keys=(key, *near),
+        remedy=[*offer([*near_groups, *near])] or LIST_ALL,
+    )
 
 
 def how_to_know(extension: str) -> str:
@@ -299,18 +343,20 @@ def how_to_know(extension: str) -> str:
 
 
 def nearest_keys(key: str) -> list[str]:
-    """Returns up to three settings whose key, or whose last part, is close to a mistyped key."""
-    if (name := key.rpartition(".")[2].replace("-", "_")) in KNOWN_ELSEWHERE:
-        return [KNOWN_ELSEWHERE[name]]
+    """Returns up to three settings that mean the same elsewhere, or have a name near to a key's."""
+    if meant := known_elsewhere(key, KNOWN_ELSEWHERE):
+        return [meant]
     every = (*settings(), *foreign_words())
-    whole = difflib.get_close_matches(key, every, n=3, cutoff=0.75)
+    last = key.rpartition(".")[2]
     names: dict[str, list[str]] = {}
     for known in every:
         names.setdefault(known.rpartition(".")[2], []).append(known)
-    by_name = [
-        known
-        for name in difflib.get_close_matches(key.rpartition(".")[2], names, n=2, cutoff=0.75)
-        for known in names[name]
-    ]
-    beginning = [known for known in every if "." in key and known.startswith(key)]
-    return list(dict.fromkeys(whole + by_name or beginning))[:3]
+    near = difflib.get_close_matches(key, every, n=3, cutoff=0.75) if "." in key else []
+    near += names.get(last, [])
+    if not near:
+        near = difflib.get_close_matches(key, every, n=3, cutoff=0.75)
+        for name in difflib.get_close_matches(last, names, n=2, cutoff=0.75):
+            near += names[name]
+    if not near and "." in key:
+        near = [known for known in every if known.startswith(key)]
+    return list(dict.fromkeys(SPELLINGS.get(known, known) for known in near))[:3]

@@ -14,6 +14,7 @@ from rampcli.config.layers import COMMAND_LINE, placed
 from rampcli.config.reading import (
     MOST_VALUES,
     drop_launcher_section,
+    is_literal,
     is_plain,
     key_of,
     listed_values,
@@ -209,7 +210,13 @@ def _swept_values(
     key = key_of(word, groups)
     if is_plain(word):
         return key, []
-    override = override_of(word)
+    try:
+        override = override_of(word)
+    except UsageError:
+        text = word.partition("=")[2]
+        if not is_literal(key, text):
+            raise
+        return key, text.split(",") if "," in text and text[0] not in "[{" else []
     if not override.is_sweep_override():
         return key, []
     sweep = override.value()

@@ -17,7 +17,7 @@ from rampcli.batch.ramp import RAMP_KEY
 from rampcli.batch.run_settings import LENGTH_KEYS
 from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.config.layers import Entry, Layer, Precedence, Stack, sources_named
-from rampcli.errors import UsageError, shown
+from rampcli.errors import UsageError, set_to, shown
 from rampcli.words import FOREIGN, maxtext, maxtext_mesh
 from rampcli.words.maxtext import ACCUMULATION, ENABLE, PER_DEVICE, SUGGESTED
 
@@ -79,7 +79,7 @@ def _check_rl_word(stack: Stack) -> None:
             f"{PROMPTS_KEY}={shown(batch.value)} does not apply: {GENERATIONS_KEY} is null, so"
             " nothing is generated",
             keys=(PROMPTS_KEY,),
-            remedy=[GLOBAL_KEY, "rampcli rl"],
+            remedy=[f"{set_to(GLOBAL_KEY, batch.value)} in its place", "rampcli rl"],
         )
 
 

@@ -35,7 +35,7 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
         return _explain_derived(key, resolved)
     setting = find_setting(key)
     if setting is None:
-        raise unknown_key(key)
+        raise unknown_key(key, offer=lambda keys: [f"rampcli explain {one}" for one in keys])
     history = stack_of(resolved.config).history(key)
     if key in FOREIGN:  # without the entry that says that the word is translated
         history = [Entry(None, DEFAULT), *(entry for entry in history if entry.by is None)]

@@ -2,11 +2,13 @@
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from tests.cli.bad_inputs import BASE, BadInput
 from tests.error_text import as_text
 
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "bad-input.md"
 LONGEST_TYPED = 120
 LONGEST_ANSWER = 400
 TABLE = "| typed | error | set by | try |\n|---|---|---|---|\n"
@@ -47,6 +49,19 @@ def line_of(wrong: BadInput, stderr: str) -> str:
     ]
     cells = [typed, _after("error: ", stderr), set_by, _after("try: ", stderr)]
     return f"| {' | '.join(' <br> '.join(cell) for cell in cells)} |\n"
+
+
+def answers(text: str) -> Iterator[list[tuple[str, str]]]:
+    """Yields, for each line of the page, its errors and what each of them offers to try."""
+    for topic in text.split("\n## ")[1:]:
+        for line in topic.partition(TABLE)[2].splitlines():
+            _, errors, _, remedies = re.split(r"(?<!\\) \| ", line[2:-2])
+            yield list(zip(_texts(errors), _texts(remedies), strict=True))
+
+
+def _texts(cell: str) -> list[str]:
+    codes = (re.fullmatch(r"(`+)( ?)(.*?)\2\1", code) for code in cell.split(" <br> "))
+    return [code[3].replace(r"\|", "|") for code in codes if code]
 
 
 def _after(label: str, stderr: str) -> list[str]:

@@ -92,6 +92,14 @@ def read_row(title: str, row: str | dict[str, str]) -> BadInput:
     )
 
 
+def give_files(row: BadInput, folder: Path) -> None:
+    """Writes the files that an input reads."""
+    for name, content in row.files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
 def _repeat(text: str) -> str:
     return REPEATED.sub(lambda repeated: repeated[1] * int(repeated[2]), text)
 

@@ -4,18 +4,16 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from error_text import START, as_text
 from hostile.laws import is_one_message, obeyed
-from tests.cli.bad_input_page import TABLE, line_of
-from tests.cli.bad_inputs import BAD_INPUTS, FILE, SECTIONS, BadInput
+from tests.cli.bad_input_page import PAGE, TABLE, line_of
+from tests.cli.bad_inputs import BAD_INPUTS, FILE, SECTIONS, BadInput, give_files
 
 SECRET = "hunter2-treasure"
 LIBRARIES = ("hydra", "omegaconf", "antlr")
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "bad-input.md"
 MOST_CPU_S = 5.0
 """A message takes a quarter of a second on a fast machine; a runaway command takes minutes."""
 REAL = {
@@ -37,13 +35,6 @@ def tables():
         topic.partition("\n")[0]: topic.partition(TABLE)[2].splitlines(keepends=True)
         for topic in topics
     }
-
-
-def give_files(row, folder):
-    for name, content in row.files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
 def files_in(folder):

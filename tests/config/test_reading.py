@@ -318,6 +318,7 @@ def test_a_value_with_more_grammar_is_left_to_hydra(value):
         ("data.response_end=<|im_end|>", "<|im_end|>"),
         ("name=a;b", "a;b"),
         ("data.blend=[3,Bücher/a, 1,b]", [3, "Bücher/a", 1, "b"]),
+        ("data.validation={wiki:Bücher/a, code:b c}", {"wiki": "Bücher/a", "code": "b c"}),
     ],
 )
 def test_letters_that_hydra_does_not_know_need_no_quotes(word, value):
@@ -327,7 +328,9 @@ def test_letters_that_hydra_does_not_know_need_no_quotes(word, value):
     assert report.errors == []
 
 
-@pytest.mark.parametrize("word", ["name=a'b", "name=a=b", "optim.lr=ü", "data.path=[ü"])
+@pytest.mark.parametrize(
+    "word", ["name=a'b", "name=a=b", "optim.lr=ü", "data.path=[ü", "data.validation={ü}"]
+)
 def test_signs_with_a_meaning_are_still_refused(word):
     report = Report()
     parse([word], groups=(), place="command line", report=report)

@@ -107,3 +107,13 @@ def test_the_number_of_runs_is_limited(words, runs):
     report = Report()
     found = combinations(words, config_dir=None, report=report)
     assert (len(found), len(report.errors)) == ((runs, 0) if runs else (0, 1))
+
+
+def test_values_whose_letters_hydra_does_not_know_are_swept():
+    report = Report()
+    found = combinations(["name=ä", "data.path=Bücher,Käse"], config_dir=None, report=report)
+    assert report.errors == []
+    assert [one.words for one in found] == [
+        ("name=ä", "data.path=Bücher"),
+        ("name=ä", "data.path=Käse"),
+    ]

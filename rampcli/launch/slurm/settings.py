@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # the schema imports this module
 
 NAMES = ("partition", "account", "qos", "time", "mem")
 SBATCH_KEY = "launch.slurm.sbatch_args"
-_EXAMPLE = f"{SBATCH_KEY}=[--exclusive]"
+_EXAMPLE = set_to(SBATCH_KEY, ["--exclusive"])
 _PLAIN = re.compile(r"[\w.,:+@/%*=-]+", re.ASCII)
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=[^\0]*", re.ASCII | re.DOTALL)
 
