@@ -180,7 +180,7 @@ def _place(name: str, content: bytes, start: int) -> str:
 def _parse(line: bytes) -> Example:
     """Returns the example on a line; a ValueError says why it is not one."""
     if len(line) > LONGEST_LINE_BYTES:
-        raise ValueError(f"it has more than {LONGEST_LINE_BYTES >> 20} MB")
+        raise ValueError(f"it has more than {LONGEST_LINE_BYTES >> 20} MiB")
     try:
         fields = values_of(line)
     except JSONDecodeError as error:

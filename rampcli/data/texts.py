@@ -28,7 +28,7 @@ def read_texts(path: Path) -> list[str]:
         files = text_files(path)
         if sum(file.stat().st_size for file in files) > MOST_TEXT_BYTES:
             raise UsageError(
-                f"{path} has more than {MOST_TEXT_BYTES >> 30} GB of text, which data.source=text"
+                f"{path} has more than {MOST_TEXT_BYTES >> 30} GiB of text, which data.source=text"
                 " would hold in memory",
                 remedy=build_remedy(path),
             )

@@ -7,11 +7,10 @@ from rampcli.estimate.rollout_memory import with_rollout
 from rampcli.gpus import gpu_memory_bytes
 from rampcli.planning.run_plan import Resolved
 
-GB, MB = 2**30, 2**20
-"""Bytes of a GB, as in `trainer.device_memory_gb`, and of a MB."""
+GIB, MIB = 2**30, 2**20
 USABLE_SHARE = 0.95
 """Share of a device's memory that an estimate may fill. Fragmentation takes some of the rest."""
-CONTEXT_BYTES = 2 * GB
+CONTEXT_BYTES = 2 * GIB
 """Memory of a GPU that an estimate leaves to the CUDA context and to communication buffers."""
 CHECKPOINTING_KEY = "trainer.activation_checkpointing"
 
@@ -37,7 +36,7 @@ def fullest_stage(resolved: Resolved) -> StagePlan:
 def device_memory_bytes(config: Config) -> int | None:
     """Returns the memory of the device of one rank, or None if it is unknown."""
     if config.trainer.device_memory_gb is not None:
-        return round(config.trainer.device_memory_gb * GB)
+        return round(config.trainer.device_memory_gb * GIB)
     return None if config.trainer.accelerator == "cpu" else gpu_memory_bytes()
 
 
@@ -48,8 +47,8 @@ def usable_bytes(config: Config, memory_bytes: int) -> int:
 
 
 def shorten_bytes(size_bytes: int) -> str:
-    """Returns a size in GB of 2^30 bytes or MB of 2^20, such as "77GB"."""
-    size = size_bytes / GB
+    """Returns a size of memory in GiB or MiB, such as "77GiB"."""
+    size = size_bytes / GIB
     if size < 1:
-        return f"{size_bytes / MB:.0f}MB"
-    return f"{size:,.0f}GB" if size >= 10 else f"{size:.1f}GB"
+        return f"{size_bytes / MIB:.0f}MiB"
+    return f"{size:,.0f}GiB" if size >= 10 else f"{size:.1f}GiB"

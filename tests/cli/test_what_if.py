@@ -21,10 +21,10 @@ def test_a_comparison_has_one_row_per_value(succeed):
         "GPU-hours",
     ]
     assert lines[1].startswith(
-        "trainer.num_nodes=8   8 8 8 8 8 8 8 8        64   2048      8   ~47GB  133,965,568"
+        "trainer.num_nodes=8   8 8 8 8 8 8 8 8        64   2048      8  ~47GiB  133,965,568"
     )
     assert lines[2].startswith(
-        "trainer.num_nodes=16  8 8 8 8 10 12 14 16   128   2048      4   ~47GB  133,965,568"
+        "trainer.num_nodes=16  8 8 8 8 10 12 14 16   128   2048      4  ~47GiB  133,965,568"
     )
     assert lines[3].split() == ["trainer.num_nodes=12", "does", "not", "fit"]
     (reason,) = [line for line in lines[4:] if line]

@@ -39,7 +39,7 @@ HOSTILE = {
     "an endless number": (b'{"prompt": "x", "response": "", "a": ' + b"9" * 5000 + b"}", "digits"),
     "endless nesting": (b'{"prompt": "x", "a": ' + b"[" * 100_000, "too deeply"),
     "closed nesting": (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "too deeply"),
-    "a line of 16 MB": (b'{"prompt": "' + b"x" * (16 << 20) + b'"}', "more than 16 MB"),
+    "a line of 16 MB": (b'{"prompt": "' + b"x" * (16 << 20) + b'"}', "more than 16 MiB"),
     "an escape sequence": (b'{"prompt": "x", "\x1b[2J": 1}', "not JSON"),
     "two objects": (b'{"prompt": "x", "response": "x"} {}', "not JSON"),
 }

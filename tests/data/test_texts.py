@@ -42,7 +42,7 @@ def test_text_that_is_too_large_is_refused_before_it_is_read(tmp_path, monkeypat
     for name in ("a", "b"):
         (tmp_path / name).write_bytes(b"x" * 600)
     monkeypatch.setattr(texts, "MOST_TEXT_BYTES", 1000)
-    with pytest.raises(UsageError, match="GB of text") as refused:
+    with pytest.raises(UsageError, match="GiB of text") as refused:
         read_texts(tmp_path)
     assert "rampcli data build" in refused.value.remedy
     assert read_texts(tmp_path / "a") == ["x" * 600]

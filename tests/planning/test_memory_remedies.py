@@ -4,7 +4,7 @@ from rampcli.config.compose import apply_overrides
 from rampcli.planning.memory_remedies import changes_that_fit
 from rampcli.planning.out_of_memory import out_of_memory
 from rampcli.planning.resolve import resolve
-from rampcli.planning.stage_memory import GB, stage_memory
+from rampcli.planning.stage_memory import GIB, stage_memory
 
 ONE_NODE = ("llama3_8b", "trainer.num_nodes=1", "trainer.devices=8")
 RAMP = (
@@ -37,7 +37,7 @@ RUNS = {
         60,
     ),
 }
-"""Words of a run, and the usable memory in GB."""
+"""Words of a run, and the usable memory in GiB."""
 
 
 def peak(resolved) -> int:
@@ -52,36 +52,36 @@ def batches(resolved) -> list[int]:
 def test_each_remedy_fits_and_trains_the_same_batches(planned, name):
     words, usable_gb = RUNS[name]
     resolved = planned(*words)
-    assert peak(resolved) > usable_gb * GB
-    changes = changes_that_fit(resolved, usable_gb * GB)
+    assert peak(resolved) > usable_gb * GIB
+    changes = changes_that_fit(resolved, usable_gb * GIB)
     assert changes
     for change in changes:
         changed = resolve(apply_overrides(resolved.config, str(change).split()))
-        assert peak(changed) <= usable_gb * GB
+        assert peak(changed) <= usable_gb * GIB
         assert batches(changed) == batches(resolved)
 
 
 def test_a_remedy_changes_no_more_than_it_must(planned):
     resolved = planned(*ONE_NODE, "model.global_batch_size=64", "data.micro_batch_size=8")
     for usable_gb in (55, 80, 150):
-        changes = changes_that_fit(resolved, usable_gb * GB)
+        changes = changes_that_fit(resolved, usable_gb * GIB)
         assert len({len(change.values) for change in changes}) == 1
         for change in changes:
             for word in str(change).split() if len(change.values) > 1 else ():
                 changed = resolve(apply_overrides(resolved.config, [word]))
-                assert peak(changed) > usable_gb * GB
+                assert peak(changed) > usable_gb * GIB
 
 
 def test_the_remedy_is_the_largest_micro_batch_that_fits(planned):
     ((size,),) = (
         change.values["data.micro_batch_size"]
-        for change in changes_that_fit(planned("gpt3_5b"), 40 * GB)
+        for change in changes_that_fit(planned("gpt3_5b"), 40 * GIB)
         if "data.micro_batch_size" in change.values
     )
     larger = [each for each in (1, 2, 4) if each > size]
     assert larger
     for each in larger:
-        assert peak(planned("gpt3_5b", f"data.micro_batch_size={each}")) > 40 * GB
+        assert peak(planned("gpt3_5b", f"data.micro_batch_size={each}")) > 40 * GIB
 
 
 def test_finished_stages_that_do_not_divide_today_do_not_matter(planned):
@@ -89,11 +89,11 @@ def test_finished_stages_that_do_not_divide_today_do_not_matter(planned):
     stack = apply_overrides(planned("llama3_8b").config, words)
     resumed = resolve(stack, consumed_samples_in=lambda _: 200_000)
     assert resumed.plan.passed
-    assert changes_that_fit(resumed, 80 * GB)
+    assert changes_that_fit(resumed, 80 * GIB)
 
 
 def test_nothing_is_named_if_nothing_fits(planned):
-    assert changes_that_fit(planned("llama3_8b"), GB) == []
+    assert changes_that_fit(planned("llama3_8b"), GIB) == []
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -2,7 +2,7 @@ import pytest
 
 from rampcli import llm
 from rampcli.planning.resolve import resolve
-from rampcli.planning.stage_memory import GB, device_memory_bytes, fullest_stage, stage_memory
+from rampcli.planning.stage_memory import GIB, device_memory_bytes, fullest_stage, stage_memory
 
 
 @pytest.fixture
@@ -16,11 +16,11 @@ def one_gpu_of_24_gb(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("accelerator", "set_gb", "memory_bytes"),
     [
-        ("gpu", None, 24 * GB),
-        ("auto", None, 24 * GB),
-        ("gpu", 80, 80 * GB),
+        ("gpu", None, 24 * GIB),
+        ("auto", None, 24 * GIB),
+        ("gpu", 80, 80 * GIB),
         ("cpu", None, None),
-        ("cpu", 0.5, GB // 2),
+        ("cpu", 0.5, GIB // 2),
     ],
 )
 def test_the_memory_of_this_machines_gpus_counts_unless_it_is_set_or_the_cpu_computes(

@@ -5,7 +5,7 @@ import pytest
 
 from rampcli.estimate.memory import KINDS
 from rampcli.planning.stage_memory import (
-    GB,
+    GIB,
     fullest_stage,
     shorten_bytes,
     stage_memory,
@@ -34,12 +34,12 @@ def test_a_plan_shows_the_estimate_of_each_stage(planned):
         each for each in plan_table(resolved, width=200).columns if each.header == "memory"
     )
     assert [*column.cells] == [*(memory_cell(resolved, each) for each in resolved.plan.stages), ""]
-    assert memory_cell(resolved, resolved.plan.stages[0]) == "~28GB"
+    assert memory_cell(resolved, resolved.plan.stages[0]) == "~28GiB"
 
 
 @pytest.mark.parametrize(
     ("size_bytes", "text"),
-    [(3 * 2**20, "3MB"), (1.5 * GB, "1.5GB"), (80 * GB, "80GB"), (2000 * GB, "2,000GB")],
+    [(3 * 2**20, "3MiB"), (1.5 * GIB, "1.5GiB"), (80 * GIB, "80GiB"), (2000 * GIB, "2,000GiB")],
 )
 def test_sizes_have_two_digits_or_more(size_bytes, text):
     assert shorten_bytes(round(size_bytes)) == text
@@ -49,7 +49,7 @@ def test_stages_that_exceed_the_memory_are_named_with_the_largest_estimate(plann
     resolved = planned(*TOO_LARGE)
     (note,) = memory_notes(resolved)
     assert note.startswith(
-        "an estimated 47GB per GPU in stages 1 to 7, where 28GB of 32GB are usable; fits with "
+        "an estimated 47GiB per GPU in stages 1 to 7, where 28GiB of 32GiB are usable; fits with "
     )
     assert f"note: {note}" in plan_summary(resolved)
 
@@ -57,7 +57,7 @@ def test_stages_that_exceed_the_memory_are_named_with_the_largest_estimate(plann
 def test_stages_between_which_others_fit_are_counted(planned):
     schedule = "model.step_batch_size_schedule='0:512 1B:256 2B:512'"
     (note,) = memory_notes(planned(*TOO_LARGE, schedule, "trainer.num_nodes=8"))
-    assert note.startswith("an estimated 47GB per GPU in 2 stages, where ")
+    assert note.startswith("an estimated 47GiB per GPU in 2 stages, where ")
 
 
 def test_a_note_appears_exactly_where_the_estimate_does_not_fit(planned):
@@ -65,7 +65,7 @@ def test_a_note_appears_exactly_where_the_estimate_does_not_fit(planned):
     (peak,) = peaks(planned(*words))
     for memory_gb in range(60, 130, 2):
         resolved = planned(*words, f"trainer.device_memory_gb={memory_gb}")
-        fits = peak <= usable_bytes(resolved.config, memory_gb * GB)
+        fits = peak <= usable_bytes(resolved.config, memory_gb * GIB)
         assert bool(memory_notes(resolved)) is not fits
         (row,) = estimates(resolved, [2])
         assert row["fits"] is fits
@@ -106,4 +106,4 @@ def test_the_estimates_of_several_micro_batches_are_the_rows_of_the_table(planne
     shown = {str(column.header): [*column.cells] for column in table.columns}
     assert shown["estimate"] == [shorten_bytes(row["peak_bytes"]) for row in rows]
     assert shown["fits"] == ["yes" if row["fits"] else "no" for row in rows]
-    assert all(re.fullmatch(r"[\d,.]+[GM]B", cell) for kind in KINDS for cell in shown[kind])
+    assert all(re.fullmatch(r"[\d,.]+[GM]iB", cell) for kind in KINDS for cell in shown[kind])

@@ -102,7 +102,7 @@ class TrainerConfig:
         None,
         "Memory of one device, for the estimates in a plan. `null`: that of this machine's GPUs if"
         " it has some, else unknown.",
-        unit="GB of 2^30 bytes",
+        unit="GiB",
         above=0,
     )
 

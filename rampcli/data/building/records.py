@@ -319,6 +319,6 @@ def _lines(stream: Any, place: Cursor, size: int) -> Iterator[tuple[Slice, Curso
         if too_long:
             left_out = len(data) + len(rest) - len(content) + skip_line(stream)
             end = Cursor(place.input, place.offset + left_out, place.line + 1)
-            reason = f"line longer than {LONGEST_LINE_BYTES >> 20} MB"
+            reason = f"line longer than {LONGEST_LINE_BYTES >> 20} MiB"
             yield Slice(place.input, "json", place.line + 1, b"", refused=reason), end
             place = end

@@ -217,8 +217,9 @@ def _texts_from(
     largest_pages = largest_page_bytes(path, column)
     if max(largest_pages, default=0) > MOST_PAGE_BYTES:
         raise UsageError(
-            f"the column {column} of {path} has a page longer than {MOST_PAGE_BYTES >> 20:,} MB",
-            remedy=f"a file with smaller pages, and texts of at most {LONGEST_TEXT_BYTES >> 20} MB",
+            f"the column {column} of {path} has a page longer than {MOST_PAGE_BYTES >> 20:,} MiB",
+            remedy="a file with smaller pages, and texts of at most"
+            f" {LONGEST_TEXT_BYTES >> 20} MiB",
         )
     for group in range(file.num_row_groups):
         described = file.metadata.row_group(group)
@@ -244,7 +245,7 @@ def _text_of(row: Any) -> bytes | str:
         return "the text is null"
     text = row.as_buffer()  # not a copy
     if text.size > LONGEST_TEXT_BYTES:
-        return f"text longer than {LONGEST_TEXT_BYTES >> 20} MB"
+        return f"text longer than {LONGEST_TEXT_BYTES >> 20} MiB"
     return bytes(text)
 
 

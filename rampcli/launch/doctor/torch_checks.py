@@ -17,7 +17,7 @@ from rampcli.config.schema.trainer import Accelerator
 from rampcli.errors import UsageError, printable
 from rampcli.gpus import visible_gpus
 from rampcli.interpreter import python_command, safe_environment
-from rampcli.launch.doctor.check import Check, Status, format_bytes
+from rampcli.launch.doctor.check import Check, Status
 from rampcli.launch.doctor.host_checks import skip_if_remote
 from rampcli.launch.environment import without_outer_launcher
 from rampcli.launch.protocol import launcher_of
@@ -149,7 +149,7 @@ def _check_gpus(facts: dict[str, Any], resolved: Resolved | None) -> Check:
 def _check_usable_gpus(facts: dict[str, Any], resolved: Resolved | None, needed: int) -> Check:
     """Compares the GPUs that torch can use with those that the run needs."""
     found = ", ".join(
-        f"{count} x {name} ({format_bytes(memory_bytes)})"
+        f"{count} x {name} ({shorten_bytes(memory_bytes)})"
         for (name, memory_bytes), count in Counter(
             (gpu["name"], gpu["memory_bytes"]) for gpu in facts["gpus"]
         ).items()

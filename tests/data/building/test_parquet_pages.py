@@ -39,7 +39,7 @@ def test_a_page_that_is_too_long_is_refused_before_it_is_decoded(tmp_path, monke
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": ["a" * (1 << 22)]}), path, compression="zstd")
     before = pa.total_allocated_bytes()
-    with pytest.raises(UsageError, match=f"the column text of {path} has a page longer than 1 MB"):
+    with pytest.raises(UsageError, match=f"the column text of {path} has a page longer than 1 MiB"):
         next(read_rows(path, "text", 0, 1 << 20))
     assert pa.total_allocated_bytes() - before < 1 << 20
 

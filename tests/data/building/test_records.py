@@ -244,7 +244,7 @@ def test_a_text_of_a_row_that_is_too_long_is_refused_with_its_row(tmp_path, monk
     pq.write_table(pa.table({"text": ["a", "é" * 500, "é" * 501, "b"]}), path)
     first, second, third, fourth = records_in(reader_of(path).chunks())
     assert (first, second, fourth) == ("a", "é" * 500, "b")
-    assert (third.line, third.reason) == (3, "text longer than 0 MB")
+    assert (third.line, third.reason) == (3, "text longer than 0 MiB")
 
 
 def test_a_parquet_column_may_be_text_of_any_type_but_must_be_text(tmp_path):

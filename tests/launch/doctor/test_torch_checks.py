@@ -102,14 +102,14 @@ def test_gpus_are_compared_with_the_largest_stage(
 @pytest.mark.parametrize(
     ("visible", "usable", "accelerator", "status", "finding"),
     [
-        ("0,1", 2, "gpu", Status.ok, "2 x NVIDIA H100 (85.0 GB); the largest stage uses 2"),
-        ("0,1,2", 3, "auto", Status.ok, "3 x NVIDIA H100 (85.0 GB); the largest stage uses 2"),
+        ("0,1", 2, "gpu", Status.ok, "2 x NVIDIA H100 (79GiB); the largest stage uses 2"),
+        ("0,1,2", 3, "auto", Status.ok, "3 x NVIDIA H100 (79GiB); the largest stage uses 2"),
         (
             "0",
             1,
             "auto",
             Status.warning,
-            "1 x NVIDIA H100 (85.0 GB); the largest stage has 2 processes, so",
+            "1 x NVIDIA H100 (79GiB); the largest stage has 2 processes, so",
         ),
         (
             "0,1",
@@ -188,14 +188,14 @@ def test_a_container_brings_its_own_torch(other_torch, checked):
 @pytest.mark.parametrize(
     ("words", "gpus", "status", "finding"),
     [
-        ((), [], Status.ok, "stage 0 needs 61GB of 80GB per GPU (estimate)"),
-        ((), GPUS[:1], Status.ok, "stage 0 needs 61GB of 140GB per GPU (estimate)"),
-        ((), GPUS, Status.warning, "stage 0 needs 61GB of 22GB per GPU (estimate)"),
+        ((), [], Status.ok, "stage 0 needs 61GiB of 80GiB per GPU (estimate)"),
+        ((), GPUS[:1], Status.ok, "stage 0 needs 61GiB of 140GiB per GPU (estimate)"),
+        ((), GPUS, Status.warning, "stage 0 needs 61GiB of 22GiB per GPU (estimate)"),
         (
             (*SLURM, "trainer.device_memory_gb=64"),
             GPUS,
             Status.warning,
-            "stage 0 needs 61GB of 64GB per GPU (estimate)",
+            "stage 0 needs 61GiB of 64GiB per GPU (estimate)",
         ),
     ],
     ids=str,
@@ -210,7 +210,7 @@ def test_the_estimate_is_compared_with_the_smallest_gpu_here_or_the_setting(
 def test_without_a_known_memory_the_estimate_is_shown_alone(run_of, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     found = check_memory(run_of(), {"gpus": []})
-    assert (found.status, found.finding.endswith("MB per process (estimate)")) == (
+    assert (found.status, found.finding.endswith("MiB per process (estimate)")) == (
         Status.not_needed,
         True,
     )
@@ -219,4 +219,4 @@ def test_without_a_known_memory_the_estimate_is_shown_alone(run_of, monkeypatch)
 def test_the_gpus_of_this_machine_do_not_matter_to_a_run_on_the_cpu(run_of):
     words = ("trainer.accelerator=cpu", "trainer.device_memory_gb=1")
     found = check_memory(run_of(*words), {"gpus": GPUS})
-    assert found.finding.endswith(" of 1.0GB per process (estimate)")
+    assert found.finding.endswith(" of 1.0GiB per process (estimate)")
