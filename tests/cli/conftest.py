@@ -1,11 +1,13 @@
 import gc
 import json
+import os
 import sys
 import time
 from dataclasses import dataclass
 
 import pytest
 
+from rampcli import extensions
 from rampcli.cli.main import main
 
 
@@ -17,6 +19,13 @@ class Ended:
     stdout: str
     stderr: str
     cpu_s: float
+
+
+@pytest.fixture(autouse=True)
+def forgets_extensions(monkeypatch):
+    """Forgets after a test what it has registered."""
+    monkeypatch.setattr(extensions, "REGISTERED", {**extensions.REGISTERED})
+    monkeypatch.setenv(extensions.VARIABLE, os.environ.get(extensions.VARIABLE, ""))
 
 
 @pytest.fixture
