@@ -269,10 +269,9 @@ def test_a_ramp_that_maxtext_would_truncate_is_refused_with_the_nearest_values_t
         return
     with pytest.raises(UsageError) as refusal:
         meaning(words, num_devices=devices, model_parallel_size=devices)
-    for offer in offered(refusal.value, word):
-        ramp = meaning(words | {word: offer}, num_devices=devices, model_parallel_size=devices)[
-            RAMP
-        ]
+    for offer in offers(refusal.value):
+        typed = words | {key: float(value) for key, value in offer.items()}
+        ramp = meaning(typed, num_devices=devices, model_parallel_size=devices)[RAMP]
         assert (1000 * devices - ramp[0]) % ramp[1] == 0
 
 
