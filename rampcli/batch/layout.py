@@ -4,7 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from rampcli.batch.micro_batch import LARGEST, MicroBatchRule
-from rampcli.batch.node_policies import UNTIMED, NodePolicy, Workload
+from rampcli.batch.node_policies import (
+    NODES_KEY,
+    UNTIMED,
+    ListedPolicy,
+    NodePolicy,
+    Workload,
+)
 from rampcli.batch.nodes import Clock, Fleet, Work
 from rampcli.batch.plan import GLOBAL_KEY, complete_sizes
 from rampcli.batch.quantities import counted
@@ -106,6 +112,12 @@ class Layout:
         ranks = counted(unit // share, self.policy.rank)
         return unit, f"{self.describe_micro_batch()} x {ranks} on {counted(nodes, 'node')}"
 
+    def schedule_key(self, sizes: Sequence[int]) -> str:
+        """Returns the setting that batch sizes come from."""
+        if len(sizes) == 1:
+            return GLOBAL_KEY
+        return RAMP_KEY if self.ramp else SCHEDULE_KEY
+
     def describe_micro_batch(self) -> str:
         """Describes the number that divides a rank's share of every batch."""
         rule = self.micro_batch_rule
@@ -191,7 +203,7 @@ def lay_out(
         policy=policy,
     )
     if batch.decrease_batch_size_if_needed:
-        _check_decrease(batch)
+        _check_decrease(batch, policy)
         layout, decreased = layout.decreasing(schedule.scheduled_sizes())
         schedule = schedule.with_decreased(decreased)
     return layout, schedule
@@ -222,7 +234,13 @@ def _check_last_size(schedule: RampSchedule, batch: BatchSettings) -> None:
         )
 
 
-def _check_decrease(batch: BatchSettings) -> None:
+def _check_decrease(batch: BatchSettings, policy: NodePolicy) -> None:
+    if isinstance(policy, ListedPolicy):
+        raise UsageError(
+            f"{DECREASE_KEY}=true cannot be combined with {NODES_KEY}, which states the nodes",
+            keys=(DECREASE_KEY, NODES_KEY),
+            remedy=[set_to(DECREASE_KEY, False), set_to(NODES_KEY, None)],
+        )
     if SEMANTICS[batch.semantics].can_decrease:
         return
     others = [name for name, semantics in SEMANTICS.items() if semantics.can_decrease]

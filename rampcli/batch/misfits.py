@@ -6,11 +6,10 @@ from dataclasses import replace
 from rampcli.batch.layout import Layout
 from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY
 from rampcli.batch.pipeline import MICROBATCHES_KEY, PIPELINE_SIZE_KEY
-from rampcli.batch.plan import FLEET_KEYS, GLOBAL_KEY, check_product
+from rampcli.batch.plan import FLEET_KEYS, check_product
 from rampcli.batch.quantities import counted, listed
-from rampcli.batch.ramp import RAMP_KEY, RampStage
+from rampcli.batch.ramp import RampStage
 from rampcli.batch.remedies import suggest_changes, suggest_targets
-from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.errors import Report, UsageError, set_to
 
 MOST_SHOWN = 5
@@ -83,7 +82,7 @@ def _check_largest(layout: Layout, sizes: Sequence[int]) -> None:
 def _refuse(without_nodes: Sequence[tuple[int, int]], sizes: Sequence[int], layout: Layout) -> None:
     """Raises a UsageError about stages without nodes, given the number and the size of each."""
     rule, policy = layout.micro_batch_rule, layout.policy
-    keys = [_schedule_key(sizes, layout), rule.unit.micro_key, POLICY_KEY, *FLEET_KEYS]
+    keys = [layout.schedule_key(sizes), rule.unit.micro_key, POLICY_KEY, *FLEET_KEYS]
     if rule.varies and rule.smallest_share > 1:
         keys += [MICROBATCHES_KEY, PIPELINE_SIZE_KEY]
     multiple, product = layout.smallest_unit()
@@ -118,9 +117,3 @@ def _refuse(without_nodes: Sequence[tuple[int, int]], sizes: Sequence[int], layo
         keys=keys,
         remedy=[*suggest_changes(sizes, layout)] or f"batch sizes that are multiples of {multiple}",
     )
-
-
-def _schedule_key(sizes: Sequence[int], layout: Layout) -> str:
-    if len(sizes) == 1:
-        return GLOBAL_KEY
-    return RAMP_KEY if layout.ramp else SCHEDULE_KEY

@@ -1,4 +1,4 @@
-"""Node policies: how many nodes each stage of a run gets (`rampup.node_policy`).
+"""Node policies: how many nodes each stage of a run gets (`rampup.node_policy`, `rampup.nodes`).
 
 A new policy is a subclass of `NodePolicy` and an entry in `NODE_POLICIES`.
 """
@@ -13,8 +13,11 @@ from rampcli.batch.division import divisors
 from rampcli.batch.micro_batch import MicroBatchRule
 from rampcli.batch.nodes import Clock, Fleet, Work, restarts_at
 from rampcli.batch.throughput import Throughput
+from rampcli.errors import UsageError, set_to, shown
 
 POLICY_KEY = "rampup.node_policy"
+NODES_KEY = "rampup.nodes"
+DEFAULT_POLICY = "nemo"
 UNTIMED = Clock(
     throughput=Throughput.constant(1.0, basis=""),
     sequence_length=1,
@@ -289,3 +292,47 @@ def _extend(
 NODE_POLICIES: dict[str, NodePolicy] = {
     policy.name: policy for policy in (NemoPolicy(), BestPolicy(), FixedPolicy())
 }
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPolicy(NodePolicy):
+    """The nodes that the user lists (`rampup.nodes`).
+
+    Attributes:
+        nodes: of each stage of the schedule, in order. Stages after the end of the run count.
+    """
+
+    name = "listed"
+    largest_uses_all_nodes = False
+
+    nodes: tuple[int, ...]
+
+    def choose(self, workload: Workload) -> list[int | None]:
+        """Returns the listed nodes, or None if there are not so many or they do not divide.
+
+        The stages of the workload are the first of the schedule.
+        """
+        most = workload.fleet.num_nodes
+        listed = self.nodes[: len(workload.works)]
+        return workload.keep_if_divisible([n if n <= most else None for n in listed])
+
+
+def policy_of(name: str, nodes: Sequence[int] | None) -> NodePolicy:
+    """Returns the policy of a run.
+
+    Args:
+        name: name in `NODE_POLICIES`.
+        nodes: of each stage, in place of a policy, or None.
+
+    Raises:
+        UsageError: both a list and another policy than the default are given.
+    """
+    if nodes is None:
+        return NODE_POLICIES[name]
+    if name != DEFAULT_POLICY:
+        raise UsageError(
+            f"the nodes are chosen twice: {NODES_KEY}={shown(list(nodes))} and {POLICY_KEY}={name}",
+            keys=(NODES_KEY, POLICY_KEY),
+            remedy=[set_to(NODES_KEY, None), set_to(POLICY_KEY, DEFAULT_POLICY)],
+        )
+    return ListedPolicy(tuple(nodes))

@@ -7,9 +7,10 @@ from operator import attrgetter
 from typing import Any
 
 from rampcli.batch.layout import Layout, lay_out
+from rampcli.batch.listed_nodes import ListedNodes
 from rampcli.batch.micro_batch import MicroBatchRule
 from rampcli.batch.misfits import check_fit
-from rampcli.batch.node_policies import NODE_POLICIES, UNTIMED
+from rampcli.batch.node_policies import UNTIMED, policy_of
 from rampcli.batch.nodes import Clock, Fleet, Work, count_restarts, restarts_at
 from rampcli.batch.notes import plan_notes
 from rampcli.batch.pipeline import bubble
@@ -193,6 +194,7 @@ def plan_training(
     batch: BatchSettings,
     fleet: Fleet,
     node_policy: str,
+    nodes: Sequence[int] | None = None,
     sequence_length: int,
     length: RunLength,
     throughput: Throughput | None = None,
@@ -205,6 +207,7 @@ def plan_training(
     Args:
         batch: the batch, and how it changes.
         node_policy: name in `rampcli.batch.node_policies.NODE_POLICIES`.
+        nodes: of each stage of the schedule, in place of a policy, or None.
         sequence_length: tokens per sample.
         length: where the run ends.
         throughput: of one GPU, or None if it is not known.
@@ -222,7 +225,7 @@ def plan_training(
         layout, schedule = lay_out(
             batch,
             fleet=fleet,
-            policy=NODE_POLICIES[node_policy],
+            policy=policy_of(node_policy, nodes),
             sequence_length=sequence_length,
         )
     report.close()
@@ -234,16 +237,19 @@ def plan_training(
     )
     walked = _cut(schedule, length.steps(schedule, sequence_length=sequence_length))
     sizes = schedule.scheduled_sizes()
-    nodes = layout.nodes_of_stages(walked, sizes, clock)
     finished = sum(
         stage.end_sample is not None and stage.end_sample <= consumed_samples
         for stage in walked[:-1]
     )
-    check_fit(layout, walked, nodes, finished=finished, sizes=sizes)
-    passed = max((index + 1 for index in range(finished) if nodes[index] is None), default=0)
+    if nodes is not None:
+        coming = range(finished, len(walked))
+        ListedNodes(nodes=nodes, layout=layout, schedule=schedule, coming=coming).check()
+    chosen = layout.nodes_of_stages(walked, sizes, clock)
+    check_fit(layout, walked, chosen, finished=finished, sizes=sizes)
+    passed = max((index + 1 for index in range(finished) if chosen[index] is None), default=0)
     stages = [
         _plan_stage(stage, n, layout)
-        for stage, n in zip(walked, nodes, strict=True)
+        for stage, n in zip(walked, chosen, strict=True)
         if stage.stage >= passed and n is not None
     ]
     _check_accumulation(batch, stages, schedule)

@@ -1,6 +1,6 @@
 """`rampcli plan --seesaw`: a batch that grows where the learning rate would fall."""
 
-from rampcli.batch.node_policies import NODE_POLICIES
+from rampcli.batch.node_policies import NODE_POLICIES, NODES_KEY
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.batch.ramp import RAMP_KEY, RampSchedule
 from rampcli.batch.step_schedule import SCHEDULE_KEY, to_text
@@ -112,6 +112,12 @@ def _check_seesaw(resolved: Resolved, factor: float) -> None:
             "--seesaw derives the batch sizes, but this run already has a batch schedule",
             keys=(key,),
             remedy=set_to(key, None),
+        )
+    if config.rampup.nodes is not None:
+        raise UsageError(
+            f"--seesaw derives the stages, so {NODES_KEY} cannot list their nodes",
+            keys=(NODES_KEY,),
+            remedy=set_to(NODES_KEY, None),
         )
     if plan.end_sample is None or plan.end_step is None:
         raise UsageError(

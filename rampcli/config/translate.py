@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rampcli.batch.micro_batch import LARGEST, STAGE_MICRO_KEY
+from rampcli.batch.node_policies import DEFAULT_POLICY, NODES_KEY, POLICY_KEY
 from rampcli.batch.pairs import GENERATIONS_KEY, PAIRS_KEY, PROMPTS_KEY
 from rampcli.batch.plan import (
     ACCUMULATE_KEY,
@@ -204,8 +205,24 @@ def without_alternatives(stack: Stack) -> Stack:
         for key in chosen:
             if stack.precedence(key) < stack.precedence(nearest):
                 stack = stack.decided(key, nearest, None)
+    stack = _without_other_nodes(stack)
     has_schedule = stack.entry(SCHEDULE_KEY).value is not None
     if has_schedule and stack.precedence(GLOBAL_KEY) < stack.precedence(SCHEDULE_KEY):
         # The last size of the schedule is the batch.
         stack = stack.decided(GLOBAL_KEY, SCHEDULE_KEY, None)
+    return stack
+
+
+def _without_other_nodes(stack: Stack) -> Stack:
+    """Returns the layers without a list of nodes or a node policy that the other replaces.
+
+    A policy that MaxText's words suggest is replaced by a list that is as near to the user.
+    """
+    if stack.entry(NODES_KEY).value is None:
+        return stack
+    nodes, policy = stack.precedence(NODES_KEY), stack.precedence(POLICY_KEY)
+    if policy > nodes:
+        return stack.decided(NODES_KEY, POLICY_KEY, None)
+    if policy < nodes or stack.entry(POLICY_KEY).by is not None:
+        return stack.decided(POLICY_KEY, NODES_KEY, DEFAULT_POLICY)
     return stack

@@ -176,7 +176,8 @@ def _warmup_notes(resolved: Resolved) -> list[str]:
 def _policy_notes(resolved: Resolved) -> list[str]:
     """Returns a note if the policy `best` would save much of the time that `nemo` takes."""
     config, seconds = resolved.config, resolved.plan.run_s()
-    if config.rampup.node_policy != NEMO or seconds is None or len(resolved.plan.stages) < 2:
+    is_nemo = config.rampup.node_policy == NEMO and config.rampup.nodes is None
+    if not is_nemo or seconds is None or len(resolved.plan.stages) < 2:
         return []
     quicker = with_values(config, {POLICY_KEY: BEST}, POLICY_KEY).config()
     try:

@@ -182,6 +182,7 @@ def _plan(config: Config, consumed_samples: int) -> TrainingPlan:
             parallel=_parallel_sizes(config),
         ),
         node_policy=rampup.node_policy,
+        nodes=rampup.nodes,
         sequence_length=config.data.sequence_length,
         length=RunLength(
             max_steps=trainer.max_steps,

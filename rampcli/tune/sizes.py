@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rampcli.batch.division import divisors
+from rampcli.batch.node_policies import NODES_KEY, POLICY_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY, NUM_NODES_KEY, BatchPlan
 from rampcli.batch.ramp import RAMP_KEY
 from rampcli.batch.step_schedule import SCHEDULE_KEY
@@ -114,7 +115,8 @@ def trial_config(resolved: Resolved, candidate: Candidate, folder: Path) -> Conf
             RAMP_KEY: None,
             SCHEDULE_KEY: None,
             NUM_NODES_KEY: stage.num_nodes,
-            "rampup.node_policy": "fixed",
+            POLICY_KEY: "fixed",
+            NODES_KEY: None,
             "trainer.max_steps": ENDLESS_STEPS,
             "trainer.max_samples": None,
             "trainer.max_tokens": None,

@@ -104,3 +104,31 @@ def test_a_ramp_and_a_step_schedule_on_the_command_line_are_refused(composed):
         )
     )
     assert "the batch is scheduled twice" in refusal.message
+
+
+@pytest.mark.parametrize(
+    ("of_recipe", "typed", "policy", "nodes"),
+    [
+        ("rampup.node_policy=best", "rampup.nodes=[1]", "nemo", [1]),
+        ("rampup.nodes=[1]", "rampup.node_policy=best", "best", None),
+        ("rampup.nodes=[1]", "rampup.node_policy=nemo", "nemo", None),
+        ("rampup.nodes=[2]", "rampup.nodes=[1]", "nemo", [1]),
+    ],
+)
+def test_nodes_in_a_list_and_a_policy_replace_each_other(of_recipe, typed, policy, nodes):
+    recipe = compose("batch=nemo_gpt3", "trainer.num_nodes=1", of_recipe)
+    rampup = resolved_with(recipe, typed).config.rampup
+    assert (rampup.node_policy, rampup.nodes) == (policy, nodes)
+
+
+def test_listed_nodes_replace_the_policy_of_maxtexts_ramp(composed):
+    words = [
+        "enable_rampup_batch_size=true",
+        "per_device_batch_size=16",
+        "per_device_batch_size_start=4",
+        "per_device_batch_size_increment=4",
+        "global_rampup_samples=1M",
+    ]
+    resolved = resolved_with(composed, *words, "rampup.nodes=[4,8,12,16]")
+    assert [stage.num_nodes for stage in resolved.plan.stages] == [4, 8, 12, 16]
+    assert resolved.config.rampup.node_policy == "nemo"

@@ -86,6 +86,20 @@ def test_finished_stages_need_not_fit_the_processes_that_resume(
     assert_same_training(run, undisturbed)
 
 
+def test_stages_train_on_listed_nodes_and_a_list_may_change_between_them(
+    run, undisturbed, assert_same_training
+):
+    words = ["trainer.num_nodes=2", "data.micro_batch_size=1", "rampup.at_boundary=continue"]
+    begun = run.pretrain("--one-stage", *words, "rampup.nodes=[1,2,1,1]")
+    assert begun.returncode == 0, begun.stderr
+    assert run.state["next"]["num_nodes"] == 2
+    done = run.pretrain(*words, "rampup.nodes=[1,2,2,1]")
+    assert done.returncode == 0, done.stderr
+    assert "note: rampup.nodes changes from [1,2,1,1] to [1,2,2,1] after step" in done.stdout
+    assert {row["stage"]: row["world_size"] for row in run.rows} == {0: 1, 1: 2, 2: 2, 3: 1}
+    assert_same_training(run, undisturbed)
+
+
 def test_a_step_schedule_that_shrinks_trains_the_same_on_any_number_of_processes(
     run, assert_same_training
 ):

@@ -344,3 +344,6 @@ def test_a_node_policy_that_takes_a_tenth_longer_than_the_best_is_noted():
         f"rampup.node_policy=best would take {hours[0]} hours instead of {hours[1]}"
     )
     assert notes_of("throughput.mfu=null", "trainer.peak_tflops=null")[1] == []
+    slow, none = notes_of("rampup.nodes=[1,1,1,1,1,1,1,1,16]")
+    assert none == []
+    assert slow.run_s() > plan.run_s()

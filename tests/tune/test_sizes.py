@@ -103,8 +103,9 @@ def test_long_steps_are_timed_by_two_short_ones(accumulation, unit, timed):
     assert timed_micro_batches(accumulation, unit=unit) == timed
 
 
-def test_a_trial_trains_its_size_on_the_ranks_of_the_largest_stage():
-    resolved = tiny()
+@pytest.mark.parametrize("words", [[], ["rampup.nodes=[1,1,1,2]"]])
+def test_a_trial_trains_its_size_on_the_ranks_of_the_largest_stage(words):
+    resolved = tiny(*words)
     for candidate in candidates(resolved):
         (stage,) = run_plan(trial_config(resolved, candidate, Path("trial"))).plan.stages
         assert stage.micro_batch_size == candidate.micro_batch_size

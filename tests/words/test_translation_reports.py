@@ -146,6 +146,19 @@ def test_a_decrease_is_reported_for_nemo_and_for_megatron_if_stages_have_their_o
         assert reason not in said(one_node, system).unsaid
 
 
+def test_nodes_that_nemos_launcher_would_not_choose_are_reported():
+    run = {"rampup": [256, 256, 10_000], "target": 1024, "micro": 4, "fleet": fleet_of(16, 8)}
+    assert said(run, "NeMo 1").unsaid == ()
+    assert said(run | {"nodes": [8, 8, 12, 16]}, "NeMo 1").unsaid == ()
+    assert said(run | {"policy": "fixed", "micro": 2}, "NeMo 1").unsaid == ()
+    for other in ({"nodes": [8, 16, 8, 16]}, {"policy": "best"}):
+        [reason] = said(run | other, "NeMo 1").unsaid
+        assert reason.startswith(
+            "NeMo's launcher gives the stages 8, 8, 12 and 16 nodes; here they"
+        )
+        assert said(run | other, "NeMo 2").unsaid == ()
+
+
 def test_maxtexts_pipeline_words_are_written_and_a_batch_that_maxtext_refuses_is_reported():
     planned = plan(None, 64, fleet=fleet_of(1, 8, pipeline=4), micro=4)
     source = Source(plan=planned, num_pipeline_microbatches=8, expansion_factor_real_data=2)

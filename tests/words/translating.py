@@ -21,6 +21,7 @@ def plan(
     fleet,
     micro,
     policy="nemo",
+    nodes=None,
     semantics="megatron",
     schedule=None,
     decrease=False,
@@ -39,6 +40,7 @@ def plan(
         ),
         fleet=fleet,
         node_policy=policy,
+        nodes=nodes,
         sequence_length=SEQUENCE_LENGTH,
         length=RunLength(**length),
     )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from rampcli.batch.node_policies import NODE_POLICIES
+from rampcli.batch.node_policies import DEFAULT_POLICY, NODE_POLICIES
 from rampcli.batch.ramp import SEMANTICS
 from rampcli.config.fields import setting
 
@@ -24,10 +24,16 @@ class RampupConfig:
         former={"stop": "restart"},
     )
     node_policy: str = setting(
-        "nemo",
+        DEFAULT_POLICY,
         "How the number of nodes of each batch size is chosen. `nemo`: as NeMo's launcher does."
         " `best`: in the least time. `fixed`: always `trainer.num_nodes`.",
         choices=NODE_POLICIES,
+    )
+    nodes: list[int] | None = setting(
+        None,
+        "Number of nodes of each stage, in order, in place of `rampup.node_policy`. `null`: the"
+        " policy chooses them.",
+        unit="nodes",
     )
     decrease_batch_size_if_needed: bool = setting(
         False,
