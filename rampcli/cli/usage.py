@@ -125,4 +125,5 @@ def as_usage_error(error: Any) -> UsageError:
             f"{command} needs a recipe: --factory NAME",
             remedy="--factory llama3_tiny; rampcli recipes lists all recipes",
         )
+    message = message.replace(": Value error, ", ": ").replace(": Input should", ": it should")
     return UsageError(message, remedy=help_word)

@@ -16,7 +16,7 @@ from yaml.constructor import SafeConstructor
 from rampcli.config.checks.ranges import check_range
 from rampcli.config.groups import nearest_options
 from rampcli.config.layers import placed
-from rampcli.config.settings import choices_in, find_setting, is_mapping, settings, unknown_key
+from rampcli.config.settings import choices_in, find_setting, is_mapping, nearest_keys, unknown_key
 from rampcli.config.values import typed
 from rampcli.errors import Remedy, Report, UsageError, set_to, shown, typeable
 
@@ -331,9 +331,9 @@ def override_of(word: str) -> Any:
 
 
 def _as_assignment(word: str) -> str:
-    if word.startswith("--") and word[2:].replace("-", "_") in settings():
-        return f"{word[2:].replace('-', '_')}=VALUE"
-    return "rampcli pretrain --factory NAME KEY=VALUE"
+    name = word.lstrip("-").replace("-", "_")
+    found = [name] if find_setting(name) else nearest_keys(name)[:2] if name else []
+    return " or ".join(f"{key}=VALUE" for key in found or ["KEY"])
 
 
 def _readable(key: str, text: str) -> Remedy | None:
