@@ -99,7 +99,7 @@ def test_moved_files_have_the_same_fingerprint_and_different_ones_another(tmp_pa
         tmp_path / "d" / "wiki", [[*numbered(2)[0], *numbered(2)[1]], *numbered(10)[2:]]
     )
     prints = [
-        open_corpora(config(path=path)).training.fingerprint
+        open_corpora(config(path=path)).training.fingerprints
         for path in (one, same, other, cut_elsewhere)
     ]
     assert prints[0] == prints[1]
@@ -113,7 +113,7 @@ def test_any_changed_token_of_a_small_corpus_changes_its_fingerprint(tmp_path, p
     tokens[int(place * (len(tokens) - 1))] += 1
     write_files(tmp_path / "two", [tokens])
     one, other = (
-        open_corpora(config(path=str(tmp_path / name), split=[1, 0, 0])).training.fingerprint
+        open_corpora(config(path=str(tmp_path / name), split=[1, 0, 0])).training.fingerprints
         for name in ("one", "two")
     )
     assert one != other
@@ -332,7 +332,7 @@ def test_named_corpora_for_validation_change_neither_the_tokens_nor_what_is_trai
     values = {"path": str(tmp_path / "train"), "tokenizer": "chars", "sequence_length": 1}
     split = open_corpora(config("text", **values))
     named = open_corpora(config("text", **values, validation={"other": str(tmp_path / "other")}))
-    assert named.training.fingerprint == split.training.fingerprint
+    assert named.training.fingerprints == split.training.fingerprints
     assert named.tokenizer == split.tokenizer
     assert list(named.validation) == ["other"]
     assert named.validation["other"].corpora[0].tokens.tolist() == [2, 0, 1]

@@ -229,7 +229,7 @@ def test_windows_of_a_task_have_the_same_number_of_pairs_of_consecutive_examples
         read = [bytes(one[0]).decode() for one in segments(corpus.read(windows)) if any(one[0])]
         shown = [examples[window * each + k] for window in windows.tolist() for k in range(each)]
         assert read == [f"{example.prompt}{example.response}\n" for example in shown]
-    assert corpora.training.fingerprint != corpora.validation[None].fingerprint
+    assert corpora.training.fingerprints != corpora.validation[None].fingerprints
 
 
 def test_a_task_without_a_share_for_validation_has_no_windows_for_it():
@@ -299,6 +299,6 @@ def test_named_files_for_validation_leave_the_training_share_as_it_is(tmp_path):
     split = open_corpora(made)
     made.data.validation = {name: str(tmp_path / name) for name in "bc"}
     named = open_corpora(made)
-    assert named.training.fingerprint == split.training.fingerprint
+    assert named.training.fingerprints == split.training.fingerprints
     assert [blend.corpora[0].windows for blend in named.validation.values()] == [1, 1]
     assert list(named.validation) == ["b", "c"]
