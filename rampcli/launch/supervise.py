@@ -75,12 +75,15 @@ class WorkersExit:
         oom_kills: processes that the kernel killed meanwhile for lack of memory, as
             `count_oom_kills` counts them.
         log: their output.
+        had_not_saved: a rank was killed before the others saved and stopped. They may do so while
+            they are ended.
     """
 
     exit_code: int
     killed: dict[int, str]
     oom_kills: int
     log: WorkerLog
+    had_not_saved: bool = False
 
     def ranks_out_of_memory(self) -> list[int]:
         """Returns the ranks that were killed because memory ran out."""
@@ -177,7 +180,8 @@ class Supervisor:
             state = self.run.read_state() or BEFORE_THE_START
             was_asked = self.signals.signal is not None
             if state["status"] in STAGE_IS_OVER or (
-                state["status"] == PREEMPTED and (was_asked or not attempt.to_grow)
+                state["status"] == PREEMPTED
+                and (was_asked or not (attempt.to_grow or ended.had_not_saved))
             ):
                 return state
             if state["status"] == "failed" and state["error"]["understood"]:
@@ -207,6 +211,7 @@ class Supervisor:
             workers.begin_training()
             has_killed = self._watch(attempt, workers)
             exit_code, killed = workers.exit_code() or 0, {} if has_killed else workers.killed()
+            status = (self.run.read_state() or BEFORE_THE_START)["status"]
         finally:
             workers.end()
             with suppress(OSError, RampcliError):  # those of ranks that were killed
@@ -214,7 +219,13 @@ class Supervisor:
         self.run.append_event("exit", stage=stage.stage, exit_code=exit_code)
         attempt.feed.poll()
         oom_kills = count_oom_kills() - oom_kills
-        return WorkersExit(exit_code=exit_code, killed=killed, oom_kills=oom_kills, log=log)
+        return WorkersExit(
+            exit_code=exit_code,
+            killed=killed,
+            had_not_saved=bool(killed) and status != PREEMPTED,
+            oom_kills=oom_kills,
+            log=log,
+        )
 
     def _watch(self, attempt: Attempt, workers: Workers) -> bool:
         """Waits for the workers to end, and stops them on a signal or when nodes return.
