@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rampcli.locks import hold
 from rampcli.runs.directory import RunDirectory
+from rampcli.runs.rows import read_rows
 from run_files import metrics_row, state
 
 
@@ -52,6 +53,12 @@ def save_when_asked(run: RunDirectory) -> None:
     time.sleep(1000)
 
 
+def be_killed_beside(run: RunDirectory) -> None:
+    while not any(row["event"] == "listening" for row in read_rows(run.events)):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def ignore_signals(run: RunDirectory) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     run.append_event("listening")
@@ -64,6 +71,7 @@ ACTIONS = {
     "fail": fail,
     "print and fail": lambda _, text: sys.exit(text),
     "be killed": lambda _: os.kill(os.getpid(), signal.SIGKILL),
+    "be killed beside one that listens": be_killed_beside,
     "save when asked": save_when_asked,
     "ignore signals": ignore_signals,
     "wait": lambda run: (run.append_event("listening"), time.sleep(1000)),

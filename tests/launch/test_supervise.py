@@ -46,18 +46,20 @@ class Listener(Observer):
 def play(tmp_path):
     """Supervises actors that play scenes in turn, and calls `meanwhile` after half a second.
 
+    A scene is played by one actor; a tuple of scenes by one actor each, who are ranks from 0 on.
     The last scene is repeated.
 
     Returns the final status or the error, and the listener.
     """
     run = RunDirectory(tmp_path)
 
-    def start(_run, world, log):  # starts one actor, as rank 0
+    def start(_run, world, log):
         supervise.worlds.append(world.nodes)
         scene = supervise.scenes.pop(0) if len(supervise.scenes) > 1 else supervise.scenes[0]
         environment = worker_environment(threads=1) | {"PYTHONPATH": str(TESTS)}
-        command = [sys.executable, ACTOR, str(tmp_path), json.dumps(scene)]
-        return Workers([start_process(command, run, log, environment)])
+        played = [scene] if isinstance(scene, list) else scene
+        commands = [[sys.executable, ACTOR, str(tmp_path), json.dumps(one)] for one in played]
+        return Workers([start_process(command, run, log, environment) for command in commands])
 
     def supervise(*scenes, words=(), backoff_s=0.0, stop_at=None, twice=False, meanwhile=None):
         supervise.scenes = list(scenes)
@@ -272,6 +274,13 @@ def test_workers_that_save_without_being_asked_end_the_run(play):
             ]
             == "preempted"
         )
+
+
+def test_workers_that_save_because_a_rank_was_killed_are_restarted(play):
+    killed = [["be killed beside one that listens"]]
+    status, listener = play(([["steps", 1, 3], ["save when asked"]], killed), COMPLETE)
+    assert (status, listener.heard.count("fault")) == ("complete", 1)
+    assert "rank 1 was killed by SIGKILL" in events(play.run, "fault")[0]["reason"]
 
 
 def test_a_supervisor_that_waits_for_workers_or_a_restart_can_be_stopped(play):
