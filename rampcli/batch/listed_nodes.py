@@ -6,13 +6,13 @@ from math import gcd
 
 from rampcli.batch.division import divisors
 from rampcli.batch.layout import Layout
+from rampcli.batch.misfits import MOST_SHOWN
 from rampcli.batch.node_policies import DEFAULT_POLICY, NODE_POLICIES, NODES_KEY, POLICY_KEY
 from rampcli.batch.plan import FLEET_KEYS, NUM_NODES_KEY
 from rampcli.batch.quantities import counted, listed
 from rampcli.batch.ramp import RampSchedule
 from rampcli.errors import Assignments, Report, UsageError, set_to, set_together
 
-MOST_SHOWN = 5
 MOST_OFFERED = 32
 """Most stages for which a list is offered. A longer list does not fit into a message."""
 
@@ -63,13 +63,11 @@ class ListedNodes:
         """Checks that each stage has a number of nodes, of at least one."""
         stages = self.schedule.stages
         if len(self.nodes) != len(stages):
-            sizes = [str(stage.global_batch_size) for stage in stages[:MOST_SHOWN]]
-            if len(stages) > MOST_SHOWN:
-                sizes.append(f"{len(stages) - MOST_SHOWN:,} more")
+            sizes = [str(stage.global_batch_size) for stage in stages]
             raise UsageError(
                 f"{NODES_KEY} lists the nodes of {counted(len(self.nodes), 'stage')}, but the"
-                f" schedule of the batch has {counted(len(stages), 'stage')}, of {listed(sizes)}"
-                f" {self.layout.micro_batch_rule.unit.name}",
+                f" schedule of the batch has {counted(len(stages), 'stage')}, of"
+                f" {listed(sizes, most=MOST_SHOWN)} {self.layout.micro_batch_rule.unit.name}",
                 keys=(NODES_KEY, self._schedule_key),
                 remedy=[*self._suggest()],
             )
@@ -96,12 +94,12 @@ class ListedNodes:
         if not misfits:
             return
         problem = self._describe_misfit(misfits[0])
-        if others := [str(number) for number in misfits[1 : MOST_SHOWN + 1]]:
-            if rest := len(misfits) - 1 - len(others):
-                others.append(f"{rest:,} more")
-            subject, its = ("stage", "its") if len(misfits) == 2 else ("stages", "their")
-            verb = "does" if len(misfits) == 2 else "do"
-            problem += f"; {subject} {listed(others)} {verb} not fit {its} nodes either"
+        if others := [str(number) for number in misfits[1:]]:
+            subject, its = ("stage", "its") if len(others) == 1 else ("stages", "their")
+            verb = "does" if len(others) == 1 else "do"
+            problem += (
+                f"; {subject} {listed(others, most=MOST_SHOWN)} {verb} not fit {its} nodes either"
+            )
         multiple, _ = self.layout.smallest_unit()
         raise UsageError(
             problem,

@@ -97,10 +97,8 @@ def _refuse(without_nodes: Sequence[tuple[int, int]], sizes: Sequence[int], layo
     if len(sizes) == 1:
         subject = f"{rule.unit.global_key}={sizes[0]}"
     else:
-        shown = [f"{size} (stage {number})" for number, size in without_nodes[:MOST_SHOWN]]
-        if len(without_nodes) > MOST_SHOWN:
-            shown.append(f"{len(without_nodes) - MOST_SHOWN:,} more")
-        subject = f"batch{'es' if len(shown) > 1 else ''} {listed(shown)}"
+        shown = [f"{size} (stage {number})" for number, size in without_nodes]
+        subject = f"batch{'es' if len(shown) > 1 else ''} {listed(shown, most=MOST_SHOWN)}"
     is_one = len(without_nodes) == 1
     if all(size % multiple for _, size in without_nodes):
         verb = "is not a multiple" if is_one else "are not multiples"

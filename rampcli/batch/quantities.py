@@ -28,8 +28,13 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else plural}"
 
 
-def listed(words: Sequence[str]) -> str:
-    """Returns words as a list in a sentence: `one, two and three`."""
+def listed(words: Sequence[str], *, most: int | None = None) -> str:
+    """Returns words as a list in a sentence: `one, two and three`.
+
+    If there are more than `most` words, the rest is counted: `one, two and 3 more`.
+    """
+    if most is not None and len(words) > most:
+        words = [*words[:most], f"{len(words) - most:,} more"]
     *others, last = words
     return f"{', '.join(others)} and {last}" if others else last
 

@@ -185,9 +185,8 @@ class StoredWeights:
 
     def describe_unused(self) -> str:
         """Returns a message that names the tensors which the model does not have."""
-        more = len(self.unused) - MOST_NAMED
-        named = [*self.unused[:MOST_NAMED], *([f"{more:,} more"] if more > 0 else [])]
-        return f"the model does not have these tensors of {self.path}: {listed(named)}"
+        named = listed(self.unused, most=MOST_NAMED)
+        return f"the model does not have these tensors of {self.path}: {named}"
 
     def check_tied(self) -> None:
         """Checks that a stored output projection is the embedding, if the two are tied.
