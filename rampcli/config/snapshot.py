@@ -77,9 +77,14 @@ def unit(path: Path) -> str:
     The settings are not checked: a run may be looked at whose files are gone.
     """
     try:
-        rl = read_tree(path).get("rl")
+        return unit_in(read_tree(path))
     except UsageError:
         return "samples"
+
+
+def unit_in(tree: dict[str, Any]) -> str:
+    """Returns what the run of a snapshot counts, "prompts" or "samples", from its content."""
+    rl = tree.get("rl")
     is_rl = isinstance(rl, dict) and rl.get("generations_per_prompt") is not None
     return "prompts" if is_rl else "samples"
 

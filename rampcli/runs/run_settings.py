@@ -37,7 +37,8 @@ def read_settings(path: Path) -> RunSettings:
     Raises:
         UsageError: the file does not exist or is not plain YAML.
     """
-    tree, unit = snapshot.read_tree(path), snapshot.unit(path)
+    tree = snapshot.read_tree(path)
+    unit = snapshot.unit_in(tree)
     try:
         config = snapshot.read(path)
     except RampcliError as error:
