@@ -308,9 +308,10 @@ class ListedPolicy(NodePolicy):
     nodes: tuple[int, ...]
 
     def choose(self, workload: Workload) -> list[int | None]:
-        """Returns the listed nodes, or None if there are not so many or they do not divide.
+        """Returns the listed nodes of each stage.
 
-        The stages of the workload are the first of the schedule.
+        A stage has None if the run has fewer nodes, or if they do not divide its batch. The stages
+        of the workload are the first ones of the schedule.
         """
         most = workload.fleet.num_nodes
         listed = self.nodes[: len(workload.works)]

@@ -103,7 +103,7 @@ def check_starting_model(config: Config) -> Path | None:
     return folder
 
 
-def unused_tensors(config: Config, folder: Path) -> list[str]:
+def check_tensors(config: Config, folder: Path) -> list[str]:
     """Checks the tensors in the folder of `model.init_from` against the model.
 
     Returns:

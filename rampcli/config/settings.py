@@ -85,9 +85,9 @@ class Setting:
         return set_to(self.key, self.example_value)
 
     def example_like(self, typed: str) -> Assignments:
-        """Returns a remedy near to what was typed: a choice, or the same items as a list.
+        """Returns what was typed as the setting takes it: the nearest choice, or a list.
 
-        If there is none, it returns `example`.
+        Returns `example` if the setting takes neither.
         """
         choice = VALUES_ELSEWHERE.get(typed, typed.lower())
         if near := difflib.get_close_matches(choice, self.choices, n=1, cutoff=0.5):

@@ -8,7 +8,7 @@ from rampcli.checkpoint.compatibility import check_compatible
 from rampcli.checkpoint.starting_weights import (
     check_starting_model,
     check_starting_weights,
-    unused_tensors,
+    check_tensors,
 )
 from rampcli.config import snapshot
 from rampcli.config.corpora import missing_corpora, missing_weights
@@ -41,7 +41,7 @@ def check(resolved: Resolved) -> tuple[Checkpoint | None, list[JobScript]]:
         newest = _newest_checkpoint(resolved, corpus)
         folder = check_starting_weights(resolved.config) if newest is None else None
         if folder is not None:
-            unused_tensors(resolved.config, folder)
+            check_tensors(resolved.config, folder)
         for error in refusals(resolved, newest):
             raise error
         consumed_samples = newest.consumed_samples if newest else 0
@@ -76,7 +76,7 @@ def check_model_here(config: Config) -> list[str]:
     """
     text = config.model.init_from
     folder = None if missing_weights(config) else check_starting_model(config)
-    return [] if folder is None or is_pinned(str(text)) else unused_tensors(config, folder)
+    return [] if folder is None or is_pinned(str(text)) else check_tensors(config, folder)
 
 
 def check_corpora(resolved: Resolved) -> tuple[str, ...]:

@@ -235,8 +235,8 @@ def plan_summary(resolved: Resolved) -> list[str]:
     if plan.clock is not None:
         restarts = 0 if plan.end_sample is None else plan.restarts()
         cost = f"{counted(restarts, 'restart')} of {plan.clock.restart_s:g} s"
-        place = stack_of(config).entry(RESTART_KEY).place
-        cost += "" if place == DEFAULT else f" ({place})"
+        set_by = stack_of(config).entry(RESTART_KEY).place
+        cost += "" if set_by == DEFAULT else f" ({set_by})"
         included = f"; the total counts {cost}" if restarts else ""
         lines.append(f"hours: {plan.clock.throughput.basis}{_bubble_included(plan)}{included}")
         lines += extrapolation_notes([resolved])

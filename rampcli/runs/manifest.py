@@ -118,7 +118,7 @@ def read_checkpoints(run: RunDirectory) -> tuple[list[Checkpoint], dict[int, Dam
 def name_remedy(run: RunDirectory, *, step: int | None = None) -> str | None:
     """Returns the command that names a renamed checkpoint after its step again, or None.
 
-    A folder that is being written is none.
+    Folders of saves that are not complete are not considered.
 
     Args:
         step: step of the checkpoint, or None for the newest one.
