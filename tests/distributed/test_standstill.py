@@ -13,7 +13,7 @@ from rampcli.data.loader import Loader
 from rampcli.launch.status import read_status
 from rampcli.report.standstill_text import ranks_text
 from rampcli.runs import heartbeats, standstill
-from rampcli.runs.heartbeats import read_ranks
+from rampcli.runs.heartbeats import Rank, read_ranks
 from ranks import run_ranks, train_rank
 from tiny_runs import Run, assert_same_training, environment
 
@@ -64,6 +64,21 @@ def short(monkeypatch):
     monkeypatch.setattr(standstill, "LEAST_QUIET_S", 1.0)
 
 
+def wait_for_rank_1(run: Run, process=None) -> Rank:
+    """Waits until both ranks have a file, and returns rank 1.
+
+    Rank 0 removes all files at its start, also one that rank 1 has written already.
+    """
+    found: list[Rank] = []
+
+    def both() -> bool:
+        found[:] = read_ranks(run.directory).known
+        return len(found) == 2
+
+    wait_until(both, process)
+    return found[1]
+
+
 def wait_for_ranks(run: Run, text: str, process=None) -> dict:
     """Waits until the status says this of the ranks, and returns what its JSON has."""
 
@@ -80,7 +95,7 @@ def wait_for_ranks(run: Run, text: str, process=None) -> dict:
 def test_a_stopped_rank_is_named_and_the_run_goes_on_when_it_is_continued(run, tmp_path):
     supervisor = run.start(*WORDS)
     wait_until(lambda: run.rows, supervisor)
-    stopped = next(rank for rank in read_ranks(run.directory).known if rank.rank == 1)
+    stopped = wait_for_rank_1(run, supervisor)
     send(signal.SIGSTOP, [stopped.pid])
     where = f"(process {stopped.pid} on {os.uname().nodename})"
     found = wait_for_ranks(run, f"rank 1 {where} does not answer; rank 0 waits for it", supervisor)
@@ -112,8 +127,7 @@ def test_a_rank_that_hangs_in_a_part_of_the_users_is_named_with_what_it_does(
     os.mkfifo(tmp_path / name)
     command = run.command(*WORDS, *words)[3:]
     supervisor = Command(command, environment() | {"RAMPCLI_EXTENSIONS": str(own)})
-    wait_until(lambda: len(read_ranks(run.directory).known) == 2, supervisor)
-    hanging = next(rank for rank in read_ranks(run.directory).known if rank.rank == 1)
+    hanging = wait_for_rank_1(run, supervisor)
     where = f"(process {hanging.pid} on {os.uname().nodename})"
     wait_for_ranks(run, f"rank 1 {where} is {doing}; rank 0 waits for it", supervisor)
     with (tmp_path / name).open("w"):  # lets rank 1 open the FIFO, and read until this is closed
@@ -148,9 +162,7 @@ def test_a_rank_whose_disk_hangs_is_named_before_the_first_step(run, reads, doin
     arguments = train_on_a_disk_that_hangs, str(run.path), reads
     with ThreadPoolExecutor() as threads:
         training = threads.submit(run_ranks, 2, *arguments, logs=run.directory.logs)
-        wait_until(lambda: len(read_ranks(run.directory).known) == 2)
-        process = read_ranks(run.directory).known[1].pid
-        where = f"(process {process} on {os.uname().nodename})"
+        where = f"(process {wait_for_rank_1(run).pid} on {os.uname().nodename})"
         wait_for_ranks(run, f"rank 1 {where} is {doing}; rank 0 waits for it")
         (run.path / "answers").touch()
         training.result()
