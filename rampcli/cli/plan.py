@@ -138,22 +138,19 @@ def with_measured(resolved: "Resolved", paths: Sequence[Path]) -> "Resolved":
 
 
 def print_plan(resolved: "Resolved", *, as_json: bool = False) -> None:
-    """Prints the table and the summary of a plan, and notes files that do not exist here."""
+    """Prints the table and the summary of a plan, or its JSON."""
     if as_json:
-        from rampcli.report.memory import plan_with_memory
+        from rampcli.report.plan_json import plan_json
 
-        typer.echo(json.dumps(plan_with_memory(resolved), indent=1))
+        typer.echo(json.dumps(plan_json(resolved), indent=1))
         return
     from rampcli.cli.console import build_console, say
-    from rampcli.config.corpora import missing_here
     from rampcli.report.plan_tables import plan_summary, plan_table
 
     console = build_console()
     bars = not console.options.ascii_only
     table = plan_table(resolved, width=console.width, bars=bars)
-    missing = missing_here(resolved.config)
-    notes = (f"note: {setting} does not exist on this machine" for setting in missing)
-    say(console, table, "", *plan_summary(resolved), *notes)
+    say(console, table, "", *plan_summary(resolved))
 
 
 def _draw(resolved: "Resolved", path: Path) -> None:

@@ -21,7 +21,7 @@ from rampcli.launch.start_checks import check_corpora, check_launcher
 from rampcli.launch.stop_signals import exit_code_after
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.same_batches import in_words, micro_batch_settings
-from rampcli.report.plan_tables import EXTRAPOLATED
+from rampcli.report.plan_notes import EXTRAPOLATED
 from rampcli.report.tables import build_table
 from rampcli.tune import job
 from rampcli.tune.run import Search, folder_of, trials_here

@@ -19,8 +19,8 @@ from rampcli.config.sweeps import read_values
 from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.comparison import comparison_table
-from rampcli.report.memory import plan_with_memory
-from rampcli.report.plan_tables import extrapolation_notes
+from rampcli.report.plan_json import plan_json
+from rampcli.report.plan_notes import extrapolation_notes
 
 
 def compare(
@@ -100,7 +100,11 @@ def _check_matters(
     """Checks that each setting changes the plan, so that no two rows of the table are equal."""
     if any(isinstance(one, UsageError) for one in found):
         return
-    plans = [(one.plan, plan_with_memory(one)) for one in found if isinstance(one, Resolved)]
+    plans = [
+        (one.plan, {**plan_json(one), "notes": None})  # the table has none of these
+        for one in found
+        if isinstance(one, Resolved)
+    ]
     for place, (key, words) in enumerate(values.items()):
         alike: dict[tuple[str, ...], list[Any]] = {}
         for combination, plan in zip(combinations, plans, strict=True):
@@ -132,7 +136,7 @@ def _print_comparison(
         rows = [
             {"words": word, "plan": None, "error": found.message}
             if isinstance(found, UsageError)
-            else {"words": word, "plan": plan_with_memory(found), "error": None}
+            else {"words": word, "plan": plan_json(found), "error": None}
             for word, found in variants
         ]
         typer.echo(json.dumps(rows, indent=1))
@@ -143,7 +147,7 @@ def _print_comparison(
         if isinstance(found, UsageError)
     )
     plans = [found for _, found in variants if isinstance(found, Resolved)]
-    notes = (f"\n{note}" for note in extrapolation_notes(plans))
+    notes = (f"\nnote: {note}" for note in extrapolation_notes(plans))
     say(build_console(), comparison_table(variants), *misfits, *notes)
 
 

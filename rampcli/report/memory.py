@@ -1,16 +1,12 @@
 """The memory of a plan's stages, estimated: cells, notes, tables and plain data."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from rich.table import Table
 
 from rampcli.batch.training_plan import StagePlan
-from rampcli.config.rl import is_rl
 from rampcli.estimate.memory import KINDS, estimate_memory
-from rampcli.estimate.model_size import model_size
-from rampcli.planning.corpus_passes import corpus_passes
 from rampcli.planning.memory_remedies import changes_that_fit
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import (
@@ -110,38 +106,3 @@ def estimate_table(resolved: Resolved, micro_batches: Sequence[int]) -> Table:
             row["moment"],
         )
     return table
-
-
-def plan_with_memory(resolved: Resolved) -> dict[str, Any]:
-    """Returns `TrainingPlan.to_json` with `memory_bytes` of each stage, the estimate per rank.
-
-    `parameters` is the size of the model, of which `embedding_parameters` are embeddings.
-    `corpora` has the training corpora whose files were read: their `name`, `samples`, `pairs` (null
-    for other data) and `passes`, how often the run reads each sample (null without an end). `notes`
-    are messages on what a user may not expect.
-
-    In reinforcement learning, each stage also has `pairs`: how its prompts and their generations
-    are split. It is null for stages in `passed`.
-    """
-    plan = resolved.plan
-    memory = [stage_memory(resolved, stage).peak_bytes for stage in plan.stages]
-    data = plan.to_json()
-    for row, size in zip(data["stages"], [*[None] * len(plan.passed), *memory], strict=True):
-        row["memory_bytes"] = size
-    model = model_size(resolved.config)
-    data["parameters"], data["embedding_parameters"] = model.parameters, model.embeddings
-    data["corpora"] = [
-        {
-            "name": one.facts.name,
-            "samples": one.facts.samples,
-            "pairs": one.facts.pairs,
-            "passes": one.passes,
-        }
-        for one in corpus_passes(resolved)
-    ]
-    data["notes"] = [*plan.notes, *resolved.notes, *memory_notes(resolved)]
-    if is_rl(resolved.config):
-        batches = [None] * len(plan.passed) + [resolved.pairs(stage) for stage in plan.stages]
-        for row, batch in zip(data["stages"], batches, strict=True):
-            row["pairs"] = batch and {"pairs": batch.pairs, **asdict(batch)}
-    return data

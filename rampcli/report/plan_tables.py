@@ -7,11 +7,7 @@ from functools import cache
 from rich.table import Table
 
 from rampcli.batch.loading import reader_of_each_host
-from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY
-from rampcli.batch.notes import accumulation_notes
-from rampcli.batch.pairs import PAIRS_KEY
-from rampcli.batch.plan import MICRO_KEY
-from rampcli.batch.quantities import as_written, counted, listed, shorten
+from rampcli.batch.quantities import as_written, counted, shorten
 from rampcli.batch.throughput import RESTART_KEY
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.corpora import describe_data
@@ -21,16 +17,14 @@ from rampcli.errors import visible
 from rampcli.estimate.model_size import model_size
 from rampcli.planning.corpus_passes import describe_passes
 from rampcli.planning.run_plan import Resolved
-from rampcli.report.memory import memory_cell, memory_notes
+from rampcli.report.memory import memory_cell
 from rampcli.report.model_line import size_text
 from rampcli.report.overlap import overlap_lines
+from rampcli.report.plan_notes import EXTRAPOLATED, plan_notes
 from rampcli.report.tables import build_table, count
 
-EXTRAPOLATED = "~"
-"""Marks times that were not measured, but follow from those of other sizes."""
 BAR_WIDTH = 16
 MOST_READERS = 5
-MOST_SIZES = 6
 MOST_ROWS = 60
 ROWS_AT_THE_ENDS = 20
 """First and last stages to show of a plan with more than `MOST_ROWS` stages."""
@@ -239,57 +233,11 @@ def plan_summary(resolved: Resolved) -> list[str]:
         cost += "" if set_by == DEFAULT else f" ({set_by})"
         included = f"; the total counts {cost}" if restarts else ""
         lines.append(f"hours: {plan.clock.throughput.basis}{_bubble_included(plan)}{included}")
-        lines += extrapolation_notes([resolved])
     lines.append(f"model: {size_text(model_size(config), tokens=resolved.tokens)}")
     lines.append(f"data: {describe_data(config)}")
     lines += describe_passes(resolved)
     lines += _describe_reading(resolved)
-    if plan.passed:
-        lines.append(
-            f"note: stages 0 to {len(plan.passed) - 1} are finished and do not fit today's nodes;"
-            " they are not shown"
-        )
-    if config.parallel.num_pipeline_microbatches is not None:
-        parts = config.parallel.num_pipeline_microbatches
-        sizes = sorted({stage.micro_batch_size for stage in plan.stages})
-        samples, shares = (
-            " to ".join(dict.fromkeys(map(str, (ends[0], ends[-1]))))
-            for ends in (sizes, [size // parts for size in sizes])
-        )
-        lines.append(
-            f"note: the pipeline splits a rank's micro batch of {samples} samples"
-            f" into {parts} parts of {shares}"
-        )
-    policy = NODE_POLICIES[config.rampup.node_policy]
-    if policy.weighs_restarts and plan.clock is None:
-        lines.append(
-            f"note: no throughput is known, so {POLICY_KEY}={policy.name} does not weigh restarts"
-        )
-    most = max(resolved.passes(stage)[1] for stage in plan.stages)
-    micro_key = PAIRS_KEY if is_rl(config) else MICRO_KEY
-    # In a pipeline, more micro batches make the bubble smaller, too.
-    advice = [] if _piped(plan) else accumulation_notes(most, micro_key=micro_key)
-    return lines + [
-        f"note: {note}" for note in (*plan.notes, *resolved.notes, *advice, *memory_notes(resolved))
-    ]
-
-
-def extrapolation_notes(plans: Sequence[Resolved]) -> list[str]:
-    """Returns a note if hours are those of sizes beyond the ones whose throughput is known."""
-    beyond = {
-        (stage.micro_batch_size, stage.accumulate_grad_batches): None
-        for resolved in plans
-        for stage in resolved.plan.stages
-        if resolved.plan.is_extrapolated(stage)
-    }
-    if not beyond:
-        return []
-    sizes = [f"{micro} x {count}" for micro, count in beyond]
-    shown = listed(sizes if len(sizes) <= MOST_SIZES else [*sizes[: MOST_SIZES - 1], "others"])
-    return [
-        f"note: hours with {EXTRAPOLATED} were not measured: they take the throughput of the"
-        f" nearest known size for {shown} (micro batch x accumulation)"
-    ]
+    return [*lines, *(f"note: {note}" for note in plan_notes(resolved))]
 
 
 def _pair_lines(resolved: Resolved) -> list[str]:

@@ -13,7 +13,7 @@ from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides
 from rampcli.guarded_folder import replace_file
 from rampcli.planning.resolve import resolve
-from rampcli.report.memory import plan_with_memory
+from rampcli.report.plan_json import plan_json
 from rampcli.runs.directory import RunDirectory
 from run_files import metrics_row
 
@@ -297,4 +297,4 @@ def test_python_and_the_command_line_give_the_same_plan(stages):
     ]
     typed = stages("-f", "gpt3_5b", *words)
     resolved = resolve(apply_overrides(llm.gpt3_5b.pretrain_recipe(), words))
-    assert typed == plan_with_memory(resolved)["stages"]
+    assert typed == plan_json(resolved)["stages"]

@@ -12,7 +12,7 @@ from rampcli.config.compose import rl_word
 from rampcli.config.layers import stack_of
 from rampcli.errors import UsageError
 from rampcli.planning.resolve import resolve
-from rampcli.report.memory import plan_with_memory
+from rampcli.report.plan_json import plan_json
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import MANIFEST
 from run_files import manifest
@@ -143,7 +143,7 @@ def test_a_ramp_of_prompts_resumes_at_its_checkpoint(tmp_path):
     words += ["rampup.node_policy=fixed", "trainer.max_steps=200"]
     resumed = compose_rl("llama3_tiny", [*words, f"run_dir={run.path}"], config_dir=None)
     assert [stage.global_batch_size for stage in resumed.plan.stages] == [8]
-    passed, coming = plan_with_memory(resumed)["stages"]
+    passed, coming = plan_json(resumed)["stages"]
     assert (passed["pairs"], coming["pairs"]["pairs"]) == (None, 128)
     with pytest.raises(UsageError, match="stage 0"):
         compose_rl("llama3_tiny", [*words, f"run_dir={tmp_path}/new"], config_dir=None)

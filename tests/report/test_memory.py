@@ -16,7 +16,6 @@ from rampcli.report.memory import (
     estimates,
     memory_cell,
     memory_notes,
-    plan_with_memory,
 )
 from rampcli.report.plan_tables import plan_summary, plan_table
 
@@ -79,16 +78,6 @@ def test_a_plan_that_no_change_fits_says_so(planned):
 def test_without_a_known_memory_there_is_no_note(planned, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert memory_notes(planned("llama3_8b", "trainer.device_memory_gb=null")) == []
-
-
-def test_the_json_of_a_plan_has_the_bytes_of_each_stage_and_none_for_finished_ones(planned):
-    resolved = planned("gpt3_5b")
-    data = plan_with_memory(resolved)
-    assert [stage.pop("memory_bytes") for stage in data["stages"]] == peaks(resolved)
-    assert (data.pop("parameters"), data.pop("corpora")) == (5_047_558_144, [])
-    assert data.pop("embedding_parameters") == (50_304 + 2048) * 4096
-    assert data.pop("notes") == [*resolved.plan.notes, *resolved.notes, *memory_notes(resolved)]
-    assert data == resolved.plan.to_json()
 
 
 def test_the_estimates_of_several_micro_batches_are_the_rows_of_the_table(planned):

@@ -321,52 +321,6 @@ def test_the_total_counts_only_restarts_that_happen(planned):
     assert "restart" not in plan_summary(planned("llama3_8b"))[1]
 
 
-@pytest.mark.parametrize(
-    ("words", "note"),
-    [
-        (
-            ("gpt3_5b", "trainer.max_samples=1M"),
-            "note: the run ends before the ramp reaches its target 2048",
-        ),
-        (
-            ("gpt3_5b", "trainer.max_samples=10_000_129"),
-            "note: a run ends with a whole step: 10,002,176 samples,"
-            " not trainer.max_samples=10000129",
-        ),
-        (
-            ("gpt3_5b", "model.step_batch_size_schedule='0:1024 1B:512'"),
-            "note: the batch shrinks, as scheduled: 1024 to 512 after 488,448 samples",
-        ),
-        (
-            ("gpt3_5b", "parallel.pipeline_parallel_size=2", "num_pipeline_microbatches=4"),
-            "note: the pipeline splits a rank's micro batch of 4 samples into 4 parts of 1",
-        ),
-        (
-            ("gpt3_5b", "rampup.node_policy=best", "throughput.mfu=null"),
-            "note: no throughput is known, so rampup.node_policy=best does not weigh restarts",
-        ),
-        (
-            ("llama3_8b",),
-            "note: 128 micro batches per step add no throughput, they only amortise the exchange of"
-            " gradients; a larger data.micro_batch_size may add some",
-        ),
-        (
-            ("llama3_8b", "per_device_batch_size=4"),
-            "note: per_device_batch_size=4 x 8 devices = 32 samples replaces"
-            " model.global_batch_size=512 (batch/nemo_llama.yaml:8)",
-        ),
-    ],
-    ids=lambda value: value[-1] if isinstance(value, tuple) else "",
-)
-def test_notes_name_unexpected_facts(planned, words, note):
-    assert note in plan_summary(planned(*words))
-
-
-def test_an_ordinary_plan_has_no_notes(planned):
-    for name in ("gpt3_5b", "llama3_tiny"):
-        assert [line for line in plan_summary(planned(name)) if line.startswith("note:")] == []
-
-
 def test_printing_a_table_does_not_change_the_plan(planned):
     resolved = planned("gpt3_5b")
     before = dict(leaves(resolved.config))

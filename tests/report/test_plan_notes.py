@@ -1,0 +1,64 @@
+import pytest
+
+from rampcli.report.plan_json import plan_json
+from rampcli.report.plan_notes import plan_notes
+from rampcli.report.plan_tables import plan_summary
+
+
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        (
+            ("gpt3_5b", "trainer.max_samples=1M"),
+            "the run ends before the ramp reaches its target 2048",
+        ),
+        (
+            ("gpt3_5b", "trainer.max_samples=10_000_129"),
+            "a run ends with a whole step: 10,002,176 samples, not trainer.max_samples=10000129",
+        ),
+        (
+            ("gpt3_5b", "model.step_batch_size_schedule='0:1024 1B:512'"),
+            "the batch shrinks, as scheduled: 1024 to 512 after 488,448 samples",
+        ),
+        (
+            ("gpt3_5b", "parallel.pipeline_parallel_size=2", "num_pipeline_microbatches=4"),
+            "the pipeline splits a rank's micro batch of 4 samples into 4 parts of 1",
+        ),
+        (
+            ("gpt3_5b", "rampup.node_policy=best", "throughput.mfu=null"),
+            "no throughput is known, so rampup.node_policy=best does not weigh restarts",
+        ),
+        (
+            ("llama3_tiny", "data=text", "data.path=nowhere"),
+            "data.path=nowhere does not exist on this machine",
+        ),
+        (
+            ("gpt3_5b", "rampup.efficiency='8:0.4'"),
+            "hours with ~ were not measured: they take the throughput of the nearest known size for"
+            " 4 x 1, 4 x 2, 4 x 3 and 4 x 4 (micro batch x accumulation)",
+        ),
+        (
+            ("llama3_8b",),
+            "128 micro batches per step add no throughput, they only amortise the exchange of"
+            " gradients; a larger data.micro_batch_size may add some",
+        ),
+        (
+            ("llama3_8b", "per_device_batch_size=4"),
+            "per_device_batch_size=4 x 8 devices = 32 samples replaces"
+            " model.global_batch_size=512 (batch/nemo_llama.yaml:8)",
+        ),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, tuple) else "",
+)
+def test_notes_of_table_and_json_name_unexpected_facts(planned, words, note):
+    resolved = planned(*words)
+    notes = plan_notes(resolved)
+    assert note in notes
+    summary = plan_summary(resolved)
+    assert [f"note: {each}" for each in notes] == [line for line in summary if "note: " in line]
+    assert plan_json(resolved)["notes"] == notes
+
+
+def test_an_ordinary_plan_has_no_notes(planned):
+    for name in ("gpt3_5b", "llama3_tiny"):
+        assert plan_notes(planned(name)) == []
