@@ -1,12 +1,8 @@
 """Pairs of prompts and responses, packed whole into windows. Only responses are labels."""
 
-import hashlib
-from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,74 +10,17 @@ from numpy.typing import NDArray
 from rampcli.config.corpora import NAMED_KEY
 from rampcli.config.schema import Config
 from rampcli.data.blend import Blend, Corpora
-from rampcli.data.chat_template import ChangedPromptError, read_chat_template
-from rampcli.data.conversations import ConversationFormat
-from rampcli.data.corpus import IGNORED, PADDING, Corpus, Samples
+from rampcli.data.chat_template import read_chat_template
+from rampcli.data.corpus import Corpus, Samples
+from rampcli.data.encoded_pairs import Pairs, check_template, encode_pairs, pair_too_long
 from rampcli.data.examples import TASK_CHARACTERS, Examples, open_examples, open_named_examples
 from rampcli.data.files import check_vocabulary, cut_of, open_named_tokenizer
-from rampcli.data.messages import Message
 from rampcli.data.pair_format import NEW_LINE, PairFormat
 from rampcli.data.tokenizer import vocab_size_of
-from rampcli.errors import UsageError, naming_setting, set_to
+from rampcli.errors import UsageError, naming_setting
 
-ENCODED_AT_ONCE = 1024
-"""Most examples that are encoded together."""
-CHARACTERS_AT_ONCE = 2**20
-"""Most characters that are encoded together, unless one example has more. Each takes 150 bytes."""
-LONGEST_TOKEN = 256
-"""Characters of the longest token. Known tokenizers have tokens of up to 128 spaces."""
 FINGERPRINTED = 8
 """Examples of a task whose tokens are part of its fingerprint."""
-
-Texts = tuple[int, str | tuple[Message, ...], str]
-"""Index, prompt (or all messages before the last response) and response of an example."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pairs:
-    """Tokens of pairs, end to end. A pair is a prompt and its response with the end token.
-
-    A conversation is a pair whose response has later prompts in it.
-
-    Attributes:
-        tokens: any unsigned integer type, [tokens].
-        starts: offset of each pair, and the number of tokens, int64 [pairs + 1].
-        prompts: number of tokens of each prompt, int64 [pairs].
-        later: offsets of the tokens of later prompts, ascending, int64 [tokens of later prompts].
-    """
-
-    tokens: NDArray[Any]
-    starts: NDArray[np.int64]
-    prompts: NDArray[np.int64]
-    later: NDArray[np.int64]
-
-    def hashed_after(self, facts: str) -> str:
-        """Returns a hash of the facts and of the pairs."""
-        digest = hashlib.sha256(facts.encode())
-        for part in (self.tokens, self.starts, self.prompts, self.later):
-            digest.update(part.tobytes())
-        return digest.hexdigest()
-
-    def read(self, ranges: Sequence[tuple[int, int]], length: int) -> Samples:
-        """Returns a sample of `length` tokens for each range of pairs, first and end.
-
-        Positions restart at each pair and at the padding. Tokens of responses are the labels of the
-        tokens before them; all other labels are ignored.
-        """
-        shape = (len(ranges), length)
-        tokens, labels = np.full(shape, PADDING, np.int64), np.full(shape, IGNORED, np.int64)
-        positions = np.empty(shape, np.int64)
-        for row, (first, end) in enumerate(ranges):
-            starts = self.starts[first : end + 1]
-            count, lengths = int(starts[-1] - starts[0]), np.diff(starts)
-            places = np.arange(count) - np.repeat(starts[:-1] - starts[0], lengths)
-            tokens[row, :count] = self.tokens[starts[0] : starts[-1]]
-            responses = np.flatnonzero(places >= np.repeat(self.prompts[first:end], lengths))
-            labels[row, responses - 1] = tokens[row, responses]
-            inner = self.later[slice(*np.searchsorted(self.later, starts[[0, -1]]))] - starts[0]
-            labels[row, inner - 1] = IGNORED
-            positions[row, :count], positions[row, count:] = places, np.arange(length - count)
-        return Samples(tokens, labels, positions)
 
 
 class PackedPairs:
@@ -149,7 +88,7 @@ class TaskPairs:
         example = examples[0]
         most_tokens = len(example.prompt) + len(example.response or "") + around
         if most_tokens > length:
-            raise _too_long(examples.name, most_tokens, length)
+            raise pair_too_long(examples.name, most_tokens, length)
         return cls(
             examples=examples,
             format=pair_format,
@@ -187,147 +126,6 @@ class TaskPairs:
     def _encode(self, indices: Sequence[int]) -> Pairs:
         length = self.sequence_length // self.pairs_per_window
         return encode_pairs(self.examples, self.format, indices, length=length)
-
-
-def encode_pairs(
-    examples: Examples, pair_format: PairFormat, indices: Sequence[int], *, length: int
-) -> Pairs:
-    """Encodes examples, in blocks.
-
-    Args:
-        length: largest number of tokens of a pair.
-
-    Raises:
-        UsageError: an example cannot be encoded, or has more tokens; the message names it.
-    """
-    kind = np.min_scalar_type(len(pair_format.is_special) - 1)
-    tokens, ends, prompts = [np.empty(0, kind)], array("q", [0]), array("q")
-    later, conversations = array("q"), ConversationFormat(pair_format)
-    for block in blocks_of(examples, indices, length=length):
-        parts = []
-        for (index, *_), turns in zip(
-            block, _encode_block(examples, conversations, block), strict=True
-        ):
-            borders = [*accumulate(map(len, turns), initial=ends[-1])]
-            count = borders[-1] - ends[-1]
-            if not len(turns[0]):
-                raise UsageError(
-                    f"{examples.place(index)}: the prompt has no tokens", remedy="a prompt"
-                )
-            if count > length:
-                raise _too_long(examples.place(index), count, length)
-            parts += turns
-            prompts.append(len(turns[0]))
-            for first, end in zip(borders[2::2], borders[3::2], strict=False):
-                later.extend(range(first, end))
-            ends.append(borders[-1])
-        tokens.append(np.concatenate(parts).astype(kind))
-    whole, *numbers = np.concatenate(tokens), ends, prompts, later
-    return Pairs(whole, *(np.array(one, np.int64) for one in numbers))
-
-
-def check_template(
-    examples: Examples, pair_format: PairFormat, indices: Sequence[int], *, length: int
-) -> None:
-    """Checks that a chat template leaves the prompts of examples as they are.
-
-    Raises:
-        UsageError: it changes one; the message names it.
-    """
-    if pair_format.special_tokens.chat_template is None:
-        return
-    conversations = ConversationFormat(pair_format)
-    for block in blocks_of(examples, indices, length=length, with_responses=False):
-        prompts = [(index, prompt) for index, prompt, _ in block if isinstance(prompt, str)]
-        longer = [(index, prompt) for index, prompt, _ in block if not isinstance(prompt, str)]
-        for index, messages in longer:
-            try:
-                conversations.layout_of(messages)
-            except UsageError as error:
-                error.add_context(examples.place(index))
-                raise
-        _check_each(examples, prompts, pair_format.check_prompts)
-        _check_each(examples, longer, conversations.check)
-
-
-def _check_each(
-    examples: Examples, prompts: list[tuple[int, Any]], check: Callable[[list[Any]], None]
-) -> None:
-    """Checks prompts; adds the place of one that the template changes."""
-    try:
-        check([prompt for _, prompt in prompts])
-    except ChangedPromptError as error:
-        error.add_context(examples.place(prompts[error.number][0]))
-        raise
-
-
-def blocks_of(
-    examples: Examples, indices: Sequence[int], *, length: int, with_responses: bool = True
-) -> Iterator[list[Texts]]:
-    """Yields examples in blocks that are small enough to be encoded at once.
-
-    Args:
-        length: largest number of tokens of a prompt and its response.
-        with_responses: give the texts of responses, and not "".
-
-    Raises:
-        UsageError: an example has more characters than `length` tokens, and would take much memory
-            to encode; the message names it.
-    """
-    block, characters = list[Texts](), 0
-    most = max(CHARACTERS_AT_ONCE, LONGEST_TOKEN * length)
-    for index in indices:
-        example = examples[index]
-        response = (example.response or "") if with_responses else ""
-        prompt = example.messages or example.prompt
-        said = prompt if isinstance(prompt, str) else "".join(one.content for one in prompt)
-        count = len(said) + len(response)
-        if count > most:
-            raise UsageError(
-                f"{examples.place(index)}: the {'pair' if with_responses else 'prompt'} has"
-                f" {count:,} characters, too many for {length:,} tokens",
-                keys=("data.sequence_length",),
-                remedy=f"a text of up to {most:,} characters",
-            )
-        is_full = len(block) == ENCODED_AT_ONCE or characters + count > CHARACTERS_AT_ONCE
-        if block and is_full:
-            yield block
-            block, characters = [], 0
-        block.append((index, prompt, response))
-        characters += count
-    if block:
-        yield block
-
-
-def _encode_block(
-    examples: Examples, conversations: ConversationFormat, block: list[Texts]
-) -> list[list[NDArray[Any]]]:
-    """Returns the tokens of the prompts and responses of each example, in turn."""
-    pair_format = conversations.pair_format
-    try:
-        pairs = [(text, response) for _, text, response in block if isinstance(text, str)]
-        prompts = iter(pair_format.encode_prompts([prompt for prompt, _ in pairs]))
-        responses = iter(pair_format.encode_responses([response for _, response in pairs]))
-        return [
-            [next(prompts), next(responses)]
-            if isinstance(text, str)
-            else conversations.encode(text, response)
-            for _, text, response in block
-        ]
-    except UsageError as error:
-        if len(block) > 1:
-            for texts in block:  # the first bad one raises
-                _encode_block(examples, conversations, [texts])
-        error.add_context(examples.place(block[0][0]))
-        raise
-
-
-def _too_long(place: str, count: int, length: int) -> UsageError:
-    return UsageError(
-        f"{place}: the pair has {count:,} tokens, and there is room for {length:,}",
-        keys=("data.sequence_length",),
-        remedy=set_to("data.sequence_length", count),
-    )
 
 
 def open_pairs(config: Config) -> Corpora:

@@ -11,11 +11,12 @@ from rampcli.config.corpora import paths_of
 from rampcli.config.rl import RESPONSE_KEY, max_response_tokens
 from rampcli.config.schema import Config
 from rampcli.data.chat_template import ChatTemplate, read_chat_template
+from rampcli.data.encoded_pairs import ENCODED_AT_ONCE, blocks_of, check_template
 from rampcli.data.examples import Example, Examples, open_examples
 from rampcli.data.files import open_named_tokenizer
 from rampcli.data.indexed import tokenizer_of
 from rampcli.data.pair_format import PairFormat, PromptFormat, Tokens
-from rampcli.data.pairs import ENCODED_AT_ONCE, blocks_of, check_template, open_format
+from rampcli.data.pairs import open_format
 from rampcli.data.tokenizer import byte_tokenizer, encoder_of, open_tokenizer
 from rampcli.errors import UsageError, naming_setting, set_to
 

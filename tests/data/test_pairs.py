@@ -13,7 +13,7 @@ from rampcli.config.schema import Config, ModelConfig
 from rampcli.data.corpus import IGNORED
 from rampcli.data.examples import Split
 from rampcli.data.pair_format import PairFormat
-from rampcli.data.pairs import ENCODED_AT_ONCE, PackedPairs, blocks_of
+from rampcli.data.pairs import PackedPairs
 from rampcli.data.prompts import open_prompts
 from rampcli.data.sources import open_corpora, read_file_facts
 from rampcli.data.tokenizer import byte_tokenizer
@@ -128,41 +128,6 @@ def test_the_fingerprint_changes_with_the_pairs_their_borders_and_the_length():
     ]
     assert same.fingerprint == packed([("ab", "c"), ("d", "e")]).fingerprint
     assert len({same.fingerprint, *(one.fingerprint for one in others)}) == 5
-
-
-def test_examples_are_encoded_in_blocks_as_they_are_alone():
-    pairs = [(f"{number}=", "x" * (number % 7)) for number in range(ENCODED_AT_ONCE + 3)]
-    corpus = packed(pairs, length=32)
-    assert corpus.pairs.tokens.dtype == np.uint8
-    text = "".join(f"{prompt}{response}\n" for prompt, response in pairs)
-    assert corpus.pairs.tokens.tobytes().decode() == text
-
-
-@given(pairs=PAIRS, most=st.integers(1, 20), count=st.integers(1, 4))
-def test_blocks_hold_all_examples_in_order_and_few_characters_or_one_example(pairs, most, count):
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("rampcli.data.pairs.CHARACTERS_AT_ONCE", most)
-        patched.setattr("rampcli.data.pairs.ENCODED_AT_ONCE", count)
-        blocks = list(blocks_of(ListedExamples(pairs), range(len(pairs)), length=LENGTH))
-    assert [text for block in blocks for text in block] == [
-        (index, *pair) for index, pair in enumerate(pairs)
-    ]
-    assert all(len(block) <= count for block in blocks)
-    assert all(
-        len(block) == 1 or sum(len(a) + len(b) for _, a, b in block) <= most for block in blocks
-    )
-
-
-def test_a_long_text_is_refused_before_it_is_encoded_and_before_later_ones_are_read():
-    class Unread(ListedExamples):
-        def __getitem__(self, index):
-            assert index < 2
-            return super().__getitem__(index)
-
-    # Encoding the second pair would complain about the token that ends responses.
-    examples = Unread((("a", "b"), ("a", 2**20 * "\n"), ("c", "d")))
-    with pytest.raises(UsageError, match="listed 1: the pair has 1,048,577 characters"):
-        PackedPairs(examples, BYTES, length=LENGTH)
 
 
 def test_a_file_is_read_with_the_tokenizer_and_the_chat_template_beside_it(tmp_path):
