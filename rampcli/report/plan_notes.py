@@ -40,11 +40,10 @@ def extrapolation_notes(plans: Sequence[Resolved]) -> list[str]:
     }
     if not beyond:
         return []
-    sizes = [f"{micro} x {count}" for micro, count in beyond]
-    shown = listed(sizes if len(sizes) <= MOST_SIZES else [*sizes[: MOST_SIZES - 1], "others"])
+    sizes = listed([f"{micro} x {count}" for micro, count in beyond], most=MOST_SIZES)
     return [
-        f"hours with {EXTRAPOLATED} were not measured: they take the throughput of the nearest"
-        f" known size for {shown} (micro batch x accumulation)"
+        f"no throughput was measured for {sizes} (micro batch x accumulation): the hours, marked"
+        f" {EXTRAPOLATED} in tables, take that of the nearest known size"
     ]
 
 

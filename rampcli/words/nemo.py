@@ -74,5 +74,4 @@ def _node_differences(source: Source) -> Iterator[str]:
 
 
 def _as_words(nodes: Sequence[int | None]) -> str:
-    words = ["no" if n is None else str(n) for n in nodes]
-    return listed(words if len(words) <= MOST_SHOWN else [*words[:MOST_SHOWN], "more"])
+    return listed(["no" if n is None else str(n) for n in nodes], most=MOST_SHOWN)

@@ -235,7 +235,7 @@ def test_hours_of_sizes_that_were_not_measured_are_marked(succeed, earlier):
     printed = succeed("plan", *words, *batch, "--what-if", sizes)
     rows = [line.split() for line in printed.splitlines() if line.startswith("data.")]
     assert [row[-2].startswith("~") for row in rows] == [True, True, False, True]
-    assert "the nearest known size for 1 x 8, 2 x 4 and 8 x 1 (micro batch" in printed
+    assert "no throughput was measured for 1 x 8, 2 x 4 and 8 x 1 (micro batch" in printed
 
 
 def test_the_time_of_a_restart_is_measured_unless_it_is_typed(succeed, earlier):

@@ -158,7 +158,7 @@ def test_hours_of_sizes_that_were_not_measured_are_marked_as_in_a_plan(succeed):
     (total,) = [row for row in rows if row[0] == "total"]
     assert total[column].startswith("~")
     words[0] = f"--what-if={words[0]}"
-    (note,) = [line for line in printed if line.startswith("note: hours with ~")]
+    (note,) = [line for line in printed if line.startswith("note: no throughput was measured")]
     assert note in succeed("plan", *SWEEP[1:], *few, *words).splitlines()
 
 

@@ -34,8 +34,8 @@ from rampcli.report.plan_tables import plan_summary
         ),
         (
             ("gpt3_5b", "rampup.efficiency='8:0.4'"),
-            "hours with ~ were not measured: they take the throughput of the nearest known size for"
-            " 4 x 1, 4 x 2, 4 x 3 and 4 x 4 (micro batch x accumulation)",
+            "no throughput was measured for 4 x 1, 4 x 2, 4 x 3 and 4 x 4 (micro batch x"
+            " accumulation): the hours, marked ~ in tables, take that of the nearest known size",
         ),
         (
             ("llama3_8b",),
