@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from rampcli.config.schema import Config
@@ -17,10 +18,19 @@ from rampcli.data.indexed import (
     tokenizer_of,
     write_index,
 )
+from rampcli.data.pair_format import PairFormat
 from rampcli.data.sources import open_corpora
+from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import UsageError
 
 VOCAB_SIZE = 300
+BYTES = PairFormat(byte_tokenizer().to_str(), end=None, template=None)
+"""Pairs as bytes, with a new line at the end of a response."""
+LETTERS = "abcdefgh"
+PAIRS = st.lists(
+    st.tuples(st.text(LETTERS, min_size=1, max_size=5), st.text(LETTERS, max_size=5)), min_size=1
+).map(tuple)
+"""Pairs of short texts for `ListedExamples`."""
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rampcli.data.encoded_pairs import ENCODED_AT_ONCE, blocks_of, encode_pairs
-from rampcli.data.pair_format import PairFormat
-from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import UsageError
-from small_corpora import ListedExamples
+from small_corpora import BYTES, PAIRS, ListedExamples
 
-BYTES = PairFormat(byte_tokenizer().to_str(), end=None, template=None)
-LETTERS = "abcdefgh"
-PAIRS = st.lists(
-    st.tuples(st.text(LETTERS, min_size=1, max_size=5), st.text(LETTERS, max_size=5)), min_size=1
-).map(tuple)
 LENGTH = 13
 
 

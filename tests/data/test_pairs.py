@@ -5,27 +5,20 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from tokenizers import normalizers
 
 from chat_folders import CHATML, make_tokenizer, write_folder
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.data.corpus import IGNORED
 from rampcli.data.examples import Split
-from rampcli.data.pair_format import PairFormat
 from rampcli.data.pairs import PackedPairs
 from rampcli.data.prompts import open_prompts
 from rampcli.data.sources import open_corpora, read_file_facts
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import UsageError
 from rampcli.models.decoder import Decoder
-from small_corpora import ListedExamples
+from small_corpora import BYTES, PAIRS, ListedExamples
 
-BYTES = PairFormat(byte_tokenizer().to_str(), end=None, template=None)
-LETTERS = "abcdefgh"
-PAIRS = st.lists(
-    st.tuples(st.text(LETTERS, min_size=1, max_size=5), st.text(LETTERS, max_size=5)), min_size=1
-).map(tuple)
 LENGTH = 13
 
 
