@@ -104,16 +104,27 @@ def read_tree(path: Path) -> dict[str, Any]:
 
 
 def read(path: Path) -> Config:
-    """Returns the configuration of a snapshot. Its settings are checked exactly as typed ones are.
-
-    A snapshot that names no places, as earlier versions wrote it, is itself the place of its
-    settings.
+    """Returns the configuration of a snapshot.
 
     Raises:
-        UsageError: the file does not exist or is not plain YAML; or settings are unknown, of the
-            wrong type, out of range, or contradict each other.
+        UsageError: the file does not exist or is not plain YAML; or as `config_in`.
     """
-    tree = read_tree(path)
+    return config_in(read_tree(path), path)
+
+
+def config_in(tree: dict[str, Any], path: Path) -> Config:
+    """Returns the configuration of a snapshot from its content.
+
+    Its settings are checked exactly as typed ones are. A snapshot that names no places, as earlier
+    versions wrote it, is itself the place of its settings.
+
+    Args:
+        tree: content of the snapshot. The places are removed from it.
+        path: the snapshot, for messages.
+
+    Raises:
+        UsageError: settings are unknown, of the wrong type, out of range, or contradict each other.
+    """
     report = Report()
     places = tree.pop(PLACES, {})
     with report.noting(), placed(str(path)):

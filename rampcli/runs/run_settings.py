@@ -40,9 +40,8 @@ def read_settings(path: Path) -> RunSettings:
     tree = snapshot.read_tree(path)
     unit = snapshot.unit_in(tree)
     try:
-        config = snapshot.read(path)
+        config = snapshot.config_in(tree, path)
     except RampcliError as error:
-        tree.pop(snapshot.PLACES, None)
         return RunSettings(values=flatten(tree), unit=unit, size=None, problem=reason_of(error))
     return RunSettings(
         values=dict(leaves(config)), unit=unit, size=model_size(config), problem=None
