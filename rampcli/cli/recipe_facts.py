@@ -73,14 +73,15 @@ def recipe_row(name: str, config: Config) -> dict[str, Any]:
     """Returns the row of a recipe in the table."""
     recipe, place = llm.find_recipe(name)
     description, _, source = (inspect.getdoc(recipe) or "").partition("\n\nSource: ")
+    sized = _sized(config)
     return {
         "name": name,
         "description": description,
         "source": source or place,
         "parameters": None
         if takes_model_from_folder(stack_of(config))
-        else model_size(_sized(config)).parameters,
-        "vocab_size": _sized(config).model.vocab_size or None,
+        else model_size(sized).parameters,
+        "vocab_size": sized.model.vocab_size or None,
         "sequence_length": config.data.sequence_length,
         "global_batch_size": config.model.global_batch_size,
         "rampup_batch_size": config.model.rampup_batch_size,

@@ -57,13 +57,10 @@ class Blend:
 
         Checkpoints have the first one, and those of earlier versions the second one.
         """
-        return self._hash([1] * len(self.corpora)), self._hash(self.shares)
-
-    def _hash(self, shares: Sequence[int]) -> str:
-        facts = [
-            (share, corpus.fingerprint) for share, corpus in zip(shares, self.corpora, strict=True)
-        ]
-        return hashlib.sha256(repr(facts).encode()).hexdigest()
+        found = [corpus.fingerprint for corpus in self.corpora]
+        facts = [(1, one) for one in found], [*zip(self.shares, found, strict=True)]
+        alone, with_shares = (hashlib.sha256(repr(one).encode()).hexdigest() for one in facts)
+        return alone, with_shares
 
     def read(self, samples: Indices) -> Samples:
         """Reads samples by their indices."""
