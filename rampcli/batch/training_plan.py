@@ -78,6 +78,11 @@ class TrainingPlan:
         return max(stage.world_size for stage in self.stages)
 
     @property
+    def is_piped(self) -> bool:
+        """Whether the layers of the model are spread over a pipeline of ranks."""
+        return self.fleet.parallel.pipeline > 1
+
+    @property
     def number_of_stages(self) -> int:
         """Stages of the whole run, including those in `passed`."""
         return len(self.passed) + len(self.stages)

@@ -19,7 +19,7 @@ from rampcli.config.sweeps import read_values
 from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.comparison import comparison_table
-from rampcli.report.plan_json import plan_json
+from rampcli.report.plan_json import plan_figures, plan_json
 from rampcli.report.plan_notes import extrapolation_notes
 
 
@@ -100,11 +100,7 @@ def _check_matters(
     """Checks that each setting changes the plan, so that no two rows of the table are equal."""
     if any(isinstance(one, UsageError) for one in found):
         return
-    plans = [
-        (one.plan, {**plan_json(one), "notes": None})  # the table has none of these
-        for one in found
-        if isinstance(one, Resolved)
-    ]
+    plans = [(one.plan, plan_figures(one)) for one in found if isinstance(one, Resolved)]
     for place, (key, words) in enumerate(values.items()):
         alike: dict[tuple[str, ...], list[Any]] = {}
         for combination, plan in zip(combinations, plans, strict=True):

@@ -8,18 +8,22 @@ from rampcli.estimate.model_size import model_size
 from rampcli.planning.corpus_passes import corpus_passes
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import stage_memory
-from rampcli.report.plan_notes import plan_notes
+from rampcli.report.plan_notes import all_notes
 
 
 def plan_json(resolved: Resolved) -> dict[str, Any]:
+    """Returns `plan_figures` with `notes`: messages on what a user may not expect."""
+    return {**plan_figures(resolved), "notes": all_notes(resolved)}
+
+
+def plan_figures(resolved: Resolved) -> dict[str, Any]:
     """Returns `TrainingPlan.to_json` with what follows from the settings and their files.
 
     Each stage has `memory_bytes`, the estimate of its fullest rank.
 
     `parameters` is the size of the model, of which `embedding_parameters` are embeddings.
     `corpora` has the training corpora whose files were read: their `name`, `samples`, `pairs` (null
-    for other data) and `passes`, how often the run reads each sample (null without an end). `notes`
-    are messages on what a user may not expect.
+    for other data) and `passes`, how often the run reads each sample (null without an end).
 
     In reinforcement learning, each stage also has `pairs`: how its prompts and their generations
     are split. It is null for stages in `passed`.
@@ -40,7 +44,6 @@ def plan_json(resolved: Resolved) -> dict[str, Any]:
         }
         for one in corpus_passes(resolved)
     ]
-    data["notes"] = plan_notes(resolved)
     if is_rl(resolved.config):
         batches = [None] * len(plan.passed) + [resolved.pairs(stage) for stage in plan.stages]
         for row, batch in zip(data["stages"], batches, strict=True):

@@ -17,8 +17,8 @@ EXTRAPOLATED = "~"
 MOST_SIZES = 6
 
 
-def plan_notes(resolved: Resolved) -> list[str]:
-    """Returns all notes on a plan."""
+def all_notes(resolved: Resolved) -> list[str]:
+    """Returns the notes on a plan, on its settings and files, and on what they lead to."""
     return [
         *extrapolation_notes([resolved]),
         *_stage_notes(resolved),
@@ -72,7 +72,7 @@ def _stage_notes(resolved: Resolved) -> Iterator[str]:
 
 
 def _accumulation_notes(resolved: Resolved) -> list[str]:
-    if resolved.plan.fleet.parallel.pipeline > 1:  # more micro batches make the bubble smaller, too
+    if resolved.plan.is_piped:  # more micro batches make the bubble smaller, too
         return []
     most = max(resolved.passes(stage)[1] for stage in resolved.plan.stages)
     return accumulation_notes(most, micro_key=PAIRS_KEY if is_rl(resolved.config) else MICRO_KEY)

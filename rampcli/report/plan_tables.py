@@ -20,7 +20,7 @@ from rampcli.planning.run_plan import Resolved
 from rampcli.report.memory import memory_cell
 from rampcli.report.model_line import size_text
 from rampcli.report.overlap import overlap_lines
-from rampcli.report.plan_notes import EXTRAPOLATED, plan_notes
+from rampcli.report.plan_notes import EXTRAPOLATED, all_notes
 from rampcli.report.tables import build_table, count
 
 BAR_WIDTH = 16
@@ -169,7 +169,7 @@ def _cost_columns(resolved: Resolved) -> list[Column]:
         return "█" * max(1, round(BAR_WIDTH * stage.global_batch_size / largest))
 
     return [
-        Column("bubble", lambda stage: f"{plan.bubble(stage):.1%}", rank=1, is_shown=_piped(plan)),
+        Column("bubble", lambda stage: f"{plan.bubble(stage):.1%}", rank=1, is_shown=plan.is_piped),
         Column("load", lambda stage: str(loaded(stage)[0]), is_shown=loads),
         Column("hosts", lambda stage: str(loaded(stage)[1]), is_shown=loads),
         Column("hours", lambda stage: hours(stage, 1), totals["hours"], is_shown=is_timed),
@@ -179,10 +179,6 @@ def _cost_columns(resolved: Resolved) -> list[Column]:
         Column("last lr", lambda stage: rate_at(stage, stage.end_sample), rank=7),
         Column("", bar, rank=9),
     ]
-
-
-def _piped(plan: TrainingPlan) -> bool:
-    return plan.fleet.parallel.pipeline > 1
 
 
 def mark_of(*plans: TrainingPlan) -> str:
@@ -237,7 +233,7 @@ def plan_summary(resolved: Resolved) -> list[str]:
     lines.append(f"data: {describe_data(config)}")
     lines += describe_passes(resolved)
     lines += _describe_reading(resolved)
-    return [*lines, *(f"note: {note}" for note in plan_notes(resolved))]
+    return [*lines, *(f"note: {note}" for note in all_notes(resolved))]
 
 
 def _pair_lines(resolved: Resolved) -> list[str]:
@@ -255,7 +251,7 @@ def _pair_lines(resolved: Resolved) -> list[str]:
 
 
 def _bubble_included(plan: TrainingPlan) -> str:
-    if plan.clock is None or not _piped(plan):
+    if plan.clock is None or not plan.is_piped:
         return ""
     if plan.clock.throughput.has_bubble:
         return ", which contains the bubble of its pipeline"

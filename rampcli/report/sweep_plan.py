@@ -13,7 +13,7 @@ from rampcli.batch.training_plan import TrainingPlan
 from rampcli.config.sweeps import Combination
 from rampcli.errors import visible
 from rampcli.planning.run_plan import Resolved
-from rampcli.report.plan_notes import plan_notes
+from rampcli.report.plan_notes import all_notes
 from rampcli.report.plan_tables import as_hours, mark_of, plan_totals
 from rampcli.report.tables import build_table
 from rampcli.runs.directory import RunDirectory
@@ -64,7 +64,7 @@ class SweepRun:
             "steps": self.plan.end_step,
             "tokens": self.tokens,
             "hours": self.hours,
-            "notes": plan_notes(self.resolved),
+            "notes": all_notes(self.resolved),
         }
 
 

@@ -1,6 +1,6 @@
 from rampcli.planning.stage_memory import stage_memory
 from rampcli.report.plan_json import plan_json
-from rampcli.report.plan_notes import plan_notes
+from rampcli.report.plan_notes import all_notes
 
 
 def test_the_json_of_a_plan_has_the_memory_of_each_stage_and_the_size_of_the_model(planned):
@@ -10,5 +10,5 @@ def test_the_json_of_a_plan_has_the_memory_of_each_stage_and_the_size_of_the_mod
     assert [stage.pop("memory_bytes") for stage in data["stages"]] == peaks
     assert (data.pop("parameters"), data.pop("corpora")) == (5_047_558_144, [])
     assert data.pop("embedding_parameters") == (50_304 + 2048) * 4096
-    assert data.pop("notes") == plan_notes(resolved)
+    assert data.pop("notes") == all_notes(resolved)
     assert data == resolved.plan.to_json()

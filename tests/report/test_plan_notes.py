@@ -1,7 +1,7 @@
 import pytest
 
 from rampcli.report.plan_json import plan_json
-from rampcli.report.plan_notes import plan_notes
+from rampcli.report.plan_notes import all_notes
 from rampcli.report.plan_tables import plan_summary
 
 
@@ -52,7 +52,7 @@ from rampcli.report.plan_tables import plan_summary
 )
 def test_notes_of_table_and_json_name_unexpected_facts(planned, words, note):
     resolved = planned(*words)
-    notes = plan_notes(resolved)
+    notes = all_notes(resolved)
     assert note in notes
     summary = plan_summary(resolved)
     assert [f"note: {each}" for each in notes] == [line for line in summary if "note: " in line]
@@ -61,4 +61,4 @@ def test_notes_of_table_and_json_name_unexpected_facts(planned, words, note):
 
 def test_an_ordinary_plan_has_no_notes(planned):
     for name in ("gpt3_5b", "llama3_tiny"):
-        assert plan_notes(planned(name)) == []
+        assert all_notes(planned(name)) == []
