@@ -91,7 +91,6 @@ def plan(
     resolved = compose_words(factory, words, config_dir=config_dir)
     with sources_named(resolved.config):
         notes = check_model_here(resolved.config)
-    resolved = replace(resolved, notes=(*resolved.notes, *notes))
     if measured:
         resolved = with_measured(resolved, measured)
     lines: list[str] = []
@@ -103,6 +102,7 @@ def plan(
         from rampcli.cli.seesaw import seesaw
 
         resolved, lines = seesaw(resolved, 2.0 if seesaw_factor is None else seesaw_factor)
+    resolved = replace(resolved, notes=(*resolved.notes, *notes))
     if plot is not None:
         _draw(resolved, plot)
         lines.append(f"wrote {plot}")
@@ -134,7 +134,8 @@ def with_measured(resolved: "Resolved", paths: Sequence[Path]) -> "Resolved":
     if measured.restart_s is not None and not is_typed:
         words.append(f"{RESTART_KEY}={measured.restart_s}")
     place = f"measured in {', '.join(map(str, paths))}"
-    return resolve(apply_overrides(resolved.config, words, place=place))
+    stack = apply_overrides(resolved.config, words, place=place)
+    return resolve(stack, read_files=lambda _: resolved.files)
 
 
 def print_plan(resolved: "Resolved", *, as_json: bool = False) -> None:

@@ -61,7 +61,8 @@ def seesaw(resolved: Resolved, factor: float) -> tuple[Resolved, list[str]]:
                 ],
             )
     words = _seesaw_words(stairs, plan, warmup_samples=rate.warmup_samples)
-    grown = resolve(apply_overrides(config, words, place="--seesaw"))
+    stack = apply_overrides(config, words, place="--seesaw")
+    grown = resolve(stack, read_files=lambda _: resolved.files)
     limit = steps_in_the_limit(
         relative_rate, global_batch_size=stage.global_batch_size, end_sample=end
     )

@@ -228,6 +228,25 @@ def test_measured_throughput_applies_to_other_nodes_batches_and_comparisons(succ
     assert hours == pytest.approx([256, 128, 64], rel=0.01)
 
 
+def test_plans_with_measured_hours_or_a_grown_batch_show_how_often_texts_are_read(
+    succeed, earlier, tmp_path
+):
+    (tmp_path / "a.txt").write_text("words " * 2000)
+    words = ("-f", "llama3_tiny", "data=text", "data.path=a.txt", "trainer.val_samples=0")
+    constant = ("model.rampup_batch_size=null", "schedule.decay_style=cosine")
+
+    def reads(*options: str) -> list[str]:
+        lines = succeed("plan", *words, *constant, *options).splitlines()
+        return [line for line in lines if "read" in line and "a.txt" in line]
+
+    assert len(reads()) == 2
+    assert reads("--measured", earlier.path.name) == reads()
+    grown = reads("--seesaw")  # it ends a few samples later
+    assert [line.partition(" samples")[0] for line in grown] == [
+        line.partition(" samples")[0] for line in reads()
+    ]
+
+
 def test_hours_of_sizes_that_were_not_measured_are_marked(succeed, earlier):
     words = ["-f", "llama3_tiny", "--measured", earlier.path.name, "trainer.num_nodes=1"]
     sizes = "data.micro_batch_size=1,2,4,8"
