@@ -10,7 +10,7 @@ import pytest
 from commands import Command
 from processes import LOOK_EVERY_S, send, wait_until
 from rampcli.data.loader import Loader
-from rampcli.launch.status import read_status
+from rampcli.launch.status import RunStatus, read_status
 from rampcli.report.standstill_text import ranks_text
 from rampcli.runs import heartbeats, standstill
 from rampcli.runs.heartbeats import Rank, read_ranks
@@ -82,20 +82,21 @@ def wait_for_rank_1(run: Run, process=None) -> Rank:
 def wait_for_ranks(run: Run, text: str, process=None) -> dict:
     """Waits until the status says this of the ranks, and returns what its JSON has."""
 
+    found: list[RunStatus] = []
+
     def said() -> str | None:
-        found = read_status(run.directory).standstill
-        return None if found is None else ranks_text(found.ranks)
+        found[:] = [read_status(run.directory)]
+        standstill = found[0].standstill
+        return None if standstill is None else ranks_text(standstill.ranks)
 
     wait_until(lambda: said() == text, process, evidence=said)
-    found = read_status(run.directory).to_json()["standstill"]
-    assert found is not None
-    return found
+    return found[0].to_json()["standstill"]
 
 
 def test_a_stopped_rank_is_named_and_the_run_goes_on_when_it_is_continued(run, tmp_path):
     supervisor = run.start(*WORDS)
-    wait_until(lambda: run.rows, supervisor)
     stopped = wait_for_rank_1(run, supervisor)
+    wait_until(lambda: run.rows, supervisor)
     send(signal.SIGSTOP, [stopped.pid])
     where = f"(process {stopped.pid} on {os.uname().nodename})"
     found = wait_for_ranks(run, f"rank 1 {where} does not answer; rank 0 waits for it", supervisor)
