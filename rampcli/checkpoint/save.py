@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,12 @@ from rampcli.checksums import page_sums
 from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens
 from rampcli.errors import RampcliError
 from rampcli.models.decoder import Decoder
-from rampcli.parallel.ranks import RankError, gather_from_all_ranks, on_all_ranks
+from rampcli.parallel.ranks import (
+    RankError,
+    gather_from_all_ranks,
+    on_all_ranks,
+    use_device,
+)
 from rampcli.runs.directory import ASIDE, RunDirectory
 from rampcli.runs.manifest import (
     MANIFEST,
@@ -32,6 +38,8 @@ from rampcli.runs.manifest import (
 )
 
 FORMAT = 1
+SLOWEST_SAVE = timedelta(hours=12)
+"""How long ranks wait for the slowest one to write its files."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,9 +64,12 @@ OnSaved = Callable[[SavedCheckpoint], None]
 class Checkpoints:
     """Saves a model and its optimisers. Every rank makes every call.
 
+    Ranks communicate in a process group of their own over gloo: one rank may write for much longer
+    than another, and NCCL would end the run.
+
     With `in_background`, training continues during a save. A thread on each rank copies the tensors
-    to host memory, writes them, and communicates in a process group of its own. Only the next
-    optimiser step, which changes the tensors, waits for the copy.
+    to host memory and writes them. Only the next optimiser step, which changes the tensors, waits
+    for the copy.
 
     Args:
         keep_last: complete checkpoints to keep.
@@ -96,9 +107,16 @@ class Checkpoints:
         self._saving: Future[None] | None = None
         self._copying: Future[list[Shard]] | None = None
         self._copies = HostCopies()
-        self._group = dist.new_group(backend="gloo") if in_background else None
+        self._group = dist.new_group(backend="gloo", timeout=SLOWEST_SAVE)
         self._threads = (
-            ThreadPoolExecutor(2, thread_name_prefix="checkpoint") if in_background else None
+            ThreadPoolExecutor(
+                2,
+                thread_name_prefix="checkpoint",
+                initializer=use_device,
+                initargs=(next(parts[0].parameters()).device,),
+            )
+            if in_background
+            else None
         )
         for optimizer in optimizers:
             optimizer.register_step_pre_hook(lambda *_: self.wait_for_copy())

@@ -27,6 +27,7 @@ from rampcli.checksums import PIECE_BYTES, PageSums, expected_checksum
 from rampcli.errors import DamagedFileError
 from rampcli.guarded_folder import GuardedFolder, open_to_read
 from rampcli.models.huggingface import FLOATS
+from rampcli.parallel.ranks import use_device
 from rampcli.records import parse_json
 from rampcli.safetensors_header import METADATA, is_counts, read_header
 
@@ -64,9 +65,15 @@ def write_shards(folder: Path, shards: Sequence[Shard], *, rank: int) -> dict[st
         for lane, share in enumerate(lanes)
         if share
     }
-    with ThreadPoolExecutor(len(lanes)) as pool:
+    with _threads(len(lanes), shards) as pool:
         facts = pool.map(lambda name: _write(folder / name, files[name]), files)
         return dict(zip(files, facts, strict=True))
+
+
+def _threads(number: int, shards: Sequence[Shard]) -> ThreadPoolExecutor:
+    """Returns threads that copy shards from or to their device."""
+    device = shards[0].values.device if shards else torch.device("cpu")
+    return ThreadPoolExecutor(number, initializer=use_device, initargs=(device,))
 
 
 def _write(path: Path, shards: Sequence[Shard]) -> dict[str, Any]:
@@ -238,7 +245,7 @@ class TensorFiles:
             path, facts = self.folder / name, self.files[name]
             _read(path, facts, reads.get(name, ()), checks=name in to_check)
 
-        with ThreadPoolExecutor(LANES) as pool:
+        with _threads(LANES, shards) as pool:
             deque(pool.map(read, names), maxlen=0)
 
 

@@ -34,6 +34,15 @@ def device_here(accelerator: Accelerator) -> torch.device:
     return torch.device("cpu")
 
 
+def use_device(device: torch.device) -> None:
+    """Makes a GPU the current device of this thread; does nothing for the CPU.
+
+    In a new thread, GPU 0 is the current one: work there would take memory of GPU 0 for each rank.
+    """
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+
+
 def broadcast_from_rank_0(number: int) -> int:
     """Returns rank 0's number. Every rank calls this; other ranks' numbers are ignored."""
     shared = torch.tensor(int(number), device=_device_of(None))

@@ -1,14 +1,12 @@
 """Runs a rank that only generates responses: it receives weights and generates for each step."""
 
-import torch
-
 from rampcli.checkpoint.load_weights import DTYPES, empty_model
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
 from rampcli.data.loader import Batch, samples_of
 from rampcli.data.prompts import open_prompts
 from rampcli.models.decoder import Decoder
-from rampcli.parallel.ranks import device_here
+from rampcli.parallel.ranks import device_here, use_device
 from rampcli.planning.out_of_memory import rollout_out_of_memory
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.rl.bridge import Bridge, BridgeClosed, finish
@@ -39,8 +37,7 @@ def generate_until_training_ends(run: RunDirectory, roles: Roles) -> int:
         Scorer(config.rl.reward, deadline_s=config.rl.reward_deadline_s) as scorer,
     ):
         device = device_here(config.trainer.accelerator)
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
+        use_device(device)
         bridge = Bridge(roles)
         generator = Generator(config, open_prompts(config), scorer)
         model = empty_model(config, device, DTYPES[config.trainer.precision])

@@ -13,7 +13,7 @@ from rampcli.config.schema.trainer import Accelerator
 from rampcli.errors import RampcliError
 from rampcli.lifeline import LISTENER
 from rampcli.network import LOOPBACK, address_towards, interface_of, is_loopback
-from rampcli.parallel.ranks import device_here
+from rampcli.parallel.ranks import device_here, use_device
 from rampcli.worker.starters import are_on_one_host, rank_variables
 
 if TYPE_CHECKING:
@@ -44,8 +44,7 @@ def join_ranks(accelerator: Accelerator) -> torch.device:
         else _open_store(variables, is_one_host=is_one_host)
     )
     choose_interface(is_one_host=is_one_host)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    use_device(device)
     dist.init_process_group(
         "gloo" if device.type == "cpu" else "nccl",
         store=store,

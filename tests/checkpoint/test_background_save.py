@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rampcli.checkpoint import save as checkpoint_module
+from rampcli.checkpoint import tensor_files
 from rampcli.checkpoint.shards import HostCopies
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config.optimizers import OPTIMIZERS
@@ -71,6 +72,28 @@ def test_training_resumes_from_a_background_save_bit_for_bit(small_llama, traini
     resumed = training_of(small_llama)
     assert resumed.load_newest().step == 5
     assert resumed.step(6) == training.step(6)
+
+
+def test_every_thread_that_saves_or_loads_computes_on_the_device_of_its_rank(
+    small_llama, training_of, monkeypatch
+):
+    """In a new thread, the current device would be GPU 0 on every rank."""
+    devices, names = set(), set()
+
+    def use_device(device):
+        devices.add(device.type)
+        names.add(threading.current_thread().name.rpartition("_")[0])
+
+    for module in (checkpoint_module, tensor_files):
+        monkeypatch.setattr(module, "use_device", use_device)
+    training = training_of(small_llama, in_background=True)
+    training.step(0)
+    training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
+    training.checkpoints.wait()
+    savers = set(names)
+    training.load_newest()
+    assert "checkpoint" in savers
+    assert (len(savers), len(names), devices) == (2, 3, {"cpu"})
 
 
 def test_host_memory_is_reused_from_save_to_save():

@@ -9,7 +9,9 @@ from safetensors import safe_open
 
 from commands import Command
 from distributed.killed_while_saving import train_until_saving
+from distributed.slow_save import save_slowly
 from rampcli.guarded_folder import write_json
+from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import MANIFEST, complete_checkpoints
 from ranks import run_ranks
 from tiny_runs import Run, environment
@@ -58,6 +60,15 @@ def test_replicas_save_each_tensor_once_and_share_the_work_evenly(run):
     assert len(names) == len(set(names))
     assert len(sizes) == 2
     assert max(sizes) < 1.1 * min(sizes)
+
+
+@pytest.mark.parametrize("in_background", [False, True])
+def test_a_save_may_take_longer_than_ranks_wait_for_each_other_in_a_step(
+    tmp_path, small_gpt, in_background
+):
+    run_ranks(2, save_slowly, small_gpt, tmp_path, in_background, logs=tmp_path / "logs")
+    (saved,) = complete_checkpoints(RunDirectory(tmp_path))
+    assert saved.damage() is None
 
 
 def test_a_kill_during_a_background_save_loses_no_older_checkpoint(
