@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test stress fuzz test-slurm lint docs docs-site goldens bench-peers clean
+.PHONY: demo test rehearse-gpu stress fuzz test-slurm lint docs docs-site goldens bench-peers clean
 
 demo: .venv/installed
 	$(BIN)/rampcli pretrain --factory llama3_tiny
@@ -12,6 +12,11 @@ demo: .venv/installed
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest --durations=15
+
+# Train on pretended CUDA devices: a library that is built for the torch of constraints.txt.
+rehearse-gpu: .venv/installed-dev
+	PYTHONPATH=tests $(BIN)/python -P -m gpu_rehearsal.build
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/gpu_rehearsal
 
 # Kill the processes of a run KILLS times (default 100) at random instants. SEED=1 draws others.
 stress: .venv/installed-dev

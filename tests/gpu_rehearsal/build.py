@@ -1,0 +1,61 @@
+"""Builds the library of the pretended CUDA device, once for its source and the release of torch."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import sysconfig
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCE = Path(__file__).with_name("device.cpp")
+FLAGS = ("-O1", "-g0", "-w", "-std=c++20", "-fPIC", "-shared")
+
+
+def library() -> Path:
+    """Returns the path of the library, which is built if it is missing. That takes a minute.
+
+    Raises:
+        SystemExit: torch is another release than the one that the device was written for, or there
+            is no compiler.
+    """
+    release, wanted = version("torch").partition("+")[0], _pinned_torch()
+    if release != wanted:
+        sys.exit(
+            f"the pretended CUDA device needs torch {wanted}, as constraints.txt says, and torch"
+            f" {version('torch')} is installed"
+        )
+    key = hashlib.sha256(
+        repr((SOURCE.read_bytes(), version("torch"), FLAGS, sysconfig.get_platform())).encode()
+    ).hexdigest()[:16]
+    path = Path(sys.prefix, "gpu_rehearsal", f"{key}.so")
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        _compile(path)
+    return path
+
+
+def _pinned_torch() -> str:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    return next(line.partition("==")[2] for line in lines if line.startswith("torch=="))
+
+
+def _compile(path: Path) -> None:
+    torch = Path(find_spec("torch").submodule_search_locations[0])
+    unfinished = path.with_suffix(f".{os.getpid()}")
+    command = [
+        *(os.environ.get("CXX", "g++"), *FLAGS, str(SOURCE), "-o", str(unfinished)),
+        *(f"-I{torch / 'include'}", f"-I{torch / 'include/torch/csrc/api/include'}"),
+        *(f"-L{torch / 'lib'}", f"-Wl,-rpath,{torch / 'lib'}", "-ltorch_cpu", "-lc10"),
+    ]
+    try:
+        subprocess.run(command, check=True)
+    except FileNotFoundError:
+        sys.exit(f"there is no C++ compiler {command[0]}")
+    unfinished.rename(path)
+
+
+if __name__ == "__main__":
+    print(library())
