@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
+from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B, schedules
 from torch.distributed.pipelining.schedules import SEND_B, SEND_F, _batch_p2p, _wait_batch_p2p
 
 from rampcli.estimate.flights import SENDS_IN_FLIGHT
@@ -61,7 +61,8 @@ class PipelineStagePart(PipelineStage):
         super().backward_one_chunk(bwd_chunk_id, *args, **keywords)
         # Torch keeps inputs and outputs without a backward pass, and a step's losses with graphs
         # that refer to inputs.
-        self.fwd_cache.pop(bwd_chunk_id, None)
+        for name in ("fwd_cache", "_forward_chunk_states"):  # before and since torch 2.15
+            getattr(self, name, {}).pop(bwd_chunk_id, None)
         if keywords["loss"] is not None:
             keywords["loss"].detach_()
 
@@ -79,6 +80,10 @@ def _with_new_buffers(received: tuple[Any, ...], device: torch.device) -> tuple[
     return copies
 
 
+def _wait_for_nothing(action: Any, context: Any) -> None:
+    """Replaces a wait of torch's schedule."""
+
+
 class InterleavedSchedule(ScheduleInterleaved1F1B):
     """Interleaved 1F1B that waits for older sends, where torch keeps all of them until the end."""
 
@@ -87,6 +92,10 @@ class InterleavedSchedule(ScheduleInterleaved1F1B):
         self._sent: dict[Any, deque[list[Any]]] = {SEND_F: deque(), SEND_B: deque()}
         for direction in self._sent:
             self._comp_type_to_function_map[direction] = self._send
+        # Since torch 2.15 its schedule has waits of its own, for sends that this one waits for.
+        for name in ("WAIT_SEND_F", "WAIT_SEND_B"):
+            if hasattr(schedules, name):
+                self._comp_type_to_function_map[getattr(schedules, name)] = _wait_for_nothing
 
     def _send(self, action: Any, context: Any) -> None:  # noqa: ARG002
         (stage,) = (each for each in self._stages if each.stage_index == action.stage_index)
