@@ -20,6 +20,7 @@ from rampcli.models.parts import (
     HeadPart,
     MicroBatchPart,
     layer_parts,
+    mask_bytes,
     norm_part,
     table_bytes,
 )
@@ -127,6 +128,7 @@ class RankMemory:
             has_documents=config.data.document_mask,
         )
         self.layer = layer_memory(config, self.batch)
+        self.mask = mask_bytes(self.model, self.batch)
         self.layers = config.model.num_layers // (stages * self.virtual_stages)
         self.shards = (parallel.data_parallel_shard_size or data_ranks) * context
         self.weights = RankWeights.of(config, pipeline_rank, shards=self.shards)
@@ -170,6 +172,7 @@ class RankMemory:
                     gathered=self.last_buffer
                     + (0 if self.is_piped and flight.held else self._layer_buffer()),
                     activations=self.layers * self.layer.kept
+                    + self.mask
                     + self.norm.kept(self.batch).saved
                     + self.head.kept(self.batch).saved,
                     logits=self.head.loss_bytes(self.batch),
@@ -201,7 +204,7 @@ class RankMemory:
             gradients = flight.held * FP32 * held
         if self.is_piped:
             activations = flight.exchanged * self.batch.hidden_bytes(self.model)
-            activations += (flight.passes - 1) * self.layers * self.layer.kept
+            activations += (flight.passes - 1) * (self.layers * self.layer.kept + self.mask)
         return {"gathered": gathered, "gradients": gradients, "activations": activations}
 
     def _layer_buffer(self) -> int:
@@ -215,7 +218,7 @@ class RankMemory:
     ) -> Iterator[MemoryEstimate]:
         """Yields moments in the backward pass of a part's layer `index`."""
         layer, after = self.layer, self.layers - 1 - index
-        below = index * layer.kept
+        below = index * layer.kept + self.mask
         gathered, gradients = self._so_far(flight, after)
         ahead = self._layer_buffer() if index and not self.is_piped else 0
         in_place = (
@@ -244,7 +247,7 @@ class RankMemory:
                     "",
                     gathered=ahead,
                     gradients=gradients,
-                    activations=below + self.batch.hidden_bytes(self.model),
+                    activations=(below if index else 0) + self.batch.hidden_bytes(self.model),
                 ),
                 self.weights.layer,
                 self.weights.layer_shard,

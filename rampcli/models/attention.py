@@ -3,10 +3,12 @@
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention.bias import causal_lower_right
 
 from rampcli.config.schema import ModelConfig
 from rampcli.models.cache import LayerCache
 from rampcli.models.linear import build_linear
+from rampcli.models.masks import Mask
 from rampcli.models.norm import RMSNorm
 from rampcli.models.parts import AttentionPart
 from rampcli.models.rotary import rotate
@@ -40,7 +42,7 @@ class Attention(nn.Module):
         self,
         hidden: Tensor,
         rotation: Tensor | None,
-        document_positions: Tensor | None = None,
+        mask: Mask = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
         query, key, value = (
@@ -54,7 +56,7 @@ class Attention(nn.Module):
             query, key = rotate(query, rotation), rotate(key, rotation)
         if cache is not None:
             key, value = cache.append(key, value)
-        mixed = self.core(query, key, value, document_positions)
+        mixed = self.core(query, key, value, mask)
         output: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return output
 
@@ -70,8 +72,8 @@ class CausalAttention(nn.Module):
     Args (of the forward pass):
         query: [batch, heads, queries, head_size], of the last tokens of the sequence.
         key, value: [batch, groups, sequence, head_size], of all tokens.
-        document_positions: positions of the queries within their documents, [batch, queries]. If
-            given, tokens attend to their own document only.
+        mask: added to the scores, as `rampcli.models.masks.build_mask` returns it. None if tokens
+            attend to all tokens up to themselves; a single query has the sliding window anyway.
 
     Returns [batch, heads, queries, head_size].
     """
@@ -81,31 +83,29 @@ class CausalAttention(nn.Module):
         self.sliding_window = sliding_window
 
     def forward(  # noqa: D102
-        self, query: Tensor, key: Tensor, value: Tensor, document_positions: Tensor | None = None
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
     ) -> Tensor:
         queries, sequence = query.shape[2], key.shape[2]
         if queries == 1:
-            return self._attend_with_last(query, key, value, document_positions)
-        window = self.sliding_window or sequence
-        is_causal = document_positions is None and queries == sequence <= window
+            return self._attend_with_last(query, key, value, mask)
         repeats = query.shape[1] // key.shape[1]
         # Kernels with a mask, and those for fp32 on a GPU, need one key head per query head.
         has_groups = (
             repeats > 1
-            and is_causal
+            and mask is None
             and (query.device.type == "cpu" or query.dtype is not torch.float32)
         )
         if repeats > 1 and not has_groups:
             key, value = (heads.repeat_interleave(repeats, dim=1) for heads in (key, value))
-        if is_causal:
-            return F.scaled_dot_product_attention(
-                query, key, value, is_causal=True, enable_gqa=has_groups
-            )
-        mask = self._mask(queries, sequence, document_positions, device=query.device)
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        if mask is None and queries < sequence:
+            # `is_causal` would align the first query with the first key.
+            mask = causal_lower_right(queries, sequence)
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=has_groups
+        )
 
     def _attend_with_last(
-        self, query: Tensor, key: Tensor, value: Tensor, document_positions: Tensor | None
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
     ) -> Tensor:
         """Returns the attention of the last token, [batch, heads, 1, head_size].
 
@@ -113,30 +113,8 @@ class CausalAttention(nn.Module):
         """
         if self.sliding_window is not None:
             key, value = (heads[:, :, -self.sliding_window :] for heads in (key, value))
-        mask = None
-        if document_positions is not None:
-            distance = torch.arange(key.shape[2] - 1, -1, -1, device=query.device)
-            mask = (distance <= document_positions)[:, None, None]
+        if mask is not None:
+            mask = mask[..., -key.shape[2] :]
         by_group = query.reshape(query.shape[0], key.shape[1], -1, query.shape[3])
         mixed = F.scaled_dot_product_attention(by_group, key, value, attn_mask=mask)
         return mixed.reshape(query.shape)
-
-    def _mask(
-        self,
-        queries: int,
-        sequence: int,
-        document_positions: Tensor | None,
-        *,
-        device: torch.device,
-    ) -> Tensor:
-        """Returns which tokens each query attends to.
-
-        bool [queries, sequence], or [batch, 1, queries, sequence] with document positions.
-        """
-        distance = torch.arange(sequence - queries, sequence, device=device)[
-            :, None
-        ] - torch.arange(sequence, device=device)
-        mask = (distance >= 0) & (distance < (self.sliding_window or sequence))
-        if document_positions is None:
-            return mask
-        return mask & (distance <= document_positions[:, None, :, None])

@@ -21,6 +21,7 @@ from rampcli.models.attention import Attention
 from rampcli.models.cache import Cache, LayerCache
 from rampcli.models.linear import build_linear
 from rampcli.models.loss import summed_loss
+from rampcli.models.masks import BuildMask, Mask, build_mask
 from rampcli.models.norm import build_norm
 from rampcli.models.parts import FeedForwardPart, HeadPart, outer_parts
 from rampcli.models.rotary import RotaryTable
@@ -51,6 +52,8 @@ class Decoder(nn.Module):
         loss: computes the result of a forward pass with labels. By default the summed cross
             entropy. A tensor-parallel model replaces it; reinforcement learning replaces it by
             `rampcli.models.log_probs.token_log_probs`.
+        mask: builds the mask of a forward pass, which all layers share. A context-parallel model
+            replaces it.
     """
 
     tensor_plan: ClassVar[dict[str, str]] = {
@@ -68,6 +71,7 @@ class Decoder(nn.Module):
         layers = range(model.num_layers) if layers is None else layers
         self.is_first, self.is_last = layers.start == 0, layers.stop == model.num_layers
         self.loss: Loss = summed_loss
+        self.mask: BuildMask = build_mask
         parts = outer_parts(
             model, sequence_length=sequence_length, is_first=self.is_first, is_last=self.is_last
         )
@@ -157,12 +161,18 @@ class Decoder(nn.Module):
             if self.position_embedding is not None:
                 hidden = hidden + self.position_embedding(positions)
         rotation = None if self.rotary is None else self.rotary(positions)
-        document_positions = positions if positions.dim() == 2 else None
+        mask = self.mask(
+            positions if positions.dim() == 2 else None,
+            queries=positions.shape[-1],
+            sequence=positions.shape[-1] + (0 if cache is None else cache.length),
+            sliding_window=self.model.sliding_window,
+            like=hidden,
+        )
         for index, layer in self.layers.items():
             hidden = layer(
                 hidden,
                 rotation,
-                document_positions,
+                mask,
                 None if cache is None else cache.layer(index),
             )
         if cache is not None:
@@ -215,12 +225,10 @@ class Block(nn.Module):
         self,
         hidden: Tensor,
         rotation: Tensor | None,
-        document_positions: Tensor | None = None,
+        mask: Mask = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        hidden = hidden + self.attention(
-            self.attention_norm(hidden), rotation, document_positions, cache
-        )
+        hidden = hidden + self.attention(self.attention_norm(hidden), rotation, mask, cache)
         output: Tensor = hidden + self.ffn(self.ffn_norm(hidden))
         return output
 

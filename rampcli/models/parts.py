@@ -60,6 +60,14 @@ class MicroBatchPart:
         """Tokens in attention and feed-forward layers."""
         return self.samples * self.queries
 
+    @property
+    def seen(self) -> int:
+        """Tokens that attention sees, summed over this rank's pieces of a sequence.
+
+        A context-parallel rank has two. Together they see all tokens and a piece more.
+        """
+        return self.sequence + (self.sequence // (2 * self.context) if self.context > 1 else 0)
+
     def hidden_bytes(self, model: ModelConfig) -> int:
         """Returns the bytes of the hidden states between layers."""
         return self.tokens // self.tensor * model.hidden_size * self.number_bytes
@@ -206,28 +214,18 @@ class AttentionPart(Part):
         )
 
     def _inputs(self, batch: MicroBatchPart, queries: int, keys: int) -> int:
-        """Returns the bytes of queries, keys, values, rotations and masks that are kept."""
+        """Returns the bytes of queries, keys, values and rotations that are kept."""
         model, size, context = self.model, batch.number_bytes, batch.context
-        is_masked = (
-            batch.has_documents
-            or context > 1
-            or (model.sliding_window is not None and model.sliding_window < batch.sequence)
-        )
-        # A context-parallel rank's second piece sees all tokens up to it: with the first one, it
-        # sees a piece more than a whole sequence.
-        seen = batch.sequence + (batch.sequence // (2 * context) if context > 1 else 0)
+        is_masked = mask_bytes(model, batch) > 0
         total = queries * size
         if context > 1:
             # Keys and values of all ranks, and the output in the order of the projection.
             total += 2 * keys * context * size + queries * size
         repeats = queries // keys
         if repeats > 1 and (is_masked or (size == FP32 and batch.device != "cpu")):
-            total += 2 * keys * repeats * size * context * seen // batch.sequence
+            total += 2 * keys * repeats * size * context * batch.seen // batch.sequence
         elif context == 1:
             total += 2 * keys * size
-        if is_masked:
-            rows = batch.queries // (2 if context > 1 else 1)
-            total += rows * seen * size * (batch.samples if batch.has_documents else 1)
         if POSITION_EMBEDDINGS[model.position_embedding].is_rotary and size < FP32:
             # FSDP casts the fp32 table of rotations for each layer.
             positions = batch.tokens if batch.has_documents else batch.queries
@@ -346,6 +344,16 @@ def outer_parts(
         parts["norm"] = norm_part(model)
         parts["output"] = HeadPart(model)
     return parts
+
+
+def mask_bytes(model: ModelConfig, batch: MicroBatchPart) -> int:
+    """Returns the bytes of the mask of a forward pass, or 0 (`rampcli.models.masks.build_mask`)."""
+    has_window = model.sliding_window is not None and model.sliding_window < batch.sequence
+    has_pieces = batch.context > 1
+    if not (batch.has_documents or has_window or (has_pieces and batch.device == "cpu")):
+        return 0
+    rows = batch.queries // (2 if has_pieces else 1)
+    return rows * batch.seen * batch.number_bytes * (batch.samples if batch.has_documents else 1)
 
 
 def table_bytes(model: ModelConfig, batch: MicroBatchPart) -> int:

@@ -14,6 +14,7 @@ from rampcli.config.schema.trainer import ActivationCheckpointing
 from rampcli.models.cache import LayerCache
 from rampcli.models.decoder import Decoder, build_decoder
 from rampcli.models.initialize import initial_rows
+from rampcli.models.masks import Mask
 from rampcli.parallel.context import pieces_of, split_sequence
 from rampcli.parallel.fsdp import shard_over_data_ranks
 from rampcli.parallel.mesh import CONTEXT, PIPELINE, TENSOR, Meshes
@@ -28,6 +29,7 @@ KEPT = [
     torch.ops.aten._scaled_dot_product_flash_attention.default,
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
     torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+    torch.ops.aten._efficient_attention_forward.default,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
 ]
 """Operations whose outputs `selective` keeps: matrix products and attention (arXiv 2205.05198)."""
@@ -131,11 +133,11 @@ def _compile_without_cache(eager: Callable[..., Tensor]) -> Callable[..., Tensor
     def forward(
         hidden: Tensor,
         rotation: Tensor | None,
-        document_positions: Tensor | None = None,
+        mask: Mask = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
         if cache is not None:
-            return eager(hidden, rotation, document_positions, cache)
-        return compiled(hidden, rotation, document_positions)
+            return eager(hidden, rotation, mask, cache)
+        return compiled(hidden, rotation, mask)
 
     return forward

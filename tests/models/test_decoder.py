@@ -6,6 +6,7 @@ import torch
 from rampcli.config.schema import ModelConfig
 from rampcli.models.attention import CausalAttention
 from rampcli.models.decoder import Decoder
+from rampcli.models.masks import build_mask
 from rampcli.models.rotary import RotaryTable, frequencies, rotate
 from rampcli.train.build import fill_weights, initial_weights
 
@@ -73,29 +74,45 @@ def test_rotary_scaling_keeps_high_frequencies_slows_low_ones_and_blends_between
     assert ((scaled < plain) & (scaled > plain / 8))[between].all()
 
 
+def attended(query, key, value, *, sliding_window=None, document_positions=None):
+    """Returns attention of queries, which are the last ones, with the mask of a forward pass."""
+    mask = build_mask(
+        document_positions,
+        queries=query.shape[2],
+        sequence=key.shape[2],
+        sliding_window=sliding_window,
+        like=query,
+    )
+    return CausalAttention(sliding_window=sliding_window)(query, key, value, mask)
+
+
 def test_a_sliding_window_hides_tokens_further_back():
     query, key, value = torch.randn(3, 1, 2, 12, 8, generator=torch.Generator().manual_seed(0))
-    window = CausalAttention(sliding_window=4)
-    whole = window(query, key, value)
+    whole = attended(query, key, value, sliding_window=4)
     torch.testing.assert_close(
-        whole[:, :, 9:10],
-        CausalAttention(sliding_window=None)(query[:, :, 9:10], key[:, :, 6:10], value[:, :, 6:10]),
+        whole[:, :, 9:10], attended(query[:, :, 9:10], key[:, :, 6:10], value[:, :, 6:10])
     )
     torch.testing.assert_close(
-        whole[:, :, :4],
-        CausalAttention(sliding_window=None)(query[:, :, :4], key[:, :, :4], value[:, :, :4]),
+        whole[:, :, :4], attended(query[:, :, :4], key[:, :, :4], value[:, :, :4])
     )
 
 
 @pytest.mark.parametrize("sliding_window", [None, 5])
 def test_attention_of_the_last_queries_equals_that_of_all_queries(sliding_window):
     query, key, value = torch.randn(3, 2, 4, 12, 8, generator=torch.Generator().manual_seed(0))
-    core = CausalAttention(sliding_window=sliding_window)
+    key, value = key[:, ::2], value[:, ::2]
+    whole = attended(query, key, value, sliding_window=sliding_window)
     for some in (1, 5):
-        torch.testing.assert_close(
-            core(query[:, :, -some:], key[:, ::2], value[:, ::2]),
-            core(query, key[:, ::2], value[:, ::2])[:, :, -some:],
-        )
+        last = attended(query[:, :, -some:], key, value, sliding_window=sliding_window)
+        torch.testing.assert_close(last, whole[:, :, -some:])
+
+
+def test_without_a_mask_the_last_queries_attend_to_all_tokens_up_to_themselves():
+    """This is how a GPU computes the pieces of a context-parallel rank."""
+    query, key, value = torch.randn(3, 2, 4, 12, 8, generator=torch.Generator().manual_seed(0))
+    core = CausalAttention(sliding_window=None)
+    last = core(query[:, :, -5:], key[:, ::2], value[:, ::2])
+    torch.testing.assert_close(last, core(query, key[:, ::2], value[:, ::2])[:, :, -5:])
 
 
 def test_pipeline_stages_in_sequence_equal_the_model(model):

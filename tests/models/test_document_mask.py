@@ -4,11 +4,13 @@ from itertools import pairwise
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.families import FAMILIES
 from rampcli.models.attention import CausalAttention
 from rampcli.models.decoder import Decoder
-from rampcli.train.build import fill_weights, initial_weights
+from rampcli.models.masks import build_mask
+from rampcli.train.build import fill_weights, initial_weights, recompute_activations
 
 LENGTH = 24
 PACKED = [[0, 9, 10, 21], [0, 3, 4, 5], [0]]
@@ -88,11 +90,48 @@ def test_pipeline_stages_in_sequence_equal_the_model_with_a_document_mask(family
 
 @pytest.mark.parametrize("sliding_window", [None, 5])
 def test_each_query_attends_to_its_own_document_up_to_itself(sliding_window):
-    core, in_documents = CausalAttention(sliding_window=sliding_window), places()
     alike = torch.zeros(len(PACKED), 1, LENGTH, LENGTH)
-    shares = core(alike, alike, torch.eye(LENGTH).expand_as(alike), in_documents)
+    mask = build_mask(
+        places(), queries=LENGTH, sequence=LENGTH, sliding_window=sliding_window, like=alike
+    )
+    core = CausalAttention(sliding_window=sliding_window)
+    shares = core(alike, alike, torch.eye(LENGTH).expand_as(alike), mask)
     for row, starts in enumerate(PACKED):
         for query in range(LENGTH):
             start = max(start for start in starts if start <= query)
             seen = range(max(start, query + 1 - (sliding_window or LENGTH)), query + 1)
             assert shares[row, 0, query].nonzero().ravel().tolist() == list(seen)
+
+
+@pytest.mark.parametrize("family", ["llama3", "mistral"])
+@pytest.mark.parametrize("mode", ["none", "full"])
+def test_all_layers_share_one_mask_also_when_they_are_recomputed(family, mode, monkeypatch):
+    """A mask is as large as the square of the sequence, so one for each layer fills a GPU."""
+    model, seen, attend = decoder(family), [], CausalAttention.forward
+
+    def note(core, query, key, value, mask):
+        seen.append(mask)
+        return attend(core, query, key, value, mask)
+
+    monkeypatch.setattr(CausalAttention, "forward", note)
+    recompute_activations(model.layers.values(), mode)
+    model(tokens_of(len(PACKED)), places()).sum().backward()
+    assert len(seen) == len(model.layers) * (1 if mode == "none" else 2)
+    assert seen[0].shape == (len(PACKED), 1, LENGTH, LENGTH)
+    assert all(mask is seen[0] for mask in seen)
+
+
+def test_a_mask_is_built_without_distances_of_all_pairs_of_tokens():
+    """They take four times as much memory as a mask in bf16."""
+    like, sizes = torch.zeros((), dtype=torch.bfloat16), set()
+
+    class Sizes(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor) and result.numel() >= LENGTH**2:
+                sizes.add(result.element_size())
+            return result
+
+    with Sizes():
+        build_mask(places(), queries=LENGTH, sequence=LENGTH, sliding_window=5, like=like)
+    assert sizes == {1, 2}

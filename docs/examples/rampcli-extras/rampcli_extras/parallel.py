@@ -22,11 +22,9 @@ class ParallelBlock(Block):
         super().__init__(model)
         del self.ffn_norm
 
-    def forward(
-        self, hidden: Tensor, rotation: Any, document_positions: Any = None, cache: Any = None
-    ) -> Tensor:
+    def forward(self, hidden: Tensor, rotation: Any, mask: Any = None, cache: Any = None) -> Tensor:
         """Maps [batch, sequence, hidden] to the same shape."""
         normed = self.attention_norm(hidden)
-        attended = self.attention(normed, rotation, document_positions, cache)
+        attended = self.attention(normed, rotation, mask, cache)
         output: Tensor = hidden + attended + self.ffn(normed)
         return output
