@@ -59,9 +59,15 @@ def _names_in(chosen: str) -> list[str]:
 
 
 def gpu_memory_bytes() -> int | None:
-    """Returns the memory of the smallest visible GPU, or None without GPUs or if it is unknown."""
+    """Returns the memory of the smallest visible GPU, or None without GPUs or if it is unknown.
+
+    It is unknown for a GPU in MIG mode: nvidia-smi names the memory of all its instances together.
+    """
+    gpus = ",".join(visible_gpus())
+    if "Enabled" in _ask_nvidia_smi(gpus, "mig.mode.current"):
+        return None
     with suppress(ValueError):  # "[N/A]", or no line
-        return min(map(int, _ask_nvidia_smi(",".join(visible_gpus()), "memory.total"))) * MIB
+        return min(map(int, _ask_nvidia_smi(gpus, "memory.total"))) * MIB
     return None
 
 

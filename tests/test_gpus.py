@@ -82,6 +82,13 @@ def test_the_memory_is_that_of_the_smallest_gpu_that_nvidia_smi_names(
     assert (tmp_path / "asked").read_text().startswith(f"--id={gpus} --query-gpu=memory.total")
 
 
+def test_the_memory_of_a_gpu_in_mig_mode_is_unknown(monkeypatch, tmp_path, nvidia_smi):
+    """A process has one of its instances, whose memory is a part of the GPU's."""
+    nvidia_smi("case $* in *mig.mode.current*) echo Disabled; echo Enabled;; *) echo 81559;; esac")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"0,GPU-{tmp_path.name}")
+    assert gpu_memory_bytes() is None
+
+
 def test_without_visible_gpus_nvidia_smi_is_not_asked(monkeypatch, tmp_path, nvidia_smi):
     nvidia_smi("echo 81559")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

@@ -9,9 +9,15 @@ ALLOCATION_FAILED = (
     "not enough memory",
     "out of memory",
     "Storage size calculation overflowed",
-    "CUBLAS_STATUS_ALLOC_FAILED",
+    "_ALLOC_FAILED",  # cuBLAS, cuSOLVER and cuDNN 8
+    "_ALLOCATION_FAILED",  # cuDNN 9
+    "Failed to CUDA",  # NCCL
+    "Failed to malloc",  # NCCL
 )
-"""Fragments of the RuntimeErrors that torch raises if it cannot allocate memory."""
+"""Fragments of the RuntimeErrors that torch raises if it cannot allocate memory.
+
+Libraries besides torch allocate on a GPU too, and torch passes their words on.
+"""
 
 
 def peak_bytes(device: torch.device) -> int | None:
