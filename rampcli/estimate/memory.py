@@ -141,15 +141,9 @@ class RankMemory:
         self.keeps_whole = self.is_wrapped and (
             self.is_piped or (self.micro_batches > 1 and config.trainer.accumulate_reduce == "last")
         )
-        # After each reduction, FSDP2 keeps the reduced buffer and, with replicas, the result of the
-        # all-reduce until the next one. Example with three micro batches: the first result becomes
-        # the gradient and needs no copy. The second is added to it, so the third micro batch runs
-        # beside two copies. The third replaces the second, so the step ends with two copies.
+        # After each reduction, FSDP2 keeps the buffer that was reduced until the next one.
         reduces_each = self.is_wrapped and self.micro_batches > 1 and not self.keeps_whole
         self.last_buffer = FP32 * self.weights.rest if reduces_each else 0
-        is_copied = reduces_each and data_ranks * context > self.shards
-        self.shard_copies = 2 if is_copied and self.micro_batches > 2 else 1
-        self.copies_at_end = 2 if is_copied else 1
 
     def moments(self) -> Iterator[MemoryEstimate]:
         """Yields the memory at the moments that can be the fullest."""
@@ -200,7 +194,7 @@ class RankMemory:
             gathered = self.number * (self.weights.whole if self.is_piped else self.weights.rest)
         if self.is_piped or self.micro_batches > 1:
             whole = self.keeps_whole or not self.is_wrapped
-            held = self.weights.whole if whole else self.shard_copies * self.weights.shard
+            held = self.weights.whole if whole else self.weights.shard
             gradients = flight.held * FP32 * held
         if self.is_piped:
             activations = flight.exchanged * self.batch.hidden_bytes(self.model)
@@ -299,8 +293,8 @@ class RankMemory:
         shards = FP32 * after * self.weights.layer_shard
         if self.keeps_whole:
             gradients += shards - FP32 * after * self.weights.layer
-        else:
-            gradients += shards * (self.copies_at_end - (self.shard_copies if flight.held else 0))
+        elif not flight.held:
+            gradients += shards
         return FP32 * self.weights.layer if after else self.last_buffer, gradients
 
     def _last_reductions(self, rest: MemoryEstimate) -> Iterator[MemoryEstimate]:
@@ -320,7 +314,7 @@ class RankMemory:
             )
         else:
             held = FP32 * self.weights.rest if self.keeps_whole else 0
-            layers = FP32 * self.copies_at_end * (self.weights.shard - self.weights.rest_shard)
+            layers = FP32 * (self.weights.shard - self.weights.rest_shard)
             before = _plus(rest, "", gradients=held + layers)
         untied = 0 if self.model.tie_embeddings or not self.is_last else self.output
         yield from self._reduction(before, self.weights.rest, self.weights.rest_shard, last=untied)

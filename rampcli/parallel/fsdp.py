@@ -58,12 +58,12 @@ def set_gradient_reduction(
     Args:
         model: the model; nothing happens if it is not sharded.
         last_micro_batch: True for the last micro batch of a step, which always reduces.
-        each: reduce after every micro batch.
+        each: reduce after every micro batch. Replicas still all-reduce after the last one only:
+            until then, each of them sums its own shards.
         over_replicas: all-reduce gradients over replicas too. Without it, replicas have different
             gradients, which only measurements of time may use.
     """
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(last_micro_batch or each)
-        if not over_replicas:
-            model.set_requires_all_reduce(False)
+        model.set_requires_all_reduce(last_micro_batch and over_replicas)
         model.set_is_last_backward(last_micro_batch)

@@ -74,6 +74,7 @@ SETTINGS = {
     4: [
         ("llama", BF16 | SELECTIVE, TWO_SIZES),
         ("llama", FULL | {"data_parallel_shard_size": 2}, ((1, 1), (4, 3))),
+        ("wide llama", EACH | {"data_parallel_shard_size": 2}, ((1, 3), (4, 3))),
         ("llama", {"tensor_parallel_size": 2}, ((4, 1),)),
         ("llama", PIPELINE, ((2, 3),)),
     ],

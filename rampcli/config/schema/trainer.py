@@ -55,8 +55,8 @@ class TrainerConfig:
     )
     accumulate_reduce: Literal["last", "each"] = setting(
         "last",
-        "When gradients are reduced over the ranks. `last`: once per step. `each`: after each micro"
-        " batch, which needs less memory.",
+        "When gradients are reduced over the ranks. `last`: once per step; until then, each rank"
+        " holds its whole gradient. `each`: after each micro batch, which needs less memory.",
     )
     activation_checkpointing: ActivationCheckpointing = setting(
         "none",
