@@ -6,9 +6,11 @@ most spans the nearest ranks.
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
@@ -79,14 +81,40 @@ def build_meshes(device: torch.device, parallel: ParallelConfig) -> Meshes:
     context = parallel.context_parallel_size
     data = dist.get_world_size() // (pipeline * context * tensor)
     shard = parallel.data_parallel_shard_size or data
-    weights = (pipeline, data // shard, shard * context, tensor)
-    return Meshes(
-        weights=init_device_mesh(
-            device.type, weights, mesh_dim_names=(PIPELINE, REPLICATE, SHARD, TENSOR)
-        ),
-        data=init_device_mesh(
-            device.type,
-            (pipeline, data, context, tensor),
-            mesh_dim_names=(PIPELINE, DATA, CONTEXT, TENSOR),
-        ),
+    weights = init_device_mesh(
+        device.type,
+        (pipeline, data // shard, shard * context, tensor),
+        mesh_dim_names=(PIPELINE, REPLICATE, SHARD, TENSOR),
     )
+    ranks = weights.mesh.view(pipeline, data, context, tensor)
+    return Meshes(weights=weights, data=_with_groups_of(weights, ranks))
+
+
+def _with_groups_of(mesh: DeviceMesh, ranks: Tensor) -> DeviceMesh:
+    """Returns the mesh `Meshes.data`. It shares the process groups of `Meshes.weights`.
+
+    NCCL holds buffers on the GPU for each group, so an axis gets groups of its own only if neither
+    an axis of the other mesh nor the whole run has the same ones.
+
+    Args:
+        ranks: rank at each place, int64 [pipeline, data, context, tensor].
+    """
+    known: dict[Any, Any] = {
+        _ranks_along(mesh.mesh, axis): mesh.get_group(axis) for axis in range(mesh.ndim)
+    }
+    known[(tuple(range(ranks.numel())),)] = dist.group.WORLD
+    groups = []
+    for axis in range(ranks.ndim):
+        along = _ranks_along(ranks, axis)
+        if along not in known:
+            known[along], _ = dist.new_subgroups_by_enumeration(list(map(list, along)))  # type: ignore[no-untyped-call]
+        groups.append(known[along])
+    return DeviceMesh.from_group(
+        groups, mesh.device_type, ranks, mesh_dim_names=(PIPELINE, DATA, CONTEXT, TENSOR)
+    )
+
+
+def _ranks_along(ranks: Tensor, axis: int) -> tuple[tuple[int, ...], ...]:
+    """Returns the ranks of each group along an axis."""
+    rows = ranks.movedim(axis, -1).reshape(-1, ranks.shape[axis]).tolist()
+    return tuple(sorted(map(tuple, rows)))
