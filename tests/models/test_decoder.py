@@ -61,6 +61,23 @@ def test_rotary_embedding_keeps_norms_and_depends_only_on_distance():
         torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), atol=1e-5, rtol=1e-5)
 
 
+def test_far_positions_are_rotated_as_exactly_in_bf16_as_near_ones():
+    """Their cosines are rounded, not their angles, which would lose their digits in bf16."""
+    model = ModelConfig(hidden_size=128, num_attention_heads=1, rotary_base=500_000.0)
+    states = torch.randn(2, 1, 8, 128, 128, generator=torch.Generator().manual_seed(0)).bfloat16()
+
+    def scores(first, dtype):
+        angles = torch.outer(torch.arange(first, first + 128).double(), frequencies(model))
+        rotation = torch.stack([angles.cos(), angles.sin()]).repeat(1, 1, 2).to(dtype)
+        query, key = (rotate(each.to(dtype), rotation).double() for each in states)
+        return query @ key.mT / 128**0.5
+
+    def error(first):
+        return (scores(first, torch.bfloat16) - scores(first, torch.float64)).square().mean().sqrt()
+
+    assert error(131_072) < 1.5 * error(1) < 0.01
+
+
 def test_rotary_scaling_keeps_high_frequencies_slows_low_ones_and_blends_between():
     model = ModelConfig(head_size=64, rotary_base=500_000.0)
     plain = frequencies(model)
