@@ -10,8 +10,13 @@ from pathlib import Path
 GROUPS = Path("/sys/fs/cgroup/memory")
 
 
-def limit_addresses(most_bytes: int) -> None:
-    """Limits the addresses of this process and its children: larger allocations fail."""
+def limit_addresses(more_bytes: int) -> None:
+    """Limits the addresses of this process and its children: larger allocations fail.
+
+    They may use `more_bytes` besides those of this process, which depend on the build of torch.
+    """
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most_bytes = pages * resource.getpagesize() + more_bytes
     resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
 
 

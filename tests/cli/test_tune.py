@@ -75,7 +75,7 @@ def test_a_size_that_needs_too_much_memory_does_not_fit(words):
     command = Command(
         words(*LARGE, "model.global_batch_size=8186", "trainer.num_nodes=2"),
         environment(),
-        prepare=partial(limit_addresses, 21 * 2**26),
+        prepare=partial(limit_addresses, 3 * 2**28),
     )
     output, errors = command.communicate()
     assert command.returncode == 0, errors

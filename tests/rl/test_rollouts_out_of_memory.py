@@ -23,7 +23,7 @@ TOO_MANY = [
 
 def test_a_generating_rank_out_of_memory_names_what_a_rollout_holds(tmp_path):
     run = PolicyRun(tmp_path / "run", tmp_path)
-    limit = partial(limit_addresses, 5 * 2**29)
+    limit = partial(limit_addresses, 7 * 2**28)
     command = Command(run.command(*TOO_MANY)[3:], environment(), prepare=limit)
     _, errors = command.communicate()
     assert command.returncode == OutOfMemoryError.exit_code, errors
