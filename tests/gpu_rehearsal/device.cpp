@@ -72,7 +72,7 @@ Device cuda(DeviceIndex index) {
   return Device(c10::kCUDA, index < 0 ? current_device : index);
 }
 
-// ---- Memory ------------------------------------------------------------------------------------
+// ---- Memory -----------------------------------------------------------------------------------
 
 std::array<std::atomic<int64_t>, MAX_DEVICES> live_bytes{};
 std::array<std::atomic<int64_t>, MAX_DEVICES> peak_bytes{};
@@ -185,7 +185,7 @@ struct PinnedAllocator final : at::HostAllocator {
 };
 PinnedAllocator pinned_allocator;
 
-// ---- Streams and events ------------------------------------------------------------------------
+// ---- Streams and events -----------------------------------------------------------------------
 
 using Key = std::pair<DeviceIndex, c10::StreamId>;
 
@@ -441,7 +441,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
 };
 C10_REGISTER_GUARD_IMPL(CUDA, GuardImpl);
 
-// ---- Hooks and random numbers -------------------------------------------------------------------
+// ---- Hooks and random numbers -----------------------------------------------------------------
 
 // A generator of the device. The CPU's kernels draw from `host`.
 struct DeviceGenerator final : at::CPUGeneratorImpl {
@@ -530,7 +530,7 @@ struct Hooks final : at::CUDAHooksInterface {
   }
 };
 
-// ---- Tensors of the device as CPU tensors, and back ---------------------------------------------
+// ---- Tensors of the device as CPU tensors, and back -------------------------------------------
 
 int64_t bytes_of(const Tensor& tensor) {
   return tensor.numel() * static_cast<int64_t>(tensor.element_size());
@@ -668,9 +668,25 @@ class Call {
     }
   }
 
+  // Returns the CPU tensor that the kernel sees.
+  Tensor alias(const Tensor& tensor) {
+    if (!tensor.is_cuda()) {
+      return tensor;
+    }
+    for (const auto& [host, original] : aliases) {
+      if (original.is_same(tensor)) {
+        return host;
+      }
+    }
+    const Tensor host = host_alias(tensor);
+    aliases.emplace_back(copies ? host.clone() : host, tensor);
+    return aliases.back().first;
+  }
+
   DeviceIndex device = -1;
   std::vector<const void*> storages;
   size_t first = 0;
+  bool copies = false;  // whether the kernel sees copies of the memory
 
  private:
   void check_device(const Tensor& tensor, const std::string& name) {
@@ -679,8 +695,9 @@ class Call {
       checked = name;
     }
     TORCH_CHECK(
-        tensor.device().index() == device, "Expected all tensors to be on the same device, but got ",
-        name, " is on ", tensor.device(), ", different from ", checked, " on cuda:", int(device),
+        tensor.device().index() == device,
+        "Expected all tensors to be on the same device, but got ", name, " is on ",
+        tensor.device(), ", different from ", checked, " on cuda:", int(device),
         " (when checking argument in method wrapper_CUDA_", op.schema().name(), ")");
   }
 
@@ -693,19 +710,6 @@ class Call {
         false, "Expected all tensors to be on the same device, but got ", name, " is on ",
         tensor.device(), ", different from other tensors on cuda:", int(device),
         " (when checking argument in method wrapper_CUDA_", op.schema().name(), ")");
-  }
-
-  Tensor alias(const Tensor& tensor) {
-    if (!tensor.is_cuda()) {
-      return tensor;
-    }
-    for (const auto& [host, original] : aliases) {
-      if (original.is_same(tensor)) {
-        return host;
-      }
-    }
-    aliases.emplace_back(host_alias(tensor), tensor);
-    return aliases.back().first;
   }
 
   // Gives a tensor the memory and sizes that a kernel gave to its alias.
@@ -759,8 +763,8 @@ bool is_functional(const c10::FunctionSchema& schema) {
   });
 }
 
-// Puts a kernel into the queue of its stream. Its results exist at once, filled with NaN: a trial on
-// the present values tells their sizes.
+// Puts a kernel into the queue of its stream. Its results exist at once, filled with NaN: a trial
+// on the present values tells their sizes.
 void defer(const c10::OperatorHandle& op, Call& call, Stack& stack) {
   const Key key = current_key(call.device);
   Stack arguments(stack.begin() + call.first, stack.end());
@@ -837,7 +841,7 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) 
   call.run(DispatchKey::CPU);
 }
 
-// ---- Kernels of their own ------------------------------------------------------------------------
+// ---- Kernels of their own ---------------------------------------------------------------------
 
 struct OnDevice {
   explicit OnDevice(std::optional<Device> device) {
@@ -953,7 +957,7 @@ void resize_storage(const Tensor& tensor, int64_t bytes) {
   at::native::resize_bytes_cpu(storage, bytes);
 }
 
-// ---- Collectives ---------------------------------------------------------------------------------
+// ---- Collectives ------------------------------------------------------------------------------
 
 // The work of a collective in late mode. Its results arrive when a stream waits for it.
 struct LateWork final : c10d::Work {
@@ -968,8 +972,7 @@ struct LateWork final : c10d::Work {
   void synchronize() override {
     wait(kNoTimeout);
   }
-  bool wait(std::chrono::milliseconds timeout) override {
-    inner->wait(timeout);
+  bool wait(std::chrono::milliseconds) override {
     EventState event{key, number, {}};
     GuardImpl().block(&event, GuardImpl().getStream(Device(c10::kCUDA, key.first)));
     return true;
@@ -979,6 +982,18 @@ struct LateWork final : c10d::Work {
   int64_t number;
 };
 
+// Gloo works on the aliases. It is reached by a device that nobody else uses, so that a host tensor
+// in a collective stays an error. Returns the number of the group's own stream.
+c10::StreamId prepare_group(const IValue& value) {
+  static const auto type = c10::getCustomClassType<c10::intrusive_ptr<c10d::ProcessGroup>>();
+  if (!value.isObject() || value.type() != type) {
+    return 0;
+  }
+  auto group = value.toCustomClass<c10d::ProcessGroup>();
+  group->setBackend(c10::kPrivateUse1, c10d::ProcessGroup::CUSTOM, group->getBackend(c10::kCUDA));
+  return -static_cast<c10::StreamId>(reinterpret_cast<intptr_t>(group.get()));
+}
+
 void collective(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   const auto& name = op.schema().name();
   Call call(op, *stack);
@@ -986,22 +1001,35 @@ void collective(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack
       is_set && current_device == call.device, "NCCL: ", name, " gets tensors on cuda:",
       int(call.device), ", and this thread's device is cuda:", int(current_device),
       is_set ? "" : ". torch.cuda.set_device was not called");
-  const Key key = current_key(call.device);
-  run_all(key);
+  run_all(current_key(call.device));
+  Key key{call.device, 0};
   for (size_t index = call.first; index < stack->size(); ++index) {
-    const auto& value = (*stack)[index];
-    if (value.isObject()) {
-      static const auto type = c10::getCustomClassType<c10::intrusive_ptr<c10d::ProcessGroup>>();
-      if (value.type() == type) {
-        // Gloo works on the aliases. It is reached by a device that nobody else uses, so that host
-        // tensors in a collective stay an error.
-        auto group = value.toCustomClass<c10d::ProcessGroup>();
-        group->setBackend(
-            c10::kPrivateUse1, c10d::ProcessGroup::CUSTOM, group->getBackend(c10::kCUDA));
-      }
-    }
+    key.second += prepare_group((*stack)[index]);
   }
+  const bool is_barrier = name == "c10d::barrier";
+  note(is_barrier ? "barrier" : "collective", 0, is_barrier);
+  call.copies = late_mode && !is_barrier;
+  const IValue written = (*stack)[call.first];  // the first argument holds the results
   call.run(DispatchKey::PrivateUse1);
+  if (!call.copies) {
+    return;
+  }
+  auto work = stack->back().toCustomClass<c10d::Work>();
+  std::vector<std::pair<Tensor, Tensor>> results;
+  if (name != "c10d::send") {
+    each_tensor(written, [&](const Tensor& tensor) {
+      results.emplace_back(call.alias(tensor), tensor);
+    });
+  }
+  Locked lock;
+  enqueue(key, {}, [work, results] {
+    work->wait();
+    for (const auto& [host, original] : results) {
+      host_alias(original).copy_(host);
+    }
+  });
+  stack->back() =
+      c10::intrusive_ptr<c10d::Work>(c10::make_intrusive<LateWork>(work, key, last_number));
 }
 
 }  // namespace
