@@ -93,6 +93,8 @@ def _try_all_reduce(backend: str, store: "Store", *, rank: int, size: int) -> di
         return answer | {"error": f"torch was built without {backend}"}
     try:
         device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # before NCCL, as the workers do
         dist.init_process_group(
             backend, store=PrefixStore(backend, store), rank=rank, world_size=size, timeout=TIMEOUT
         )
