@@ -52,6 +52,7 @@ def start(library: ctypes.CDLL) -> None:
     sys.modules["triton"] = None
     _provide_torch_cuda(len(devices))
     _provide_nccl()
+    _profile_on_host()
     if "PRETENDED_CUDA_RECORD" in os.environ:
         _record(Path(os.environ["PRETENDED_CUDA_RECORD"]))
 
@@ -83,6 +84,10 @@ def _device(device: object) -> torch.device:
 def _provide_torch_cuda(devices: int) -> None:
     core, cuda = torch._C, torch.cuda
 
+    def visible_devices() -> int:
+        """Returns the number of devices. A fork may see fewer than its parent, or none."""
+        return len([name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name])
+
     def exchange_device(index: int) -> int:
         before = _library.rehearsal_device()
         if index >= 0:
@@ -106,7 +111,7 @@ def _provide_torch_cuda(devices: int) -> None:
         }
 
     for name, function in {
-        "_cuda_getDeviceCount": lambda: devices,
+        "_cuda_getDeviceCount": visible_devices,
         "_cuda_setDevice": lambda index: _library.rehearsal_set_device(index),
         "_cuda_getDevice": lambda: _library.rehearsal_device(),
         "_cuda_exchangeDevice": exchange_device,
@@ -124,6 +129,8 @@ def _provide_torch_cuda(devices: int) -> None:
         "_cuda_record_memory_history": lambda *_, **__: None,
         "_cuda_memorySnapshot": lambda *_: {"segments": [], "device_traces": []},
         "_cuda_getArchFlags": lambda: "sm_90",
+        "_nccl_version": lambda: 2 << 32 | 29 << 16,
+        "_nccl_version_suffix": lambda: b"",
     }.items():
         setattr(core, name, function)
     memory = int(os.environ.get("PRETENDED_CUDA_BYTES") or H100_BYTES)
@@ -146,7 +153,7 @@ def _provide_torch_cuda(devices: int) -> None:
         "_exchange_device": exchange_device,
         "_maybe_exchange_device": exchange_device,
         "init": lambda: None,
-        "device_count": lambda: devices,
+        "device_count": visible_devices,
         "get_device_properties": lambda device=None: properties,
         "mem_get_info": lambda device=None: (
             memory - _library.rehearsal_live_bytes(_device(device).index),
@@ -172,6 +179,15 @@ def _provide_torch_cuda(devices: int) -> None:
         return storage
 
     torch.UntypedStorage.resize_ = resize
+
+
+def _profile_on_host() -> None:
+    """Lets profiles ask for CUDA. They have the host's times, as kernels run on the host."""
+    autograd_profile = torch.autograd.profiler.profile
+    begin = autograd_profile.__init__
+    autograd_profile.__init__ = lambda *arguments, use_device=None, **named: begin(
+        *arguments, **named
+    )
 
 
 class ProcessGroupNCCL(c10d.ProcessGroupGloo):

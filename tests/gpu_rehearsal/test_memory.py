@@ -1,0 +1,59 @@
+"""What happens if the memory of a GPU is short."""
+
+import json
+import os
+import signal
+
+from commands import Command, run_command
+from gpu_rehearsal.gpu_runs import MEMORY_BYTES, gpu_environment
+from processes import children_of, wait_until
+from tiny_runs import Run
+
+LARGE = 4093
+"""A prime number of samples: the sizes that a search tries are this one and 1."""
+
+
+def words_of(command: str, run: Run, *words: str) -> list[str]:
+    """Returns the words of a command whose micro batch is `LARGE`."""
+    settings = [
+        "trainer.accelerator=gpu",
+        "trainer.val_samples=0",
+        "model.rampup_batch_size=null",
+        f"model.global_batch_size={2 * LARGE}",
+        f"data.micro_batch_size={LARGE}",
+        "launch.max_restarts=0",
+    ]
+    return [command, "--factory", "llama3_tiny", *words, *run.overrides(settings)]
+
+
+def test_a_search_finds_the_sizes_that_fit_in_the_memory_of_a_gpu(tmp_path):
+    run = Run(tmp_path / "run")
+    found = run_command(words_of("tune", run, "--steps", "1"), gpu_environment())
+    assert found.returncode == 0, found.stderr
+    assert f"{LARGE}  does not fit" in found.stdout
+    assert "largest that fits: 1;" in found.stdout
+    trials = json.loads((run.path / "tune.json").read_text())["trials"]
+    fits, does_not = sorted(trials, key=lambda trial: trial["micro_batch_size"])
+    assert does_not["verdict"] == "out of memory"
+    assert "ran out of memory" in does_not["reason"]
+    assert fits["verdict"] == "fits"
+    assert fits["device"] == "cuda:0"
+    assert 0 < fits["peak_memory_bytes"] < MEMORY_BYTES
+
+
+def test_a_trial_that_hangs_times_out(tmp_path):
+    run = Run(tmp_path / "run")
+    command = Command(words_of("tune", run, "--steps", "1", "--timeout", "8"), gpu_environment())
+    wait_until(lambda: len(children_of(command.pid)) > 1, command)
+    os.kill(children_of(command.pid)[1], signal.SIGSTOP)
+    output, errors = command.communicate()
+    assert command.returncode == 0, errors
+    assert "timed out: no result after 8 s; rank 0 in " in output
+
+
+def test_a_run_that_needs_too_much_memory_ends_with_an_error_that_says_so(tmp_path):
+    run = Run(tmp_path / "run")
+    ended = run_command(words_of("pretrain", run), gpu_environment())
+    assert ended.returncode == 1
+    assert "ran out of memory" in ended.stderr
+    assert run.rows == []
