@@ -64,20 +64,20 @@ def gpu_memory_bytes() -> int | None:
     It is unknown for a GPU in MIG mode: nvidia-smi names the memory of all its instances together.
     """
     gpus = ",".join(visible_gpus())
-    if "Enabled" in _ask_nvidia_smi(gpus, "mig.mode.current"):
+    if "Enabled" in ask_nvidia_smi(gpus, "mig.mode.current"):
         return None
     with suppress(ValueError):  # "[N/A]", or no line
-        return min(map(int, _ask_nvidia_smi(gpus, "memory.total"))) * MIB
+        return min(map(int, ask_nvidia_smi(gpus, "memory.total"))) * MIB
     return None
 
 
 def gpu_names() -> list[str]:
     """Returns the models of the visible GPUs, each once, or an empty list if they are unknown."""
-    return sorted({*_ask_nvidia_smi(",".join(visible_gpus()), "name")})
+    return sorted({*ask_nvidia_smi(",".join(visible_gpus()), "name")})
 
 
 @cache
-def _ask_nvidia_smi(gpus: str, field: str) -> tuple[str, ...]:
+def ask_nvidia_smi(gpus: str, field: str) -> tuple[str, ...]:
     """Returns a field of some GPUs, line by line; no lines if nvidia-smi does not answer.
 
     The answer is kept, since it takes up to a second.

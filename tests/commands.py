@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
@@ -142,15 +143,19 @@ class ForkingPopen(subprocess.Popen[Any]):
                 environment=facts[5],
                 is_leader=facts[20],
             )
+        while facts[20] and os.getpgid(self.pid) != self.pid:
+            time.sleep(0.001)  # a new program leads its session when Popen returns
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
 
 def _is_forked(command: Any) -> bool:
-    """Returns whether a command is `python -P -m` and one of `PROGRAMS`."""
+    """Returns whether a command is `python -P -m` and `rampcli` or one of `PROGRAMS`."""
     if not isinstance(command, list):
         return False
-    return command[:3] == [sys.executable, "-P", "-m"] and command[3].startswith(PROGRAMS)
+    return command[:3] == [sys.executable, "-P", "-m"] and (
+        command[3] == "rampcli" or command[3].startswith(PROGRAMS)
+    )
 
 
 def _run_command(

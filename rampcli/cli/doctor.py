@@ -1,5 +1,6 @@
 """`rampcli doctor`: checks whether this machine has what a launch needs."""
 
+import gc
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +15,13 @@ from rampcli.errors import UsageError, visible
 if TYPE_CHECKING:
     from rampcli.launch.doctor.check import Check
 
-STYLES = {"ok": "green", "warning": "yellow", "failure": "bold red", "not needed": "dim"}
+STYLES = {
+    "ok": "green",
+    "warning": "yellow",
+    "failure": "bold red",
+    "not needed": "dim",
+    "not run": "yellow",
+}
 
 
 def doctor(
@@ -24,17 +31,35 @@ def doctor(
         typer.Option("--factory", "-f", metavar="NAME", help="Recipe of the run to check."),
     ] = None,
     config_dir: ConfigDir = None,
+    gpu: Annotated[
+        bool,
+        typer.Option(
+            "--gpu", help="Also train on the GPUs for about ten minutes, and write a report."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check that this machine is ready to train.
 
-    With a recipe, checks what that run needs; otherwise, what any run needs.
+    With a recipe, checks what that run needs; otherwise, what any run needs. With --gpu, trains
+    small and large models on the GPUs of this machine, and compares them with the CPU and with the
+    estimates of plans.
     """
     from rampcli.cli.composing import compose_words
     from rampcli.launch.doctor.check import Status
     from rampcli.launch.doctor.machine import check_machine
 
     words = overrides or []
+    if gpu:
+        if factory is not None or words or config_dir is not None:
+            raise UsageError(
+                "--gpu checks this machine with runs of its own, and takes no recipe or settings",
+                remedy="rampcli doctor --gpu",
+            )
+        gc.enable()  # a command turns it off, and this one lives long
+        from rampcli.cli.doctor_gpu import check_gpus
+
+        raise typer.Exit(check_gpus(as_json=as_json))
     if factory is None and (words or config_dir is not None):
         given = f"--config-dir {config_dir}" if not words else words[0]
         raise UsageError(f"{given} needs a recipe", remedy="--factory llama3_tiny")

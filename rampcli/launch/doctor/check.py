@@ -11,6 +11,7 @@ class Status(StrEnum):
     warning = "warning"
     failure = "failure"
     not_needed = "not needed"
+    not_run = "not run"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ def test_only_warnings_and_failures_have_a_remedy(other_torch, run_of):
         *check_machine(run_of("launch=slurm", "run_dir=/proc/nowhere")),
         *check_machine(run_of(recipe="gpt3_5b")),
     ]
-    assert {check.status for check in checks} == set(Status)
+    assert {check.status for check in checks} == set(Status) - {Status.not_run}
     for check in checks:
         has_problem = check.status in (Status.warning, Status.failure)
         assert (check.remedy is not None) == has_problem, check

@@ -1,0 +1,371 @@
+"""The checks of `rampcli doctor --gpu`, in the order in which things fail on a new machine."""
+
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import median
+from typing import Any
+
+from rampcli.batch.quantities import counted
+from rampcli.errors import RampcliError, printable, reason_of
+from rampcli.estimate.model_size import flops_per_token
+from rampcli.gpus import ask_nvidia_smi, visible_gpus
+from rampcli.launch.doctor.check import Check, Status
+from rampcli.launch.doctor.gpu_runs import Interrupted, Processes, ProcessesFailed, Settings
+from rampcli.launch.doctor.gpu_test import (
+    ALL_REDUCE,
+    BATCH,
+    MICRO,
+    GpuTest,
+    Result,
+    Skipped,
+    largest_power_of_two,
+)
+from rampcli.planning.stage_memory import (
+    CONTEXT_BYTES,
+    MIB,
+    USABLE_SHARE,
+    fullest_stage,
+    shorten_bytes,
+    stage_memory,
+)
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.manifest import complete_checkpoints
+from rampcli.runs.rows import loss_of, read_rows
+
+TOLERANCES = {"loss": 2**-8, "grad_norm": 2**-5}
+"""Largest relative differences of columns of metrics.jsonl. bf16 has 8 significant bits."""
+MEMORY_REMEDY = "this report, sent to the developers of rampcli: estimates are wrong on this GPU"
+SLOW_SHARE = 0.9
+"""A GPU is slow if its speed is below this share of the fastest one's."""
+LEAST_SHARE = 0.7
+"""An estimate of memory is too high if less than this share of it is used."""
+GPUS, MATRICES, REFERENCE = "gpus", "matrix products", "CPU losses"
+SHARD = "parallel.data_parallel_shard_size"
+TENSOR, PIPELINE, CONTEXT = (
+    f"parallel.{axis}_parallel_size" for axis in ("tensor", "pipeline", "context")
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """What a check has found: one line, and further lines for the report."""
+
+    finding: str
+    status: Status = Status.ok
+    remedy: str | None = None
+    details: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCheck:
+    """A check, and the names of those that must be ok before it runs."""
+
+    name: str
+    work: Callable[[GpuTest], Found]
+    needs: tuple[str, ...] = ()
+
+
+def checks_of(gpus: int) -> list[GpuCheck]:
+    """Returns the checks of a machine with some GPUs."""
+    ranks = largest_power_of_two(gpus)
+    together = (ALL_REDUCE,) if ranks > 1 else ()
+    return [
+        GpuCheck("driver", check_driver),
+        GpuCheck(ALL_REDUCE, check_all_reduce),
+        GpuCheck(MATRICES, check_matrix_products),
+        GpuCheck(REFERENCE, take_reference),
+        GpuCheck("1 GPU", partial(check_mesh, name="1 GPU", ranks=1, mesh={}), (REFERENCE,)),
+        *(
+            GpuCheck(
+                name,
+                partial(check_mesh, name=name, ranks=ranks, mesh=mesh),
+                (REFERENCE, ALL_REDUCE),
+            )
+            for name, mesh in meshes_of(ranks).items()
+        ),
+        GpuCheck("memory", check_memory),
+        GpuCheck("kill and resume", check_resuming),
+        GpuCheck("speed: 1 GPU", partial(check_speed, ranks=1)),
+        *(
+            GpuCheck(f"speed: {ranks} GPUs", partial(check_speed, ranks=ranks), together)
+            for _ in together
+        ),
+    ]
+
+
+def meshes_of(ranks: int) -> dict[str, Settings]:
+    """Returns the meshes of a power of two of ranks, by name."""
+    if ranks == 1:
+        return {}
+    halves = f" x fsdp {ranks // 2}" if ranks > 2 else ""
+    meshes: dict[str, Settings] = {
+        f"dp {ranks}": {SHARD: 1},
+        f"fsdp {ranks}": {},
+        f"tp 2{halves}": {TENSOR: 2},
+        f"pp 2{halves}": {PIPELINE: 2},
+        f"cp 2{halves}": {CONTEXT: 2},
+    }
+    if ranks > 2:
+        quarters = f" x fsdp {ranks // 4}" if ranks > 4 else ""
+        meshes[f"dp 2 x fsdp {ranks // 2}"] = {SHARD: ranks // 2}
+        meshes[f"pp 2 x tp 2{quarters}"] = {PIPELINE: 2, TENSOR: 2}
+        meshes[f"cp 2 x tp 2{quarters}"] = {CONTEXT: 2, TENSOR: 2}
+    return meshes
+
+
+def run_checks(test: GpuTest, begin: Callable[[str], object]) -> Iterator[Result]:
+    """Yields the result of each check. A failed check does not stop the others.
+
+    Args:
+        begin: called with the name of a check that begins.
+    """
+    for check in checks_of(test.gpus):
+        began = time.monotonic()
+        begin(check.name)
+        result = _run(check, test)
+        test.statuses[check.name] = result.check.status
+        yield Result(check=result.check, seconds=time.monotonic() - began, details=result.details)
+
+
+def _run(check: GpuCheck, test: GpuTest) -> Result:
+    def ended(status: Status, finding: str, remedy: str | None = None, details: str = "") -> Result:
+        return Result(check=Check(check.name, status, finding, remedy), details=details)
+
+    if test.processes.signals.signal is not None:
+        return ended(Status.not_run, "interrupted")
+    for name in (GPUS, *check.needs):
+        if test.statuses.get(name) is not Status.ok:
+            return ended(Status.not_run, f"it needs the check {name!r}, which is not ok")
+    try:
+        found = check.work(test)
+    except Interrupted:
+        return ended(Status.not_run, "interrupted")
+    except Skipped as skipped:
+        return ended(skipped.status, printable(str(skipped)))
+    except ProcessesFailed as error:
+        return ended(Status.failure, error.message, error.remedy, error.logs)
+    except RampcliError as error:
+        return ended(Status.failure, error.message, error.remedy)
+    except Exception as error:  # a bug must not hide what other checks find
+        return ended(Status.failure, reason_of(error), details=traceback.format_exc())
+    return ended(found.status, found.finding, found.remedy, found.details)
+
+
+def check_driver(_: GpuTest) -> Found:
+    """Asks nvidia-smi for the driver, and for memory that other programs hold."""
+    gpus = ",".join(visible_gpus())
+    versions = sorted({*ask_nvidia_smi(gpus, "driver_version")})
+    if not versions:
+        return Found(
+            finding="nvidia-smi does not answer",
+            status=Status.warning,
+            remedy="nvidia-smi, which comes with the driver",
+        )
+    used = ask_nvidia_smi(gpus, "memory.used")
+    taken = [mib for mib in used if mib.isdecimal() and int(mib) * MIB > CONTEXT_BYTES]
+    version = f"{', '.join(versions)}"
+    if taken:
+        return Found(
+            finding=f"{version}; other programs use memory of {counted(len(taken), 'GPU')}:"
+            f" {', '.join(taken)} MiB",
+            status=Status.warning,
+            remedy="nvidia-smi names these programs",
+        )
+    return Found(finding=f"{version}; no other program uses the GPUs")
+
+
+def check_all_reduce(test: GpuTest) -> Found:
+    """Reduces over all GPUs, and along each axis of a mesh of them."""
+    if test.gpus == 1:
+        raise Skipped("1 GPU", Status.not_needed)
+    axes = {axis: 2 for axis, ranks in ((TENSOR, 2), (PIPELINE, 4)) if test.gpus % ranks == 0}
+    answer = _measure(test, "all_reduce", {"numbers": test.sizes.numbers}, axes)
+    return Found(
+        finding="; ".join(
+            f"{axis} ({counted(speed['ranks'], 'GPU')}) {speed['bytes_per_s'] / 1e9:,.3g} GB/s"
+            for axis, speed in answer["all_reduce"].items()
+        )
+    )
+
+
+def check_matrix_products(test: GpuTest) -> Found:
+    """Measures the speed of bf16 matrix products, which is the basis of MFU, on each GPU."""
+    speeds = _measure(test, "matrices", {"matrix": test.sizes.matrix}, {})["flops_per_s"]
+    test.flops_per_s = slowest = min(speeds)
+    finding = f"{', '.join(f'{speed / 1e12:,.3g}' for speed in speeds)} TFLOP/s in bf16"
+    if slowest < SLOW_SHARE * max(speeds):
+        return Found(
+            finding=f"{finding}: GPU {speeds.index(slowest)} is slow",
+            status=Status.warning,
+            remedy="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER, which says what slows it down",
+        )
+    return Found(finding=finding)
+
+
+def _measure(test: GpuTest, name: str, order: dict[str, int], mesh: Settings) -> dict[str, Any]:
+    """Starts a rank on each GPU, and returns what they measured."""
+    settings = {"trainer.devices": test.gpus, MICRO: 1, BATCH: 2 * test.gpus, **mesh}
+    return test.processes.measure(
+        name, {**test.sizes.small, **settings}, order, limit_s=test.sizes.limit_s
+    )
+
+
+def take_reference(test: GpuTest) -> Found:
+    """Takes the steps on the CPU that the meshes are compared with."""
+    cpu = replace(test.processes, accelerator="cpu")
+    test.reference = _small_run(test, cpu, "cpu", ranks=1, mesh={})
+    return Found(finding=f"losses {_losses(test.reference)}")
+
+
+def check_mesh(test: GpuTest, *, name: str, ranks: int, mesh: Settings) -> Found:
+    """Takes the same steps on GPUs, and compares losses and gradient norms with the CPU's."""
+    rows = _small_run(test, test.processes, name.replace(" ", "_"), ranks=ranks, mesh=mesh)
+    return Found(finding=f"losses {_losses(rows)}, {agreement(rows, test.reference)}")
+
+
+def _small_run(
+    test: GpuTest, processes: Processes, name: str, *, ranks: int, mesh: Settings
+) -> list[dict[str, Any]]:
+    """Takes the steps of the small model, and returns their rows."""
+    settings = {
+        BATCH: 4 * largest_power_of_two(test.gpus),
+        MICRO: 4 if ranks == 1 else 2,
+        "trainer.devices": ranks,
+        "trainer.max_steps": test.sizes.steps,
+        **mesh,
+    }
+    run = processes.train(name, {**test.sizes.small, **settings}, limit_s=test.sizes.limit_s)
+    return [*read_rows(run.metrics)]
+
+
+def _losses(rows: Sequence[dict[str, Any]]) -> str:
+    return f"{loss_of(rows[0]):.4f} to {loss_of(rows[-1]):.4f}"
+
+
+def agreement(rows: Sequence[dict[str, Any]], expected: Sequence[dict[str, Any]]) -> str:
+    """Returns how far losses and gradient norms are from the expected ones.
+
+    Args:
+        rows, expected: rows of metrics.jsonl.
+
+    Raises:
+        RampcliError: those of a step differ by more than the rounding of bf16, or are not finite,
+            or the number of steps differs.
+    """
+    if len(rows) != len(expected):
+        raise RampcliError(f"{len(rows)} steps were taken instead of {len(expected)}")
+    worst = dict.fromkeys(TOLERANCES, 0.0)
+    for row, known in zip(rows, expected, strict=True):
+        for column, tolerance in TOLERANCES.items():
+            if row[column] is None or known[column] is None:
+                raise RampcliError(f"the {column} of step {row['step']} is not finite")
+            difference = abs(row[column] / known[column] - 1)
+            if difference > tolerance:
+                raise RampcliError(
+                    f"the {column} of step {row['step']} is {row[column]:.6g} instead of"
+                    f" {known[column]:.6g}: bf16 explains a difference of {tolerance:.1%} at most"
+                )
+            worst[column] = max(worst[column], difference)
+    if not any(worst.values()):
+        return "equal to the last bit"
+    return f"differ by {worst['loss']:.1e}, gradient norms by {worst['grad_norm']:.1e}"
+
+
+def check_memory(test: GpuTest) -> Found:
+    """Compares the memory of steps of a large model with the estimate of its plan."""
+    settings, micro = test.large_model(test.ranks)
+    settings = {**settings, BATCH: 2 * micro * test.ranks, "trainer.max_steps": 4}
+    resolved = test.processes.resolved(settings)
+    run = test.processes.train("memory", settings, limit_s=test.sizes.long_limit_s)
+    saved = next(row for row in read_rows(run.events) if row["event"] == "checkpoint")
+    run.remove_tree(run.checkpoints)
+    held = max(row["peak_memory_bytes"] or 0 for row in read_rows(run.metrics))
+    estimate = stage_memory(resolved, fullest_stage(resolved)).peak_bytes
+    finding = (
+        f"{settings['model']} on {counted(test.ranks, 'GPU')} holds {shorten_bytes(held)} per GPU;"
+        f" the plan's estimate is {shorten_bytes(estimate)}; saved in {saved['save_s']:.1f} s"
+    )
+    if held * USABLE_SHARE > estimate:
+        raise RampcliError(f"{finding}: the estimate is too low", remedy=MEMORY_REMEDY)
+    if held < LEAST_SHARE * estimate:
+        return Found(
+            finding=f"{finding}: the estimate is high", status=Status.warning, remedy=MEMORY_REMEDY
+        )
+    return Found(finding=finding)
+
+
+def check_resuming(test: GpuTest) -> Found:
+    """Kills a run after a checkpoint, resumes it, and compares it with an undisturbed one."""
+    steps, limit_s, train = test.sizes.resumed_steps, test.sizes.limit_s, test.processes.train
+    settings: Settings = {
+        **test.sizes.small,
+        MICRO: 2,
+        BATCH: 2 * test.ranks,
+        "trainer.devices": test.ranks,
+        "trainer.max_steps": steps,
+        "checkpoint.every_steps": 10,
+        "optim.lr": 3e-4,  # so low that rounding does not grow in many steps
+        "optim.min_lr": 3e-5,
+    }
+    undisturbed = [*read_rows(train("undisturbed", settings, limit_s=limit_s).metrics)]
+    killed = train("killed", settings, limit_s=limit_s, kill_when=_is_past_checkpoint)
+    taken = _steps(killed)
+    if taken == steps:
+        raise Skipped("the run ended before it could be killed")
+    resumed = train("killed", settings, limit_s=limit_s)
+    starts = [row["step"] for row in read_rows(resumed.events) if row["event"] == "start"]
+    same = agreement([*read_rows(resumed.metrics)], undisturbed)
+    return Found(
+        finding=f"killed after step {taken}, resumed from step {starts[-1]}; losses {same}"
+    )
+
+
+def _steps(run: RunDirectory) -> int:
+    return sum(1 for _ in read_rows(run.metrics)) if run.metrics.exists() else 0
+
+
+def _is_past_checkpoint(run: RunDirectory) -> bool:
+    """Returns whether a run has taken steps after its newest checkpoint, which a kill undoes."""
+    saved = complete_checkpoints(run)
+    return bool(saved) and _steps(run) >= saved[-1].step + 3
+
+
+def check_speed(test: GpuTest, *, ranks: int) -> Found:
+    """Times compiled steps of a large model, with one micro batch and with several."""
+    settings, micro = test.large_model(ranks)
+    (few, first), (many, more) = test.sizes.timed
+    smallest, larger = few * micro * ranks, (many - few) * micro * ranks
+    settings = {
+        **settings,
+        BATCH: many * micro * ranks,
+        "model.rampup_batch_size": f"[{smallest},{larger},{first * smallest}]",
+        "rampup.at_boundary": "continue",
+        "trainer.max_steps": first + more,
+        "trainer.compile": str(test.sizes.compile).lower(),
+    }
+    config = test.processes.resolved(settings).config
+    run = test.processes.train(f"speed_{ranks}", settings, limit_s=test.sizes.long_limit_s)
+    rows, events = [*read_rows(run.metrics)], [*read_rows(run.events)]
+    run.remove_tree(run.checkpoints)
+    length = config.data.sequence_length
+    per_token = flops_per_token(config.model, sequence_length=length)
+    lines, finding = ["micro batches   ms/step   tokens/s    MFU"], ""
+    for count in (few, many):
+        times = [row["step_time_s"] for row in rows if row["accumulate_grad_batches"] == count]
+        step_s = median(times[len(times) // 4 :])
+        tokens_per_s = count * micro * ranks * length / step_s
+        speed = test.flops_per_s
+        mfu = "unknown" if speed is None else f"{tokens_per_s * per_token / ranks / speed:.3f}"
+        lines.append(f"{count:13} {1e3 * step_s:9.1f} {tokens_per_s:10,.0f}  {mfu:>5}")
+        finding = f"{settings['model']}: {tokens_per_s:,.0f} tokens/s, MFU {mfu}"
+    peak = max(row["peak_memory_bytes"] or 0 for row in rows)
+    compiled_s = sum(row["compile_s"] for row in events if row["event"] == "compile")
+    lines += [
+        "",
+        f"{micro} samples of {length:,} tokens per micro batch; peak memory {shorten_bytes(peak)}",
+        f"compiled in {compiled_s:.1f} s; MFU is the share of the speed of matrix products above",
+    ]
+    return Found(finding=finding, details="\n".join(lines))

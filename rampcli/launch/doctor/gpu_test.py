@@ -1,0 +1,131 @@
+"""What the checks of `rampcli doctor --gpu` share: sizes, processes and results so far."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rampcli.launch.disk_space import disk_space
+from rampcli.launch.doctor.check import Check, Status
+from rampcli.launch.doctor.gpu_runs import Processes, Settings
+from rampcli.planning.stage_memory import (
+    device_memory_bytes,
+    fullest_stage,
+    shorten_bytes,
+    stage_memory,
+    usable_bytes,
+)
+
+MICRO, BATCH = "data.micro_batch_size", "model.global_batch_size"
+ALL_REDUCE = "all-reduce"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sizes:
+    """How large the checks are.
+
+    Attributes:
+        small: settings of the model whose losses are compared.
+        steps, resumed_steps: steps of a run with one mesh, and of a run that is killed.
+        large: models for memory and speed, and their micro batch size. The first one that fits
+            into a GPU is used.
+        timed: numbers of micro batches per step, in ascending order, and the steps to time with
+            each.
+        matrix: rows of the square matrices that are multiplied.
+        numbers: fp32 numbers that are reduced over ranks.
+        limit_s, long_limit_s: time limits of a small and of a large model's processes.
+    """
+
+    small: Settings = field(
+        default_factory=lambda: {
+            "model.num_layers": 4,
+            "data.sequence_length": 128,
+            "optim.warmup_samples": 1,
+        }
+    )
+    steps: int = 4
+    resumed_steps: int = 60
+    large: tuple[tuple[str, int], ...] = (("llama32_1b", 2), ("qwen3_0p6b", 1), ("gpt3_126m", 1))
+    sequence_length: int = 4096
+    timed: tuple[tuple[int, int], tuple[int, int]] = ((1, 24), (8, 10))
+    compile: bool = True
+    matrix: int = 8192
+    numbers: int = 2**26
+    limit_s: float = 180.0
+    long_limit_s: float = 600.0
+
+
+class Skipped(Exception):
+    """A check cannot run, or has nothing to check here.
+
+    Attributes:
+        status: `not_run` or `not_needed`.
+    """
+
+    def __init__(self, reason: str, status: Status = Status.not_run) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """The result of a check, with its duration and further lines for the report."""
+
+    check: Check
+    seconds: float = 0.0
+    details: str = ""
+
+
+@dataclass(kw_only=True, slots=True)
+class GpuTest:
+    """The GPUs of this machine, and what the checks have found so far.
+
+    Attributes:
+        reference: rows of the steps that the CPU has taken.
+        flops_per_s: speed of bf16 matrix products on the slowest GPU, once it is known.
+        statuses: results so far, by name.
+    """
+
+    processes: Processes
+    gpus: int
+    sizes: Sizes = field(default_factory=Sizes)
+    reference: list[dict[str, Any]] = field(default_factory=list)
+    flops_per_s: float | None = None
+    statuses: dict[str, Status] = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> int:
+        """Ranks that train together: the largest power of two, or 1 if all-reduces fail."""
+        works = self.statuses.get(ALL_REDUCE) is Status.ok
+        return largest_power_of_two(self.gpus) if works else 1
+
+    def large_model(self, ranks: int) -> tuple[Settings, int]:
+        """Returns the settings of the largest model that fits, and its micro batch size.
+
+        Raises:
+            Skipped: no model fits into a GPU, or no checkpoint on the disk.
+        """
+        for model, micro in self.sizes.large:
+            settings: Settings = {
+                "model": model,
+                "data": "mock",
+                "data.sequence_length": self.sizes.sequence_length,
+                MICRO: micro,
+                "trainer.devices": ranks,
+            }
+            resolved = self.processes.resolved(
+                {**settings, BATCH: 2 * micro * ranks, "trainer.max_steps": 1}
+            )
+            memory_bytes = device_memory_bytes(resolved.config)
+            needed = stage_memory(resolved, fullest_stage(resolved)).peak_bytes
+            if memory_bytes is None or needed <= usable_bytes(resolved.config, memory_bytes):
+                break
+        else:
+            raise Skipped(f"even {model} needs {shorten_bytes(needed)} per GPU (estimate)")
+        space = disk_space(resolved)
+        if not space.fitting:
+            raise Skipped(space.describe())
+        return settings, micro
+
+
+def largest_power_of_two(number: int) -> int:
+    """Returns the largest power of two up to a number."""
+    return 1 << (number.bit_length() - 1)

@@ -1,0 +1,113 @@
+"""A rank that measures for `rampcli doctor --gpu`: `python -m rampcli.worker.speed RUN_DIR --wait`.
+
+`order.json` in RUN_DIR says what to measure: the speed of matrix products on each GPU, or the speed
+of all-reduces over all ranks and along each axis of the mesh. Rank 0 writes `answer.json`.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from rampcli.config import snapshot
+from rampcli.config.schema import Config
+from rampcli.errors import RampcliError
+from rampcli.lifeline import WAIT
+from rampcli.locks import SHARE_WAIT_S, hold
+from rampcli.parallel.mesh import CONTEXT, PIPELINE, REPLICATE, SHARD, TENSOR, build_meshes
+from rampcli.parallel.ranks import device_here, gather_from_all_ranks
+from rampcli.records import POSITIVE, read_json
+from rampcli.runs.directory import RunDirectory
+from rampcli.worker.join import join_ranks
+from rampcli.worker.leave import leave_after
+
+ORDER = {"matrix?": POSITIVE, "numbers?": POSITIVE}
+"""Rows of the square matrices to multiply, or numbers in the tensor to reduce."""
+REPEATS = 10
+
+
+def measure(run: RunDirectory) -> int:
+    """Measures what the order says, and returns the exit code."""
+    order, config = read_json(run.path / "order.json", ORDER), snapshot.read(run.config)
+    answer = (
+        _multiply(config, order["matrix"])
+        if "matrix" in order
+        else _reduce(config, order["numbers"])
+    )
+    if dist.get_rank() == 0:
+        run.write_json(run.path / "answer.json", answer)
+    return 0
+
+
+def _multiply(config: Config, size: int) -> dict[str, Any]:
+    """Returns the speed of bf16 matrix products on each rank. The GPUs need no NCCL for it."""
+    join_ranks("cpu")
+    device = device_here(config.trainer.accelerator)
+    left, right = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
+    best_s = _best_s(lambda: float((left @ right)[0, 0].item()))
+    facts = gather_from_all_ranks({"flops_per_s": 2 * size**3 / best_s})
+    return {"flops_per_s": [rank["flops_per_s"] for rank in facts]}
+
+
+def _reduce(config: Config, numbers: int) -> dict[str, Any]:
+    """Returns the speed of an all-reduce over all ranks, and along each axis of the mesh.
+
+    The speed is that of each rank's link, as NCCL's own tests count it (busbw).
+
+    Raises:
+        RampcliError: a sum is wrong.
+    """
+    device = join_ranks(config.trainer.accelerator)
+    meshes = build_meshes(device, config.parallel)
+    groups = {"all": dist.group.WORLD}
+    groups |= {axis: meshes.weights.get_group(axis) for axis in (PIPELINE, REPLICATE, SHARD)}
+    groups |= {CONTEXT: meshes.data.get_group(CONTEXT), TENSOR: meshes.weights.get_group(TENSOR)}
+    speeds = {}
+    for axis, group in groups.items():
+        ranks = dist.get_process_group_ranks(group)
+        if len(ranks) == 1:
+            continue
+        print(f"all-reduce over {axis}, {len(ranks)} ranks", flush=True)  # noqa: T201
+        tensor = torch.full((numbers,), dist.get_rank() + 1.0, device=device)
+
+        def reduce(tensor: torch.Tensor = tensor, group: Any = group) -> float:
+            dist.all_reduce(tensor, group=group)
+            return float(tensor[-1].item())
+
+        total, expected = reduce(), sum(ranks) + len(ranks)
+        if total != expected:
+            raise RampcliError(
+                f"an all-reduce over the {axis} axis gave {total:g} instead of {expected}"
+            )
+        tensor.zero_()
+        moved_bytes = 2 * (len(ranks) - 1) / len(ranks) * tensor.nbytes
+        speeds[axis] = {"ranks": len(ranks), "bytes_per_s": moved_bytes / _best_s(reduce)}
+    return {"all_reduce": speeds}
+
+
+def _best_s(work: Callable[[], float]) -> float:
+    """Returns the seconds of the fastest of `REPEATS` calls. A call returns a number of the GPU."""
+    times = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def main() -> None:
+    """Measures, and exits with a code of `rampcli.errors`."""
+    run = RunDirectory(Path(sys.argv[1]))
+    with hold(run.workers_lock, shared=True, wait_s=SHARE_WAIT_S):
+        if WAIT in sys.argv and not sys.stdin.readline():
+            os._exit(0)  # the doctor has gone
+        leave_after(run, lambda: measure(run))
+
+
+if __name__ == "__main__":
+    main()
