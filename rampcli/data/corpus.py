@@ -21,7 +21,7 @@ PADDING = 0
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Contents of some samples.
+    """Contents of some samples, in contiguous arrays, which are copied to a GPU as they are.
 
     Attributes:
         tokens: int64 [samples, sequence_length].
@@ -137,15 +137,12 @@ class TokenCorpus:
                 window[row, end - first :] = PADDING
                 short.append((row, end - first))
         self._check_tokens(window)
-        labels, positions = window[:, 1:], None
-        masked = self.cut.eod_mask_loss or self.cut.document_mask
-        if masked or short:
-            labels = labels.copy()
-        if masked:
+        labels, positions = window[:, 1:].copy(), None
+        if self.cut.eod_mask_loss or self.cut.document_mask:
             positions = self._mask_documents(labels, firsts)
         for row, count in short:
             labels[row, count - 1 :] = IGNORED
-        return Samples(window[:, :-1], labels, positions)
+        return Samples(window[:, :-1].copy(), labels, positions)
 
     def _mask_documents(self, labels: Tokens, firsts: list[int]) -> Tokens | None:
         """Sets labels that start a document to IGNORED, in place.
@@ -211,4 +208,4 @@ class MockCorpus:
         positions = (
             np.tile(np.arange(length), (len(windows), 1)) if self.cut.document_mask else None
         )
-        return Samples(tokens[:, :-1], tokens[:, 1:], positions)
+        return Samples(tokens[:, :-1].copy(), tokens[:, 1:].copy(), positions)

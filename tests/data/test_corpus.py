@@ -229,6 +229,18 @@ def test_a_window_does_not_depend_on_the_windows_read_with_it(drawn, data):
             assert np.array_equal(some.positions, whole.positions[chosen])
 
 
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("source", ["tokens", "mock"])
+def test_samples_are_contiguous_so_that_they_are_copied_to_a_gpu_at_once(source, masked):
+    cut = replace(CUT, document_mask=masked)
+    corpus = of([[1] * 20], document_mask=masked).corpus()
+    if source == "mock":
+        corpus = MockCorpus(cut=cut, seed=3)
+    samples = corpus.read(np.array([0, 2]))
+    planes = [samples.tokens, samples.labels, *([samples.positions] if masked else [])]
+    assert all(plane.flags.c_contiguous for plane in planes)
+
+
 @pytest.mark.parametrize("token", [VOCAB_SIZE, VOCAB_SIZE + 1, 2**31 - 1, -1])
 @pytest.mark.parametrize("place", [0, 3, 4, 8])
 def test_a_token_that_cannot_be_embedded_is_refused_when_its_window_is_read(token, place):
