@@ -18,6 +18,8 @@ from rampcli.config.schema import ParallelConfig
 
 PIPELINE, REPLICATE, SHARD, TENSOR = "pipeline", "replicate", "shard", "tensor"
 DATA, CONTEXT = "data", "context"
+START_TIMEOUT = timedelta(minutes=30)
+"""How long ranks wait for each other when they join, load, compile and take a first step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +62,8 @@ class Meshes:
     def set_timeout(self, timeout: timedelta) -> None:
         """Sets how long collectives over all ranks, or along an axis, wait for the slowest rank.
 
-        By default, gloo waits for 30 minutes and NCCL for 10. A rank of gloo notices at once if
-        another one has ended. Ranks of NCCL are ended by the program that started them.
+        A rank of gloo notices at once if another one has ended. Ranks of NCCL are ended by the
+        program that started them.
         """
         for group in (
             dist.group.WORLD,
@@ -72,7 +74,7 @@ class Meshes:
 
 
 def build_meshes(device: torch.device, parallel: ParallelConfig) -> Meshes:
-    """Returns the meshes over all ranks of the process group.
+    """Returns the meshes over all ranks of the process group. Their timeout is `START_TIMEOUT`.
 
     Args:
         parallel: sizes of the axes; their product divides the number of ranks.
@@ -87,7 +89,9 @@ def build_meshes(device: torch.device, parallel: ParallelConfig) -> Meshes:
         mesh_dim_names=(PIPELINE, REPLICATE, SHARD, TENSOR),
     )
     ranks = weights.mesh.view(pipeline, data, context, tensor)
-    return Meshes(weights=weights, data=_with_groups_of(weights, ranks))
+    meshes = Meshes(weights=weights, data=_with_groups_of(weights, ranks))
+    meshes.set_timeout(START_TIMEOUT)
+    return meshes
 
 
 def _with_groups_of(mesh: DeviceMesh, ranks: Tensor) -> DeviceMesh:

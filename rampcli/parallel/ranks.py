@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -13,6 +14,7 @@ from rampcli.activity import waiting
 from rampcli.config.schema.trainer import Accelerator
 from rampcli.errors import UsageError, reason_of
 
+CPU = "CPU"
 MAX_GATHERED_BYTES = 4096
 Result = TypeVar("Result")
 
@@ -21,17 +23,67 @@ def device_here(accelerator: Accelerator) -> torch.device:
     """Returns the device of this process: the GPU of its local rank, or the CPU.
 
     Raises:
-        UsageError: a GPU is required and there is none.
+        UsageError: a GPU is required and there is none, or this host has more ranks than GPUs.
     """
     if accelerator != "cpu" and torch.cuda.is_available():
-        # srun may show each process only its own GPU, which is number 0 there.
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-        return torch.device("cuda", local_rank % torch.cuda.device_count())
+        return torch.device("cuda", gpu_of(local_rank, gpus=torch.cuda.device_count()))
     if accelerator == "gpu":
         raise UsageError(
             "trainer.accelerator=gpu, but torch sees no GPU here", keys=("trainer.accelerator",)
         )
     return torch.device("cpu")
+
+
+def gpu_of(local_rank: int, *, gpus: int) -> int:
+    """Returns the number of the GPU of a process among those that it sees.
+
+    A process that sees a single GPU uses it: srun may show each process only its own.
+    `check_devices` finds ranks that share one.
+
+    Raises:
+        UsageError: there are fewer GPUs than ranks on this host.
+    """
+    if gpus > 1 and local_rank >= gpus:
+        raise UsageError(
+            f"the process with local rank {local_rank} has no GPU: torch sees {gpus} on"
+            f" {socket.gethostname()}",
+            keys=("trainer.devices",),
+            remedy=f"trainer.devices={gpus}, or more GPUs per node",
+        )
+    return local_rank if gpus > 1 else 0
+
+
+def name_of(device: torch.device) -> str:
+    """Returns what tells devices of a host apart: the UUID of a GPU, or `CPU`."""
+    return CPU if device.type == "cpu" else str(torch.cuda.get_device_properties(device).uuid)
+
+
+def check_devices(places: Sequence[tuple[str, str]]) -> None:
+    """Checks that all ranks compute on the CPU, or each on a GPU of its own.
+
+    Args:
+        places: host of each rank, and `name_of` its device.
+
+    Raises:
+        UsageError: some ranks have no GPU and others have one, or ranks share a GPU.
+    """
+    on_cpu = [rank for rank, (_, device) in enumerate(places) if device == CPU]
+    if 0 < len(on_cpu) < len(places):
+        raise UsageError(
+            f"torch sees no GPU for rank {on_cpu[0]} on {places[on_cpu[0]][0]}, and the others have"
+            " GPUs",
+            keys=("trainer.accelerator",),
+            remedy=f"`rampcli doctor` on {places[on_cpu[0]][0]}, or trainer.accelerator=cpu",
+        )
+    users: dict[tuple[str, str], int] = {}
+    for rank, place in enumerate(() if on_cpu else places):
+        if (first := users.setdefault(place, rank)) != rank:
+            raise UsageError(
+                f"ranks {first} and {rank} on {place[0]} have the same GPU ({place[1]})",
+                keys=("trainer.devices",),
+                remedy="one process per GPU, for example with srun --gpus-per-task=1",
+            )
 
 
 def use_device(device: torch.device) -> None:

@@ -15,8 +15,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rampcli.activity import waiting
+from rampcli.parallel.mesh import START_TIMEOUT
 from rampcli.rl.roles import Roles
-from rampcli.worker.join import JOIN_TIMEOUT, choose_interface
+from rampcli.worker.join import choose_interface, connect
 from rampcli.worker.leave import RankLost
 
 PATIENCE = timedelta(days=365)
@@ -61,13 +62,7 @@ class Bridge:
         self.roles = roles
         self._staging = Staging()
         choose_interface(is_one_host=True)
-        store = dist.TCPStore(  # type: ignore[attr-defined]
-            os.environ["MASTER_ADDR"],
-            int(os.environ["MASTER_PORT"]),
-            is_master=False,
-            timeout=JOIN_TIMEOUT,
-            wait_for_workers=False,
-        )
+        store = connect(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
         everyone = roles.trainers + roles.generators
         self._orders = None
         with waiting:
@@ -154,5 +149,5 @@ def _group(store: Any, name: str, rank: int, size: int) -> Any:
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     prefixed = dist.PrefixStore(f"{name}_{attempt}", store)  # type: ignore[attr-defined]
     prefixed.set(f"joined_{rank}", "")
-    prefixed.wait([f"joined_{each}" for each in range(size)], JOIN_TIMEOUT)
+    prefixed.wait([f"joined_{each}" for each in range(size)], START_TIMEOUT)
     return dist.ProcessGroupGloo(prefixed, rank, size, PATIENCE)

@@ -1,26 +1,24 @@
 """Joins the ranks of a run: forms the process group."""
 
+import json
 import os
 import socket
-from collections.abc import Mapping
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from rampcli.config.schema.trainer import Accelerator
-from rampcli.errors import RampcliError
+from rampcli.errors import RampcliError, UsageError
 from rampcli.lifeline import LISTENER
 from rampcli.network import LOOPBACK, address_towards, interface_of, is_loopback
-from rampcli.parallel.ranks import device_here, use_device
+from rampcli.parallel.mesh import START_TIMEOUT
+from rampcli.parallel.ranks import check_devices, device_here, name_of, use_device
 from rampcli.worker.starters import are_on_one_host, rank_variables
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
-
-JOIN_TIMEOUT = timedelta(minutes=30)
-"""How long ranks wait for each other when they join."""
 
 
 def join_ranks(accelerator: Accelerator) -> torch.device:
@@ -31,28 +29,63 @@ def join_ranks(accelerator: Accelerator) -> torch.device:
     The group's sockets listen on one network interface: loopback if all ranks are on this host.
 
     Raises:
-        RampcliError: as `rank_variables` and `device_here`; or rank 0 cannot listen on its address.
+        RampcliError: as `rank_variables`, `device_here` and `agree_on_devices`; or rank 0 cannot
+            listen on its address.
     """
     is_one_host = are_on_one_host(os.environ)
     variables = rank_variables(os.environ)
     os.environ.update(variables)
+    rank, world_size = int(variables["RANK"]), int(variables["WORLD_SIZE"])
     device = device_here(accelerator)
-    # torch finds the store by itself if torchrun hosts it.
-    store = (
-        None
-        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        else _open_store(variables, is_one_host=is_one_host)
-    )
+    store = _open_store(variables, is_one_host=is_one_host)
     choose_interface(is_one_host=is_one_host)
     use_device(device)
+    agree_on_devices(store, name_of(device), rank=rank, world_size=world_size)
     dist.init_process_group(
         "gloo" if device.type == "cpu" else "nccl",
-        store=store,
-        rank=int(variables["RANK"]),
-        world_size=int(variables["WORLD_SIZE"]),
+        store=None if _torchrun_has_store() else store,  # torch finds that one by itself
+        rank=rank,
+        world_size=world_size,
+        timeout=START_TIMEOUT,
         device_id=None if device.type == "cpu" else device,
     )
     return device
+
+
+def agree_on_devices(store: "Store", device: str, *, rank: int, world_size: int) -> None:
+    """Checks the devices of all ranks as `check_devices` does. Every rank calls this.
+
+    Ranks of gloo and ranks of NCCL would wait for each other until the timeout.
+
+    Args:
+        store: shared by the ranks.
+        device: `name_of` this rank's device.
+
+    Raises:
+        UsageError: `check_devices` refuses them. Every rank raises it.
+    """
+    # torchrun may keep its store while it restarts the ranks.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = dist.PrefixStore(f"devices_{attempt}", store)  # type: ignore[attr-defined]
+    store.set(f"of_{rank}", json.dumps([socket.gethostname(), device]))
+    if rank == 0:
+        places = store.multi_get([f"of_{each}" for each in range(world_size)])
+        store.set("refusal", json.dumps(_refusal([json.loads(place) for place in places])))
+    if refusal := json.loads(store.get("refusal")):
+        message, keys, remedies = refusal
+        store.set(f"read_{rank}", "")
+        if rank == 0:  # the store may end with this process
+            store.wait([f"read_{each}" for each in range(world_size)])
+        raise UsageError(message, keys=keys, remedy=remedies)
+
+
+def _refusal(places: Sequence[tuple[str, str]]) -> list[Any]:
+    """Returns message, keys and remedies of `check_devices`, or an empty list."""
+    try:
+        check_devices([(host, device) for host, device in places])
+    except UsageError as error:
+        return [error.message, error.keys, error.remedies]
+    return []
 
 
 def choose_interface(*, is_one_host: bool | None) -> None:
@@ -72,18 +105,32 @@ def choose_interface(*, is_one_host: bool | None) -> None:
 def _open_store(variables: Mapping[str, str], *, is_one_host: bool | None) -> "Store":
     """Returns the store through which ranks find each other.
 
-    Rank 0 hosts it on MASTER_ADDR only. By default, torch would listen on every interface.
+    Rank 0 hosts it on MASTER_ADDR only, unless torchrun does. By default, torch would listen on
+    every interface.
     """
     host, port = variables["MASTER_ADDR"], int(variables["MASTER_PORT"])
+    if _torchrun_has_store():
+        return connect(host, port)
     listener = _listen(host, port, is_one_host=is_one_host) if variables["RANK"] == "0" else None
     return dist.TCPStore(  # type: ignore[attr-defined]
         host,
         port if listener is None else listener.getsockname()[1],
         int(variables["WORLD_SIZE"]),
         is_master=listener is not None,
-        timeout=JOIN_TIMEOUT,
+        timeout=START_TIMEOUT,
         master_listen_fd=None if listener is None else listener.detach(),
     )
+
+
+def connect(host: str, port: int) -> "Store":
+    """Returns a further connection to the store that rank 0 or torchrun hosts."""
+    return dist.TCPStore(  # type: ignore[attr-defined]
+        host, port, is_master=False, timeout=START_TIMEOUT, wait_for_workers=False
+    )
+
+
+def _torchrun_has_store() -> bool:
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def _listen(host: str, port: int, *, is_one_host: bool | None) -> socket.socket:

@@ -1,9 +1,13 @@
 import os
+import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch.distributed as dist
 
-from rampcli.errors import RampcliError
-from rampcli.worker.join import join_ranks
+from rampcli.errors import RampcliError, UsageError
+from rampcli.parallel.ranks import CPU, check_devices, gpu_of
+from rampcli.worker.join import agree_on_devices, join_ranks
 from rampcli.worker.starters import rank_variables
 
 ALONE = {
@@ -89,3 +93,48 @@ def test_rank_0_refuses_an_address_that_other_hosts_cannot_reach(monkeypatch, ad
         join_ranks("cpu")
     assert f"rank 0 cannot listen on MASTER_ADDR={address}, port 0: " in refused.value.message
     assert why in refused.value.message
+
+
+def refused(call, *arguments, **words):
+    with pytest.raises(UsageError) as error:
+        call(*arguments, **words)
+    return error.value.message
+
+
+def test_each_process_of_a_host_has_a_gpu_of_its_own():
+    assert [gpu_of(rank, gpus=4) for rank in range(4)] == [0, 1, 2, 3]
+    assert "local rank 4 has no GPU: torch sees 4" in refused(gpu_of, 4, gpus=4)
+
+
+def test_processes_that_srun_shows_one_gpu_each_use_it():
+    assert [gpu_of(rank, gpus=1) for rank in range(8)] == [0] * 8
+    check_devices([("node1", "a"), ("node1", "b"), ("node2", "a")])
+
+
+def test_ranks_that_share_a_gpu_are_refused():
+    message = refused(check_devices, [("node1", "a"), ("node2", "a"), ("node2", "a")])
+    assert "ranks 1 and 2 on node2 have the same GPU (a)" in message
+
+
+def test_a_rank_without_a_gpu_among_ranks_with_gpus_is_refused_and_its_host_named():
+    check_devices([("node1", CPU), ("node1", CPU)])
+    message = refused(check_devices, [("node1", "a"), ("node7", CPU), ("node1", "b")])
+    assert message == "torch sees no GPU for rank 1 on node7, and the others have GPUs"
+
+
+@pytest.mark.parametrize(("devices", "is_refused"), [("AB", False), ("AAB", True)])
+def test_all_ranks_learn_that_two_of_them_share_a_gpu(devices, is_refused):
+    store, ranks = dist.TCPStore("127.0.0.1", 0, is_master=True), len(devices)
+
+    def join(rank):
+        own = dist.TCPStore("127.0.0.1", store.port, is_master=False)
+        try:
+            agree_on_devices(own, devices[rank], rank=rank, world_size=ranks)
+        except UsageError as error:
+            return error.message
+        return None
+
+    with ThreadPoolExecutor(ranks) as threads:
+        messages = set(threads.map(join, range(ranks)))
+    same = f"ranks 0 and 1 on {socket.gethostname()} have the same GPU (A)"
+    assert messages == ({same} if is_refused else {None})

@@ -144,8 +144,8 @@ def _provide_torch_cuda(devices: int) -> None:
         warp_size=32,
         max_threads_per_multi_processor=2048,
         gcnArchName="",
-        uuid="GPU-pretended",
     )
+    names = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
     for name, value in {
         "_initialized": True,
         "_lazy_init": lambda: None,
@@ -154,7 +154,9 @@ def _provide_torch_cuda(devices: int) -> None:
         "_maybe_exchange_device": exchange_device,
         "init": lambda: None,
         "device_count": visible_devices,
-        "get_device_properties": lambda device=None: properties,
+        "get_device_properties": lambda device=None: SimpleNamespace(
+            **vars(properties), uuid=names[_device(device).index]
+        ),
         "mem_get_info": lambda device=None: (
             memory - _library.rehearsal_live_bytes(_device(device).index),
             memory,
