@@ -33,7 +33,7 @@ from rampcli.runs.directory import (
     RunDirectory,
     event_row,
 )
-from rampcli.runs.heartbeats import LEAST_BEAT_S, touch
+from rampcli.runs.heartbeats import LEAST_BEAT_S, read_ranks, touch
 from rampcli.runs.manifest import complete_checkpoints, consumed_samples
 
 POLL_S = 0.1
@@ -75,6 +75,7 @@ class WorkersExit:
         oom_kills: processes that the kernel killed meanwhile for lack of memory, as
             `count_oom_kills` counts them.
         log: their output.
+        late: ranks that others waited for, and what they did, if that is known.
         had_not_saved: a rank was killed before the others saved and stopped. They may do so while
             they are ended.
     """
@@ -83,6 +84,7 @@ class WorkersExit:
     killed: dict[int, str]
     oom_kills: int
     log: WorkerLog
+    late: str = ""
     had_not_saved: bool = False
 
     def ranks_out_of_memory(self) -> list[int]:
@@ -102,6 +104,8 @@ class WorkersExit:
             f"rank {rank} was killed by {name}" for rank, name in self.killed.items()
         )
         cause = killed or recorded or f"exit code {self.exit_code}"
+        if self.log.has_timeout():
+            cause = f"ranks waited too long for others, see launch.step_timeout_s{self.late}"
         return f"{cause}; {self.log.describe(quote=recorded is None)}"
 
 
@@ -212,6 +216,7 @@ class Supervisor:
             has_killed = self._watch(attempt, workers)
             exit_code, killed = workers.exit_code() or 0, {} if has_killed else workers.killed()
             status = (self.run.read_state() or BEFORE_THE_START)["status"]
+            behind = read_ranks(self.run).behind
         finally:
             workers.end()
             with suppress(OSError, RampcliError):  # those of ranks that were killed
@@ -225,6 +230,7 @@ class Supervisor:
             had_not_saved=bool(killed) and status != PREEMPTED,
             oom_kills=oom_kills,
             log=log,
+            late="".join(f"; rank {each.rank} on {each.host} was {each.doing}" for each in behind),
         )
 
     def _watch(self, attempt: Attempt, workers: Workers) -> bool:

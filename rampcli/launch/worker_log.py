@@ -1,6 +1,7 @@
 """The log that workers print to, read for error messages."""
 
 import os
+import re
 from pathlib import Path
 
 from rampcli.errors import printable
@@ -8,6 +9,9 @@ from rampcli.guarded_folder import open_to_read
 
 MOST_BYTES = 2**16
 """Only this many bytes at the end of a log are read."""
+
+_TIMEOUT = re.compile(r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for ")
+"""What NCCL and gloo print if a rank has waited too long for others."""
 
 
 class WorkerLog:
@@ -35,6 +39,10 @@ class WorkerLog:
                 for line in map(str.strip, file.read().decode(errors="replace").splitlines())
                 if line
             ]
+
+    def has_timeout(self) -> bool:
+        """Returns whether a rank has waited too long for others."""
+        return any(map(_TIMEOUT.search, self.lines()))
 
     def describe(self, *, quote: bool = True) -> str:
         """Returns "log: PATH", followed by the last line of the log if `quote` is set."""

@@ -12,22 +12,18 @@ from pathlib import Path
 
 from rampcli.config.rl import is_rl
 from rampcli.config.schema import Config
-from rampcli.guarded_folder import private_folder
 from rampcli.interpreter import safe_environment
 from rampcli.launch.environment import without_outer_launcher
 from rampcli.lifeline import SUPERVISOR, die_with, signal_name
 from rampcli.network import LOOPBACK
 from rampcli.runs.directory import RunDirectory
+from rampcli.runs.worker_defaults import AT_START
 
 WORKER = "rampcli.worker"
 RL_WORKER = "rampcli.rl.rank"
 """Programs of a rank, in pretraining and in reinforcement learning."""
 NO_MEMORY = "lack of memory"
 """What killed a rank, in place of a signal's name, if its starter says that memory ran out."""
-OPENMP_SPINS = "3000"
-MALLOC = {"mmap_threshold": 2**30, "trim_threshold": 2**32, "hugetlb": 1}
-"""glibc malloc tunables of workers: keep freed pieces of up to 1 GiB, and up to 4 GiB in all, and
-use huge pages."""
 
 
 class Workers:
@@ -151,37 +147,9 @@ def worker_environment(*, threads: int) -> dict[str, str]:
     """
     environment = without_outer_launcher(safe_environment()) | {SUPERVISOR: str(os.getpid())}
     environment.setdefault("OMP_NUM_THREADS", str(threads))
-    # By default, OpenMP threads that wait spin for a long time. On a shared machine, they take
-    # processor time from threads that have work.
-    environment.setdefault("GOMP_SPINCOUNT", OPENMP_SPINS)
-    # Every step frees and reallocates large tensors. Memory returned to the kernel would come
-    # back as new zeroed pages. Huge pages need fewer entries of the processor's page tables.
-    environment.setdefault(
-        "GLIBC_TUNABLES", ":".join(f"glibc.malloc.{name}={value}" for name, value in MALLOC.items())
-    )
-    if "TORCHINDUCTOR_CACHE_DIR" not in environment and (cache := _compile_cache()) is not None:
-        environment["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
+    for name, value in AT_START.items():
+        environment.setdefault(name, value)
     return environment
-
-
-def _compile_cache() -> Path | None:
-    """Returns the folder for compiled layers, shared by later stages and runs, or None.
-
-    Torch executes what it finds there. So the folder is neither in the run directory nor torch's
-    default `/tmp/torchinductor_NAME`, which another user may have created.
-    """
-    with suppress(OSError, RuntimeError):  # containers may have no writable home
-        cache = (
-            Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-            / "rampcli"
-            / "compiled"
-        )
-        cache.mkdir(parents=True, exist_ok=True)
-        if os.access(cache, os.W_OK):
-            return cache
-    with suppress(OSError):
-        return private_folder("compiled")
-    return None
 
 
 def reserve_port(address: str = LOOPBACK) -> socket.socket:

@@ -40,6 +40,7 @@ from rampcli.config.settings import settings
 from rampcli.config.translate import translate, without_alternatives
 from rampcli.config.values import put
 from rampcli.errors import Remedy, Report, UsageError, set_to, shown
+from rampcli.gpus import visible_gpus
 from rampcli.planning.corpus_passes import pass_notes
 from rampcli.planning.run_plan import Resolved, run_dir_of, run_plan
 
@@ -90,7 +91,7 @@ def resolve(
     assert planned is not None
     notes = (*batch_notes, *file_notes, *rl_notes(planned.config), *export_notes(planned.config))
     notes += (*_warmup_notes(planned), *_last_step_notes(planned), *_profile_notes(planned))
-    notes += (*_policy_notes(planned),)
+    notes += (*_policy_notes(planned), *_precision_notes(planned))
     planned = replace(planned, files=facts)
     return replace(planned, notes=(*notes, *pass_notes(planned)))
 
@@ -206,6 +207,18 @@ def _last_step_notes(resolved: Resolved) -> list[str]:
     return [
         "the last step has a learning rate of 0 and changes nothing;"
         f" optim.min_lr={optim.lr / 100:g} keeps it above 0"
+    ]
+
+
+def _precision_notes(resolved: Resolved) -> list[str]:
+    """Returns a note if GPUs are to compute in fp32 without their tensor cores."""
+    trainer = resolved.config.trainer
+    on_gpus = trainer.accelerator == "gpu" or (trainer.accelerator == "auto" and visible_gpus())
+    if not on_gpus or (trainer.precision, trainer.matmul_precision) != ("fp32", "highest"):
+        return []
+    return [
+        "trainer.precision=fp32 leaves the tensor cores of GPUs idle; trainer.precision=bf16 is"
+        " several times as fast, and so is fp32 with trainer.matmul_precision=high"
     ]
 
 

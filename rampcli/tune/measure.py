@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import torch
 import torch.distributed as dist
 
 from rampcli.config import snapshot
@@ -33,6 +34,7 @@ def measure(trial: TrialDirectory, stop: StopRequest, *, started: float) -> int:
     resolved = run_plan(snapshot.read(trial.config))
     with sources_named(resolved.config):
         device = join_ranks(resolved.config.trainer.accelerator)
+        torch.set_float32_matmul_precision(resolved.config.trainer.matmul_precision)
         with naming_out_of_memory(resolved, lambda: 0):
             costs = BoundaryCosts(run=trial, started=started, imported=started)
             trainer = build_trainer(resolved, trial, device, stop, costs)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rampcli.lifeline import WAIT
 from rampcli.locks import SHARE_WAIT_S, hold
+from rampcli.runs.worker_defaults import set_defaults
 from rampcli.train.stopping import StopRequest
 from rampcli.tune.trial_files import STACK_SIGNAL, TrialDirectory
 from rampcli.worker.starters import rank_of
@@ -26,6 +27,7 @@ def main() -> None:
     stop = StopRequest(exits_at_second_signal=True)
     stop.listen()
     started = time.time()
+    set_defaults(trial, rank=rank_of(os.environ))
     with hold(trial.workers_lock, shared=True, wait_s=SHARE_WAIT_S):
         # Importing torch takes seconds, in which a signal may come.
         from rampcli.tune.measure import measure

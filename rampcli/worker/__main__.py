@@ -13,9 +13,11 @@ from pathlib import Path
 
 from rampcli.activity import LOADING, begin
 from rampcli.errors import RampcliError
+from rampcli.gpus import visible_gpus
 from rampcli.lifeline import SUPERVISOR, WAIT, die_with_parent
 from rampcli.locks import SHARE_WAIT_S, hold
 from rampcli.runs.directory import RunDirectory
+from rampcli.runs.worker_defaults import set_defaults
 from rampcli.train.stopping import StopRequest
 from rampcli.worker.heartbeat import Heartbeat
 from rampcli.worker.starters import rank_of, world_size_of
@@ -58,8 +60,12 @@ def main(
     stop = StopRequest(exits_at_second_signal=SUPERVISOR not in os.environ)
     stop.listen()
     run = RunDirectory(Path(sys.argv[1]))
-    started = max(STARTED, wait_for_turn(run, import_training)) if WAIT in sys.argv else STARTED
-    try:  # a supervisor holds the lock for an instant before it starts workers
+    started = STARTED
+    try:
+        set_defaults(run, rank=rank_of(os.environ))
+        if WAIT in sys.argv:
+            started = max(STARTED, wait_for_turn(run, import_training))
+        # A supervisor holds the lock for an instant before it starts workers.
         lock = hold(run.workers_lock, shared=True, wait_s=SHARE_WAIT_S)
     except RampcliError as error:
         print(error, file=sys.stderr)  # noqa: T201
@@ -90,7 +96,8 @@ def wait_for_turn(run: RunDirectory, import_training: Callable[[], object]) -> f
     import_training()
     from rampcli.config import snapshot
 
-    if snapshot.read(run.config).trainer.compile:
+    # The compiler asks CUDA for its GPUs, which other workers still use.
+    if snapshot.read(run.config).trainer.compile and not visible_gpus():
         from rampcli.train.compiling import set_up_compiler
 
         set_up_compiler()

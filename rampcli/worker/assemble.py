@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -40,18 +41,22 @@ from rampcli.parallel.mesh import DATA, Meshes, build_meshes
 from rampcli.parallel.ranks import broadcast_from_rank_0, gather_from_all_ranks
 from rampcli.planning.out_of_memory import out_of_memory
 from rampcli.planning.run_plan import Resolved, run_plan
+from rampcli.processors import processors
 from rampcli.runs.directory import PREEMPTED, RunDirectory
 from rampcli.runs.manifest import complete_checkpoints, consumed_samples
+from rampcli.runs.worker_defaults import recorded
 from rampcli.train.build import build_parts
 from rampcli.train.loop import Trainer
 from rampcli.train.memory import is_out_of_memory
 from rampcli.train.observers.boundary import BoundaryCosts
 from rampcli.train.observers.flat_rewards import FlatRewards
+from rampcli.train.observers.garbage import GarbageCollection
 from rampcli.train.observers.journal import Journal
 from rampcli.train.observers.observer import LoopObserver, ObserverList
 from rampcli.train.observers.order_audit import OrderAudit
 from rampcli.train.observers.outliers import Outliers, StepGuard
 from rampcli.train.observers.slow_data import SlowData
+from rampcli.train.observers.step_timeout import StepTimeout
 from rampcli.train.observers.text_samples import TextSamples
 from rampcli.train.optimizers import build_optimizers
 from rampcli.train.passes import Passes
@@ -156,11 +161,16 @@ def train(
         begin(JOINING)
         with waiting:
             device = join_ranks(resolved.config.trainer.accelerator)
+        torch.set_float32_matmul_precision(resolved.config.trainer.matmul_precision)
         begin(LOADING)
         if dist.get_rank() == 0:
             if device.type == "cpu" and resolved.config.trainer.accelerator != "cpu":
                 note_unused_gpus(run)
-            run.append_event("load", compiles=resolved.config.trainer.compile)
+            if device.type != "cpu":
+                note_few_processors(run, processors())
+            run.append_event(
+                "load", compiles=resolved.config.trainer.compile, environment=recorded()
+            )
         costs = BoundaryCosts(run=run, started=started, imported=imported)
         trainer = None
         with naming_out_of_memory(
@@ -177,6 +187,20 @@ def note_unused_gpus(run: RunDirectory) -> None:
         reason = (
             f"this machine has GPU {', '.join(gpus)}, and torch {torch.__version__} cannot use it:"
             " the run trains on the CPU; `rampcli doctor` says why"
+        )
+        run.append_event("fault", reason=reason)
+
+
+def note_few_processors(run: RunDirectory, count: int) -> None:
+    """Records that a process with a GPU has a single processor, as a job of Slurm may have.
+
+    Args:
+        count: processors that this process may use.
+    """
+    if count == 1:
+        reason = (
+            "a process may use 1 processor, on which reading samples and saving checkpoints delay"
+            " the step; launch.slurm.cpus_per_task=8 asks Slurm for more"
         )
         run.append_event("fault", reason=reason)
 
@@ -354,6 +378,11 @@ def build_observers(
         unit=unit_of(config),
     )
     observers: list[LoopObserver] = [guard]
+    if not is_rl(config):  # whose ranks wait for the whole rollouts of others
+        timeout = timedelta(seconds=config.launch.step_timeout_s)
+        observers.append(StepTimeout(resolved.plan, passes.meshes, timeout))
+    if config.trainer.gc_every_micro_batches is not None:
+        observers.append(GarbageCollection(config.trainer.gc_every_micro_batches))
     if config.data.audit_order:
         observers.append(OrderAudit(passes.meshes.data[DATA], passes.device))
     if dist.get_rank() == 0:

@@ -1,12 +1,9 @@
 import socket
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
 import pytest
 
-from rampcli.errors import UsageError
 from rampcli.launch.workers import reserve_port, worker_environment
 
 ALLOCATES_TWICE = """
@@ -50,38 +47,9 @@ def test_memory_that_a_worker_has_freed_is_reused_without_page_faults(monkeypatc
     assert int(faults.stdout) < 2**26 / 2**21  # fewer faults than the allocation has huge pages
 
 
-@pytest.mark.parametrize(
-    "name", ["OMP_NUM_THREADS", "GOMP_SPINCOUNT", "GLIBC_TUNABLES", "TORCHINDUCTOR_CACHE_DIR"]
-)
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "GOMP_SPINCOUNT", "GLIBC_TUNABLES"])
 def test_variables_that_the_user_has_set_are_kept(monkeypatch, name):
     monkeypatch.delenv(name, raising=False)
     assert name in worker_environment(threads=1)
     monkeypatch.setenv(name, "as the user has it")
     assert worker_environment(threads=1)[name] == "as the user has it"
-
-
-def test_no_cache_is_made_if_the_user_has_chosen_a_folder_for_compiled_layers(
-    monkeypatch, tmp_path
-):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "elsewhere")
-    worker_environment(threads=1)
-    assert not list(tmp_path.iterdir())
-
-
-def test_without_a_writable_home_compiled_layers_are_kept_in_a_private_folder(
-    monkeypatch, tmp_path
-):
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    assert worker_environment(threads=1)["TORCHINDUCTOR_CACHE_DIR"].startswith(
-        str(tmp_path / "home")
-    )
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    (tmp_path / "file").touch()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    folder = Path(worker_environment(threads=1)["TORCHINDUCTOR_CACHE_DIR"])
-    assert (folder.parent, folder.stat().st_mode & 0o777) == (tmp_path, 0o700)
-    folder.chmod(0o777)
-    with pytest.raises(UsageError, match="is not a folder that only you can write to"):
-        worker_environment(threads=1)

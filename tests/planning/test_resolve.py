@@ -328,6 +328,22 @@ def test_a_run_that_ends_before_the_steps_to_profile_has_a_note(first, notes):
     assert found == [f"the run ends after 2 steps, before profile.steps=[{first},9]"][:notes]
 
 
+@pytest.mark.parametrize(
+    ("words", "notes"),
+    [
+        ("trainer.accelerator=gpu", 1),
+        ("trainer.accelerator=auto", 1),
+        ("trainer.accelerator=cpu", 0),
+        ("trainer.accelerator=gpu trainer.precision=bf16", 0),
+        ("trainer.accelerator=gpu trainer.matmul_precision=high", 0),
+    ],
+)
+def test_fp32_that_leaves_tensor_cores_idle_is_noted(words, notes, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    stack = apply_overrides(llm.from_factory("llama3_tiny"), words.split())
+    assert len([note for note in resolve(stack).notes if "tensor cores" in note]) == notes
+
+
 def test_a_node_policy_that_takes_a_tenth_longer_than_the_best_is_noted():
     def notes_of(*words):
         ramp = "model.rampup_batch_size=[256,224,10M]"

@@ -10,7 +10,7 @@ from rampcli.launch.run import describe
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.events import read_events
-from rampcli.worker.assemble import note_unused_gpus
+from rampcli.worker.assemble import note_few_processors, note_unused_gpus
 from tiny_runs import TINY, environment
 
 
@@ -41,3 +41,11 @@ def test_gpus_that_torch_cannot_use_are_recorded(tmp_path, monkeypatch, visible,
     found = read_events(run.events).warnings
     assert len(found) == warnings
     assert all("GPU 0, 1, and torch" in reason for reason in found)
+
+
+@pytest.mark.parametrize(("processors", "warnings"), [(1, 1), (2, 0)])
+def test_a_single_processor_beside_a_gpu_is_recorded(tmp_path, processors, warnings):
+    run = RunDirectory(tmp_path / "run")
+    run.claim()
+    note_few_processors(run, processors)
+    assert len(read_events(run.events).warnings) == warnings

@@ -43,6 +43,13 @@ class LaunchConfig:
         unit="seconds",
         above=0,
     )
+    step_timeout_s: float = setting(
+        600.0,
+        "Longest time that a rank waits for others within a stage, after its first step. Then the"
+        " workers fail and are restarted. Reinforcement learning waits without a limit.",
+        unit="seconds",
+        above=0,
+    )
     elastic: bool = setting(
         False,
         "With `local`: continue a stage on fewer nodes when one is lost, and on more when it"

@@ -7,6 +7,7 @@ from rampcli.config.fields import setting
 
 Accelerator = Literal["auto", "cpu", "gpu"]
 Precision = Literal["fp32", "bf16"]
+MatmulPrecision = Literal["highest", "high"]
 ActivationCheckpointing = Literal["none", "selective", "full"]
 OnNonfinite = Literal["stop", "skip"]
 
@@ -38,6 +39,11 @@ class TrainerConfig:
         "Precision of the forward and backward pass. `bf16`: parameters are gathered and used in"
         " bf16; gradients are reduced and weights kept in fp32.",
     )
+    matmul_precision: MatmulPrecision = setting(
+        "highest",
+        "Precision of matrix products of fp32 tensors. `high`: TF32 on GPUs that have it, several"
+        " times as fast, with 10 bits of the factors' fractions instead of 23.",
+    )
     accumulate_grad_batches: int | None = setting(
         None,
         "Micro batches per optimiser step, where the batch is largest. `null`: derived.",
@@ -67,6 +73,13 @@ class TrainerConfig:
         False,
         "Compile the layers with torch.compile before the first step. Needs a C++ compiler."
         " Compiled code is cached for later runs.",
+    )
+    gc_every_micro_batches: int | None = setting(
+        100,
+        "Collect Python's garbage at the end of a step, on all ranks, after this many micro batches"
+        " or more. `null`: Python collects at times of its own on each rank.",
+        unit="micro batches",
+        at_least=1,
     )
     gradient_clip_val: float | None = setting(
         1.0, "Maximum gradient norm. `null`: no clipping.", above=0
