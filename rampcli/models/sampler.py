@@ -8,6 +8,7 @@ change a token whose random number is as close to the boundary between two token
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from rampcli.models.decoder import Decoder
 from rampcli.scrambling import hash_of, uniforms_of
 
 CHECK_EVERY = {"cpu": 1, "cuda": 16}
-"""Tokens per check for ended responses and damaged weights. A GPU waits for each check."""
+"""Tokens between two reads of what was drawn. A GPU has nothing to do during a read."""
 TOKENS_AT_ONCE = 2048
 """Tokens of prompts per forward pass, at least one prompt.
 
@@ -94,7 +95,7 @@ class Responses:
 def generate_tokens(
     model: Decoder, prompt: list[int], *, sampling: Sampling, seed: int = 0
 ) -> Iterator[int]:
-    """Yields the tokens that follow a prompt, one by one.
+    """Yields the tokens that follow a prompt, up to the first stop token.
 
     Args:
         model: decoder whose sequence length has room for the prompt and `sampling.max_tokens`.
@@ -103,10 +104,14 @@ def generate_tokens(
         DamagedFileError: the logits are not finite.
     """
     streams = hash_of(seed, 0, [0], 0)
-    for following in sample_tokens(
-        model, [prompt], generations=1, sampling=sampling, streams=streams
-    ):
-        yield int(following.tokens)
+    drawn = sample_tokens(model, [prompt], generations=1, sampling=sampling, streams=streams)
+    at_once = CHECK_EVERY[model.positions.device.type]
+    while some := list(islice(drawn, at_once)):
+        read = torch.cat([tensor for each in some for tensor in (each.tokens, each.has_ended)])
+        for token, has_ended in read.view(-1, 2).tolist():
+            if has_ended:
+                return
+            yield token
 
 
 def sample_responses(

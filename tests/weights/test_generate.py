@@ -16,6 +16,7 @@ from rampcli.config.snapshot import identity, to_yaml
 from rampcli.data.special_tokens import SpecialTokens
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import DamagedFileError, NoCheckpointError, UsageError, visible
+from rampcli.models import sampler
 from rampcli.models.decoder import Decoder
 from rampcli.models.sampler import Sampling, generate_tokens
 from rampcli.runs.directory import RunDirectory
@@ -223,3 +224,16 @@ def test_a_tokenizer_with_tokens_beyond_the_vocabulary_gives_one_message(generat
 def test_nonfinite_weights_give_one_message(generate, temperature):
     with pytest.raises(DamagedFileError, match="logits are not finite"):
         generate(temperature=temperature, weight=math.nan)
+
+
+@pytest.mark.parametrize("every", [2, 3, 16])
+def test_tokens_are_the_same_however_many_are_read_at_once(monkeypatch, every):
+    model = build("llama3")
+    stop = generated(model, max_tokens=20, temperature=1.0)[7]
+    for stops in ((), (stop,)):
+        sampling = {"max_tokens": 20, "temperature": 1.0, "stops": stops}
+        one_by_one = generated(model, **sampling)
+        with monkeypatch.context() as patch:
+            patch.setitem(sampler.CHECK_EVERY, "cpu", every)
+            assert generated(model, **sampling) == one_by_one
+        assert one_by_one[-1] == stop or not stops
