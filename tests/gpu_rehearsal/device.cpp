@@ -6,7 +6,8 @@
 //
 // Streams are queues. In plain mode all work runs at once. In late mode (`late_mode`), work that
 // nobody has waited for stays in the queue of its stream: copies between pinned and device memory
-// with non_blocking=True, and all work of streams other than the default one.
+// with non_blocking=True, and all work of streams other than the default one. Reading or writing
+// memory that another stream writes, without having waited for it, is an error then.
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -302,6 +303,8 @@ void run_all_of(const void* storage) {
   }
 }
 
+void host_waits_for(const Key& key);
+
 void run_device(DeviceIndex device) {
   Locked lock;
   std::vector<Key> keys;
@@ -312,6 +315,64 @@ void run_device(DeviceIndex device) {
   }
   for (const auto& key : keys) {
     run_all(key);
+    host_waits_for(key);
+  }
+}
+
+// ---- The order of work on several streams, in late mode -----------------------------------------
+
+// For each stream, the number of its last work that comes before.
+using Clock = std::map<Key, int64_t>;
+
+std::map<Key, Clock> clocks;  // before the next work of a stream
+Clock host_clock;             // what the host has waited for
+std::unordered_map<const void*, std::pair<Key, int64_t>> writers;  // last work that wrote a storage
+
+void merge(Clock& clock, const Clock& other) {
+  for (const auto& [key, number] : other) {
+    clock[key] = std::max(clock[key], number);
+  }
+}
+
+// Returns what comes before work that waits for all of a stream so far.
+Clock clock_after(const Key& key) {
+  Clock clock = clocks[key];
+  merge(clock, host_clock);
+  clock[key] = last_number;
+  return clock;
+}
+
+void host_waits_for(const Key& key) {
+  if (late_mode) {
+    Locked lock;
+    merge(host_clock, clock_after(key));
+  }
+}
+
+// Numbers new work of a stream.
+void begin_work(
+    const Key& key,
+    const std::string& name,
+    const std::vector<const void*>& used,
+    const std::vector<const void*>& written) {
+  if (!late_mode) {
+    return;
+  }
+  Locked lock;
+  ++last_number;
+  for (const void* storage : used) {
+    const auto found = writers.find(storage);
+    if (found == writers.end()) {
+      continue;
+    }
+    const auto& [writer, number] = found->second;
+    TORCH_CHECK(
+        writer == key || number <= clocks[key][writer] || number <= host_clock[writer], name,
+        " on stream ", key.second, " of cuda:", int(key.first), " uses memory that stream ",
+        writer.second, " may still write: nothing has waited for it");
+  }
+  for (const void* storage : written) {
+    writers[storage] = {key, last_number};
   }
 }
 
@@ -319,6 +380,7 @@ struct EventState {
   Key key;
   int64_t number;
   std::chrono::steady_clock::time_point time;
+  Clock clock;
 };
 
 std::atomic<c10::StreamId> streams_made{0};
@@ -377,11 +439,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     }
     Locked lock;
     *static_cast<EventState*>(*event) = {
-        key_of(stream), last_number, std::chrono::steady_clock::now()};
-    if (late_mode) {  // the stream may itself wait for others
-      enqueue(key_of(stream), {}, [] {});
-      static_cast<EventState*>(*event)->number = last_number;
-    }
+        key_of(stream), last_number, std::chrono::steady_clock::now(), clock_after(key_of(stream))};
   }
   void block(void* event, const Stream& stream) const override {
     if (event == nullptr || !late_mode) {
@@ -391,6 +449,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     const Key other = state.key;
     const int64_t number = state.number;
     Locked lock;
+    merge(clocks[key_of(stream)], state.clock);
     if (is_deferred(key_of(stream))) {
       enqueue(key_of(stream), {}, [other, number] { run_until(other, number); });
     } else {
@@ -421,12 +480,15 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   void synchronizeStream(const Stream& stream) const override {
     note("stream.synchronize", 0, true);
     run_all(key_of(stream));
+    host_waits_for(key_of(stream));
   }
   void synchronizeEvent(void* event) const override {
     note("event.synchronize", 0, true);
     if (event != nullptr) {
       const auto& state = *static_cast<EventState*>(event);
       run_until(state.key, state.number);
+      Locked lock;
+      merge(host_clock, state.clock);
     }
   }
   void synchronizeDevice(const DeviceIndex device) const override {
@@ -616,6 +678,17 @@ IValue map_tensors(const IValue& value, const std::function<Tensor(const Tensor&
   return changed;
 }
 
+// Returns whether an operator writes an argument: Tensor(a!) or a list of them, Tensor(a!)[].
+bool writes(const c10::Argument& argument) {
+  const auto* alias = argument.alias_info();
+  if (alias == nullptr) {
+    return false;
+  }
+  const auto& inner = alias->containedTypes();
+  return alias->isWrite() ||
+      std::any_of(inner.begin(), inner.end(), [](const auto& one) { return one.isWrite(); });
+}
+
 class Call {
  public:
   Call(const c10::OperatorHandle& op, Stack& stack) : op(op), stack(stack) {
@@ -627,6 +700,9 @@ class Call {
         if (tensor.is_cuda()) {
           check_device(tensor, arguments[index].name());
           storages.push_back(tensor.storage().unsafeGetStorageImpl());
+          if (writes(arguments[index])) {
+            written.push_back(storages.back());
+          }
         }
       });
       if (value.isDevice() && value.toDevice().is_cuda() && device < 0) {
@@ -685,6 +761,7 @@ class Call {
 
   DeviceIndex device = -1;
   std::vector<const void*> storages;
+  std::vector<const void*> written;
   size_t first = 0;
   bool copies = false;  // whether the kernel sees copies of the memory
 
@@ -739,6 +816,10 @@ class Call {
       }
     }
     moved.emplace_back(result.storage().unsafeGetStorageImpl(), adopted(result, device));
+    if (late_mode) {
+      Locked lock;
+      writers[moved.back().second.unsafeGetStorageImpl()] = {current_key(device), last_number};
+    }
     return tensor_over(moved.back().second, result, result.storage_offset());
   }
 
@@ -759,7 +840,7 @@ bool reads_values(const std::string& name) {
 
 bool is_functional(const c10::FunctionSchema& schema) {
   return std::none_of(schema.arguments().begin(), schema.arguments().end(), [](const auto& one) {
-    return one.alias_info() != nullptr && one.alias_info()->isWrite();
+    return writes(one);
   });
 }
 
@@ -767,6 +848,7 @@ bool is_functional(const c10::FunctionSchema& schema) {
 // on the present values tells their sizes.
 void defer(const c10::OperatorHandle& op, Call& call, Stack& stack) {
   const Key key = current_key(call.device);
+  Locked lock;
   Stack arguments(stack.begin() + call.first, stack.end());
   Stack results;
   auto storages = call.storages;
@@ -784,6 +866,7 @@ void defer(const c10::OperatorHandle& op, Call& call, Stack& stack) {
         c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(cuda(call.device));
         auto empty = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options());
         storages.push_back(empty.storage().unsafeGetStorageImpl());
+        writers[storages.back()] = {key, last_number};
         return empty;
       });
     }
@@ -829,9 +912,11 @@ void defer(const c10::OperatorHandle& op, Call& call, Stack& stack) {
 void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   Call call(op, *stack);
   const Key key = current_key(call.device);
+  begin_work(key, op.schema().name(), call.storages, call.written);
   if (reads_values(op.schema().name())) {
     note(op.schema().name().c_str() + 6, 0, true);
     run_all(key);
+    host_waits_for(key);
   } else if (is_deferred(key)) {
     defer(op, call, *stack);
     return;
@@ -856,6 +941,14 @@ struct OnDevice {
   DeviceIndex before = current_device;
 };
 
+Tensor unwritten(Tensor tensor) {
+  if (late_mode) {
+    Locked lock;
+    writers.erase(tensor.storage().unsafeGetStorageImpl());  // of memory that had this address
+  }
+  return tensor;
+}
+
 Tensor empty(
     at::IntArrayRef size,
     std::optional<at::ScalarType> dtype,
@@ -864,9 +957,9 @@ Tensor empty(
     std::optional<bool>,
     std::optional<at::MemoryFormat> format) {
   OnDevice on(device);
-  return at::detail::empty_generic(
+  return unwritten(at::detail::empty_generic(
       size, &device_allocator, c10::DispatchKeySet(DispatchKey::CUDA),
-      c10::dtype_or_default(dtype), format);
+      c10::dtype_or_default(dtype), format));
 }
 
 Tensor empty_strided(
@@ -877,14 +970,17 @@ Tensor empty_strided(
     std::optional<Device> device,
     std::optional<bool>) {
   OnDevice on(device);
-  return at::detail::empty_strided_generic(
+  return unwritten(at::detail::empty_strided_generic(
       size, stride, &device_allocator, c10::DispatchKeySet(DispatchKey::CUDA),
-      c10::dtype_or_default(dtype));
+      c10::dtype_or_default(dtype)));
 }
 
 at::Scalar local_scalar_dense(const Tensor& self) {
   note("item", bytes_of(self), true);
-  run_all(current_key(self.device().index()));
+  const Key key = current_key(self.device().index());
+  begin_work(key, "item", {self.storage().unsafeGetStorageImpl()}, {});
+  run_all(key);
+  host_waits_for(key);
   return host_alias(self).item();
 }
 
@@ -902,6 +998,15 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   const Key key = current_key(on_device.device().index());
   std::vector<const void*> storages = {
       self.storage().unsafeGetStorageImpl(), source.storage().unsafeGetStorageImpl()};
+  std::vector<const void*> on_devices;
+  for (const Tensor& tensor : {self, source}) {
+    if (tensor.is_cuda()) {
+      on_devices.push_back(tensor.storage().unsafeGetStorageImpl());
+    }
+  }
+  begin_work(
+      key, "copy_", on_devices,
+      self.is_cuda() ? std::vector<const void*>{storages[0]} : std::vector<const void*>{});
   const auto host = [](const Tensor& tensor) {
     return tensor.is_cuda() ? host_alias(tensor) : tensor;
   };
@@ -930,6 +1035,7 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
     copy(self, source);
   } else if (waits) {
     run_all(key);
+    host_waits_for(key);
     copy(self, source);
   } else if (is_deferred(key)) {
     enqueue(key, storages, [=] { copy(self, source); });
@@ -937,6 +1043,9 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
     run_before(key, storages);
     // Later kernels may write the source on the device. The host's buffer is read or written late.
     const Tensor from = to_device ? source : host_alias(source).clone();
+    if (!to_device) {  // its storage may soon be that of another tensor
+      storages.pop_back();
+    }
     enqueue(key, storages, [=] { copy(self, from); });
   }
   return self;
@@ -962,7 +1071,7 @@ void resize_storage(const Tensor& tensor, int64_t bytes) {
 // The work of a collective in late mode. Its results arrive when a stream waits for it.
 struct LateWork final : c10d::Work {
   LateWork(c10::intrusive_ptr<c10d::Work> inner, Key key, int64_t number)
-      : inner(std::move(inner)), key(key), number(number) {}
+      : inner(std::move(inner)), key(key), number(number), clock(clock_after(key)) {}
   bool isCompleted() override {
     return inner->isCompleted();
   }
@@ -973,13 +1082,14 @@ struct LateWork final : c10d::Work {
     wait(kNoTimeout);
   }
   bool wait(std::chrono::milliseconds) override {
-    EventState event{key, number, {}};
+    EventState event{key, number, {}, clock};
     GuardImpl().block(&event, GuardImpl().getStream(Device(c10::kCUDA, key.first)));
     return true;
   }
   c10::intrusive_ptr<c10d::Work> inner;
   Key key;
   int64_t number;
+  Clock clock;
 };
 
 // Gloo works on the aliases. It is reached by a device that nobody else uses, so that a host tensor
@@ -1001,6 +1111,7 @@ void collective(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack
       is_set && current_device == call.device, "NCCL: ", name, " gets tensors on cuda:",
       int(call.device), ", and this thread's device is cuda:", int(current_device),
       is_set ? "" : ". torch.cuda.set_device was not called");
+  begin_work(current_key(call.device), name, call.storages, {});
   run_all(current_key(call.device));
   Key key{call.device, 0};
   for (size_t index = call.first; index < stack->size(); ++index) {
@@ -1022,12 +1133,16 @@ void collective(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack
     });
   }
   Locked lock;
+  clocks[key] = clock_after(current_key(call.device));
   enqueue(key, {}, [work, results] {
     work->wait();
     for (const auto& [host, original] : results) {
       host_alias(original).copy_(host);
     }
   });
+  for (const auto& [host, original] : results) {
+    writers[original.storage().unsafeGetStorageImpl()] = {key, last_number};
+  }
   stack->back() =
       c10::intrusive_ptr<c10d::Work>(c10::make_intrusive<LateWork>(work, key, last_number));
 }

@@ -145,7 +145,14 @@ def _provide_torch_cuda(devices: int) -> None:
         max_threads_per_multi_processor=2048,
         gcnArchName="",
     )
-    names = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+
+    def properties_of(device: object = None) -> SimpleNamespace:
+        # A fork of this process may see other devices.
+        names = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+        # Nodes of a Slurm cluster on one machine number their devices alike.
+        node = os.environ.get("SLURMD_NODENAME", "")
+        return SimpleNamespace(**vars(properties), uuid=node + names[_device(device).index])
+
     for name, value in {
         "_initialized": True,
         "_lazy_init": lambda: None,
@@ -154,9 +161,7 @@ def _provide_torch_cuda(devices: int) -> None:
         "_maybe_exchange_device": exchange_device,
         "init": lambda: None,
         "device_count": visible_devices,
-        "get_device_properties": lambda device=None: SimpleNamespace(
-            **vars(properties), uuid=names[_device(device).index]
-        ),
+        "get_device_properties": properties_of,
         "mem_get_info": lambda device=None: (
             memory - _library.rehearsal_live_bytes(_device(device).index),
             memory,
