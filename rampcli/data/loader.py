@@ -25,7 +25,7 @@ LOCATED_AT_ONCE = 1024
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Samples on the device.
+    """Samples on the device, or in host memory before they are copied there.
 
     Attributes:
         tokens: int64 [micro_batch_size, sequence_length].
@@ -77,7 +77,7 @@ class Loader:
         self.reading = reading
         self.device = device
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader")
-        self._ahead: dict[tuple[int, BatchPlan], Future[list[list[Samples]]]] = {}
+        self._ahead: dict[tuple[int, BatchPlan], Future[_Read]] = {}
         self._found: dict[tuple[int, BatchPlan], tuple[Indices, Indices]] = {}
 
     def read(self, first_sample: int, split: BatchPlan) -> Batch:
@@ -96,18 +96,20 @@ class Loader:
         for step in range(1 + STEPS_AHEAD):
             wanted = (first_sample + step * split.global_batch_size, split)
             if wanted not in self._ahead:
-                self._ahead[wanted] = self._thread.submit(self.read_micro_batches, *wanted)
-        shares = self._ahead.pop((first_sample, split)).result()
+                self._ahead[wanted] = self._thread.submit(self._read_ahead, *wanted)
+        shares, mine = self._ahead.pop((first_sample, split)).result()
         samples = samples_of([self.reading.rank], first_sample, split).ravel()
-        mine = self.reading.scatter(
-            shares, micro_batches=split.accumulate_grad_batches, samples=split.micro_batch_size
-        )
+        if mine is None:
+            received = self.reading.scatter(
+                shares, micro_batches=split.accumulate_grad_batches, samples=split.micro_batch_size
+            )
+            mine = [_in_host_memory(each, self.device) for each in received]
         return Batch(
             first_sample=first_sample,
             split=split,
             samples=samples,
             micro_batches=[_to_device(each, self.device) for each in mine],
-            valid_tokens=sum(each.valid_tokens for each in mine),
+            valid_tokens=sum(int((each.labels != IGNORED).sum()) for each in mine),
             began=began,
             data_time_s=time.perf_counter() - began,
         )
@@ -118,6 +120,13 @@ class Loader:
             unwanted.cancel()
         wait(self._ahead.values())
         self._ahead.clear()
+
+    def _read_ahead(self, first_sample: int, split: BatchPlan) -> "_Read":
+        shares = self.read_micro_batches(first_sample, split)
+        if self.reading.group is not None:
+            return shares, None
+        (mine,) = shares
+        return [], [_in_host_memory(each, self.device) for each in mine]
 
     def read_micro_batches(self, first_sample: int, split: BatchPlan) -> list[list[Samples]]:
         """Reads the micro batches of each rank that this process reads for.
@@ -161,7 +170,7 @@ class Loader:
                 for rank in ranks
             ]
             (mine,) = self.reading.scatter(shares, micro_batches=1, samples=split.micro_batch_size)
-            yield _to_device(mine, self.device)
+            yield _to_device(_in_host_memory(mine, self.device), self.device)
 
     def _share(self, first: int, samples: int, split: BatchPlan) -> Samples:
         assert self.blend is not None
@@ -179,11 +188,28 @@ def samples_of(ranks: Sequence[int], first_sample: int, split: BatchPlan) -> Ind
     return samples.swapaxes(0, 1)[list(ranks)].reshape(len(ranks), -1)
 
 
-def _to_device(samples: Samples, device: torch.device) -> MicroBatch:
-    def moved(part: Indices) -> Tensor:
+_Read = tuple[list[list[Samples]], list[MicroBatch] | None]
+"""Samples to scatter, and this rank's micro batches in host memory if nothing is scattered."""
+
+
+def _in_host_memory(samples: Samples, device: torch.device) -> MicroBatch:
+    """Returns samples as tensors. For a GPU they are in pinned memory, and contiguous."""
+
+    def placed(part: Indices) -> Tensor:
         tensor = torch.from_numpy(part)
-        # A copy from pinned memory overlaps with the step before.
-        return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+        if device.type == "cpu":
+            return tensor
+        return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
+
+    positions = None if samples.positions is None else placed(samples.positions)
+    return MicroBatch(placed(samples.tokens), placed(samples.labels), positions)
+
+
+def _to_device(samples: MicroBatch, device: torch.device) -> MicroBatch:
+    """Returns samples on the device. The host does not wait for copies from pinned memory."""
+
+    def moved(part: Tensor) -> Tensor:
+        return part.to(device, non_blocking=True)
 
     positions = None if samples.positions is None else moved(samples.positions)
     return MicroBatch(moved(samples.tokens), moved(samples.labels), positions)

@@ -30,10 +30,12 @@ class Meshes:
         weights: pipeline x replicate x shard x tensor: which rank holds which part of the weights.
             Ranks that share a sequence hold the same layers: the context axis is in `shard`.
         data: pipeline x data x context x tensor: which rank reads which part of which samples.
+        hosts: all ranks, to exchange numbers of the host. Its ranks do not wait for their GPUs.
     """
 
     weights: DeviceMesh
     data: DeviceMesh
+    hosts: dist.ProcessGroup
 
     def rank(self, axis: str) -> int:
         """Returns this rank's index along an axis of `data`."""
@@ -67,6 +69,7 @@ class Meshes:
         """
         for group in (
             dist.group.WORLD,
+            self.hosts,
             *self.weights.get_all_groups(),
             *self.data.get_all_groups(),
         ):
@@ -89,7 +92,13 @@ def build_meshes(device: torch.device, parallel: ParallelConfig) -> Meshes:
         mesh_dim_names=(PIPELINE, REPLICATE, SHARD, TENSOR),
     )
     ranks = weights.mesh.view(pipeline, data, context, tensor)
-    meshes = Meshes(weights=weights, data=_with_groups_of(weights, ranks))
+    world = dist.group.WORLD
+    assert world is not None
+    meshes = Meshes(
+        weights=weights,
+        data=_with_groups_of(weights, ranks),
+        hosts=world if dist.get_backend() == "gloo" else dist.new_group(backend="gloo"),
+    )
     meshes.set_timeout(START_TIMEOUT)
     return meshes
 

@@ -33,6 +33,7 @@ from rampcli.train.observers.observer import ObserverList
 from rampcli.train.stopper import Stopper
 from rampcli.train.stopping import StopRequest
 from rampcli.worker.assemble import (
+    build_guard,
     build_initial_model,
     build_observers,
     load_model_and_state,
@@ -122,6 +123,7 @@ def build_policy_trainer(
         loader=Loader(None, reading=reading, device=device),
         validation_loaders={None: Loader(None, reading=reading, device=device)},
         checkpoints=loaded.checkpoints,
+        guard=build_guard(config, loaded),
         observers=ObserverList(observers),
         state=loaded.state,
         stopper=Stopper(stop, passes),

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rampcli.activity import waiting
 from rampcli.config.schema import Config
 from rampcli.data.corpus import IGNORED, PADDING
 from rampcli.data.loader import MicroBatch
@@ -18,7 +19,7 @@ from rampcli.parallel.tensor import token_log_probs_of_shards
 from rampcli.rl.objective import Objective, PolicyBatch, PolicySums
 from rampcli.rl.rollout import Rollout
 from rampcli.train.passes import Passes
-from rampcli.train.step import StepResult, clip, squared_norm
+from rampcli.train.step import StepResult, scale_gradients, squared_norm
 
 
 class PolicyPasses(Passes):
@@ -75,7 +76,7 @@ def accumulate_policy_gradient(
 ) -> tuple[StepResult, PolicySums]:
     """Runs forward and backward over an update's pairs, then clips. Gradients are left in `.grad`.
 
-    Returns loss and gradient norm, and the `PolicySums` of all ranks.
+    Returns loss and gradient norm, and the `PolicySums` of all ranks. Waits for the device.
 
     The sum over all pairs is divided by the counts of all ranks at the end, so that neither micro
     batches nor ranks change the gradient.
@@ -83,7 +84,7 @@ def accumulate_policy_gradient(
     Args:
         batches: this rank's pairs, one batch for each pass. They may arrive while earlier ones are
             trained on.
-        gradient_clip_val: as of `clip`.
+        gradient_clip_val: as of `scale_gradients`.
         between: called between passes. An exception that it raises ends the step, which then has
             no effect.
     """
@@ -92,19 +93,19 @@ def accumulate_policy_gradient(
     # FSDP divides gradients by the ranks.
     loss = passes.forward_backward(batches, count=count, scale=ranks, between=between)
     norm = squared_norm(passes.parts, device=passes.device)
-    summed_loss, squares, *counts = passes.sum_over_ranks(
-        torch.stack([loss.double() / ranks, norm, *passes.sums])
-    )
+    totals = passes.total(torch.stack([loss.double() / ranks, norm, *passes.sums]))
+    with waiting:
+        summed_loss, _, *counts = totals.tolist()
     sums = PolicySums(*counts)
     denominator = passes.objective.denominator(pairs=round(sums.pairs), tokens=round(sums.tokens))
-    grad_norm = squares**0.5 / denominator
-    clip(
+    grad_norm = totals[1].sqrt() / denominator
+    scale_gradients(
         passes.parts,
         grad_norm=grad_norm,
         gradient_clip_val=gradient_clip_val,
         denominator=denominator,
     )
-    return StepResult(loss=summed_loss / denominator, grad_norm=grad_norm), sums
+    return StepResult(loss=summed_loss / denominator, grad_norm=grad_norm.item()), sums
 
 
 def batch_of(

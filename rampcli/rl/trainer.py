@@ -63,6 +63,11 @@ class PolicyTrainer(Trainer):
         samples = samples_of([self.passes.meshes.rank(DATA)], first, split).ravel()
         return Batch(first_sample=first, split=split, samples=samples)
 
+    def start_step(self, batch: Batch) -> None:
+        """Takes a step. Its numbers are known at once."""
+        step = self.take_step(batch)
+        self.unfinished = lambda: step
+
     def take_step(self, batch: Batch) -> TakenStep:
         """Takes a step: answers its prompts, scores the responses and updates the weights.
 
@@ -125,7 +130,7 @@ class PolicyTrainer(Trainer):
                 # Later, the weights of this step have changed already.
                 between=self.stopper.agree_now_and_then if update == 0 else lambda: None,
             )
-            reason = self.observers.before_update(self.state, result)
+            reason = self.guard.judge(self.state, result)
             if reason is not None:
                 where = f"update {update + 1} of {self.pairs.updates}: "
                 skipped.append(reason if self.pairs.updates == 1 else where + reason)
@@ -283,7 +288,7 @@ class PolicyTrainer(Trainer):
                     sums[row] += sums.new_tensor(found)
             self.stopper.agree_now_and_then()
         self.stopper.agree()
-        return [self.passes.sum_over_ranks(row) for row in sums]
+        return [self.passes.sum_over_ranks(row.tolist()) for row in sums]
 
 
 def _mean(results: Sequence[StepResult]) -> StepResult:

@@ -1,8 +1,8 @@
 """The training loop."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -21,6 +21,7 @@ from rampcli.runs.directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY
 from rampcli.runs.rows import read_rows
 from rampcli.schedule.learning_rate import LearningRate
 from rampcli.train.compiling import compile_passes
+from rampcli.train.guard import StepGuard
 from rampcli.train.observers.observer import LoopObserver
 from rampcli.train.passes import Passes
 from rampcli.train.step import TakenStep, accumulate_gradient, update_weights, validate
@@ -31,11 +32,18 @@ from rampcli.train.stopper import StopAgreed, Stopper
 class Trainer:
     """Trains a model through the stages of a plan, starting at `state`.
 
+    On a GPU, the host starts a step while the step before it is computed. It learns a step's
+    numbers after the passes of the next step are queued, so that the GPU never waits for the host.
+
     Attributes:
+        guard: says which steps are skipped.
+        runs_ahead: whether steps overlap in this way.
         validation_loaders: read the validation corpora, by name; None if the corpus has no name.
         bytes_of_tokens: bytes of text that each token stands for, int32 [vocabulary], if known.
-        micro_batch_s: seconds per micro batch in the last step.
+        micro_batch_s: seconds per micro batch in the last step whose numbers are known.
         compiled_micro_batch_size: micro batch size for which the layers are compiled, if they are.
+        unfinished: waits for the numbers of the step that was started last, if they are unknown.
+        finished_at: when the last numbers became known, by `time.perf_counter`.
     """
 
     config: Config
@@ -46,12 +54,16 @@ class Trainer:
     loader: Loader
     validation_loaders: Mapping[str | None, Loader]
     checkpoints: Checkpoints
+    guard: StepGuard
     observers: LoopObserver
     state: TrainingState
     stopper: Stopper
+    runs_ahead: bool = False
     bytes_of_tokens: Tensor | None = None
     micro_batch_s: float = 0.0
     compiled_micro_batch_size: int | None = None
+    unfinished: Callable[[], TakenStep] | None = None
+    finished_at: float = 0.0
 
     VALIDATION_EVENT: ClassVar[str] = "validation"
     """Event of events.jsonl that says that the run was validated at a step."""
@@ -70,6 +82,7 @@ class Trainer:
             status = self._train()
         except StopAgreed:
             status = PREEMPTED
+        self.finish_step()
         began = time.perf_counter()
         if self.state.step > 0:
             self._save(is_last=True)
@@ -85,10 +98,12 @@ class Trainer:
             stage = self.plan.stage_at(self.state.consumed_samples)
             self.observers.at_stage(self.state, stage)
             for batch in self._batches(stage):
-                step = self.take_step(batch)
+                self.start_step(batch)
                 self.state.advance(batch.split.global_batch_size)
-                self.observers.after_step(self.state, step)
+                if not self.runs_ahead or self._is_step_needed():
+                    self.finish_step()
                 self._save_and_validate_if_due(batch.split)
+            self.finish_step()
             consumed = self.state.consumed_samples
             if not self._is_complete() and self.plan.ends_processes(stage, consumed):
                 return STAGE_BOUNDARY
@@ -108,10 +123,23 @@ class Trainer:
         return self.loader.read(self.state.consumed_samples, split)
 
     def take_step(self, batch: Batch) -> TakenStep:
-        """Takes a step, or skips it if an observer says so.
+        """Takes a step and waits for its numbers. Observers are not called.
 
         Raises:
             StopAgreed: a rank must stop.
+            RampcliError: a number is not finite, and the run ends at such steps.
+        """
+        self.start_step(batch)
+        assert self.unfinished is not None
+        finish, self.unfinished = self.unfinished, None
+        return finish()
+
+    def start_step(self, batch: Batch) -> None:
+        """Queues a step on the device, and finishes the step before it.
+
+        Raises:
+            StopAgreed: a rank must stop.
+            RampcliError: as `finish_step`.
         """
         split = batch.split
         begin(COMPUTING)
@@ -122,21 +150,53 @@ class Trainer:
             gradient_clip_val=self.config.trainer.gradient_clip_val,
             between=self.stopper.agree_now_and_then,
         )
-        skipped = self.observers.before_update(self.state, result)
+        self.finish_step()  # its numbers set the limits of this step
         lr = self.learning_rate.at(
             self.state.consumed_samples + split.global_batch_size,
             global_batch_size=split.global_batch_size,
         )
-        update_weights(self.optimizers, lr=lr, skip=skipped is not None)
-        step_time_s = time.perf_counter() - batch.began
-        self.micro_batch_s = step_time_s / split.accumulate_grad_batches
-        return TakenStep(
-            stage=self.plan.stage_at(self.state.consumed_samples),
-            batch=batch,
-            result=result,
-            lr=lr,
-            skipped=skipped,
-            step_time_s=step_time_s,
+        update_weights(self.optimizers, lr=lr, skip=result.is_harmful(self.guard.limits))
+        stage = self.plan.stage_at(self.state.consumed_samples)
+        before = replace(self.state)
+
+        def finish() -> TakenStep:
+            known = result.wait()
+            now = time.perf_counter()
+            step_time_s = now - max(batch.began, self.finished_at)
+            self.finished_at = now
+            self.micro_batch_s = step_time_s / split.accumulate_grad_batches
+            skipped = self.guard.judge(before, known)
+            return TakenStep(
+                stage=stage,
+                batch=batch,
+                result=known,
+                lr=lr,
+                skipped=skipped,
+                step_time_s=step_time_s,
+            )
+
+        self.unfinished = finish
+
+    def finish_step(self) -> None:
+        """Waits for the numbers of the step that was started last, and tells observers of it.
+
+        Raises:
+            RampcliError: a number is not finite, and the run ends at such steps.
+        """
+        if self.unfinished is None:
+            return
+        finish, self.unfinished = self.unfinished, None
+        step = finish()
+        self.state.recent = self.guard.outliers.recent
+        self.observers.after_step(self.state, step)
+
+    def _is_step_needed(self) -> bool:
+        """Returns whether the step just started must be finished before the next one starts."""
+        step, trainer = self.state.step, self.config.trainer
+        return (
+            is_due(step, self.config.checkpoint.every_steps)
+            or (bool(trainer.val_samples) and is_due(step, trainer.val_every_steps))
+            or self.observers.needs(step)
         )
 
     def _agree_on_tokens(self, valid_tokens: int) -> int:

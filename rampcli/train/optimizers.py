@@ -69,6 +69,9 @@ def _adamw(parameters: Iterable[nn.Parameter], optim: OptimConfig) -> AdamW:
 class Muon(TorchOptimizer):
     """Muon for matrices, which may be sharded: its steps are the same on every mesh.
 
+    A step has no effect if `found_inf`, an fp32 scalar on the device, is 1. Torch's fused
+    optimisers skip steps in the same way.
+
     The momentum is sharded like the weights. Each rank gathers whole matrices to orthogonalise
     them, stacked by shape, and keeps its shard of the result. Steps have the size for which AdamW's
     learning rate and weight decay are chosen (arXiv 2502.16982, section 2.2).
@@ -78,6 +81,8 @@ class Muon(TorchOptimizer):
         self, params: Iterable[nn.Parameter], *, lr: float, weight_decay: float, momentum: float
     ) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
+        self._step_supports_amp_scaling = True
+        self.found_inf: Tensor | None = None
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]  # noqa: ARG002, D102
@@ -85,22 +90,28 @@ class Muon(TorchOptimizer):
             for stack in _stacks([weight for weight in group["params"] if weight.grad is not None]):
                 updates = [self._update(weight, group["momentum"]) for weight in stack]
                 size = 0.2 * max(stack[0].shape) ** 0.5
+                kept: Tensor | float = 1 - group["lr"] * group["weight_decay"]
+                if self.found_inf is not None:
+                    kept = torch.where(self.found_inf > 0, 1.0, kept)
                 for weight, direction in zip(
                     stack, orthogonalise(torch.stack(updates)), strict=True
                 ):
                     change = direction.to(weight.dtype)
-                    weight.mul_(1 - group["lr"] * group["weight_decay"]).add_(
-                        _shard_like(change, weight), alpha=-group["lr"] * size
-                    )
+                    if self.found_inf is not None:
+                        change *= 1 - self.found_inf
+                    weight.mul_(kept).add_(_shard_like(change, weight), alpha=-group["lr"] * size)
 
     def _update(self, weight: nn.Parameter, momentum: float) -> Tensor:
         """Returns the whole gradient with Nesterov momentum in bf16."""
         state = self.state[weight]
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(weight)
-        assert weight.grad is not None
-        average: Tensor = state["momentum_buffer"].lerp_(weight.grad, 1 - momentum)
-        update = weight.grad.lerp(average, momentum).bfloat16()
+        gradient, average = weight.grad, state["momentum_buffer"]
+        assert gradient is not None
+        if self.found_inf is not None:  # the momentum, averaged with itself, stays the same
+            gradient = gradient.where(self.found_inf == 0, average)
+        average.lerp_(gradient, 1 - momentum)
+        update = gradient.lerp(average, momentum).bfloat16()
         return update.full_tensor() if isinstance(update, DTensor) else update
 
 

@@ -28,7 +28,7 @@ class Passes:
         forward_micro_batches: micro batches that a forward pass should take at once, to fill a
             pipeline.
         returns_loss: whether this rank returns the loss, rather than 0.
-        ranks: ranks that sum their losses, gradient norms and token counts; all, if None.
+        sums_over_ranks: whether ranks sum their losses, gradient norms and token counts.
         reduces_over_replicas: whether gradients are reduced over replicas, which a pipeline always
             does. Both attributes only change to measure how long ranks wait for each other.
     """
@@ -44,12 +44,12 @@ class Passes:
         self.reduces_each = config.trainer.accumulate_reduce == "each"
         self.pieces = config.parallel.num_pipeline_microbatches or 1
         self.pipeline: Pipeline | None = None
-        self.scale = 1.0
+        self.scale: float | Tensor = 1.0
         if meshes.size(PIPELINE) > 1:
             self.pipeline = Pipeline(parts, meshes.data[PIPELINE], device, self._scale)
         self.forward_micro_batches = meshes.size(PIPELINE)
         self.returns_loss = meshes.rank(TENSOR) == 0 and parts[-1].is_last
-        self.ranks: dist.ProcessGroup | None = None
+        self.sums_over_ranks = True
         self.reduces_over_replicas = True
 
     def forward_backward(
@@ -140,13 +140,32 @@ class Passes:
                 sums[2] = (bytes_of_tokens[labels.clamp(min=0)] * is_valid).sum()
         return sums
 
+    def total(self, numbers: Tensor) -> Tensor:
+        """Returns the sum of each number over all ranks, in float64. Every rank calls this.
+
+        Does not wait for the device: `numbers` and the result are there.
+        """
+        totals = numbers.double()
+        if self.sums_over_ranks:
+            with waiting:
+                dist.all_reduce(totals)
+        return totals
+
     def sum_over_ranks(self, numbers: Tensor | Sequence[float]) -> list[float]:
-        """Returns the sum of each number over `ranks`, in float64. Every rank calls this."""
-        totals = torch.as_tensor(numbers, dtype=torch.float64, device=self.device)
-        with waiting:
-            dist.all_reduce(totals, group=self.ranks)
-            sums: list[float] = totals.tolist()
-        return sums
+        """Returns the sum of each number over all ranks, in float64. Every rank calls this.
+
+        Waits for the device if `numbers` are there, else only for the other ranks' processes.
+        """
+        if isinstance(numbers, Tensor):
+            totals = self.total(numbers)
+            with waiting:
+                sums: list[float] = totals.tolist()
+            return sums
+        totals = torch.tensor(numbers, dtype=torch.float64)  # on the host
+        if self.sums_over_ranks:
+            with waiting:
+                dist.all_reduce(totals, group=self.meshes.hosts)
+        return totals.tolist()
 
     def _local_inputs(
         self, micro_batches: Sequence[MicroBatch]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from rampcli.activity import READING_VALIDATION, VALIDATING, begin
+from rampcli.activity import READING_VALIDATION, VALIDATING, begin, waiting
 from rampcli.batch.training_plan import StagePlan
 from rampcli.data.loader import Batch, MicroBatch
 from rampcli.models.decoder import Decoder
@@ -29,6 +29,49 @@ class StepResult:
 
     loss: float
     grad_norm: float
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Largest loss and gradient norm with which a step may change the weights."""
+
+    loss: float = math.inf
+    grad_norm: float = math.inf
+
+
+class DeviceResult:
+    """A `StepResult` that the device may still compute, on its way to the host.
+
+    Args:
+        loss, grad_norm: float64 scalars on the device.
+    """
+
+    def __init__(self, loss: Tensor, grad_norm: Tensor) -> None:
+        self.loss = loss
+        self.grad_norm = grad_norm
+        numbers = torch.stack([loss, grad_norm])
+        self._arrived: torch.cuda.Event | None = None
+        if numbers.is_cuda:  # Only a copy to pinned memory lets the host continue.
+            pinned = torch.empty_like(numbers, device="cpu", pin_memory=True)
+            numbers = pinned.copy_(numbers, non_blocking=True)
+            self._arrived = torch.cuda.current_stream().record_event()
+        self._numbers = numbers
+
+    def is_harmful(self, limits: Limits) -> Tensor:
+        """Returns whether the step must not change the weights, a bool scalar on the device.
+
+        It must not if a number is above its limit or not finite.
+        """
+        # Also False for NaN.
+        is_fine = (self.loss <= limits.loss) & (self.grad_norm <= limits.grad_norm)
+        return ~(is_fine & self.loss.isfinite() & self.grad_norm.isfinite())
+
+    def wait(self) -> StepResult:
+        """Waits until the numbers have arrived on the host, and returns them."""
+        if self._arrived is not None:
+            with waiting:
+                self._arrived.synchronize()
+        return StepResult(*self._numbers.tolist())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,15 +123,16 @@ def accumulate_gradient(
     global_tokens: int,
     gradient_clip_val: float | None,
     between: Callable[[], None] = lambda: None,
-) -> StepResult:
+) -> DeviceResult:
     """Runs forward and backward over the micro batches, then clips. Gradients are left in `.grad`.
 
-    The gradient is the one of the mean loss over all valid tokens of the global batch.
+    The gradient is the one of the mean loss over all valid tokens of the global batch. A GPU may
+    still compute it when this returns.
 
     Args:
         micro_batches: this rank's share of the global batch.
         global_tokens: valid tokens of the global batch, over all ranks.
-        gradient_clip_val: as of `clip`.
+        gradient_clip_val: as of `scale_gradients`.
         between: called between micro batches, but not in a pipeline. An exception that it raises
             ends the step, which then has no effect.
     """
@@ -99,43 +143,62 @@ def accumulate_gradient(
         micro_batches, scale=ranks / max(1, global_tokens), between=between
     )
     norm = squared_norm(passes.parts, device=passes.device)
-    mean_loss, squares = passes.sum_over_ranks(torch.stack([loss.double() / ranks, norm]))
-    # math.sqrt may differ in the last bit, and then a resumed run would too.
-    grad_norm = torch.tensor(squares, dtype=torch.float64).sqrt().item()
-    clip(passes.parts, grad_norm=grad_norm, gradient_clip_val=gradient_clip_val)
-    return StepResult(loss=mean_loss, grad_norm=grad_norm)
+    mean_loss, squares = passes.total(torch.stack([loss.double() / ranks, norm])).unbind()
+    result = DeviceResult(mean_loss, squares.sqrt())
+    scale_gradients(passes.parts, grad_norm=result.grad_norm, gradient_clip_val=gradient_clip_val)
+    return result
 
 
-def clip(
+def scale_gradients(
     parts: Sequence[Decoder],
     *,
-    grad_norm: float,
+    grad_norm: Tensor,
     gradient_clip_val: float | None,
     denominator: float = 1.0,
 ) -> None:
     """Divides the gradients by a denominator and clips their norm, in place.
 
     Args:
-        grad_norm: norm of the divided gradient, before clipping.
+        grad_norm: norm of the divided gradient before clipping, a float64 scalar on the device.
         gradient_clip_val: largest norm of the gradient. None disables clipping.
     """
-    factor = 1.0
-    if gradient_clip_val is not None and grad_norm > gradient_clip_val:
-        factor = gradient_clip_val / grad_norm
-    if factor != 1.0 or denominator != 1.0:
-        torch._foreach_mul_(local_gradients(parts, copies=True), factor / denominator)
+    if gradient_clip_val is None and denominator == 1.0:
+        return
+    factor = torch.ones_like(grad_norm)
+    if gradient_clip_val is not None:
+        # Not clip / norm: torch would multiply by the reciprocal, which rounds twice.
+        clipped = torch.full_like(grad_norm, gradient_clip_val) / grad_norm
+        factor = factor.where(~(grad_norm > gradient_clip_val), clipped)
+    # The device multiplies by 1, too: the host does not know the norm.
+    torch._foreach_mul_(local_gradients(parts, copies=True), (factor / denominator).float())
 
 
 def update_weights(
-    optimizers: Sequence[torch.optim.Optimizer], *, lr: float, skip: bool = False
+    optimizers: Sequence[torch.optim.Optimizer], *, lr: float, skip: Tensor | bool = False
 ) -> None:
-    """Takes an optimiser step with the accumulated gradients, or skips it, and drops them."""
+    """Takes an optimiser step with the accumulated gradients, or skips it, and drops them.
+
+    Args:
+        skip: whether to skip it, known to the host or a bool scalar on the device. Optimisers with
+            `skips_on_device` let the device decide. The host waits for the device before others.
+    """
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = lr
-        if not skip:
+        if isinstance(skip, Tensor) and skips_on_device(optimizer):
+            optimizer.found_inf = skip.float()  # type: ignore[attr-defined]  # as of a GradScaler
+            optimizer.step()
+        elif not skip:
             optimizer.step()
         optimizer.zero_grad()
+
+
+def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
+    """Returns whether an optimiser reads `found_inf`, as `torch.amp.GradScaler` would set it.
+
+    Torch's fused optimisers do. A step has no effect if `found_inf` is 1.
+    """
+    return getattr(optimizer, "_step_supports_amp_scaling", False)
 
 
 def squared_norm(parts: Sequence[Decoder], *, device: torch.device) -> Tensor:

@@ -28,7 +28,7 @@ class Exchange:
     """
 
     def __init__(self, passes: Passes) -> None:
-        """Takes over the exchange of a model. All ranks must call this."""
+        """Takes over the exchange of a model."""
         self.passes = passes
         self.gathers_weights = self.reduces_gradients = True
         self._replicated = passes.meshes.weights[REPLICATE].size() > 1
@@ -40,8 +40,6 @@ class Exchange:
             module.set_custom_reduce_scatter(
                 Switchable(reduce_scatter, take_part, lambda: self.reduces_gradients)  # type: ignore[arg-type]
             )
-        ranks = range(dist.get_world_size())
-        self._alone, _ = dist.new_subgroups_by_enumeration([[rank] for rank in ranks])  # type: ignore[no-untyped-call]
 
     def limit_to(self, *, gradients: bool, weights: bool, sums: bool) -> None:
         """Switches the exchanges off that are False, and the others on.
@@ -53,7 +51,7 @@ class Exchange:
         """
         self.reduces_gradients = self.passes.reduces_over_replicas = gradients
         self.gathers_weights = weights
-        self.passes.ranks = None if sums else self._alone
+        self.passes.sums_over_ranks = sums
 
     def fill_gradients(self) -> None:
         """Sets zero gradients if they are not reduced over replicas. Call it before each step."""

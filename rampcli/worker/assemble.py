@@ -46,6 +46,7 @@ from rampcli.runs.directory import PREEMPTED, RunDirectory
 from rampcli.runs.manifest import complete_checkpoints, consumed_samples
 from rampcli.runs.worker_defaults import recorded
 from rampcli.train.build import build_parts
+from rampcli.train.guard import Outliers, StepGuard
 from rampcli.train.loop import Trainer
 from rampcli.train.memory import is_out_of_memory
 from rampcli.train.observers.boundary import BoundaryCosts
@@ -54,7 +55,6 @@ from rampcli.train.observers.garbage import GarbageCollection
 from rampcli.train.observers.journal import Journal
 from rampcli.train.observers.observer import LoopObserver, ObserverList
 from rampcli.train.observers.order_audit import OrderAudit
-from rampcli.train.observers.outliers import Outliers, StepGuard
 from rampcli.train.observers.slow_data import SlowData
 from rampcli.train.observers.step_timeout import StepTimeout
 from rampcli.train.observers.text_samples import TextSamples
@@ -140,9 +140,11 @@ def build_trainer(
             loaded.tokenizer, vocab_size=config.model.vocabulary, device=device
         ),
         checkpoints=loaded.checkpoints,
+        guard=build_guard(config, loaded),
         observers=ObserverList(observers),
         state=loaded.state,
         stopper=Stopper(stop, passes),
+        runs_ahead=device.type == "cuda",
     )
 
 
@@ -358,6 +360,16 @@ def build_initial_model(
     return parts
 
 
+def build_guard(config: Config, loaded: Loaded) -> StepGuard:
+    """Returns what says which steps are skipped. Every rank has one."""
+    return StepGuard(
+        on_nonfinite=config.trainer.on_nonfinite,
+        outliers=Outliers(sigma=config.optim.skip_step_sigma, recent=loaded.state.recent),
+        checkpoints=loaded.checkpoints,
+        unit=unit_of(config),
+    )
+
+
 def build_observers(
     resolved: Resolved,
     run: RunDirectory,
@@ -371,13 +383,7 @@ def build_observers(
     Workers without a supervisor start the trackers themselves.
     """
     config = resolved.config
-    guard = StepGuard(
-        on_nonfinite=config.trainer.on_nonfinite,
-        outliers=Outliers(sigma=config.optim.skip_step_sigma, recent=loaded.state.recent),
-        checkpoints=loaded.checkpoints,
-        unit=unit_of(config),
-    )
-    observers: list[LoopObserver] = [guard]
+    observers: list[LoopObserver] = []
     if not is_rl(config):  # whose ranks wait for the whole rollouts of others
         timeout = timedelta(seconds=config.launch.step_timeout_s)
         observers.append(StepTimeout(resolved.plan, passes.meshes, timeout))

@@ -51,7 +51,7 @@ class Training:
         tokens = torch.randint(64, (4, 16), generator=torch.Generator().manual_seed(seed))
         result = accumulate_gradient(
             self.passes, [MicroBatch(tokens, tokens)], global_tokens=64, gradient_clip_val=1.0
-        )
+        ).wait()
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()

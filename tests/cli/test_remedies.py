@@ -139,7 +139,15 @@ def options_of(command: Any) -> set[str]:
     return own.union(*map(options_of, getattr(command, "commands", {}).values()))
 
 
-SLURM_OPTIONS = ("--exclusive", "--me", "--nodes", "--ntasks", "--mpi", "--cpu-bind")
+SLURM_OPTIONS = (
+    "--exclusive",
+    "--me",
+    "--nodes",
+    "--ntasks",
+    "--mpi",
+    "--cpu-bind",
+    "--gpus-per-task",
+)
 OTHER_OPTIONS = (*SLURM_OPTIONS, "--nproc-per-node", "--force-reinstall")
 """Options of Slurm, torchrun and pip that errors name."""
 OPTIONS = options_of(typer.main.get_command(app)) | {"--help", *OTHER_OPTIONS}

@@ -45,7 +45,7 @@ def gradient(micro_batch_size: int, reduce: str, shard_size: int | None = None) 
                 [MicroBatch(*parts) for parts in zip(*mine, strict=True)],
                 global_tokens=int((labels != IGNORED).sum()),
                 gradient_clip_val=None,
-            )
+            ).wait()
         reduced = [call.args[0].dtype for call in all_reduce.call_args_list]
         squares = {
             name: whole(parameter.grad).double().square().sum().item()

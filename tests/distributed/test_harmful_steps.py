@@ -1,3 +1,5 @@
+import pytest
+
 from rampcli.runs.manifest import complete_checkpoints
 
 """Steps that would do harm: stopped at, or passed over with the order of the samples intact."""
@@ -27,12 +29,21 @@ def test_a_non_finite_loss_ends_the_run_with_step_samples_and_remedy(run):
     assert run.state["status"] == "failed"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["optim.optimizer=adamw"],
+        ["optim.optimizer=muon", "parallel.data_parallel_shard_size=2"],
+        ["optim.optimizer=muon", "parallel.tensor_parallel_size=2"],
+    ],
+)
 def test_non_finite_steps_are_skipped_on_request_and_every_sample_is_still_read_once(
-    run, assert_every_sample_is_read_once
+    run, assert_every_sample_is_read_once, words
 ):
     run.workers(
         2,
         *LOUD,
+        *words,
         "optim.lr=9e17",
         "optim.warmup_samples=0",
         "trainer.on_nonfinite=skip",

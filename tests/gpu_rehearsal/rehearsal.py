@@ -79,14 +79,18 @@ def rampcli(
 def pretrain(
     run_dir: Path, *words: str, environment: dict[str, str] | None = None
 ) -> list[tuple[str, str]]:
-    """Trains llama3_tiny with `SMALL` settings, and returns the `printed` figures of its steps.
+    """Trains llama3_tiny and returns the `printed` figures of its steps.
+
+    The settings are those of `SMALL`, except where `words` set others.
 
     It trains on devices if the environment has them, else on the CPU.
     """
     accelerator = "cpu" if environment is None else "gpu"
+    given = {word.partition("=")[0] for word in words}
+    small = [word for word in SMALL if word.partition("=")[0] not in given]
     rampcli(
         [
-            *("pretrain", "--factory", "llama3_tiny", *SMALL, f"run_dir={run_dir}"),
+            *("pretrain", "--factory", "llama3_tiny", *small, f"run_dir={run_dir}"),
             *(f"trainer.accelerator={accelerator}", *words),
         ],
         environment,
@@ -103,7 +107,12 @@ def printed(run_dir: Path) -> list[tuple[str, str]]:
 
 
 def recorded(folder: Path) -> list[dict]:
-    """Returns what the host did to the devices, by process and in order.
+    """Returns what the hosts did to the devices, see `recorded_by_process`."""
+    return [row for rows in recorded_by_process(folder) for row in rows]
+
+
+def recorded_by_process(folder: Path) -> list[list[dict]]:
+    """Returns what the host did to the devices, in order, for each process.
 
     Each has `kind`, `bytes`, `waits` (whether the host waits for the device) and `place`, the
     innermost line of rampcli. Kinds are the copies `pinned to device`, `strided to device`,
@@ -112,7 +121,6 @@ def recorded(folder: Path) -> list[dict]:
     `device.synchronize`.
     """
     return [
-        json.loads(line)
+        [json.loads(line) for line in path.read_text().splitlines()]
         for path in sorted(folder.glob("*.jsonl"))
-        for line in path.read_text().splitlines()
     ]

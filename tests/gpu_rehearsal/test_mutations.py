@@ -16,14 +16,13 @@ from rampcli.launch.run import describe
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 
-PINNED = "tensor.pin_memory().to(device, non_blocking=True)"
 DIFFERS = None
 # File, text, text in its place, and words of the error or DIFFERS.
 FAULTS = {
     "a host tensor in a collective": (
         "train/passes.py",
-        "totals = torch.as_tensor(numbers, dtype=torch.float64, device=self.device)",
-        'totals = torch.as_tensor(numbers, dtype=torch.float64, device="cpu")',
+        "totals = numbers.double()",
+        "totals = numbers.double().cpu()",
         "No backend type associated with device type cpu",
     ),
     "a table left on the host": (
@@ -34,8 +33,8 @@ FAULTS = {
     ),
     "a device tensor taken for NumPy's": (
         "train/passes.py",
-        "totals.tolist()",
-        "totals.numpy().tolist()",
+        "sums: list[float] = totals.tolist()",
+        "sums: list[float] = totals.numpy().tolist()",
         "can't convert cuda",
     ),
     "memory that is never set": (
@@ -56,11 +55,23 @@ FAULTS = {
         "",
         DIFFERS,
     ),
+    "a checkpoint that is copied before the weights are computed": (
+        "checkpoint/shards.py",
+        "                stream.wait_event(computed)\n",
+        "",
+        "may still write: nothing has waited for it",
+    ),
     "a pinned buffer used again before its copy is complete": (
         "data/loader.py",
-        PINNED,
-        'globals().setdefault("_pinned", tensor.contiguous().pin_memory()).copy_(tensor)'
+        "return part.to(device, non_blocking=True)",
+        'return globals().setdefault("_pinned", part.contiguous().pin_memory()).copy_(part)'
         ".to(device, non_blocking=True)",
+        DIFFERS,
+    ),
+    "numbers of a step that are read before they have arrived": (
+        "train/step.py",
+        "                self._arrived.synchronize()\n",
+        "                pass\n",
         DIFFERS,
     ),
     "a gradient reduced twice": (
@@ -79,7 +90,7 @@ FAULTS = {
     ),
     "a sum over the wrong group": (
         "train/passes.py",
-        "dist.all_reduce(totals, group=self.ranks)",
+        "dist.all_reduce(totals)",
         'dist.all_reduce(totals, group=self.meshes.data.get_group("tensor"))',
         DIFFERS,
     ),
@@ -104,7 +115,7 @@ def _describe(run: Path) -> None:
     run.mkdir()
     words = (
         *("trainer.num_nodes=2", "trainer.accelerator=gpu", f"run_dir={run}"),
-        *("checkpoint.every_steps=2", "checkpoint.async=true"),
+        *("checkpoint.every_steps=1", "checkpoint.async=true"),
     )
     config = apply_overrides(llm.from_factory("llama3_tiny"), [*SMALL, *words])
     describe(RunDirectory(run), resolve(config), [])

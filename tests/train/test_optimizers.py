@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -5,6 +7,7 @@ from rampcli.config import optimizers
 from rampcli.config.optimizers import OPTIMIZERS
 from rampcli.models.decoder import Decoder
 from rampcli.train.optimizers import Muon, build_optimizers
+from rampcli.train.step import skips_on_device, update_weights
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -61,3 +64,27 @@ def test_muon_takes_the_same_steps_as_torchs_muon_for_any_stack_size(monkeypatch
 
 def randn(*shape, seed):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_step_that_the_device_skips_changes_neither_weights_nor_state(small_llama, optimizer):
+    small_llama.optim.optimizer = optimizer
+    model = Decoder(small_llama.model, sequence_length=16)
+    built = build_optimizers([model], small_llama.optim)
+    assert all(map(skips_on_device, built))
+
+    def take_step(seed: int, *, skip: bool) -> list[torch.Tensor]:
+        for number, weight in enumerate(model.parameters()):
+            weight.grad = randn(*weight.shape, seed=100 * seed + number)
+            if skip:
+                weight.grad[..., 0] = math.nan
+        update_weights(built, lr=0.01, skip=torch.tensor(skip))
+        state = [one.state[weight] for one in built for weight in one.state]
+        kept = [value for each in state for value in each.values()]
+        return [tensor.clone() for tensor in (*model.parameters(), *kept)]
+
+    take_step(1, skip=False)
+    before = take_step(2, skip=False)
+    for tensor, same in zip(before, take_step(3, skip=True), strict=True):
+        assert torch.equal(tensor, same)
+    assert not torch.equal(before[0], take_step(4, skip=False)[0])

@@ -33,7 +33,7 @@ def gradient_on(build_passes):
         tokens = sum(int((micro_batch.labels != IGNORED).sum()) for micro_batch in micro_batches)
         result = accumulate_gradient(
             passes, micro_batches, global_tokens=tokens, gradient_clip_val=gradient_clip_val
-        )
+        ).wait()
         return result, {
             name: parameter.grad for name, parameter in passes.parts[0].named_parameters()
         }

@@ -38,6 +38,7 @@ def gradients_with_and_without(settings):
                 weight.grad = None
             exchange.fill_gradients()
             result = accumulate_gradient(passes, batch, global_tokens=128, gradient_clip_val=None)
+            result = result.wait()
             local = [weight.grad.to_local().flatten() for weight in weights]
             return result.loss, torch.cat(local).clone()
 

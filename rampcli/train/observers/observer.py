@@ -8,7 +8,7 @@ from rampcli.batch.training_plan import StagePlan
 from rampcli.checkpoint.save import SavedCheckpoint
 from rampcli.checkpoint.state import TrainingState
 from rampcli.runs.directory import RunDirectory
-from rampcli.train.step import StepResult, TakenStep, Validation
+from rampcli.train.step import TakenStep, Validation
 
 
 class LoopObserver:
@@ -30,15 +30,18 @@ class LoopObserver:
     def before_step(self, state: TrainingState) -> None:
         """Called before each step, and before its samples are read."""
 
-    def before_update(self, state: TrainingState, result: StepResult) -> str | None:
-        """Called when a step's gradient is known. Returns why the step must be skipped, or None.
+    def needs(self, step: int) -> bool:  # noqa: ARG002
+        """Returns whether `after_step` must be called for this step before the next one begins.
 
-        A skipped step changes neither weights nor optimiser state, but its samples count as
-        consumed. Every rank must return the same.
+        A GPU may otherwise compute the next step already. Every rank must return the same.
         """
+        return False
 
     def after_step(self, state: TrainingState, step: TakenStep) -> None:
-        """Called after each step, skipped ones too. `state` includes the step."""
+        """Called after each step, skipped ones too, once its numbers are known.
+
+        `state` includes the step. On a GPU, the next step may have begun, as of `needs`.
+        """
 
     def after_validation(self, state: TrainingState, validation: Validation) -> None:
         """Called after each validation, once for each corpus."""
@@ -61,10 +64,7 @@ class LoopObserver:
 
 
 class ObserverList(LoopObserver):
-    """Calls several observers in their order.
-
-    Before an update, the first reason to skip it counts.
-    """
+    """Calls several observers in their order."""
 
     def __init__(self, observers: Sequence[LoopObserver]) -> None:
         self.observers = tuple(observers)
@@ -72,9 +72,10 @@ class ObserverList(LoopObserver):
             if not name.startswith("_"):
                 setattr(self, name, partial(self._call_all, name))
 
-    def _call_all(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+    def _call_all(self, method: str, *arguments: Any, **keywords: Any) -> bool:
+        """Returns whether one of them returns True."""
         answers = [getattr(each, method)(*arguments, **keywords) for each in self.observers]
-        return next((answer for answer in answers if answer is not None), None)
+        return any(answers)
 
 
 def record_event(run: RunDirectory, kind: str, state: TrainingState, **facts: Any) -> None:

@@ -54,6 +54,10 @@ class Profiler(LoopObserver):
         self._profile: profile | None = None
         self._marks = ExitStack()
 
+    def needs(self, step: int) -> bool:
+        """Returns whether this step or the next one is profiled: neither overlaps with others."""
+        return step in self.window or step + 1 in self.window
+
     def before_step(self, state: TrainingState) -> None:
         """Starts the profile at the first step of the window."""
         step = state.step + 1

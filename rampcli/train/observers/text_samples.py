@@ -75,11 +75,14 @@ class TextSamples(LoopObserver):
             self.answers = template is not None
             self.prompts = encode_text_prompts(config, self.tokenizer, template)
 
+    def needs(self, step: int) -> bool:
+        """Returns whether the prompts are continued after this step."""
+        every = self.config.generate.every_steps
+        return every is not None and step % every == 0
+
     def after_step(self, state: TrainingState, _step: TakenStep) -> None:
         """Continues the prompts every `generate.every_steps` steps and after the last step."""
-        every = self.config.generate.every_steps
-        is_due = every is not None and state.step % every == 0
-        if is_due or self.plan.is_complete(state.consumed_samples):
+        if self.needs(state.step) or self.plan.is_complete(state.consumed_samples):
             self.sample(state)
 
     def sample(self, state: TrainingState) -> None:

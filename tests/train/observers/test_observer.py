@@ -4,18 +4,17 @@ import pytest
 
 from rampcli.checkpoint.state import TrainingState
 from rampcli.train.observers.observer import LoopObserver, ObserverList
-from rampcli.train.step import StepResult
 
 METHODS = [name for name in vars(LoopObserver) if not name.startswith("_")]
 
 
 class Recorder(LoopObserver):
-    """Records its calls. `reason` is what it answers before an update."""
+    """Records its calls, and returns `answer`."""
 
-    def __init__(self, name: str, calls: list[tuple[str, str]], reason: str | None = None) -> None:
+    def __init__(self, name: str, calls: list[tuple[str, str]], answer: bool = False) -> None:
         self.name = name
         self.calls = calls
-        self.reason = reason
+        self.answer = answer
 
     def __getattribute__(self, method: str):
         if method not in METHODS:
@@ -23,7 +22,7 @@ class Recorder(LoopObserver):
 
         def record(*_, **__):
             self.calls.append((self.name, method))
-            return self.reason
+            return self.answer
 
         return record
 
@@ -39,21 +38,16 @@ def test_every_call_reaches_all_observers_in_order(method):
     assert calls == [("first", method), ("second", method)]
 
 
-def test_the_first_reason_to_skip_a_step_counts():
-    result, state = StepResult(loss=1.0, grad_norm=1.0), TrainingState()
-    for reasons, expected in (
-        ([None, None], None),
-        ([None, "late"], "late"),
-        (["one", "other"], "one"),
-    ):
-        observers = ObserverList([Recorder("", [], reason) for reason in reasons])
-        assert observers.before_update(state, result) == expected
+def test_a_step_is_needed_if_one_of_the_observers_needs_it():
+    for answers in ([], [False, False], [False, True], [True, False]):
+        observers = ObserverList([Recorder("", [], answer) for answer in answers])
+        assert observers.needs(3) == any(answers)
 
 
 def test_an_observer_that_overrides_nothing_does_nothing():
     state = TrainingState(step=3, consumed_samples=12)
     observer = LoopObserver()
     observer.at_start(state)
-    assert observer.before_update(state, StepResult(loss=1.0, grad_norm=1.0)) is None
+    assert not observer.needs(3)
     observer.at_end(state, "complete", save_s=0.0)
     assert state == TrainingState(step=3, consumed_samples=12)

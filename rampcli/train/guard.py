@@ -11,8 +11,7 @@ from rampcli.checkpoint.state import TrainingState
 from rampcli.config.schema.trainer import OnNonfinite
 from rampcli.errors import RampcliError
 from rampcli.runs.manifest import complete_checkpoints
-from rampcli.train.observers.observer import LoopObserver
-from rampcli.train.step import StepResult, TakenStep
+from rampcli.train.step import Limits, StepResult
 
 WINDOW_STEPS = 128
 """Number of earlier steps with which a step is compared."""
@@ -21,8 +20,8 @@ MIN_STEPS = WINDOW_STEPS // 2
 
 
 @dataclass(kw_only=True)
-class StepGuard(LoopObserver):
-    """Skips harmful steps, or ends the run at one. Every rank has one.
+class StepGuard:
+    """Says which steps are harmful, and ends the run at one if so chosen. Every rank has one.
 
     Attributes:
         on_nonfinite: what to do if the loss or the gradient norm is not finite.
@@ -36,8 +35,18 @@ class StepGuard(LoopObserver):
     checkpoints: Checkpoints
     unit: str
 
-    def before_update(self, state: TrainingState, result: StepResult) -> str | None:
-        """Returns why the step must be skipped, or None.
+    @property
+    def limits(self) -> Limits:
+        """Limits of the next step."""
+        return self.outliers.limits
+
+    def judge(self, state: TrainingState, result: StepResult) -> str | None:
+        """Returns why a step must be skipped, or None. Call it once for each step, in their order.
+
+        A step that a device has judged by `limits` gets the same verdict.
+
+        Args:
+            state: the state before the step.
 
         Raises:
             RampcliError: the loss or the gradient norm is not finite, and the run ends at such
@@ -57,10 +66,6 @@ class StepGuard(LoopObserver):
             f" the same command resumes from {start}",
         )
 
-    def after_step(self, state: TrainingState, _step: TakenStep) -> None:
-        """Notes the recent steps in the state, so that checkpoints hold them."""
-        state.recent = self.outliers.recent
-
 
 def describe_nonfinite(result: StepResult) -> str | None:
     """Returns which of loss and gradient norm is not finite, or None if both are finite."""
@@ -78,11 +83,15 @@ class Outliers:
         sigma: standard deviations above the mean beyond which a value is an outlier, or None for no
             limit.
         recent: loss and gradient norm of the last steps, from an earlier `recent`.
+
+    Attributes:
+        limits: values beyond which the next step is an outlier.
     """
 
     def __init__(self, *, sigma: float | None, recent: Iterable[tuple[float, float]] = ()) -> None:
         self.sigma = sigma
         self._recent = deque(recent, maxlen=WINDOW_STEPS)
+        self.limits = self._limits()
 
     @property
     def recent(self) -> list[tuple[float, float]]:
@@ -94,15 +103,24 @@ class Outliers:
         if self.sigma is None:
             return None
         values = (result.loss, result.grad_norm)
+        limits = (self.limits.loss, self.limits.grad_norm)
         reasons = []
-        if len(self._recent) >= MIN_STEPS:
-            names, last = ("loss", "gradient norm"), zip(*self._recent, strict=True)
-            for name, value, before in zip(names, values, last, strict=True):
-                mean, deviation = fmean(before), pstdev(before)
-                if value > mean + self.sigma * deviation:
-                    reasons.append(
-                        f"the {name} is {value:.4g}; over the last {len(before)} steps its mean is"
-                        f" {mean:.4g} and its standard deviation {deviation:.4g}"
-                    )
+        for number, name in enumerate(("loss", "gradient norm")):
+            if values[number] > limits[number]:
+                mean, deviation = self._spreads()[number]
+                reasons.append(
+                    f"the {name} is {values[number]:.4g}; over the last {len(self._recent)} steps"
+                    f" its mean is {mean:.4g} and its standard deviation {deviation:.4g}"
+                )
         self._recent.append(values)
+        self.limits = self._limits()
         return "; ".join(reasons) or None
+
+    def _limits(self) -> Limits:
+        if self.sigma is None or len(self._recent) < MIN_STEPS:
+            return Limits()
+        return Limits(*(mean + self.sigma * deviation for mean, deviation in self._spreads()))
+
+    def _spreads(self) -> list[tuple[float, float]]:
+        """Returns mean and standard deviation of the last losses and gradient norms."""
+        return [(fmean(values), pstdev(values)) for values in zip(*self._recent, strict=True)]

@@ -1,9 +1,10 @@
 import math
 
 import pytest
+import torch
 
-from rampcli.train.observers.outliers import MIN_STEPS, WINDOW_STEPS, Outliers, describe_nonfinite
-from rampcli.train.step import StepResult
+from rampcli.train.guard import MIN_STEPS, WINDOW_STEPS, Outliers, describe_nonfinite
+from rampcli.train.step import DeviceResult, StepResult
 
 USUAL = [
     StepResult(loss=2 + 0.01 * (step % 5), grad_norm=1 + 0.1 * (step % 3))
@@ -53,3 +54,16 @@ def test_without_a_limit_there_are_no_outliers_and_no_memory():
     for result in [*USUAL, StepResult(loss=1e9, grad_norm=1e9)]:
         assert outliers.add(result) is None
     assert outliers.recent == []
+
+
+@pytest.mark.parametrize("loss", [1.9, 2.02, 2.5, math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("grad_norm", [1.0, 1.3, 9.0, math.nan, math.inf])
+@pytest.mark.parametrize("sigma", [None, 1.5])
+def test_the_device_skips_exactly_the_steps_that_the_host_names(sigma, loss, grad_norm):
+    outliers = Outliers(sigma=sigma, recent=[(each.loss, each.grad_norm) for each in USUAL])
+    on_device = DeviceResult(
+        *(torch.tensor(value, dtype=torch.float64) for value in (loss, grad_norm))
+    )
+    skips = on_device.is_harmful(outliers.limits).item()
+    known = on_device.wait()
+    assert skips == ((describe_nonfinite(known) or outliers.add(known)) is not None)
