@@ -15,7 +15,7 @@ from rampcli.launch.trackers import Trackers
 from rampcli.locks import is_held
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import COMPLETE, RunDirectory, event_row
-from rampcli.runs.manifest import Checkpoint
+from rampcli.runs.manifest import Checkpoint, complete_checkpoints
 
 
 def run(
@@ -61,8 +61,8 @@ def run(
         launcher.reserve_gpus(resolved) as gpus,
     ):
         _refuse_active_jobs(directory, launcher)
-        # Orphaned workers still append to metrics.jsonl.
-        if newest is None and not is_held(directory.workers_lock):
+        # Orphaned workers still append to metrics.jsonl. Others may have saved after the search.
+        if not is_held(directory.workers_lock) and not complete_checkpoints(directory):
             _set_old_metrics_aside(directory, observers)
         if newest is not None:
             _record_changes(directory, changed, newest, observers)
