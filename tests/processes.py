@@ -77,6 +77,9 @@ def paused(processes: Iterable[int]) -> Iterator[None]:
     stopped = list(processes)
     send(signal.SIGSTOP, stopped)
     try:
+        # On a busy machine, a process may run on, and would handle a later signal of a lower number
+        # first.
+        wait_until(lambda: all(map(is_stopped, stopped)))
         yield
     finally:
         send(signal.SIGCONT, stopped)
@@ -86,6 +89,12 @@ def send(number: int, processes: Iterable[int]) -> None:
     """Sends a signal to processes."""
     for process in processes:
         os.kill(process, number)
+
+
+def is_stopped(process: int) -> bool:
+    """Returns whether all threads of a running process are stopped."""
+    threads = Path(f"/proc/{process}/task").glob("*/stat")
+    return all(thread.read_text().rpartition(") ")[2].startswith("T") for thread in threads)
 
 
 def is_pending(number: int, process: int) -> bool:

@@ -97,7 +97,7 @@ def build_meshes(device: torch.device, parallel: ParallelConfig) -> Meshes:
     meshes = Meshes(
         weights=weights,
         data=_with_groups_of(weights, ranks),
-        hosts=world if dist.get_backend() == "gloo" else dist.new_group(backend="gloo"),
+        hosts=dist.new_group(backend="gloo") if dist.get_backend() == "nccl" else world,
     )
     meshes.set_timeout(START_TIMEOUT)
     return meshes

@@ -116,8 +116,9 @@ def test_a_stopped_rank_is_named_and_the_run_goes_on_when_it_is_continued(run, t
 def test_a_rank_that_stays_stopped_ends_the_wait_of_the_others_and_the_run_is_restarted(
     run, tmp_path
 ):
-    words = [*WORDS, "checkpoint.every_steps=1", "launch.step_timeout_s=1"]
-    supervisor = run.start(*words)
+    # Without checkpoints: ranks would wait longer for one that stops while it saves.
+    words = [*WORDS, "checkpoint.every_steps=null", "trainer.max_samples=1600"]
+    supervisor = run.start(*words, "launch.step_timeout_s=4")
     stopped = wait_for_rank_1(run, supervisor)
     wait_until(lambda: run.rows, supervisor)
     send(signal.SIGSTOP, [stopped.pid])
@@ -125,7 +126,7 @@ def test_a_rank_that_stays_stopped_ends_the_wait_of_the_others_and_the_run_is_re
     assert supervisor.returncode == 0, (output, errors)
     assert "ranks waited too long for others, see launch.step_timeout_s" in output + errors
     undisturbed = Run(tmp_path / "undisturbed")
-    undisturbed.workers(2, *WORDS, "trainer.num_nodes=1")
+    undisturbed.workers(2, *words)
     assert_same_training(run, undisturbed)
 
 
