@@ -32,14 +32,8 @@ from rampcli.train.observers.boundary import BoundaryCosts
 from rampcli.train.observers.observer import ObserverList
 from rampcli.train.stopper import Stopper
 from rampcli.train.stopping import StopRequest
-from rampcli.worker.assemble import (
-    build_guard,
-    build_initial_model,
-    build_observers,
-    load_model_and_state,
-    starting_step,
-    train,
-)
+from rampcli.worker.assemble import build_guard, build_observers, train
+from rampcli.worker.load import build_initial_model, load_model_and_state, starting_step
 
 
 def train_or_generate(run: RunDirectory, stop: StopRequest, *, started: float) -> int:

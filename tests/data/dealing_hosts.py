@@ -11,7 +11,7 @@ from rampcli.data.hosts import Reading, build_reading
 from rampcli.data.loader import Loader, MicroBatch
 from rampcli.data.sources import open_corpora
 from rampcli.errors import RampcliError
-from rampcli.worker.assemble import agreed_fingerprints
+from rampcli.worker.load import agreed_fingerprints
 from ranks import joined
 
 CASES = [

@@ -1,0 +1,160 @@
+"""Builds the model of this rank and loads the newest checkpoint, or the weights to start from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from rampcli.checkpoint.load import load_newest
+from rampcli.checkpoint.load_weights import open_run, read_weights
+from rampcli.checkpoint.save import Checkpoints
+from rampcli.checkpoint.starting_weights import check_starting_weights, is_run
+from rampcli.checkpoint.state import TrainingState
+from rampcli.config import snapshot
+from rampcli.config.schema import Config
+from rampcli.data.special_tokens import SpecialTokens
+from rampcli.errors import RampcliError
+from rampcli.models.decoder import Decoder
+from rampcli.models.huggingface import WeightFolder
+from rampcli.parallel.mesh import Meshes
+from rampcli.parallel.ranks import broadcast_from_rank_0, gather_from_all_ranks
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.manifest import complete_checkpoints
+from rampcli.train.build import build_parts
+from rampcli.train.optimizers import build_optimizers
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loaded:
+    """A model and its optimisers with the newest checkpoint loaded.
+
+    Attributes:
+        tokenizer: contents of tokenizer.json, if this rank reads data.
+        special_tokens: special tokens of the data.
+    """
+
+    parts: list[Decoder]
+    optimizers: Sequence[torch.optim.Optimizer]
+    state: TrainingState
+    checkpoints: Checkpoints
+    tokenizer: str | None
+    special_tokens: SpecialTokens
+
+
+def load_model_and_state(
+    config: Config,
+    run: RunDirectory,
+    meshes: Meshes,
+    device: torch.device,
+    *,
+    fingerprints: tuple[str, ...] | None,
+    tokenizer: str | None,
+    special_tokens: SpecialTokens,
+) -> Loaded:
+    """Builds the model and its optimisers, and loads the newest checkpoint. Every rank calls this.
+
+    Args:
+        fingerprints: of the data that this rank reads, or None if another rank reads for it.
+    """
+    if broadcast_from_rank_0(not complete_checkpoints(run)):
+        parts = build_initial_model(config, meshes, device, run=run)
+    else:
+        parts = build_parts(config, meshes, device, filled=False)
+    optimizers = build_optimizers(parts, config.optim)
+    settings = snapshot.identity(config)
+    corpus = agreed_fingerprints(fingerprints)
+    state = load_newest(run, parts, optimizers, settings=settings, corpus=corpus)
+    if dist.get_rank() == 0:
+        run.drop_rows_after(state.step)
+    checkpoints = Checkpoints(
+        run,
+        parts,
+        optimizers,
+        keep_last=config.checkpoint.keep_last,
+        facts={
+            "settings": settings,
+            "corpus": corpus[0],
+            "world_size": dist.get_world_size(),
+            "started_from": starting_step(config, run),
+        },
+        tokenizer=tokenizer,
+        special_tokens=special_tokens,
+        in_background=config.checkpoint.async_,
+        saved_step=state.step,
+    )
+    return Loaded(
+        parts=parts,
+        optimizers=optimizers,
+        state=state,
+        checkpoints=checkpoints,
+        tokenizer=tokenizer,
+        special_tokens=special_tokens,
+    )
+
+
+def agreed_fingerprints(fingerprints: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Returns the fingerprints of the corpora after checking that all ranks found the same.
+
+    Args:
+        fingerprints: those that this rank found, or None if another rank reads for it.
+
+    Raises:
+        RampcliError: the fingerprints differ.
+    """
+    ranks = gather_from_all_ranks({"fingerprints": fingerprints})
+    agreed, *others = {tuple(rank["fingerprints"]) for rank in ranks if rank["fingerprints"]}
+    if others:
+        raise RampcliError(
+            "the hosts do not read the same corpora",
+            remedy="the same files, with the same names, on all of them",
+        )
+    return agreed
+
+
+def starting_step(config: Config, run: RunDirectory) -> int | None:
+    """Returns the step of the run in `model.init_from` whose weights a run has started from.
+
+    None if it has not started from a run, or an earlier version did not record the step.
+    """
+    if saved := complete_checkpoints(run):
+        step: int | None = saved[-1].manifest.get("started_from")
+        return step
+    folder = config.model.init_from
+    if folder is None or not is_run(Path(folder).expanduser()):
+        return None
+    return open_run(Path(folder).expanduser(), step=None)[1].step
+
+
+def build_initial_model(
+    config: Config,
+    meshes: Meshes,
+    device: torch.device,
+    *,
+    step: int | None = None,
+    run: RunDirectory | None = None,
+) -> list[Decoder]:
+    """Returns this rank's parts of the model with the weights that the run starts from.
+
+    Args:
+        step: step of the run in `model.init_from`; None for its newest checkpoint.
+        run: rank 0 records there which tensors of `model.init_from` are not used.
+
+    Raises:
+        UsageError: `model.init_from` holds another model.
+        NoCheckpointError: it is a run without a complete checkpoint.
+    """
+    folder = check_starting_weights(config)
+    if folder is None:
+        return build_parts(config, meshes, device)
+    if not is_run(folder):
+        weights = WeightFolder(folder, config.model, sequence_length=config.data.sequence_length)
+        if weights.unused and run is not None and dist.get_rank() == 0:
+            run.append_event("unused_weights", reason=weights.describe_unused())
+        return build_parts(config, meshes, device, weights.rows_of)
+    _, checkpoint = open_run(folder, step=step)
+    parts = build_parts(config, meshes, device, filled=False)
+    for part in parts:
+        read_weights(checkpoint, dict(part.named_parameters()))
+    return parts
