@@ -38,6 +38,15 @@ TINY = {
     "trainer.val_every_steps": "5",
     "trainer.accelerator": "cpu",
 }
+# Makes a model of the kind of GPT.
+GPT = {
+    "model.normalization": "layernorm",
+    "model.activation": "gelu",
+    "model.position_embedding": "learned",
+    "model.num_query_groups": "null",
+    "model.bias": "true",
+    "model.tie_embeddings": "true",
+}
 # Batches of 1, 2 and 3 samples on 1, 2 and 3 nodes; the first two sizes get six samples each.
 RAMP_OF_JOBS = {
     "launch": "slurm",

@@ -97,19 +97,19 @@ class Loader:
             wanted = (first_sample + step * split.global_batch_size, split)
             if wanted not in self._ahead:
                 self._ahead[wanted] = self._thread.submit(self._read_ahead, *wanted)
-        shares, mine = self._ahead.pop((first_sample, split)).result()
+        shares, placed = self._ahead.pop((first_sample, split)).result()
         samples = samples_of([self.reading.rank], first_sample, split).ravel()
-        if mine is None:
-            received = self.reading.scatter(
-                shares, micro_batches=split.accumulate_grad_batches, samples=split.micro_batch_size
-            )
-            mine = [_in_host_memory(each, self.device) for each in received]
+        mine = self.reading.scatter(
+            shares, micro_batches=split.accumulate_grad_batches, samples=split.micro_batch_size
+        )
+        if placed is None:
+            placed = [_in_host_memory(each, self.device) for each in mine]
         return Batch(
             first_sample=first_sample,
             split=split,
             samples=samples,
-            micro_batches=[_to_device(each, self.device) for each in mine],
-            valid_tokens=sum(int((each.labels != IGNORED).sum()) for each in mine),
+            micro_batches=[_to_device(each, self.device) for each in placed],
+            valid_tokens=sum(each.valid_tokens for each in mine),
             began=began,
             data_time_s=time.perf_counter() - began,
         )
@@ -126,7 +126,7 @@ class Loader:
         if self.reading.group is not None:
             return shares, None
         (mine,) = shares
-        return [], [_in_host_memory(each, self.device) for each in mine]
+        return shares, [_in_host_memory(each, self.device) for each in mine]
 
     def read_micro_batches(self, first_sample: int, split: BatchPlan) -> list[list[Samples]]:
         """Reads the micro batches of each rank that this process reads for.
@@ -189,17 +189,15 @@ def samples_of(ranks: Sequence[int], first_sample: int, split: BatchPlan) -> Ind
 
 
 _Read = tuple[list[list[Samples]], list[MicroBatch] | None]
-"""Samples to scatter, and this rank's micro batches in host memory if nothing is scattered."""
+"""Samples of `read_micro_batches`, and those of this rank as tensors if nothing is scattered."""
 
 
 def _in_host_memory(samples: Samples, device: torch.device) -> MicroBatch:
-    """Returns samples as tensors. For a GPU they are in pinned memory, and contiguous."""
+    """Returns samples as tensors, which are in pinned memory for a GPU."""
 
     def placed(part: Indices) -> Tensor:
         tensor = torch.from_numpy(part)
-        if device.type == "cpu":
-            return tensor
-        return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
+        return tensor if device.type == "cpu" else tensor.pin_memory()
 
     positions = None if samples.positions is None else placed(samples.positions)
     return MicroBatch(placed(samples.tokens), placed(samples.labels), positions)

@@ -23,7 +23,7 @@ def device_here(accelerator: Accelerator) -> torch.device:
     """Returns the device of this process: the GPU of its local rank, or the CPU.
 
     Raises:
-        UsageError: a GPU is required and there is none, or this host has more ranks than GPUs.
+        UsageError: the run needs a GPU and torch sees none, or this host has more ranks than GPUs.
     """
     if accelerator != "cpu" and torch.cuda.is_available():
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))

@@ -100,7 +100,7 @@ class Trainer:
             for batch in self._batches(stage):
                 self.start_step(batch)
                 self.state.advance(batch.split.global_batch_size)
-                if not self.runs_ahead or self._is_step_needed():
+                if not self.runs_ahead or self.observers.needs(self.state.step):
                     self.finish_step()
                 self._save_and_validate_if_due(batch.split)
             self.finish_step()
@@ -130,9 +130,9 @@ class Trainer:
             RampcliError: a number is not finite, and the run ends at such steps.
         """
         self.start_step(batch)
-        assert self.unfinished is not None
-        finish, self.unfinished = self.unfinished, None
-        return finish()
+        step = self._wait_for_step()
+        assert step is not None
+        return step
 
     def start_step(self, batch: Batch) -> None:
         """Queues a step on the device, and finishes the step before it.
@@ -183,21 +183,15 @@ class Trainer:
         Raises:
             RampcliError: a number is not finite, and the run ends at such steps.
         """
-        if self.unfinished is None:
-            return
-        finish, self.unfinished = self.unfinished, None
-        step = finish()
-        self.state.recent = self.guard.outliers.recent
-        self.observers.after_step(self.state, step)
+        step = self._wait_for_step()
+        if step is not None:
+            self.state.recent = self.guard.outliers.recent
+            self.observers.after_step(self.state, step)
 
-    def _is_step_needed(self) -> bool:
-        """Returns whether the step just started must be finished before the next one starts."""
-        step, trainer = self.state.step, self.config.trainer
-        return (
-            is_due(step, self.config.checkpoint.every_steps)
-            or (bool(trainer.val_samples) and is_due(step, trainer.val_every_steps))
-            or self.observers.needs(step)
-        )
+    def _wait_for_step(self) -> TakenStep | None:
+        """Returns the step that was started last, or None if its numbers are known already."""
+        finish, self.unfinished = self.unfinished, None
+        return None if finish is None else finish()
 
     def _agree_on_tokens(self, valid_tokens: int) -> int:
         """Returns the valid tokens of the global batch.
@@ -227,6 +221,7 @@ class Trainer:
             self._validate(split)
 
     def _save(self, *, is_last: bool = False) -> None:
+        self.finish_step()
         begin(SAVING)
         self.checkpoints.save(self.state, is_last=is_last, on_saved=self.observers.after_checkpoint)
 
@@ -236,6 +231,8 @@ class Trainer:
         At the end of a stage, the split of the next step may need other processes.
         """
         samples = self.config.trainer.val_samples or 0
+        if samples:
+            self.finish_step()
         for corpus, loader in self.validation_loaders.items() if samples else ():
             validation = validate(
                 self.passes,

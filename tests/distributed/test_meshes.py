@@ -7,7 +7,7 @@ from distributed.part_of_70b import build_part
 from once import make_once
 from rampcli.weights.export import export
 from ranks import run_ranks, stop_ranks
-from tiny_runs import Run
+from tiny_runs import GPT, Run
 
 # Four steps through a ramp, with accumulation: two of each batch size.
 WORDS = {
@@ -74,14 +74,7 @@ MESHES = {
 FAMILIES = {
     "llama": {},
     "deep llama": {"model.num_layers": 4},
-    "gpt": {
-        "model.normalization": "layernorm",
-        "model.activation": "gelu",
-        "model.position_embedding": "learned",
-        "model.num_query_groups": "null",
-        "model.bias": "true",
-        "model.tie_embeddings": "true",
-    },
+    "gpt": GPT,
     "qwen": {"model.qk_norm": "true", "model.head_size": 16, "model.tie_embeddings": "true"},
     "mistral": {"model.sliding_window": 5},
     "muon": {"optim.optimizer": "muon"},

@@ -12,7 +12,7 @@ from gpu_rehearsal.gpu_runs import (
 )
 from once import make_once
 from rampcli.data.indexed import write_index
-from tiny_runs import Run
+from tiny_runs import GPT, Run
 
 # Four steps through a ramp, with accumulation, masked documents, validations, and checkpoints that
 # are written in the background.
@@ -40,14 +40,6 @@ SHARD, VIRTUAL = "parallel.data_parallel_shard_size", "parallel.virtual_pipeline
 MICRO, RECOMPUTE = "data.micro_batch_size", "trainer.activation_checkpointing"
 FP32, BF16 = {}, {"trainer.precision": "bf16"}
 DEEP = {"model.num_layers": 4}
-GPT = {
-    "model.normalization": "layernorm",
-    "model.activation": "gelu",
-    "model.position_embedding": "learned",
-    "model.num_query_groups": "null",
-    "model.bias": "true",
-    "model.tie_embeddings": "true",
-}
 MUON = {"optim.optimizer": "muon"}
 MESHES = {
     "one rank": (1, FP32),

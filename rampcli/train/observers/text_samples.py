@@ -18,6 +18,7 @@ from rampcli.models.decoder import Decoder
 from rampcli.models.sampler import Sampling, generate_tokens
 from rampcli.parallel.ranks import broadcast_from_rank_0
 from rampcli.runs.directory import RunDirectory
+from rampcli.train.loop import is_due
 from rampcli.train.memory import is_out_of_memory
 from rampcli.train.observers.observer import LoopObserver, record_event
 from rampcli.train.passes import Passes
@@ -77,8 +78,7 @@ class TextSamples(LoopObserver):
 
     def needs(self, step: int) -> bool:
         """Returns whether the prompts are continued after this step."""
-        every = self.config.generate.every_steps
-        return every is not None and step % every == 0
+        return is_due(step, self.config.generate.every_steps)
 
     def after_step(self, state: TrainingState, _step: TakenStep) -> None:
         """Continues the prompts every `generate.every_steps` steps and after the last step."""

@@ -247,7 +247,10 @@ def _record(folder: Path) -> None:
 
 
 def _place() -> str:
-    """Returns file and line of the innermost frame in rampcli, or of any if there is none."""
+    """Returns the file and line in rampcli that called torch.
+
+    If no frame is in rampcli, returns the outermost one.
+    """
     frame = sys._getframe(2)
     outermost = "backward"  # a thread of autograd has no frames
     while frame is not None:
