@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.batch.training_plan import StagePlan
+from rampcli.config.schema.launch import LaunchConfig
 from rampcli.errors import EXIT_CTRL_C, RampcliError
 from rampcli.host_memory import count_oom_kills
 from rampcli.launch.elastic import Nodes, World
@@ -92,10 +93,11 @@ class WorkersExit:
         signs = {NO_MEMORY} | ({"SIGKILL"} if self.oom_kills else set())
         return [rank for rank, name in self.killed.items() if name in signs]
 
-    def cause(self, state: dict[str, Any]) -> str:
+    def cause(self, state: dict[str, Any], launch: LaunchConfig) -> str:
         """Returns why the workers failed, and where their log is.
 
         Args:
+            launch: names the limit if ranks waited too long for others.
             state: contents of state.json, where a worker may have recorded its error.
         """
         recorded = state["error"]["message"] if state["status"] == "failed" else None
@@ -104,8 +106,14 @@ class WorkersExit:
             f"rank {rank} was killed by {name}" for rank, name in self.killed.items()
         )
         cause = killed or recorded or f"exit code {self.exit_code}"
-        if self.log.has_timeout():
-            cause = f"ranks waited too long for others, see launch.step_timeout_s{self.late}"
+        if (waited_s := self.log.timeout_s()) is not None:
+            limits = {
+                "launch.start_timeout_s": launch.start_timeout_s,
+                "launch.step_timeout_s": launch.step_timeout_s,
+            }
+            names = " or ".join(key for key, limit_s in limits.items() if limit_s == waited_s)
+            limit = f", as {names} allows" if names else ""
+            cause = f"ranks waited {waited_s:g} s for others{limit}{self.late}"
         return f"{cause}; {self.log.describe(quote=recorded is None)}"
 
 
@@ -197,7 +205,7 @@ class Supervisor:
                     return self._write_preempted()
                 raise self._not_saved(attempt.log)
             if not attempt.to_grow:
-                self._handle_failure(attempt, ended, restarts, cause=ended.cause(state))
+                self._handle_failure(attempt, ended, restarts, cause=ended.cause(state, launch))
 
     def _run_workers(self, stage: StagePlan, attempt: Attempt) -> WorkersExit:
         """Starts the workers of a stage and waits until they have ended."""
@@ -301,10 +309,12 @@ class Supervisor:
         lost = {attempt.world.nodes[rank // devices]: name for rank, name in killed}
         wait_s = restarts.after_lost_node() if lost else restarts.after_crash(attempt.feed.step)
         if isinstance(wait_s, str):
+            remedy = "fix the error in the log"
+            if ended.log.timeout_s() is not None:
+                remedy = "find out what the late rank waits for, or raise the limit"
             raise RampcliError(
                 f"giving up: {wait_s} ({cause})",
-                remedy="fix the error in the log; the same command then resumes from the last"
-                " checkpoint",
+                remedy=f"{remedy}; the same command then resumes from the last checkpoint",
             )
         restart = f"restart {restarts.crashes} of at most {restarts.max_restarts}"
         if lost:

@@ -10,8 +10,11 @@ from rampcli.guarded_folder import open_to_read
 MOST_BYTES = 2**16
 """Only this many bytes at the end of a log are read."""
 
-_TIMEOUT = re.compile(r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for ")
-"""What NCCL and gloo print if a rank has waited too long for others."""
+_TIMEOUT = re.compile(
+    r"(?:Watchdog caught collective operation timeout: .*\bTimeout\(ms\)="
+    r"|Timed out waiting |wait timeout after |client socket has timed out after )(\d+)"
+)
+"""What NCCL, gloo and the store print if a rank has waited too long for others: milliseconds."""
 
 
 class WorkerLog:
@@ -40,9 +43,10 @@ class WorkerLog:
                 if line
             ]
 
-    def has_timeout(self) -> bool:
-        """Returns whether a rank has waited too long for others."""
-        return any(map(_TIMEOUT.search, self.lines()))
+    def timeout_s(self) -> float | None:
+        """Returns after how many seconds a rank stopped waiting for others, or None."""
+        found = next(filter(None, map(_TIMEOUT.search, self.lines())), None)
+        return None if found is None else int(found[1]) / 1000
 
     def describe(self, *, quote: bool = True) -> str:
         """Returns "log: PATH", followed by the last line of the log if `quote` is set."""

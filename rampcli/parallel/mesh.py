@@ -18,8 +18,6 @@ from rampcli.config.schema import ParallelConfig
 
 PIPELINE, REPLICATE, SHARD, TENSOR = "pipeline", "replicate", "shard", "tensor"
 DATA, CONTEXT = "data", "context"
-START_TIMEOUT = timedelta(minutes=30)
-"""How long ranks wait for each other when they join, load, compile and take a first step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,7 @@ class Meshes:
 
 
 def build_meshes(device: torch.device, parallel: ParallelConfig) -> Meshes:
-    """Returns the meshes over all ranks of the process group. Their timeout is `START_TIMEOUT`.
+    """Returns the meshes over all ranks of the process group.
 
     Args:
         parallel: sizes of the axes; their product divides the number of ranks.
@@ -94,13 +92,11 @@ def build_meshes(device: torch.device, parallel: ParallelConfig) -> Meshes:
     ranks = weights.mesh.view(pipeline, data, context, tensor)
     world = dist.group.WORLD
     assert world is not None
-    meshes = Meshes(
+    return Meshes(
         weights=weights,
         data=_with_groups_of(weights, ranks),
         hosts=dist.new_group(backend="gloo") if dist.get_backend() == "nccl" else world,
     )
-    meshes.set_timeout(START_TIMEOUT)
-    return meshes
 
 
 def _with_groups_of(mesh: DeviceMesh, ranks: Tensor) -> DeviceMesh:

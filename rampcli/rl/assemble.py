@@ -105,7 +105,12 @@ def build_policy_trainer(
     generator, policy = Generator(config, prompts, scorer), Policy(passes, config)
     source: RolloutSource = TakingTurns(generator, policy, passes)
     if roles.generators:
-        source = FromOtherRanks(generator, policy, passes, bridge=Bridge(roles))
+        source = FromOtherRanks(
+            generator,
+            policy,
+            passes,
+            bridge=Bridge(roles, start_timeout_s=config.launch.start_timeout_s),
+        )
     reading = build_reading(config, meshes.data_ranks)
     observers = build_observers(resolved, run, passes, loaded, costs, stop)
     return PolicyTrainer(

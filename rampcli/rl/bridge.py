@@ -15,7 +15,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rampcli.activity import waiting
-from rampcli.parallel.mesh import START_TIMEOUT
 from rampcli.rl.roles import Roles
 from rampcli.worker.join import choose_interface, connect
 from rampcli.worker.leave import RankLost
@@ -56,13 +55,15 @@ class Bridge:
 
     Args:
         roles: this rank and the others.
+        start_timeout_s: seconds that a rank waits until the others have joined.
     """
 
-    def __init__(self, roles: Roles) -> None:
+    def __init__(self, roles: Roles, *, start_timeout_s: float) -> None:
         self.roles = roles
         self._staging = Staging()
         choose_interface(is_one_host=True)
-        store = connect(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+        timeout = timedelta(seconds=start_timeout_s)
+        store = connect(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timeout)
         everyone = roles.trainers + roles.generators
         self._orders = None
         with waiting:
@@ -149,5 +150,5 @@ def _group(store: Any, name: str, rank: int, size: int) -> Any:
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     prefixed = dist.PrefixStore(f"{name}_{attempt}", store)  # type: ignore[attr-defined]
     prefixed.set(f"joined_{rank}", "")
-    prefixed.wait([f"joined_{each}" for each in range(size)], START_TIMEOUT)
+    prefixed.wait([f"joined_{each}" for each in range(size)])
     return dist.ProcessGroupGloo(prefixed, rank, size, PATIENCE)

@@ -38,7 +38,7 @@ def generate_until_training_ends(run: RunDirectory, roles: Roles) -> int:
     ):
         device = device_here(config.trainer.accelerator)
         use_device(device)
-        bridge = Bridge(roles)
+        bridge = Bridge(roles, start_timeout_s=config.launch.start_timeout_s)
         generator = Generator(config, open_prompts(config), scorer)
         model = empty_model(config, device, DTYPES[config.trainer.precision])
         try:

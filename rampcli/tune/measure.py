@@ -33,7 +33,10 @@ def measure(trial: TrialDirectory, stop: StopRequest, *, started: float) -> int:
     """
     resolved = run_plan(snapshot.read(trial.config))
     with sources_named(resolved.config):
-        device = join_ranks(resolved.config.trainer.accelerator)
+        device = join_ranks(
+            resolved.config.trainer.accelerator,
+            timeout_s=resolved.config.launch.start_timeout_s,
+        )
         torch.set_float32_matmul_precision(resolved.config.trainer.matmul_precision)
         with naming_out_of_memory(resolved, lambda: 0):
             costs = BoundaryCosts(run=trial, started=started, imported=started)

@@ -85,6 +85,7 @@ IRRELEVANT = (
     "launch.max_restarts",
     "launch.backoff_s",
     "launch.grace_s",
+    "launch.start_timeout_s",
     "launch.step_timeout_s",
     "trainer.gc_every_micro_batches",
     "launch.elastic",

@@ -7,6 +7,7 @@ from math import hypot, inf
 from pathlib import Path
 
 from rampcli.batch.plan import MICRO_KEY
+from rampcli.config.schema.launch import LaunchConfig
 from rampcli.errors import RampcliError
 from rampcli.host_memory import count_oom_kills
 from rampcli.launch.elastic import World
@@ -189,7 +190,7 @@ class Trials:
             # A rank that waits in a collective for one that has failed would never end.
             workers.kill()
             workers.end()
-        return _judge(candidate, trial, ended)
+        return _judge(candidate, trial, ended, self.resolved.config.launch)
 
     def _prepare(self, candidate: Candidate) -> TrialDirectory:
         """Removes files of an earlier trial of this size, and writes those that the ranks read."""
@@ -207,7 +208,9 @@ class Trials:
         return trial
 
 
-def _judge(candidate: Candidate, trial: TrialDirectory, ended: WorkersExit) -> Trial:
+def _judge(
+    candidate: Candidate, trial: TrialDirectory, ended: WorkersExit, launch: LaunchConfig
+) -> Trial:
     """Returns the outcome of a trial whose ranks have ended."""
     state = trial.read_state() or BEFORE_THE_START
     error = state.get("error") or {}
@@ -218,7 +221,8 @@ def _judge(candidate: Candidate, trial: TrialDirectory, ended: WorkersExit) -> T
         return _outcome(candidate, trial, OUT_OF_MEMORY, error["message"])
     if ended.exit_code:
         failure = RampcliError(
-            f"the trial of {MICRO_KEY}={candidate.micro_batch_size} failed: {ended.cause(state)}",
+            f"the trial of {MICRO_KEY}={candidate.micro_batch_size} failed:"
+            f" {ended.cause(state, launch)}",
             remedy=error.get("remedy") or "fix the error in the log",
             set_by=error.get("set_by", ()),
         )

@@ -99,6 +99,7 @@ def build_trainer(
             remedy="python -m rampcli.rl.rank RUN_DIR",
         )
     meshes = build_meshes(device, config.parallel)
+    meshes.set_timeout(timedelta(seconds=config.launch.start_timeout_s))
     reading = build_reading(config, meshes.data_ranks)
     corpora = open_corpora(config) if reading.reads else None
     loaded = load_model_and_state(
@@ -151,7 +152,10 @@ def train(
     with sources_named(resolved.config):
         begin(JOINING)
         with waiting:
-            device = join_ranks(resolved.config.trainer.accelerator)
+            device = join_ranks(
+                resolved.config.trainer.accelerator,
+                timeout_s=resolved.config.launch.start_timeout_s,
+            )
         torch.set_float32_matmul_precision(resolved.config.trainer.matmul_precision)
         begin(LOADING)
         if dist.get_rank() == 0:
@@ -240,8 +244,7 @@ def build_observers(
     config = resolved.config
     observers: list[LoopObserver] = []
     if not is_rl(config):  # whose ranks wait for the whole rollouts of others
-        timeout = timedelta(seconds=config.launch.step_timeout_s)
-        observers.append(StepTimeout(resolved.plan, passes.meshes, timeout))
+        observers.append(StepTimeout(resolved.plan, passes.meshes, config.launch))
     if config.trainer.gc_every_micro_batches is not None:
         observers.append(GarbageCollection(config.trainer.gc_every_micro_batches))
     if config.data.audit_order:

@@ -4,6 +4,7 @@ import json
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +14,6 @@ from rampcli.config.schema.trainer import Accelerator
 from rampcli.errors import RampcliError, UsageError
 from rampcli.lifeline import LISTENER
 from rampcli.network import LOOPBACK, address_towards, interface_of, is_loopback
-from rampcli.parallel.mesh import START_TIMEOUT
 from rampcli.parallel.ranks import check_devices, device_here, name_of, use_device
 from rampcli.worker.starters import are_on_one_host, rank_variables
 
@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
 
-def join_ranks(accelerator: Accelerator) -> torch.device:
+def join_ranks(accelerator: Accelerator, *, timeout_s: float) -> torch.device:
     """Forms the process group and returns this rank's device.
 
     Without a starter, this process is the only rank.
 
     The group's sockets listen on one network interface: loopback if all ranks are on this host.
+
+    Args:
+        timeout_s: seconds that a rank waits for others, here and in collectives of the group.
 
     Raises:
         RampcliError: as `rank_variables`, `device_here` and `agree_on_devices`; or rank 0 cannot
@@ -36,8 +39,8 @@ def join_ranks(accelerator: Accelerator) -> torch.device:
     variables = rank_variables(os.environ)
     os.environ.update(variables)
     rank, world_size = int(variables["RANK"]), int(variables["WORLD_SIZE"])
-    device = device_here(accelerator)
-    store = _open_store(variables, is_one_host=is_one_host)
+    device, timeout = device_here(accelerator), timedelta(seconds=timeout_s)
+    store = _open_store(variables, timeout, is_one_host=is_one_host)
     choose_interface(is_one_host=is_one_host)
     use_device(device)
     agree_on_devices(store, name_of(device), rank=rank, world_size=world_size)
@@ -46,7 +49,7 @@ def join_ranks(accelerator: Accelerator) -> torch.device:
         store=None if _torchrun_has_store() else store,  # torch finds that one by itself
         rank=rank,
         world_size=world_size,
-        timeout=START_TIMEOUT,
+        timeout=timeout,
         device_id=None if device.type == "cpu" else device,
     )
     return device
@@ -102,7 +105,9 @@ def choose_interface(*, is_one_host: bool | None) -> None:
         os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
 
 
-def _open_store(variables: Mapping[str, str], *, is_one_host: bool | None) -> "Store":
+def _open_store(
+    variables: Mapping[str, str], timeout: timedelta, *, is_one_host: bool | None
+) -> "Store":
     """Returns the store through which ranks find each other.
 
     Rank 0 hosts it on MASTER_ADDR only, unless torchrun does. By default, torch would listen on
@@ -110,22 +115,23 @@ def _open_store(variables: Mapping[str, str], *, is_one_host: bool | None) -> "S
     """
     host, port = variables["MASTER_ADDR"], int(variables["MASTER_PORT"])
     if _torchrun_has_store():
-        return connect(host, port)
+        return connect(host, port, timeout)
     listener = _listen(host, port, is_one_host=is_one_host) if variables["RANK"] == "0" else None
     return dist.TCPStore(  # type: ignore[attr-defined]
         host,
         port if listener is None else listener.getsockname()[1],
         int(variables["WORLD_SIZE"]),
         is_master=listener is not None,
-        timeout=START_TIMEOUT,
+        timeout=timeout,
+        wait_for_workers=False,  # `agree_on_devices` does
         master_listen_fd=None if listener is None else listener.detach(),
     )
 
 
-def connect(host: str, port: int) -> "Store":
+def connect(host: str, port: int, timeout: timedelta) -> "Store":
     """Returns a further connection to the store that rank 0 or torchrun hosts."""
     return dist.TCPStore(  # type: ignore[attr-defined]
-        host, port, is_master=False, timeout=START_TIMEOUT, wait_for_workers=False
+        host, port, is_master=False, timeout=timeout, wait_for_workers=False
     )
 
 

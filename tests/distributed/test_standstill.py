@@ -124,7 +124,8 @@ def test_a_rank_that_stays_stopped_ends_the_wait_of_the_others_and_the_run_is_re
     send(signal.SIGSTOP, [stopped.pid])
     output, errors = supervisor.communicate()
     assert supervisor.returncode == 0, (output, errors)
-    assert "ranks waited too long for others, see launch.step_timeout_s" in output + errors
+    named = "ranks waited 4 s for others, as launch.step_timeout_s allows"
+    assert named in output + errors
     undisturbed = Run(tmp_path / "undisturbed")
     undisturbed.workers(2, *words)
     assert_same_training(run, undisturbed)
@@ -169,6 +170,20 @@ def train_on_a_disk_that_hangs(run_dir: str, reads: str) -> None:
         train_rank(run_dir)
     finally:
         setattr(Loader, reads, read)
+
+
+def test_a_rank_that_hangs_before_its_first_step_is_waited_for_as_long_as_a_start_may_take(
+    run, tmp_path
+):
+    own = tmp_path / "own.py"
+    own.write_text(OWN_PARTS)
+    os.mkfifo(tmp_path / "source")  # rank 1 waits in vain for somebody to open it
+    words = ["data.source=slow", "launch.start_timeout_s=4", "launch.max_restarts=0"]
+    command = run.command(*WORDS, *words)[3:]
+    supervisor = Command(command, environment() | {"RAMPCLI_EXTENSIONS": str(own)})
+    output, errors = supervisor.communicate()
+    assert supervisor.returncode == 1, (output, errors)
+    assert "(ranks waited 4 s for others, as launch.start_timeout_s allows" in errors
 
 
 @pytest.mark.parametrize(

@@ -307,6 +307,21 @@ def test_a_run_that_orphaned_workers_have_completed_is_not_restarted(play):
     assert events(play.run, "launch") == []
 
 
+@pytest.mark.parametrize(
+    ("waited_ms", "named"),
+    [
+        (1800000, "ranks waited 1800 s for others, as launch.start_timeout_s allows"),
+        (4000, "ranks waited 4 s for others, as launch.step_timeout_s allows"),
+        (43200000, "ranks waited 43200 s for others"),
+    ],
+)
+def test_ranks_that_waited_too_long_name_the_limit_that_applied(play, waited_ms, named):
+    scene = [["print and fail", f"Timed out waiting {waited_ms}ms for recv\n"]]
+    error, _ = play(scene, words=["launch.step_timeout_s=4", "launch.max_restarts=0"])
+    assert f"({named}; log: " in error.message
+    assert error.remedy.startswith("find out what the late rank waits for, or raise the limit;")
+
+
 def test_no_workers_are_started_beside_orphaned_ones(play, monkeypatch):
     monkeypatch.setattr("rampcli.launch.supervise.ORPHANS_EXIT_S", 0.1)
     with hold(play.run.workers_lock, shared=True):

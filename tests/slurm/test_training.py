@@ -32,7 +32,7 @@ GRACE_S = 300
 JOIN = """
 import torch.distributed as dist
 from rampcli.worker.join import join_ranks
-join_ranks("cpu")
+join_ranks("cpu", timeout_s=300)
 print(f"rank {dist.get_rank()} of {dist.get_world_size()}", flush=True)
 dist.barrier()
 dist.destroy_process_group()

@@ -43,6 +43,14 @@ class LaunchConfig:
         unit="seconds",
         above=0,
     )
+    start_timeout_s: float = setting(
+        1800.0,
+        "Longest time that a rank waits for others until the first step of a stage, and after its"
+        " last one. Then the workers fail and are restarted. Reinforcement learning has this limit"
+        " only while ranks join.",
+        unit="seconds",
+        above=0,
+    )
     step_timeout_s: float = setting(
         600.0,
         "Longest time that a rank waits for others within a stage, after its first step. Then the"

@@ -4,7 +4,8 @@ from datetime import timedelta
 
 from rampcli.batch.training_plan import TrainingPlan
 from rampcli.checkpoint.state import TrainingState
-from rampcli.parallel.mesh import START_TIMEOUT, Meshes
+from rampcli.config.schema.launch import LaunchConfig
+from rampcli.parallel.mesh import Meshes
 from rampcli.train.observers.observer import LoopObserver
 from rampcli.train.step import TakenStep
 
@@ -13,23 +14,20 @@ class StepTimeout(LoopObserver):
     """Sets the timeout of collectives after each step, on every rank.
 
     Between the last step of a stage and the first one of the next, ranks may compile, validate and
-    end, so `START_TIMEOUT` applies. No barrier is needed: a rank that has taken a step knows its
-    gradient's norm, to which all ranks have contributed.
-
-    Args:
-        timeout: how long a rank may wait for others within a stage, after its first step.
+    end, so `launch.start_timeout_s` applies. No barrier is needed: a rank that has taken a step
+    knows its gradient's norm, to which all ranks have contributed.
     """
 
-    def __init__(self, plan: TrainingPlan, meshes: Meshes, timeout: timedelta) -> None:
+    def __init__(self, plan: TrainingPlan, meshes: Meshes, launch: LaunchConfig) -> None:
         self.plan = plan
         self.meshes = meshes
-        self.timeout = timeout
-        self._current = START_TIMEOUT
+        self.launch = launch
+        self._current_s = launch.start_timeout_s
 
     def after_step(self, state: TrainingState, step: TakenStep) -> None:  # noqa: D102
         consumed = state.consumed_samples
         ends = self.plan.is_complete(consumed) or self.plan.stage_at(consumed) is not step.stage
-        wanted = START_TIMEOUT if ends else self.timeout
-        if wanted != self._current:
-            self.meshes.set_timeout(wanted)
-            self._current = wanted
+        wanted_s = self.launch.start_timeout_s if ends else self.launch.step_timeout_s
+        if wanted_s != self._current_s:
+            self.meshes.set_timeout(timedelta(seconds=wanted_s))
+            self._current_s = wanted_s
