@@ -4,10 +4,10 @@
 // CPU's: a boxed fallback under the CUDA key shows them the arguments as CPU tensors, and wraps
 // their results. It checks what CUDA checks: all tensors have to be on one device.
 //
-// Streams are queues. In plain mode all work runs at once. In late mode (`late_mode`), work that
-// nobody has waited for stays in the queue of its stream: copies between pinned and device memory
-// with non_blocking=True, and all work of streams other than the default one. Reading or writing
-// memory that another stream writes, without having waited for it, is an error then.
+// Streams are queues. Work that nobody has waited for stays in the queue of its stream: copies
+// between pinned and device memory with non_blocking=True, and all work of streams other than the
+// default one. Reading or writing memory that another stream writes, without having waited for it,
+// is an error.
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -54,18 +54,17 @@ using torch::jit::Stack;
 
 constexpr int MAX_DEVICES = 16;
 int device_total = 0;
-bool late_mode = false;
 bool is_set = false;  // whether set_device was called, or nobody needs to
 int64_t memory_limit = 0;
 thread_local DeviceIndex current_device = 0;
 thread_local std::array<c10::StreamId, MAX_DEVICES> current_streams{};
 
-// What the host does to the device: `kind`, bytes, and whether the host waits.
-void (*recorder)(const char* kind, int64_t bytes, int waits) = nullptr;
+void (*recorder)(const char* kind) = nullptr;
 
-void note(const char* kind, int64_t bytes, bool waits) {
+// Tells the recorder what the host does to a device.
+void note(const char* kind) {
   if (recorder != nullptr) {
-    recorder(kind, bytes, waits);
+    recorder(kind);
   }
 }
 
@@ -81,7 +80,7 @@ std::array<std::atomic<int64_t>, MAX_DEVICES> refusals{};
 
 void charge(DeviceIndex device, int64_t bytes) {
   const int64_t live = live_bytes[device] += bytes;
-  if (memory_limit > 0 && live > memory_limit) {
+  if (live > memory_limit) {
     live_bytes[device] -= bytes;
     ++refusals[device];
     const auto mib = [](int64_t count) {
@@ -230,7 +229,7 @@ Key current_key(DeviceIndex device) {
 }
 
 bool is_deferred(const Key& key) {
-  return late_mode && key.second != 0;
+  return key.second != 0;
 }
 
 void run_waits(const Key& key);
@@ -267,9 +266,6 @@ void enqueue(const Key& key, std::vector<const void*> storages, std::function<vo
 
 // Runs what comes before a kernel that runs at once: waits, and copies of the same memory.
 void run_before(const Key& key, const std::vector<const void*>& storages) {
-  if (!late_mode) {
-    return;
-  }
   Locked lock;
   run_waits(key);
   auto& items = queues[key].items;
@@ -319,7 +315,7 @@ void run_device(DeviceIndex device) {
   }
 }
 
-// ---- The order of work on several streams, in late mode -----------------------------------------
+// ---- The order of work on several streams -----------------------------------------------------
 
 // For each stream, the number of its last work that comes before.
 using Clock = std::map<Key, int64_t>;
@@ -343,10 +339,8 @@ Clock clock_after(const Key& key) {
 }
 
 void host_waits_for(const Key& key) {
-  if (late_mode) {
-    Locked lock;
-    merge(host_clock, clock_after(key));
-  }
+  Locked lock;
+  merge(host_clock, clock_after(key));
 }
 
 // Numbers new work of a stream.
@@ -355,9 +349,6 @@ void begin_work(
     const std::string& name,
     const std::vector<const void*>& used,
     const std::vector<const void*>& written) {
-  if (!late_mode) {
-    return;
-  }
   Locked lock;
   ++last_number;
   for (const void* storage : used) {
@@ -442,7 +433,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
         key_of(stream), last_number, std::chrono::steady_clock::now(), clock_after(key_of(stream))};
   }
   void block(void* event, const Stream& stream) const override {
-    if (event == nullptr || !late_mode) {
+    if (event == nullptr) {
       return;
     }
     const auto& state = *static_cast<EventState*>(event);
@@ -458,7 +449,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   }
   // The first question about unfinished work is answered "no", and the work is done.
   bool queryEvent(void* event) const override {
-    if (event == nullptr || !late_mode) {
+    if (event == nullptr) {
       return true;
     }
     const auto& state = *static_cast<EventState*>(event);
@@ -478,12 +469,12 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     return is_done;
   }
   void synchronizeStream(const Stream& stream) const override {
-    note("stream.synchronize", 0, true);
+    note("stream.synchronize");
     run_all(key_of(stream));
     host_waits_for(key_of(stream));
   }
   void synchronizeEvent(void* event) const override {
-    note("event.synchronize", 0, true);
+    note("event.synchronize");
     if (event != nullptr) {
       const auto& state = *static_cast<EventState*>(event);
       run_until(state.key, state.number);
@@ -492,7 +483,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     }
   }
   void synchronizeDevice(const DeviceIndex device) const override {
-    note("device.synchronize", 0, true);
+    note("device.synchronize");
     run_device(cuda(device).index());
   }
   double elapsedTime(void* first, void* second, const DeviceIndex) const override {
@@ -780,7 +771,7 @@ class Call {
 
   void check_host_tensor(const Tensor& tensor, const std::string& name) {
     if (name == "indices") {  // CUDA's kernels move them
-      note("pageable to device", bytes_of(tensor), true);
+      note("pageable to device");
       return;
     }
     TORCH_CHECK(
@@ -816,10 +807,8 @@ class Call {
       }
     }
     moved.emplace_back(result.storage().unsafeGetStorageImpl(), adopted(result, device));
-    if (late_mode) {
-      Locked lock;
-      writers[moved.back().second.unsafeGetStorageImpl()] = {current_key(device), last_number};
-    }
+    Locked lock;
+    writers[moved.back().second.unsafeGetStorageImpl()] = {current_key(device), last_number};
     return tensor_over(moved.back().second, result, result.storage_offset());
   }
 
@@ -914,7 +903,7 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) 
   const Key key = current_key(call.device);
   begin_work(key, op.schema().name(), call.storages, call.written);
   if (reads_values(op.schema().name())) {
-    note(op.schema().name().c_str() + 6, 0, true);
+    note(op.schema().name().c_str() + 6);
     run_all(key);
     host_waits_for(key);
   } else if (is_deferred(key)) {
@@ -942,10 +931,8 @@ struct OnDevice {
 };
 
 Tensor unwritten(Tensor tensor) {
-  if (late_mode) {
-    Locked lock;
-    writers.erase(tensor.storage().unsafeGetStorageImpl());  // of memory that had this address
-  }
+  Locked lock;
+  writers.erase(tensor.storage().unsafeGetStorageImpl());  // of memory that had this address
   return tensor;
 }
 
@@ -976,7 +963,7 @@ Tensor empty_strided(
 }
 
 at::Scalar local_scalar_dense(const Tensor& self) {
-  note("item", bytes_of(self), true);
+  note("item");
   const Key key = current_key(self.device().index());
   begin_work(key, "item", {self.storage().unsafeGetStorageImpl()}, {});
   run_all(key);
@@ -1030,10 +1017,8 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   const bool waits = !(non_blocking && in_pinned && simple);
   const std::string kind = std::string(!in_pinned ? "pageable" : simple ? "pinned" : "strided") +
       (to_device ? " to device" : " to host");
-  note(kind.c_str(), bytes_of(self), waits);
-  if (!late_mode) {
-    copy(self, source);
-  } else if (waits) {
+  note(kind.c_str());
+  if (waits) {
     run_all(key);
     host_waits_for(key);
     copy(self, source);
@@ -1060,15 +1045,13 @@ int64_t fused_sdp_choice(
 void resize_storage(const Tensor& tensor, int64_t bytes) {
   OnDevice on(tensor.device());
   auto* storage = tensor.storage().unsafeGetStorageImpl();
-  if (late_mode) {
-    run_all_of(storage);
-  }
+  run_all_of(storage);
   at::native::resize_bytes_cpu(storage, bytes);
 }
 
 // ---- Collectives ------------------------------------------------------------------------------
 
-// The work of a collective in late mode. Its results arrive when a stream waits for it.
+// The work of a collective. Its results arrive when a stream waits for it.
 struct LateWork final : c10d::Work {
   LateWork(c10::intrusive_ptr<c10d::Work> inner, Key key, int64_t number)
       : inner(std::move(inner)), key(key), number(number), clock(clock_after(key)) {}
@@ -1118,8 +1101,8 @@ void collective(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack
     key.second += prepare_group((*stack)[index]);
   }
   const bool is_barrier = name == "c10d::barrier";
-  note(is_barrier ? "barrier" : "collective", 0, is_barrier);
-  call.copies = late_mode && !is_barrier;
+  note(is_barrier ? "barrier" : "collective");
+  call.copies = !is_barrier;
   const IValue written = (*stack)[call.first];  // the first argument holds the results
   call.run(DispatchKey::PrivateUse1);
   if (!call.copies) {
@@ -1184,9 +1167,8 @@ REGISTER_CUDA_HOOKS(CUDAHooks);
 
 extern "C" {
 // Starts the device. Nothing of torch may have asked for CUDA before.
-void rehearsal_start(int devices, int late, int64_t limit_bytes) {
+void rehearsal_start(int devices, int64_t limit_bytes) {
   device_total = devices;
-  late_mode = late != 0;
   memory_limit = limit_bytes;
   c10::SetAllocator(c10::kCUDA, &device_allocator);
   at::setHostAllocator(c10::kCUDA, &pinned_allocator);
@@ -1206,7 +1188,7 @@ void rehearsal_start(int devices, int late, int64_t limit_bytes) {
     collectives.impl(name, torch::CppFunction::makeFromBoxedFunction<&collective>());
   }
 }
-void rehearsal_record(void (*callback)(const char*, int64_t, int)) {
+void rehearsal_record(void (*callback)(const char*)) {
   recorder = callback;
 }
 void rehearsal_set_device(int device) {

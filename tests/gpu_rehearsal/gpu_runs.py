@@ -2,17 +2,21 @@
 
 import os
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from safetensors.torch import load_file
 
-from gpu_rehearsal.rehearsal import on_devices
+from gpu_rehearsal import build
 from rampcli.config import snapshot
 from rampcli.launch.workers import worker_program
 from rampcli.runs.manifest import complete_checkpoints
 from ranks import run_program, run_ranks
 from tiny_runs import Run
 
+PRELOAD = Path(__file__).with_name("preload")
 GPUS = 8
 """GPUs that this machine pretends to have."""
 MEMORY_BYTES = 2**28
@@ -21,15 +25,34 @@ CLOSE = {"fp32": 1e-6, "bf16": 1e-3}
 """By precision: how much the losses of a GPU may differ from those of the CPU."""
 
 
-def gpu_environment() -> dict[str, str]:
-    """Returns the environment of commands on GPUs, where work that nobody waits for is late."""
-    return on_devices(GPUS, late=True, device_bytes=MEMORY_BYTES)
+library = cache(build.library)
+
+
+def gpu_environment(gpus: int = GPUS) -> dict[str, str]:
+    """Returns the environment of a process that sees pretended GPUs, as its children do."""
+    return os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(PRELOAD),
+        # Names of their own: runs of one user do not share GPUs.
+        "CUDA_VISIBLE_DEVICES": ",".join(f"GPU-{uuid4()}" for _ in range(gpus)),
+        "PRETENDED_CUDA_LIBRARY": str(library()),
+        "PRETENDED_CUDA_BYTES": str(MEMORY_BYTES),
+    }
 
 
 def run_on_its_gpu(program: str, run_dir: str) -> None:
     """Runs the program of a rank, which uses the GPU of its number if it uses one."""
     os.environ["LOCAL_RANK"] = os.environ["RANK"]
     run_program(program, run_dir)
+
+
+def recorded_on_its_gpu(run_dir: str) -> list[tuple[str, str]]:
+    """Trains as `run_on_its_gpu`, and returns what `pretended_cuda.recorded` has seen."""
+    from pretended_cuda import recorded  # a module of processes that have GPUs
+
+    with recorded() as rows:
+        run_on_its_gpu("rampcli.worker", run_dir)
+    return rows
 
 
 def on_both(gpu: Run, cpu: Run, processes: int, *words: str) -> None:

@@ -3,8 +3,7 @@
 import json
 
 from commands import Command
-from gpu_rehearsal.gpu_runs import MEMORY_BYTES
-from gpu_rehearsal.rehearsal import on_devices
+from gpu_rehearsal.gpu_runs import gpu_environment
 from processes import PATIENCE_S
 from rampcli.launch.doctor.gpu_checks import MATRICES, checks_of
 
@@ -16,7 +15,7 @@ def test_the_checks_of_a_first_node_pass_and_leave_a_report(tmp_path):
     words = ["gpu", "2", str(PATIENCE_S), "--json"]
     command = Command(
         words,
-        on_devices(2, late=True, device_bytes=MEMORY_BYTES),
+        gpu_environment(2),
         cwd=tmp_path,
         program="gpu_doctor",
     )

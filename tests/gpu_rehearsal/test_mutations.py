@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from gpu_rehearsal.gpu_runs import gpu_environment
 from gpu_rehearsal.planting import PLANTED, Fault, run_faults
-from gpu_rehearsal.rehearsal import SMALL, on_devices
-from rampcli import llm
-from rampcli.config.compose import apply_overrides
-from rampcli.launch.run import describe
-from rampcli.planning.resolve import resolve
-from rampcli.runs.directory import RunDirectory
+from tiny_runs import Run
 
+# Four steps on two ranks, with validations, and checkpoints that are written in the background. An
+# audit of the order would make the host wait for the GPU, which hides missing waits.
+WORDS = (
+    *("trainer.num_nodes=2", "trainer.accelerator=gpu", "model.rampup_batch_size=null"),
+    *("trainer.max_samples=32", "trainer.val_samples=4", "trainer.val_every_steps=2"),
+    *("checkpoint.every_steps=1", "checkpoint.async=true", "data.audit_order=false"),
+)
 DIFFERS = None
 # File, text, text in its place, and words of the error or DIFFERS.
 FAULTS = {
@@ -103,22 +106,11 @@ def outcomes(tmp_path_factory):
     faults = {"": (None, "", "", DIFFERS)} | FAULTS
     runs = []
     for index, (file, old, new, _) in enumerate(faults.values()):
-        run = folder / str(index)
-        _describe(run)
-        runs.append(Fault(run_dir=str(run), processes=2, file=file, old=old, new=new))
-    environment = on_devices(2, late=True)
-    found = run_faults(runs, environment, Path(__file__).parents[1])
+        run = Run(folder / str(index))
+        run.describe(*WORDS)
+        runs.append(Fault(run_dir=str(run.path), processes=2, file=file, old=old, new=new))
+    found = run_faults(runs, gpu_environment(2), Path(__file__).parents[1])
     return dict(zip(faults, found, strict=True))
-
-
-def _describe(run: Path) -> None:
-    run.mkdir()
-    words = (
-        *("trainer.num_nodes=2", "trainer.accelerator=gpu", f"run_dir={run}"),
-        *("checkpoint.every_steps=1", "checkpoint.async=true"),
-    )
-    config = apply_overrides(llm.from_factory("llama3_tiny"), [*SMALL, *words])
-    describe(RunDirectory(run), resolve(config), [])
 
 
 @pytest.mark.parametrize("name", FAULTS)

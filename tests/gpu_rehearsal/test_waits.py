@@ -5,10 +5,16 @@ from itertools import pairwise
 
 import pytest
 
-from gpu_rehearsal.rehearsal import on_devices, pretrain, recorded_by_process
+from gpu_rehearsal.gpu_runs import recorded_on_its_gpu
+from ranks import run_ranks
+from tiny_runs import Run
 
 READ = "event.synchronize"
 STEPS, MICRO_BATCHES = 6, 4
+WORDS = (
+    *("trainer.accelerator=gpu", "trainer.val_samples=0", "trainer.max_samples=48"),
+    *("model.rampup_batch_size=null", "data.audit_order=false", "checkpoint.every_steps=null"),
+)
 
 
 @pytest.mark.parametrize(
@@ -31,30 +37,19 @@ STEPS, MICRO_BATCHES = 6, 4
 def test_a_step_reads_the_numbers_of_the_step_before_once_and_copies_only_from_pinned_memory(
     tmp_path, processes, words
 ):
-    steps = pretrain(
-        tmp_path / "run",
-        f"trainer.num_nodes={processes}",
-        "trainer.val_samples=0",
-        "checkpoint.every_steps=null",
-        "trainer.max_samples=48",
-        *words,
-        environment=on_devices(processes, record=tmp_path / "record"),
-    )
-    assert len(steps) == STEPS
-    workers = [
-        [row["kind"] for row in rows if row["kind"] != "collective"]
-        for rows in recorded_by_process(tmp_path / "record")
-        if any(row["kind"] == READ for row in rows)
-    ]
-    assert len(workers) == processes
+    run = Run(tmp_path / "run")
+    run.describe(*WORDS, f"trainer.devices={processes}", *words)
+    ranks = run_ranks(processes, recorded_on_its_gpu, str(run.path), logs=run.directory.logs)
+    assert len(run.rows) == STEPS
     planes = 3 if "data.document_mask=true" in words else 2
-    for kinds in workers:
-        reads = [place for place, kind in enumerate(kinds) if kind == READ]
+    for rows in ranks:
+        rows = [row for row in rows if row[0] != "collective"]
+        reads = [place for place, (kind, _) in enumerate(rows) if kind == READ]
         assert len(reads) == STEPS
         # The first step prepares pipelines. The last one is finished without another step.
         for before, after in pairwise(reads[:-1]):
-            assert Counter(kinds[before:after]) == {
+            assert Counter(kind for kind, _ in rows[before:after]) == {
                 READ: 1,
                 "pinned to host": 1,
                 "pinned to device": planes * MICRO_BATCHES,
-            }
+            }, rows[before:after]

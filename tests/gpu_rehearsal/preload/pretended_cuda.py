@@ -7,25 +7,21 @@ runs. NCCL is gloo, which sees the device's memory as the host's.
 Environment variables:
     CUDA_VISIBLE_DEVICES: the devices, separated by commas.
     PRETENDED_CUDA_LIBRARY: path of the library.
-    PRETENDED_CUDA_LATE: `1` for late mode, see `device.cpp`.
-    PRETENDED_CUDA_BYTES: memory of each device. By default that of an H100, and nothing runs out.
-    PRETENDED_CUDA_RECORD: folder for a file per process of what the host does to a device: copies
-        and waits, as JSON objects with `kind`, `bytes`, `waits` and `place`.
+    PRETENDED_CUDA_BYTES: memory of each device.
 """
 
 import ctypes
-import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from types import SimpleNamespace
 
 import torch
 import torch.distributed.device_mesh
 import torch.distributed.distributed_c10d as c10d
 
-H100_BYTES = 85_017_755_648
 NCCL_TIMEOUT = timedelta(minutes=10)
 
 _library = None
@@ -46,15 +42,12 @@ def start(library: ctypes.CDLL) -> None:
         getattr(library, f"rehearsal_{name}").restype = ctypes.c_int64
     library.rehearsal_start(
         len(devices),
-        int(os.environ.get("PRETENDED_CUDA_LATE") or 0),
-        ctypes.c_int64(int(os.environ.get("PRETENDED_CUDA_BYTES") or 0)),
+        ctypes.c_int64(int(os.environ["PRETENDED_CUDA_BYTES"])),
     )
     sys.modules["triton"] = None
     _provide_torch_cuda(len(devices))
     _provide_nccl()
     _profile_on_host()
-    if "PRETENDED_CUDA_RECORD" in os.environ:
-        _record(Path(os.environ["PRETENDED_CUDA_RECORD"]))
 
 
 class Stream(torch.Stream):
@@ -133,7 +126,7 @@ def _provide_torch_cuda(devices: int) -> None:
         "_nccl_version_suffix": lambda: b"",
     }.items():
         setattr(core, name, function)
-    memory = int(os.environ.get("PRETENDED_CUDA_BYTES") or H100_BYTES)
+    memory = int(os.environ["PRETENDED_CUDA_BYTES"])
     properties = SimpleNamespace(
         name="NVIDIA H100 80GB HBM3",
         major=9,
@@ -232,18 +225,24 @@ def _provide_nccl() -> None:
     torch.distributed.device_mesh.split_group = split_group
 
 
-def _record(folder: Path) -> None:
-    descriptor = os.open(
-        folder / f"{os.getpid()}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
-    )
+@contextmanager
+def recorded() -> Iterator[list[tuple[str, str]]]:
+    """Records what this process does to its devices: the kind and the place of each, in order.
 
-    @ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int)
-    def record(kind: bytes, size: int, waits: int) -> None:
-        row = {"kind": kind.decode(), "bytes": size, "waits": bool(waits), "place": _place()}
-        os.write(descriptor, json.dumps(row).encode() + b"\n")
+    Kinds are the copies `pinned to device`, `strided to device`, `pageable to device` and the like
+    `to host`; `item`; names of operators whose result has a size that the host needs, such as
+    `nonzero`; `stream.synchronize`, `event.synchronize` and `device.synchronize`; `collective` and
+    `barrier`. The place is the innermost line of rampcli.
+    """
+    rows: list[tuple[str, str]] = []
 
-    _kept.append(record)
+    @ctypes.CFUNCTYPE(None, ctypes.c_char_p)
+    def record(kind: bytes) -> None:
+        rows.append((kind.decode(), _place()))
+
     _library.rehearsal_record(record)
+    yield rows
+    _library.rehearsal_record(None)
 
 
 def _place() -> str:
