@@ -1,4 +1,4 @@
-"""Builds the library of the pretended CUDA device, once for its source and the release of torch."""
+"""Builds the library of the pretended CUDA device, once for its sources and release of torch."""
 
 import hashlib
 import os
@@ -10,12 +10,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SOURCE = Path(__file__).with_name("device.cpp")
+SOURCES = Path(__file__).with_name("device")
 FLAGS = ("-O1", "-g0", "-w", "-std=c++20", "-fPIC", "-shared")
 
 
 def library() -> Path:
-    """Returns the path of the library, which is built if it is missing. That takes a minute.
+    """Returns the path of the library, which is built in half a minute if it is missing.
 
     Raises:
         SystemExit: torch is another release than the one that the device was written for, or there
@@ -27,8 +27,9 @@ def library() -> Path:
             f"the pretended CUDA device needs torch {wanted}, as constraints.txt says, and torch"
             f" {version('torch')} is installed"
         )
+    sources = [path.read_bytes() for path in sorted(SOURCES.iterdir())]
     key = hashlib.sha256(
-        repr((SOURCE.read_bytes(), version("torch"), FLAGS, sysconfig.get_platform())).encode()
+        repr((sources, version("torch"), FLAGS, sysconfig.get_platform())).encode()
     ).hexdigest()[:16]
     path = Path(sys.prefix, "gpu_rehearsal", f"{key}.so")
     if not path.exists():
@@ -46,7 +47,7 @@ def _compile(path: Path) -> None:
     torch = Path(find_spec("torch").submodule_search_locations[0])
     unfinished = path.with_suffix(f".{os.getpid()}")
     command = [
-        *(os.environ.get("CXX", "g++"), *FLAGS, str(SOURCE), "-o", str(unfinished)),
+        *(os.environ.get("CXX", "g++"), *FLAGS, str(SOURCES / "device.cpp"), "-o", str(unfinished)),
         *(f"-I{torch / 'include'}", f"-I{torch / 'include/torch/csrc/api/include'}"),
         *(f"-L{torch / 'lib'}", f"-Wl,-rpath,{torch / 'lib'}", "-ltorch_cpu", "-lc10"),
     ]

@@ -1,7 +1,7 @@
 """The part of the pretended CUDA device that is Python: `torch.cuda` and NCCL.
 
 A build of torch for CPUs lacks the functions of `torch._C` with which `torch.cuda` reaches CUDA.
-They are provided here, by the library that `device.cpp` becomes, so that torch's own Python code
+They are provided here, by the library that `device/` becomes, so that torch's own Python code
 runs. NCCL is gloo, which sees the device's memory as the host's.
 
 Environment variables:
@@ -191,7 +191,7 @@ def _profile_on_host() -> None:
 
 
 class ProcessGroupNCCL(c10d.ProcessGroupGloo):
-    """NCCL over gloo. `device.cpp` gives it the tensors of collectives, and checks them."""
+    """NCCL over gloo. `device/collectives.h` gives it the tensors of collectives."""
 
     supports_splitting = False  # groups are formed anew, see `split_group`
 
