@@ -54,8 +54,8 @@ inline Tensor tensor_over(c10::Storage storage, const Tensor& like, int64_t offs
 // Moves the memory of a CPU kernel's result to the device.
 inline c10::Storage adopted(const Tensor& result, DeviceIndex device) {
   const auto bytes = static_cast<int64_t>(result.storage().nbytes());
-  charge(device, bytes);
-  auto* block = new Block{device, bytes, nullptr, result.storage()};
+  Block* block = new_block(device, bytes);
+  block->adopted = result.storage();
   void* data = result.storage().mutable_data();
   return c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), bytes,

@@ -111,16 +111,20 @@ int64_t rehearsal_stream(int device) {
 int rehearsal_device() {
   return current_device;
 }
-int64_t rehearsal_live_bytes(int device) {
-  return live_bytes[device];
-}
-int64_t rehearsal_peak_bytes(int device) {
-  return peak_bytes[device];
-}
-int64_t rehearsal_refusals(int device) {
-  return refusals[device];
+Figures rehearsal_memory(int device) {
+  std::lock_guard<std::mutex> lock(memory_mutex);
+  return memories[device].figures;
 }
 void rehearsal_reset_peak(int device) {
-  peak_bytes[device] = live_bytes[device].load();
+  std::lock_guard<std::mutex> lock(memory_mutex);
+  auto& figures = memories[device].figures;
+  figures.allocated_peak = figures.allocated;
+  figures.reserved_peak = figures.reserved;
+}
+void rehearsal_empty_cache() {
+  std::lock_guard<std::mutex> lock(memory_mutex);
+  for (auto& memory : memories) {
+    memory.empty_cache();
+  }
 }
 }

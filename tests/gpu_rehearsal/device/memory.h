@@ -1,4 +1,4 @@
-// Memory of a device is host memory whose DataPtr names the device, up to a limit of bytes.
+// Memory of a device is host memory whose DataPtr names the device, and is counted as torch does.
 // Pinned memory of the host is known by its addresses.
 
 #pragma once
@@ -8,7 +8,7 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/util/Exception.h>
 
-#include <atomic>
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -18,40 +18,79 @@ namespace pretended {
 
 inline int64_t memory_limit = 0;  // of each device, in bytes
 
-inline std::array<std::atomic<int64_t>, MAX_DEVICES> live_bytes{};
-inline std::array<std::atomic<int64_t>, MAX_DEVICES> peak_bytes{};
-inline std::array<std::atomic<int64_t>, MAX_DEVICES> refusals{};
+// Bytes of a device's blocks, and how often its memory was short.
+struct Figures {
+  int64_t allocated, reserved, allocated_peak, reserved_peak;
+  int64_t retries, refusals;
+};
 
-inline void charge(DeviceIndex device, int64_t bytes) {
-  const int64_t live = live_bytes[device] += bytes;
-  if (live > memory_limit) {
-    live_bytes[device] -= bytes;
-    ++refusals[device];
-    const auto mib = [](int64_t count) {
-      return c10::str(static_cast<double>(count) / (1 << 20), " MiB");
-    };
-    C10_THROW_ERROR(
-        OutOfMemoryError,
-        c10::str(
-            "CUDA out of memory. Tried to allocate ", mib(bytes), ". GPU ", int(device),
-            " has a total capacity of ", mib(memory_limit), " of which ",
-            mib(memory_limit - live + bytes), " is free."));
+// Freed blocks stay reserved for blocks of the same stream and size, until memory is short. Torch's
+// own allocator also splits and merges them.
+struct DeviceMemory {
+  Figures figures{};
+  std::map<std::pair<c10::StreamId, int64_t>, int64_t> cached;  // number of blocks
+
+  void empty_cache() {
+    for (const auto& [key, count] : cached) {
+      figures.reserved -= key.second * count;
+    }
+    cached.clear();
   }
-  int64_t peak = peak_bytes[device];
-  while (live > peak && !peak_bytes[device].compare_exchange_weak(peak, live)) {
-  }
-}
+};
+
+inline std::mutex memory_mutex;
+inline std::array<DeviceMemory, MAX_DEVICES> memories;
 
 struct Block {
   DeviceIndex device;
+  c10::StreamId stream;
   int64_t bytes;
   void* memory;         // allocated here, or
   c10::Storage adopted;  // a result of a CPU kernel
 };
 
+// Returns a block that takes its place on a device. Its memory is the host's, and is not cached.
+inline Block* new_block(DeviceIndex device, int64_t bytes) {
+  constexpr int64_t unit = 512;
+  const c10::StreamId stream = current_streams[device];
+  bytes = (bytes + unit - 1) / unit * unit;
+  std::lock_guard<std::mutex> lock(memory_mutex);
+  auto& [figures, cached] = memories[device];
+  if (auto found = cached.find({stream, bytes}); found != cached.end() && found->second > 0) {
+    --found->second;
+  } else {
+    if (figures.reserved + bytes > memory_limit) {
+      ++figures.retries;
+      memories[device].empty_cache();
+    }
+    if (const int64_t free = memory_limit - figures.reserved; bytes > free) {
+      ++figures.refusals;
+      const auto mib = [](int64_t count) {
+        return c10::str(static_cast<double>(count) / (1 << 20), " MiB");
+      };
+      C10_THROW_ERROR(
+          OutOfMemoryError,
+          c10::str(
+              "CUDA out of memory. Tried to allocate ", mib(bytes), ". GPU ", int(device),
+              " has a total capacity of ", mib(memory_limit), " of which ", mib(free),
+              " is free."));
+    }
+    figures.reserved += bytes;
+  }
+  figures.allocated += bytes;
+  figures.allocated_peak = std::max(figures.allocated_peak, figures.allocated);
+  figures.reserved_peak = std::max(figures.reserved_peak, figures.reserved);
+  return new Block{device, stream, bytes, nullptr, {}};
+}
+
 inline void free_block(void* context) {
   auto* block = static_cast<Block*>(context);
-  live_bytes[block->device] -= block->bytes;
+  {
+    std::lock_guard<std::mutex> lock(memory_mutex);
+    auto& [figures, cached] = memories[block->device];
+    figures.allocated -= block->bytes;
+    ++cached[{block->stream, block->bytes}];
+  }
   std::free(block->memory);
   delete block;
 }
@@ -62,11 +101,10 @@ struct DeviceAllocator final : c10::Allocator {
     if (bytes == 0) {
       return {nullptr, device};
     }
-    charge(device.index(), bytes);
-    void* memory = nullptr;
+    Block* block = new_block(device.index(), bytes);
+    void*& memory = block->memory;
     TORCH_CHECK(posix_memalign(&memory, 512, bytes) == 0, "the host's memory is exhausted");
     std::memset(memory, 0xff, bytes);  // NaN, so that reading it shows
-    auto* block = new Block{device.index(), static_cast<int64_t>(bytes), memory, {}};
     return {memory, block, &free_block, device};
   }
   c10::DeleterFnPtr raw_deleter() const override {

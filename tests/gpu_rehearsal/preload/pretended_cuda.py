@@ -26,7 +26,23 @@ NCCL_TIMEOUT = timedelta(minutes=10)
 
 _library = None
 _kept = []
-"""Backends and callbacks, which C++ holds without a reference to their Python objects."""
+"""Backends, which C++ holds without a reference to their Python objects."""
+
+
+class Figures(ctypes.Structure):
+    """Bytes of a device's blocks, and how often its memory was short, see `device/memory.h`."""
+
+    _fields_ = [
+        (name, ctypes.c_int64)
+        for name in (
+            "allocated",
+            "reserved",
+            "allocated_peak",
+            "reserved_peak",
+            "retries",
+            "refusals",
+        )
+    ]
 
 
 def start(library: ctypes.CDLL) -> None:
@@ -37,17 +53,20 @@ def start(library: ctypes.CDLL) -> None:
     """
     global _library
     _library = library
-    devices = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
-    for name in ("live_bytes", "peak_bytes", "refusals", "stream"):
-        getattr(library, f"rehearsal_{name}").restype = ctypes.c_int64
-    library.rehearsal_start(
-        len(devices),
-        ctypes.c_int64(int(os.environ["PRETENDED_CUDA_BYTES"])),
-    )
+    library.rehearsal_stream.restype = ctypes.c_int64
+    library.rehearsal_memory.restype = Figures
+    library.rehearsal_start(len(_names()), ctypes.c_int64(int(os.environ["PRETENDED_CUDA_BYTES"])))
     sys.modules["triton"] = None
-    _provide_torch_cuda(len(devices))
+    _provide_functions_of_core()
+    _provide_torch_cuda()
+    _resize_on_devices()
     _provide_nccl()
     _profile_on_host()
+
+
+def _names() -> list[str]:
+    """Returns the names of the devices. A fork may see other ones than its parent, or none."""
+    return [name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name]
 
 
 class Stream(torch.Stream):
@@ -74,12 +93,8 @@ def _device(device: object) -> torch.device:
     return torch.device("cuda", torch.cuda._utils._get_device_index(device, optional=True))
 
 
-def _provide_torch_cuda(devices: int) -> None:
-    core, cuda = torch._C, torch.cuda
-
-    def visible_devices() -> int:
-        """Returns the number of devices. A fork may see fewer than its parent, or none."""
-        return len([name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name])
+def _provide_functions_of_core() -> None:
+    """Provides what `torch.cuda` calls in `torch._C`."""
 
     def exchange_device(index: int) -> int:
         before = _library.rehearsal_device()
@@ -91,75 +106,78 @@ def _provide_torch_cuda(devices: int) -> None:
         exchange_device(device_index)
         _library.rehearsal_set_stream(device_index, ctypes.c_int64(stream_id))
 
-    def current_stream(index: int) -> tuple[int, int, int]:
-        return _library.rehearsal_stream(index), index, 1
-
     def memory_stats(index: int) -> dict:
-        live, peak = _library.rehearsal_live_bytes(index), _library.rehearsal_peak_bytes(index)
-        bytes_ = {"all": {"current": live, "peak": peak, "allocated": peak, "freed": peak - live}}
+        figures = _library.rehearsal_memory(index)
+        allocated = {"current": figures.allocated, "peak": figures.allocated_peak}
+        reserved = {"current": figures.reserved, "peak": figures.reserved_peak}
         return {
-            "num_alloc_retries": 0,
-            "num_ooms": _library.rehearsal_refusals(index),
-            **dict.fromkeys(("allocated_bytes", "reserved_bytes", "active_bytes"), bytes_),
+            "num_alloc_retries": figures.retries,
+            "num_ooms": figures.refusals,
+            "allocated_bytes": {"all": allocated},
+            "active_bytes": {"all": allocated},
+            "reserved_bytes": {"all": reserved},
         }
 
     for name, function in {
-        "_cuda_getDeviceCount": visible_devices,
-        "_cuda_setDevice": lambda index: _library.rehearsal_set_device(index),
-        "_cuda_getDevice": lambda: _library.rehearsal_device(),
-        "_cuda_exchangeDevice": exchange_device,
-        "_cuda_maybeExchangeDevice": exchange_device,
-        "_cuda_setStream": set_stream,
-        "_cuda_getCurrentStream": current_stream,
-        "_cuda_getCurrentRawStream": lambda index: _library.rehearsal_stream(index),
-        "_cuda_getDefaultStream": lambda index: (0, index, 1),
-        "_cuda_synchronize": lambda: torch.accelerator.synchronize(_device(None)),
-        "_cuda_isInBadFork": lambda: False,
-        "_cuda_memoryStats": memory_stats,
-        "_cuda_resetPeakMemoryStats": lambda index: _library.rehearsal_reset_peak(index),
-        "_cuda_resetAccumulatedMemoryStats": lambda index: None,
-        "_cuda_emptyCache": lambda: None,
-        "_cuda_record_memory_history": lambda *_, **__: None,
-        "_cuda_memorySnapshot": lambda *_: {"segments": [], "device_traces": []},
-        "_cuda_getArchFlags": lambda: "sm_90",
-        "_nccl_version": lambda: 2 << 32 | 29 << 16,
-        "_nccl_version_suffix": lambda: b"",
+        "getDeviceCount": lambda: len(_names()),
+        "setDevice": lambda index: _library.rehearsal_set_device(index),
+        "getDevice": lambda: _library.rehearsal_device(),
+        "exchangeDevice": exchange_device,
+        "maybeExchangeDevice": exchange_device,
+        "setStream": set_stream,
+        "getCurrentStream": lambda index: (_library.rehearsal_stream(index), index, 1),
+        "getCurrentRawStream": lambda index: _library.rehearsal_stream(index),
+        "getDefaultStream": lambda index: (0, index, 1),
+        "synchronize": lambda: torch.accelerator.synchronize(_device(None)),
+        "isInBadFork": lambda: False,
+        "memoryStats": memory_stats,
+        "resetPeakMemoryStats": lambda index: _library.rehearsal_reset_peak(index),
+        "emptyCache": lambda: _library.rehearsal_empty_cache(),
+        "record_memory_history": lambda *_, **__: None,
+        "memorySnapshot": lambda *_: {"segments": [], "device_traces": []},
+        "getArchFlags": lambda: "sm_90",
     }.items():
-        setattr(core, name, function)
-    memory = int(os.environ["PRETENDED_CUDA_BYTES"])
-    properties = SimpleNamespace(
-        name="NVIDIA H100 80GB HBM3",
-        major=9,
-        minor=0,
-        total_memory=memory,
-        multi_processor_count=132,
-        L2_cache_size=50 * 2**20,
-        warp_size=32,
-        max_threads_per_multi_processor=2048,
-        gcnArchName="",
-    )
+        setattr(torch._C, f"_cuda_{name}", function)
+    torch._C._nccl_version = lambda: 2 << 32 | 29 << 16
+    torch._C._nccl_version_suffix = lambda: b""
+
+
+def _provide_torch_cuda() -> None:
+    cuda, core = torch.cuda, torch._C
+    total = int(os.environ["PRETENDED_CUDA_BYTES"])
 
     def properties_of(device: object = None) -> SimpleNamespace:
-        # A fork of this process may see other devices.
-        names = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
         # Nodes of a Slurm cluster on one machine number their devices alike.
         node = os.environ.get("SLURMD_NODENAME", "")
-        return SimpleNamespace(**vars(properties), uuid=node + names[_device(device).index])
+        return SimpleNamespace(
+            name="NVIDIA H100 80GB HBM3",
+            uuid=node + _names()[_device(device).index],
+            major=9,
+            minor=0,
+            total_memory=total,
+            multi_processor_count=132,
+            L2_cache_size=50 * 2**20,
+            warp_size=32,
+            max_threads_per_multi_processor=2048,
+            gcnArchName="",
+        )
+
+    def memory_info(device: object = None) -> tuple[int, int]:
+        return total - _library.rehearsal_memory(_device(device).index).reserved, total
 
     for name, value in {
         "_initialized": True,
         "_lazy_init": lambda: None,
         "_lazy_call": lambda call, **_: call(),
-        "_exchange_device": exchange_device,
-        "_maybe_exchange_device": exchange_device,
+        "_exchange_device": core._cuda_exchangeDevice,
+        "_maybe_exchange_device": core._cuda_maybeExchangeDevice,
         "init": lambda: None,
-        "device_count": visible_devices,
+        "device_count": core._cuda_getDeviceCount,
         "get_device_properties": properties_of,
-        "mem_get_info": lambda device=None: (
-            memory - _library.rehearsal_live_bytes(_device(device).index),
-            memory,
+        "mem_get_info": memory_info,
+        "default_generators": tuple(
+            torch.Generator(f"cuda:{index}") for index in range(len(_names()))
         ),
-        "default_generators": tuple(torch.Generator(f"cuda:{index}") for index in range(devices)),
         "Stream": Stream,
         "Event": Event,
     }.items():
@@ -169,6 +187,9 @@ def _provide_torch_cuda(devices: int) -> None:
                 setattr(module, name, value)
     torch.version.cuda = "13.0"
     torch.backends.cuda.is_built = lambda: True
+
+
+def _resize_on_devices() -> None:
     resize_on_host = torch.UntypedStorage.resize_
 
     def resize(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
