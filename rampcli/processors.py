@@ -1,10 +1,11 @@
-"""The usable processors: their number and their name."""
+"""The usable processors: their number, their name, and those that are near a device."""
 
 import os
 from contextlib import suppress
 from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
+SYSTEM = Path("/sys")
 
 
 def processors() -> int:
@@ -20,3 +21,20 @@ def processor_name() -> str | None:
             if field.strip() == "model name":
                 return value.strip()
     return None
+
+
+def processors_near(pci_address: str) -> set[int]:
+    """Returns the numbers of the processors on the NUMA node of a PCI device.
+
+    The set is empty if the kernel does not say. For machines with one node, it often does not.
+
+    Args:
+        pci_address: such as `0000:1b:00.0`.
+    """
+    near: set[int] = set()
+    with suppress(OSError, ValueError):
+        node = (SYSTEM / "bus/pci/devices" / pci_address / "numa_node").read_text().strip()
+        ranges = (SYSTEM / f"devices/system/node/node{node}/cpulist").read_text().split(",")
+        for first, _, last in (text.strip().partition("-") for text in ranges):
+            near.update(range(int(first), int(last or first) + 1))
+    return near

@@ -1,7 +1,7 @@
 import pytest
 
 from rampcli import processors
-from rampcli.processors import processor_name
+from rampcli.processors import processor_name, processors_near
 
 
 @pytest.mark.parametrize(
@@ -17,3 +17,23 @@ def test_the_name_of_the_processor_is_the_kernels(monkeypatch, tmp_path, text, n
     assert processor_name() is None
     (tmp_path / "cpuinfo").write_text(text)
     assert processor_name() == name
+
+
+@pytest.mark.parametrize(
+    ("node", "text", "near"),
+    [
+        ("1", "0-2,8,10-11\n", {0, 1, 2, 8, 10, 11}),
+        ("1", "\n", set()),  # a node of memory without processors
+        ("-1", "0-2\n", set()),  # the kernel does not know the node
+    ],
+)
+def test_processors_near_a_device_are_those_of_its_node(monkeypatch, tmp_path, node, text, near):
+    monkeypatch.setattr(processors, "SYSTEM", tmp_path)
+    assert processors_near("0000:1b:00.0") == set()
+    for file, line in {
+        "bus/pci/devices/0000:1b:00.0/numa_node": f"{node}\n",
+        "devices/system/node/node1/cpulist": text,
+    }.items():
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text(line)
+    assert processors_near("0000:1b:00.0") == near

@@ -4,6 +4,7 @@ import json
 import os
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import torch
@@ -13,9 +14,12 @@ from torch import Tensor
 from rampcli.activity import waiting
 from rampcli.config.schema.trainer import Accelerator
 from rampcli.errors import UsageError, reason_of
+from rampcli.processors import processors_near
 
 CPU = "CPU"
 MAX_GATHERED_BYTES = 4096
+FEWEST_PROCESSORS = 2
+"""A rank that is bound gets this many: one to queue kernels, others to read samples and to save."""
 Result = TypeVar("Result")
 
 
@@ -93,6 +97,23 @@ def use_device(device: torch.device) -> None:
     """
     if device.type == "cuda":
         torch.cuda.set_device(device)
+
+
+def bind_to_processors_near(device: torch.device) -> None:
+    """Lets this process run only on processors of its GPU's NUMA node, of those that it may use.
+
+    Does nothing for the CPU. Does nothing either if there are fewer than `FEWEST_PROCESSORS`, or
+    than the process has OpenMP threads: it may use few processors, or those of another node.
+    """
+    if device.type != "cuda":
+        return
+    gpu: Any = torch.cuda.get_device_properties(device)  # torch's types lack its place
+    address = f"{gpu.pci_domain_id:04x}:{gpu.pci_bus_id:02x}:{gpu.pci_device_id:02x}.0"
+    near = processors_near(address) & os.sched_getaffinity(0)
+    if len(near) >= max(FEWEST_PROCESSORS, torch.get_num_threads()):
+        for thread in os.listdir("/proc/self/task"):
+            with suppress(ProcessLookupError):  # it has ended
+                os.sched_setaffinity(int(thread), near)
 
 
 def broadcast_from_rank_0(number: int) -> int:

@@ -34,8 +34,7 @@ def measure(trial: TrialDirectory, stop: StopRequest, *, started: float) -> int:
     resolved = run_plan(snapshot.read(trial.config))
     with sources_named(resolved.config):
         device = join_ranks(
-            resolved.config.trainer.accelerator,
-            timeout_s=resolved.config.launch.start_timeout_s,
+            resolved.config.trainer, timeout_s=resolved.config.launch.start_timeout_s
         )
         torch.set_float32_matmul_precision(resolved.config.trainer.matmul_precision)
         with naming_out_of_memory(resolved, lambda: 0):

@@ -153,8 +153,7 @@ def train(
         begin(JOINING)
         with waiting:
             device = join_ranks(
-                resolved.config.trainer.accelerator,
-                timeout_s=resolved.config.launch.start_timeout_s,
+                resolved.config.trainer, timeout_s=resolved.config.launch.start_timeout_s
             )
         torch.set_float32_matmul_precision(resolved.config.trainer.matmul_precision)
         begin(LOADING)
@@ -164,7 +163,10 @@ def train(
             if device.type != "cpu":
                 note_few_processors(run, processors())
             run.append_event(
-                "load", compiles=resolved.config.trainer.compile, environment=recorded()
+                "load",
+                compiles=resolved.config.trainer.compile,
+                processors=processors(),
+                environment=recorded(),
             )
         costs = BoundaryCosts(run=run, started=started, imported=imported)
         trainer = None

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,8 @@ def measure(run: RunDirectory) -> int:
 
 def _multiply(config: Config, size: int) -> dict[str, Any]:
     """Returns the speed of bf16 matrix products on each rank. The GPUs need no NCCL for it."""
-    join_ranks("cpu", timeout_s=config.launch.start_timeout_s)
+    on_host = replace(config.trainer, accelerator="cpu")
+    join_ranks(on_host, timeout_s=config.launch.start_timeout_s)
     device = device_here(config.trainer.accelerator)
     left, right = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
     best_s = _best_s(lambda: float((left @ right)[0, 0].item()))
@@ -62,7 +64,7 @@ def _reduce(config: Config, numbers: int) -> dict[str, Any]:
     Raises:
         RampcliError: a sum is wrong.
     """
-    device = join_ranks(config.trainer.accelerator, timeout_s=config.launch.start_timeout_s)
+    device = join_ranks(config.trainer, timeout_s=config.launch.start_timeout_s)
     meshes = build_meshes(device, config.parallel)
     groups = {"all": dist.group.WORLD}
     groups |= {axis: meshes.weights.get_group(axis) for axis in (PIPELINE, REPLICATE, SHARD)}

@@ -1,10 +1,23 @@
 """The checks of a machine with GPUs, and a job of a cluster on its GPUs."""
 
 import json
+import os
 import re
+from pathlib import Path
+
+import pytest
 
 from commands import run_command
-from gpu_rehearsal.gpu_runs import CLOSE, GPUS, assert_same_numbers, gpu_environment
+from gpu_rehearsal.gpu_runs import (
+    CLOSE,
+    GPUS,
+    assert_same_numbers,
+    gpu_environment,
+    run_on_its_gpu,
+)
+from rampcli import processors
+from rampcli.parallel import ranks
+from ranks import run_ranks, stop_ranks
 from tiny_runs import Run
 
 
@@ -38,3 +51,50 @@ def test_a_job_of_two_nodes_trains_on_their_gpus_as_the_cpu_does(cluster, tmp_pa
     assert {row["world_size"] for row in run.rows} == {2}
     alone.workers(2, *words)
     assert_same_numbers(run, alone, within=CLOSE["fp32"])
+
+
+def affinities_after_training(run_dir: str, system: str, fewest: int) -> list[set[int]]:
+    """Trains, and returns the processors that each thread of this process may use.
+
+    Args:
+        system: folder that stands for /sys.
+        fewest: processors of a node to which a rank is bound.
+    """
+    processors.SYSTEM, ranks.FEWEST_PROCESSORS = Path(system), fewest
+    run_on_its_gpu("rampcli.worker", run_dir)
+    return [os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")]
+
+
+@pytest.mark.parametrize(
+    ("numa_binding", "fewest", "is_bound"),
+    [(True, 1, True), (True, 10_000, False), (False, 1, False)],
+)
+def test_a_rank_runs_on_the_processors_next_to_its_gpu(tmp_path, numa_binding, fewest, is_bound):
+    here = os.sched_getaffinity(0)
+    nodes = [sorted(here)[node::2] for node in range(2)]  # the first has no less than the second
+    for node, numbers in enumerate(nodes):
+        gpu = tmp_path / f"sys/bus/pci/devices/ffff:{node:02x}:00.0"
+        memory = tmp_path / f"sys/devices/system/node/node{node}"
+        for folder, file, text in (
+            (gpu, "numa_node", str(node)),
+            (memory, "cpulist", ",".join(map(str, numbers))),
+        ):
+            folder.mkdir(parents=True)
+            (folder / file).write_text(text)
+    run = Run(tmp_path / "run")
+    words = [f"trainer.numa_binding={numa_binding}", "trainer.devices=2", "trainer.max_samples=8"]
+    run.describe("trainer.accelerator=gpu", "model.rampup_batch_size=null", *words)
+    try:
+        found = run_ranks(
+            2,
+            affinities_after_training,
+            *(str(run.path), str(tmp_path / "sys"), fewest),
+            logs=run.directory.logs,
+        )
+    finally:
+        stop_ranks()
+    for near, affinities in zip(nodes, found, strict=True):
+        expected = set(near) if is_bound and near else here
+        assert all(one == expected for one in affinities)
+    (load,) = [row for row in run.events if row["event"] == "load"]
+    assert load["processors"] == len(nodes[0] if is_bound else here)

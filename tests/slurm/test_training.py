@@ -31,8 +31,9 @@ FIXED = ["model.rampup_batch_size=null", "model.global_batch_size=4", "rampup.no
 GRACE_S = 300
 JOIN = """
 import torch.distributed as dist
+from rampcli.config.schema import TrainerConfig
 from rampcli.worker.join import join_ranks
-join_ranks("cpu", timeout_s=300)
+join_ranks(TrainerConfig(accelerator="cpu"), timeout_s=300)
 print(f"rank {dist.get_rank()} of {dist.get_world_size()}", flush=True)
 dist.barrier()
 dist.destroy_process_group()

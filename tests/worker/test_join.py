@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch.distributed as dist
 
+from rampcli.config.schema import TrainerConfig
 from rampcli.errors import RampcliError, UsageError
 from rampcli.parallel.ranks import CPU, check_devices, gpu_of
 from rampcli.worker.join import agree_on_devices, join_ranks
@@ -90,7 +91,7 @@ def test_rank_0_refuses_an_address_that_other_hosts_cannot_reach(monkeypatch, ad
         dict(os.environ) | MPICH | {"PMI_RANK": "0", "MASTER_ADDR": address, "MASTER_PORT": "0"},
     )
     with pytest.raises(RampcliError) as refused:
-        join_ranks("cpu", timeout_s=60)
+        join_ranks(TrainerConfig(accelerator="cpu"), timeout_s=60)
     assert f"rank 0 cannot listen on MASTER_ADDR={address}, port 0: " in refused.value.message
     assert why in refused.value.message
 

@@ -74,6 +74,11 @@ class TrainerConfig:
         "Compile the layers with torch.compile before the first step. Needs a C++ compiler."
         " Compiled code is cached for later runs.",
     )
+    numa_binding: bool = setting(
+        True,
+        "On GPUs, each rank runs only on processors of its GPU's NUMA node, of those that it may"
+        " use. It is not bound if they are fewer than 2, or than its OpenMP threads.",
+    )
     gc_every_micro_batches: int | None = setting(
         100,
         "Collect Python's garbage at the end of a step, on all ranks, after this many micro batches"

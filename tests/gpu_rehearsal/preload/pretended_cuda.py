@@ -149,9 +149,13 @@ def _provide_torch_cuda() -> None:
     def properties_of(device: object = None) -> SimpleNamespace:
         # Nodes of a Slurm cluster on one machine number their devices alike.
         node = os.environ.get("SLURMD_NODENAME", "")
+        index = _device(device).index
         return SimpleNamespace(
             name="NVIDIA H100 80GB HBM3",
-            uuid=node + _names()[_device(device).index],
+            uuid=node + _names()[index],
+            pci_domain_id=0xFFFF,  # no device of this machine
+            pci_bus_id=index,
+            pci_device_id=0,
             major=9,
             minor=0,
             total_memory=total,
