@@ -1,10 +1,12 @@
 """Checkpoints that are saved in the background while training continues."""
 
 import threading
+from concurrent.futures import Future
 
 import pytest
 import torch
 
+from processes import PATIENCE_S
 from rampcli.checkpoint import save as checkpoint_module
 from rampcli.checkpoint import tensor_files
 from rampcli.checkpoint.shards import HostCopies
@@ -25,29 +27,35 @@ def slow_copies(monkeypatch):
         copy = prepare(self, tensors)
 
         def wait_and_copy():
-            assert go.wait(10)
+            assert go.wait(PATIENCE_S)
             return copy()
 
         return wait_and_copy
 
     monkeypatch.setattr(HostCopies, "prepare", prepare_to_wait)
-    return go
+    yield go
+    go.set()
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_training_during_a_save_does_not_change_what_is_saved(
-    small_gpt, run, training_of, slow_copies, tmp_path, optimizer
+    small_gpt, run, training_of, slow_copies, tmp_path, monkeypatch, optimizer
 ):
-    """Even if the copy is made only when the next step is about to change the weights."""
+    """Even if the copy begins only when the next step waits for it, to change the weights."""
     small_gpt.optim.optimizer = optimizer
     training = training_of(small_gpt, in_background=True)
     training.step(0)
     training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
-    last = next(training.passes.parts[0].parameters())  # the embedding's gradient comes last
-    last.register_post_accumulate_grad_hook(lambda _: threading.Timer(0.2, slow_copies.set).start())
+    wait = Future.exception
+
+    def copy_and_wait(future):
+        slow_copies.set()
+        return wait(future)
+
+    monkeypatch.setattr(Future, "exception", copy_and_wait)
     for seed in (1, 2, 3):
         training.step(seed)
-    assert training.checkpoints.stall_s > 0.1
+    assert slow_copies.is_set()
     training.checkpoints.wait()
     waiting = training_of(small_gpt)
     waiting.checkpoints.run = RunDirectory(tmp_path / "waiting")
