@@ -70,3 +70,16 @@ def test_texts_are_those_of_the_checkpoints_and_training_is_the_same_without_the
     assert [(row["loss"], row["grad_norm"]) for row in run.rows] == [
         (row["loss"], row["grad_norm"]) for row in without.rows
     ]
+
+
+def test_texts_that_a_stop_has_prevented_are_made_up_for_when_the_run_resumes(run):
+    words = [*WORDS, *SAMPLES]
+    run.workers(2, *words, "trainer.max_samples=8")
+    (row,) = (row for row in run.events if row["event"] == "samples")
+    events = [each for each in run.events if each != row]
+    run.directory.events.write_text("".join(json.dumps(each) + "\n" for each in events))
+    for _ in range(2):
+        run.workers(2, *words, "trainer.max_samples=16")
+        found = [each for each in run.events if each["event"] == "samples"]
+        assert [each["step"] for each in found] == [2, 4]
+        assert found[0]["texts"] == row["texts"]

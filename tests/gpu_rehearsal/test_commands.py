@@ -97,11 +97,7 @@ def test_a_run_that_grows_is_killed_stops_and_resumes_on_fewer_gpus_trains_as_th
     assert "rank 1 was killed by SIGKILL" in fault
     assert_same_as_alone(run, alone, within=1e-5)
     assert texts(run)
-    stops = {row["step"] for row in run.events if row.get("status") == "preempted"}
-    for step, found in texts(run).items():
-        expected = texts(alone)[step]
-        # A run that must stop skips the prompts that are left.
-        assert found == (expected[: len(found)] if step in stops else expected)
+    assert texts(run) == texts(alone)
     wait_until_all_have_ended(run.path)
 
 

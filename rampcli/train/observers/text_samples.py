@@ -18,6 +18,7 @@ from rampcli.models.decoder import Decoder
 from rampcli.models.sampler import Sampling, generate_tokens
 from rampcli.parallel.ranks import broadcast_from_rank_0
 from rampcli.runs.directory import RunDirectory
+from rampcli.runs.rows import read_rows
 from rampcli.train.loop import is_due
 from rampcli.train.memory import is_out_of_memory
 from rampcli.train.observers.observer import LoopObserver, record_event
@@ -80,23 +81,39 @@ class TextSamples(LoopObserver):
         """Returns whether the prompts are continued after this step."""
         return is_due(step, self.config.generate.every_steps)
 
+    def at_start(self, state: TrainingState) -> None:
+        """Continues the prompts if a stop has prevented that after the step of the checkpoint."""
+        if state.step > 0 and self._is_due(state) and not self._has_texts(state.step):
+            self.sample(state)
+
     def after_step(self, state: TrainingState, _step: TakenStep) -> None:
         """Continues the prompts every `generate.every_steps` steps and after the last step."""
-        if self.needs(state.step) or self.plan.is_complete(state.consumed_samples):
+        if self._is_due(state):
             self.sample(state)
+
+    def _is_due(self, state: TrainingState) -> bool:
+        return self.needs(state.step) or self.plan.is_complete(state.consumed_samples)
+
+    def _has_texts(self, step: int) -> bool:
+        """Returns whether rank 0 finds the event `samples` of a step. Every rank calls this."""
+        rows = read_rows(self.run.events) if self.is_rank_0 else iter(())
+        found = any(row["event"] == "samples" and row.get("step") == step for row in rows)
+        return bool(broadcast_from_rank_0(found))
 
     def sample(self, state: TrainingState) -> None:
         """Continues the prompts. Every rank calls this.
 
         Too little memory, or weights that have diverged, do not end the run. They give the event
-        `fault`.
+        `fault`. A run that is asked to stop leaves all texts out.
         """
         began = time.perf_counter()
         model = self._model(state)
         texts: list[dict[str, str]] = []
         for number, prompt in enumerate(self.config.generate.prompts):
             goes_on = False
-            if model is not None and not self.stop.asked:
+            if self.stop.asked:
+                texts = []  # the run continues all prompts when it resumes
+            elif model is not None:
                 text = self._continue(model, self.prompts[number], state)
                 if text is not None:
                     texts.append({"prompt": prompt[:LONGEST_TEXT], "text": text})

@@ -93,6 +93,19 @@ def test_a_run_that_must_stop_does_not_wait_for_texts(build):
     assert events_of(samples) == []
 
 
+def test_a_run_that_must_stop_between_two_prompts_leaves_both_texts_out(build, monkeypatch):
+    samples = build()
+    continue_prompt = samples._continue
+
+    def continue_and_be_stopped(*arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return continue_prompt(*arguments)
+
+    monkeypatch.setattr(samples, "_continue", continue_and_be_stopped)
+    samples.sample(STATE)
+    assert events_of(samples) == []
+
+
 def test_a_corpus_without_a_tokenizer_is_refused(build):
     with pytest.raises(UsageError) as refused:
         build(tokenizer=None)
