@@ -16,7 +16,9 @@ class RankWeights:
 
     Attributes:
         layer, layer_shard: weights of a layer, and those in a rank's shard of it.
-        rest, rest_shard: weights outside the layers, and those in a rank's shard of them.
+        head, head_shard: weights of the last norm and the output projection, and those in a rank's
+            shard of them. None if the output projection is tied to the embedding.
+        rest, rest_shard: the other weights, and those in a rank's shard of them.
         matrices_shard: weights in a rank's shard of a layer's matrices.
         last_of_layer: weights of a layer's last matrix.
     """
@@ -24,6 +26,8 @@ class RankWeights:
     layers: int
     layer: int
     layer_shard: int
+    head: int
+    head_shard: int
     rest: int
     rest_shard: int
     matrices_shard: int
@@ -43,11 +47,16 @@ class RankWeights:
         parts = layer_parts(config.model).values()
         *_, last = (linear for part in parts for linear in part.linears.values())
         layer = shapes_of(parts, tensor=tensor)
-        rest = shapes_of(outer.values(), tensor=tensor)
+        # As `rampcli.parallel.fsdp.shard_over_data_ranks` divides them.
+        apart = set() if config.model.tie_embeddings else {"norm", "output"}
+        head = shapes_of((outer[name] for name in outer if name in apart), tensor=tensor)
+        rest = shapes_of((outer[name] for name in outer if name not in apart), tensor=tensor)
         return cls(
             layers=config.model.num_layers // stages,
             layer=count(layer),
             layer_shard=count(layer, shards=shards),
+            head=count(head),
+            head_shard=count(head, shards=shards),
             rest=count(rest),
             rest_shard=count(rest, shards=shards),
             matrices_shard=count(matrices_of(layer), shards=shards),
@@ -57,12 +66,12 @@ class RankWeights:
     @property
     def whole(self) -> int:
         """All weights of the rank's stages."""
-        return self.layers * self.layer + self.rest
+        return self.layers * self.layer + self.head + self.rest
 
     @property
     def shard(self) -> int:
         """Weights in the rank's shards."""
-        return self.layers * self.layer_shard + self.rest_shard
+        return self.layers * self.layer_shard + self.head_shard + self.rest_shard
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -156,6 +156,7 @@ class RankMemory:
         )
         if self.is_wrapped:
             yield from self._last_reductions(rest)
+        gathers_head = self.is_wrapped and not self.is_piped
         alone = [Flight(passes=1, held=float(self.micro_batches > 1))]
         for flight in self.schedule.flights() if self.is_piped else alone:
             held = _plus(rest, "", **self._held(flight))
@@ -164,13 +165,16 @@ class RankMemory:
                     held,
                     "end of the forward pass",
                     gathered=self.last_buffer
-                    + (0 if self.is_piped and flight.held else self._layer_buffer()),
+                    + (0 if self.is_piped and flight.held else self._layer_buffer())
+                    + (self.number * self.weights.head if gathers_head else 0),
                     activations=self.layers * self.layer.kept
                     + self.mask
                     + self.norm.kept(self.batch).saved
                     + self.head.kept(self.batch).saved,
                     logits=self.head.loss_bytes(self.batch),
                 )
+            if gathers_head and self.weights.head:
+                yield from self._head_reduction(held)
             for index in {self.layers - 1, max(0, self.layers - 2), 0}:
                 yield from self._backward(held, flight, index)
 
@@ -191,7 +195,7 @@ class RankMemory:
         """Returns what a rank holds beside the layers in their forward or backward pass."""
         gathered = gradients = activations = 0.0
         if self.is_wrapped:
-            gathered = self.number * (self.weights.whole if self.is_piped else self.weights.rest)
+            gathered = self.number * self._gathered_throughout()
         if self.is_piped or self.micro_batches > 1:
             whole = self.keeps_whole or not self.is_wrapped
             held = self.weights.whole if whole else self.weights.shard
@@ -200,6 +204,12 @@ class RankMemory:
             activations = flight.exchanged * self.batch.hidden_bytes(self.model)
             activations += (flight.passes - 1) * (self.layers * self.layer.kept + self.mask)
         return {"gathered": gathered, "gradients": gradients, "activations": activations}
+
+    def _gathered_throughout(self) -> int:
+        """Returns the weights that stay gathered from the forward pass of a layer to its end."""
+        if self.is_piped:
+            return self.weights.whole
+        return 0 if self.weights.head else self.weights.rest
 
     def _layer_buffer(self) -> int:
         """Returns the bytes of the buffer into which a layer's weights are gathered."""
@@ -276,6 +286,20 @@ class RankMemory:
             gradients=FP32 * shard + kept - (FP32 * weights if self.keeps_whole else 0),
         )
 
+    def _head_reduction(self, held: MemoryEstimate) -> Iterator[MemoryEstimate]:
+        """Yields moments in the reduction of the gradients of the head, the first of a pass."""
+        before = _plus(
+            held,
+            "",
+            gathered=self._layer_buffer(),
+            activations=self.layers * self.layer.kept
+            + self.mask
+            + self.batch.hidden_bytes(self.model),
+        )
+        yield from self._reduction(
+            before, self.weights.head, self.weights.head_shard, last=self.output
+        )
+
     def _so_far(self, flight: Flight, after: int) -> tuple[int, int]:
         """Returns the bytes of buffers, and of gradients that are not held, of later layers.
 
@@ -285,17 +309,20 @@ class RankMemory:
         output = self.output if self.is_last else 0
         if not self.is_wrapped:
             return 0, (0 if flight.held else FP32 * (output + after * self.weights.layer))
-        gradients = self.number * output
+        head, head_shard = FP32 * self.weights.head, FP32 * self.weights.head_shard
+        # A tied output projection is reduced last, with the embedding.
+        gradients = 0 if head else self.number * output
         if flight.held and self.keeps_whole and self.number == FP32:
             gradients = 0
+        whole = head + FP32 * after * self.weights.layer
         if self.is_piped:
-            return 0, gradients + (0 if flight.held else FP32 * after * self.weights.layer)
-        shards = FP32 * after * self.weights.layer_shard
+            return 0, gradients + (0 if flight.held else whole)
+        shards = head_shard + FP32 * after * self.weights.layer_shard
         if self.keeps_whole:
-            gradients += shards - FP32 * after * self.weights.layer
+            gradients += shards - whole
         elif not flight.held:
             gradients += shards
-        return FP32 * self.weights.layer if after else self.last_buffer, gradients
+        return (FP32 * self.weights.layer if after else head or self.last_buffer), gradients
 
     def _last_reductions(self, rest: MemoryEstimate) -> Iterator[MemoryEstimate]:
         """Yields the memory when the last gradients of a step are reduced."""
@@ -316,8 +343,11 @@ class RankMemory:
             held = FP32 * self.weights.rest if self.keeps_whole else 0
             layers = FP32 * (self.weights.shard - self.weights.rest_shard)
             before = _plus(rest, "", gradients=held + layers)
-        untied = 0 if self.model.tie_embeddings or not self.is_last else self.output
-        yield from self._reduction(before, self.weights.rest, self.weights.rest_shard, last=untied)
+        yield from self._reduction(before, self.weights.rest, self.weights.rest_shard, last=0)
+        if self.is_piped and self.weights.head:
+            yield from self._reduction(
+                before, self.weights.head, self.weights.head_shard, last=self.output
+            )
 
 
 def _plus(estimate: MemoryEstimate, moment: str, **more: float) -> MemoryEstimate:

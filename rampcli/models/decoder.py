@@ -19,15 +19,17 @@ from rampcli.errors import UsageError
 from rampcli.extensions import MODEL
 from rampcli.models.attention import Attention
 from rampcli.models.cache import Cache, LayerCache
-from rampcli.models.linear import build_linear
+from rampcli.models.linear import OutputProjection, build_linear
 from rampcli.models.loss import summed_loss
 from rampcli.models.masks import BuildMask, Mask, build_mask
 from rampcli.models.norm import build_norm
-from rampcli.models.parts import FeedForwardPart, HeadPart, outer_parts
+from rampcli.models.parts import FeedForwardPart, outer_parts
 from rampcli.models.rotary import RotaryTable
 
-Loss = Callable[[Tensor, nn.Linear, Tensor], Tensor]
-"""Computes a result from the last hidden states, the output projection and the labels."""
+Loss = Callable[[Tensor, OutputProjection, Tensor], Tensor]
+"""Computes a result from the last hidden states, the output projection and the labels.
+
+It calls the projection once."""
 
 
 class Decoder(nn.Module):
@@ -86,7 +88,9 @@ class Decoder(nn.Module):
         self.rotary = RotaryTable(model, sequence_length=sequence_length) if is_rotary else None
         self.layers = nn.ModuleDict({str(index): self.build_layer(model) for index in layers})
         self.norm = build_norm(model) if self.is_last else None
-        self.output = build_linear(HeadPart(model).linear) if self.is_last else None
+        self.output = (
+            OutputProjection(width, model.vocabulary, bias=False) if self.is_last else None
+        )
         self.tie()
         self.register_buffer(
             "positions", torch.empty(sequence_length, dtype=torch.int64), persistent=False

@@ -6,13 +6,14 @@ Tokens are processed in chunks, so the logits of a large vocabulary are never in
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from rampcli.models.linear import OutputProjection
 from rampcli.models.loss import ProjectionGradients, scores_by_chunk
 
 
 def token_log_probs(
-    hidden: Tensor, output: nn.Linear, labels: Tensor, *, temperature: float
+    hidden: Tensor, output: OutputProjection, labels: Tensor, *, temperature: float
 ) -> Tensor:
     """Returns each label's log-probability, and the entropy of the distribution, both in nats.
 
@@ -20,7 +21,7 @@ def token_log_probs(
 
     Args:
         hidden: hidden states, [batch, sequence, hidden].
-        output: projection to logits, without bias.
+        output: projection to logits.
         labels: int64 [batch, sequence]; negative labels are ignored.
         temperature: divides the logits; above 0.
 
@@ -28,20 +29,25 @@ def token_log_probs(
         [2, batch, sequence] in fp32, or fp64 if the weight is: log-probabilities, then entropies.
         Both are 0 where the label is ignored.
     """
-    # The projection is skipped for ignored labels: prompts and padding can be most of a batch.
-    counted = (labels.flatten() >= 0).nonzero()[:, 0]
-    found = ProjectedLogProbs.apply(
-        hidden.flatten(0, 1).index_select(0, counted),
-        output.weight,
-        labels.flatten()[counted],
-        temperature,
-    )  # type: ignore[no-untyped-call]
-    return torch.stack(
-        [
-            part.new_zeros(labels.numel()).index_copy(0, counted, part).view_as(labels)
-            for part in found
-        ]
-    )
+
+    def compute(hidden: Tensor, weight: Tensor) -> Tensor:
+        # The projection is skipped for ignored labels: prompts and padding can be most of a batch.
+        counted = (labels.flatten() >= 0).nonzero()[:, 0]
+        both = ProjectedLogProbs.apply(
+            hidden.flatten(0, 1).index_select(0, counted),
+            weight,
+            labels.flatten()[counted],
+            temperature,
+        )  # type: ignore[no-untyped-call]
+        return torch.stack(
+            [
+                part.new_zeros(labels.numel()).index_copy(0, counted, part).view_as(labels)
+                for part in both
+            ]
+        )
+
+    found: Tensor = output(hidden, compute)
+    return found
 
 
 class ProjectedLogProbs(torch.autograd.Function):

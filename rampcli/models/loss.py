@@ -7,22 +7,28 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from rampcli.models.linear import OutputProjection
 from rampcli.models.parts import chunk_size
 
 
-def summed_loss(hidden: Tensor, output: nn.Linear, labels: Tensor) -> Tensor:
+def summed_loss(hidden: Tensor, output: OutputProjection, labels: Tensor) -> Tensor:
     """Returns the cross entropy in nats, summed over tokens; a scalar in fp32.
 
     Args:
         hidden: hidden states, [batch, sequence, hidden].
-        output: projection to logits, without bias.
+        output: projection to logits.
         labels: int64 [batch, sequence]; negative labels are ignored.
     """
-    loss: Tensor = ProjectedCrossEntropy.apply(
-        hidden.flatten(0, 1), output.weight, labels.flatten(), torch.is_grad_enabled()
-    )  # type: ignore[no-untyped-call]
+
+    def compute(hidden: Tensor, weight: Tensor) -> Tensor:
+        summed: Tensor = ProjectedCrossEntropy.apply(
+            hidden.flatten(0, 1), weight, labels.flatten(), torch.is_grad_enabled()
+        )  # type: ignore[no-untyped-call]
+        return summed
+
+    loss: Tensor = output(hidden, compute)
     return loss
 
 

@@ -1,6 +1,7 @@
 """Data parallelism: replicated, sharded (FSDP2), or sharded within replicated groups (HSDP)."""
 
-from collections.abc import Iterable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -8,6 +9,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from rampcli.config.schema.trainer import Precision
+from rampcli.models.decoder import Decoder
 from rampcli.parallel.mesh import PIPELINE, REPLICATE, SHARD, TENSOR
 
 POLICIES = {
@@ -16,16 +18,15 @@ POLICIES = {
 }
 
 
-def shard_over_data_ranks(
-    model: nn.Module, blocks: Iterable[nn.Module], weights: DeviceMesh, precision: Precision
-) -> None:
-    """Shards each block and the rest of the model, in place.
+def shard_over_data_ranks(model: Decoder, weights: DeviceMesh, precision: Precision) -> None:
+    """Shards a decoder, in place. Does nothing on a single rank in fp32.
 
-    Does nothing on a single rank in fp32.
+    The weights of each block are gathered together, and their gradients are reduced together. So
+    are those of the embeddings, and those of the last norm and the output projection. Tied weights
+    belong to both, so these are then one group.
 
     Args:
         model: this rank's pipeline stage, after tensor parallelism was applied.
-        blocks: its transformer blocks, which are gathered one at a time.
         weights: `Meshes.weights`. With shard groups of one rank, the model is only replicated.
         precision: type of the gathered weights; gradients are reduced in fp32.
     """
@@ -34,13 +35,28 @@ def shard_over_data_ranks(
     # that tensor ranks replicate, such as norms.
     if replicas * shards * weights[TENSOR].size() == 1 and precision == "fp32":
         return
-    mesh = weights[SHARD] if replicas == 1 else weights[REPLICATE, SHARD]
-    # A pipeline stage uses its blocks for every micro batch, so it keeps them gathered.
+    shard = partial(
+        fully_shard,
+        mesh=weights[SHARD] if replicas == 1 else weights[REPLICATE, SHARD],
+        mp_policy=POLICIES[precision],
+    )
+    # A pipeline stage uses its weights for every micro batch, so it keeps them gathered.
     reshard = weights[PIPELINE].size() == 1
-    for block in blocks:
-        fully_shard(block, mesh=mesh, mp_policy=POLICIES[precision], reshard_after_forward=reshard)
-    # The remaining parameters stay gathered: the backward pass uses them first.
-    fully_shard(model, mesh=mesh, mp_policy=POLICIES[precision], reshard_after_forward=False)
+    for block in model.layers.values():
+        shard(block, reshard_after_forward=reshard)
+    if not model.model.tie_embeddings:
+        if embeddings := _built(model.embedding, model.position_embedding):
+            shard(embeddings, reshard_after_forward=reshard)
+            # The gradient of a table does not depend on its values.
+            embeddings[0].set_unshard_in_backward(False)
+        if head := _built(model.norm, model.output):
+            # The backward pass uses them first.
+            shard(head, reshard_after_forward=False)
+    shard(model, reshard_after_forward=False)
+
+
+def _built(*modules: nn.Module | None) -> list[Any]:
+    return [module for module in modules if module is not None]
 
 
 def free_gathered_weights(model: nn.Module) -> None:

@@ -70,7 +70,7 @@ def build_parts(
         recompute_activations(part.layers.values(), config.trainer.activation_checkpointing)
         if config.trainer.compile:
             compile_layers(part.layers.values())
-        shard_over_data_ranks(part, part.layers.values(), meshes.weights, config.trainer.precision)
+        shard_over_data_ranks(part, meshes.weights, config.trainer.precision)
         part.to_empty(device=device)
         part.tie()  # to_empty gave each of the two names memory of its own
         if filled:

@@ -24,11 +24,12 @@ def measure(way: str, tokens: int, vocabulary: int, hidden: int) -> None:
     import torch
     import torch.nn.functional as F
 
+    from rampcli.models.linear import OutputProjection
     from rampcli.models.log_probs import token_log_probs
     from rampcli.models.loss import summed_loss
 
     torch.manual_seed(0)
-    output = torch.nn.Linear(hidden, vocabulary, bias=False)
+    output = OutputProjection(hidden, vocabulary, bias=False)
     states, labels = (
         torch.randn(1, tokens, hidden, requires_grad=True),
         torch.randint(vocabulary, (1, tokens)),

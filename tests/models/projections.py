@@ -1,10 +1,10 @@
 """Tokens, an output projection, and the size of what is computed with them."""
 
 import torch
-from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rampcli.data.corpus import IGNORED
+from rampcli.models.linear import OutputProjection
 
 VOCABULARY, HIDDEN = 96, 16
 
@@ -24,7 +24,7 @@ class LargestTensor(TorchDispatchMode):
 def some_tokens(tokens: int, dtype: torch.dtype = torch.float32):
     """Returns hidden states, a projection, and labels of which some are ignored."""
     generator = torch.Generator().manual_seed(tokens)
-    output = nn.Linear(HIDDEN, VOCABULARY, bias=False, dtype=dtype)
+    output = OutputProjection(HIDDEN, VOCABULARY, bias=False, dtype=dtype)
     with torch.no_grad():
         output.weight.copy_(torch.randn(VOCABULARY, HIDDEN, generator=generator))
     hidden = torch.randn(2, tokens // 2, HIDDEN, generator=generator).to(dtype).requires_grad_()

@@ -130,7 +130,7 @@ def test_the_declared_memory_is_that_of_the_tensors_kept_for_the_backward_pass(n
         assert sum(kept.values()) == expected, part
 
 
-def test_every_linear_layer_of_a_decoder_is_built_by_one_function(monkeypatch):
+def test_every_linear_layer_of_a_block_is_built_by_one_function(monkeypatch):
     class Narrow(nn.Linear):
         """A linear layer of another number format."""
 
@@ -142,5 +142,5 @@ def test_every_linear_layer_of_a_decoder_is_built_by_one_function(monkeypatch):
     for module in (attention, decoder):
         monkeypatch.setattr(module, "build_linear", build_narrow)
     for model in MODELS.values():
-        modules = Decoder(model, sequence_length=SEQUENCE).modules()
+        modules = Decoder(model, sequence_length=SEQUENCE).layers.modules()
         assert {type(one) for one in modules if isinstance(one, nn.Linear)} == {Narrow}
