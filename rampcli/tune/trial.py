@@ -33,8 +33,8 @@ POLL_S = 0.1
 START_S = 300.0
 """Time that ranks may take to start, besides the time of the trial: a cluster may first have to
 end the ranks of the trial before, or to load a container."""
-STACKS_S = 2.0
-"""Time that ranks get to write their stacks before they are killed."""
+STACKS_S = 10.0
+"""Longest time that ranks get to write their stacks before they are killed."""
 MOST_FAULTS_PER_STEP = 10
 """Pages that a rank may read from the disk in a step. More are a sign that memory is short."""
 MOST_SWAPPED_BYTES = 2**24
@@ -273,12 +273,14 @@ def _stacks(trial: TrialDirectory, workers: Workers, world_size: int) -> str:
     for process in workers.processes:
         if process.poll() is None:
             process.send_signal(STACK_SIGNAL)
-    time.sleep(STACKS_S)
-    places = []
-    for rank in range(world_size):
-        if place := place_in(trial.stack(str(rank))):
-            places.append(f"rank {rank} in {place}")
-    shown = "; ".join(places[:MOST_RANKS_SHOWN])
+    deadline, places = time.monotonic() + STACKS_S, dict[int, str]()
+    while len(places) < world_size and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+        found = {rank: place_in(trial.stack(str(rank))) for rank in range(world_size)}
+        places = {rank: place for rank, place in found.items() if place}
+    shown = "; ".join(
+        f"rank {rank} in {place}" for rank, place in list(places.items())[:MOST_RANKS_SHOWN]
+    )
     return f"; {shown} (stacks: {trial.logs}/stack_*.txt)" if places else ""
 
 
