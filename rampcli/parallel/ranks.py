@@ -33,8 +33,11 @@ def device_here(accelerator: Accelerator) -> torch.device:
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         return torch.device("cuda", gpu_of(local_rank, gpus=torch.cuda.device_count()))
     if accelerator == "gpu":
+        host = socket.gethostname()
         raise UsageError(
-            "trainer.accelerator=gpu, but torch sees no GPU here", keys=("trainer.accelerator",)
+            f"trainer.accelerator=gpu, but torch sees no GPU on {host}",
+            keys=("trainer.accelerator",),
+            remedy=f"`rampcli doctor` on {host}, or trainer.accelerator=cpu",
         )
     return torch.device("cpu")
 

@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import socket
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from commands import run_command
 from gpu_rehearsal.gpu_runs import (
@@ -15,8 +17,12 @@ from gpu_rehearsal.gpu_runs import (
     gpu_environment,
     run_on_its_gpu,
 )
+from processes import PATIENCE_S
 from rampcli import processors
+from rampcli.config.schema.trainer import Accelerator, TrainerConfig
+from rampcli.errors import UsageError
 from rampcli.parallel import ranks
+from rampcli.worker.join import join_ranks
 from ranks import run_ranks, stop_ranks
 from tiny_runs import Run
 
@@ -51,6 +57,49 @@ def test_a_job_of_two_nodes_trains_on_their_gpus_as_the_cpu_does(cluster, tmp_pa
     assert {row["world_size"] for row in run.rows} == {2}
     alone.workers(2, *words)
     assert_same_numbers(run, alone, within=CLOSE["fp32"])
+
+
+def refusal_of_join(accelerators: list[Accelerator], local_ranks: list[str]) -> str | None:
+    """Joins as this rank, and returns the message if the ranks are refused.
+
+    Args:
+        accelerators, local_ranks: of each rank.
+    """
+    rank = int(os.environ["RANK"])
+    os.environ["LOCAL_RANK"] = local_ranks[rank]
+    try:
+        join_ranks(TrainerConfig(accelerator=accelerators[rank]), timeout_s=PATIENCE_S)
+    except UsageError as error:
+        return error.message
+    dist.destroy_process_group()
+    return None
+
+
+@pytest.mark.parametrize(
+    ("accelerators", "local_ranks", "message"),
+    [
+        (["gpu", "gpu"], ["0", "1"], None),
+        (["gpu", "gpu"], ["1", "1"], r"ranks 0 and 1 on HOST have the same GPU \(\S+\)"),
+        (
+            ["gpu", "cpu"],
+            ["0", "1"],
+            "torch sees no GPU for rank 1 on HOST, and the others have GPUs",
+        ),
+    ],
+    ids=["a GPU each", "a shared GPU", "a rank without a GPU"],
+)
+def test_every_rank_says_which_ranks_lack_a_gpu_of_their_own(
+    accelerators, local_ranks, message, tmp_path
+):
+    try:
+        found = run_ranks(2, refusal_of_join, accelerators, local_ranks, logs=tmp_path)
+    finally:
+        stop_ranks()
+    if message is None:
+        assert found == [None, None]
+    else:
+        pattern = message.replace("HOST", re.escape(socket.gethostname()))
+        assert all(re.fullmatch(pattern, each) for each in found), found
 
 
 def affinities_after_training(run_dir: str, system: str, fewest: int) -> list[set[int]]:

@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from rampcli.config.schema import TrainerConfig
 from rampcli.errors import RampcliError, UsageError
-from rampcli.parallel.ranks import CPU, check_devices, gpu_of
+from rampcli.parallel.ranks import CPU, check_devices, device_here, gpu_of
 from rampcli.worker.join import agree_on_devices, join_ranks
 from rampcli.worker.starters import rank_variables
 
@@ -100,6 +100,14 @@ def refused(call, *arguments, **words):
     with pytest.raises(UsageError) as error:
         call(*arguments, **words)
     return error.value.message
+
+
+def test_a_rank_that_needs_a_gpu_and_sees_none_names_its_host():
+    host = socket.gethostname()
+    with pytest.raises(UsageError) as error:
+        device_here("gpu")
+    assert error.value.message == f"trainer.accelerator=gpu, but torch sees no GPU on {host}"
+    assert error.value.remedy == f"`rampcli doctor` on {host}, or trainer.accelerator=cpu"
 
 
 def test_each_process_of_a_host_has_a_gpu_of_its_own():
