@@ -3,7 +3,7 @@
 import math
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -41,6 +41,7 @@ POLL_S = 0.1
 NEXT_STAGE_LEAD_S = 30.0
 """Start the next stage's workers this many seconds before the current stage ends, so that they
 have imported torch by then."""
+SELF_ABORTED = "SIGABRT"
 ORPHANS_EXIT_S = 60.0
 """Seconds to wait for orphaned workers to exit."""
 
@@ -88,6 +89,14 @@ class WorkersExit:
     late: str = ""
     had_not_saved: bool = False
 
+    @property
+    def killed_from_outside(self) -> dict[int, str]:
+        """The ranks of `killed` that did not abort themselves.
+
+        NCCL aborts a rank that has waited too long for another one, or when another one fails.
+        """
+        return {rank: name for rank, name in self.killed.items() if name != SELF_ABORTED}
+
     def ranks_out_of_memory(self) -> list[int]:
         """Returns the ranks that were killed because memory ran out."""
         signs = {NO_MEMORY} | ({"SIGKILL"} if self.oom_kills else set())
@@ -101,11 +110,12 @@ class WorkersExit:
             state: contents of state.json, where a worker may have recorded its error.
         """
         recorded = state["error"]["message"] if state["status"] == "failed" else None
-        # If a rank was killed, the errors of the others only report that it is missing.
-        killed = " and ".join(
-            f"rank {rank} was killed by {name}" for rank, name in self.killed.items()
+        # If a rank was killed, the errors of the others only report that it is missing. A rank that
+        # aborts itself may be the first to fail, or do so because another one has failed.
+        cause = _describe_killed(self.killed_from_outside) or "; ".join(
+            filter(None, (_describe_killed(self.killed), recorded))
         )
-        cause = killed or recorded or f"exit code {self.exit_code}"
+        cause = cause or f"exit code {self.exit_code}"
         if (waited_s := self.log.timeout_s()) is not None:
             limits = {
                 "launch.start_timeout_s": launch.start_timeout_s,
@@ -305,7 +315,7 @@ class Supervisor:
         Nodes count as lost in an elastic run only; `Nodes` waits for them to return.
         """
         launch, devices = self.resolved.config.launch, self.resolved.config.trainer.devices
-        killed = ended.killed.items() if launch.elastic else ()
+        killed = ended.killed_from_outside.items() if launch.elastic else ()
         lost = {attempt.world.nodes[rank // devices]: name for rank, name in killed}
         wait_s = restarts.after_lost_node() if lost else restarts.after_crash(attempt.feed.step)
         if isinstance(wait_s, str):
@@ -388,6 +398,10 @@ def wait_for_orphans(run: RunDirectory, signals: StopSignals) -> None:
                 remedy="end them, or wait for them to exit",
             )
         time.sleep(POLL_S)
+
+
+def _describe_killed(ranks: Mapping[int, str]) -> str:
+    return " and ".join(f"rank {rank} was killed by {name}" for rank, name in ranks.items())
 
 
 def _worker_error(recorded: dict[str, Any], log: Path) -> RampcliError:

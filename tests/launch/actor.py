@@ -70,6 +70,7 @@ ACTIONS = {
     "status": set_status,
     "fail": fail,
     "print and fail": lambda _, text: sys.exit(text),
+    "abort": lambda _, text: (print(text, file=sys.stderr, flush=True), os.abort()),
     "be killed": lambda _: os.kill(os.getpid(), signal.SIGKILL),
     "be killed beside one that listens": be_killed_beside,
     "save when asked": save_when_asked,

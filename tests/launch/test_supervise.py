@@ -10,6 +10,7 @@ import pytest
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
+from rampcli.config.schema.launch import LaunchConfig
 from rampcli.errors import RampcliError
 from rampcli.launch.observer import Observer
 from rampcli.launch.supervise import Supervisor, WorkersExit
@@ -24,6 +25,7 @@ from run_files import state
 
 ACTOR = str(Path(__file__).with_name("actor.py"))
 TESTS = Path(__file__).parents[1]
+TIMEOUT = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, Timeout(ms)=600000)"
 
 
 class Listener(Observer):
@@ -235,6 +237,25 @@ def test_lost_nodes_count_as_crashes_and_the_others_continue_at_once(play):
 
 
 @pytest.mark.parametrize(
+    ("scenes", "cause"),
+    [
+        (
+            ([["steps", 1, 3], ["abort", TIMEOUT]], [["abort", TIMEOUT]], [["wait"]]),
+            "ranks waited 600 s for others, as launch.step_timeout_s allows",
+        ),
+        (([["fail", "boom", False]], [["wait"]], [["wait"]]), "boom"),
+        (([["abort", "free(): bad"]], [["wait"]], [["wait"]]), "rank 0 was killed by SIGABRT"),
+    ],
+    ids=["a hang", "a failure", "an abort"],
+)
+def test_a_node_whose_rank_aborts_itself_is_not_lost(play, scenes, cause):
+    status, _ = play(scenes, COMPLETE, words=ELASTIC)
+    assert (status, play.worlds) == ("complete", [(0, 1, 2)] * 2)
+    (fault,) = events(play.run, "fault")
+    assert fault["reason"].startswith(f"the workers crashed ({cause}; log: ")
+
+
+@pytest.mark.parametrize(
     "meanwhile",
     [[["steps", 1, 3], ["save when asked"]], [["steps", 1, 3], ["ignore signals"]], [["wait"]]],
 )
@@ -340,3 +361,18 @@ def test_ranks_out_of_memory_are_those_that_their_starter_or_the_kernel_of_this_
     log = WorkerLog(tmp_path / "log")
     ended = WorkersExit(exit_code=1, killed=killed, oom_kills=oom_kills, log=log)
     assert ended.ranks_out_of_memory() == ranks
+
+
+@pytest.mark.parametrize(
+    ("killed", "cause"),
+    [
+        ({0: "SIGABRT"}, "rank 0 was killed by SIGABRT; boom"),
+        ({0: "SIGABRT", 1: "SIGKILL"}, "rank 1 was killed by SIGKILL"),
+    ],
+)
+def test_what_a_rank_recorded_is_named_beside_ranks_that_abort_but_not_beside_killed_ones(
+    tmp_path, killed, cause
+):
+    ended = WorkersExit(exit_code=1, killed=killed, oom_kills=0, log=WorkerLog(tmp_path / "log"))
+    failed = state(status="failed", error={"message": "boom"})
+    assert ended.cause(failed, LaunchConfig()).startswith(f"{cause}; log: ")
