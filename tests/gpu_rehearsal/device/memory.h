@@ -1,4 +1,4 @@
-// Memory of a device is host memory whose DataPtr names the device, and is counted as torch does.
+// Memory of a device is host memory whose DataPtr names the device. It is counted, with a cache.
 // Pinned memory of the host is known by its addresses.
 
 #pragma once
