@@ -11,10 +11,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from rampcli.config.schema import ParallelConfig
+
+# torch 2.14 made this function public.
+set_group_timeout = getattr(dist, "set_timeout", None) or distributed_c10d._set_pg_timeout
 
 PIPELINE, REPLICATE, SHARD, TENSOR = "pipeline", "replicate", "shard", "tensor"
 DATA, CONTEXT = "data", "context"
@@ -71,7 +74,7 @@ class Meshes:
             *self.weights.get_all_groups(),
             *self.data.get_all_groups(),
         ):
-            _set_pg_timeout(timeout, group)
+            set_group_timeout(timeout, group)
 
 
 def build_meshes(device: torch.device, parallel: ParallelConfig) -> Meshes:
