@@ -106,7 +106,10 @@ class Follower:
         """Returns the next rows, and whether reading found a damaged row that may be whole soon."""
         path = self.run.metrics
         try:
-            rows = list(islice(Tail(path, end_of_step(path, self.position.step)).rows(), MOST_ROWS))
+            # A resume may repeat logged steps after this search for the end of them.
+            tail = Tail(path, end_of_step(path, self.position.step))
+            new = (row for row in tail.rows() if row["step"] > self.position.step)
+            rows = list(islice(new, MOST_ROWS))
         except DamagedFileError:
             self._damaged_reads += 1
             if self._damaged_reads == DAMAGED_READS:

@@ -6,6 +6,7 @@ import pytest
 
 from rampcli.errors import DamagedFileError
 from rampcli.runs.directory import RunDirectory
+from rampcli.runs.rows import end_of_step
 from rampcli.tracking import follow
 from rampcli.tracking.follow import Follower
 from rampcli.tracking.position import begin_position, read_position, save_position
@@ -138,6 +139,27 @@ def test_a_killed_tracker_and_repeated_steps_leave_no_doubled_steps_and_no_gap(
     following(tracker).close()
     assert steps_of(tracker) == list(range(1, 9))
     assert [step for step, tag in tracker.points if tag == VALIDATION] == [5]
+
+
+def test_steps_that_are_repeated_while_the_end_of_those_logged_is_searched_are_not_doubled(
+    run, following, monkeypatch
+):
+    tracker = Recorder()
+    follower = following(tracker)
+    start(run, 0)
+    take_steps(run, 1, 2, 3, 4)
+    follower.pass_on()
+    start(run, 2)
+
+    def search_while_steps_are_repeated(path, step):
+        end = end_of_step(path, step)
+        monkeypatch.undo()
+        take_steps(run, 3, 4, 5)
+        return end
+
+    monkeypatch.setattr(follow, "end_of_step", search_while_steps_are_repeated)
+    follower.close()
+    assert steps_of(tracker) == [1, 2, 3, 4, 5]
 
 
 def test_points_that_a_tracker_still_has_after_a_kill_are_not_logged_again(run, following):
