@@ -13,7 +13,7 @@ demo: .venv/installed
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest --durations=15
 
-# Train on pretended CUDA devices: a library that is built for the torch of constraints.txt.
+# Train on pretended CUDA devices: a library for the torch of constraints.txt, built for CPUs.
 rehearse-gpu: .venv/installed-dev
 	PYTHONPATH=tests $(BIN)/python -P -m gpu_rehearsal.build
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests/gpu_rehearsal

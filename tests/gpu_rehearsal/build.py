@@ -18,15 +18,12 @@ def library() -> Path:
     """Returns the path of the library, which is built in half a minute if it is missing.
 
     Raises:
-        SystemExit: torch is another release than the one that the device was written for, or there
-            is no compiler.
+        SystemExit: torch is another build than the one that the device was written for, or there is
+            no compiler.
     """
-    release, wanted = version("torch").partition("+")[0], _pinned_torch()
-    if release != wanted:
-        sys.exit(
-            f"the pretended CUDA device needs torch {wanted}, as constraints.txt says, and torch"
-            f" {version('torch')} is installed"
-        )
+    has_cuda = (_torch_folder() / "lib" / "libtorch_cuda.so").exists()
+    if misfit := misfit_of(version("torch"), has_cuda=has_cuda):
+        sys.exit(misfit)
     sources = [path.read_bytes() for path in sorted(SOURCES.iterdir())]
     key = hashlib.sha256(
         repr((sources, version("torch"), FLAGS, sysconfig.get_platform())).encode()
@@ -38,14 +35,33 @@ def library() -> Path:
     return path
 
 
+def misfit_of(installed: str, *, has_cuda: bool) -> str | None:
+    """Returns why a build of torch cannot have the device, or None if it can.
+
+    Args:
+        installed: its version, with or without a local part such as `+cpu`.
+        has_cuda: whether it is a build with CUDA, whose own devices the pretended ones would meet.
+    """
+    wanted = _pinned_torch()
+    if installed.partition("+")[0] == wanted and not has_cuda:
+        return None
+    return (
+        f"the pretended CUDA device needs torch {wanted} (constraints.txt) built for CPUs; torch"
+        f" {installed} built for {'CUDA' if has_cuda else 'CPUs'} is installed"
+    )
+
+
 def _pinned_torch() -> str:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     return next(line.partition("==")[2] for line in lines if line.startswith("torch=="))
 
 
+def _torch_folder() -> Path:
+    return Path(find_spec("torch").submodule_search_locations[0])
+
+
 def _compile(path: Path) -> None:
-    torch = Path(find_spec("torch").submodule_search_locations[0])
-    unfinished = path.with_suffix(f".{os.getpid()}")
+    torch, unfinished = _torch_folder(), path.with_suffix(f".{os.getpid()}")
     command = [
         *(os.environ.get("CXX", "g++"), *FLAGS, str(SOURCES / "device.cpp"), "-o", str(unfinished)),
         *(f"-I{torch / 'include'}", f"-I{torch / 'include/torch/csrc/api/include'}"),
