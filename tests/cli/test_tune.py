@@ -73,9 +73,12 @@ def test_a_search_times_real_steps_and_is_not_repeated(words, tmp_path):
 
 def test_a_size_that_needs_too_much_memory_does_not_fit(words):
     command = Command(
-        words(*LARGE, "model.global_batch_size=8186", "trainer.num_nodes=2"),
+        words(
+            *LARGE,
+            *("model.global_batch_size=8186", "trainer.num_nodes=2", "data.sequence_length=128"),
+        ),
         environment(),
-        prepare=partial(limit_addresses, 3 * 2**28),
+        prepare=limit_addresses,
     )
     output, errors = command.communicate()
     assert command.returncode == 0, errors

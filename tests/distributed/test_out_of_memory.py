@@ -28,7 +28,7 @@ def train_within(limit, run):
 @pytest.mark.parametrize("how", ["an allocation fails", "the kernel kills"])
 def test_a_run_that_runs_out_of_memory_names_the_micro_batch_and_is_not_restarted(how, run):
     if how == "an allocation fails":
-        code, errors = train_within(partial(limit_addresses, 7 * 2**28), run)
+        code, errors = train_within(limit_addresses, run)
     else:
         with memory_group(3 * 2**28) as group:
             code, errors = train_within(partial(join_group, group), run)

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
+import torch  # noqa: F401  (before a limit on memory: a build with CUDA maps 2.5 GB)
 import typer.main
 
 import rampcli.launch.program
