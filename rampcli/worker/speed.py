@@ -1,7 +1,7 @@
 """A rank that measures for `rampcli doctor --gpu`: `python -m rampcli.worker.speed RUN_DIR --wait`.
 
-`order.json` in RUN_DIR says what to measure: the speed of matrix products on each GPU, or the speed
-of all-reduces over all ranks and along each axis of the mesh. Rank 0 writes `answer.json`.
+`ORDER` in RUN_DIR says what to measure: the speed of matrix products on each GPU, or the speed
+of all-reduces over all ranks and along each axis of the mesh. Rank 0 writes `ANSWER`.
 """
 
 import os
@@ -18,6 +18,7 @@ import torch.distributed as dist
 from rampcli.config import snapshot
 from rampcli.config.schema import Config
 from rampcli.errors import RampcliError
+from rampcli.launch.doctor.gpu_runs import ANSWER, ORDER
 from rampcli.lifeline import WAIT
 from rampcli.locks import SHARE_WAIT_S, hold
 from rampcli.parallel.mesh import CONTEXT, PIPELINE, REPLICATE, SHARD, TENSOR, build_meshes
@@ -27,21 +28,21 @@ from rampcli.runs.directory import RunDirectory
 from rampcli.worker.join import join_ranks
 from rampcli.worker.leave import leave_after
 
-ORDER = {"matrix?": POSITIVE, "numbers?": POSITIVE}
+ORDER_SHAPE = {"matrix?": POSITIVE, "numbers?": POSITIVE}
 """Rows of the square matrices to multiply, or numbers in the tensor to reduce."""
 REPEATS = 10
 
 
 def measure(run: RunDirectory) -> int:
     """Measures what the order says, and returns the exit code."""
-    order, config = read_json(run.path / "order.json", ORDER), snapshot.read(run.config)
+    order, config = read_json(run.path / ORDER, ORDER_SHAPE), snapshot.read(run.config)
     answer = (
         _multiply(config, order["matrix"])
         if "matrix" in order
         else _reduce(config, order["numbers"])
     )
     if dist.get_rank() == 0:
-        run.write_json(run.path / "answer.json", answer)
+        run.write_json(run.path / ANSWER, answer)
     return 0
 
 
