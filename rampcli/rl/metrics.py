@@ -79,8 +79,8 @@ class RolloutSums(NamedTuple):
         """Returns the sums over all ranks. Every rank calls this."""
         counts = passes.meshes.counts_samples  # else, another rank counts these pairs
         sums = passes.sum_over_ranks([number * counts for number in self])
-        best = torch.tensor(self.best, dtype=torch.float64, device=passes.device)
-        dist.all_reduce(best, op=dist.ReduceOp.MAX)
+        best = torch.tensor(self.best, dtype=torch.float64)  # on the host, as are the sums
+        dist.all_reduce(best, op=dist.ReduceOp.MAX, group=passes.meshes.hosts)
         return RolloutSums(*sums)._replace(best=best.item())
 
 

@@ -1,5 +1,6 @@
 """Forward and backward passes on pairs of prompt and response, and the gradient of an update."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -76,7 +77,7 @@ def accumulate_policy_gradient(
 ) -> tuple[StepResult, PolicySums]:
     """Runs forward and backward over an update's pairs, then clips. Gradients are left in `.grad`.
 
-    Returns loss and gradient norm, and the `PolicySums` of all ranks. Waits for the device.
+    Returns loss and gradient norm, and the `PolicySums` of all ranks. Waits for the device once.
 
     The sum over all pairs is divided by the counts of all ranks at the end, so that neither micro
     batches nor ranks change the gradient.
@@ -95,17 +96,17 @@ def accumulate_policy_gradient(
     norm = squared_norm(passes.parts, device=passes.device)
     totals = passes.total(torch.stack([loss.double() / ranks, norm, *passes.sums]))
     with waiting:
-        summed_loss, _, *counts = totals.tolist()
+        summed_loss, squares, *counts = totals.tolist()
     sums = PolicySums(*counts)
     denominator = passes.objective.denominator(pairs=round(sums.pairs), tokens=round(sums.tokens))
-    grad_norm = totals[1].sqrt() / denominator
     scale_gradients(
         passes.parts,
-        grad_norm=grad_norm,
+        grad_norm=totals[1].sqrt() / denominator,
         gradient_clip_val=gradient_clip_val,
         denominator=denominator,
     )
-    return StepResult(loss=summed_loss / denominator, grad_norm=grad_norm.item()), sums
+    grad_norm = math.sqrt(squares) / denominator
+    return StepResult(loss=summed_loss / denominator, grad_norm=grad_norm), sums
 
 
 def batch_of(

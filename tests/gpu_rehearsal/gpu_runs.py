@@ -46,12 +46,12 @@ def run_on_its_gpu(program: str, run_dir: str) -> None:
     run_program(program, run_dir)
 
 
-def recorded_on_its_gpu(run_dir: str) -> list[tuple[str, str]]:
+def recorded_on_its_gpu(program: str, run_dir: str) -> list[tuple[str, str]]:
     """Trains as `run_on_its_gpu`, and returns what `pretended_cuda.recorded` has seen."""
     from pretended_cuda import recorded  # a module of processes that have GPUs
 
     with recorded() as rows:
-        run_on_its_gpu("rampcli.worker", run_dir)
+        run_on_its_gpu(program, run_dir)
     return rows
 
 
