@@ -169,8 +169,10 @@ def scale_gradients(
         # Not clip / norm: torch would multiply by the reciprocal, which rounds twice.
         clipped = torch.full_like(grad_norm, gradient_clip_val) / grad_norm
         factor = factor.where(~(grad_norm > gradient_clip_val), clipped)
-    # The device multiplies by 1, too: the host does not know the norm.
-    torch._foreach_mul_(local_gradients(parts, copies=True), (factor / denominator).float())
+    scale = (factor / denominator).float()
+    # A GPU multiplies by 1, too: the host does not know the norm.
+    if scale.is_cuda or scale != 1.0:
+        torch._foreach_mul_(local_gradients(parts, copies=True), scale)
 
 
 def update_weights(
