@@ -188,14 +188,14 @@ def test_a_container_brings_its_own_torch(other_torch, checked):
 @pytest.mark.parametrize(
     ("words", "gpus", "status", "finding"),
     [
-        ((), [], Status.ok, "stage 0 needs 61GiB of 80GiB per GPU (estimate)"),
-        ((), GPUS[:1], Status.ok, "stage 0 needs 61GiB of 140GiB per GPU (estimate)"),
-        ((), GPUS, Status.warning, "stage 0 needs 61GiB of 22GiB per GPU (estimate)"),
+        ((), [], Status.ok, "stage 0 needs 60GiB of 80GiB per GPU (estimate)"),
+        ((), GPUS[:1], Status.ok, "stage 0 needs 60GiB of 140GiB per GPU (estimate)"),
+        ((), GPUS, Status.warning, "stage 0 needs 60GiB of 22GiB per GPU (estimate)"),
         (
             (*SLURM, "trainer.device_memory_gb=64"),
             GPUS,
             Status.warning,
-            "stage 0 needs 61GiB of 64GiB per GPU (estimate)",
+            "stage 0 needs 60GiB of 64GiB per GPU (estimate)",
         ),
     ],
     ids=str,
