@@ -106,7 +106,7 @@ class WorkersExit:
         """Returns why the workers failed, and where their log is.
 
         Args:
-            launch: names the limit if ranks waited too long for others.
+            launch: settings with the limits on how long ranks wait for others.
             state: contents of state.json, where a worker may have recorded its error.
         """
         recorded = state["error"]["message"] if state["status"] == "failed" else None
@@ -117,14 +117,26 @@ class WorkersExit:
         )
         cause = cause or f"exit code {self.exit_code}"
         if (waited_s := self.log.timeout_s()) is not None:
-            limits = {
-                "launch.start_timeout_s": launch.start_timeout_s,
-                "launch.step_timeout_s": launch.step_timeout_s,
-            }
-            names = " or ".join(key for key, limit_s in limits.items() if limit_s == waited_s)
-            limit = f", as {names} allows" if names else ""
-            cause = f"ranks waited {waited_s:g} s for others{limit}{self.late}"
+            limit = self._limit(launch)
+            allowed = f", as {limit} allows" if limit else ""
+            cause = f"ranks waited {waited_s:g} s for others{allowed}{self.late}"
         return f"{cause}; {self.log.describe(quote=recorded is None)}"
+
+    def remedy(self, launch: LaunchConfig) -> str:
+        """Returns what a user can do about the cause."""
+        if self.log.timeout_s() is None:
+            return "fix the error in the log"
+        limit = self._limit(launch)
+        return "find out why a rank was late" + (f", or a larger {limit}" if limit else "")
+
+    def _limit(self, launch: LaunchConfig) -> str:
+        """Returns the settings with the time after which a rank stopped waiting, or ""."""
+        limits = {
+            "launch.start_timeout_s": launch.start_timeout_s,
+            "launch.step_timeout_s": launch.step_timeout_s,
+        }
+        waited_s = self.log.timeout_s()
+        return " or ".join(key for key, limit_s in limits.items() if limit_s == waited_s)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -319,12 +331,10 @@ class Supervisor:
         lost = {attempt.world.nodes[rank // devices]: name for rank, name in killed}
         wait_s = restarts.after_lost_node() if lost else restarts.after_crash(attempt.feed.step)
         if isinstance(wait_s, str):
-            remedy = "fix the error in the log"
-            if ended.log.timeout_s() is not None:
-                remedy = "find out what the late rank waits for, or raise the limit"
             raise RampcliError(
                 f"giving up: {wait_s} ({cause})",
-                remedy=f"{remedy}; the same command then resumes from the last checkpoint",
+                remedy=f"{ended.remedy(launch)}; the same command then resumes from the last"
+                " checkpoint",
             )
         restart = f"restart {restarts.crashes} of at most {restarts.max_restarts}"
         if lost:

@@ -12,7 +12,7 @@ MOST_BYTES = 2**16
 
 _TIMEOUT = re.compile(
     r"(?:Watchdog caught collective operation timeout: .*\bTimeout\(ms\)="
-    r"|Timed out waiting |wait timeout after |client socket has timed out after )(\d+)"
+    r"|(?:Timed out waiting |wait timeout after |client socket has timed out after )(?=\d+ms))(\d+)"
 )
 """What NCCL, gloo and the store print if a rank has waited too long for others: milliseconds."""
 

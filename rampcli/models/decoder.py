@@ -23,7 +23,7 @@ from rampcli.models.linear import OutputProjection, build_linear
 from rampcli.models.loss import summed_loss
 from rampcli.models.masks import BuildMask, Mask, build_mask
 from rampcli.models.norm import build_norm
-from rampcli.models.parts import FeedForwardPart, outer_parts
+from rampcli.models.parts import FeedForwardPart, HeadPart, outer_parts
 from rampcli.models.rotary import RotaryTable
 
 Loss = Callable[[Tensor, OutputProjection, Tensor], Tensor]
@@ -88,9 +88,7 @@ class Decoder(nn.Module):
         self.rotary = RotaryTable(model, sequence_length=sequence_length) if is_rotary else None
         self.layers = nn.ModuleDict({str(index): self.build_layer(model) for index in layers})
         self.norm = build_norm(model) if self.is_last else None
-        self.output = (
-            OutputProjection(width, model.vocabulary, bias=False) if self.is_last else None
-        )
+        self.output = OutputProjection(HeadPart(model).linear) if self.is_last else None
         self.tie()
         self.register_buffer(
             "positions", torch.empty(sequence_length, dtype=torch.int64), persistent=False

@@ -19,7 +19,13 @@ class OutputProjection(nn.Linear):
     """Projection of hidden states to logits, without bias.
 
     Its weight may be read within a call only: FSDP gathers it for the call.
+
+    Args:
+        declared: its sizes.
     """
+
+    def __init__(self, declared: Linear) -> None:
+        super().__init__(declared.inputs, declared.outputs, bias=declared.has_bias)
 
     def forward(
         self, hidden: Tensor, compute: Callable[[Tensor, Tensor], Tensor] | None = None

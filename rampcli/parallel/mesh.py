@@ -77,11 +77,15 @@ class Meshes:
             set_group_timeout(timeout, group)
 
 
-def build_meshes(device: torch.device, parallel: ParallelConfig) -> Meshes:
+def build_meshes(
+    device: torch.device, parallel: ParallelConfig, *, timeout: timedelta | None = None
+) -> Meshes:
     """Returns the meshes over all ranks of the process group.
 
     Args:
         parallel: sizes of the axes; their product divides the number of ranks.
+        timeout: how long their collectives wait, as of `Meshes.set_timeout`. None leaves the times
+            that torch sets.
     """
     pipeline, tensor = parallel.pipeline_parallel_size, parallel.tensor_parallel_size
     context = parallel.context_parallel_size
@@ -95,11 +99,13 @@ def build_meshes(device: torch.device, parallel: ParallelConfig) -> Meshes:
     ranks = weights.mesh.view(pipeline, data, context, tensor)
     world = dist.group.WORLD
     assert world is not None
-    return Meshes(
-        weights=weights,
-        data=_with_groups_of(weights, ranks),
-        hosts=dist.new_group(backend="gloo") if dist.get_backend() == "nccl" else world,
+    hosts = (
+        dist.new_group(backend="gloo", timeout=timeout) if dist.get_backend() == "nccl" else world
     )
+    meshes = Meshes(weights=weights, data=_with_groups_of(weights, ranks), hosts=hosts)
+    if timeout is not None:
+        meshes.set_timeout(timeout)
+    return meshes
 
 
 def _with_groups_of(mesh: DeviceMesh, ranks: Tensor) -> DeviceMesh:

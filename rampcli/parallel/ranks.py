@@ -19,7 +19,7 @@ from rampcli.processors import processors_near
 CPU = "CPU"
 MAX_GATHERED_BYTES = 4096
 FEWEST_PROCESSORS = 2
-"""A rank that is bound gets this many: one to queue kernels, others to read samples and to save."""
+"""A rank is bound to at least this many: one queues kernels, others read samples and save."""
 Result = TypeVar("Result")
 
 
@@ -105,8 +105,8 @@ def use_device(device: torch.device) -> None:
 def bind_to_processors_near(device: torch.device) -> None:
     """Lets this process run only on processors of its GPU's NUMA node, of those that it may use.
 
-    Does nothing for the CPU. Does nothing either if there are fewer than `FEWEST_PROCESSORS`, or
-    than the process has OpenMP threads: it may use few processors, or those of another node.
+    Does nothing for the CPU, or if they are fewer than `FEWEST_PROCESSORS` or than the process has
+    OpenMP threads.
     """
     if device.type != "cuda":
         return

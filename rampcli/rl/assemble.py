@@ -80,9 +80,8 @@ def build_policy_trainer(
     """Returns a trainer with everything that a run needs and with the newest checkpoint loaded."""
     config, pairs = resolved.config, pair_settings(resolved.config)
     assert pairs is not None
-    meshes = build_meshes(device, config.parallel)
     # A rank may wait for another one's whole rollout, and a reward may take long.
-    meshes.set_timeout(PATIENCE)
+    meshes = build_meshes(device, config.parallel, timeout=PATIENCE)
     prompts = open_prompts(config)
     loaded = load_model_and_state(
         config,

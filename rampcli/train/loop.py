@@ -107,6 +107,7 @@ class Trainer:
             consumed = self.state.consumed_samples
             if not self._is_complete() and self.plan.ends_processes(stage, consumed):
                 return STAGE_BOUNDARY
+        self.stopper.agree()  # else, texts that a stop has interrupted would be lost
         self._validate(self._split())
         return COMPLETE
 

@@ -223,7 +223,7 @@ def _judge(
         failure = RampcliError(
             f"the trial of {MICRO_KEY}={candidate.micro_batch_size} failed:"
             f" {ended.cause(state, launch)}",
-            remedy=error.get("remedy") or "fix the error in the log",
+            remedy=error.get("remedy") or ended.remedy(launch),
             set_by=error.get("set_by", ()),
         )
         failure.exit_code = error.get("exit_code", 1)

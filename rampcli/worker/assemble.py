@@ -98,8 +98,8 @@ def build_trainer(
             keys=(GENERATIONS_KEY,),
             remedy="python -m rampcli.rl.rank RUN_DIR",
         )
-    meshes = build_meshes(device, config.parallel)
-    meshes.set_timeout(timedelta(seconds=config.launch.start_timeout_s))
+    timeout = timedelta(seconds=config.launch.start_timeout_s)
+    meshes = build_meshes(device, config.parallel, timeout=timeout)
     reading = build_reading(config, meshes.data_ranks)
     corpora = open_corpora(config) if reading.reads else None
     loaded = load_model_and_state(

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,9 @@ def _reduce(config: Config, numbers: int) -> dict[str, Any]:
     Raises:
         RampcliError: a sum is wrong.
     """
-    device = join_ranks(config.trainer, timeout_s=config.launch.start_timeout_s)
-    meshes = build_meshes(device, config.parallel)
+    timeout_s = config.launch.start_timeout_s
+    device = join_ranks(config.trainer, timeout_s=timeout_s)
+    meshes = build_meshes(device, config.parallel, timeout=timedelta(seconds=timeout_s))
     groups = {"all": dist.group.WORLD}
     groups |= {axis: meshes.weights.get_group(axis) for axis in (PIPELINE, REPLICATE, SHARD)}
     groups |= {CONTEXT: meshes.data.get_group(CONTEXT), TENSOR: meshes.weights.get_group(TENSOR)}

@@ -27,9 +27,12 @@ def measure(way: str, tokens: int, vocabulary: int, hidden: int) -> None:
     from rampcli.models.linear import OutputProjection
     from rampcli.models.log_probs import token_log_probs
     from rampcli.models.loss import summed_loss
+    from rampcli.models.parts import Linear
 
     torch.manual_seed(0)
-    output = OutputProjection(hidden, vocabulary, bias=False)
+    output = OutputProjection(
+        Linear(inputs=hidden, outputs=vocabulary, has_bias=False, split="logits")
+    )
     states, labels = (
         torch.randn(1, tokens, hidden, requires_grad=True),
         torch.randint(vocabulary, (1, tokens)),

@@ -56,9 +56,10 @@ def test_a_search_finds_the_sizes_that_fit_in_the_memory_of_a_gpu(tmp_path, micr
 
 def test_a_trial_that_hangs_times_out(tmp_path):
     """A slow machine changes nothing: there is one size, and no trial of it ends in time."""
-    words = words_of("tune", Run(tmp_path / "run"), "--steps", "1", "--timeout", "3", micro=1)
+    run = Run(tmp_path / "run")
+    words = words_of("tune", run, "--steps", "1", "--timeout", "3", micro=1)
     command = Command(words, gpu_environment())
-    wait_until(lambda: len(children_of(command.pid)) > 1, command)
+    wait_until(lambda: len(list(run.path.rglob("stack_*.txt"))) == 2, command)  # of both ranks
     os.kill(children_of(command.pid)[1], signal.SIGSTOP)
     _, errors = command.communicate()
     assert command.returncode == 1

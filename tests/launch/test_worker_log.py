@@ -40,7 +40,7 @@ def test_a_log_that_is_deleted_or_becomes_a_link_has_no_lines(tmp_path):
 )
 def test_the_seconds_that_a_rank_has_waited_are_read_from_the_log(tmp_path, line):
     printed = WorkerLog(tmp_path / "stage_0.log")
-    printed.path.write_text("step 7 took 1500ms\n")
+    printed.path.write_text("step 7 took 1500ms\nTimed out waiting 30 s for a lock\n")
     assert printed.timeout_s() is None
     printed.path.write_text(f"step 7 took 1500ms\n{line}\nAborted after 900ms\n")
     assert printed.timeout_s() == 2.5

@@ -5,6 +5,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rampcli.data.corpus import IGNORED
 from rampcli.models.linear import OutputProjection
+from rampcli.models.parts import Linear
 
 VOCABULARY, HIDDEN = 96, 16
 
@@ -24,7 +25,8 @@ class LargestTensor(TorchDispatchMode):
 def some_tokens(tokens: int, dtype: torch.dtype = torch.float32):
     """Returns hidden states, a projection, and labels of which some are ignored."""
     generator = torch.Generator().manual_seed(tokens)
-    output = OutputProjection(HIDDEN, VOCABULARY, bias=False, dtype=dtype)
+    sizes = Linear(inputs=HIDDEN, outputs=VOCABULARY, has_bias=False, split="logits")
+    output = OutputProjection(sizes).to(dtype)
     with torch.no_grad():
         output.weight.copy_(torch.randn(VOCABULARY, HIDDEN, generator=generator))
     hidden = torch.randn(2, tokens // 2, HIDDEN, generator=generator).to(dtype).requires_grad_()

@@ -3,6 +3,7 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from rampcli.config.schema import TrainerConfig
@@ -102,7 +103,8 @@ def refused(call, *arguments, **words):
     return error.value.message
 
 
-def test_a_rank_that_needs_a_gpu_and_sees_none_names_its_host():
+def test_a_rank_that_needs_a_gpu_and_sees_none_names_its_host(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     host = socket.gethostname()
     with pytest.raises(UsageError) as error:
         device_here("gpu")

@@ -45,9 +45,9 @@ class LaunchConfig:
     )
     start_timeout_s: float = setting(
         1800.0,
-        "Longest time that a rank waits for others until the first step of a stage, and after its"
-        " last one. Then the workers fail and are restarted. Reinforcement learning has this limit"
-        " only while ranks join.",
+        "Longest time that a rank waits for others until the first step of a stage has ended, and"
+        " after its last one. Then the workers fail and are restarted. Reinforcement learning has"
+        " this limit only while ranks join.",
         unit="seconds",
         above=0,
     )

@@ -82,7 +82,10 @@ class TextSamples(LoopObserver):
         return is_due(step, self.config.generate.every_steps)
 
     def at_start(self, state: TrainingState) -> None:
-        """Continues the prompts if a stop has prevented that after the step of the checkpoint."""
+        """Continues the prompts if there are no texts of the checkpoint's step.
+
+        A stop may have interrupted them. If memory was short, this tries again.
+        """
         if state.step > 0 and self._is_due(state) and not self._has_texts(state.step):
             self.sample(state)
 

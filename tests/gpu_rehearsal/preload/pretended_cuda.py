@@ -266,8 +266,10 @@ def recorded() -> Iterator[list[tuple[str, str]]]:
         rows.append((kind.decode(), _place()))
 
     _library.rehearsal_record(record)
-    yield rows
-    _library.rehearsal_record(None)
+    try:
+        yield rows
+    finally:
+        _library.rehearsal_record(None)
 
 
 def _place() -> str:
