@@ -3,7 +3,7 @@
 import math
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.batch.training_plan import StagePlan
-from rampcli.config.schema.launch import LaunchConfig
 from rampcli.errors import EXIT_CTRL_C, RampcliError
 from rampcli.host_memory import count_oom_kills
 from rampcli.launch.elastic import Nodes, World
@@ -20,7 +19,8 @@ from rampcli.launch.protocol import StartRanks
 from rampcli.launch.restarts import Restarts
 from rampcli.launch.trackers import Trackers
 from rampcli.launch.worker_log import WorkerLog
-from rampcli.launch.workers import NO_MEMORY, Workers
+from rampcli.launch.workers import Workers
+from rampcli.launch.workers_exit import WorkersExit
 from rampcli.lifeline import StopSignals
 from rampcli.locks import is_held
 from rampcli.planning.out_of_memory import out_of_memory
@@ -41,7 +41,6 @@ POLL_S = 0.1
 NEXT_STAGE_LEAD_S = 30.0
 """Start the next stage's workers this many seconds before the current stage ends, so that they
 have imported torch by then."""
-SELF_ABORTED = "SIGABRT"
 ORPHANS_EXIT_S = 60.0
 """Seconds to wait for orphaned workers to exit."""
 
@@ -63,80 +62,6 @@ class Attempt:
     feed: Feed
     log: WorkerLog
     to_grow: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WorkersExit:
-    """How workers ended.
-
-    Attributes:
-        exit_code: 0, or the exit code of a worker that failed.
-        killed: ranks that were killed, as `Workers.killed` returns them. Ranks that were still
-            running when another one had failed are not included, nor those that the supervisor
-            killed.
-        oom_kills: processes that the kernel killed meanwhile for lack of memory, as
-            `count_oom_kills` counts them.
-        log: their output.
-        late: ranks that others waited for, and what they did, if that is known.
-        had_not_saved: a rank was killed before the others saved and stopped. They may do so while
-            they are ended.
-    """
-
-    exit_code: int
-    killed: dict[int, str]
-    oom_kills: int
-    log: WorkerLog
-    late: str = ""
-    had_not_saved: bool = False
-
-    @property
-    def killed_from_outside(self) -> dict[int, str]:
-        """The ranks of `killed` that did not abort themselves.
-
-        NCCL aborts a rank that has waited too long for another one, or when another one fails.
-        """
-        return {rank: name for rank, name in self.killed.items() if name != SELF_ABORTED}
-
-    def ranks_out_of_memory(self) -> list[int]:
-        """Returns the ranks that were killed because memory ran out."""
-        signs = {NO_MEMORY} | ({"SIGKILL"} if self.oom_kills else set())
-        return [rank for rank, name in self.killed.items() if name in signs]
-
-    def cause(self, state: dict[str, Any], launch: LaunchConfig) -> str:
-        """Returns why the workers failed, and where their log is.
-
-        Args:
-            launch: settings with the limits on how long ranks wait for others.
-            state: contents of state.json, where a worker may have recorded its error.
-        """
-        recorded = state["error"]["message"] if state["status"] == "failed" else None
-        # If a rank was killed, the errors of the others only report that it is missing. A rank that
-        # aborts itself may be the first to fail, or do so because another one has failed.
-        cause = _describe_killed(self.killed_from_outside) or "; ".join(
-            filter(None, (_describe_killed(self.killed), recorded))
-        )
-        cause = cause or f"exit code {self.exit_code}"
-        if (waited_s := self.log.timeout_s()) is not None:
-            limit = self._limit(launch)
-            allowed = f", as {limit} allows" if limit else ""
-            cause = f"ranks waited {waited_s:g} s for others{allowed}{self.late}"
-        return f"{cause}; {self.log.describe(quote=recorded is None)}"
-
-    def remedy(self, launch: LaunchConfig) -> str:
-        """Returns what a user can do about the cause."""
-        if self.log.timeout_s() is None:
-            return "fix the error in the log"
-        limit = self._limit(launch)
-        return "find out why a rank was late" + (f", or a larger {limit}" if limit else "")
-
-    def _limit(self, launch: LaunchConfig) -> str:
-        """Returns the settings with the time after which a rank stopped waiting, or ""."""
-        limits = {
-            "launch.start_timeout_s": launch.start_timeout_s,
-            "launch.step_timeout_s": launch.step_timeout_s,
-        }
-        waited_s = self.log.timeout_s()
-        return " or ".join(key for key, limit_s in limits.items() if limit_s == waited_s)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -408,10 +333,6 @@ def wait_for_orphans(run: RunDirectory, signals: StopSignals) -> None:
                 remedy="end them, or wait for them to exit",
             )
         time.sleep(POLL_S)
-
-
-def _describe_killed(ranks: Mapping[int, str]) -> str:
-    return " and ".join(f"rank {rank} was killed by {name}" for rank, name in ranks.items())
 
 
 def _worker_error(recorded: dict[str, Any], log: Path) -> RampcliError:

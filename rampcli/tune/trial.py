@@ -13,9 +13,10 @@ from rampcli.host_memory import count_oom_kills
 from rampcli.launch.elastic import World
 from rampcli.launch.protocol import StartRanks
 from rampcli.launch.run import describe
-from rampcli.launch.supervise import WorkersExit, wait_for_orphans
+from rampcli.launch.supervise import wait_for_orphans
 from rampcli.launch.worker_log import WorkerLog
 from rampcli.launch.workers import Workers
+from rampcli.launch.workers_exit import WorkersExit
 from rampcli.lifeline import StopSignals
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.runs.directory import BEFORE_THE_START, RunDirectory
@@ -273,14 +274,12 @@ def _stacks(trial: TrialDirectory, workers: Workers, world_size: int) -> str:
     for process in workers.processes:
         if process.poll() is None:
             process.send_signal(STACK_SIGNAL)
-    deadline, places = time.monotonic() + STACKS_S, dict[int, str]()
+    deadline, places = time.monotonic() + STACKS_S, list[str]()
     while len(places) < world_size and time.monotonic() < deadline:
         time.sleep(POLL_S)
-        found = {rank: place_in(trial.stack(str(rank))) for rank in range(world_size)}
-        places = {rank: place for rank, place in found.items() if place}
-    shown = "; ".join(
-        f"rank {rank} in {place}" for rank, place in list(places.items())[:MOST_RANKS_SHOWN]
-    )
+        found = ((rank, place_in(trial.stack(str(rank)))) for rank in range(world_size))
+        places = [f"rank {rank} in {place}" for rank, place in found if place]
+    shown = "; ".join(places[:MOST_RANKS_SHOWN])
     return f"; {shown} (stacks: {trial.logs}/stack_*.txt)" if places else ""
 
 
