@@ -237,6 +237,11 @@ class RunDirectory(GuardedFolder):
         """Appends a row to events.jsonl."""
         self.append_row(self.events, event_row(kind, **facts))
 
+    def events_at(self, step: int, kind: str) -> list[dict[str, Any]]:
+        """Returns the rows of a kind in events.jsonl that belong to a step."""
+        rows = read_rows(self.events)
+        return [row for row in rows if row["event"] == kind and row.get("step") == step]
+
     def append_row(self, path: Path, row: dict[str, Any]) -> None:
         """Appends a row to a JSON lines file, replacing an incomplete last line. Thread-safe."""
         with APPEND_LOCK, self.open_to_append(path) as file:

@@ -18,7 +18,6 @@ from rampcli.config.schema import Config
 from rampcli.data.loader import Batch, Loader
 from rampcli.parallel.ranks import broadcast_from_rank_0
 from rampcli.runs.directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY
-from rampcli.runs.rows import read_rows
 from rampcli.schedule.learning_rate import LearningRate
 from rampcli.train.compiling import compile_passes
 from rampcli.train.guard import StepGuard
@@ -259,10 +258,10 @@ class Trainer:
 
     def _is_validated(self) -> bool:
         """Returns whether rank 0 finds a validation of each corpus at this step in events.jsonl."""
-        rows = read_rows(self.checkpoints.run.events) if dist.get_rank() == 0 else iter(())
-        kind, step = self.VALIDATION_EVENT, self.state.step
-        found = [row for row in rows if row["event"] == kind and row.get("step") == step]
-        corpora = {row.get("corpus") for row in found}
+        corpora = set()
+        if dist.get_rank() == 0:
+            found = self.checkpoints.run.events_at(self.state.step, self.VALIDATION_EVENT)
+            corpora = {row.get("corpus") for row in found}
         return bool(broadcast_from_rank_0(corpora.issuperset(self.validation_loaders)))
 
     def compile(self) -> None:

@@ -18,7 +18,6 @@ from rampcli.models.decoder import Decoder
 from rampcli.models.sampler import Sampling, generate_tokens
 from rampcli.parallel.ranks import broadcast_from_rank_0
 from rampcli.runs.directory import RunDirectory
-from rampcli.runs.rows import read_rows
 from rampcli.train.loop import is_due
 from rampcli.train.memory import is_out_of_memory
 from rampcli.train.observers.observer import LoopObserver, record_event
@@ -99,9 +98,9 @@ class TextSamples(LoopObserver):
 
     def _has_texts(self, step: int) -> bool:
         """Returns whether rank 0 finds the event `samples` of a step. Every rank calls this."""
-        rows = read_rows(self.run.events) if self.is_rank_0 else iter(())
-        found = any(row["event"] == "samples" and row.get("step") == step for row in rows)
-        return bool(broadcast_from_rank_0(found))
+        return bool(
+            broadcast_from_rank_0(self.is_rank_0 and bool(self.run.events_at(step, "samples")))
+        )
 
     def sample(self, state: TrainingState) -> None:
         """Continues the prompts. Every rank calls this.
