@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rampcli.activity import waiting
-from rampcli.config.schema.trainer import Accelerator
+from rampcli.config.schema.trainer import Accelerator, TrainerConfig
 from rampcli.errors import UsageError, reason_of
 from rampcli.processors import processors_near
 
@@ -100,6 +100,19 @@ def use_device(device: torch.device) -> None:
     """
     if device.type == "cuda":
         torch.cuda.set_device(device)
+
+
+def take_device(trainer: TrainerConfig) -> torch.device:
+    """Returns the device of this process, and lets the process use it and run near it.
+
+    Raises:
+        UsageError: as of `device_here`.
+    """
+    device = device_here(trainer.accelerator)
+    use_device(device)
+    if trainer.numa_binding:
+        bind_to_processors_near(device)
+    return device
 
 
 def bind_to_processors_near(device: torch.device) -> None:

@@ -6,7 +6,7 @@ from rampcli.config.layers import sources_named
 from rampcli.data.loader import Batch, samples_of
 from rampcli.data.prompts import open_prompts
 from rampcli.models.decoder import Decoder
-from rampcli.parallel.ranks import bind_to_processors_near, device_here, use_device
+from rampcli.parallel.ranks import take_device
 from rampcli.planning.out_of_memory import rollout_out_of_memory
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.rl.bridge import Bridge, BridgeClosed, finish
@@ -36,10 +36,7 @@ def generate_until_training_ends(run: RunDirectory, roles: Roles) -> int:
         naming_out_of_memory(resolved, lambda: consumed, error_of=rollout_out_of_memory),
         Scorer(config.rl.reward, deadline_s=config.rl.reward_deadline_s) as scorer,
     ):
-        device = device_here(config.trainer.accelerator)
-        use_device(device)
-        if config.trainer.numa_binding:
-            bind_to_processors_near(device)
+        device = take_device(config.trainer)
         bridge = Bridge(roles, start_timeout_s=config.launch.start_timeout_s)
         generator = Generator(config, open_prompts(config), scorer)
         model = empty_model(config, device, DTYPES[config.trainer.precision])

@@ -14,13 +14,7 @@ from rampcli.config.schema.trainer import TrainerConfig
 from rampcli.errors import RampcliError, UsageError
 from rampcli.lifeline import LISTENER
 from rampcli.network import LOOPBACK, address_towards, interface_of, is_loopback
-from rampcli.parallel.ranks import (
-    bind_to_processors_near,
-    check_devices,
-    device_here,
-    name_of,
-    use_device,
-)
+from rampcli.parallel.ranks import check_devices, name_of, take_device
 from rampcli.worker.starters import are_on_one_host, rank_variables
 
 if TYPE_CHECKING:
@@ -45,12 +39,9 @@ def join_ranks(trainer: TrainerConfig, *, timeout_s: float) -> torch.device:
     variables = rank_variables(os.environ)
     os.environ.update(variables)
     rank, world_size = int(variables["RANK"]), int(variables["WORLD_SIZE"])
-    device, timeout = device_here(trainer.accelerator), timedelta(seconds=timeout_s)
+    device, timeout = take_device(trainer), timedelta(seconds=timeout_s)
     store = _open_store(variables, timeout, is_one_host=is_one_host)
     choose_interface(is_one_host=is_one_host)
-    use_device(device)
-    if trainer.numa_binding:
-        bind_to_processors_near(device)
     agree_on_devices(store, name_of(device), rank=rank, world_size=world_size)
     dist.init_process_group(
         "gloo" if device.type == "cpu" else "nccl",
