@@ -206,7 +206,7 @@ class RankMemory:
         return {"gathered": gathered, "gradients": gradients, "activations": activations}
 
     def _gathered_throughout(self) -> int:
-        """Returns the weights that stay gathered from the forward pass of a layer to its end."""
+        """Returns the number of weights that stay gathered while the layers compute."""
         if self.is_piped:
             return self.weights.whole
         return 0 if self.weights.head else self.weights.rest
