@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from rampcli.batch.pairs import PairBatch
+from rampcli.config.rl import max_response_tokens
 from rampcli.config.schema import Config
 from rampcli.estimate.memory import MemoryEstimate
 from rampcli.estimate.model_size import count_parameters
@@ -61,10 +62,15 @@ def draw_bytes(config: Config, prompts: int) -> int:
 
 
 def cache_bytes(config: Config, prompts: int) -> int:
-    """Returns the bytes of keys and values while some prompts are answered at once."""
+    """Returns the bytes of keys and values while some prompts are answered at once.
+
+    The responses to a prompt share its keys and values.
+    """
     model = config.model
     cached = sum(part.cached_numbers for part in layer_parts(model).values())
     per_token = model.num_layers * cached
     pairs = prompts * (config.rl.generations_per_prompt or 1)
     number = NUMBER_BYTES[config.trainer.precision]
-    return number * per_token * pairs * config.data.sequence_length
+    response = max_response_tokens(config)
+    tokens = prompts * (config.data.sequence_length - response) + pairs * response
+    return number * per_token * tokens

@@ -56,9 +56,39 @@ class Attention(nn.Module):
             query, key = rotate(query, rotation), rotate(key, rotation)
         if cache is not None:
             key, value = cache.append(key, value)
-        mixed = self.core(query, key, value, mask)
+        if cache is None or cache.prompts is None:
+            mixed = self.core(query, key, value, mask)
+        else:
+            mixed = self._attend_with_prompts(query, key, value, mask, cache)
         output: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return output
+
+    def _attend_with_prompts(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, cache: LayerCache
+    ) -> Tensor:
+        """Returns the attention of the last token to its shared prompt and to `key` and `value`.
+
+        The arguments and the result are those of `CausalAttention`, with a single query.
+        """
+        shared, prompts = cache.cache.shared, cache.prompts
+        assert shared is not None
+        assert prompts is not None
+        assert not isinstance(mask, tuple)
+        window = self.core.sliding_window
+        if window is not None:
+            key, value = key[:, :, -window:], value[:, :, -window:]
+            prompts = prompts[:, :, :, max(0, prompts.shape[3] + key.shape[2] - window) :]
+        prompt_keys, prompt_values = prompts.unbind()
+        by_group = query.reshape(query.shape[0], key.shape[1], -1, self.head_size)
+        parts = (shared.multiply(by_group, prompt_keys.mT), by_group @ key.mT)
+        # One softmax over both parts, in fp32 as in the kernels of attention.
+        scores = torch.cat(parts, dim=-1).float() * self.head_size**-0.5
+        if mask is not None:
+            scores = scores + mask[..., -scores.shape[-1] :]
+        weights = scores.softmax(dim=-1).to(value.dtype)
+        of_prompt, own = weights.split([part.shape[-1] for part in parts], dim=-1)
+        mixed: Tensor = shared.multiply(of_prompt, prompt_values) + own @ value
+        return mixed.reshape(query.shape)
 
     def _split_heads(self, projected: Tensor) -> Tensor:
         """Reshapes [batch, sequence, heads x head_size] to [batch, sequence, heads, head_size]."""

@@ -37,13 +37,14 @@ def test_the_starting_weights_are_sharded_as_the_model_is():
 
 
 @pytest.mark.parametrize(("micro", "prompts"), [("null", 32), ("64", 4)])
-def test_the_cache_of_a_rollout_counts_the_pairs_that_are_generated_at_once(micro, prompts):
+def test_the_cache_of_a_rollout_counts_each_prompt_once_and_the_responses_of_its_pairs(
+    micro, prompts
+):
     config, batch = planned(f"rl.micro_batch_size={micro}")
     found = with_rollout(TRAINING, config, batch)
-    # fp32 keys and values of 4 layers and 2 groups of 32, for each of 18 tokens.
-    assert (
-        found.activations == cache_bytes(config, prompts) == 4 * 2 * 4 * 2 * 32 * prompts * 16 * 18
-    )
+    # fp32 keys and values of 4 layers and 2 groups of 32. Of 18 tokens, 9 are the response.
+    tokens = prompts * 9 + prompts * 16 * 9
+    assert found.activations == cache_bytes(config, prompts) == 4 * 2 * 4 * 2 * 32 * tokens
     assert (found.moment, found.gradients) == ("rollout", 0)
 
 
@@ -70,7 +71,7 @@ def test_a_rollout_counts_logits_and_drawing_from_them(words, per_logit):
     [
         (["rl.micro_batch_size=64"], ["rl.micro_batch_size=32"]),
         (["rl.micro_batch_size=null"], ["rl.micro_batch_size=256"]),
-        (["trainer.accelerator=cpu", "trainer.device_memory_gb=0.005"], ["rl.micro_batch_size=32"]),
+        (["trainer.accelerator=cpu", "trainer.device_memory_gb=0.005"], ["rl.micro_batch_size=64"]),
         (["rl.micro_batch_size=16"], []),
         (["rl.micro_batch_size=4", "rl.split_groups=true"], []),
     ],

@@ -70,6 +70,18 @@ def test_joined_and_kept_rows_continue_as_if_they_had_been_read_alone(model, pad
     torch.testing.assert_close(torch.stack(logits, dim=1), expected[rows, 10:], **CLOSE)
 
 
+def test_rows_of_a_prompt_hold_its_keys_and_values_once(model):
+    part = Cache(capacity=8)
+    model(tokens_of(3)[:, :8], cache=part)
+    cache = Cache.joined([part], copies=4, capacity=LENGTH)
+    model(tokens_of(12)[:, :1], cache=cache)
+    for layer in cache.layers.values():
+        assert (layer.prompts.shape[1], layer.prompts.shape[3]) == (3, 8)
+        assert (layer.memory.shape[1], layer.memory.shape[3]) == (12, LENGTH - 8)
+    cache.keep(torch.tensor([0, 2, 9]))
+    assert {layer.prompts.shape[1] for layer in cache.layers.values()} == {2}
+
+
 def test_a_token_is_added_in_place():
     model = Decoder(FAMILIES["llama3"], sequence_length=LENGTH)
     fill_weights(model, initial_weights(1))
