@@ -2,19 +2,25 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import ceil
 
 MAX_STACK_ELEMENTS = 2**22
 """Maximum number of elements in one stack of matrices. A larger matrix is taken alone."""
 BF16 = 2
 
 
-def muon_work_bytes(matrices: Mapping[tuple[int, ...], int]) -> int:
-    """Returns `Optimizer.work_bytes` of Muon, which orthogonalises stacks of whole matrices."""
+def muon_work_bytes(matrices: Mapping[tuple[int, ...], int], shards: int, replicas: int) -> int:
+    """Returns `Optimizer.work_bytes` of Muon, whose ranks divide the matrices in stacks."""
     work = []
     for (rows, columns), alike in matrices.items():
-        # The updates alone and stacked, two iterates, and two products of an iterate by itself.
-        numbers = 4 * rows * columns + 2 * min(rows, columns) ** 2
-        work.append(BF16 * min(alike, stack_size(rows * columns)) * numbers)
+        ranks, matrix = shards * replicas, rows * columns
+        owned = min(ceil(alike / ranks), stack_size(matrix))
+        # The stack, two iterates, and two products of an iterate by itself.
+        computing = owned * (3 * matrix + 2 * min(rows, columns) ** 2)
+        # This rank's shards of all stacks, beside its own stack or the change of a weight in fp32.
+        returned = min(alike, owned * ranks) * matrix // shards if replicas > 1 else 0
+        returning = returned + max(owned * matrix, 2 * matrix // shards)
+        work.append(BF16 * max(computing, returning))
     return max(work, default=0)
 
 
@@ -29,14 +35,15 @@ class Optimizer:
         states: fp32 numbers that it keeps for each parameter.
         matrix_states: the same for the matrices of the layers.
         work_bytes: returns the bytes that a step computes with, beside weights, gradients and
-            states. Takes the number of the layers' matrices on a rank, by their whole shape.
+            states. Takes the number of the layers' matrices that a rank has a part of, by their
+            whole shape, the ranks that share a copy of them, and the number of copies.
     """
 
     builder: str
     settings: tuple[str, ...]
     states: int
     matrix_states: int
-    work_bytes: Callable[[Mapping[tuple[int, ...], int]], int] = lambda _: 0
+    work_bytes: Callable[[Mapping[tuple[int, ...], int], int, int], int] = lambda *_: 0
 
 
 def stack_size(elements: int) -> int:

@@ -131,6 +131,8 @@ class RankMemory:
         self.mask = mask_bytes(self.model, self.batch)
         self.layers = config.model.num_layers // (stages * self.virtual_stages)
         self.shards = (parallel.data_parallel_shard_size or data_ranks) * context
+        self.replicas = data_ranks * context // self.shards
+        self.tensor = tensor
         self.weights = RankWeights.of(config, pipeline_rank, shards=self.shards)
         self.norm, self.head = norm_part(config.model), HeadPart(config.model)
         self.output = self.head.linear.weights // tensor
@@ -189,7 +191,8 @@ class RankMemory:
     def _optimizer_work(self) -> int:
         """Returns the bytes that the optimiser's step computes with."""
         shapes = matrices_of(shapes_of(layer_parts(self.model).values()))
-        return self.optimizer.work_bytes(Counter(shapes * self.weights.layers))
+        matrices = Counter(shapes * self.weights.layers)
+        return self.optimizer.work_bytes(matrices, self.shards * self.tensor, self.replicas)
 
     def _held(self, flight: Flight) -> dict[str, float]:
         """Returns what a rank holds beside the layers in their forward or backward pass."""

@@ -60,12 +60,13 @@ ADDITIONS = {
 """
         },
         "rampcli/train/optimizers.py": {
-            "class Muon(": """def build_sgd(parts, optim):
+            "import AdamW\n": "import SGD, AdamW\n",
+            "def _adamw(": """def build_sgd(parts, optim):
     weights = [weight for part in parts for weight in part.parameters()]
-    return [torch.optim.SGD(weights, lr=optim.lr, momentum=optim.sgd_momentum)]
+    return [SGD(weights, lr=optim.lr, momentum=optim.sgd_momentum)]
 
 
-class Muon("""
+def _adamw(""",
         },
         "rampcli/config/schema/optim.py:OptimConfig": {
             "    muon_momentum: float =": """

@@ -62,7 +62,7 @@ MESHES = {
     ),
     "cp2, a window": (2, {CONTEXT: 2, "model.sliding_window": 5}),
     "8 = pp2 x fsdp2 x tp2, bf16": (8, BF16 | {PIPELINE: 2, TENSOR: 2, MICRO: 1}),
-    "8 = hsdp2x2 x cp2": (8, {SHARD: 2, CONTEXT: 2, MICRO: 1}),
+    "8 = hsdp2x2 x cp2, muon": (8, MUON | {SHARD: 2, CONTEXT: 2, MICRO: 1}),
 }
 
 

@@ -2,11 +2,14 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rampcli.config import optimizers
 from rampcli.config.optimizers import OPTIMIZERS
 from rampcli.models.decoder import Decoder
-from rampcli.train.optimizers import Muon, build_optimizers
+from rampcli.train.muon import Muon, divide
+from rampcli.train.optimizers import build_optimizers
 from rampcli.train.step import skips_on_device, update_weights
 
 
@@ -60,6 +63,21 @@ def test_muon_takes_the_same_steps_as_torchs_muon_for_any_stack_size(monkeypatch
             optimizer.step()
     rounding_of_bf16 = 0.02 * 0.2 * 20**0.5 * 2**-8
     torch.testing.assert_close(mine, theirs, atol=rounding_of_bf16, rtol=0)
+
+
+@given(
+    shapes=st.lists(st.sampled_from([(8, 8), (8, 24), (24, 8), (16, 16), (40, 16)]), min_size=1),
+    ranks=st.integers(1, 9),
+)
+def test_each_weight_has_one_owner_and_no_owner_has_a_matrix_more_work_than_another(shapes, ranks):
+    weights = [torch.nn.Parameter(torch.empty(shape)) for shape in shapes]
+    owners = [(rank,) for rank in range(ranks)]
+    rounds = divide(weights, owners)
+    owned = {owner: [w for each in rounds for w in each.get(owner, ())] for owner in owners}
+    assert sorted(id(w) for own in owned.values() for w in own) == sorted(map(id, weights))
+    assert all(len({w.shape for w in stack}) == 1 for each in rounds for stack in each.values())
+    work = [sum(w.numel() * min(w.shape) for w in own) for own in owned.values()]
+    assert max(work) - min(work) <= max(w.numel() * min(w.shape) for w in weights)
 
 
 def randn(*shape, seed):

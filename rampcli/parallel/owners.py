@@ -1,0 +1,216 @@
+"""Brings sharded matrices to one rank each, their owner, and shards what the owner returns."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Placement
+
+Coordinates = tuple[int, ...]
+"""Place of a rank in a mesh; `()` without a mesh."""
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Matrices of one shape that are sharded in one way.
+
+    Attributes:
+        shape: [matrices, rows, columns], of the whole stack.
+        placements: placements of each matrix on the mesh.
+    """
+
+    shape: Shape
+    placements: Sequence[Placement]
+
+
+class Exchange:
+    """Exchanges stacks between the ranks of a mesh, each of which owns one stack or none.
+
+    A rank sends its shard of a stack to the owner alone, and receives its shard of the result.
+    Replicas own different stacks, and broadcast the results to each other. All axes are exchanged
+    one after another, so that no process groups are needed but those of the mesh.
+
+    Args:
+        mesh: the mesh of the matrices, or None if they are not sharded. Each axis either shards or
+            replicates all of them. An axis shards the shards of the axes after it, as FSDP2 does
+            with tensor parallelism.
+        stacks: by owner, in the same order on all ranks.
+        dtype: type of the numbers that are exchanged.
+    """
+
+    def __init__(
+        self, mesh: DeviceMesh | None, stacks: Mapping[Coordinates, Stack], dtype: torch.dtype
+    ) -> None:
+        self.stacks = stacks
+        self.me: Coordinates = ()
+        self.axes: list[int] = []
+        self.replicated: set[int] = set()
+        if mesh is not None:
+            self.sizes, self.groups = mesh.shape, mesh.get_all_groups()
+            self.me = tuple(mesh.get_coordinate() or ())
+            self.axes = [axis for axis, size in enumerate(self.sizes) if size > 1]
+            placements = next(iter(stacks.values())).placements
+            self.replicated = {axis for axis in self.axes if placements[axis].is_replicate()}
+            self.nothing = torch.empty(0, dtype=dtype, device=mesh.device_type)
+
+    def apply(
+        self,
+        function: Callable[[Tensor], Tensor],
+        shards: Iterable[tuple[Coordinates, Tensor]],
+    ) -> dict[Coordinates, Tensor]:
+        """Calls a function of whole stacks on each owner, and shards the results.
+
+        Args:
+            function: returns a stack of the same shape.
+            shards: each owner, and this rank's shard of its stack.
+
+        Returns:
+            This rank's shard of each result, by owner.
+        """
+        return self._scatter(
+            {owner: function(stack) for owner, stack in self._gather(shards).items()}
+        )
+
+    def _gather(self, shards: Iterable[tuple[Coordinates, Tensor]]) -> dict[Coordinates, Tensor]:
+        """Returns the whole stack that this rank owns, if any."""
+        held = {
+            owner: shard
+            for owner, shard in shards
+            if all(owner[axis] == self.me[axis] for axis in self.replicated)
+        }
+        for axis in self.axes:
+            if axis not in self.replicated:
+                held = self._gather_along(axis, held)
+        return held
+
+    def _gather_along(
+        self, axis: int, held: Mapping[Coordinates, Tensor]
+    ) -> dict[Coordinates, Tensor]:
+        by_peer = self._by_peer(held, axis)
+        mine = by_peer[self.me[axis]]
+        peers = range(self.sizes[axis])
+        outgoing = [[held[owner] for owner in owners] for owners in by_peer]
+        shapes = [[self._shape(owner, axis, peer) for owner in mine] for peer in peers]
+        pieces = self._all_to_all(outgoing, shapes, axis)
+        return {
+            owner: torch.cat(of_owner, dim=self._dim(owner, axis))
+            for owner, *of_owner in zip(mine, *pieces, strict=True)
+        }
+
+    def _scatter(self, held: dict[Coordinates, Tensor]) -> dict[Coordinates, Tensor]:
+        """Returns this rank's shard of each stack. Takes the whole stack that it owns, if any."""
+        for axis in reversed(self.axes):
+            held = self._scatter_along(axis, held)
+        return held
+
+    def _scatter_along(
+        self, axis: int, held: Mapping[Coordinates, Tensor]
+    ) -> dict[Coordinates, Tensor]:
+        by_peer = self._by_peer(
+            (owner for owner in self.stacks if owner[:axis] == self.me[:axis]), axis
+        )
+        me, peers = self.me[axis], range(self.sizes[axis])
+        shapes = [[self._shape(owner, axis, me) for owner in owners] for owners in by_peer]
+        if axis in self.replicated:
+            pieces = self._broadcast(list(held.values()), shapes, axis)
+        else:
+            outgoing = [
+                [self._piece(owner, stack, axis, peer) for owner, stack in held.items()]
+                for peer in peers
+            ]
+            pieces = self._all_to_all(outgoing, shapes, axis)
+        return {
+            owner: piece
+            for owners, from_peer in zip(by_peer, pieces, strict=True)
+            for owner, piece in zip(owners, from_peer, strict=True)
+        }
+
+    def _by_peer(self, owners: Iterable[Coordinates], axis: int) -> list[list[Coordinates]]:
+        """Groups owners by their place along an axis."""
+        by_peer: list[list[Coordinates]] = [[] for _ in range(self.sizes[axis])]
+        for owner in owners:
+            by_peer[owner[axis]].append(owner)
+        return by_peer
+
+    def _dim(self, owner: Coordinates, axis: int) -> int:
+        """Returns the dimension of an owner's stack that an axis shards."""
+        return 1 + self.stacks[owner].placements[axis].dim  # type: ignore[attr-defined,no-any-return]
+
+    def _shape(self, owner: Coordinates, axis: int, peer: int) -> Shape:
+        """Returns the shape of the shards that `peer` has, along an axis, of an owner's stack.
+
+        Other axes have this rank's place, and those before `axis` do not shard.
+        """
+        shape = list(self.stacks[owner].shape)
+        for each in reversed([each for each in self.axes if each >= axis]):
+            if each not in self.replicated:
+                dim = self._dim(owner, each)
+                place = peer if each == axis else self.me[each]
+                _, shape[dim] = _part(shape[dim], self.sizes[each], place)
+        return tuple(shape)
+
+    def _piece(self, owner: Coordinates, stack: Tensor, axis: int, peer: int) -> Tensor:
+        """Returns the piece of a stack for `peer` along an axis."""
+        dim = self._dim(owner, axis)
+        return stack.narrow(dim, *_part(stack.shape[dim], self.sizes[axis], peer))
+
+    def _all_to_all(
+        self, outgoing: Sequence[Sequence[Tensor]], shapes: Sequence[Sequence[Shape]], axis: int
+    ) -> list[list[Tensor]]:
+        """Sends tensors to each peer along an axis, and returns those that each has sent.
+
+        Args:
+            shapes: shapes of the tensors that each peer sends.
+        """
+        sent = self._flat(one for each in outgoing for one in each)
+        arriving = [sum(map(prod, each)) for each in shapes]
+        received = self.nothing.new_empty(sum(arriving))
+        leaving = [sum(one.numel() for one in each) for each in outgoing]
+        dist.all_to_all_single(received, sent, arriving, leaving, group=self.groups[axis])
+        return [
+            _views(flat, each)
+            for flat, each in zip(received.split_with_sizes(arriving), shapes, strict=True)
+        ]
+
+    def _broadcast(
+        self, outgoing: Iterable[Tensor], shapes: Sequence[Sequence[Shape]], axis: int
+    ) -> list[list[Tensor]]:
+        """Sends tensors to all peers along an axis, and returns what each of them has sent.
+
+        Args:
+            shapes: shapes of the tensors that each peer sends.
+        """
+        arrived = []
+        for peer, each in enumerate(shapes):
+            if peer == self.me[axis]:
+                flat = self._flat(outgoing)
+            else:
+                flat = self.nothing.new_empty(sum(map(prod, each)))
+            if flat.numel() > 0:
+                dist.broadcast(flat, group_src=peer, group=self.groups[axis])
+            arrived.append(_views(flat, each))
+        return arrived
+
+    def _flat(self, tensors: Iterable[Tensor]) -> Tensor:
+        return torch.cat([self.nothing, *(tensor.flatten() for tensor in tensors)])
+
+
+def _part(length: int, parts: int, index: int) -> tuple[int, int]:
+    """Returns start and length of a part, where the last parts may be shorter, as torch chunks."""
+    each = -(-length // parts)
+    start = min(length, index * each)
+    return start, min(each, length - start)
+
+
+def _views(flat: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
+    return [
+        part.view(shape)
+        for part, shape in zip(
+            flat.split_with_sizes([prod(shape) for shape in shapes]), shapes, strict=True
+        )
+    ]
