@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from rampcli.batch.quantities import listed
 from rampcli.checksums import sha256
 from rampcli.data import tokenizer as tokenizers
-from rampcli.data.building.encoding import Encoding, encode_in_order
+from rampcli.data.building.encoding import Encoding
 from rampcli.data.building.folder import BuildFolder
 from rampcli.data.building.options import BuildOptions
 from rampcli.data.building.partial import (
@@ -38,6 +38,7 @@ from rampcli.data.building.vocabulary import (
     end_of_document,
     tokenizer_json,
 )
+from rampcli.data.building.workers import map_in_order
 from rampcli.data.indexed import bin_of, idx_of, token_type, tokenizer_of, write_index
 from rampcli.data.manifest import FORMAT, read_manifest
 from rampcli.errors import UsageError
@@ -199,7 +200,7 @@ class _LockedBuild:
         names = [one.name for one in inputs.reader.inputs]
         save_at = time.monotonic() + SAVE_EVERY_S
         chunks = inputs.reader.chunks(partial.written.position)
-        with closing(encode_in_order(chunks, encoding, inputs.workers)) as encoded_chunks:
+        with closing(map_in_order(chunks, encoding, inputs.workers)) as encoded_chunks:
             for chunk, encoded in encoded_chunks:
                 inputs.check(encoded.bad)
                 if encoded.failure is not None:
@@ -249,7 +250,11 @@ class _LockedBuild:
         folder, written = self.partial.folder, self.partial.written
         vocab_size = tokenizers.vocab_size_of(tokenizer)
         write_index(folder.index, token_type(vocab_size), self.partial.blocks_of_lengths)
-        files = {"bin": folder.tokens, "idx": folder.index, "tokenizer": folder.tokenizer}
+        files = {
+            "bin": (folder.tokens, self.partial.tokens_digest.hexdigest()),
+            "idx": (folder.index, sha256(folder.index)),
+            "tokenizer": (folder.tokenizer, sha256(folder.tokenizer)),
+        }
         manifest = {
             "format": FORMAT,
             "tokens": written.tokens,
@@ -263,8 +268,8 @@ class _LockedBuild:
             "eod_token": None if eod is None else tokenizer.id_to_token(eod),
             **self.settings,
             "files": {
-                name: {"bytes": path.stat().st_size, "sha256": sha256(path)}
-                for name, path in files.items()
+                name: {"bytes": path.stat().st_size, "sha256": checksum}
+                for name, (path, checksum) in files.items()
             },
         }
         folder.write_json(folder.manifest, manifest)

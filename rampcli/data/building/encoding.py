@@ -1,18 +1,9 @@
-"""Encodes chunks to tokens, in this process or in worker processes, and keeps their order."""
+"""Encodes chunks to tokens."""
 
-import os
-import signal
-from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import BytesIO
-from multiprocessing import get_context, parent_process
-from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -22,16 +13,7 @@ from rampcli.data.building.parsing import BadRecord, parse_chunk
 from rampcli.data.building.records import Chunk
 from rampcli.data.building.streams import PIECE_BYTES, pieces_of
 from rampcli.data.tokenizer import encoder_of, open_tokenizer
-from rampcli.errors import RampcliError, UsageError
-from rampcli.lifeline import die_with_parent
-
-AHEAD = 2
-"""Chunks in progress or waiting, per worker."""
-ONE_THREAD = {
-    "TOKENIZERS_PARALLELISM": "false",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-}
+from rampcli.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +63,7 @@ class Encoding:
 
         def encode_chunk(chunk: Chunk) -> Encoded:
             texts, bad = parse_chunk(chunk, self.text_key)
-            contents = [text.encode() for text in texts]
-            cut = [list(_cut(content)) for content in contents]
+            cut = [list(_cut(text)) for text in texts]
             documents: list[list[NDArray[Any]]] = []
             empty, failure = 0, None
             try:
@@ -100,7 +81,7 @@ class Encoding:
                 np.concatenate([np.empty(0, self.kind), *parts], dtype=self.kind, casting="unsafe"),
                 np.array([sum(map(len, document)) for document in documents], dtype=np.int64),
                 empty,
-                sum(map(len, contents)),
+                sum(map(_size, texts)),
                 tuple(bad),
                 failure,
             )
@@ -108,107 +89,15 @@ class Encoding:
         return encode_chunk
 
 
-def _cut(content: bytes) -> Iterator[str]:
+def _cut(text: str) -> Iterator[str]:
     """Yields a text; a long one in pieces, cut at the places where a text file is cut."""
-    return (piece.decode() for piece, _ in pieces_of(BytesIO(content), PIECE_BYTES))
+    if _size(text) < PIECE_BYTES:
+        yield text
+    else:
+        yield from (piece.decode() for piece, _ in pieces_of(BytesIO(text.encode()), PIECE_BYTES))
 
 
-@contextmanager
-def environment(changes: dict[str, str]) -> Iterator[None]:
-    """Sets environment variables for the block and for processes that it starts."""
-    before = {name: os.environ.get(name) for name in changes}
-    os.environ.update(changes)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-def encode_in_order(
-    chunks: Iterator[Chunk], encoding: Encoding, workers: int
-) -> Generator[tuple[Chunk, Encoded], None, None]:
-    """Encodes chunks and yields them in their order; a bounded number is encoded ahead.
-
-    Raises:
-        RampcliError: a worker process died.
-    """
-    with environment(ONE_THREAD):
-        if workers == 1:
-            encode = encoding.open()
-            yield from ((chunk, encode(chunk)) for chunk in chunks)
-            return
-        # Processes end before threads, because a thread may be waiting for its process.
-        with ThreadPoolExecutor(workers) as threads, _processes(encoding, workers) as idle:
-            waiting: deque[tuple[Chunk, Future[Encoded]]] = deque()
-            for chunk in chunks:
-                waiting.append((chunk, threads.submit(_encode_in_worker, idle, chunk)))
-                if len(waiting) >= AHEAD * workers:
-                    first, future = waiting.popleft()
-                    yield first, future.result()
-            for first, future in waiting:
-                yield first, future.result()
-
-
-@contextmanager
-def _processes(encoding: Encoding, count: int) -> Iterator[SimpleQueue[Connection]]:
-    """Runs worker processes during the block; yields the connections of the idle ones."""
-    # Not fork: the child would inherit the locks of a tokenizer's threads without the threads.
-    context = get_context("spawn")
-    idle: SimpleQueue[Connection] = SimpleQueue()
-    started: list[SpawnProcess] = []
-    try:
-        for _ in range(count):
-            ours, theirs = context.Pipe()
-            with theirs, _blocking_ctrl_c():  # Ctrl-C is handled by this process alone
-                process = context.Process(target=_work, args=(encoding, theirs), daemon=True)
-                process.start()
-                started.append(process)
-            idle.put(ours)
-        yield idle
-    finally:
-        for process in started:
-            process.terminate()
-        for process in started:
-            process.join()
-
-
-def _encode_in_worker(idle: SimpleQueue[Connection], chunk: Chunk) -> Encoded:
-    connection = idle.get()
-    try:
-        connection.send(chunk)
-        encoded: Encoded = connection.recv()
-        return encoded
-    except (EOFError, OSError) as error:
-        raise RampcliError(
-            "a worker process died: it was killed, or ran out of memory",
-            remedy="run the same command to resume, with fewer --workers if memory is short",
-        ) from error
-    finally:
-        idle.put(connection)
-
-
-@contextmanager
-def _blocking_ctrl_c() -> Iterator[None]:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _work(encoding: Encoding, connection: Connection) -> None:
-    """Encodes chunks in a worker process until the connection closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    die_with_parent()
-    parent = parent_process()
-    if parent is None or os.getppid() != parent.pid:  # the parent died before die_with_parent()
-        os._exit(1)
-    encode = encoding.open()
-    with suppress(EOFError, ConnectionError):  # the parent closed the connection
-        while True:
-            connection.send(encode(connection.recv()))
+def _size(text: str) -> int:
+    """Returns the bytes of a text in UTF-8."""
+    # ASCII is marked in the string, so that most texts need no copy.
+    return len(text) if text.isascii() else len(text.encode())

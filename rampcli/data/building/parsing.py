@@ -103,7 +103,8 @@ def _parse_json(line: bytes, key: str, bad: Callable[..., BadRecord]) -> str | B
     text = record.get(key)
     if isinstance(text, str):
         try:
-            text.encode()
+            if not text.isascii():
+                text.encode()
             return text
         except UnicodeEncodeError as error:
             place = error.start + 1

@@ -4,13 +4,15 @@ Only what progress.json counts is valid. Anything written after it is truncated 
 when the build resumes.
 """
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from io import BufferedRandom
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,11 +112,16 @@ def is_complete(folder: BuildFolder) -> bool:
 
 @dataclass(slots=True)
 class PartialBuild:
-    """An unfinished build. Use it as `with folder.locked(): with partial.opened(kind): ...`."""
+    """An unfinished build. Use it as `with folder.locked(): with partial.opened(kind): ...`.
+
+    Attributes:
+        tokens_digest: SHA-256 of the tokens so far, computed while workers encode.
+    """
 
     folder: BuildFolder
     written: Written = field(default_factory=Written)
-    _files: dict[str, BinaryIO] = field(default_factory=dict)
+    tokens_digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
+    _files: dict[str, BufferedRandom] = field(default_factory=dict)
 
     def begin(self, settings: dict[str, Any]) -> bool:
         """Reads the progress of an earlier start, or starts the build.
@@ -183,11 +190,14 @@ class PartialBuild:
         }
         try:
             for path, size in sizes.items():
-                file: BinaryIO = os.fdopen(folder.open(path, os.O_RDWR | os.O_CREAT), "r+b")
+                file = os.fdopen(folder.open(path, os.O_RDWR | os.O_CREAT), "r+b")
                 self._files[path.name] = file
                 if file.seek(0, os.SEEK_END) < size:
                     raise self._cannot_resume(f"{path} is shorter than {folder.progress.name} says")
                 file.truncate(size)
+                if path == folder.tokens:
+                    file.seek(0)
+                    self.tokens_digest = hashlib.file_digest(file, "sha256")
                 file.seek(size)
             yield
         finally:
@@ -216,11 +226,12 @@ class PartialBuild:
         ]
         listed = "".join(json.dumps(row) + "\n" for row in rows).encode()
         for path, content in (
-            (folder.tokens, tokens.tobytes()),
-            (folder.lengths, lengths.tobytes()),
+            (folder.tokens, tokens.data),
+            (folder.lengths, lengths.data),
             (folder.skipped, listed),
         ):
             self._files[path.name].write(content)
+        self.tokens_digest.update(tokens.data)
         self.written = Written(
             position=chunk.end,
             consumed_bytes=chunk.consumed_bytes,

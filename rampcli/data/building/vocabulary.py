@@ -7,11 +7,11 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from rampcli.data import tokenizer as tokenizers
-from rampcli.data.building.encoding import environment
 from rampcli.data.building.options import NO_EOD, BuildOptions
 from rampcli.data.building.parsing import BadRecord, parse_chunk
 from rampcli.data.building.partial import Watcher
 from rampcli.data.building.records import Chunk, Reader
+from rampcli.data.building.workers import environment
 from rampcli.errors import UsageError
 from rampcli.guarded_folder import read_file
 from rampcli.processors import processors

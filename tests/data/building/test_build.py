@@ -164,14 +164,14 @@ def in_small_chunks(monkeypatch):
 def test_a_build_that_was_interrupted_repeatedly_gives_the_same_corpus(options, tokenizer):
     options = replace(options, tokenizer=tokenizer)
     write_lines(options.inputs[0] / "c.jsonl", [f"document {number}" for number in range(12)])
-    build(replace(options, output=options.output.with_name("whole")))
+    whole = build(replace(options, output=options.output.with_name("whole"))).manifest
     for documents in (1, 2, 5, 9):
         with pytest.raises(KeyboardInterrupt):
             build(options, interrupt_after(documents))
         with (options.partial / "tokens.bin").open("ab") as file:
             file.write(b"what came after the last save")
         assert idx_of(options.output) not in options.output.parent.iterdir()
-    build(options)
+    assert build(options).manifest["files"] == whole["files"]
     for path_of in (bin_of, idx_of, tokenizer_of):
         assert (
             path_of(options.output).read_bytes()
