@@ -92,6 +92,19 @@ def estimate_memory(
     )
 
 
+def micro_batch_part(config: Config, *, samples: int) -> MicroBatchPart:
+    """Returns a rank's part of a micro batch."""
+    return MicroBatchPart(
+        samples=samples,
+        sequence=config.data.sequence_length,
+        context=config.parallel.context_parallel_size,
+        tensor=config.parallel.tensor_parallel_size,
+        device="cpu" if config.trainer.accelerator == "cpu" else "cuda",
+        number_bytes=NUMBER_BYTES[config.trainer.precision],
+        has_documents=config.data.document_mask,
+    )
+
+
 class RankMemory:
     """The memory of a rank of a pipeline: its weights, and its part of a micro batch."""
 
@@ -118,15 +131,7 @@ class RankMemory:
             micro_batches=self.micro_batches,
         )
         self.number = NUMBER_BYTES[config.trainer.precision]
-        self.batch = MicroBatchPart(
-            samples=max(1, samples // pieces),
-            sequence=config.data.sequence_length,
-            context=context,
-            tensor=tensor,
-            device="cpu" if config.trainer.accelerator == "cpu" else "cuda",
-            number_bytes=self.number,
-            has_documents=config.data.document_mask,
-        )
+        self.batch = micro_batch_part(config, samples=max(1, samples // pieces))
         self.layer = layer_memory(config, self.batch)
         self.mask = mask_bytes(self.model, self.batch)
         self.layers = config.model.num_layers // (stages * self.virtual_stages)

@@ -4,14 +4,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention.bias import causal_lower_right
+from torch.nn.attention.flex_attention import BlockMask
 
 from rampcli.config.schema import ModelConfig
 from rampcli.models.cache import LayerCache
+from rampcli.models.flex import attend_to_blocks
 from rampcli.models.linear import build_linear
 from rampcli.models.masks import Mask
 from rampcli.models.norm import RMSNorm
 from rampcli.models.parts import AttentionPart
 from rampcli.models.rotary import rotate
+from rampcli.models.tiles import attend_in_tiles
 
 
 class Attention(nn.Module):
@@ -73,7 +76,7 @@ class Attention(nn.Module):
         shared, prompts = cache.cache.shared, cache.prompts
         assert shared is not None
         assert prompts is not None
-        assert not isinstance(mask, tuple)
+        assert not isinstance(mask, tuple | BlockMask)
         window = self.core.sliding_window
         if window is not None:
             key, value = key[:, :, -window:], value[:, :, -window:]
@@ -102,8 +105,9 @@ class CausalAttention(nn.Module):
     Args (of the forward pass):
         query: [batch, heads, queries, head_size], of the last tokens of the sequence.
         key, value: [batch, groups, sequence, head_size], of all tokens.
-        mask: added to the scores, as `rampcli.models.masks.build_mask` returns it. None if tokens
-            attend to all tokens up to themselves; a single query has the sliding window anyway.
+        mask: the keys that queries attend to, as `rampcli.models.masks.build_mask` returns it. None
+            if tokens attend to all tokens up to themselves; a single query has the sliding window
+            anyway.
 
     Returns [batch, heads, queries, head_size].
     """
@@ -113,8 +117,13 @@ class CausalAttention(nn.Module):
         self.sliding_window = sliding_window
 
     def forward(  # noqa: D102
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | BlockMask | None = None
     ) -> Tensor:
+        if isinstance(mask, BlockMask):
+            return attend_to_blocks(query, key, value, mask)
+        if mask is not None and not mask.is_floating_point():
+            mixed: Tensor = attend_in_tiles(query, key, value, mask)[0]
+            return mixed
         queries, sequence = query.shape[2], key.shape[2]
         if queries == 1:
             return self._attend_with_last(query, key, value, mask)

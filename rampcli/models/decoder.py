@@ -167,8 +167,9 @@ class Decoder(nn.Module):
             positions if positions.dim() == 2 else None,
             queries=positions.shape[-1],
             sequence=positions.shape[-1] + (0 if cache is None else cache.length),
-            sliding_window=self.model.sliding_window,
+            model=self.model,
             like=hidden,
+            is_cached=cache is not None,
         )
         for index, layer in self.layers.items():
             hidden = layer(

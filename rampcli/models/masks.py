@@ -1,17 +1,28 @@
 """Masks of attention that are more than causal.
 
-A forward pass builds its mask once. All layers use it, also when they are recomputed.
+A query attends to its own token and to those before it, back to a first key. A forward pass builds
+its mask once. All layers use it, also when they are recomputed.
 """
 
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
 
-Mask = Tensor | tuple[Tensor | None, ...] | None
-"""What a layer adds to the scores of its attention, or one for each piece of the queries.
+from rampcli.config.schema import ModelConfig
+from rampcli.models.flex import block_mask
+from rampcli.models.parts import SMALLEST_FLEX_HEAD
 
-None stands for causal attention, for which kernels need no mask.
+Mask = Tensor | BlockMask | tuple[Tensor | BlockMask | None, ...] | None
+"""The keys that queries attend to, or one such mask for each piece of the queries.
+
+* None stands for causal attention, for which kernels need no mask.
+* int32 [batch or 1, queries], on the CPU: the first key of each query.
+* A `BlockMask`, on a GPU that has flex attention.
+* [batch or 1, 1, queries, sequence], on another GPU and for a cache with pads: the numbers that are
+  added to the scores, 0 or minus infinity.
 """
 BuildMask = Callable[..., Mask]
 """Takes the arguments of `build_mask`."""
@@ -22,36 +33,46 @@ def build_mask(
     *,
     queries: int,
     sequence: int,
-    sliding_window: int | None,
+    model: ModelConfig,
     like: Tensor,
-) -> Tensor | None:
+    is_cached: bool = False,
+) -> Tensor | BlockMask | None:
     """Returns the mask of the last `queries` tokens of a sequence, or None if it is causal.
-
-    The mask holds 0 for the tokens that a query attends to, and else minus infinity. Kernels would
-    convert a mask of booleans to these numbers in every layer.
 
     Args:
         document_positions: positions of the queries within their documents, int64
             [batch, queries]; None if tokens attend to other documents.
         sequence: number of tokens up to the last query.
-        sliding_window: tokens that a query attends to at most; None for all of them.
-        like: a tensor with the mask's device and number type.
-
-    Returns:
-        [queries, sequence], or [batch, 1, queries, sequence] with document positions.
+        model: has the sliding window and the size of the heads.
+        like: a tensor with the device and the number type of the queries.
+        is_cached: keys come from a cache. Each such pass has a length of its own, for which flex
+            attention would be compiled anew. Positions then tell the pads of rows, whose queries
+            are few and faster all at once.
     """
+    device, window = like.device, model.sliding_window or sequence
     # A single query needs no mask for the window: attention takes the last keys for it.
-    window = sliding_window if sliding_window and queries > 1 else sequence
-    is_aligned = queries in (1, sequence) or like.device.type == "cuda"
-    if document_positions is None and window >= sequence and is_aligned:
+    has_window = queries > 1 and window < sequence
+    is_aligned = queries in (1, sequence) or device.type == "cuda"
+    if document_positions is None and is_aligned and not has_window:
         return None
-    # Positions in int32, and no distances: only comparisons are as large as the mask.
-    keys = torch.arange(sequence, dtype=torch.int32, device=like.device)
-    rows = keys[sequence - queries :, None]
-    hidden = keys > rows
-    if window < sequence:
-        hidden |= keys <= rows - window
+    rows = torch.arange(sequence - queries, sequence, dtype=torch.int32, device=device)
+    first_keys = (rows - (window - 1)).clamp(min=0)[None]
     if document_positions is not None:
-        starts = rows - document_positions[:, None, :, None].int()
-        hidden = hidden | (keys < starts)
+        first_keys = torch.maximum(first_keys, rows - document_positions.int())
+    has_pads = is_cached and document_positions is not None
+    if device.type == "cpu" and not has_pads:
+        return first_keys
+    if not is_cached and has_flex_attention(device, model):
+        return block_mask(first_keys, sequence)
+    keys = torch.arange(sequence, dtype=torch.int32, device=device)
+    hidden = (keys > rows[:, None]) | (keys < first_keys[:, None, :, None])
     return torch.zeros_like(hidden, dtype=like.dtype).masked_fill_(hidden, float("-inf"))
+
+
+def has_flex_attention(device: torch.device, model: ModelConfig) -> bool:
+    """Returns whether flex attention can train a model here: its kernels are written in Triton."""
+    return (
+        device.type == "cuda"
+        and model.head_width >= SMALLEST_FLEX_HEAD
+        and find_spec("triton") is not None
+    )

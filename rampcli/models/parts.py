@@ -16,6 +16,8 @@ from rampcli.config.schema import ModelConfig
 FP32, INT64 = 4, 8
 NUMBER_BYTES = {"fp32": FP32, "bf16": 2}
 """Bytes per number of the forward and backward pass, by `trainer.precision`."""
+SMALLEST_FLEX_HEAD = 16
+"""Smallest size of heads for torch's flex attention on a GPU."""
 TOKENS_AT_ONCE = {"cpu": 256, "cuda": 2048}
 """Smallest chunk of tokens whose logits are computed at once, by device.
 
@@ -216,13 +218,13 @@ class AttentionPart(Part):
     def _inputs(self, batch: MicroBatchPart, queries: int, keys: int) -> int:
         """Returns the bytes of queries, keys, values and rotations that are kept."""
         model, size, context = self.model, batch.number_bytes, batch.context
-        is_masked = mask_bytes(model, batch) > 0
         total = queries * size
         if context > 1:
             # Keys and values of all ranks, and the output in the order of the projection.
             total += 2 * keys * context * size + queries * size
         repeats = queries // keys
-        if repeats > 1 and (is_masked or (size == FP32 and batch.device != "cpu")):
+        is_causal_gpu = batch.device != "cpu" and not is_masked(model, batch)
+        if repeats > 1 and (mask_bytes(model, batch) or (size == FP32 and is_causal_gpu)):
             total += 2 * keys * repeats * size * context * batch.seen // batch.sequence
         elif context == 1:
             total += 2 * keys * size
@@ -346,13 +348,30 @@ def outer_parts(
     return parts
 
 
+def is_masked(model: ModelConfig, batch: MicroBatchPart) -> bool:
+    """Returns whether attention is more than causal (`rampcli.models.masks.build_mask`)."""
+    return batch.has_documents or (
+        model.sliding_window is not None and model.sliding_window < batch.sequence
+    )
+
+
 def mask_bytes(model: ModelConfig, batch: MicroBatchPart) -> int:
-    """Returns the bytes of the mask of a forward pass, or 0 (`rampcli.models.masks.build_mask`)."""
-    has_window = model.sliding_window is not None and model.sliding_window < batch.sequence
-    has_pieces = batch.context > 1
-    if not (batch.has_documents or has_window or (has_pieces and batch.device == "cpu")):
+    """Returns the bytes of the mask of a forward pass, or 0 if it has no number for each pair.
+
+    A GPU needs such a mask if flex attention cannot compute heads of this size.
+    """
+    has_flex_attention = batch.device == "cpu" or model.head_width >= SMALLEST_FLEX_HEAD
+    return 0 if has_flex_attention else dense_mask_bytes(model, batch)
+
+
+def dense_mask_bytes(model: ModelConfig, batch: MicroBatchPart) -> int:
+    """Returns the bytes of a mask that has a number for each pair of tokens.
+
+    Returns 0 if attention is causal, so that no device needs one.
+    """
+    if not is_masked(model, batch):
         return 0
-    rows = batch.queries // (2 if has_pieces else 1)
+    rows = batch.queries // (2 if batch.context > 1 else 1)
     return rows * batch.seen * batch.number_bytes * (batch.samples if batch.has_documents else 1)
 
 

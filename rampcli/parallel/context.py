@@ -54,8 +54,7 @@ def build_masks_of_pieces(
     *,
     queries: int,
     sequence: int,  # noqa: ARG001
-    sliding_window: int | None,
-    like: Tensor,
+    **options: Any,
 ) -> Mask:
     """Returns the mask of each piece of this rank's queries.
 
@@ -68,8 +67,7 @@ def build_masks_of_pieces(
             places,
             queries=length,
             sequence=(piece + 1) * length,
-            sliding_window=sliding_window,
-            like=like,
+            **options,
         )
         for piece, places in zip(pieces, positions, strict=True)
     )
@@ -91,7 +89,7 @@ class GatheredAttention(nn.Module):
         self.gathered_index = [order.index(piece) for piece in range(2 * ranks)]
 
     def forward(  # noqa: D102
-        self, query: Tensor, key: Tensor, value: Tensor, masks: tuple[Tensor | None, Tensor | None]
+        self, query: Tensor, key: Tensor, value: Tensor, masks: tuple[Any, Any]
     ) -> Tensor:
         gathered = AllGather.apply(torch.stack([key, value]), self.mesh.get_group())  # type: ignore[no-untyped-call]
         pieces = [piece for rank in gathered for piece in rank.chunk(2, dim=3)]

@@ -40,9 +40,12 @@ from rampcli.config.settings import settings
 from rampcli.config.translate import translate, without_alternatives
 from rampcli.config.values import put
 from rampcli.errors import Remedy, Report, UsageError, set_to, shown
+from rampcli.estimate.memory import micro_batch_part
 from rampcli.gpus import visible_gpus
+from rampcli.models.parts import SMALLEST_FLEX_HEAD, mask_bytes
 from rampcli.planning.corpus_passes import pass_notes
 from rampcli.planning.run_plan import Resolved, run_dir_of, run_plan
+from rampcli.planning.stage_memory import shorten_bytes
 
 NEMO, BEST = NemoPolicy.name, BestPolicy.name
 MUCH = 0.1
@@ -91,7 +94,7 @@ def resolve(
     assert planned is not None
     notes = (*batch_notes, *file_notes, *rl_notes(planned.config), *export_notes(planned.config))
     notes += (*_warmup_notes(planned), *_last_step_notes(planned), *_profile_notes(planned))
-    notes += (*_policy_notes(planned), *_precision_notes(planned))
+    notes += (*_policy_notes(planned), *_precision_notes(planned), *_mask_notes(planned))
     planned = replace(planned, files=facts)
     return replace(planned, notes=(*notes, *pass_notes(planned)))
 
@@ -219,6 +222,18 @@ def _precision_notes(resolved: Resolved) -> list[str]:
     return [
         "trainer.precision=fp32 leaves the tensor cores of GPUs idle; trainer.precision=bf16 is"
         " several times as fast, and so is fp32 with trainer.matmul_precision=high"
+    ]
+
+
+def _mask_notes(resolved: Resolved) -> list[str]:
+    """Returns a note if attention on a GPU needs a mask with a number for each pair of tokens."""
+    model = resolved.config.model
+    size_bytes = mask_bytes(model, micro_batch_part(resolved.config, samples=1))
+    if not size_bytes:
+        return []
+    return [
+        f"heads of {model.head_width} numbers are too small for flex attention, which needs"
+        f" {SMALLEST_FLEX_HEAD}: the mask of a sample takes {shorten_bytes(size_bytes)} on a GPU"
     ]
 
 

@@ -31,6 +31,8 @@ KEPT = [
     torch.ops.aten._scaled_dot_product_cudnn_attention.default,
     torch.ops.aten._efficient_attention_forward.default,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.rampcli.attend_in_tiles.default,
+    torch.ops.higher_order.flex_attention,
 ]
 """Operations whose outputs `selective` keeps: matrix products and attention (arXiv 2205.05198)."""
 

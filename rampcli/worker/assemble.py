@@ -26,11 +26,15 @@ from rampcli.data.sources import open_corpora
 from rampcli.data.special_tokens import NONE_KNOWN
 from rampcli.data.tokenizer import bytes_of_tokens
 from rampcli.errors import EXIT_INTERRUPTED, OutOfMemoryError, UsageError, reason_of
+from rampcli.estimate.memory import micro_batch_part
 from rampcli.gpus import visible_gpus
 from rampcli.lifeline import SUPERVISOR
+from rampcli.models.masks import has_flex_attention
+from rampcli.models.parts import dense_mask_bytes, mask_bytes
 from rampcli.parallel.mesh import DATA, build_meshes
 from rampcli.planning.out_of_memory import out_of_memory
 from rampcli.planning.run_plan import Resolved, run_plan
+from rampcli.planning.stage_memory import shorten_bytes
 from rampcli.processors import processors
 from rampcli.runs.directory import PREEMPTED, RunDirectory
 from rampcli.runs.manifest import consumed_samples
@@ -162,6 +166,7 @@ def train(
                 note_unused_gpus(run)
             if device.type != "cpu":
                 note_few_processors(run, processors())
+                note_dense_masks(run, resolved.config, device)
             run.append_event(
                 "load",
                 compiles=resolved.config.trainer.compile,
@@ -198,6 +203,18 @@ def note_few_processors(run: RunDirectory, count: int) -> None:
         reason = (
             "a process may use 1 processor, on which reading samples and saving checkpoints delay"
             " the step; launch.slurm.cpus_per_task=8 asks Slurm for more"
+        )
+        run.append_event("fault", reason=reason)
+
+
+def note_dense_masks(run: RunDirectory, config: Config, device: torch.device) -> None:
+    """Records that a GPU cannot mask documents or a window by blocks, which the plan expects."""
+    batch = micro_batch_part(config, samples=1)
+    size_bytes = dense_mask_bytes(config.model, batch) - mask_bytes(config.model, batch)
+    if size_bytes and not has_flex_attention(device, config.model):
+        reason = (
+            "flex attention needs the package triton, which is not installed: the mask of a sample"
+            f" takes {shorten_bytes(size_bytes)}, which the plan does not count"
         )
         run.append_event("fault", reason=reason)
 

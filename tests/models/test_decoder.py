@@ -97,7 +97,7 @@ def attended(query, key, value, *, sliding_window=None, document_positions=None)
         document_positions,
         queries=query.shape[2],
         sequence=key.shape[2],
-        sliding_window=sliding_window,
+        model=ModelConfig(sliding_window=sliding_window),
         like=query,
     )
     return CausalAttention(sliding_window=sliding_window)(query, key, value, mask)

@@ -344,6 +344,27 @@ def test_fp32_that_leaves_tensor_cores_idle_is_noted(words, notes, monkeypatch):
     assert len([note for note in resolve(stack).notes if "tensor cores" in note]) == notes
 
 
+@pytest.mark.parametrize(
+    ("words", "notes"),
+    [
+        (
+            "model.head_size=8 data.document_mask=true",
+            ["the mask of a sample takes 16MiB on a GPU"],
+        ),
+        ("model.head_size=8 model.sliding_window=7 trainer.precision=bf16", ["takes 8MiB on"]),
+        ("model.head_size=8", []),
+        ("model.head_size=16 data.document_mask=true", []),
+        ("model.head_size=8 data.document_mask=true trainer.accelerator=cpu", []),
+    ],
+)
+def test_a_mask_with_a_number_for_each_pair_of_tokens_is_noted(words, notes):
+    words = ["data.sequence_length=2048", *words.split()]
+    stack = apply_overrides(llm.from_factory("llama3_tiny"), words)
+    found = [note for note in resolve(stack).notes if "flex attention" in note]
+    assert len(found) == len(notes)
+    assert all(one in note for one, note in zip(notes, found, strict=True))
+
+
 def test_a_node_policy_that_takes_a_tenth_longer_than_the_best_is_noted():
     def notes_of(*words):
         ramp = "model.rampup_batch_size=[256,224,10M]"

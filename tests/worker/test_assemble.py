@@ -3,14 +3,16 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
 from rampcli.launch.run import describe
+from rampcli.models import masks
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.events import read_events
-from rampcli.worker.assemble import note_few_processors, note_unused_gpus
+from rampcli.worker.assemble import note_dense_masks, note_few_processors, note_unused_gpus
 from tiny_runs import TINY, environment
 
 
@@ -49,3 +51,26 @@ def test_a_single_processor_beside_a_gpu_is_recorded(tmp_path, processors, warni
     run.claim()
     note_few_processors(run, processors)
     assert len(read_events(run.events).warnings) == warnings
+
+
+@pytest.mark.parametrize(
+    ("triton", "head_size", "documents", "warnings"),
+    [
+        (False, 16, True, 1),
+        (False, 16, False, 0),
+        (True, 16, True, 0),
+        (False, 8, True, 0),  # the plan counts the mask
+    ],
+)
+def test_a_mask_that_the_plan_does_not_count_is_recorded(
+    tmp_path, monkeypatch, triton, head_size, documents, warnings
+):
+    monkeypatch.setattr(masks, "find_spec", lambda _: triton or None)
+    run = RunDirectory(tmp_path / "run")
+    run.claim()
+    config = llm.from_factory("llama3_tiny")
+    config.model.head_size, config.data.document_mask = head_size, documents
+    note_dense_masks(run, config, torch.device("cuda"))
+    found = read_events(run.events).warnings
+    assert len(found) == warnings
+    assert all("triton" in reason and "the mask of a sample takes" in reason for reason in found)
