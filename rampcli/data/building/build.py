@@ -17,8 +17,10 @@ from rampcli.checksums import sha256
 from rampcli.data import tokenizer as tokenizers
 from rampcli.data.building.encoding import Encoding
 from rampcli.data.building.folder import BuildFolder
+from rampcli.data.building.inputs import Inputs
 from rampcli.data.building.options import BuildOptions
 from rampcli.data.building.partial import (
+    SAVE_EVERY_S,
     PartialBuild,
     Watcher,
     is_complete,
@@ -32,18 +34,12 @@ from rampcli.data.building.records import (
     find_inputs,
     left_out_endings,
 )
-from rampcli.data.building.vocabulary import (
-    SPECIAL_SHOWN,
-    Inputs,
-    end_of_document,
-    tokenizer_json,
-)
+from rampcli.data.building.vocabulary import SPECIAL_SHOWN, end_of_document, tokenizer_json
 from rampcli.data.building.workers import map_in_order
 from rampcli.data.indexed import bin_of, idx_of, token_type, tokenizer_of, write_index
 from rampcli.data.manifest import FORMAT, read_manifest
 from rampcli.errors import UsageError
 
-SAVE_EVERY_S = 2.0
 MOST_ENDINGS = 5
 SHOWN_SKIPPED = 5
 TABLES = (".csv", ".tsv")
@@ -151,13 +147,14 @@ class _LockedBuild:
             documents = self.partial.written.documents
             self.inputs.watcher.on_note(f"resuming after {documents:,} documents")
         else:
-            folder.replace(folder.tokenizer, tokenizer_json(self.inputs))
+            folder.replace(folder.tokenizer, tokenizer_json(self.inputs, folder))
         has_moved = not folder.tokenizer.exists()
         tokenizer = tokenizers.open_tokenizer(
             tokenizer_of(options.output) if has_moved else folder.tokenizer
         )
         eod = end_of_document(options.eod, tokenizer)
         self.partial.save()
+        self.partial.remove_gathered()
         before = self.partial.written.text_bytes
         if not self.partial.written.is_complete:
             self._encode(tokenizer, eod)

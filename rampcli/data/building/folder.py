@@ -32,6 +32,10 @@ class BuildFolder(GuardedFolder):
     """The tokenizer; replaced atomically."""
     progress = PathInside("progress.json")
     """The valid size of the other files, and the position at which reading resumes."""
+    gathered = PathInside("gathered.json")
+    """The progress of gathering what the tokenizer is made from."""
+    sample = PathInside("sample.jsonl")
+    """Text for a BPE tokenizer to learn from, as strings of JSON."""
     settings = PathInside("settings.json")
     """The inputs and options of the build."""
     index = PathInside("index.idx")
@@ -68,7 +72,7 @@ class BuildFolder(GuardedFolder):
             try:
                 yield
             finally:
-                if not os.path.lexists(self.progress):
+                if not (os.path.lexists(self.progress) or os.path.lexists(self.gathered)):
                     self._remove()
 
     def _remove(self) -> None:

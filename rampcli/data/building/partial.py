@@ -29,6 +29,7 @@ SHAPE = {**SETTINGS, "inputs": [{"name": str, "bytes": COUNT, "mtime_ns": ANY}]}
 """Shape of settings.json."""
 OPTIONS = {"tokenizer_sha256": "the SHA-256 checksum of --tokenizer", "eod_option": "--eod"}
 """Settings that messages do not name like their options."""
+SAVE_EVERY_S = 2.0
 LENGTHS_AT_ONCE = 1 << 17
 CHANGES_SHOWN = 5
 
@@ -138,18 +139,16 @@ class PartialBuild:
                 return self._start(settings)
             found = read_json(self.folder.settings, SHAPE, most_bytes=MOST_BYTES)
         except DamagedFileError as error:
-            raise self._cannot_resume(error.message) from error
+            raise cannot_resume(self.folder, error.message) from error
         except FileNotFoundError as error:
-            raise self._cannot_resume(f"{self.folder.settings} is missing") from error
+            raise cannot_resume(self.folder, f"{self.folder.settings} is missing") from error
         self.written = written
         if written.position.input > len(found["inputs"]):
-            raise self._cannot_resume(
-                f"{self.folder.progress} is damaged: there is no input {written.position.input:,}"
+            raise cannot_resume(
+                self.folder,
+                f"{self.folder.progress} is damaged: there is no input {written.position.input:,}",
             )
-        # A build that goes on has met no bad record, so "skip" changes nothing written so far.
-        if (found["on_bad_record"], settings["on_bad_record"]) == ("stop", "skip"):
-            found["on_bad_record"] = "skip"
-        changed = _changes(found, settings)
+        changed = _changes(_as_skipping(found, settings), settings)
         if changed and written.position == Cursor():
             return self._start(settings)
         if changed:
@@ -162,17 +161,24 @@ class PartialBuild:
         return True
 
     def _start(self, settings: dict[str, Any]) -> bool:
+        if not self._has_gathered_for(settings):
+            self.remove_gathered()
         self.folder.remove_file(self.folder.tokenizer)
         self.written = Written()
         self.folder.write_json(self.folder.settings, settings)
         return False
 
-    def _cannot_resume(self, message: str) -> UsageError:
-        return UsageError(
-            message,
-            remedy="restore the file; the same command then resumes; or delete"
-            f" {self.folder.path} to start again",
-        )
+    def _has_gathered_for(self, settings: dict[str, Any]) -> bool:
+        """Returns True if an earlier start had the same settings, so that its pass resumes."""
+        if not os.path.lexists(self.folder.gathered):
+            return False
+        found = read_json(self.folder.settings, SHAPE, most_bytes=MOST_BYTES)
+        return not _changes(_as_skipping(found, settings), settings)
+
+    def remove_gathered(self) -> None:
+        """Deletes what was gathered for the tokenizer."""
+        self.folder.remove_file(self.folder.gathered)
+        self.folder.remove_file(self.folder.sample)
 
     @contextmanager
     def opened(self, kind: np.dtype[Any]) -> Iterator[None]:
@@ -193,7 +199,9 @@ class PartialBuild:
                 file = os.fdopen(folder.open(path, os.O_RDWR | os.O_CREAT), "r+b")
                 self._files[path.name] = file
                 if file.seek(0, os.SEEK_END) < size:
-                    raise self._cannot_resume(f"{path} is shorter than {folder.progress.name} says")
+                    raise cannot_resume(
+                        self.folder, f"{path} is shorter than {folder.progress.name} says"
+                    )
                 file.truncate(size)
                 if path == folder.tokens:
                     file.seek(0)
@@ -265,15 +273,17 @@ class PartialBuild:
         with os.fdopen(self.folder.open(self.folder.lengths, os.O_RDONLY), "rb") as file:
             while len(block := np.fromfile(file, dtype=np.int64, count=LENGTHS_AT_ONCE)):
                 if block.min() < 1 or block.max() > self.written.tokens:
-                    raise self._cannot_resume(
-                        f"{self.folder.lengths} is damaged: it holds an impossible length"
+                    raise cannot_resume(
+                        self.folder,
+                        f"{self.folder.lengths} is damaged: it holds an impossible length",
                     )
                 total += int(block.sum())
                 yield block
         if total != self.written.tokens:
-            raise self._cannot_resume(
+            raise cannot_resume(
+                self.folder,
                 f"{self.folder.lengths} is damaged: documents have {total:,} of"
-                f" {self.written.tokens:,} tokens"
+                f" {self.written.tokens:,} tokens",
             )
 
 
@@ -331,6 +341,24 @@ def _after_piece(
     if eod is not None:
         tokens = np.append(tokens, np.array(eod, dtype=tokens.dtype))
     return tokens, np.array([open_tokens + len(tokens)], dtype=np.int64), 0
+
+
+def cannot_resume(folder: BuildFolder, message: str) -> UsageError:
+    """Returns the error of a build whose files do not fit each other."""
+    return UsageError(
+        message,
+        remedy="restore the file; the same command then resumes; or delete"
+        f" {folder.path} to start again",
+    )
+
+
+def _as_skipping(found: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns the settings of an earlier start, with "skip" if only that is new.
+
+    A build that goes on has met no bad record, so "skip" changes nothing that was done so far.
+    """
+    is_new = (found["on_bad_record"], settings["on_bad_record"]) == ("stop", "skip")
+    return {**found, "on_bad_record": "skip"} if is_new else found
 
 
 def _changes(found: dict[str, Any], settings: dict[str, Any]) -> list[str]:

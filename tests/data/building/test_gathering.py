@@ -1,0 +1,121 @@
+"""A tokenizer is made from the same text, however often the passes before it are interrupted."""
+
+import gzip
+import json
+from dataclasses import replace
+
+import pytest
+
+from built_corpora import write_lines
+from rampcli.data.building import build as building
+from rampcli.data.building import records
+from rampcli.data.building import vocabulary as making_tokenizers
+from rampcli.data.building.build import build
+from rampcli.data.building.partial import Watcher
+from rampcli.data.indexed import bin_of, tokenizer_of
+from rampcli.errors import UsageError
+
+
+class Counter(Watcher):
+    """Counts the chunks of passes before encoding; can raise KeyboardInterrupt after some."""
+
+    def __init__(self, most: int | None = None) -> None:
+        self.most, self.chunks = most, 0
+
+    def on_progress(self, _, written):
+        if written is None:
+            self.chunks += 1
+            if self.chunks == self.most:
+                raise KeyboardInterrupt
+
+
+@pytest.fixture
+def options(options, monkeypatch):
+    """Each document is a chunk of its own, and one file is compressed."""
+    lines = "".join(json.dumps({"text": f"{chr(0x100 + n)} document {n}"}) + "\n" for n in range(9))
+    (options.inputs[0] / "c.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    monkeypatch.setattr(
+        building,
+        "Reader",
+        lambda inputs, text_key: records.Reader(inputs, text_key, chunk_bytes=16),
+    )
+    return options
+
+
+CHARS, BPE = {"tokenizer": "chars"}, {"tokenizer": None, "train_bpe": 290}
+
+
+@pytest.mark.parametrize("changes", [CHARS, {**CHARS, "workers": 2}, BPE])
+def test_interrupted_passes_resume_and_give_the_same_corpus(options, changes):
+    changed = replace(options, **changes)
+    whole, watcher = (
+        replace(changed, output=options.output.with_name("whole"), workers=1),
+        Counter(),
+    )
+    build(whole, watcher)
+    read = 0
+    for chunks in (1, 3, 2, 5, 4):
+        stopped = Counter(chunks)
+        with pytest.raises(KeyboardInterrupt):
+            build(changed, stopped)
+        read += stopped.chunks
+    last = Counter()
+    build(changed, last)
+    assert last.chunks > 0
+    assert read + last.chunks == watcher.chunks
+    for path_of in (bin_of, tokenizer_of):
+        assert path_of(changed.output).read_bytes() == path_of(whole.output).read_bytes()
+    assert not changed.partial.exists()
+
+
+def test_text_after_the_last_save_is_read_again(options):
+    options = replace(options, **BPE)
+    whole = replace(options, output=options.output.with_name("whole"))
+    build(whole)
+    with pytest.raises(KeyboardInterrupt):
+        build(options, Counter(20))
+    with (options.partial / "sample.jsonl").open("a") as file:
+        file.write('"what came after the last save"')
+    build(options)
+    assert tokenizer_of(options.output).read_bytes() == tokenizer_of(whole.output).read_bytes()
+
+
+def test_training_that_was_interrupted_reads_no_input_again(options, monkeypatch):
+    options = replace(options, **BPE)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(making_tokenizers.tokenizers, "train_bpe", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            build(options)
+    watcher = Counter()
+    build(options, watcher)
+    assert watcher.chunks == 0
+
+
+@pytest.mark.parametrize("tokenizer", [CHARS, BPE])
+def test_a_pass_begins_anew_with_other_inputs_or_options(options, tokenizer):
+    with pytest.raises(KeyboardInterrupt):
+        build(replace(options, **CHARS), Counter(12))
+    if tokenizer == CHARS:
+        write_lines(options.inputs[0] / "a.jsonl", ["another text"])
+    watcher, whole = Counter(), Counter()
+    changed = replace(options, **tokenizer)
+    build(changed, watcher)
+    build(replace(changed, output=options.output.with_name("whole")), whole)
+    assert watcher.chunks == whole.chunks
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [("gathered.json", "{", "gathered.json is damaged"), ("sample.jsonl", "", "shorter than")],
+)
+def test_damaged_progress_of_a_pass_is_refused(options, name, content, message):
+    options = replace(options, **BPE)
+    with pytest.raises(KeyboardInterrupt):
+        build(options, Counter(20))
+    (options.partial / name).write_text(content)
+    with pytest.raises(UsageError, match=message):
+        build(options)
