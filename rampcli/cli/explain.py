@@ -69,6 +69,7 @@ def _as_text(fact: dict[str, Any]) -> str:
         "instead of": "\n".join(
             f"{shown(entry['value'])} ({entry['set_by']})" for entry in fact["overrode"]
         ),
+        "costs": "\n".join(f"{value}: {cost}" for value, cost in (fact["costs"] or {}).items()),
         "type": fact["type"],
         "unit": fact["unit"],
         "range": fact["range"],

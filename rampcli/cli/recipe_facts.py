@@ -17,6 +17,7 @@ from rampcli.config.settings import leaves
 from rampcli.errors import Report, typeable
 from rampcli.estimate.model_size import model_size
 from rampcli.launch.files import read_files
+from rampcli.planning.reduction import PLAN
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
 
@@ -101,7 +102,7 @@ def _made_of(resolved: Resolved) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     stack = stack_of(resolved.config)
     for key, _ in leaves(resolved.config):
-        entry = next(each for each in reversed(stack.history(key)) if each.by != FILES)
+        entry = next(each for each in reversed(stack.history(key)) if each.by not in (FILES, PLAN))
         folder, _, file = entry.source.partition("/")
         if entry.line is not None and file.endswith(".py"):
             settings[key] = entry.value

@@ -146,7 +146,7 @@ class RankMemory:
         self.is_wrapped = data_ranks * context * tensor > 1 or self.number < FP32
         # Gradients that are reduced once per step outlive their micro batch as a whole.
         self.keeps_whole = self.is_wrapped and (
-            self.is_piped or (self.micro_batches > 1 and config.trainer.accumulate_reduce == "last")
+            self.is_piped or (self.micro_batches > 1 and config.trainer.accumulate_reduce != "each")
         )
         # After each reduction, FSDP2 keeps the buffer that was reduced until the next one.
         reduces_each = self.is_wrapped and self.micro_batches > 1 and not self.keeps_whole

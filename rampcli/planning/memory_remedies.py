@@ -10,12 +10,11 @@ from rampcli.config.layers import with_values
 from rampcli.config.schema.trainer import ActivationCheckpointing
 from rampcli.errors import Assignments, UsageError
 from rampcli.estimate.rollout_memory import generating_bytes
+from rampcli.planning.reduction import REDUCE_KEY
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.same_batches import in_words, micro_batch_settings
 from rampcli.planning.stage_memory import CHECKPOINTING_KEY, stage_memory
-
-REDUCE_KEY = "trainer.accumulate_reduce"
 
 Change = Mapping[str, Any]
 """Other values of some settings, by key."""
@@ -71,7 +70,7 @@ def _choices(resolved: Resolved) -> list[list[Change]]:
             {CHECKPOINTING_KEY: mode}
             for mode in modes[modes.index(trainer.activation_checkpointing) + 1 :]
         ],
-        [{REDUCE_KEY: "each"}] if trainer.accumulate_reduce == "last" else [],
+        [{REDUCE_KEY: "each"}] if trainer.accumulate_reduce != "each" else [],
         [{SHARD_KEY: None}] if parallel.data_parallel_shard_size is not None else [],
     ]
     legal = [[change for change in choice if _with(resolved, [change])] for choice in choices]

@@ -7,6 +7,7 @@
 4. `_checked`: the layers become one typed configuration, and its settings are checked.
 5. `_with_files`: settings that files decide get their numbers.
 6. `_planned`: the configuration becomes a plan.
+7. `with_reduction`: the plan decides when gradients are reduced, unless that is set.
 
 Each step takes what the one before returns and changes nothing. Its errors go into a report, and
 the next step goes on without what is wrong, so that a user sees all errors at once.
@@ -44,6 +45,7 @@ from rampcli.estimate.memory import micro_batch_part
 from rampcli.gpus import visible_gpus
 from rampcli.models.parts import SMALLEST_FLEX_HEAD, mask_bytes
 from rampcli.planning.corpus_passes import pass_notes
+from rampcli.planning.reduction import with_reduction
 from rampcli.planning.run_plan import Resolved, run_dir_of, run_plan
 from rampcli.planning.stage_memory import shorten_bytes
 
@@ -92,6 +94,7 @@ def resolve(
         error.remedies = tuple(_own_value(remedy, stack) for remedy in error.remedies)
     report.close()
     assert planned is not None
+    planned = with_reduction(planned)
     notes = (*batch_notes, *file_notes, *rl_notes(planned.config), *export_notes(planned.config))
     notes += (*_warmup_notes(planned), *_last_step_notes(planned), *_profile_notes(planned))
     notes += (*_policy_notes(planned), *_precision_notes(planned), *_mask_notes(planned))

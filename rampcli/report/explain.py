@@ -12,7 +12,9 @@ from rampcli.config.layers import DEFAULT, Entry, stack_of
 from rampcli.config.rl import RESPONSE_KEY, max_response_tokens, unit_of
 from rampcli.config.settings import extension_of, find_setting, leaves, nest, unknown_key
 from rampcli.errors import UsageError, shown
+from rampcli.planning.reduction import REDUCE_KEY
 from rampcli.planning.run_plan import Resolved
+from rampcli.report.memory import reduction_costs
 from rampcli.words import FOREIGN
 from rampcli.words.refused import DERIVED
 
@@ -25,8 +27,8 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
 
     Returns:
         `key`, `value`, `derived` (the value that a null stands for, or None), `type`, `unit`,
-        `default`, `range`, `doc`, `set_by`, and `overrode`, a list of `{"set_by", "value"}` with
-        the nearest first.
+        `default`, `range`, `doc`, `set_by`, `overrode`, a list of `{"set_by", "value"}` with the
+        nearest first, and `costs` (what each value costs, by value, or None if that is unknown).
 
     Raises:
         UsageError: there is no such setting.
@@ -59,6 +61,7 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
         "overrode": [
             {"set_by": entry.place, "value": entry.value} for entry in reversed(history[:-1])
         ],
+        "costs": (reduction_costs(resolved) or None) if key == REDUCE_KEY else None,
     }
 
 
@@ -76,7 +79,7 @@ def _explain_derived(key: str, resolved: Resolved) -> dict[str, Any]:
     return {
         "key": key,
         "value": values[key],
-        **dict.fromkeys(("derived", "type", "default", "range")),
+        **dict.fromkeys(("derived", "type", "default", "range", "costs")),
         "unit": "samples",
         "doc": DERIVED[key][0],
         "set_by": "derived, for the largest batch",

@@ -8,6 +8,7 @@ from rich.table import Table
 from rampcli.batch.training_plan import StagePlan
 from rampcli.estimate.memory import KINDS, estimate_memory
 from rampcli.planning.memory_remedies import changes_that_fit
+from rampcli.planning.reduction import REDUCE_KEY, is_chosen_by_plan, ways_to_reduce
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import (
     device_memory_bytes,
@@ -56,6 +57,24 @@ def memory_notes(resolved: Resolved) -> list[str]:
         f"an estimated {shorten_bytes(max(peaks.values()))} per {device} in {stages}, where"
         f" {shorten_bytes(usable)} of {shorten_bytes(memory_bytes)} are usable; {remedy}"
     ]
+
+
+def reduction_notes(resolved: Resolved) -> list[str]:
+    """Returns a note if the plan reduces gradients after each micro batch to save memory."""
+    if resolved.config.trainer.accumulate_reduce != "each" or not is_chosen_by_plan(resolved):
+        return []
+    costs = reduction_costs(resolved)
+    return [f"{REDUCE_KEY}=each, which the plan chose: {costs['each']}; last: {costs['last']}"]
+
+
+def reduction_costs(resolved: Resolved) -> dict[str, str]:
+    """Returns what each value of `trainer.accumulate_reduce` costs, unless all cost the same."""
+    device = "process" if resolved.config.trainer.accelerator == "cpu" else "GPU"
+    return {
+        name: f"~{shorten_bytes(way.memory_bytes)} per {device},"
+        f" {shorten_bytes(way.sent_bytes)} of gradients sent per step"
+        for name, way in (ways_to_reduce(resolved) or {}).items()
+    }
 
 
 def estimates(resolved: Resolved, micro_batches: Sequence[int]) -> list[dict[str, Any]]:

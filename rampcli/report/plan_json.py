@@ -6,6 +6,7 @@ from typing import Any
 from rampcli.config.rl import is_rl
 from rampcli.estimate.model_size import model_size
 from rampcli.planning.corpus_passes import corpus_passes
+from rampcli.planning.reduction import reduction_figures
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import stage_memory
 from rampcli.report.plan_notes import all_notes
@@ -22,6 +23,9 @@ def plan_figures(resolved: Resolved) -> dict[str, Any]:
     Each stage has `memory_bytes`, the estimate of its fullest rank.
 
     `parameters` is the size of the model, of which `embedding_parameters` are embeddings.
+    `gradient_reduction` has the value `chosen` for `trainer.accumulate_reduce`, and `memory_bytes`
+    and `sent_bytes` (gradients that a rank sends per step) of `last` and `each`, in the stages that
+    need most. It is null if they are the same.
     `corpora` has the training corpora whose files were read: their `name`, `samples`, `pairs` (null
     for other data) and `passes`, how often the run reads each sample (null without an end).
 
@@ -35,6 +39,7 @@ def plan_figures(resolved: Resolved) -> dict[str, Any]:
         row["memory_bytes"] = size
     model = model_size(resolved.config)
     data["parameters"], data["embedding_parameters"] = model.parameters, model.embeddings
+    data["gradient_reduction"] = reduction_figures(resolved)
     data["corpora"] = [
         {
             "name": one.facts.name,

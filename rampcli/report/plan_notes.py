@@ -10,7 +10,7 @@ from rampcli.batch.quantities import listed
 from rampcli.config.corpora import missing_here
 from rampcli.config.rl import is_rl
 from rampcli.planning.run_plan import Resolved
-from rampcli.report.memory import memory_notes
+from rampcli.report.memory import memory_notes, reduction_notes
 
 EXTRAPOLATED = "~"
 """Marks times that were not measured, but follow from those of other sizes."""
@@ -25,6 +25,7 @@ def all_notes(resolved: Resolved) -> list[str]:
         *resolved.plan.notes,
         *resolved.notes,
         *_accumulation_notes(resolved),
+        *reduction_notes(resolved),
         *memory_notes(resolved),
         *(f"{setting} does not exist on this machine" for setting in missing_here(resolved.config)),
     ]

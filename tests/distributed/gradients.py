@@ -1,14 +1,13 @@
 """The gradient of eight samples with 16, 14, .. 2 valid tokens, which the ranks share."""
 
-from unittest.mock import patch
-
 import torch
-import torch.distributed as dist
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.data.corpus import IGNORED
 from rampcli.data.loader import MicroBatch
+from rampcli.estimate.traffic import gradient_bytes
 from rampcli.parallel.mesh import build_meshes
 from rampcli.train.build import build_parts
 from rampcli.train.passes import Passes
@@ -18,10 +17,34 @@ from ranks import joined
 CPU = torch.device("cpu")
 
 
+class Reductions(TorchDispatchMode):
+    """Notes the bytes in fp32 that collectives reduce on this rank.
+
+    Attributes:
+        scattered: bytes of this rank's shard, for each reduce-scatter.
+        all_reduced: for each all-reduce.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scattered: list[int] = []
+        self.all_reduced: list[int] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if DTensor in types:  # its operations on local tensors come here next
+            return NotImplemented
+        if func is torch.ops.c10d._reduce_scatter_base_.default:
+            self.scattered.append(args[0].nbytes)
+        elif func is torch.ops.c10d.allreduce_.default and args[0][0].dtype == torch.float32:
+            self.all_reduced.append(args[0][0].nbytes)
+        return func(*args, **(kwargs or {}))
+
+
 def gradient(micro_batch_size: int, reduce: str, shard_size: int | None = None) -> dict:
     """Returns the loss, the norm of the gradient, and the squared norm for each parameter.
 
-    Also returns how many times this rank all-reduced gradients of the model over replicas.
+    Also returns how many times this rank all-reduced gradients of the model over replicas, the
+    bytes of gradients that it sent, and those that a plan counts.
     """
     config = Config(
         model=ModelConfig(
@@ -39,14 +62,23 @@ def gradient(micro_batch_size: int, reduce: str, shard_size: int | None = None) 
         meshes = build_meshes(CPU, config.parallel)
         passes = Passes(config, build_parts(config, meshes, CPU), meshes, CPU)
         mine = [plane.chunk(ranks)[rank].split(micro_batch_size) for plane in (tokens, labels)]
-        with patch.object(dist, "all_reduce", wraps=dist.all_reduce) as all_reduce:
+        with Reductions() as reductions:
             result = accumulate_gradient(
                 passes,
                 [MicroBatch(*parts) for parts in zip(*mine, strict=True)],
                 global_tokens=int((labels != IGNORED).sum()),
                 gradient_clip_val=None,
             ).wait()
-        reduced = [call.args[0].dtype for call in all_reduce.call_args_list]
+        shards = shard_size or ranks
+        replicas = ranks // shards
+        # Rings of n ranks send (n - 1) / n of what they reduce and scatter, or twice that.
+        sent = sum(reductions.scattered) * (shards - 1)
+        sent += 2 * sum(reductions.all_reduced) * (replicas - 1) // replicas
+        counted = gradient_bytes(
+            config,
+            data_parallel_size=ranks,
+            reductions=len(mine[0]) if reduce == "each" else 1,
+        )
         squares = {
             name: whole(parameter.grad).double().square().sum().item()
             for name, parameter in passes.parts[0].named_parameters()
@@ -55,7 +87,9 @@ def gradient(micro_batch_size: int, reduce: str, shard_size: int | None = None) 
         "loss": result.loss,
         "grad_norm": result.grad_norm,
         "gradients": squares,
-        "all_reduces": reduced.count(torch.float32),
+        "all_reduces": len(reductions.all_reduced),
+        "sent_bytes": sent,
+        "counted_bytes": counted,
     }
 
 

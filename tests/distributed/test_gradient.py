@@ -21,6 +21,15 @@ def test_ranks_with_different_numbers_of_valid_tokens_have_the_gradient_of_the_w
         assert split["gradients"] == pytest.approx(alone["gradients"], rel=1e-5)
 
 
+@pytest.mark.parametrize(("ranks", "shard_size"), [(2, 2), (2, 1), (4, 2)])
+@pytest.mark.parametrize("reduce", ["last", "each"])
+def test_a_step_sends_the_bytes_of_gradients_that_a_plan_counts(
+    reduce, ranks, shard_size, tmp_path
+):
+    for rank in run_ranks(ranks, gradient, 1, reduce, shard_size, logs=tmp_path):
+        assert rank["sent_bytes"] == rank["counted_bytes"] > 0
+
+
 @pytest.mark.parametrize("reduce", ["last", "each"])
 def test_replicas_all_reduce_once_per_step(reduce, tmp_path):
     """Four micro batches of each rank, two layers, the embedding and the head."""

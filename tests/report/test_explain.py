@@ -44,6 +44,16 @@ def test_a_setting_is_explained_in_full(explained, gpt3_5b_place):
             {"set_by": gpt3_5b_place, "value": 0.00016},
             {"set_by": "default", "value": 0.001},
         ],
+        "costs": None,
+    }
+
+
+def test_the_ways_to_reduce_gradients_are_explained_with_what_they_cost(explained):
+    fact = explained("trainer.accumulate_reduce", "trainer.device_memory_gb=44")
+    assert (fact["value"], fact["set_by"]) == ("each", "the plan")
+    assert fact["costs"] == {
+        "last": "~47GiB per GPU, 19GiB of gradients sent per step",
+        "each": "~29GiB per GPU, 75GiB of gradients sent per step",
     }
 
 

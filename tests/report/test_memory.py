@@ -19,7 +19,8 @@ from rampcli.report.memory import (
 )
 from rampcli.report.plan_tables import plan_summary, plan_table
 
-TOO_LARGE = ("gpt3_5b", "trainer.device_memory_gb=32")
+LAST = "trainer.accumulate_reduce=last"
+TOO_LARGE = ("gpt3_5b", "trainer.device_memory_gb=32", LAST)
 """Its first stage fits, the others do not."""
 
 
@@ -60,7 +61,7 @@ def test_stages_between_which_others_fit_are_counted(planned):
 
 
 def test_a_note_appears_exactly_where_the_estimate_does_not_fit(planned):
-    words = ("llama3_8b", "model.global_batch_size=64", "data.micro_batch_size=2")
+    words = ("llama3_8b", "model.global_batch_size=64", "data.micro_batch_size=2", LAST)
     (peak,) = peaks(planned(*words))
     for memory_gb in range(60, 130, 2):
         resolved = planned(*words, f"trainer.device_memory_gb={memory_gb}")

@@ -9,6 +9,7 @@ Accelerator = Literal["auto", "cpu", "gpu"]
 Precision = Literal["fp32", "bf16"]
 MatmulPrecision = Literal["highest", "high"]
 ActivationCheckpointing = Literal["none", "selective", "full"]
+AccumulateReduce = Literal["last", "each"]
 OnNonfinite = Literal["stop", "skip"]
 
 
@@ -59,10 +60,11 @@ class TrainerConfig:
     max_tokens: int | None = setting(
         None, "Length of the run in tokens. `null`: not set.", unit="tokens", at_least=1
     )
-    accumulate_reduce: Literal["last", "each"] = setting(
-        "last",
+    accumulate_reduce: AccumulateReduce | None = setting(
+        None,
         "When gradients are reduced over the ranks. `last`: once per step; until then, each rank"
-        " holds its whole gradient. `each`: after each micro batch, which needs less memory.",
+        " holds its whole gradient. `each`: after each micro batch, which needs less memory and"
+        " sends more. `null`: `each` if the estimated memory of `last` does not fit the device.",
     )
     activation_checkpointing: ActivationCheckpointing = setting(
         "none",

@@ -1,0 +1,29 @@
+"""Counts the bytes of gradients that ranks exchange, without torch."""
+
+from rampcli.config.schema import Config
+from rampcli.estimate.layer_memory import RankWeights
+from rampcli.models.parts import FP32
+
+
+def gradient_bytes(config: Config, *, data_parallel_size: int, reductions: int) -> int:
+    """Returns the bytes of gradients that a rank sends in a step: the rank that sends most.
+
+    Ranks that share a copy of the weights reduce-scatter gradients, and replicas all-reduce their
+    shards once. Rings of n ranks send (n - 1) / n and twice that of the numbers, in fp32.
+
+    Args:
+        reductions: how often gradients are reduced in a step.
+    """
+    parallel = config.parallel
+    ranks = data_parallel_size * parallel.context_parallel_size
+    shards = (
+        parallel.data_parallel_shard_size or data_parallel_size
+    ) * parallel.context_parallel_size
+    replicas = ranks // shards
+    most = 0
+    for pipeline_rank in range(parallel.pipeline_parallel_size):
+        weights = RankWeights.of(config, pipeline_rank, shards=shards)
+        scattered = reductions * weights.shard * (shards - 1)
+        summed = 2 * weights.shard * (replicas - 1) // replicas
+        most = max(most, FP32 * (scattered + summed))
+    return most

@@ -1,0 +1,96 @@
+"""Chooses when gradients are reduced over the ranks, from the memory and the bytes of both ways."""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from rampcli.config.layers import Entry, Layer, Precedence, stack_of
+from rampcli.config.schema.trainer import AccumulateReduce
+from rampcli.estimate.traffic import gradient_bytes
+from rampcli.planning.run_plan import Resolved
+from rampcli.planning.stage_memory import device_memory_bytes, stage_memory, usable_bytes
+
+REDUCE_KEY = "trainer.accumulate_reduce"
+PLAN = "the plan"
+"""What has decided the entry of this setting if nobody has set it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Way:
+    """What a way to reduce gradients costs, in the stages that need most.
+
+    Attributes:
+        memory_bytes: estimate of the fullest rank.
+        sent_bytes: gradients that a rank sends per step, or per update in reinforcement learning.
+    """
+
+    memory_bytes: int
+    sent_bytes: int
+
+
+def with_reduction(resolved: Resolved) -> Resolved:
+    """Returns the run with `last` or `each` for a null of `trainer.accumulate_reduce`.
+
+    It is `each` if the estimate of `last` does not fit the device and the one of `each` is smaller.
+    """
+    if not is_chosen_by_plan(resolved):
+        return resolved
+    device = device_memory_bytes(resolved.config)
+    # A vocabulary that is unknown has no memory.
+    ways = ways_to_reduce(resolved) if device and resolved.config.model.vocab_size else None
+    needs_each = (
+        device is not None
+        and ways is not None
+        and ways["last"].memory_bytes
+        > max(usable_bytes(resolved.config, device), ways["each"].memory_bytes)
+    )
+    return _with(resolved, "each" if needs_each else "last")
+
+
+def is_chosen_by_plan(resolved: Resolved) -> bool:
+    """Returns whether nobody has set `trainer.accumulate_reduce`."""
+    entry = stack_of(resolved.config).entry(REDUCE_KEY)
+    return entry.value is None or entry.by == PLAN
+
+
+def ways_to_reduce(resolved: Resolved) -> dict[AccumulateReduce, Way] | None:
+    """Returns both ways, or None if they are the same.
+
+    They differ if data-parallel ranks accumulate gradients and there is no pipeline.
+    """
+    context = resolved.config.parallel.context_parallel_size
+    accumulating = [
+        stage
+        for stage in resolved.plan.stages
+        if resolved.passes(stage)[1] > 1 and stage.data_parallel_size * context > 1
+    ]
+    if resolved.plan.is_piped or not accumulating:
+        return None
+    ways: dict[AccumulateReduce, Way] = {}
+    for name in ("last", "each"):
+        run = _with(resolved, name)
+        ways[name] = Way(
+            memory_bytes=max(stage_memory(run, stage).peak_bytes for stage in run.plan.stages),
+            sent_bytes=max(
+                gradient_bytes(
+                    run.config,
+                    data_parallel_size=stage.data_parallel_size,
+                    reductions=run.passes(stage)[1] if name == "each" else 1,
+                )
+                for stage in accumulating
+            ),
+        )
+    return ways
+
+
+def reduction_figures(resolved: Resolved) -> dict[str, Any] | None:
+    """Returns the value `chosen` and the figures of `last` and `each`, or None if equal."""
+    ways = ways_to_reduce(resolved)
+    if ways is None:
+        return None
+    chosen = resolved.config.trainer.accumulate_reduce
+    return {"chosen": chosen, "last": asdict(ways["last"]), "each": asdict(ways["each"])}
+
+
+def _with(resolved: Resolved, value: AccumulateReduce) -> Resolved:
+    layer = Layer(PLAN, Precedence.USER, {REDUCE_KEY: Entry(value, PLAN, by=PLAN)})
+    return replace(resolved, config=stack_of(resolved.config).above(layer).config())
