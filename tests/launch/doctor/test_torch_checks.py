@@ -192,7 +192,7 @@ def test_a_container_brings_its_own_torch(other_torch, checked):
         ((), GPUS[:1], Status.ok, "stage 0 needs 60GiB of 140GiB per GPU (estimate)"),
         ((), GPUS, Status.warning, "stage 0 needs 60GiB of 22GiB per GPU (estimate)"),
         (
-            (*SLURM, "trainer.device_memory_gb=64"),
+            (*SLURM, "trainer.device_memory_gb=64", "trainer.accumulate_reduce=last"),
             GPUS,
             Status.warning,
             "stage 0 needs 60GiB of 64GiB per GPU (estimate)",
