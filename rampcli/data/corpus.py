@@ -127,22 +127,26 @@ class TokenCorpus:
         self.check_unchanged()
         length = self.cut.sequence_length
         firsts = (self.first + windows * length).tolist()
-        window = np.empty((len(firsts), length + 1), dtype=np.int64)
-        tokens, end, short = self.tokens, self.end, []
+        # Rows are copied from the file twice: fresh memory for whole windows would cost more.
+        tokens, labels = (np.empty((len(firsts), length), dtype=np.int64) for _ in range(2))
+        short = []
         for row, first in enumerate(firsts):
-            if first + length < end:
-                window[row] = tokens[first : first + length + 1]
+            window = self.tokens[first : min(first + length + 1, self.end)]
+            if len(window) > length:
+                tokens[row], labels[row] = window[:-1], window[1:]
             else:
-                window[row, : end - first] = tokens[first:end]
-                window[row, end - first :] = PADDING
-                short.append((row, end - first))
-        self._check_tokens(window)
-        labels, positions = window[:, 1:].copy(), None
+                count = len(window)
+                tokens[row, :count], tokens[row, count:] = window, PADDING
+                labels[row, : count - 1], labels[row, count - 1 :] = window[1:], PADDING
+                short.append((row, count))
+        self._check_tokens(tokens)
+        self._check_tokens(labels[:, -1])
+        positions = None
         if self.cut.eod_mask_loss or self.cut.document_mask:
             positions = self._mask_documents(labels, firsts)
         for row, count in short:
             labels[row, count - 1 :] = IGNORED
-        return Samples(window[:, :-1].copy(), labels, positions)
+        return Samples(tokens, labels, positions)
 
     def _mask_documents(self, labels: Tokens, firsts: list[int]) -> Tokens | None:
         """Sets labels that start a document to IGNORED, in place.
