@@ -1,7 +1,7 @@
 """Measures the generation of responses on the CPU, next to transformers and one by one.
 
     python tests/benchmarks/bench_rollout.py [--shape tiny] [--prompts 8 64] [--pairs 64]
-        [--prompt-tokens 16] [--new-tokens 64] [--rounds 5] [--threads 1] [--before FOLDER]
+        [--prompt-tokens 16] [--new-tokens 64] [--rounds 5] [--threads 1]
 
 All contenders hold the same Llama with random weights in fp32. They draw `--new-tokens` tokens at
 temperature 1, for as many pairs of a prompt and a generation as `--pairs` says. With 8 prompts,
@@ -12,8 +12,6 @@ each has 8 generations.
     rampcli one by one  `sample_responses`, one pair at a time
     transformers        `generate` of transformers with its cache, all pairs at once
     transformers one by one
-    before              the loop of `rampcli generate` in a checkout of rampcli in FOLDER, whose
-                        version is older than `sample_responses`, one pair at a time
 
 Each contender is a process of its own, and they take turns in an order that is drawn anew for each
 round. Those that go one by one do a few pairs per turn. Seconds are processor time. A ratio is the
@@ -46,7 +44,7 @@ SHAPES = {
     },
 }
 BASE = "rampcli"
-ONE_BY_ONE = {"rampcli one by one", "transformers one by one", "before"}
+ONE_BY_ONE = {"rampcli one by one", "transformers one by one"}
 CONTENDERS = [BASE, "rampcli ragged", "transformers", *sorted(ONE_BY_ONE)]
 PAIRS_ONE_BY_ONE = 2
 
@@ -137,25 +135,9 @@ def transformers_draw(folder: Path, length: int, new_tokens: int) -> Draw:
     return draw
 
 
-def before_draw(folder: Path, length: int, new_tokens: int) -> Draw:
-    from rampcli.models.sampler import generate_tokens
-
-    model = rampcli_model(folder, length)
-
-    def draw(prompts: list[list[int]], generations: int, seed: int) -> None:
-        for prompt in prompts:
-            for _ in range(generations):
-                drawn = generate_tokens(
-                    model, prompt, max_tokens=new_tokens, temperature=1.0, seed=seed
-                )
-                assert len(list(drawn)) == new_tokens
-
-    return draw
-
-
 def take_turns_as(name: str, given: argparse.Namespace) -> None:
     """Draws once for each line of the standard input, and prints tokens per second."""
-    build = {"rampcli": rampcli_draw, "transformers": transformers_draw, "before": before_draw}
+    build = {"rampcli": rampcli_draw, "transformers": transformers_draw}
     draw = build[name.split()[0]](Path(given.folder), length_of(given), given.new_tokens)
     for line in sys.stdin:
         prompts_of_turn, pairs, seed = json.loads(line)
@@ -186,7 +168,6 @@ class Contender:
 
     def __init__(self, name: str, folder: str, words: list[str], given: argparse.Namespace) -> None:
         self.name = name
-        paths = [str(given.before)] if name == "before" else []
         self.process = subprocess.Popen(
             [sys.executable, __file__, *words, f"--as={name}", f"--folder={folder}"],
             stdin=subprocess.PIPE,
@@ -194,7 +175,6 @@ class Contender:
             text=True,
             env={
                 **os.environ,
-                "PYTHONPATH": os.pathsep.join(paths),
                 "OMP_NUM_THREADS": str(given.threads),
             },
         )
@@ -235,7 +215,6 @@ def main() -> None:
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--before", type=Path)
     parser.add_argument("--as", dest="name", choices=CONTENDERS, help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -244,11 +223,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         save_model(Path(folder), given.shape, length_of(given))
-        contenders = [
-            Contender(name, folder, sys.argv[1:], given)
-            for name in CONTENDERS
-            if name != "before" or given.before is not None
-        ]
+        contenders = [Contender(name, folder, sys.argv[1:], given) for name in CONTENDERS]
         for prompts in given.prompts:
             rates = {contender.name: [] for contender in contenders}
             for seed in range(given.rounds + 1):
