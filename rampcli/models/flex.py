@@ -32,7 +32,13 @@ def attend_to_blocks(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask)
     if not torch.compiler.is_compiling():
         attend = compiled_attention()
     mixed: Tensor = attend(
-        query, key, value, block_mask=mask, enable_gqa=query.shape[1] > key.shape[1]
+        query,
+        key,
+        value,
+        block_mask=mask,
+        enable_gqa=query.shape[1] > key.shape[1],
+        # The kernel that torch prefers for fewer than 128 queries takes no blocks of this size.
+        kernel_options={"BACKEND": "TRITON"},
     )
     return mixed
 
