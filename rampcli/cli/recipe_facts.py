@@ -10,14 +10,13 @@ from rampcli.checkpoint.starting_weights import takes_model_from_folder, with_mo
 from rampcli.config.compose import apply_overrides
 from rampcli.config.corpora import lacks_path
 from rampcli.config.file_facts import FILES, without_files
-from rampcli.config.layers import Stack, stack_of
+from rampcli.config.layers import PLAN, Stack, stack_of
 from rampcli.config.reading import join_split_lists
 from rampcli.config.schema import Config
 from rampcli.config.settings import leaves
 from rampcli.errors import Report, typeable
 from rampcli.estimate.model_size import model_size
 from rampcli.launch.files import read_files
-from rampcli.planning.reduction import PLAN
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
 

@@ -24,6 +24,7 @@ from rampcli.config.groups import (
 )
 from rampcli.config.layers import (
     COMMAND_LINE,
+    PLAN,
     Entry,
     Layer,
     Precedence,
@@ -96,7 +97,13 @@ def compose_file(path: Path) -> Config:
             remedy="the config.yaml of a run, or what --cfg prints",
         ) from error
     found = leaves_of(text)
-    values = {key: value for key, (_, value) in found.items() if not key.startswith(f"{PLACES}.")}
+    decided = {key for key, (_, place) in found.items() if place == PLAN}
+    values = {
+        key: value
+        for key, (_, value) in found.items()
+        # The plan decides anew: other settings, or another device, may change what it says.
+        if not key.startswith(f"{PLACES}.") and f"{PLACES}.{key}" not in decided
+    }
     report = Report()
     layer = Layer.of(
         path.name,

@@ -32,6 +32,8 @@ from rampcli.words.maxtext_mesh import MODEL_WORDS
 COMMAND_LINE = "command line"
 PYTHON = "Python"
 DEFAULT = "default"
+PLAN = "the plan"
+"""Place of a value that the plan has decided because nobody has set it."""
 
 
 class Precedence(IntEnum):

@@ -6,7 +6,7 @@ from rampcli.models.parts import FP32
 
 
 def gradient_bytes(config: Config, *, data_parallel_size: int, reductions: int) -> int:
-    """Returns the bytes of gradients that a rank sends in a step: the rank that sends most.
+    """Returns the bytes of gradients that a rank sends in a step, if there is no pipeline.
 
     Ranks that share a copy of the weights reduce-scatter gradients, and replicas all-reduce their
     shards once. Rings of n ranks send (n - 1) / n and twice that of the numbers, in fp32.
@@ -20,10 +20,7 @@ def gradient_bytes(config: Config, *, data_parallel_size: int, reductions: int) 
         parallel.data_parallel_shard_size or data_parallel_size
     ) * parallel.context_parallel_size
     replicas = ranks // shards
-    most = 0
-    for pipeline_rank in range(parallel.pipeline_parallel_size):
-        weights = RankWeights.of(config, pipeline_rank, shards=shards)
-        scattered = reductions * weights.shard * (shards - 1)
-        summed = 2 * weights.shard * (replicas - 1) // replicas
-        most = max(most, FP32 * (scattered + summed))
-    return most
+    weights = RankWeights.of(config, 0, shards=shards)
+    scattered = reductions * weights.shard * (shards - 1)
+    summed = 2 * weights.shard * (replicas - 1) // replicas
+    return FP32 * (scattered + summed)

@@ -3,15 +3,13 @@
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from rampcli.config.layers import Entry, Layer, Precedence, stack_of
+from rampcli.config.layers import PLAN, Entry, Layer, Precedence, stack_of
 from rampcli.config.schema.trainer import AccumulateReduce
 from rampcli.estimate.traffic import gradient_bytes
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import device_memory_bytes, stage_memory, usable_bytes
 
 REDUCE_KEY = "trainer.accumulate_reduce"
-PLAN = "the plan"
-"""What has decided the entry of this setting if nobody has set it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,6 +8,7 @@ from statistics import median
 
 from rampcli.batch.throughput import Size
 from rampcli.config import snapshot
+from rampcli.config.layers import PLAN, stack_of
 from rampcli.config.schema import Config
 from rampcli.config.settings import leaves
 from rampcli.errors import DamagedFileError, UsageError, shown
@@ -195,10 +196,11 @@ def _run_points(run: RunDirectory, config: Config) -> dict[Size, float]:
 
 def _check_same(path: Path, theirs: Config, ours: Config) -> None:
     """Checks that an earlier run had the same settings as far as they decide throughput."""
-    earlier = dict(leaves(theirs))
+    earlier, stack = dict(leaves(theirs)), stack_of(ours)
     for key, value in leaves(ours):
+        is_chosen = stack.entry(key).place == PLAN  # by the memory of the device, if it is known
         decides = key.startswith(SAME_KEYS) and not key.startswith(OTHER_KEYS)
-        if decides and earlier[key] != value:
+        if decides and not is_chosen and earlier[key] != value:
             raise UsageError(
                 f"--measured {path}: that run had {key}={shown(earlier[key])}, and this one has"
                 f" {shown(value)}",

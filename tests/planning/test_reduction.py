@@ -1,5 +1,6 @@
 import pytest
 
+from rampcli.config import snapshot
 from rampcli.config.layers import with_values
 from rampcli.planning.reduction import REDUCE_KEY, is_chosen_by_plan, ways_to_reduce
 from rampcli.planning.resolve import resolve
@@ -52,6 +53,16 @@ def test_the_plan_chooses_anew_if_settings_change(planned):
     small = planned(*RUN, "trainer.device_memory_gb=44")
     large = resolve(with_values(small.config, {"trainer.device_memory_gb": 200.0}, "a test"))
     assert (chosen(small), chosen(large)) == ("each", "last")
+
+
+def test_the_plan_chooses_anew_for_a_configuration_that_is_used_again(planned, tmp_path):
+    file = tmp_path / "run.yaml"
+    small = planned(*RUN, "trainer.device_memory_gb=44")
+    file.write_text(snapshot.to_yaml(small.config))
+    assert chosen(resolve(snapshot.read(file))) == "each"  # workers of the run
+    again = planned(str(file), "trainer.device_memory_gb=200")
+    assert chosen(again) == "last"
+    assert is_chosen_by_plan(again)
 
 
 def test_each_sends_a_part_of_the_gradient_for_every_micro_batch(planned):

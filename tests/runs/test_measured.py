@@ -137,7 +137,6 @@ def test_a_run_that_is_too_short_has_no_throughput(run, measured, rows):
         "trainer.precision=bf16",
         "trainer.compile=true",
         "trainer.activation_checkpointing=full",
-        "trainer.accumulate_reduce=each",
         "parallel.tensor_parallel_size=2",
         "parallel.context_parallel_size=2",
         "parallel.data_parallel_shard_size=1",
@@ -151,6 +150,13 @@ def test_throughput_measured_with_other_computations_is_refused(run, measured, w
         measured(path, words=fleet)
     assert refused.value.keys == (key,)
     assert measured(path, words=[*fleet, word]).points
+
+
+def test_the_way_to_reduce_must_be_the_same_only_if_the_user_has_set_it(run, measured):
+    path = run(steps([500.0] * 5), "trainer.accumulate_reduce=each")
+    with pytest.raises(UsageError, match=r"had trainer\.accumulate_reduce"):
+        measured(path, words=["trainer.accumulate_reduce=last"])
+    assert measured(path).points  # the plan has chosen `last`
 
 
 @pytest.mark.parametrize(

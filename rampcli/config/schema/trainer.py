@@ -64,7 +64,8 @@ class TrainerConfig:
         None,
         "When gradients are reduced over the ranks. `last`: once per step; until then, each rank"
         " holds its whole gradient. `each`: after each micro batch, which needs less memory and"
-        " sends more. `null`: `each` if the estimated memory of `last` does not fit the device.",
+        " sends more. `null`: `each` if the estimated memory of `last` does not fit the device, and"
+        " `each` needs less.",
     )
     activation_checkpointing: ActivationCheckpointing = setting(
         "none",
