@@ -75,6 +75,7 @@ class Attention(nn.Module):
         """
         shared, prompts = cache.cache.shared, cache.prompts
         assert shared is not None
+        assert query.shape[2] == 1
         assert prompts is not None
         assert not isinstance(mask, tuple | BlockMask)
         window = self.core.sliding_window
@@ -83,13 +84,14 @@ class Attention(nn.Module):
             prompts = prompts[:, :, :, max(0, prompts.shape[3] + key.shape[2] - window) :]
         prompt_keys, prompt_values = prompts.unbind()
         by_group = query.reshape(query.shape[0], key.shape[1], -1, self.head_size)
-        parts = (shared.multiply(by_group, prompt_keys.mT), by_group @ key.mT)
-        # One softmax over both parts, in fp32 as in the kernels of attention.
-        scores = torch.cat(parts, dim=-1).float() * self.head_size**-0.5
+        # One softmax over both parts. Scores are in fp32, as in the kernels of attention.
+        exact = by_group.float() * self.head_size**-0.5
+        parts = (shared.multiply(exact, prompt_keys.mT.float()), exact @ key.mT.float())
+        scores = torch.cat(parts, dim=-1)
         if mask is not None:
             scores = scores + mask[..., -scores.shape[-1] :]
         weights = scores.softmax(dim=-1).to(value.dtype)
-        of_prompt, own = weights.split([part.shape[-1] for part in parts], dim=-1)
+        of_prompt, own = torch.split(weights, [part.shape[-1] for part in parts], dim=-1)
         mixed: Tensor = shared.multiply(of_prompt, prompt_values) + own @ value
         return mixed.reshape(query.shape)
 

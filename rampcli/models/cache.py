@@ -125,11 +125,11 @@ class Cache:
         )
         joined.length = parts[0].length
         for name in list(parts[0].layers):
-            layer = joined.layer(name)
-            layer.join([part.layers.pop(name) for part in parts], is_shared=copies > 1)
-        if layer.prompts is not None:
-            rows = layer.prompts.shape[1]
-            places = torch.arange(rows * copies, device=layer.prompts.device)
+            joined.layer(name).join([part.layers.pop(name) for part in parts], is_shared=copies > 1)
+        prompts = [layer.prompts for layer in joined.layers.values() if layer.prompts is not None]
+        if prompts:
+            rows = prompts[0].shape[1]
+            places = torch.arange(rows * copies, device=prompts[0].device)
             joined.shared = SharedPrompts(joined.length, rows, copies, places)
         return joined
 

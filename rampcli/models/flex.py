@@ -17,7 +17,12 @@ BLOCK = 128
 
 @cache
 def compiled_attention() -> Callable[..., Any]:
-    """Returns flex attention that is compiled. Otherwise, it would compute all scores."""
+    """Returns flex attention that is compiled. Otherwise, it would compute all scores.
+
+    So it would after 8 versions, of which training, validation and the pieces of a context-parallel
+    rank with two sizes of micro batches need as many.
+    """
+    torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
     return torch.compile(flex_attention)
 
 
@@ -70,9 +75,8 @@ def block_mask(first_keys: Tensor, sequence: int) -> BlockMask:
     last_key = first_key + BLOCK - 1
     is_any = (first_key <= last_query) & (last_key >= firsts.amin(dim=-1))
     is_all = (last_key <= first_query) & (first_key >= firsts.amax(dim=-1))
-    is_all &= (
-        first_query + BLOCK <= sequence
-    )  # as torch has it: blocks that are not full have masks
+    # As torch has it, a block with fewer queries has a mask.
+    is_all &= first_query + BLOCK <= sequence
     return BlockMask.from_kv_blocks(
         *_numbered(is_any & ~is_all),
         *_numbered(is_all),

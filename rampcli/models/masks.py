@@ -5,6 +5,7 @@ its mask once. All layers use it, also when they are recomputed.
 """
 
 from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
 
 import torch
@@ -71,8 +72,9 @@ def build_mask(
 
 def has_flex_attention(device: torch.device, model: ModelConfig) -> bool:
     """Returns whether flex attention can train a model here: its kernels are written in Triton."""
-    return (
-        device.type == "cuda"
-        and model.head_width >= SMALLEST_FLEX_HEAD
-        and find_spec("triton") is not None
-    )
+    return device.type == "cuda" and model.head_width >= SMALLEST_FLEX_HEAD and _has_triton()
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 SHORTEST, LONGEST = 64, 256
-"""Rows of a tile that has a mask, and the shortest document that is a tile of its own."""
+"""Least and most rows of a tile with a mask. Documents of `SHORTEST` tokens or more need none."""
 
 attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 attend_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from models.families import FAMILIES
-from rampcli.models.cache import Cache
+from rampcli.models.attention import Attention
+from rampcli.models.cache import Cache, SharedPrompts
 from rampcli.models.decoder import Decoder
 from rampcli.train.build import fill_weights, initial_weights
 
@@ -83,6 +84,23 @@ def test_rows_of_a_prompt_hold_its_keys_and_values_once(model):
         assert (layer.memory.shape[1], layer.memory.shape[3]) == (12, LENGTH - 8)
     cache.keep(torch.tensor([0, 2, 9]))
     assert {layer.prompts.shape[1] for layer in cache.layers.values()} == {2}
+
+
+def test_scores_of_shared_prompts_are_not_rounded_to_bf16():
+    """Rounded scores would move the probabilities of a rollout away from those of training."""
+    attention, draw = Attention(FAMILIES["llama3"]), torch.Generator().manual_seed(0)
+    query, key, value = (
+        8 * torch.randn(64, heads, tokens, 16, generator=draw, dtype=torch.bfloat16)
+        for heads, tokens in ((4, 1), (2, LENGTH), (2, LENGTH))
+    )
+    exact = attention.core(query.float(), key.float(), value.float())
+    cache = Cache(capacity=LENGTH)
+    layer = cache.layer("0")
+    layer.prompts = torch.stack([key, value])[:, :, :, :-1]
+    cache.shared = SharedPrompts(LENGTH - 1, 64, 1, torch.arange(64))
+    shared = attention._attend_with_prompts(query, key[:, :, -1:], value[:, :, -1:], None, layer)
+    error, alone = (each.float() - exact for each in (shared, attention.core(query, key, value)))
+    assert error.abs().mean() < 1.5 * alone.abs().mean()
 
 
 def test_a_token_is_added_in_place():
