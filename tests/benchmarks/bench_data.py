@@ -6,7 +6,8 @@
 Writes a corpus of uint16 tokens in documents of about 700 tokens. Reads random windows of it as
 int64 tokens and labels, in one process, with the files in the page cache. Each round reads the same
 number of samples in every way, and starts with another way. No sample is read in two rounds. Prints
-the median samples per second of each way, and the medians of the rounds' ratios.
+the median samples per second of each way, and the medians of the rounds' ratios. The process has
+the environment of a worker.
 
     memmap         one window after the other from a memory-mapped array, at places drawn beforehand
     GPTDataset     megatron-core's `__getitem__`, through its shuffled index in order
@@ -19,6 +20,7 @@ import argparse
 import logging
 import os
 import statistics
+import sys
 import tempfile
 import time
 import warnings
@@ -34,6 +36,7 @@ from rampcli.data.hosts import Reading
 from rampcli.data.indexed import bin_of, idx_of, write_index
 from rampcli.data.loader import Loader
 from rampcli.data.sources import open_corpora
+from rampcli.runs.worker_defaults import AT_START
 
 VOCAB_SIZE = 50_257
 DOCUMENT_TOKENS = 700
@@ -200,6 +203,8 @@ def main() -> None:
     )
     parser.add_argument("--folder", help="where to write the corpus (default: a temporary folder)")
     given = parser.parse_args()
+    if AT_START.keys() - os.environ.keys():
+        os.execve(sys.executable, [sys.executable, *sys.argv], AT_START | os.environ)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         prefix = Path(folder) / "corpus"
