@@ -61,6 +61,8 @@ def explain(
 
 
 def _as_text(fact: dict[str, Any]) -> str:
+    from rampcli.report.memory import shorten_way
+
     rows = {
         "meaning": fact["doc"],
         "value": shown(fact["value"])
@@ -69,7 +71,9 @@ def _as_text(fact: dict[str, Any]) -> str:
         "instead of": "\n".join(
             f"{shown(entry['value'])} ({entry['set_by']})" for entry in fact["overrode"]
         ),
-        "costs": "\n".join(f"{value}: {cost}" for value, cost in (fact["costs"] or {}).items()),
+        "costs": "\n".join(
+            f"{value}: {shorten_way(**way)}" for value, way in (fact["costs"] or {}).items()
+        ),
         "type": fact["type"],
         "unit": fact["unit"],
         "range": fact["range"],

@@ -1,6 +1,7 @@
 """The memory of a plan's stages, estimated: cells, notes, tables and plain data."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.table import Table
@@ -63,18 +64,16 @@ def reduction_notes(resolved: Resolved) -> list[str]:
     """Returns a note if the plan reduces gradients after each micro batch to save memory."""
     if resolved.config.trainer.accumulate_reduce != "each" or not is_chosen_by_plan(resolved):
         return []
-    costs = reduction_costs(resolved)
-    return [f"{REDUCE_KEY}=each, which the plan chose: {costs['each']}; last: {costs['last']}"]
+    ways = ways_to_reduce(resolved)
+    assert ways is not None  # otherwise, the plan does not choose `each`
+    each, last = (shorten_way(**asdict(ways[name])) for name in ("each", "last"))
+    return [f"{REDUCE_KEY}=each, which the plan chose: {each}; last: {last}"]
 
 
-def reduction_costs(resolved: Resolved) -> dict[str, str]:
-    """Returns what each value of `trainer.accumulate_reduce` costs, unless all cost the same."""
-    device = "process" if resolved.config.trainer.accelerator == "cpu" else "GPU"
-    return {
-        name: f"~{shorten_bytes(way.memory_bytes)} per {device},"
-        f" {shorten_bytes(way.sent_bytes)} of gradients sent per step"
-        for name, way in (ways_to_reduce(resolved) or {}).items()
-    }
+def shorten_way(*, memory_bytes: int, sent_bytes: int) -> str:
+    """Returns what a way to reduce gradients costs, for people."""
+    memory, sent = shorten_bytes(memory_bytes), shorten_bytes(sent_bytes)
+    return f"~{memory} per rank, {sent} of gradients sent per step"
 
 
 def estimates(resolved: Resolved, micro_batches: Sequence[int]) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from rampcli.config.values import put
 from rampcli.errors import UsageError
 from rampcli.planning.resolve import resolve
 from rampcli.report.explain import derived, explain, with_provenance
+from rampcli.report.memory import shorten_way
 from rampcli.words import SPELLINGS
 from rampcli.words.refused import DERIVED
 
@@ -51,9 +52,9 @@ def test_a_setting_is_explained_in_full(explained, gpt3_5b_place):
 def test_the_ways_to_reduce_gradients_are_explained_with_what_they_cost(explained):
     fact = explained("trainer.accumulate_reduce", "trainer.device_memory_gb=44")
     assert (fact["value"], fact["set_by"]) == ("each", "the plan")
-    assert fact["costs"] == {
-        "last": "~47GiB per GPU, 19GiB of gradients sent per step",
-        "each": "~29GiB per GPU, 75GiB of gradients sent per step",
+    assert {name: shorten_way(**way) for name, way in fact["costs"].items()} == {
+        "last": "~47GiB per rank, 19GiB of gradients sent per step",
+        "each": "~29GiB per rank, 75GiB of gradients sent per step",
     }
 
 
