@@ -123,8 +123,11 @@ class TokenCorpus:
 
         Raises:
             UsageError: a file has changed, or holds tokens outside the vocabulary.
+            ValueError: `tokens` ends before `end`.
         """
         self.check_unchanged()
+        if len(self.tokens) < self.end:
+            raise ValueError(f"{self.name} has {len(self.tokens):,} tokens, not {self.end:,}")
         length = self.cut.sequence_length
         firsts = (self.first + windows * length).tolist()
         # Rows are copied from the file twice: fresh memory for whole windows would cost more.

@@ -194,6 +194,16 @@ def test_positions_restart_at_each_document_and_at_the_start_of_a_sample():
     assert read.labels.tolist() == [[1, 1, IGNORED, IGNORED], [3, 3, 3, 3], [3, *[IGNORED] * 3]]
 
 
+@pytest.mark.parametrize("pad_last_window", [False, True])
+@pytest.mark.parametrize("missing", [1, 3, 6, 10])
+def test_tokens_that_end_before_the_corpus_are_refused_instead_of_padded(missing, pad_last_window):
+    corpus = of([[1] * 10], pad_last_window=pad_last_window).corpus()
+    short = replace(corpus, tokens=corpus.tokens[: 10 - missing])
+    for window in range(corpus.windows):
+        with pytest.raises(ValueError, match=f"has {10 - missing} tokens, not 10"):
+            short.read(np.array([window]))
+
+
 @given(drawn=drawn())
 def test_a_part_of_a_corpus_reads_the_same_as_a_corpus_of_its_own(drawn):
     low, high = drawn.part
