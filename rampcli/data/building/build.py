@@ -1,7 +1,8 @@
 """Builds a corpus: encodes files of text into PREFIX.bin and PREFIX.idx.
 
-The inputs are read once to encode them. If the tokenizer is learnt from them, they are read once
-more before that. Files get their final names only when all of them are complete, PREFIX.idx last.
+The inputs are read once to encode them. Before that, they are read once for the tokenizer of
+`--tokenizer chars` or `--train-bpe`, and once more to measure compressed inputs of `--train-bpe`.
+Files get their final names only when all of them are complete, PREFIX.idx last.
 """
 
 import os
@@ -143,7 +144,7 @@ class _LockedBuild:
     def run(self) -> Built:
         """Builds, resuming if there is progress."""
         folder, options = self.partial.folder, self.inputs.options
-        if self.partial.begin(self.settings):
+        if self.partial.begin(self.settings, self.inputs.watcher):
             documents = self.partial.written.documents
             self.inputs.watcher.on_note(f"resuming after {documents:,} documents")
         else:

@@ -20,6 +20,7 @@ from rampcli.data.building.inputs import Inputs
 from rampcli.data.building.parsing import BadRecord, parse_chunk
 from rampcli.data.building.partial import SAVE_EVERY_S, cannot_resume
 from rampcli.data.building.records import Chunk, Cursor
+from rampcli.data.building.streams import PIECE_BYTES
 from rampcli.data.building.workers import map_in_order
 from rampcli.data.manifest import MOST_BYTES
 from rampcli.data.tokenizer import CODE_POINTS, code_points
@@ -37,6 +38,7 @@ class Gathered:
     Attributes:
         phase: what the pass does; empty before the first.
         position: position in the inputs at which reading resumes.
+        consumed_bytes: size of the inputs before that position, as stored.
         chunks: number of chunks before that position.
         content_bytes: size of the inputs after decompression, as far as they are measured.
         sample_bytes: size of sample.jsonl.
@@ -45,6 +47,7 @@ class Gathered:
 
     phase: str = ""
     position: Cursor = field(default_factory=Cursor)
+    consumed_bytes: int = 0
     chunks: int = 0
     content_bytes: int = 0
     sample_bytes: int = 0
@@ -95,7 +98,12 @@ class Gathering:
                 state = read_json(folder.gathered, SHAPE, most_bytes=MOST_BYTES)
             except DamagedFileError as error:
                 raise cannot_resume(folder, error.message) from error
-            state["position"] = Cursor(*(state["position"][name] for name in Cursor.__slots__))
+            position = Cursor(*(state["position"][name] for name in Cursor.__slots__))
+            if position.input > len(inputs.reader.inputs):
+                raise cannot_resume(
+                    folder, f"{folder.gathered} is damaged: there is no input {position.input:,}"
+                )
+            state["position"] = position
             self._gathered = Gathered(**{name: state[name] for name in Gathered.__slots__})
 
     def characters(self) -> str:
@@ -123,14 +131,15 @@ class Gathering:
         """
         every = -(-self._content_bytes() // most_bytes) or 1
         inputs, width = self._inputs, TRAINING_TEXT_CHARACTERS
-        with self._sample_opened() as sample, self._pass("learning merges"):
+        with self._sample_opened() as sample, self._pass("sampling text"):
             for chunk in self._chunks():
                 if self._gathered.chunks % every == 0:
                     texts, bad = parse_chunk(chunk, inputs.options.text_key)
                     inputs.check(bad)
                     for text in texts:
                         for at in range(0, len(text), width):
-                            sample.write(json.dumps(text[at : at + width]).encode() + b"\n")
+                            piece = json.dumps(text[at : at + width], ensure_ascii=False)
+                            sample.write(piece.encode() + b"\n")
                 self._advance(chunk, sample_bytes=sample.tell())
         return self._read_sample()
 
@@ -152,12 +161,14 @@ class Gathering:
     def _pass(self, phase: str) -> Iterator[None]:
         """Begins or resumes a pass over the inputs, and saves its progress."""
         before, watcher = self._gathered, self._inputs.watcher
+        total_bytes = self._inputs.reader.bytes
         if before.phase != phase:
-            before = replace(before, phase=phase, position=Cursor(), chunks=0)
+            before = replace(before, phase=phase, position=Cursor(), consumed_bytes=0, chunks=0)
             self._gathered = before
         elif before.position != Cursor():
-            watcher.on_note(f"resuming after {before.chunks:,} chunks: {phase}")
-        watcher.on_phase(phase, self._inputs.reader.bytes)
+            read, size = before.consumed_bytes / 1e6, total_bytes / 1e6
+            watcher.on_note(f"resuming: {phase}, {read:,.1f} of {size:,.1f} MB read")
+        watcher.on_phase(phase, total_bytes)
         self._save_at = time.monotonic() + SAVE_EVERY_S
         try:
             yield
@@ -171,7 +182,11 @@ class Gathering:
     def _advance(self, chunk: Chunk, **changes: Any) -> None:
         """Counts a chunk and what was gathered from it."""
         self._gathered = replace(
-            self._gathered, position=chunk.end, chunks=self._gathered.chunks + 1, **changes
+            self._gathered,
+            position=chunk.end,
+            consumed_bytes=chunk.consumed_bytes,
+            chunks=self._gathered.chunks + 1,
+            **changes,
         )
         if time.monotonic() >= self._save_at:
             self._save()
@@ -201,5 +216,9 @@ class Gathering:
                 self._sample = None
 
     def _read_sample(self) -> Iterator[str]:
+        watcher = self._inputs.watcher
         with os.fdopen(self._folder.open(self._folder.sample, os.O_RDONLY), "rb") as file:
-            yield from map(json.loads, file)
+            watcher.on_phase("learning merges", self._gathered.sample_bytes)
+            while lines := file.readlines(PIECE_BYTES):
+                yield from map(json.loads, lines)
+                watcher.on_progress(file.tell(), None)

@@ -24,7 +24,7 @@ class Inputs:
 
     @property
     def workers(self) -> int:
-        """Number of processes that encode."""
+        """Number of processes that encode, or collect characters."""
         worthwhile = 1 + self.reader.bytes // WORTH_A_PROCESS_BYTES
         return self.options.workers or min(processors(), worthwhile)
 

@@ -124,8 +124,11 @@ class PartialBuild:
     tokens_digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
     _files: dict[str, BufferedRandom] = field(default_factory=dict)
 
-    def begin(self, settings: dict[str, Any]) -> bool:
+    def begin(self, settings: dict[str, Any], watcher: Watcher) -> bool:
         """Reads the progress of an earlier start, or starts the build.
+
+        If inputs or options have changed before anything was encoded, the build begins again, and a
+        note says so.
 
         Returns:
             True if the build resumes.
@@ -135,21 +138,24 @@ class PartialBuild:
         """
         try:
             written = read_progress(self.folder)
-            if written is None:
+            if written is None and not os.path.lexists(self.folder.gathered):
                 return self._start(settings)
             found = read_json(self.folder.settings, SHAPE, most_bytes=MOST_BYTES)
         except DamagedFileError as error:
             raise cannot_resume(self.folder, error.message) from error
         except FileNotFoundError as error:
             raise cannot_resume(self.folder, f"{self.folder.settings} is missing") from error
-        self.written = written
-        if written.position.input > len(found["inputs"]):
+        self.written = written or Written()
+        if self.written.position.input > len(found["inputs"]):
             raise cannot_resume(
                 self.folder,
-                f"{self.folder.progress} is damaged: there is no input {written.position.input:,}",
+                f"{self.folder.progress} is damaged: there is no input"
+                f" {self.written.position.input:,}",
             )
         changed = _changes(_as_skipping(found, settings), settings)
-        if changed and written.position == Cursor():
+        if changed and self.written.position == Cursor():
+            watcher.on_note(f"note: {'; '.join(changed)}; the build begins again")
+            self.remove_gathered()
             return self._start(settings)
         if changed:
             raise UsageError(
@@ -157,23 +163,17 @@ class PartialBuild:
                 remedy="the inputs and options it was started with, or delete"
                 f" {self.folder.path} to start again",
             )
-        self.folder.write_json(self.folder.settings, settings)
+        if written is None:
+            return self._start(settings)
+        if not written.is_complete:
+            self.folder.write_json(self.folder.settings, settings)
         return True
 
     def _start(self, settings: dict[str, Any]) -> bool:
-        if not self._has_gathered_for(settings):
-            self.remove_gathered()
         self.folder.remove_file(self.folder.tokenizer)
         self.written = Written()
         self.folder.write_json(self.folder.settings, settings)
         return False
-
-    def _has_gathered_for(self, settings: dict[str, Any]) -> bool:
-        """Returns True if an earlier start had the same settings, so that its pass resumes."""
-        if not os.path.lexists(self.folder.gathered):
-            return False
-        found = read_json(self.folder.settings, SHAPE, most_bytes=MOST_BYTES)
-        return not _changes(_as_skipping(found, settings), settings)
 
     def remove_gathered(self) -> None:
         """Deletes what was gathered for the tokenizer."""

@@ -17,13 +17,20 @@ from rampcli.errors import UsageError
 
 
 class Counter(Watcher):
-    """Counts the chunks of passes before encoding; can raise KeyboardInterrupt after some."""
+    """Counts chunks of inputs before encoding; can raise KeyboardInterrupt after some."""
 
     def __init__(self, most: int | None = None) -> None:
         self.most, self.chunks = most, 0
+        self.phases, self.notes = [], []
+
+    def on_phase(self, name, _):
+        self.phases.append(name)
+
+    def on_note(self, line):
+        self.notes.append(line)
 
     def on_progress(self, _, written):
-        if written is None:
+        if written is None and self.phases[-1] != "learning merges":
             self.chunks += 1
             if self.chunks == self.most:
                 raise KeyboardInterrupt
@@ -45,8 +52,14 @@ def options(options, monkeypatch):
 CHARS, BPE = {"tokenizer": "chars"}, {"tokenizer": None, "train_bpe": 290}
 
 
-@pytest.mark.parametrize("changes", [CHARS, {**CHARS, "workers": 2}, BPE])
-def test_interrupted_passes_resume_and_give_the_same_corpus(options, changes):
+@pytest.mark.parametrize(
+    ("changes", "training_bytes"),
+    [(CHARS, 0), ({**CHARS, "workers": 2}, 0), (BPE, 256 << 20), (BPE, 100)],
+)
+def test_interrupted_passes_resume_and_give_the_same_corpus(
+    options, changes, training_bytes, monkeypatch
+):
+    monkeypatch.setattr(making_tokenizers, "TRAINING_BYTES", training_bytes)
     changed = replace(options, **changes)
     whole, watcher = (
         replace(changed, output=options.output.with_name("whole"), workers=1),
@@ -62,6 +75,7 @@ def test_interrupted_passes_resume_and_give_the_same_corpus(options, changes):
     last = Counter()
     build(changed, last)
     assert last.chunks > 0
+    assert last.notes[0].startswith(f"resuming: {last.phases[0]}, ")
     assert read + last.chunks == watcher.chunks
     for path_of in (bin_of, tokenizer_of):
         assert path_of(changed.output).read_bytes() == path_of(whole.output).read_bytes()
@@ -93,6 +107,7 @@ def test_training_that_was_interrupted_reads_no_input_again(options, monkeypatch
     watcher = Counter()
     build(options, watcher)
     assert watcher.chunks == 0
+    assert watcher.phases == ["sampling text", "learning merges", "encoding"]
 
 
 @pytest.mark.parametrize("tokenizer", [CHARS, BPE])
@@ -101,21 +116,35 @@ def test_a_pass_begins_anew_with_other_inputs_or_options(options, tokenizer):
         build(replace(options, **CHARS), Counter(12))
     if tokenizer == CHARS:
         write_lines(options.inputs[0] / "a.jsonl", ["another text"])
-    watcher, whole = Counter(), Counter()
+    watcher, counter = Counter(), Counter()
     changed = replace(options, **tokenizer)
+    whole = replace(changed, output=options.output.with_name("whole"))
     build(changed, watcher)
-    build(replace(changed, output=options.output.with_name("whole")), whole)
-    assert watcher.chunks == whole.chunks
+    build(whole, counter)
+    assert watcher.chunks == counter.chunks
+    assert tokenizer_of(changed.output).read_bytes() == tokenizer_of(whole.output).read_bytes()
+    reason = "a.jsonl has changed" if tokenizer == CHARS else "--tokenizer was chars and is now bpe"
+    assert reason in watcher.notes[0]
+    assert watcher.notes[0].endswith("; the build begins again")
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
-    [("gathered.json", "{", "gathered.json is damaged"), ("sample.jsonl", "", "shorter than")],
+    [
+        ("gathered.json", lambda _: "{", "gathered.json is damaged"),
+        (
+            "gathered.json",
+            lambda saved: saved.replace('"input": ', '"input": 99'),
+            r"gathered.json is damaged: there is no input 99\d",
+        ),
+        ("sample.jsonl", lambda _: "", "shorter than"),
+    ],
 )
 def test_damaged_progress_of_a_pass_is_refused(options, name, content, message):
     options = replace(options, **BPE)
     with pytest.raises(KeyboardInterrupt):
         build(options, Counter(20))
-    (options.partial / name).write_text(content)
+    path = options.partial / name
+    path.write_text(content(path.read_text()))
     with pytest.raises(UsageError, match=message):
         build(options)
