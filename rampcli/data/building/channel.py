@@ -8,6 +8,8 @@ from typing import Any
 
 PROTOCOL = 5
 """The first protocol of pickle that copies an array only once."""
+KEPT_BYTES = 16 << 20
+"""Memory that a channel keeps for the next object. More is given back after a larger one."""
 
 
 class Channel:
@@ -23,7 +25,7 @@ class Channel:
 
     def __init__(self, connection: Connection, memory: int) -> None:
         self._connection = connection
-        self._memory = os.fdopen(memory, "r+b", buffering=0)
+        self._memory = os.fdopen(memory, "wb")
         self._map: mmap.mmap | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -31,9 +33,14 @@ class Channel:
         return _received, (self._connection, DupFd(self._memory.fileno()))
 
     def send(self, value: object) -> None:
-        """Sends an object that can be pickled."""
+        """Sends an object that can be pickled.
+
+        Raises:
+            OSError: there is no memory for the object, or the connection was lost.
+        """
         self._memory.seek(0)
         ForkingPickler(self._memory, PROTOCOL).dump(value)
+        self._memory.truncate(max(self._memory.tell(), KEPT_BYTES))
         self._connection.send_bytes(b"")
 
     def receive(self) -> Any:
@@ -44,7 +51,7 @@ class Channel:
             OSError: the connection was lost.
         """
         self._connection.recv_bytes()
-        # The file grows with the largest object.
+        # A longer mapping than the file is no harm: unpickling ends with the object.
         if self._map is None or len(self._map) < os.fstat(self._memory.fileno()).st_size:
             self._map = mmap.mmap(self._memory.fileno(), 0)
         return ForkingPickler.loads(self._map)
@@ -53,6 +60,8 @@ class Channel:
         """Closes this end in this process."""
         self._connection.close()
         self._memory.close()
+        if self._map is not None:
+            self._map.close()
 
 
 def open_channel() -> tuple[Channel, Channel]:

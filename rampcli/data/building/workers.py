@@ -5,7 +5,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from multiprocessing import get_context, parent_process
 from multiprocessing.context import SpawnProcess
 from queue import SimpleQueue
@@ -26,7 +26,7 @@ ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
     "MALLOC_MMAP_THRESHOLD_": str(64 << 20),
 }
-"""Environment of worker processes: one thread each."""
+"""Environment of worker processes: one thread each, and thresholds of malloc in bytes."""
 Result = TypeVar("Result", covariant=True)
 
 
@@ -67,8 +67,13 @@ def map_in_order(
             apply = work.open()
             yield from ((chunk, apply(chunk)) for chunk in chunks)
             return
-        # Processes end before threads, because a thread may be waiting for its process.
-        with ThreadPoolExecutor(workers) as threads, _processes(work, workers) as idle:
+        # Processes end before threads, because a thread may be waiting for its process. Our ends
+        # of the channels are closed last, because threads use them.
+        with (
+            ExitStack() as ends,
+            ThreadPoolExecutor(workers) as threads,
+            _processes(work, workers, ends) as idle,
+        ):
             waiting: deque[tuple[Chunk, Future[Result]]] = deque()
             for chunk in chunks:
                 waiting.append((chunk, threads.submit(_apply_in_worker, idle, chunk)))
@@ -80,8 +85,12 @@ def map_in_order(
 
 
 @contextmanager
-def _processes(work: Work[Any], count: int) -> Iterator[SimpleQueue[Channel]]:
-    """Runs worker processes during the block; yields the channels of the idle ones."""
+def _processes(work: Work[Any], count: int, ends: ExitStack) -> Iterator[SimpleQueue[Channel]]:
+    """Runs worker processes during the block; yields the channels of the idle ones.
+
+    Args:
+        ends: closes the channels.
+    """
     # Not fork: the child would inherit the locks of a tokenizer's threads without the threads.
     context = get_context("spawn")
     idle: SimpleQueue[Channel] = SimpleQueue()
@@ -89,6 +98,7 @@ def _processes(work: Work[Any], count: int) -> Iterator[SimpleQueue[Channel]]:
     try:
         for _ in range(count):
             ours, theirs = open_channel()
+            ends.callback(ours.close)
             with closing(theirs), _blocking_ctrl_c():  # Ctrl-C is handled by this process alone
                 process = context.Process(target=_work, args=(work, theirs), daemon=True)
                 process.start()

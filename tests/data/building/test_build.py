@@ -71,7 +71,7 @@ def test_the_manifest_describes_the_files_and_no_other_file_is_left(options):
     assert [Path(one["name"]).name for one in manifest["inputs"]] == ["a.jsonl", "b.txt"]
 
 
-def test_the_corpus_does_not_depend_on_the_number_of_workers(options):
+def test_the_corpus_does_not_depend_on_the_number_of_workers(options, recwarn):
     (options.inputs[0] / "c.txt").write_text(
         "".join(f"line {number} of a text in pieces\n" for number in range(80_000))
     )
@@ -92,6 +92,7 @@ def test_the_corpus_does_not_depend_on_the_number_of_workers(options):
             [path_of(of_workers.output).read_bytes() for path_of in (bin_of, idx_of, tokenizer_of)]
         )
     assert files[0] == files[1] == files[2]
+    assert not [one.message for one in recwarn if one.category is ResourceWarning]
 
 
 def test_a_long_text_is_one_document_as_a_file_or_as_a_line_of_json(options, tmp_path, monkeypatch):
