@@ -25,7 +25,7 @@ from rampcli.data.building.workers import map_in_order
 from rampcli.data.manifest import MOST_BYTES
 from rampcli.data.tokenizer import CODE_POINTS, code_points
 from rampcli.errors import DamagedFileError
-from rampcli.records import COUNT, read_json
+from rampcli.records import COUNT, is_unicode, parse_json, read_json
 
 TRAINING_TEXT_CHARACTERS = 1 << 16
 """Longest piece of a text that is given to the trainer."""
@@ -96,14 +96,14 @@ class Gathering:
         with suppress(FileNotFoundError):
             try:
                 state = read_json(folder.gathered, SHAPE, most_bytes=MOST_BYTES)
+                damaged = f"{folder.gathered} is damaged"
+                if (number := state["position"]["input"]) > len(inputs.reader.inputs):
+                    raise DamagedFileError(f"{damaged}: there is no input {number:,}")
+                if not is_unicode(state["characters"]):
+                    raise DamagedFileError(f"{damaged}: characters are not valid Unicode")
             except DamagedFileError as error:
                 raise cannot_resume(folder, error.message) from error
-            position = Cursor(*(state["position"][name] for name in Cursor.__slots__))
-            if position.input > len(inputs.reader.inputs):
-                raise cannot_resume(
-                    folder, f"{folder.gathered} is damaged: there is no input {position.input:,}"
-                )
-            state["position"] = position
+            state["position"] = Cursor(*(state["position"][name] for name in Cursor.__slots__))
             self._gathered = Gathered(**{name: state[name] for name in Gathered.__slots__})
 
     def characters(self) -> str:
@@ -220,5 +220,15 @@ class Gathering:
         with os.fdopen(self._folder.open(self._folder.sample, os.O_RDONLY), "rb") as file:
             watcher.on_phase("learning merges", self._gathered.sample_bytes)
             while lines := file.readlines(PIECE_BYTES):
-                yield from map(json.loads, lines)
+                yield from map(self._text_in, lines)
                 watcher.on_progress(file.tell(), None)
+
+    def _text_in(self, line: bytes) -> str:
+        path = self._folder.sample
+        try:
+            text: str = parse_json(line, str, where=str(path))
+        except DamagedFileError as error:
+            raise cannot_resume(self._folder, error.message) from error
+        if not is_unicode(text):
+            raise cannot_resume(self._folder, f"{path} is damaged: a text is not valid Unicode")
+        return text

@@ -137,7 +137,18 @@ def test_a_pass_begins_anew_with_other_inputs_or_options(options, tokenizer):
             lambda saved: saved.replace('"input": ', '"input": 99'),
             r"gathered.json is damaged: there is no input 99\d",
         ),
+        (
+            "gathered.json",
+            lambda saved: saved.replace('"characters": "', r'"characters": "\ud800'),
+            "gathered.json is damaged: characters are not valid Unicode",
+        ),
         ("sample.jsonl", lambda _: "", "shorter than"),
+        ("sample.jsonl", lambda saved: "x" * len(saved.encode()), "sample.jsonl is damaged"),
+        (
+            "sample.jsonl",
+            lambda saved: r'"\ud800"' + "\n" + saved,
+            "sample.jsonl is damaged: a text is not valid Unicode",
+        ),
     ],
 )
 def test_damaged_progress_of_a_pass_is_refused(options, name, content, message):
