@@ -266,6 +266,10 @@ def test_a_build_killed_between_two_renames_finishes_the_others(options, monkeyp
         patched.setattr(building, "move_into_place", killed_after_two)
         with pytest.raises(KeyboardInterrupt):
             build(options)
+        settings = (options.partial / "settings.json").stat()
+        with pytest.raises(KeyboardInterrupt):
+            build(replace(options, on_bad_record="skip"))
+        assert (options.partial / "settings.json").stat().st_ino == settings.st_ino
     assert renamed == [bin_of(options.output), tokenizer_of(options.output)]
     assert not idx_of(options.output).exists()
     build(options)
