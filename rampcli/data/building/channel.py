@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import tempfile
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.reduction import DupFd, ForkingPickler
 from typing import Any
@@ -67,8 +68,16 @@ class Channel:
 def open_channel() -> tuple[Channel, Channel]:
     """Returns the two ends of a channel. The second one is passed to a process that is started."""
     ours, theirs = Pipe()
-    memory = os.memfd_create("channel")
+    memory = _file_in_memory()
     return Channel(ours, memory), Channel(theirs, os.dup(memory))
+
+
+def _file_in_memory() -> int:
+    """Returns the descriptor of a file without a name; outside Linux, of a temporary file."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("channel")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
 def _received(connection: Connection, memory: Any) -> Channel:

@@ -10,7 +10,10 @@ import pytest
 from rampcli.data.building.channel import KEPT_BYTES, open_channel
 
 
-def test_objects_of_any_size_arrive_in_turns():
+@pytest.mark.parametrize("is_linux", [True, False])
+def test_objects_of_any_size_arrive_in_turns(monkeypatch, is_linux):
+    if not is_linux:
+        monkeypatch.delattr(os, "memfd_create")
     ours, theirs = open_channel()
 
     def answer() -> None:
