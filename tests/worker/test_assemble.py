@@ -65,7 +65,7 @@ def test_a_single_processor_beside_a_gpu_is_recorded(tmp_path, processors, warni
 def test_a_mask_that_the_plan_does_not_count_is_recorded(
     tmp_path, monkeypatch, triton, head_size, documents, warnings
 ):
-    monkeypatch.setattr(masks, "find_spec", lambda _: triton or None)
+    monkeypatch.setattr(masks, "_has_triton", lambda: triton)
     run = RunDirectory(tmp_path / "run")
     run.claim()
     config = llm.from_factory("llama3_tiny")
