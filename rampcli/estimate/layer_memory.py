@@ -10,6 +10,13 @@ from rampcli.estimate.model_size import count, matrices_of, shapes_of
 from rampcli.models.parts import MicroBatchPart, layer_parts, outer_parts
 
 
+def shards_and_replicas(config: Config, data_parallel_size: int) -> tuple[int, int]:
+    """Returns how many ranks share a copy of a stage's weights, and how many copies there are."""
+    parallel, context = config.parallel, config.parallel.context_parallel_size
+    shards = (parallel.data_parallel_shard_size or data_parallel_size) * context
+    return shards, data_parallel_size * context // shards
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankWeights:
     """Numbers of weights of a pipeline rank, after tensor parallelism.

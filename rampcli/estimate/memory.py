@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from rampcli.config.optimizers import optimizer_of
 from rampcli.config.schema import Config
 from rampcli.estimate.flights import Flight, PipelineSchedule
-from rampcli.estimate.layer_memory import RankWeights, layer_memory
+from rampcli.estimate.layer_memory import RankWeights, layer_memory, shards_and_replicas
 from rampcli.estimate.model_size import matrices_of, shapes_of
 from rampcli.models.parts import (
     FP32,
@@ -135,8 +135,7 @@ class RankMemory:
         self.layer = layer_memory(config, self.batch)
         self.mask = mask_bytes(self.model, self.batch)
         self.layers = config.model.num_layers // (stages * self.virtual_stages)
-        self.shards = (parallel.data_parallel_shard_size or data_ranks) * context
-        self.replicas = data_ranks * context // self.shards
+        self.shards, self.replicas = shards_and_replicas(config, data_ranks)
         self.tensor = tensor
         self.weights = RankWeights.of(config, pipeline_rank, shards=self.shards)
         self.norm, self.head = norm_part(config.model), HeadPart(config.model)

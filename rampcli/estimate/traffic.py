@@ -1,7 +1,7 @@
 """Counts the bytes of gradients that ranks exchange, without torch."""
 
 from rampcli.config.schema import Config
-from rampcli.estimate.layer_memory import RankWeights
+from rampcli.estimate.layer_memory import RankWeights, shards_and_replicas
 from rampcli.models.parts import FP32
 
 
@@ -14,12 +14,7 @@ def gradient_bytes(config: Config, *, data_parallel_size: int, reductions: int) 
     Args:
         reductions: how often gradients are reduced in a step.
     """
-    parallel = config.parallel
-    ranks = data_parallel_size * parallel.context_parallel_size
-    shards = (
-        parallel.data_parallel_shard_size or data_parallel_size
-    ) * parallel.context_parallel_size
-    replicas = ranks // shards
+    shards, replicas = shards_and_replicas(config, data_parallel_size)
     weights = RankWeights.of(config, 0, shards=shards)
     scattered = reductions * weights.shard * (shards - 1)
     summed = 2 * weights.shard * (replicas - 1) // replicas
