@@ -140,6 +140,10 @@ def _compile_without_cache(eager: Callable[..., Tensor]) -> Callable[..., Tensor
     ) -> Tensor:
         if cache is not None:
             return eager(hidden, rotation, mask, cache)
+        # The embedding of tensor-parallel ranks returns a subclass of tensors, which is not waited
+        # for yet. A compiled layer would take it, and drop the gradient of the embedding.
+        if type(hidden) is not Tensor:
+            hidden = hidden.clone()
         return compiled(hidden, rotation, mask)
 
     return forward
