@@ -61,7 +61,7 @@ def explain(
 
 
 def _as_text(fact: dict[str, Any]) -> str:
-    from rampcli.report.memory import shorten_way
+    from rampcli.report.choices import costs_text
 
     rows = {
         "meaning": fact["doc"],
@@ -71,9 +71,7 @@ def _as_text(fact: dict[str, Any]) -> str:
         "instead of": "\n".join(
             f"{shown(entry['value'])} ({entry['set_by']})" for entry in fact["overrode"]
         ),
-        "costs": "\n".join(
-            f"{value}: {shorten_way(**way)}" for value, way in (fact["costs"] or {}).items()
-        ),
+        "costs": "\n".join(costs_text(fact["key"], fact["costs"])),
         "type": fact["type"],
         "unit": fact["unit"],
         "range": fact["range"],

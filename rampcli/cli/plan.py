@@ -133,7 +133,8 @@ def with_measured(resolved: "Resolved", paths: Sequence[Path]) -> "Resolved":
     is_typed = stack_of(resolved.config).precedence(RESTART_KEY) is Precedence.USER
     if measured.restart_s is not None and not is_typed:
         words.append(f"{RESTART_KEY}={measured.restart_s}")
-    place = f"measured in {', '.join(map(str, paths))}"
+    unlike = f" with {', '.join(measured.unlike)}" if measured.unlike else ""
+    place = f"measured in {', '.join(map(str, paths))}{unlike}"
     stack = apply_overrides(resolved.config, words, place=place)
     return resolve(stack, read_files=lambda _: resolved.files)
 

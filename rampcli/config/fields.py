@@ -10,7 +10,7 @@ def setting(
     doc: str,
     *,
     choices: Iterable[str] = (),
-    former: Mapping[str, str] | None = None,
+    former: Mapping[str, str | None] | None = None,
     unit: str | None = None,
     at_least: float | None = None,
     at_most: float | None = None,
@@ -25,7 +25,8 @@ def setting(
         default: value if neither conf/ nor a recipe sets one.
         doc: description for `rampcli explain` and the reference; it says what `null` means.
         choices: accepted values, where a table names them and not the type.
-        former: choices that were renamed, with their names of today; both are accepted.
+        former: other words for values, such as choices that were renamed, and what they mean; both
+            are accepted.
         unit: unit of the value, in words.
         at_least, at_most, above, below: accepted range.
         extensible: also accept names of extensions (`rampcli.extensions`).

@@ -54,7 +54,7 @@ class Setting:
     optional: bool
     default: Any
     doc: str = ""
-    former: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    former: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
     unit: str | None = None
     at_least: float | None = None
     at_most: float | None = None

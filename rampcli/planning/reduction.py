@@ -1,11 +1,11 @@
 """Chooses when gradients are reduced over the ranks, from the memory and the bytes of both ways."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from rampcli.config.layers import PLAN, Entry, Layer, Precedence, stack_of
 from rampcli.config.schema.trainer import AccumulateReduce
 from rampcli.estimate.traffic import gradient_bytes
+from rampcli.planning.choices import is_chosen_by_plan, with_choice
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import device_memory_bytes, stage_memory, usable_bytes
 
@@ -30,7 +30,7 @@ def with_reduction(resolved: Resolved) -> Resolved:
 
     It is `each` if the estimate of `last` does not fit the device and the one of `each` is smaller.
     """
-    if not is_chosen_by_plan(resolved):
+    if not is_chosen_by_plan(resolved, REDUCE_KEY):
         return resolved
     device = device_memory_bytes(resolved.config)
     # A vocabulary that is unknown has no memory.
@@ -41,13 +41,7 @@ def with_reduction(resolved: Resolved) -> Resolved:
         and ways["last"].memory_bytes
         > max(usable_bytes(resolved.config, device), ways["each"].memory_bytes)
     )
-    return _with(resolved, "each" if needs_each else "last")
-
-
-def is_chosen_by_plan(resolved: Resolved) -> bool:
-    """Returns whether nobody has set `trainer.accumulate_reduce`."""
-    entry = stack_of(resolved.config).entry(REDUCE_KEY)
-    return entry.value is None or entry.by == PLAN
+    return with_choice(resolved, REDUCE_KEY, "each" if needs_each else "last")
 
 
 def ways_to_reduce(resolved: Resolved) -> dict[AccumulateReduce, Way] | None:
@@ -65,7 +59,7 @@ def ways_to_reduce(resolved: Resolved) -> dict[AccumulateReduce, Way] | None:
         return None
     ways: dict[AccumulateReduce, Way] = {}
     for name in ("last", "each"):
-        run = _with(resolved, name)
+        run = with_choice(resolved, REDUCE_KEY, name)
         ways[name] = Way(
             memory_bytes=max(stage_memory(run, stage).peak_bytes for stage in run.plan.stages),
             sent_bytes=max(
@@ -87,8 +81,3 @@ def reduction_figures(resolved: Resolved) -> dict[str, Any] | None:
         return None
     chosen = resolved.config.trainer.accumulate_reduce
     return {"chosen": chosen, "last": asdict(ways["last"]), "each": asdict(ways["each"])}
-
-
-def _with(resolved: Resolved, value: AccumulateReduce) -> Resolved:
-    layer = Layer(PLAN, Precedence.USER, {REDUCE_KEY: Entry(value, PLAN, by=PLAN)})
-    return replace(resolved, config=stack_of(resolved.config).above(layer).config())

@@ -7,7 +7,8 @@
 4. `_checked`: the layers become one typed configuration, and its settings are checked.
 5. `_with_files`: settings that files decide get their numbers.
 6. `_planned`: the configuration becomes a plan.
-7. `with_reduction`: the plan decides when gradients are reduced, unless that is set.
+7. `with_reduction` and `with_compilation`: the plan decides when gradients are reduced and whether
+   layers are compiled, unless that is set.
 
 Each step takes what the one before returns and changes nothing. Its errors go into a report, and
 the next step goes on without what is wrong, so that a user sees all errors at once.
@@ -42,8 +43,8 @@ from rampcli.config.translate import translate, without_alternatives
 from rampcli.config.values import put
 from rampcli.errors import Remedy, Report, UsageError, set_to, shown
 from rampcli.estimate.memory import micro_batch_part
-from rampcli.gpus import visible_gpus
 from rampcli.models.parts import SMALLEST_FLEX_HEAD, mask_bytes
+from rampcli.planning.compilation import is_on_gpus, with_compilation
 from rampcli.planning.corpus_passes import pass_notes
 from rampcli.planning.reduction import with_reduction
 from rampcli.planning.run_plan import Resolved, run_dir_of, run_plan
@@ -94,7 +95,7 @@ def resolve(
         error.remedies = tuple(_own_value(remedy, stack) for remedy in error.remedies)
     report.close()
     assert planned is not None
-    planned = with_reduction(planned)
+    planned = with_compilation(with_reduction(planned))
     notes = (*batch_notes, *file_notes, *rl_notes(planned.config), *export_notes(planned.config))
     notes += (*_warmup_notes(planned), *_last_step_notes(planned), *_profile_notes(planned))
     notes += (*_policy_notes(planned), *_precision_notes(planned), *_mask_notes(planned))
@@ -219,8 +220,10 @@ def _last_step_notes(resolved: Resolved) -> list[str]:
 def _precision_notes(resolved: Resolved) -> list[str]:
     """Returns a note if GPUs are to compute in fp32 without their tensor cores."""
     trainer = resolved.config.trainer
-    on_gpus = trainer.accelerator == "gpu" or (trainer.accelerator == "auto" and visible_gpus())
-    if not on_gpus or (trainer.precision, trainer.matmul_precision) != ("fp32", "highest"):
+    if not is_on_gpus(trainer) or (trainer.precision, trainer.matmul_precision) != (
+        "fp32",
+        "highest",
+    ):
         return []
     return [
         "trainer.precision=fp32 leaves the tensor cores of GPUs idle; trainer.precision=bf16 is"

@@ -1,7 +1,6 @@
 """Explains settings: what they are, their values, and where the values come from."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 import yaml
@@ -13,8 +12,8 @@ from rampcli.config.layers import DEFAULT, Entry, stack_of
 from rampcli.config.rl import RESPONSE_KEY, max_response_tokens, unit_of
 from rampcli.config.settings import extension_of, find_setting, leaves, nest, unknown_key
 from rampcli.errors import UsageError, shown
-from rampcli.planning.reduction import REDUCE_KEY, ways_to_reduce
 from rampcli.planning.run_plan import Resolved
+from rampcli.report.choices import costs_of
 from rampcli.words import FOREIGN
 from rampcli.words.refused import DERIVED
 
@@ -28,8 +27,7 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
     Returns:
         `key`, `value`, `derived` (the value that a null stands for, or None), `type`, `unit`,
         `default`, `range`, `doc`, `set_by`, `overrode`, a list of `{"set_by", "value"}` with the
-        nearest first, and `costs`: `memory_bytes` and `sent_bytes` by value, as in
-        `rampcli plan --json`, or None.
+        nearest first, and `costs`, which is what `costs_of` returns.
 
     Raises:
         UsageError: there is no such setting.
@@ -62,14 +60,8 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
         "overrode": [
             {"set_by": entry.place, "value": entry.value} for entry in reversed(history[:-1])
         ],
-        "costs": _costs(resolved) if key == REDUCE_KEY else None,
+        "costs": costs_of(key, resolved),
     }
-
-
-def _costs(resolved: Resolved) -> dict[str, Any] | None:
-    """Returns what the ways to reduce gradients cost, or None if they are the same."""
-    ways = ways_to_reduce(resolved)
-    return None if ways is None else {name: asdict(way) for name, way in ways.items()}
 
 
 def _explain_derived(key: str, resolved: Resolved) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """The memory of a plan's stages, estimated: cells, notes, tables and plain data."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from rich.table import Table
@@ -9,7 +8,6 @@ from rich.table import Table
 from rampcli.batch.training_plan import StagePlan
 from rampcli.estimate.memory import KINDS, estimate_memory
 from rampcli.planning.memory_remedies import changes_that_fit
-from rampcli.planning.reduction import REDUCE_KEY, is_chosen_by_plan, ways_to_reduce
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import (
     device_memory_bytes,
@@ -58,22 +56,6 @@ def memory_notes(resolved: Resolved) -> list[str]:
         f"an estimated {shorten_bytes(max(peaks.values()))} per {device} in {stages}, where"
         f" {shorten_bytes(usable)} of {shorten_bytes(memory_bytes)} are usable; {remedy}"
     ]
-
-
-def reduction_notes(resolved: Resolved) -> list[str]:
-    """Returns a note if the plan reduces gradients after each micro batch to save memory."""
-    if resolved.config.trainer.accumulate_reduce != "each" or not is_chosen_by_plan(resolved):
-        return []
-    ways = ways_to_reduce(resolved)
-    assert ways is not None  # otherwise, the plan does not choose `each`
-    each, last = (shorten_way(**asdict(ways[name])) for name in ("each", "last"))
-    return [f"{REDUCE_KEY}=each, which the plan chose: {each}; last: {last}"]
-
-
-def shorten_way(*, memory_bytes: int, sent_bytes: int) -> str:
-    """Returns what a way to reduce gradients costs, for people."""
-    memory, sent = shorten_bytes(memory_bytes), shorten_bytes(sent_bytes)
-    return f"~{memory} per rank, {sent} of gradients sent per step"
 
 
 def estimates(resolved: Resolved, micro_batches: Sequence[int]) -> list[dict[str, Any]]:

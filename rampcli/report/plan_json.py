@@ -5,6 +5,7 @@ from typing import Any
 
 from rampcli.config.rl import is_rl
 from rampcli.estimate.model_size import model_size
+from rampcli.planning.compilation import compilation_of
 from rampcli.planning.corpus_passes import corpus_passes
 from rampcli.planning.reduction import reduction_figures
 from rampcli.planning.run_plan import Resolved
@@ -26,6 +27,9 @@ def plan_figures(resolved: Resolved) -> dict[str, Any]:
     `gradient_reduction` has the value `chosen` for `trainer.accumulate_reduce`, and `memory_bytes`
     and `sent_bytes` (gradients that a rank sends per step) of `last` and `each`, in the stages that
     need most. It is null if they are the same.
+    `compilation` has the value `chosen` for `trainer.compile`, and the estimates `run_s` (without
+    compiled layers), `compile_s` and `saved_s`; `run_s` and `saved_s` are null without an end. It
+    is null where the plan never compiles.
     `corpora` has the training corpora whose files were read: their `name`, `samples`, `pairs` (null
     for other data) and `passes`, how often the run reads each sample (null without an end).
 
@@ -40,6 +44,11 @@ def plan_figures(resolved: Resolved) -> dict[str, Any]:
     model = model_size(resolved.config)
     data["parameters"], data["embedding_parameters"] = model.parameters, model.embeddings
     data["gradient_reduction"] = reduction_figures(resolved)
+    compilation = compilation_of(resolved)
+    data["compilation"] = compilation and {
+        "chosen": resolved.config.trainer.compile,
+        **asdict(compilation),
+    }
     data["corpora"] = [
         {
             "name": one.facts.name,

@@ -10,7 +10,8 @@ from rampcli.batch.quantities import listed
 from rampcli.config.corpora import missing_here
 from rampcli.config.rl import is_rl
 from rampcli.planning.run_plan import Resolved
-from rampcli.report.memory import memory_notes, reduction_notes
+from rampcli.report.choices import reduction_notes
+from rampcli.report.memory import memory_notes
 
 EXTRAPOLATED = "~"
 """Marks times that were not measured, but follow from those of other sizes."""

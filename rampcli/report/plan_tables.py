@@ -17,6 +17,7 @@ from rampcli.errors import visible
 from rampcli.estimate.model_size import model_size
 from rampcli.planning.corpus_passes import describe_passes
 from rampcli.planning.run_plan import Resolved
+from rampcli.report.choices import compilation_lines
 from rampcli.report.memory import memory_cell
 from rampcli.report.model_line import size_text
 from rampcli.report.overlap import overlap_lines
@@ -230,6 +231,7 @@ def plan_summary(resolved: Resolved) -> list[str]:
         included = f"; the total counts {cost}" if restarts else ""
         lines.append(f"hours: {plan.clock.throughput.basis}{_bubble_included(plan)}{included}")
     lines.append(f"model: {size_text(model_size(config), tokens=resolved.tokens)}")
+    lines += compilation_lines(resolved)
     lines.append(f"data: {describe_data(config)}")
     lines += describe_passes(resolved)
     lines += _describe_reading(resolved)

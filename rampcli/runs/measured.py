@@ -1,7 +1,7 @@
 """Reads the throughput and the restarts that earlier runs measured, for the hours of a plan."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -62,10 +62,13 @@ class Measured:
     Attributes:
         points: median tokens per second per GPU.
         restart_s: median seconds that training lost at a stage boundary, or None without one.
+        unlike: settings that the plan chooses and that decide throughput, as words with the value
+            of an earlier run, if it differs.
     """
 
     points: dict[Size, float]
     restart_s: float | None
+    unlike: tuple[str, ...] = ()
 
 
 def read_measured(paths: Sequence[Path], config: Config) -> Measured:
@@ -83,6 +86,7 @@ def read_measured(paths: Sequence[Path], config: Config) -> Measured:
     """
     found: dict[Size, list[float]] = defaultdict(list)
     lost_s: list[float] = []
+    unlike: list[str] = []
     devices: dict[str, Path] = {}
     for path in paths:
         sources = [one for one in (_read_run(path), _read_tune(path)) if one is not None]
@@ -95,7 +99,7 @@ def read_measured(paths: Sequence[Path], config: Config) -> Measured:
             )
         points: dict[Size, float] = {}
         for source in sources:
-            _check_same(path, source.config, config)
+            unlike += _check_same(path, source.config, config)
             _check_accelerator(path, source, config)
             for name in source.device_names:
                 devices.setdefault(name, path)
@@ -112,6 +116,7 @@ def read_measured(paths: Sequence[Path], config: Config) -> Measured:
     return Measured(
         points={point: round(median(rates), 1) for point, rates in sorted(found.items())},
         restart_s=round(median(lost_s), 3) if lost_s else None,
+        unlike=tuple(dict.fromkeys(unlike)),
     )
 
 
@@ -194,13 +199,18 @@ def _run_points(run: RunDirectory, config: Config) -> dict[Size, float]:
     return {point: median(several) for point, several in rates.items()}
 
 
-def _check_same(path: Path, theirs: Config, ours: Config) -> None:
-    """Checks that an earlier run had the same settings as far as they decide throughput."""
+def _check_same(path: Path, theirs: Config, ours: Config) -> Iterator[str]:
+    """Checks that an earlier run had the same settings as far as they decide throughput.
+
+    Yields the differing ones that the plan chooses, as words with the value of the earlier run.
+    """
     earlier, stack = dict(leaves(theirs)), stack_of(ours)
     for key, value in leaves(ours):
-        is_chosen = stack.entry(key).place == PLAN  # by the memory of the device, if it is known
         decides = key.startswith(SAME_KEYS) and not key.startswith(OTHER_KEYS)
-        if decides and not is_chosen and earlier[key] != value:
+        if decides and earlier[key] != value:
+            if stack.entry(key).place == PLAN:
+                yield f"{key}={shown(earlier[key])}"
+                continue
             raise UsageError(
                 f"--measured {path}: that run had {key}={shown(earlier[key])}, and this one has"
                 f" {shown(value)}",

@@ -1,34 +1,53 @@
 """Compiles the layers before the first step, so that no step's time includes compilation."""
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # which its types lack
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from rampcli.activity import waiting
 from rampcli.batch.plan import BatchPlan
 from rampcli.config.schema import Config
 from rampcli.data.loader import MicroBatch
-from rampcli.errors import RampcliError
+from rampcli.errors import RampcliError, printable
+from rampcli.models.decoder import build_decoder
+from rampcli.parallel.fsdp import POLICIES
+from rampcli.train.build import compile_layers, recompute_activations
 from rampcli.train.passes import Passes
 
+REMEDY = "a C++ compiler (`apt install g++`), space in TORCHINDUCTOR_CACHE_DIR"
 
-def set_up_compiler() -> None:
-    """Makes torch.compile import what it needs, by compiling a trivial function.
 
-    Ignores failures: `compile_passes` fails too if this machine cannot compile, and reports why.
+def compile_ahead(config: Config, *, micro_batch_size: int, world_size: int) -> None:
+    """Compiles a layer on the CPU while this process waits to join the others.
+
+    Then, the layers of its model find themselves compiled, unless they are split over tensor or
+    context ranks. Ignores failures: `compile_passes` fails too, and reports why.
+
+    Args:
+        world_size: ranks that this process will join.
     """
-    with suppress(*_failures()):
-        torch.compile(lambda x: 2 * x, dynamic=False)(
-            torch.ones(1, requires_grad=True)
-        ).sum().backward()
+    with suppress(*failures()), _group_of_one() as mesh:
+        is_sharded = world_size > 1 or POLICIES[config.trainer.precision].param_dtype is not None
+        _compile_layer(config, micro_batch_size, torch.device("cpu"), mesh if is_sharded else None)
+
+
+def why_not_compiled(config: Config, micro_batch_size: int, device: torch.device) -> str | None:
+    """Returns why layers cannot be compiled on a device, or None if they can: it compiles one."""
+    try:
+        _compile_layer(config, micro_batch_size, device)
+    except failures() as error:
+        return printable(str(error).partition("\n")[0])
+    return None
 
 
 def compile_passes(passes: Passes, config: Config, split: BatchPlan) -> None:
     """Runs the passes of training and validation once, without effect. Every rank calls this.
-
-    Drops the code that was compiled for another micro batch size: torch.compile stops compiling a
-    layer after eight versions.
 
     Raises:
         RampcliError: this machine cannot compile.
@@ -38,17 +57,15 @@ def compile_passes(passes: Passes, config: Config, split: BatchPlan) -> None:
     )
     micro_batch = MicroBatch(tokens, tokens, tokens if config.data.document_mask else None)
     try:
-        torch.compiler.reset()
         passes.forward_backward(
             [micro_batch] * (split.accumulate_grad_batches if passes.pipeline else 1), scale=0.0
         )
         if config.trainer.val_samples:
             passes.forward([micro_batch] * passes.forward_micro_batches)
-    except _failures() as error:
+    except failures() as error:
         raise RampcliError(
             f"torch.compile fails on this machine: {error}",
-            remedy="a C++ compiler (`apt install g++`), space in TORCHINDUCTOR_CACHE_DIR,"
-            " or trainer.compile=false",
+            remedy=f"{REMEDY}, or trainer.compile=false",
         ) from error
     for part in passes.parts:
         part.zero_grad()
@@ -56,7 +73,58 @@ def compile_passes(passes: Passes, config: Config, split: BatchPlan) -> None:
         dist.barrier()
 
 
-def _failures() -> tuple[type[Exception], ...]:
+def _compile_layer(
+    config: Config, micro_batch_size: int, device: torch.device, mesh: DeviceMesh | None = None
+) -> None:
+    """Compiles a layer for training and validation, without the rest of the model.
+
+    Where layers are split over tensor or context ranks, it compiles a trivial function instead.
+
+    Args:
+        mesh: the layer is sharded over it, as torch compiles sharded layers for themselves.
+    """
+    parallel, precision = config.parallel, POLICIES[config.trainer.precision].param_dtype
+    if parallel.tensor_parallel_size * parallel.context_parallel_size > 1:
+        one = torch.ones(1, requires_grad=True, device=device)
+        torch.compile(lambda x: 2 * x, dynamic=False)(one).sum().backward()
+        return
+    # The second of three layers has neither embeddings before it nor a loss after it.
+    model, length = replace(config.model, num_layers=3), config.data.sequence_length
+    part = build_decoder(model, sequence_length=length, layers=range(1, 2))
+    (layer,) = part.layers.values()
+    recompute_activations([layer], config.trainer.activation_checkpointing)
+    compile_layers([layer])
+    if mesh is not None:
+        fully_shard(layer, mesh=mesh, mp_policy=POLICIES[config.trainer.precision])
+    part.to_empty(device=device)
+    part.fill_buffers()
+    with torch.no_grad():
+        for weight in layer.parameters():
+            weight.zero_()
+    if mesh is None:
+        layer.to(precision)
+    shape = micro_batch_size // (parallel.num_pipeline_microbatches or 1), length
+    hidden = torch.zeros(*shape, model.hidden_size, dtype=precision, device=device)
+    positions = None
+    if config.data.document_mask:
+        positions = torch.zeros(shape, dtype=torch.int64, device=device)
+    # As from the layer before, one needs a gradient and is not a leaf; the other one needs none.
+    part(hidden.clone().requires_grad_().clone(), positions).sum().backward()
+    with torch.no_grad():
+        part(hidden, positions)
+
+
+@contextmanager
+def _group_of_one() -> Iterator[DeviceMesh]:
+    """Yields a mesh of this process alone, in a process group that ends with the block."""
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        yield init_device_mesh("cpu", (1,))
+    finally:
+        dist.destroy_process_group()
+
+
+def failures() -> tuple[type[Exception], ...]:
     """Returns the exceptions that mean that this machine cannot compile.
 
     Imports them here because the import takes seconds, and most runs do not compile.

@@ -265,12 +265,18 @@ class Trainer:
         return bool(broadcast_from_rank_0(corpora.issuperset(self.validation_loaders)))
 
     def compile(self) -> None:
-        """Compiles the layers if that is asked for and the micro batch size has changed."""
+        """Compiles the layers if that is asked for and the micro batch size has changed.
+
+        Drops the code that was compiled for another size: torch.compile stops compiling a layer
+        after eight versions.
+        """
         split, compiled = self._split(), self.compiled_micro_batch_size
         if not self.config.trainer.compile or compiled == split.micro_batch_size:
             return
         began = time.perf_counter()
         begin(COMPILING)
+        if compiled is not None:
+            torch.compiler.reset()
         compile_passes(self.passes, self.config, split)
         self.compiled_micro_batch_size = split.micro_batch_size
         self.observers.after_compile(self.state, compile_s=time.perf_counter() - began)

@@ -10,10 +10,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from select import select
 
 from rampcli.activity import LOADING, begin
 from rampcli.errors import RampcliError
-from rampcli.gpus import visible_gpus
 from rampcli.lifeline import SUPERVISOR, WAIT, die_with_parent
 from rampcli.locks import SHARE_WAIT_S, hold
 from rampcli.runs.directory import RunDirectory
@@ -94,13 +94,10 @@ def wait_for_turn(run: RunDirectory, import_training: Callable[[], object]) -> f
     exits.
     """
     import_training()
-    from rampcli.config import snapshot
+    if not select([sys.stdin], [], [], 0)[0]:  # the processes of the stage before still train
+        from rampcli.worker.next_stage import compile_next_stage
 
-    # The compiler asks CUDA for its GPUs, which other workers still use.
-    if snapshot.read(run.config).trainer.compile and not visible_gpus():
-        from rampcli.train.compiling import set_up_compiler
-
-        set_up_compiler()
+        compile_next_stage(run, world_size=int(world_size_of(os.environ)))
     line = sys.stdin.readline()
     if not line:
         sys.exit(0)

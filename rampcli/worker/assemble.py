@@ -13,7 +13,7 @@ import torch.distributed as dist
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from rampcli.activity import JOINING, LOADING, begin, waiting
+from rampcli.activity import COMPILING, JOINING, LOADING, begin, waiting
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.config import snapshot
 from rampcli.config.corpora import validation_names
@@ -32,6 +32,9 @@ from rampcli.lifeline import SUPERVISOR
 from rampcli.models.masks import has_flex_attention
 from rampcli.models.parts import dense_mask_bytes, mask_bytes
 from rampcli.parallel.mesh import DATA, build_meshes
+from rampcli.parallel.ranks import gather_from_all_ranks
+from rampcli.planning.choices import is_chosen_by_plan, with_choice
+from rampcli.planning.compilation import COMPILE_KEY
 from rampcli.planning.out_of_memory import out_of_memory
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.planning.stage_memory import shorten_bytes
@@ -39,6 +42,7 @@ from rampcli.processors import processors
 from rampcli.runs.directory import PREEMPTED, RunDirectory
 from rampcli.runs.manifest import consumed_samples
 from rampcli.runs.worker_defaults import recorded
+from rampcli.train.compiling import REMEDY, why_not_compiled
 from rampcli.train.guard import Outliers, StepGuard
 from rampcli.train.loop import Trainer
 from rampcli.train.memory import is_out_of_memory
@@ -57,6 +61,9 @@ from rampcli.train.stopping import StopRequest
 from rampcli.worker.join import join_ranks
 from rampcli.worker.load import Loaded, load_model_and_state
 from rampcli.worker.starters import rank_of
+
+MOST_OF_REASON = 300
+"""Characters that are shown of the compiler's own message."""
 
 
 @contextmanager
@@ -160,6 +167,7 @@ def train(
                 resolved.config.trainer, timeout_s=resolved.config.launch.start_timeout_s
             )
         torch.set_float32_matmul_precision(resolved.config.trainer.matmul_precision)
+        resolved = with_working_compiler(resolved, run, device, consumed_samples=consumed)
         begin(LOADING)
         if dist.get_rank() == 0:
             if device.type == "cpu" and resolved.config.trainer.accelerator != "cpu":
@@ -181,6 +189,34 @@ def train(
             trainer = build(resolved, run, device, stop, costs)
             status = trainer.run()
     return EXIT_INTERRUPTED if status == PREEMPTED else 0
+
+
+def with_working_compiler(
+    resolved: Resolved, run: RunDirectory, device: torch.device, *, consumed_samples: int
+) -> Resolved:
+    """Returns the run, without compiled layers if the plan chose them and a rank cannot compile.
+
+    Every rank calls this.
+    """
+    if not resolved.config.trainer.compile or not is_chosen_by_plan(resolved, COMPILE_KEY):
+        return resolved
+    begin(COMPILING)
+    stage = resolved.plan.stage_at(consumed_samples)
+    split = resolved.plan.batch_on(stage, dist.get_world_size())
+    reason = why_not_compiled(resolved.config, split.micro_batch_size, device)
+    with waiting:
+        facts = gather_from_all_ranks({"reason": reason and reason[:MOST_OF_REASON]})
+    reasons = {rank: each["reason"] for rank, each in enumerate(facts) if each["reason"]}
+    if not reasons:
+        return resolved
+    if dist.get_rank() == 0:
+        rank, reason = next(iter(reasons.items()))
+        run.append_event(
+            "fault",
+            reason=f"rank {rank} cannot compile layers, so no rank does; compiling needs {REMEDY}:"
+            f" {reason}",
+        )
+    return with_choice(resolved, COMPILE_KEY, False)
 
 
 def note_unused_gpus(run: RunDirectory) -> None:

@@ -91,10 +91,27 @@ def test_the_processes_of_a_later_stage_reuse_compiled_code(run, cache):
     assert max(path.stat().st_mtime for path in cache.rglob("*.so")) < second["time"]
 
 
-def test_a_missing_compiler_is_reported(run, monkeypatch, tmp_path):
+@pytest.fixture
+def _no_compiler(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
+
+
+@pytest.mark.usefixtures("_no_compiler")
+def test_a_missing_compiler_is_reported(run):
     ended = run.pretrain("trainer.compile=true", *ONE_PROCESS)
     assert ended.returncode == 1
     assert "torch.compile fails on this machine" in ended.stderr
     assert "trainer.compile=false" in ended.stderr
+
+
+@pytest.mark.usefixtures("_no_compiler")
+def test_a_run_whose_plan_chose_to_compile_trains_without_a_compiler_and_says_so(run):
+    # So slow that the run takes long enough to pay for compilation.
+    ended = run.pretrain("throughput.samples_per_s_per_gpu=0.001", *ONE_PROCESS)
+    assert ended.returncode == 0, ended.stderr
+    (fault,) = of_kind(run, "fault")
+    assert fault["reason"].startswith("rank 0 cannot compile layers, so no rank does")
+    assert fault["reason"] in ended.stdout
+    assert [row["compiles"] for row in of_kind(run, "load")] == [False]
+    assert of_kind(run, "compile") == []

@@ -13,8 +13,8 @@ from rampcli.config.settings import find_setting, flatten, foreign_words, leaves
 from rampcli.config.values import put
 from rampcli.errors import UsageError
 from rampcli.planning.resolve import resolve
+from rampcli.report.choices import costs_text
 from rampcli.report.explain import derived, explain, with_provenance
-from rampcli.report.memory import shorten_way
 from rampcli.words import SPELLINGS
 from rampcli.words.refused import DERIVED
 
@@ -52,10 +52,31 @@ def test_a_setting_is_explained_in_full(explained, gpt3_5b_place):
 def test_the_ways_to_reduce_gradients_are_explained_with_what_they_cost(explained):
     fact = explained("trainer.accumulate_reduce", "trainer.device_memory_gb=44")
     assert (fact["value"], fact["set_by"]) == ("each", "the plan")
-    assert {name: shorten_way(**way) for name, way in fact["costs"].items()} == {
-        "last": "~47GiB per rank, 19GiB of gradients sent per step",
-        "each": "~29GiB per rank, 75GiB of gradients sent per step",
-    }
+    assert costs_text(fact["key"], fact["costs"]) == [
+        "last: ~47GiB per rank, 19GiB of gradients sent per step",
+        "each: ~29GiB per rank, 75GiB of gradients sent per step",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (
+            ("throughput.samples_per_s_per_gpu=1", "trainer.max_samples=57_600"),
+            "compiling takes ~1:00 and saves ~12:22 of ~2:03:44",
+        ),
+        (
+            ("trainer.max_samples=null", "trainer.max_steps=null"),
+            "compiling takes ~1:00 and pays in a run without an end",
+        ),
+    ],
+    ids=["an end", "no end"],
+)
+def test_compilation_is_explained_with_what_it_takes_and_saves(explained, words, text):
+    words = ("trainer.num_nodes=1", "model.rampup_batch_size=null", *words)
+    fact = explained("trainer.compile", *words)
+    assert (fact["value"], fact["set_by"]) == (True, "the plan")
+    assert costs_text(fact["key"], fact["costs"]) == [text]
 
 
 @pytest.mark.parametrize(

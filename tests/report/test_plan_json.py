@@ -1,3 +1,6 @@
+from dataclasses import asdict
+
+from rampcli.planning.compilation import compilation_of
 from rampcli.planning.reduction import reduction_figures
 from rampcli.planning.stage_memory import stage_memory
 from rampcli.report.plan_json import plan_json
@@ -12,5 +15,7 @@ def test_the_json_of_a_plan_has_the_memory_of_each_stage_and_the_size_of_the_mod
     assert (data.pop("parameters"), data.pop("corpora")) == (5_047_558_144, [])
     assert data.pop("embedding_parameters") == (50_304 + 2048) * 4096
     assert data.pop("gradient_reduction") == reduction_figures(resolved)
+    costs = asdict(compilation_of(resolved))
+    assert data.pop("compilation") == {"chosen": resolved.config.trainer.compile, **costs}
     assert data.pop("notes") == all_notes(resolved)
     assert data == resolved.plan.to_json()

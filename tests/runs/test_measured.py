@@ -135,7 +135,6 @@ def test_a_run_that_is_too_short_has_no_throughput(run, measured, rows):
         "data.document_mask=true",
         "optim.optimizer=muon",
         "trainer.precision=bf16",
-        "trainer.compile=true",
         "trainer.activation_checkpointing=full",
         "parallel.tensor_parallel_size=2",
         "parallel.context_parallel_size=2",
@@ -152,11 +151,23 @@ def test_throughput_measured_with_other_computations_is_refused(run, measured, w
     assert measured(path, words=[*fleet, word]).points
 
 
-def test_the_way_to_reduce_must_be_the_same_only_if_the_user_has_set_it(run, measured):
-    path = run(steps([500.0] * 5), "trainer.accumulate_reduce=each")
-    with pytest.raises(UsageError, match=r"had trainer\.accumulate_reduce"):
-        measured(path, words=["trainer.accumulate_reduce=last"])
-    assert measured(path).points  # the plan has chosen `last`
+@pytest.mark.parametrize(
+    ("word", "other"),
+    [
+        ("trainer.accumulate_reduce=each", "trainer.accumulate_reduce=last"),
+        ("trainer.compile=true", "trainer.compile=false"),
+    ],
+)
+def test_what_the_plan_chooses_must_be_the_same_only_if_the_user_has_set_it(
+    run, measured, word, other
+):
+    path = run(steps([500.0] * 5), word)
+    with pytest.raises(UsageError, match=f"had {word}"):
+        measured(path, words=[other])
+    assert measured(path, words=[word]).unlike == ()
+    found = measured(path)  # the plan has chosen the other value
+    assert found.points
+    assert found.unlike == (word,)
 
 
 @pytest.mark.parametrize(

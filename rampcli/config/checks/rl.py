@@ -45,7 +45,7 @@ def check_unused(config: Config) -> Iterator[UsageError]:
     values = dict(leaves(config))
     if is_rl(config):
         for key, (unused, reason, other) in NOT_IN_RL.items():
-            if (value := values[key]) != unused:
+            if (value := values[key]) not in (None, unused):
                 yield UsageError(
                     f"{key}={shown(value)} does not apply to reinforcement learning{reason}",
                     keys=(key,),

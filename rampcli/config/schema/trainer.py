@@ -72,10 +72,12 @@ class TrainerConfig:
         "Activations recomputed in the backward pass. `full`: everything but each layer's input."
         " `selective`: everything but the input and the results of matrix products.",
     )
-    compile: bool = setting(
-        False,
+    compile: bool | None = setting(
+        None,
         "Compile the layers with torch.compile before the first step. Needs a C++ compiler."
-        " Compiled code is cached for later runs.",
+        " Compiled code is cached for later runs. `null` or `auto`: compile if the run is long"
+        " enough to save more time than compiling takes.",
+        former={"auto": None},
     )
     numa_binding: bool = setting(
         True,

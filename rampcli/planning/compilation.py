@@ -1,0 +1,112 @@
+"""Chooses whether layers are compiled, from what compiling takes and what it saves."""
+
+from dataclasses import dataclass
+
+from rampcli.config.rl import is_rl
+from rampcli.config.schema.trainer import TrainerConfig
+from rampcli.estimate.model_size import flops_per_token
+from rampcli.gpus import visible_gpus
+from rampcli.planning.choices import is_chosen_by_plan, with_choice
+from rampcli.planning.run_plan import Resolved
+from rampcli.processors import processors
+
+COMPILE_KEY = "trainer.compile"
+TFLOPS_PER_THREAD, GPU_TFLOPS, GPU_MFU = 0.03, 100.0, 0.4
+"""Speed of a thread, and of a GPU without `trainer.peak_tflops` and the share of it that training
+reaches, where no throughput is known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compiler:
+    """What torch.compile takes and saves on a kind of device.
+
+    Attributes:
+        first_s: seconds until the first processes have compiled.
+        start_s: seconds until later ones, of another stage, have loaded the compiled code.
+        saved_share: share of the time of eager steps that compiled layers save.
+    """
+
+    first_s: float
+    start_s: float
+    saved_share: float
+
+
+ON_CPU = Compiler(first_s=15.0, start_s=1.5, saved_share=0.04)
+"""Measured with `llama3_tiny` and with tests/benchmarks/bench_step.py on two cores."""
+ON_GPU = Compiler(first_s=60.0, start_s=5.0, saved_share=0.1)
+"""Estimated: eager steps were not measured on a GPU."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compilation:
+    """What compiled layers cost and save in a run.
+
+    Attributes:
+        run_s: seconds of the whole run with eager layers, or None if it has no end.
+        compile_s: seconds in which its processes compile, or load compiled code.
+        saved_s: seconds that compiled layers save in its steps, or None if it has no end.
+    """
+
+    run_s: float | None
+    compile_s: float
+    saved_s: float | None
+
+    @property
+    def pays(self) -> bool:
+        """Whether compiled layers save more time than compiling takes."""
+        return self.saved_s is None or self.saved_s > self.compile_s
+
+
+def with_compilation(resolved: Resolved) -> Resolved:
+    """Returns the run with true or false for a null of `trainer.compile`.
+
+    It depends on the whole run and not on what is left of it: all stages compute with the same
+    code, so the last bits of a loss do not depend on where a run was interrupted.
+    """
+    if not is_chosen_by_plan(resolved, COMPILE_KEY):
+        return resolved
+    compilation = compilation_of(resolved)
+    return with_choice(resolved, COMPILE_KEY, compilation is not None and compilation.pays)
+
+
+def compilation_of(resolved: Resolved) -> Compilation | None:
+    """Returns what compiled layers cost and save, or None if the plan never chooses them.
+
+    In reinforcement learning, each micro batch has a length of its own. Whether layers of another
+    architecture can be compiled is unknown, and so is the work of a model without a vocabulary.
+    """
+    config = resolved.config
+    if is_rl(config) or config.model.family != "decoder" or not config.model.vocab_size:
+        return None
+    compiler = ON_GPU if is_on_gpus(config.trainer) else ON_CPU
+    starts = len(resolved.plan.stages_by_processes())
+    run_s = resolved.plan.run_s()
+    if run_s is None:
+        run_s = _estimated_s(resolved)
+    return Compilation(
+        run_s=run_s,
+        compile_s=compiler.first_s + (starts - 1) * compiler.start_s,
+        saved_s=None if run_s is None else run_s * compiler.saved_share,
+    )
+
+
+def _estimated_s(resolved: Resolved) -> float | None:
+    """Returns the seconds that the floating-point operations of the run take, if it has an end."""
+    config, trainer = resolved.config, resolved.config.trainer
+    if resolved.plan.end_sample is None:
+        return None
+    tflops = (
+        GPU_MFU * (trainer.peak_tflops or GPU_TFLOPS)
+        if is_on_gpus(config.trainer)
+        else TFLOPS_PER_THREAD * max(1, processors() // trainer.devices)
+    )
+    length = config.data.sequence_length
+    per_sample = length * flops_per_token(config.model, sequence_length=length)
+    ranks_s = sum((stage.samples or 0) / stage.world_size for stage in resolved.plan.stages)
+    return ranks_s * per_sample / (tflops * 1e12)
+
+
+def is_on_gpus(trainer: TrainerConfig) -> bool:
+    """Returns whether a run is expected to train on GPUs: it must, or this machine has some."""
+    accelerator = trainer.accelerator
+    return accelerator == "gpu" or (accelerator == "auto" and bool(visible_gpus()))

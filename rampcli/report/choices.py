@@ -1,0 +1,67 @@
+"""What the plan chose for settings that were left to it, and what the ways cost."""
+
+from dataclasses import asdict
+from typing import Any
+
+from rampcli.planning.choices import is_chosen_by_plan
+from rampcli.planning.compilation import COMPILE_KEY, compilation_of
+from rampcli.planning.reduction import REDUCE_KEY, ways_to_reduce
+from rampcli.planning.run_plan import Resolved
+from rampcli.planning.stage_memory import shorten_bytes
+from rampcli.report.tables import duration
+
+
+def reduction_notes(resolved: Resolved) -> list[str]:
+    """Returns a note if the plan reduces gradients after each micro batch to save memory."""
+    is_each = resolved.config.trainer.accumulate_reduce == "each"
+    if not is_each or not is_chosen_by_plan(resolved, REDUCE_KEY):
+        return []
+    costs = costs_of(REDUCE_KEY, resolved)
+    assert costs is not None  # otherwise, the plan does not choose `each`
+    each, last = (_reduction_text(**costs[name]) for name in ("each", "last"))
+    return [f"{REDUCE_KEY}=each, which the plan chose: {each}; last: {last}"]
+
+
+def compilation_lines(resolved: Resolved) -> list[str]:
+    """Returns what compilation takes and saves, if the plan chose it."""
+    if not resolved.config.trainer.compile or not is_chosen_by_plan(resolved, COMPILE_KEY):
+        return []
+    return [
+        f"{COMPILE_KEY}: the plan chose true; {text}"
+        for text in costs_text(COMPILE_KEY, costs_of(COMPILE_KEY, resolved))
+    ]
+
+
+def costs_of(key: str, resolved: Resolved) -> dict[str, Any] | None:
+    """Returns what decides a setting, as plain data, or None if the plan does not choose it here.
+
+    For `trainer.accumulate_reduce`, it is `memory_bytes` and `sent_bytes` by value. For
+    `trainer.compile`, it is `run_s`, `compile_s` and `saved_s` (see `Compilation`).
+    """
+    if key == REDUCE_KEY:
+        ways = ways_to_reduce(resolved)
+        return None if ways is None else {name: asdict(way) for name, way in ways.items()}
+    if key == COMPILE_KEY:
+        compilation = compilation_of(resolved)
+        return None if compilation is None else asdict(compilation)
+    return None
+
+
+def costs_text(key: str, costs: dict[str, Any] | None) -> list[str]:
+    """Returns lines that say the costs of `costs_of` to people."""
+    if costs is None:
+        return []
+    if key == REDUCE_KEY:
+        return [f"{value}: {_reduction_text(**way)}" for value, way in costs.items()]
+    run_s, saved_s = costs["run_s"], costs["saved_s"]
+    saved = (
+        "pays in a run without an end"
+        if run_s is None
+        else f"saves ~{duration(saved_s)} of ~{duration(run_s)}"
+    )
+    return [f"compiling takes ~{duration(costs['compile_s'])} and {saved}"]
+
+
+def _reduction_text(*, memory_bytes: int, sent_bytes: int) -> str:
+    memory, sent = shorten_bytes(memory_bytes), shorten_bytes(sent_bytes)
+    return f"~{memory} per rank, {sent} of gradients sent per step"

@@ -1,0 +1,40 @@
+"""Counts the graphs that a layer compiled ahead needs, and those that a model then adds."""
+
+import json
+import sys
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch._dynamo.utils import counters
+
+from rampcli import llm
+from rampcli.config.compose import apply_overrides
+from rampcli.parallel.mesh import build_meshes
+from rampcli.planning.resolve import resolve
+from rampcli.train.build import build_parts
+from rampcli.train.compiling import compile_ahead, compile_passes
+from rampcli.train.passes import Passes
+
+CPU = torch.device("cpu")
+
+
+def count_graphs(words: list[str]) -> tuple[int, int]:
+    """Returns the graphs of a layer that is compiled ahead, and those that a model needs beside."""
+    resolved = resolve(apply_overrides(llm.from_factory("llama3_tiny"), words))
+    config, split = resolved.config, resolved.plan.batch_on(resolved.plan.stages[0], 1)
+    torch.compiler.reset()
+    counters.clear()
+    compile_ahead(config, micro_batch_size=split.micro_batch_size, world_size=1)
+    ahead = counters["stats"]["unique_graphs"]
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    meshes = build_meshes(CPU, config.parallel)
+    compile_passes(Passes(config, build_parts(config, meshes, CPU), meshes, CPU), config, split)
+    dist.destroy_process_group()
+    return ahead, counters["stats"]["unique_graphs"] - ahead
+
+
+if __name__ == "__main__":
+    # The graphs consist of the operations themselves, which takes less time than compiling them.
+    torch.compile = partial(torch.compile, backend="aot_eager")
+    print(json.dumps([count_graphs(words.split()) for words in sys.argv[1:]]))
