@@ -128,7 +128,7 @@ def contender(name: str, folder: Path, *, threads: int, accumulate: int) -> Cont
     for index in range(2 if how == "apart" else 1):
         here = folder / f"{name}-{index}"
         if who == "rampcli":
-            words = ["trainer.compile=true"] if how == "compiled" else []
+            words = [f"trainer.compile={str(how == 'compiled').lower()}"]
             words += (
                 ["trainer.devices=2", f"parallel.data_parallel_shard_size={SHARD_SIZES[how]}"]
                 if how in SHARD_SIZES
