@@ -162,6 +162,9 @@ def test_runs_are_overlaid_and_their_differing_settings_listed(browser, page, ru
     keys = browser.texts('table[aria-label="Settings that differ"] code')
     assert {"optim.lr", "model.rampup_batch_size"} <= set(keys)
     assert "seed" not in keys
+    script = "return [document.documentElement.scrollWidth, innerWidth]"
+    width, room = browser.driver.execute_script(script)
+    assert width <= room
     browser.picture("overlay")
     browser.picture("live-overlay", height=1080)
 
