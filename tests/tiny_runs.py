@@ -32,6 +32,7 @@ TINY = {
     "model.ffn_hidden_size": "64",
     "model.global_batch_size": "8",
     "model.rampup_batch_size": "[2,2,48]",
+    "optim.optimizer": "adamw",
     "optim.warmup_samples": "8",
     "trainer.max_samples": "82",
     "trainer.val_samples": "10",

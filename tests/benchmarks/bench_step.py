@@ -83,6 +83,7 @@ def rampcli(folder: Path, *, threads: int, accumulate: int, words: Sequence[str]
         "model.global_batch_size": shape.MICRO_BATCH_SIZE * accumulate * processes,
         "data.micro_batch_size": shape.MICRO_BATCH_SIZE,
         "data.sequence_length": shape.SEQUENCE_LENGTH,
+        "optim.optimizer": "adamw",
         "optim.lr": shape.LR,
         "trainer.num_nodes": 1,
         "trainer.max_samples": "null",

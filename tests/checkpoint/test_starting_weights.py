@@ -60,8 +60,8 @@ def test_a_run_of_another_shape_is_refused_with_its_settings(config):
     write_json(folder / MANIFEST, manifest(step=1, consumed_samples=8, files={}))
     check_starting_weights(config)
     config.model.ffn_hidden_size = 64
-    assert refusal(config).remedy == "model.ffn_hidden_size=344"
-    config.model.ffn_hidden_size, config.model.qk_norm = 344, True
+    assert refusal(config).remedy == "model.ffn_hidden_size=224"
+    config.model.ffn_hidden_size, config.model.qk_norm = 224, True
     assert refusal(config).remedy == "model.qk_norm=false"
 
 

@@ -92,7 +92,9 @@ def test_a_trained_model_is_exported_imported_trained_further_and_generates_text
 def test_a_model_of_another_shape_is_refused_with_the_settings_that_fit(rampcli, tmp_path):
     (tmp_path / "theirs").mkdir()
     theirs = to_huggingface(
-        ModelConfig(num_layers=1, hidden_size=32), sequence_length=32, dtype="float32"
+        ModelConfig(num_layers=1, hidden_size=32, ffn_hidden_size=224),
+        sequence_length=32,
+        dtype="float32",
     )
     (tmp_path / "theirs/config.json").write_text(json.dumps(theirs))
     (tmp_path / "theirs/model.safetensors").touch()

@@ -106,7 +106,7 @@ def test_settings_of_an_extension_are_typed_checked_and_explained_like_ours(newc
         ("optim.optimizer=lion", "optim.lion.beta1=much"): "optim.lion.beta1=much is not a number",
         ("optim.optimizer=lion", "optim.lion.beta1=2"): "optim.lion.beta1=2.0 is not below 1",
         ("optim.optimizer=lion", "optim.lion.beta=0.9"): "optim.lion.beta1",
-        ("optim.lion.beta1=0.9",): "optim.lion.beta1 does not apply to optim.optimizer=adamw",
+        ("optim.lion.beta1=0.9",): "optim.lion.beta1 does not apply to optim.optimizer=muon",
         ("optim.optimizer=lino",): "optim.optimizer=lion",
         ("rl.reward=shortr",): "rl.reward",
         ("data.source=counting", "data.counting.documents=3"): "documents=3 is below 10",

@@ -133,7 +133,7 @@ def test_a_run_that_is_too_short_has_no_throughput(run, measured, rows):
         "model.tie_embeddings=true",
         "data.sequence_length=64",
         "data.document_mask=true",
-        "optim.optimizer=muon",
+        "optim.optimizer=adamw",
         "trainer.precision=bf16",
         "trainer.activation_checkpointing=full",
         "parallel.tensor_parallel_size=2",

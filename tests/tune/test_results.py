@@ -61,7 +61,7 @@ def test_settings_that_change_neither_time_nor_memory_keep_the_results(search):
 def test_results_under_other_conditions_are_set_aside_with_a_word(search):
     search()
     before = (search.path / "tune.json").read_bytes()
-    for number, word in enumerate(("model.hidden_size=64", "optim.optimizer=muon"), start=1):
+    for number, word in enumerate(("model.hidden_size=64", "optim.optimizer=adamw"), start=1):
         tried, lines = search(word)
         assert tried
         key = word.partition("=")[0]

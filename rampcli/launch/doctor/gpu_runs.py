@@ -42,8 +42,12 @@ SETTINGS: Settings = {
     "trainer.max_samples": "null",
     "trainer.val_samples": 0,
     "model.rampup_batch_size": "null",
+    "optim.optimizer": "adamw",
 }
-"""Settings of all runs. Those of a check replace them."""
+"""Settings of all runs. Those of a check replace them.
+
+Muon would enlarge the differences in rounding between devices.
+"""
 MEASURE = "rampcli.worker.speed"
 """Program of the ranks that measure. It reads `ORDER` and writes `ANSWER`."""
 ORDER, ANSWER = "order.json", "answer.json"

@@ -74,14 +74,16 @@ def test_an_optimiser_that_passes_its_section_on_may_read_every_setting():
 
 
 def test_adamw_does_not_use_the_momentum_of_muon():
-    assert refused("optim.muon_momentum=0.9") == {"optim.muon_momentum": "optim.optimizer=muon"}
+    assert refused("optim.muon_momentum=0.9", "optim.optimizer=adamw") == {
+        "optim.muon_momentum": "optim.optimizer=muon"
+    }
     assert refused("optim.muon_momentum=0.9", "optim.optimizer=muon") == {}
 
 
 def test_a_snapshot_with_an_unused_setting_can_be_read(tmp_path):
     """Earlier versions wrote it."""
     resolved = resolve(llm.llama3_tiny.pretrain_recipe())
-    resolved.config.optim.muon_momentum = 0.9
+    resolved.config.optim.optimizer, resolved.config.optim.muon_momentum = "adamw", 0.9
     path = tmp_path / "config.yaml"
     path.write_text(snapshot.to_yaml(resolved.config))
     assert snapshot.read(path).optim.muon_momentum == 0.9
