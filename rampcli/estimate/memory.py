@@ -148,8 +148,12 @@ class RankMemory:
             self.is_piped or (self.micro_batches > 1 and config.trainer.accumulate_reduce != "each")
         )
         # After each reduction, FSDP2 keeps the buffer that was reduced until the next one.
-        reduces_each = self.is_wrapped and self.micro_batches > 1 and not self.keeps_whole
-        self.last_buffer = FP32 * self.weights.rest if reduces_each else 0
+        self.reduces_each = self.is_wrapped and self.micro_batches > 1 and not self.keeps_whole
+        self.last_buffer = FP32 * self.weights.rest if self.reduces_each else 0
+        # As `rampcli.parallel.overlap.collectives_of` decides.
+        self.overlaps_on_cpu = (
+            self.batch.device == "cpu" and self.shards > 1 == self.replicas and not self.is_piped
+        )
 
     def moments(self) -> Iterator[MemoryEstimate]:
         """Yields the memory at the moments that can be the fullest."""
@@ -329,7 +333,10 @@ class RankMemory:
             gradients += shards - whole
         elif not flight.held:
             gradients += shards
-        return (FP32 * self.weights.layer if after else head or self.last_buffer), gradients
+        buffer = FP32 * self.weights.layer if after else head
+        if self.overlaps_on_cpu and not self.reduces_each:  # its copy in gloo is in use, too
+            buffer *= 2
+        return buffer or self.last_buffer, gradients
 
     def _last_reductions(self, rest: MemoryEstimate) -> Iterator[MemoryEstimate]:
         """Yields the memory when the last gradients of a step are reduced."""

@@ -1,6 +1,7 @@
 """Data parallelism: replicated, sharded (FSDP2), or sharded within replicated groups (HSDP)."""
 
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from rampcli.config.schema.trainer import Precision
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.mesh import PIPELINE, REPLICATE, SHARD, TENSOR
+from rampcli.parallel.overlap import collectives_of, set_collectives
 
 POLICIES = {
     "fp32": MixedPrecisionPolicy(),
@@ -42,17 +44,25 @@ def shard_over_data_ranks(model: Decoder, weights: DeviceMesh, precision: Precis
     )
     # A pipeline stage uses its weights for every micro batch, so it keeps them gathered.
     reshard = weights[PIPELINE].size() == 1
+    groups: list[Any] = list(model.layers.values())
     for block in model.layers.values():
         shard(block, reshard_after_forward=reshard)
     if not model.model.tie_embeddings:
         if embeddings := _built(model.embedding, model.position_embedding):
             shard(embeddings, reshard_after_forward=reshard)
+            groups.insert(0, embeddings[0])
             # The gradient of a table does not depend on its values.
             embeddings[0].set_unshard_in_backward(False)
         if head := _built(model.norm, model.output):
             # The backward pass uses them first.
             shard(head, reshard_after_forward=False)
+            groups.append(head[0])
     shard(model, reshard_after_forward=False)
+    if weights.device_type == "cpu":
+        for module, gather, reduce in collectives_of(model, weights):
+            set_collectives(module, gather, reduce)
+        for group, following in pairwise(groups):
+            group.set_modules_to_forward_prefetch([following])
 
 
 def _built(*modules: nn.Module | None) -> list[Any]:

@@ -4,18 +4,16 @@ Without an exchange, a rank uses its own numbers in place of the other ranks' nu
 other work of a step, with the same memory.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.fsdp import FSDPModule
 
-from rampcli.models.decoder import Decoder
-from rampcli.parallel.context import all_gather, reduce_scatter
 from rampcli.parallel.mesh import CONTEXT, PIPELINE, REPLICATE, SHARD, TENSOR, Meshes
+from rampcli.parallel.overlap import Collective, collectives_of, set_collectives
 from rampcli.train.passes import Passes
 
 
@@ -33,13 +31,13 @@ class Exchange:
         self.gathers_weights = self.reduces_gradients = True
         self._replicated = passes.meshes.weights[REPLICATE].size() > 1
         self._gradients: list[Tensor] | None = None
-        for module in sharded_modules(passes.parts):
-            module.set_custom_all_gather(
-                Switchable(all_gather, repeat_shard, lambda: self.gathers_weights)  # type: ignore[arg-type]
-            )
-            module.set_custom_reduce_scatter(
-                Switchable(reduce_scatter, take_part, lambda: self.reduces_gradients)  # type: ignore[arg-type]
-            )
+        for part in passes.parts:
+            for module, gather, reduce in collectives_of(part, passes.meshes.weights):
+                set_collectives(
+                    module,
+                    switchable(gather, repeat_shard, lambda: self.gathers_weights),
+                    switchable(reduce, take_part, lambda: self.reduces_gradients),
+                )
 
     def limit_to(self, *, gradients: bool, weights: bool, sums: bool) -> None:
         """Switches the exchanges off that are False, and the others on.
@@ -64,36 +62,28 @@ class Exchange:
             weight.grad = gradient
 
 
-@dataclass(frozen=True, slots=True)
-class Switchable:
-    """A collective of FSDP that can be switched off.
+def switchable(
+    collective: Collective,
+    alone: Callable[[Tensor, Tensor, dist.ProcessGroup], None],
+    is_on: Callable[[], bool],
+) -> Collective:
+    """Returns a collective of FSDP that can be switched off.
 
-    Attributes:
-        collective: the collective that FSDP uses by default.
+    Args:
+        collective: the collective that FSDP uses.
         alone: fills the output from the input of this rank instead.
         is_on: whether the collective is used.
     """
 
-    collective: Callable[..., dist.Work | None]
-    alone: Callable[[Tensor, Tensor, dist.ProcessGroup], None]
-    is_on: Callable[[], bool]
-
-    def allocate(self, size: Sequence[int], **kind: Any) -> Tensor:
-        """Returns a buffer, as FSDP allocates it by default."""
-        return torch.empty(*size, **kind)
-
-    def __call__(
-        self,
-        output_tensor: Tensor,
-        input_tensor: Tensor,
-        group: dist.ProcessGroup,
-        **options: Any,
+    def run(
+        output: Tensor, mine: Tensor, *, group: dist.ProcessGroup, **options: Any
     ) -> dist.Work | None:
-        """Fills the output."""
-        if self.is_on():
-            return self.collective(output_tensor, input_tensor, group=group, **options)
-        self.alone(output_tensor, input_tensor, group)
+        if is_on():
+            return collective.run(output, mine, group=group, **options)
+        alone(output, mine, group)
         return None
+
+    return replace(collective, run=run)
 
 
 def repeat_shard(gathered: Tensor, shard: Tensor, group: dist.ProcessGroup) -> None:
@@ -106,11 +96,6 @@ def repeat_shard(gathered: Tensor, shard: Tensor, group: dist.ProcessGroup) -> N
 def take_part(part: Tensor, gradients: Tensor, group: dist.ProcessGroup) -> None:
     """Takes this rank's part of its own gradients."""
     part.copy_(gradients.view(group.size(), -1)[group.rank()])
-
-
-def sharded_modules(parts: Sequence[Decoder]) -> list[FSDPModule]:
-    """Returns the modules that FSDP gathers and reduces."""
-    return [module for part in parts for module in part.modules() if isinstance(module, FSDPModule)]
 
 
 def why_gradients_need_exchange(meshes: Meshes) -> str | None:

@@ -34,6 +34,8 @@ each:
                         fully_shard on each layer and the whole
     rampcli-replicated  one command with trainer.devices=2 and parallel.data_parallel_shard_size=1
     rampcli-sharded     the same with parallel.data_parallel_shard_size=null
+    rampcli-tensor      the same with parallel.tensor_parallel_size=2 and one micro batch of both
+                        processes' samples
 
 Their ratios are samples per second, and below that samples per second of processor time, over
 those of the two independent commands, minimal and rampcli. A ratio of 1 means that communication
@@ -63,9 +65,16 @@ ALONE = [
     "rampcli-compiled",
 ]
 APART = {"minimal": "minimal-apart", "rampcli": "rampcli-apart"}
-TOGETHER = [*APART.values(), "ddp", "fsdp2", "rampcli-replicated", "rampcli-sharded"]
+MESHES = {
+    "replicated": ["parallel.data_parallel_shard_size=1"],
+    "sharded": ["parallel.data_parallel_shard_size=null"],
+    "tensor": [
+        "parallel.tensor_parallel_size=2",
+        f"data.micro_batch_size={2 * shape.MICRO_BATCH_SIZE}",
+    ],
+}
+TOGETHER = [*APART.values(), "ddp", "fsdp2", *(f"rampcli-{how}" for how in MESHES)]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-SHARD_SIZES = {"replicated": "1", "sharded": "null"}
 
 
 def rampcli(folder: Path, *, threads: int, accumulate: int, words: Sequence[str] = ()) -> Command:
@@ -92,10 +101,10 @@ def rampcli(folder: Path, *, threads: int, accumulate: int, words: Sequence[str]
         "trainer.gradient_clip_val": shape.CLIP,
         "checkpoint.every_steps": shape.SAVE_STEPS,
     }
+    settings |= dict(word.split("=") for word in words)
     return Command(
         words=[sys.executable, "-m", "rampcli", "pretrain", "--factory", "llama3_tiny", "data=mock"]
-        + [f"{key}={value}" for key, value in settings.items()]
-        + list(words),
+        + [f"{key}={value}" for key, value in settings.items()],
         rows=folder / "metrics.jsonl",
         environment={"OMP_NUM_THREADS": str(threads)},
     )
@@ -124,17 +133,13 @@ def peer(
 def contender(name: str, folder: Path, *, threads: int, accumulate: int) -> Contender:
     """Returns a contender by its name, with files in folders of its own."""
     who, _, how = name.partition("-")
-    processes = 2 if how in SHARD_SIZES or who in ("ddp", "fsdp2") else 1
+    processes = 2 if how in MESHES or who in ("ddp", "fsdp2") else 1
     commands = []
     for index in range(2 if how == "apart" else 1):
         here = folder / f"{name}-{index}"
         if who == "rampcli":
             words = [f"trainer.compile={str(how == 'compiled').lower()}"]
-            words += (
-                ["trainer.devices=2", f"parallel.data_parallel_shard_size={SHARD_SIZES[how]}"]
-                if how in SHARD_SIZES
-                else []
-            )
+            words += ["trainer.devices=2", *MESHES[how]] if how in MESHES else []
             commands.append(rampcli(here, threads=threads, accumulate=accumulate, words=words))
         else:
             words = ["--compile"] if how == "compiled" else []

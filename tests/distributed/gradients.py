@@ -21,7 +21,8 @@ class Reductions(TorchDispatchMode):
     """Notes the bytes in fp32 that collectives reduce on this rank.
 
     Attributes:
-        scattered: bytes of this rank's shard, for each reduce-scatter.
+        scattered: bytes of the gradients of all shards, for each reduce-scatter, which is an
+            all-to-all on CPUs.
         all_reduced: for each all-reduce.
     """
 
@@ -33,8 +34,8 @@ class Reductions(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if DTensor in types:  # its operations on local tensors come here next
             return NotImplemented
-        if func is torch.ops.c10d._reduce_scatter_base_.default:
-            self.scattered.append(args[0].nbytes)
+        if func is torch.ops.c10d.alltoall_base_.default:
+            self.scattered.append(args[1].nbytes)
         elif func is torch.ops.c10d.allreduce_.default and args[0][0].dtype == torch.float32:
             self.all_reduced.append(args[0][0].nbytes)
         return func(*args, **(kwargs or {}))
@@ -72,7 +73,7 @@ def gradient(micro_batch_size: int, reduce: str, shard_size: int | None = None) 
         shards = shard_size or ranks
         replicas = ranks // shards
         # Rings of n ranks send (n - 1) / n of what they reduce and scatter, or twice that.
-        sent = sum(reductions.scattered) * (shards - 1)
+        sent = sum(reductions.scattered) * (shards - 1) // shards
         sent += 2 * sum(reductions.all_reduced) * (replicas - 1) // replicas
         counted = gradient_bytes(
             config,

@@ -1,0 +1,71 @@
+"""A pass of two ranks that share the weights of a model with two layers."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rampcli.config.schema import Config, ModelConfig
+from rampcli.data.loader import MicroBatch
+from rampcli.parallel.mesh import build_meshes
+from rampcli.train.build import build_parts
+from rampcli.train.passes import Passes
+from ranks import joined
+
+CPU = torch.device("cpu")
+c10d, aten = torch.ops.c10d, torch.ops.aten
+NAMES = {
+    c10d._allgather_base_.default: "gather",
+    c10d.alltoall_base_.default: "send gradients",
+    aten.mean.out: "sum gradients",
+    aten.mm.default: "compute",
+}
+
+
+class Operations(TorchDispatchMode):
+    """Notes the operations that have one of `NAMES`, without those that follow their like."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = NAMES.get(func)
+        if name is not None and self.names[-1:] != [name]:
+            self.names.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def small_passes() -> Iterator[tuple[Passes, list[MicroBatch]]]:
+    model = ModelConfig(
+        num_layers=2, hidden_size=32, ffn_hidden_size=48, num_query_groups=2, vocab_size=64
+    )
+    config = Config(model=model)
+    with joined() as (rank, _):
+        meshes = build_meshes(CPU, config.parallel)
+        passes = Passes(config, build_parts(config, meshes, CPU), meshes, CPU)
+        tokens = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(rank))
+        yield passes, [MicroBatch(tokens, tokens)]
+
+
+def operations() -> list[str]:
+    """Returns the names of the operations of a forward and backward pass, in their order."""
+    with small_passes() as (passes, batch):
+        passes.forward_backward(batch, scale=1.0)  # the first pass sets FSDP up
+        passes.parts[0].zero_grad()
+        with Operations() as noted:
+            passes.forward_backward(batch, scale=1.0)
+    return noted.names
+
+
+def gradient_of_two_passes() -> bool:
+    """Returns whether a second pass doubles the gradient."""
+    with small_passes() as (passes, batch):
+        weights = list(passes.parts[0].parameters())
+        gradients = []
+        for _ in range(2):
+            passes.forward_backward(batch, scale=1.0)
+            gradients.append([weight.grad.to_local().clone() for weight in weights])
+        return all(torch.equal(2 * once, twice) for once, twice in zip(*gradients, strict=True))

@@ -1,0 +1,32 @@
+"""On CPUs, collectives of sharded weights run during the passes."""
+
+from parallel.overlapped import gradient_of_two_passes, operations
+from ranks import run_ranks
+
+FORWARD = [
+    "gather",  # the embedding and both layers
+    "compute",  # layer 0
+    "gather",  # the head
+    "compute",  # layer 1
+]
+BACKWARD = [
+    "gather",  # layer 1
+    "send gradients",  # of the head
+    "gather",  # layer 0
+    "compute",  # layer 1
+    "sum gradients",  # of the head
+    "send gradients",  # of layer 1
+    "compute",  # layer 0
+    "sum gradients",  # of layer 1
+    *["send gradients", "sum gradients"] * 2,  # of layer 0 and of the embedding
+]
+
+
+def test_a_layer_computes_while_weights_are_gathered_and_gradients_reduced(tmp_path):
+    for names in run_ranks(2, operations, logs=tmp_path):
+        assert names == FORWARD + BACKWARD
+
+
+def test_gradients_of_passes_add_up(tmp_path):
+    """FSDP adds to gradients before the reduction of new ones could be complete."""
+    assert run_ranks(2, gradient_of_two_passes, logs=tmp_path) == [True, True]
