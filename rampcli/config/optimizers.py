@@ -61,7 +61,7 @@ OPTIMIZERS = {
     ),
     "muon": Optimizer(
         builder="rampcli.train.optimizers:build_muon",
-        settings=(*ADAMW_SETTINGS, "muon_momentum"),
+        settings=(*ADAMW_SETTINGS, "muon_momentum", "muon_iterations"),
         states=2,
         matrix_states=1,
         work_bytes=muon_work_bytes,

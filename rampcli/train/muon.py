@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import product, zip_longest
 from typing import Any
 
@@ -27,9 +28,16 @@ class Muon(Optimizer):
     """
 
     def __init__(
-        self, params: Iterable[nn.Parameter], *, lr: float, weight_decay: float, momentum: float
+        self,
+        params: Iterable[nn.Parameter],
+        *,
+        lr: float,
+        weight_decay: float,
+        momentum: float,
+        iterations: int,
     ) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
+        self.iterations = iterations
         self._step_supports_amp_scaling = True
         self.found_inf: Tensor | None = None
 
@@ -63,7 +71,7 @@ class Muon(Optimizer):
             (owner, torch.stack([self._average(weight, group["momentum"]) for weight in weights]))
             for owner, weights in stacks.items()
         )
-        directions = exchange.apply(orthogonalise, averages)
+        directions = exchange.apply(partial(orthogonalise, iterations=self.iterations), averages)
         for owner, weights in stacks.items():
             size = 0.2 * max(weights[0].shape) ** 0.5
             for weight, direction in zip(weights, directions[owner], strict=True):
@@ -93,10 +101,11 @@ class Muon(Optimizer):
         weight.mul_(kept).add_(change, alpha=-group["lr"] * size)
 
 
-def orthogonalise(matrices: Tensor) -> Tensor:
-    """Returns roughly the nearest orthogonal matrices: singular values between about 0.7 and 1.2.
+def orthogonalise(matrices: Tensor, *, iterations: int) -> Tensor:
+    """Returns roughly the nearest orthogonal matrices.
 
-    Five Newton-Schulz iterations with the coefficients of Keller Jordan's Muon, in bf16.
+    Newton-Schulz iterations with the coefficients of Keller Jordan's Muon, in bf16. Five bring most
+    singular values to between about 0.7 and 1.2. Fewer leave small ones smaller.
 
     Args:
         matrices: [matrices, rows, columns].
@@ -106,7 +115,7 @@ def orthogonalise(matrices: Tensor) -> Tensor:
     result = matrices.bfloat16()
     result = result.mT if is_tall else result
     result = result / torch.linalg.matrix_norm(result, keepdim=True).clamp(min=1e-7)
-    for _ in range(5):
+    for _ in range(iterations):
         gram = result @ result.mT
         result = torch.baddbmm(
             result, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), result, beta=a

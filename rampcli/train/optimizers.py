@@ -47,7 +47,13 @@ def build_muon(parts: Sequence[Decoder], optim: OptimConfig) -> list[TorchOptimi
         parameter for part in parts for parameter in part.parameters() if parameter not in chosen
     )
     return [
-        Muon(matrices, lr=optim.lr, weight_decay=optim.weight_decay, momentum=optim.muon_momentum),
+        Muon(
+            matrices,
+            lr=optim.lr,
+            weight_decay=optim.weight_decay,
+            momentum=optim.muon_momentum,
+            iterations=optim.muon_iterations,
+        ),
         _adamw(rest, optim),
     ]
 

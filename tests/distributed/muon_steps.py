@@ -112,9 +112,9 @@ def _counted() -> Iterator[list[torch.Size]]:
     shapes: list[torch.Size] = []
     orthogonalise = muon.orthogonalise
 
-    def counted(matrices: Tensor) -> Tensor:
+    def counted(matrices: Tensor, *, iterations: int) -> Tensor:
         shapes.append(matrices.shape)
-        return orthogonalise(matrices)
+        return orthogonalise(matrices, iterations=iterations)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(muon, "orthogonalise", counted)

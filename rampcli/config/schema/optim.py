@@ -39,6 +39,13 @@ class OptimConfig(Extensible):
     beta2: float = setting(0.95, "AdamW's second decay rate.", at_least=0, below=1)
     eps: float = setting(1e-8, "AdamW's epsilon.", above=0)
     muon_momentum: float = setting(0.95, "Muon's momentum.", at_least=0, below=1)
+    muon_iterations: int = setting(
+        5,
+        "Newton-Schulz iterations of Muon. Fewer take less time and orthogonalise less exactly.",
+        unit="iterations",
+        at_least=1,
+        at_most=100,
+    )
     skip_step_sigma: float | None = setting(
         None,
         "Skip a step whose loss or gradient norm is more than this many standard deviations above"

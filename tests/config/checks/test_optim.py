@@ -9,6 +9,7 @@ from rampcli.config import snapshot
 from rampcli.config.checks.optim import attributes_read
 from rampcli.config.compose import apply_overrides
 from rampcli.config.optimizers import OPTIMIZERS
+from rampcli.config.schema.optim import OptimConfig
 from rampcli.errors import UsageError, UsageErrors
 from rampcli.extend import optimizer, setting
 from rampcli.planning.resolve import resolve
@@ -91,5 +92,7 @@ def test_a_snapshot_with_an_unused_setting_can_be_read(tmp_path):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_setting_of_a_built_in_optimiser_applies_to_it(name):
-    words = [f"optim.{field}=0.5" for field in OPTIMIZERS[name].settings]
+    words = [
+        f"optim.{field}={getattr(OptimConfig(), field)}" for field in OPTIMIZERS[name].settings
+    ]
     assert refused(f"optim.optimizer={name}", *words) == {}
