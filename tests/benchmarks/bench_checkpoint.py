@@ -7,7 +7,8 @@ process, and in two that shard it (FSDP), each with one thread. Each round measu
 other:
 
 * writing and reading raw files: as many bytes as the checkpoint, in pieces of 8 MiB, by as many
-  processes into as many files, flushed and renamed over older files as a checkpoint is;
+  processes into as many files, flushed and renamed over older files as a checkpoint is; they are
+  in memory of the kind through which checkpoints are written;
 * saving and loading a checkpoint;
 * training steps while a checkpoint is saved by `checkpoint.async`, and by torch's `dcp.async_save`
   with its defaults.
@@ -23,7 +24,6 @@ Files are written to the current directory, or to $BENCH_DIR.
 
 import argparse
 import json
-import mmap
 import os
 import shutil
 import statistics
@@ -230,7 +230,7 @@ def measure(bench: Bench, number: int) -> dict[str, float]:
         * sum(parameter.numel() for parameter in bench.passes.parts[0].parameters())
         // dist.get_world_size()
     )
-    memory = memoryview(mmap.mmap(-1, size // PIECE * PIECE))  # page-aligned, as O_DIRECT demands
+    memory = memoryview(tensor_files.huge_pages(size // PIECE * PIECE))
     memory[:] = os.urandom(PIECE) * (size // PIECE)
 
     def write_raw() -> None:

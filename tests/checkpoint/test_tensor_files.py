@@ -301,6 +301,15 @@ def test_a_link_in_place_of_a_file_to_write_is_not_followed(tmp_path):
     assert (tmp_path / "precious").read_text() == "mine"
 
 
+def test_a_system_without_huge_pages_writes_the_same_files(tmp_path, monkeypatch):
+    shard, written = whole_shard("weight", torch.arange(600.0)), []
+    for name in ("with", "without"):
+        (tmp_path / name).mkdir()
+        written.append(write_shards(tmp_path / name, [shard], rank=0))
+        monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
+    assert written[0] == written[1]
+
+
 @pytest.mark.parametrize("short", [False, True], ids=["refused", "written in part"])
 def test_a_refused_direct_write_falls_back_to_the_page_cache(tmp_path, monkeypatch, short):
     """Some file systems refuse direct writes at the first write, or write an unaligned part."""
