@@ -3,7 +3,7 @@
 import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,16 +28,18 @@ class Samples:
         labels: same shape: the next token, or IGNORED.
         positions: same shape: position of each token within its document, counted from the start of
             the sample if the document began before it; None without a document mask.
+        valid_tokens: number of labels that are not IGNORED.
     """
 
     tokens: Tokens
     labels: Tokens
     positions: Tokens | None = None
+    valid_tokens: int = field(init=False)
 
-    @property
-    def valid_tokens(self) -> int:
-        """Number of labels that are not IGNORED."""
-        return int(np.count_nonzero(self.labels != IGNORED))
+    def __post_init__(self) -> None:
+        # Counted at once, while the labels are in the processor's cache.
+        valid_tokens = int(np.count_nonzero(self.labels != IGNORED))
+        object.__setattr__(self, "valid_tokens", valid_tokens)
 
 
 class Corpus(Protocol):
