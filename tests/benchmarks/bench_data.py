@@ -6,14 +6,19 @@
 Writes a corpus of uint16 tokens in documents of about 700 tokens. Reads random windows of it as
 int64 tokens and labels, in one process, with the files in the page cache. Each round reads the same
 number of samples in every way, and starts with another way. No sample is read in two rounds. Prints
-the median samples per second of each way, and the medians of the rounds' ratios. The process has
-the environment of a worker.
+the median samples per second and processor time per token of each way, and medians of the rounds'
+ratios, in which more than 1 is better. The process has the environment of a worker.
 
-    memmap         one window after the other from a memory-mapped array, at places drawn beforehand
+    memmap, 1      micro batches of 8 windows from a memory-mapped array, at places drawn before,
+                   as new int64 tokens and labels; nothing is checked
+    memmap, 32     the same, 32 micro batches held at a time, as a step holds them
     GPTDataset     megatron-core's `__getitem__`, through its shuffled index in order
     read, 1        steps of our loader in its order: one micro batch of 8 a step, no read-ahead
     read, 32       the same with 32 micro batches a step
-    ahead, 32      the same as the trainer calls it, with a thread that reads ahead
+    ahead, 32      the same as the trainer calls it, with a thread that reads ahead. Each step
+                   taken starts the reading of one, and a round ends when all are read
+
+Ratios to a memory map compare the same number of micro batches a step.
 """
 
 import argparse
@@ -25,6 +30,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from pathlib import Path
 
 import numpy as np
@@ -61,21 +67,23 @@ def write_corpus(prefix: Path, tokens: int) -> None:
     write_index(idx_of(prefix), np.dtype("<u2"), lambda: iter([lengths]))
 
 
-def read_memmap(prefix: Path, sequence_length: int) -> Way:
-    """Returns a function that reads windows at random places."""
-    tokens = np.memmap(bin_of(prefix), dtype="<u2", mode="r")
+def read_memmap(prefix: Path, sequence_length: int, *, accumulate: int) -> Way:
+    """Returns a function that reads windows at random places, in steps of micro batches."""
+    stored = np.memmap(bin_of(prefix), dtype="<u2", mode="r")
     generator = np.random.default_rng(2)
 
     def read(samples: int) -> None:
-        for first in places(samples):
-            window = torch.from_numpy(tokens[first : first + sequence_length + 1].astype(np.int64))
-            _ = window[:-1], window[1:]
+        shape = (samples // (MICRO_BATCH_SIZE * accumulate), accumulate, MICRO_BATCH_SIZE)
+        places = generator.integers(len(stored) - sequence_length - 1, size=shape)
+        for step in places.tolist():
+            _ = [micro_batch(firsts) for firsts in step]
 
-    def places(samples: int) -> list[int]:
-        drawn: list[int] = generator.integers(
-            len(tokens) - sequence_length - 1, size=samples
-        ).tolist()
-        return drawn
+    def micro_batch(firsts: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens, labels = (np.empty((len(firsts), sequence_length), dtype=np.int64) for _ in "tl")
+        for row, first in enumerate(firsts):
+            window = stored[first : first + sequence_length + 1]
+            tokens[row], labels[row] = window[:-1], window[1:]
+        return torch.from_numpy(tokens), torch.from_numpy(labels)
 
     return read
 
@@ -145,29 +153,32 @@ def read_steps(loader: Loader, *, accumulate: int, ahead: bool) -> Way:
                     for each in share:
                         torch.from_numpy(each.tokens), torch.from_numpy(each.labels)
             consumed += plan.global_batch_size
-        loader.stop_reading_ahead()  # which must not disturb the next way
+        wait(loader._ahead.values())  # which must not disturb the next way
 
     return read
 
 
-def measure(ways: dict[str, Way], *, rounds: int, samples: int) -> dict[str, list[float]]:
-    """Returns the samples per second of each way in each round."""
+def measure(
+    ways: dict[str, Way], *, rounds: int, samples: int
+) -> dict[str, list[tuple[float, float]]]:
+    """Returns the seconds of each way in each round: by the clock, and of processor time."""
     for read in ways.values():
         read(samples)
-    speeds: dict[str, list[float]] = {name: [] for name in ways}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     names = list(ways)
     for turn in range(rounds):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            began = time.perf_counter()
+            began, used = time.perf_counter(), time.process_time()
             ways[name](samples)
-            speeds[name].append(samples / (time.perf_counter() - began))
-    return speeds
+            found[name].append((time.perf_counter() - began, time.process_time() - used))
+    return found
 
 
 def compare(prefix: Path, sequence_length: int, *, rounds: int, samples: int) -> None:
     """Prints the table of one sequence length."""
     ways = {
-        "memmap": read_memmap(prefix, sequence_length),
+        "memmap, 1": read_memmap(prefix, sequence_length, accumulate=1),
+        "memmap, 32": read_memmap(prefix, sequence_length, accumulate=32),
         "GPTDataset": read_megatron(
             prefix, sequence_length, prefix.parent / f"cache_{sequence_length}"
         ),
@@ -175,18 +186,20 @@ def compare(prefix: Path, sequence_length: int, *, rounds: int, samples: int) ->
         "read, 32": read_steps(loader_of(prefix, sequence_length), accumulate=32, ahead=False),
         "ahead, 32": read_steps(loader_of(prefix, sequence_length), accumulate=32, ahead=True),
     }
-    speeds = measure(ways, rounds=rounds, samples=samples)
+    found = measure(ways, rounds=rounds, samples=samples)
     print(f"\nsequence length {sequence_length}: {rounds} rounds of {samples} samples\n")
-    print(f"{'':<12} {'samples/s':>10} {'of memmap':>10} {'of GPTDataset':>14}")
-    for name, mine in speeds.items():
-        ratios = [
-            statistics.median(one / two for one, two in zip(mine, speeds[other], strict=True))
-            for other in ("memmap", "GPTDataset")
-        ]
-        print(
-            f"{name:<12} {statistics.median(mine):10,.0f} {ratios[0]:10.2f} {ratios[1]:14.2f}",
-            flush=True,
-        )
+    print(f"{'':<12} {'samples/s':>10} {'of memmap':>10} {'of GPTDataset':>14}", end="")
+    print(f" {'processor ns/token':>19} {'of memmap':>10} {'of GPTDataset':>14}")
+    for name, mine in found.items():
+        memmap = found["memmap, 32" if name.endswith("32") else "memmap, 1"]
+        for at, unit in enumerate((samples, 1e-9 * samples * sequence_length)):
+            middle = statistics.median(each[at] for each in mine)
+            shown = f"{middle / unit:19.2f}" if at else f"{name:<12} {unit / middle:10,.0f}"
+            ratios = [
+                statistics.median(two[at] / one[at] for one, two in zip(mine, other, strict=True))
+                for other in (memmap, found["GPTDataset"])
+            ]
+            print(f"{shown} {ratios[0]:10.2f} {ratios[1]:14.2f}", end="\n" if at else " ")
 
 
 def main() -> None:
