@@ -33,6 +33,8 @@ TINY = {
     "model.global_batch_size": "8",
     "model.rampup_batch_size": "[2,2,48]",
     "optim.optimizer": "adamw",
+    "optim.lr": "3e-3",
+    "optim.min_lr": "3e-4",
     "optim.warmup_samples": "8",
     "trainer.max_samples": "82",
     "trainer.val_samples": "10",

@@ -115,6 +115,8 @@ def huge_pages(size: int) -> mmap.mmap:
     """
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(AttributeError, OSError):  # another system, or a kernel without huge pages
+        # A direct transfer into private memory may go astray if a process is forked meanwhile.
+        memory.madvise(mmap.MADV_DONTFORK)
         memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
 

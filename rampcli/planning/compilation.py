@@ -42,7 +42,7 @@ class Compilation:
     """What compiled layers cost and save in a run.
 
     Attributes:
-        run_s: seconds of the whole run with eager layers, or None if it has no end.
+        run_s: seconds of the steps of the whole run, or None if it has no end.
         compile_s: seconds in which its processes compile, or load compiled code.
         saved_s: seconds that compiled layers save in its steps, or None if it has no end.
     """
@@ -60,8 +60,9 @@ class Compilation:
 def with_compilation(resolved: Resolved) -> Resolved:
     """Returns the run with true or false for a null of `trainer.compile`.
 
-    It depends on the whole run and not on what is left of it: all stages compute with the same
-    code, so the last bits of a loss do not depend on where a run was interrupted.
+    It depends on all stages that are planned and not on what is left of the run, so that they
+    compute with the same code. If a command that resumes a run chooses otherwise, for example on
+    another machine, it says so like of every setting that changes.
     """
     if not is_chosen_by_plan(resolved, COMPILE_KEY):
         return resolved
@@ -80,9 +81,11 @@ def compilation_of(resolved: Resolved) -> Compilation | None:
         return None
     compiler = ON_GPU if is_on_gpus(config.trainer) else ON_CPU
     starts = len(resolved.plan.stages_by_processes())
-    run_s = resolved.plan.run_s()
-    if run_s is None:
+    run_s, clock = resolved.plan.run_s(), resolved.plan.clock
+    if run_s is None or clock is None:
         run_s = _estimated_s(resolved)
+    else:
+        run_s -= resolved.plan.restarts() * clock.restart_s
     return Compilation(
         run_s=run_s,
         compile_s=compiler.first_s + (starts - 1) * compiler.start_s,

@@ -21,6 +21,7 @@ SAME_KEYS = (
     "data.sequence_length",
     "data.document_mask",
     "optim.optimizer",
+    "optim.muon_iterations",
     "trainer.precision",
     "trainer.compile",
     "trainer.activation_checkpointing",

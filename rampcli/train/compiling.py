@@ -26,24 +26,37 @@ REMEDY = "a C++ compiler (`apt install g++`), space in TORCHINDUCTOR_CACHE_DIR"
 def compile_ahead(config: Config, *, micro_batch_size: int, world_size: int) -> None:
     """Compiles a layer on the CPU while this process waits to join the others.
 
-    Then, the layers of its model find themselves compiled, unless they are split over tensor or
-    context ranks. Ignores failures: `compile_passes` fails too, and reports why.
+    Then, the layers of its model find themselves compiled. If they are split over tensor or context
+    ranks, it only makes torch.compile import what it needs. Ignores failures: `compile_passes`
+    fails too, and reports why.
 
     Args:
         world_size: ranks that this process will join.
     """
-    with suppress(*failures()), _group_of_one() as mesh:
-        is_sharded = world_size > 1 or POLICIES[config.trainer.precision].param_dtype is not None
-        _compile_layer(config, micro_batch_size, torch.device("cpu"), mesh if is_sharded else None)
+    parallel = config.parallel
+    with suppress(failure()):
+        if parallel.tensor_parallel_size * parallel.context_parallel_size > 1:
+            _compile_trivial(torch.device("cpu"))
+            return
+        with _group_of_one() as mesh:
+            # Torch compiles sharded layers for themselves.
+            policy = POLICIES[config.trainer.precision]
+            is_sharded = world_size > 1 or policy.param_dtype is not None
+            _compile_layer(config, micro_batch_size, mesh if is_sharded else None)
 
 
-def why_not_compiled(config: Config, micro_batch_size: int, device: torch.device) -> str | None:
-    """Returns why layers cannot be compiled on a device, or None if they can: it compiles one."""
+def why_not_compiled(device: torch.device) -> str | None:
+    """Returns why nothing can be compiled for a device, or None: it compiles a trivial function."""
     try:
-        _compile_layer(config, micro_batch_size, device)
-    except failures() as error:
+        _compile_trivial(device)
+    except failure() as error:
         return printable(str(error).partition("\n")[0])
     return None
+
+
+def _compile_trivial(device: torch.device) -> None:
+    one = torch.ones(1, requires_grad=True, device=device)
+    torch.compile(lambda x: 2 * x, dynamic=False)(one).sum().backward()
 
 
 def compile_passes(passes: Passes, config: Config, split: BatchPlan) -> None:
@@ -62,7 +75,7 @@ def compile_passes(passes: Passes, config: Config, split: BatchPlan) -> None:
         )
         if config.trainer.val_samples:
             passes.forward([micro_batch] * passes.forward_micro_batches)
-    except failures() as error:
+    except failure() as error:
         raise RampcliError(
             f"torch.compile fails on this machine: {error}",
             remedy=f"{REMEDY}, or trainer.compile=false",
@@ -73,41 +86,29 @@ def compile_passes(passes: Passes, config: Config, split: BatchPlan) -> None:
         dist.barrier()
 
 
-def _compile_layer(
-    config: Config, micro_batch_size: int, device: torch.device, mesh: DeviceMesh | None = None
-) -> None:
-    """Compiles a layer for training and validation, without the rest of the model.
-
-    Where layers are split over tensor or context ranks, it compiles a trivial function instead.
+def _compile_layer(config: Config, micro_batch_size: int, mesh: DeviceMesh | None) -> None:
+    """Compiles a layer for training and validation on the CPU, without the rest of the model.
 
     Args:
-        mesh: the layer is sharded over it, as torch compiles sharded layers for themselves.
+        mesh: the layer is sharded over it, unless it is None.
     """
-    parallel, precision = config.parallel, POLICIES[config.trainer.precision].param_dtype
-    if parallel.tensor_parallel_size * parallel.context_parallel_size > 1:
-        one = torch.ones(1, requires_grad=True, device=device)
-        torch.compile(lambda x: 2 * x, dynamic=False)(one).sum().backward()
-        return
     # The second of three layers has neither embeddings before it nor a loss after it.
     model, length = replace(config.model, num_layers=3), config.data.sequence_length
     part = build_decoder(model, sequence_length=length, layers=range(1, 2))
     (layer,) = part.layers.values()
     recompute_activations([layer], config.trainer.activation_checkpointing)
     compile_layers([layer])
+    policy = POLICIES[config.trainer.precision]
     if mesh is not None:
-        fully_shard(layer, mesh=mesh, mp_policy=POLICIES[config.trainer.precision])
-    part.to_empty(device=device)
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    part.to_empty(device="cpu")
     part.fill_buffers()
     with torch.no_grad():
         for weight in layer.parameters():
             weight.zero_()
-    if mesh is None:
-        layer.to(precision)
-    shape = micro_batch_size // (parallel.num_pipeline_microbatches or 1), length
-    hidden = torch.zeros(*shape, model.hidden_size, dtype=precision, device=device)
-    positions = None
-    if config.data.document_mask:
-        positions = torch.zeros(shape, dtype=torch.int64, device=device)
+    shape = micro_batch_size // (config.parallel.num_pipeline_microbatches or 1), length
+    hidden = torch.zeros(*shape, model.hidden_size, dtype=policy.param_dtype)
+    positions = torch.zeros(shape, dtype=torch.int64) if config.data.document_mask else None
     # As from the layer before, one needs a gradient and is not a leaf; the other one needs none.
     part(hidden.clone().requires_grad_().clone(), positions).sum().backward()
     with torch.no_grad():
@@ -124,12 +125,11 @@ def _group_of_one() -> Iterator[DeviceMesh]:
         dist.destroy_process_group()
 
 
-def failures() -> tuple[type[Exception], ...]:
-    """Returns the exceptions that mean that this machine cannot compile.
+def failure() -> type[Exception]:
+    """Returns the exception that means that this machine cannot compile.
 
-    Imports them here because the import takes seconds, and most runs do not compile.
+    Imports it here because the import takes seconds, and most runs do not compile.
     """
-    from torch._dynamo.exc import BackendCompilerFailed
-    from torch._inductor.exc import InductorError
+    from torch._dynamo.exc import TorchDynamoException
 
-    return BackendCompilerFailed, InductorError
+    return TorchDynamoException

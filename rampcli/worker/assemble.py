@@ -167,7 +167,7 @@ def train(
                 resolved.config.trainer, timeout_s=resolved.config.launch.start_timeout_s
             )
         torch.set_float32_matmul_precision(resolved.config.trainer.matmul_precision)
-        resolved = with_working_compiler(resolved, run, device, consumed_samples=consumed)
+        resolved = with_working_compiler(resolved, run, device)
         begin(LOADING)
         if dist.get_rank() == 0:
             if device.type == "cpu" and resolved.config.trainer.accelerator != "cpu":
@@ -191,9 +191,7 @@ def train(
     return EXIT_INTERRUPTED if status == PREEMPTED else 0
 
 
-def with_working_compiler(
-    resolved: Resolved, run: RunDirectory, device: torch.device, *, consumed_samples: int
-) -> Resolved:
+def with_working_compiler(resolved: Resolved, run: RunDirectory, device: torch.device) -> Resolved:
     """Returns the run, without compiled layers if the plan chose them and a rank cannot compile.
 
     Every rank calls this.
@@ -201,9 +199,7 @@ def with_working_compiler(
     if not resolved.config.trainer.compile or not is_chosen_by_plan(resolved, COMPILE_KEY):
         return resolved
     begin(COMPILING)
-    stage = resolved.plan.stage_at(consumed_samples)
-    split = resolved.plan.batch_on(stage, dist.get_world_size())
-    reason = why_not_compiled(resolved.config, split.micro_batch_size, device)
+    reason = why_not_compiled(device)
     with waiting:
         facts = gather_from_all_ranks({"reason": reason and reason[:MOST_OF_REASON]})
     reasons = {rank: each["reason"] for rank, each in enumerate(facts) if each["reason"]}

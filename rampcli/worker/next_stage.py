@@ -1,6 +1,11 @@
 """Prepares a worker for the next stage while the processes of the current one train."""
 
+from contextlib import suppress
+
+import torch
+
 from rampcli.config import snapshot
+from rampcli.errors import UsageError
 from rampcli.gpus import visible_gpus
 from rampcli.planning.run_plan import run_plan
 from rampcli.runs.directory import RunDirectory
@@ -9,20 +14,22 @@ from rampcli.train.compiling import compile_ahead
 
 
 def compile_next_stage(run: RunDirectory, *, world_size: int) -> None:
-    """Compiles a layer for the stage after the current one, if the run compiles layers.
+    """Compiles a layer for the next processes of a run, if it compiles layers.
 
     Does nothing with GPUs: the compiler asks CUDA for them, and other workers still use them.
 
     Args:
-        world_size: ranks of the next stage.
+        world_size: ranks of the next processes.
     """
     config = snapshot.read(run.config)
     if not config.trainer.compile or visible_gpus():
         return
+    torch.set_float32_matmul_precision(config.trainer.matmul_precision)
     consumed = consumed_samples(run)
     plan = run_plan(config, consumed_samples=consumed).plan
-    for stage in plan.stages:
-        if stage.first_sample > consumed:
-            split = plan.batch_on(stage, world_size)
-            compile_ahead(config, micro_batch_size=split.micro_batch_size, world_size=world_size)
-            return
+    first_stages = [stages[0] for stages in plan.stages_by_processes()]
+    following = next((stage for stage in first_stages if stage.first_sample > consumed), None)
+    with suppress(UsageError):  # the batch of another stage does not divide over these ranks
+        if following is not None:
+            micro = plan.batch_on(following, world_size).micro_batch_size
+            compile_ahead(config, micro_batch_size=micro, world_size=world_size)

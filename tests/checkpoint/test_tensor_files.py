@@ -303,11 +303,14 @@ def test_a_link_in_place_of_a_file_to_write_is_not_followed(tmp_path):
 
 def test_a_system_without_huge_pages_writes_the_same_files(tmp_path, monkeypatch):
     shard, written = whole_shard("weight", torch.arange(600.0)), []
-    for name in ("with", "without"):
+    for name in ("with", "refused", "unknown"):
         (tmp_path / name).mkdir()
+        if name == "refused":
+            monkeypatch.setattr(mmap, "MADV_HUGEPAGE", 9999)
+        elif name == "unknown":
+            monkeypatch.delattr(mmap, "MADV_HUGEPAGE")
         written.append(write_shards(tmp_path / name, [shard], rank=0))
-        monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
-    assert written[0] == written[1]
+    assert written[0] == written[1] == written[2]
 
 
 @pytest.mark.parametrize("short", [False, True], ids=["refused", "written in part"])

@@ -1,13 +1,18 @@
 """A pass of two ranks that share the weights of a model with two layers."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
+from unittest.mock import patch
 
 import torch
+import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.data.loader import MicroBatch
+from rampcli.parallel import overlap
 from rampcli.parallel.mesh import build_meshes
 from rampcli.train.build import build_parts
 from rampcli.train.passes import Passes
@@ -24,17 +29,41 @@ NAMES = {
 
 
 class Operations(TorchDispatchMode):
-    """Notes the operations that have one of `NAMES`, without those that follow their like."""
+    """Notes operations that have one of `NAMES`, and waits for collectives, but no repetitions."""
 
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = NAMES.get(func)
-        if name is not None and self.names[-1:] != [name]:
+    def note(self, name: str) -> None:
+        if self.names[-1:] != [name]:
             self.names.append(name)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func in NAMES:
+            self.note(NAMES[func])
         return func(*args, **(kwargs or {}))
+
+    def noting_waits(self, collective: Callable[..., dist.Work], name: str) -> Callable[..., Any]:
+        """Returns a collective that must be asynchronous, and whose `wait` is noted."""
+
+        def start(*args: Any, **kwargs: Any) -> dist.Work:
+            assert kwargs["async_op"]
+            return NotedWork(collective(*args, **kwargs), partial(self.note, name))
+
+        return start
+
+
+class NotedWork(dist.Work):
+    """A collective in progress that notes when it is waited for."""
+
+    def __init__(self, work: dist.Work, note: Callable[[], None]) -> None:
+        super().__init__()
+        self.work, self.note = work, note
+
+    def wait(self, *args: Any) -> bool:
+        self.note()
+        return self.work.wait(*args)
 
 
 @contextmanager
@@ -55,7 +84,14 @@ def operations() -> list[str]:
     with small_passes() as (passes, batch):
         passes.forward_backward(batch, scale=1.0)  # the first pass sets FSDP up
         passes.parts[0].zero_grad()
-        with Operations() as noted:
+        noted = Operations()
+        gather = noted.noting_waits(overlap.all_gather, "have weights")
+        send = noted.noting_waits(dist.all_to_all_single, "have gradients")
+        with (
+            noted,
+            patch.object(overlap, "all_gather", gather),
+            patch.object(dist, "all_to_all_single", send),
+        ):
             passes.forward_backward(batch, scale=1.0)
     return noted.names
 

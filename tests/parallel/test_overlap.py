@@ -4,21 +4,31 @@ from parallel.overlapped import gradient_of_two_passes, operations
 from ranks import run_ranks
 
 FORWARD = [
-    "gather",  # the embedding and both layers
+    "gather",  # the embedding
+    "have weights",
+    "gather",  # layer 0
+    "have weights",
+    "gather",  # layer 1
     "compute",  # layer 0
+    "have weights",
     "gather",  # the head
     "compute",  # layer 1
+    "have weights",
 ]
 BACKWARD = [
     "gather",  # layer 1
     "send gradients",  # of the head
+    "have weights",
     "gather",  # layer 0
     "compute",  # layer 1
+    "have gradients",
     "sum gradients",  # of the head
     "send gradients",  # of layer 1
+    "have weights",
     "compute",  # layer 0
+    "have gradients",
     "sum gradients",  # of layer 1
-    *["send gradients", "sum gradients"] * 2,  # of layer 0 and of the embedding
+    *["send gradients", "have gradients", "sum gradients"] * 2,  # of layer 0 and of the embedding
 ]
 
 

@@ -306,8 +306,8 @@ def test_the_summary_has_totals_the_run_directory_and_the_source_of_the_hours(pl
         "hours: an estimate from FLOPs, at 40% of 989 TFLOP/s per GPU, as declared;"
         " the total counts 7 restarts of 60 s",
         "model: 5.05B parameters, 214M of them embeddings; 54.4 tokens per parameter",
-        "trainer.compile: the plan chose true; compiling takes ~1:35 and saves ~5:11:26 of"
-        " ~2 d 03:54:23",
+        "trainer.compile: the plan chose true; compiling takes ~1:35 and saves ~5:10:44 of"
+        " ~2 d 03:47:23",
         "data: mock (random tokens)",
     ]
 

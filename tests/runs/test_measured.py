@@ -134,6 +134,7 @@ def test_a_run_that_is_too_short_has_no_throughput(run, measured, rows):
         "data.sequence_length=64",
         "data.document_mask=true",
         "optim.optimizer=adamw",
+        "optim.muon_iterations=3",
         "trainer.precision=bf16",
         "trainer.activation_checkpointing=full",
         "parallel.tensor_parallel_size=2",

@@ -41,7 +41,8 @@ class OptimConfig(Extensible):
     muon_momentum: float = setting(0.95, "Muon's momentum.", at_least=0, below=1)
     muon_iterations: int = setting(
         5,
-        "Newton-Schulz iterations of Muon. Fewer take less time and orthogonalise less exactly.",
+        "Newton-Schulz iterations of Muon. Fewer take less time, orthogonalise less exactly and"
+        " make smaller steps.",
         unit="iterations",
         at_least=1,
         at_most=100,
