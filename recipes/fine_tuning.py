@@ -29,6 +29,7 @@ def fine_tune(num_nodes: int = 1, num_gpus_per_node: int = 1) -> Config:
         "trainer.val_every_steps=20",
         "trainer.val_samples=null",
         "trainer.max_val_samples=8",
+        "optim.optimizer=adamw",
         "optim.lr=2.0e-5",
         "optim.min_lr=2.0e-7",
         "optim.warmup_samples=96",  # 3% of the run

@@ -32,7 +32,7 @@ from rampcli.lifeline import SUPERVISOR
 from rampcli.models.masks import has_flex_attention
 from rampcli.models.parts import dense_mask_bytes, mask_bytes
 from rampcli.parallel.mesh import DATA, build_meshes
-from rampcli.parallel.ranks import gather_from_all_ranks
+from rampcli.parallel.ranks import device_here, gather_from_all_ranks
 from rampcli.planning.choices import is_chosen_by_plan, with_choice
 from rampcli.planning.compilation import COMPILE_KEY
 from rampcli.planning.out_of_memory import out_of_memory
@@ -161,13 +161,14 @@ def train(
     consumed = consumed_samples(run)
     resolved = run_plan(snapshot.read(run.config), consumed_samples=consumed)
     with sources_named(resolved.config):
+        cannot_compile = why_not_compiled_here(resolved)
         begin(JOINING)
         with waiting:
             device = join_ranks(
                 resolved.config.trainer, timeout_s=resolved.config.launch.start_timeout_s
             )
         torch.set_float32_matmul_precision(resolved.config.trainer.matmul_precision)
-        resolved = with_working_compiler(resolved, run, device)
+        resolved = with_working_compiler(resolved, run, cannot_compile)
         begin(LOADING)
         if dist.get_rank() == 0:
             if device.type == "cpu" and resolved.config.trainer.accelerator != "cpu":
@@ -191,15 +192,21 @@ def train(
     return EXIT_INTERRUPTED if status == PREEMPTED else 0
 
 
-def with_working_compiler(resolved: Resolved, run: RunDirectory, device: torch.device) -> Resolved:
-    """Returns the run, without compiled layers if the plan chose them and a rank cannot compile.
-
-    Every rank calls this.
-    """
-    if not resolved.config.trainer.compile or not is_chosen_by_plan(resolved, COMPILE_KEY):
-        return resolved
+def why_not_compiled_here(resolved: Resolved) -> str | None:
+    """Returns why this rank cannot compile, or None if it can or if the plan did not choose it."""
+    trainer = resolved.config.trainer
+    if not trainer.compile or not is_chosen_by_plan(resolved, COMPILE_KEY):
+        return None
     begin(COMPILING)
-    reason = why_not_compiled(device)
+    return why_not_compiled(device_here(trainer.accelerator))
+
+
+def with_working_compiler(resolved: Resolved, run: RunDirectory, reason: str | None) -> Resolved:
+    """Returns the run, without compiled layers if a rank cannot compile. Every rank calls this.
+
+    Args:
+        reason: why this rank cannot compile, if so.
+    """
     with waiting:
         facts = gather_from_all_ranks({"reason": reason and reason[:MOST_OF_REASON]})
     reasons = {rank: each["reason"] for rank, each in enumerate(facts) if each["reason"]}

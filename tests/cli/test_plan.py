@@ -69,7 +69,8 @@ def test_json_has_the_documented_keys_and_nothing_else_is_printed(succeed):
     plan = json.loads(succeed("plan", "--factory", "gpt3_5b", "--json", "trainer.max_steps=null"))
     assert list(plan) == [
         *("global_batch_size", "semantics", "sequence_length", "restarts_always", "stages"),
-        *("parameters", "embedding_parameters", "gradient_reduction", "corpora", "notes"),
+        *("parameters", "embedding_parameters", "gradient_reduction", "compilation"),
+        *("corpora", "notes"),
     ]
     assert (plan["global_batch_size"], plan["semantics"], plan["sequence_length"]) == (
         2048,

@@ -37,7 +37,7 @@ def test_runs_are_compared_with_the_settings_in_which_they_differ(succeed):
     assert printed == succeed("report", "runs/first", "second", "first")
     rows = [line.split() for line in printed.splitlines()]
     assert ["loss", "0.113", "0.057"] in rows
-    assert ["optim.lr", "0.003", "0.5"] in rows
+    assert ["optim.lr", "0.006", "0.5"] in rows
 
 
 @pytest.mark.usefixtures("runs")
@@ -65,7 +65,7 @@ def test_json_is_printed_alone_and_a_picture_is_written(succeed, tmp_path):
     facts = json.loads(succeed("report", "first", "second", "--json", "--plot", "x.svg"))
     assert [one["name"] for one in facts["runs"]] == ["first", "second"]
     assert facts["runs"][0]["goodput"] == pytest.approx(61 / 70)
-    assert facts["differences"] == {"optim.lr": ["0.003", "0.5"]}
+    assert facts["differences"] == {"optim.lr": ["0.006", "0.5"]}
     assert (tmp_path / "x.svg").exists()
 
 
@@ -84,8 +84,8 @@ def test_the_size_of_a_model_is_the_same_in_a_report_its_json_its_page_and_the_l
 ):
     config = tmp_path / "runs/second/config.yaml"
     config.write_text(config.read_text().replace("model:\n", "model:\n  of_tomorrow: 1\n", 1))
-    known = [973_184, 32_768, 240 * 128, None]
-    text = "973K parameters, 32.8K of them embeddings; 0.0316 tokens per parameter so far"
+    known = [742_784, 32_768, 240 * 128, None]
+    text = "743K parameters, 32.8K of them embeddings; 0.0414 tokens per parameter so far"
     problem = "there is no setting model.of_tomorrow"
     unknown = f"its size is unknown, as this version refuses its settings: {problem}"
     for name, facts, line in (
@@ -101,7 +101,7 @@ def test_the_size_of_a_model_is_the_same_in_a_report_its_json_its_page_and_the_l
         for shown in (reported, written, run_data(live, View())):
             assert [shown[key] for key in SIZE] == facts
     rows = [line.split() for line in succeed("compare", "first", "second").splitlines()]
-    assert ["parameters", "973K", "-"] in rows
+    assert ["parameters", "743K", "-"] in rows
     assert ["model.of_tomorrow", "-", "1"] in rows
 
 

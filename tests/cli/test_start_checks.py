@@ -149,6 +149,6 @@ def test_what_this_machine_lacks_is_noted_by_a_dry_run_and_refused_by_the_start(
 def test_checkpoints_that_do_not_all_fit_are_noted_by_a_dry_run_and_the_doctor(rampcli):
     words = (*RUN, "checkpoint.keep_last=1_000_000_000")
     dry = rampcli("pretrain", *words, "--dry-run")
-    assert "1000000001 more checkpoints of 11.7 MB will not fit; try: run_dir=" in dry.stdout
+    assert "1000000001 more checkpoints of 6.2 MB will not fit; try: run_dir=" in dry.stdout
     checks = json.loads(rampcli("doctor", *words, "--json").stdout)["checks"]
     assert [check["name"] for check in checks if check["status"] == "warning"][:1] == ["disk"]

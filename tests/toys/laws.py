@@ -191,7 +191,7 @@ def test_a_launcher_that_submits_jobs_runs_searches_and_sweeps(house):
     found = json.loads(house.rampcli(*search, "--json", "launch.toy.shelf=lower"))
     assert found["recommended"] == 1
 
-    sweep = [*words, "optim.lr=0.1,0.2", "name=swept"]
+    sweep = [*words, "optim.weight_decay=0.1,0.2", "name=swept"]
     house.rampcli("sweep", *sweep)
     assert len([*(house.here / "runs").glob("**/toy/train.sh")]) == 2
     assert house.rampcli("sweep", *sweep).count("has jobs in the queue") == 2
