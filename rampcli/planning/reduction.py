@@ -1,7 +1,6 @@
 """Chooses when gradients are reduced over the ranks, from the memory and the bytes of both ways."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from rampcli.config.schema.trainer import AccumulateReduce
 from rampcli.estimate.traffic import gradient_bytes
@@ -72,12 +71,3 @@ def ways_to_reduce(resolved: Resolved) -> dict[AccumulateReduce, Way] | None:
             ),
         )
     return ways
-
-
-def reduction_figures(resolved: Resolved) -> dict[str, Any] | None:
-    """Returns the value `chosen` and the figures of `last` and `each`, or None if equal."""
-    ways = ways_to_reduce(resolved)
-    if ways is None:
-        return None
-    chosen = resolved.config.trainer.accumulate_reduce
-    return {"chosen": chosen, "last": asdict(ways["last"]), "each": asdict(ways["each"])}

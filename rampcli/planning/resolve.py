@@ -220,10 +220,8 @@ def _last_step_notes(resolved: Resolved) -> list[str]:
 def _precision_notes(resolved: Resolved) -> list[str]:
     """Returns a note if GPUs are to compute in fp32 without their tensor cores."""
     trainer = resolved.config.trainer
-    if not is_on_gpus(trainer) or (trainer.precision, trainer.matmul_precision) != (
-        "fp32",
-        "highest",
-    ):
+    is_slow = (trainer.precision, trainer.matmul_precision) == ("fp32", "highest")
+    if not is_slow or not is_on_gpus(trainer):
         return []
     return [
         "trainer.precision=fp32 leaves the tensor cores of GPUs idle; trainer.precision=bf16 is"

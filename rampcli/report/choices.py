@@ -33,7 +33,7 @@ def compilation_lines(resolved: Resolved) -> list[str]:
 
 
 def costs_of(key: str, resolved: Resolved) -> dict[str, Any] | None:
-    """Returns what decides a setting, as plain data, or None where the plan never decides it.
+    """Returns the figures from which the plan chooses a setting, or None if there are none.
 
     For `trainer.accumulate_reduce`, it is `memory_bytes` and `sent_bytes` by value. For
     `trainer.compile`, it is `run_s`, `compile_s` and `saved_s` (see `Compilation`).

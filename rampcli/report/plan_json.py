@@ -5,11 +5,12 @@ from typing import Any
 
 from rampcli.config.rl import is_rl
 from rampcli.estimate.model_size import model_size
-from rampcli.planning.compilation import compilation_of
+from rampcli.planning.compilation import COMPILE_KEY
 from rampcli.planning.corpus_passes import corpus_passes
-from rampcli.planning.reduction import reduction_figures
+from rampcli.planning.reduction import REDUCE_KEY
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import stage_memory
+from rampcli.report.choices import costs_of
 from rampcli.report.plan_notes import all_notes
 
 
@@ -27,8 +28,8 @@ def plan_figures(resolved: Resolved) -> dict[str, Any]:
     `gradient_reduction` has the value `chosen` for `trainer.accumulate_reduce`, and `memory_bytes`
     and `sent_bytes` (gradients that a rank sends per step) of `last` and `each`, in the stages that
     need most. It is null if they are the same.
-    `compilation` has the value `chosen` for `trainer.compile`, and the estimates `run_s` (without
-    compiled layers), `compile_s` and `saved_s`; `run_s` and `saved_s` are null without an end. It
+    `compilation` has the value `chosen` for `trainer.compile`, and the estimates `run_s` (of the
+    steps of the run), `compile_s` and `saved_s`; `run_s` and `saved_s` are null without an end. It
     is null where the plan never compiles.
     `corpora` has the training corpora whose files were read: their `name`, `samples`, `pairs` (null
     for other data) and `passes`, how often the run reads each sample (null without an end).
@@ -43,12 +44,10 @@ def plan_figures(resolved: Resolved) -> dict[str, Any]:
         row["memory_bytes"] = size
     model = model_size(resolved.config)
     data["parameters"], data["embedding_parameters"] = model.parameters, model.embeddings
-    data["gradient_reduction"] = reduction_figures(resolved)
-    compilation = compilation_of(resolved)
-    data["compilation"] = compilation and {
-        "chosen": resolved.config.trainer.compile,
-        **asdict(compilation),
-    }
+    trainer = resolved.config.trainer
+    reduction, compilation = costs_of(REDUCE_KEY, resolved), costs_of(COMPILE_KEY, resolved)
+    data["gradient_reduction"] = reduction and {"chosen": trainer.accumulate_reduce, **reduction}
+    data["compilation"] = compilation and {"chosen": trainer.compile, **compilation}
     data["corpora"] = [
         {
             "name": one.facts.name,

@@ -161,14 +161,17 @@ def train(
     consumed = consumed_samples(run)
     resolved = run_plan(snapshot.read(run.config), consumed_samples=consumed)
     with sources_named(resolved.config):
-        cannot_compile = why_not_compiled_here(resolved)
+        trainer_config = resolved.config.trainer
+        tries_compiler = trainer_config.compile and is_chosen_by_plan(resolved, COMPILE_KEY)
+        if tries_compiler:
+            begin(COMPILING)
+            cannot_compile = why_not_compiled(device_here(trainer_config.accelerator))
         begin(JOINING)
         with waiting:
-            device = join_ranks(
-                resolved.config.trainer, timeout_s=resolved.config.launch.start_timeout_s
-            )
-        torch.set_float32_matmul_precision(resolved.config.trainer.matmul_precision)
-        resolved = with_working_compiler(resolved, run, cannot_compile)
+            device = join_ranks(trainer_config, timeout_s=resolved.config.launch.start_timeout_s)
+        torch.set_float32_matmul_precision(trainer_config.matmul_precision)
+        if tries_compiler:
+            resolved = with_working_compiler(resolved, run, cannot_compile)
         begin(LOADING)
         if dist.get_rank() == 0:
             if device.type == "cpu" and resolved.config.trainer.accelerator != "cpu":
@@ -190,15 +193,6 @@ def train(
             trainer = build(resolved, run, device, stop, costs)
             status = trainer.run()
     return EXIT_INTERRUPTED if status == PREEMPTED else 0
-
-
-def why_not_compiled_here(resolved: Resolved) -> str | None:
-    """Returns why this rank cannot compile, or None if it can or if the plan did not choose it."""
-    trainer = resolved.config.trainer
-    if not trainer.compile or not is_chosen_by_plan(resolved, COMPILE_KEY):
-        return None
-    begin(COMPILING)
-    return why_not_compiled(device_here(trainer.accelerator))
 
 
 def with_working_compiler(resolved: Resolved, run: RunDirectory, reason: str | None) -> Resolved:

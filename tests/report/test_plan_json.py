@@ -1,7 +1,7 @@
 from dataclasses import asdict
 
 from rampcli.planning.compilation import compilation_of
-from rampcli.planning.reduction import reduction_figures
+from rampcli.planning.reduction import ways_to_reduce
 from rampcli.planning.stage_memory import stage_memory
 from rampcli.report.plan_json import plan_json
 from rampcli.report.plan_notes import all_notes
@@ -14,7 +14,9 @@ def test_the_json_of_a_plan_has_the_memory_of_each_stage_and_the_size_of_the_mod
     assert [stage.pop("memory_bytes") for stage in data["stages"]] == peaks
     assert (data.pop("parameters"), data.pop("corpora")) == (5_047_558_144, [])
     assert data.pop("embedding_parameters") == (50_304 + 2048) * 4096
-    assert data.pop("gradient_reduction") == reduction_figures(resolved)
+    ways = {name: asdict(way) for name, way in ways_to_reduce(resolved).items()}
+    chosen = resolved.config.trainer.accumulate_reduce
+    assert data.pop("gradient_reduction") == {"chosen": chosen, **ways}
     costs = asdict(compilation_of(resolved))
     assert data.pop("compilation") == {"chosen": resolved.config.trainer.compile, **costs}
     assert data.pop("notes") == all_notes(resolved)
