@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from rampcli.parallel.replicas import layout_of
+
 NamedTensor = tuple[str, Tensor, Tensor]
 """A name, a tensor, and the parameter that it belongs to: itself, or the one whose state it is."""
 
@@ -62,14 +64,14 @@ def shards_to_save(tensors: Iterable[NamedTensor]) -> list[Shard]:
 
 def _replicas(tensor: Tensor, parameter: Tensor) -> tuple[tuple[int, ...], int, int]:
     """Returns a tensor's replicated mesh axes, the number of its copies, and this rank's copy."""
-    if not isinstance(parameter, DTensor):
+    mesh, _ = layout_of(parameter)
+    if mesh is None:
         return (), 1, 0
-    mesh = parameter.device_mesh
     if isinstance(tensor, DTensor):
         axes = tuple(
             axis for axis, placement in enumerate(tensor.placements) if placement.is_replicate()
         )
-    else:  # optimiser state without a mesh, such as AdamW's step count, is the same on all ranks
+    else:  # a replicated weight, or a state such as AdamW's step count: the same on all ranks
         axes = tuple(range(mesh.ndim))
     ranks, index = 1, 0
     for axis in axes:

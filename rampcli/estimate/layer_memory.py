@@ -17,6 +17,21 @@ def shards_and_replicas(config: Config, data_parallel_size: int) -> tuple[int, i
     return shards, data_parallel_size * context // shards
 
 
+def needs_fsdp(config: Config, data_parallel_size: int) -> bool:
+    """Returns whether FSDP2 holds the weights. Otherwise each rank has a plain model in fp32.
+
+    It also casts weights to bf16, and reduces the partial gradients of weights that tensor ranks
+    replicate, such as norms. A pipeline leaves the reduction over replicas to it.
+    """
+    parallel = config.parallel
+    shards, replicas = shards_and_replicas(config, data_parallel_size)
+    return (
+        config.trainer.precision != "fp32"
+        or shards * parallel.tensor_parallel_size > 1
+        or replicas > 1 < parallel.pipeline_parallel_size
+    )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankWeights:
     """Numbers of weights of a pipeline rank, after tensor parallelism.

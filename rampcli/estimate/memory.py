@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from rampcli.config.optimizers import optimizer_of
 from rampcli.config.schema import Config
 from rampcli.estimate.flights import Flight, PipelineSchedule
-from rampcli.estimate.layer_memory import RankWeights, layer_memory, shards_and_replicas
+from rampcli.estimate.layer_memory import RankWeights, layer_memory, needs_fsdp, shards_and_replicas
 from rampcli.estimate.model_size import matrices_of, shapes_of
 from rampcli.models.parts import (
     FP32,
@@ -118,7 +118,7 @@ class RankMemory:
         micro_batches: int,
     ) -> None:
         parallel, self.config, self.model = config.parallel, config, config.model
-        tensor, context = parallel.tensor_parallel_size, parallel.context_parallel_size
+        tensor = parallel.tensor_parallel_size
         stages = parallel.pipeline_parallel_size
         self.virtual_stages = parallel.virtual_pipeline_parallel_size
         self.is_piped, self.is_last = stages > 1, pipeline_rank == stages - 1
@@ -141,8 +141,8 @@ class RankMemory:
         self.norm, self.head = norm_part(config.model), HeadPart(config.model)
         self.output = self.head.linear.weights // tensor
         self.optimizer = optimizer_of(config.optim.optimizer)
-        # As `rampcli.parallel.fsdp.shard_over_data_ranks` decides.
-        self.is_wrapped = data_ranks * context * tensor > 1 or self.number < FP32
+        self.is_wrapped = needs_fsdp(config, data_ranks)
+        self.averages = not self.is_wrapped and self.replicas > 1
         # Gradients that are reduced once per step outlive their micro batch as a whole.
         self.keeps_whole = self.is_wrapped and (
             self.is_piped or (self.micro_batches > 1 and config.trainer.accumulate_reduce != "each")
@@ -166,6 +166,9 @@ class RankMemory:
         )
         if self.is_wrapped:
             yield from self._last_reductions(rest)
+        elif self.averages:
+            gradients = FP32 * self.weights.whole
+            yield _averaging(_plus(rest, "", gradients=gradients), self.weights.rest)
         gathers_head = self.is_wrapped and not self.is_piped
         alone = [Flight(passes=1, held=float(self.micro_batches > 1))]
         for flight in self.schedule.flights() if self.is_piped else alone:
@@ -185,6 +188,10 @@ class RankMemory:
                 )
             if gathers_head and self.weights.head:
                 yield from self._head_reduction(held)
+            if self.averages:
+                head = 0 if flight.held else FP32 * self.weights.head
+                before = self._before_layers(_plus(held, "", gradients=head))
+                yield _averaging(before, self.weights.head)
             for index in {self.layers - 1, max(0, self.layers - 2), 0}:
                 yield from self._backward(held, flight, index)
 
@@ -268,6 +275,16 @@ class RankMemory:
                 self.weights.layer_shard,
                 last=self.weights.last_of_layer,
             )
+        elif self.averages:
+            yield _averaging(
+                _plus(
+                    held,
+                    "",
+                    gradients=gradients + bytes_per_number * self.weights.layer,
+                    activations=below + self.batch.hidden_bytes(self.model),
+                ),
+                self.weights.layer,
+            )
 
     def _reduction(
         self, before: MemoryEstimate, weights: int, shard: int, *, last: int
@@ -299,17 +316,15 @@ class RankMemory:
 
     def _head_reduction(self, held: MemoryEstimate) -> Iterator[MemoryEstimate]:
         """Yields moments in the reduction of the gradients of the head, the first of a pass."""
-        before = _plus(
-            held,
-            "",
-            gathered=self._layer_buffer(),
-            activations=self.layers * self.layer.kept
-            + self.mask
-            + self.batch.hidden_bytes(self.model),
-        )
+        before = self._before_layers(_plus(held, "", gathered=self._layer_buffer()))
         yield from self._reduction(
             before, self.weights.head, self.weights.head_shard, last=self.output
         )
+
+    def _before_layers(self, held: MemoryEstimate) -> MemoryEstimate:
+        """Returns the memory before the backward passes of the layers."""
+        kept = self.layers * self.layer.kept + self.mask
+        return _plus(held, "", activations=kept + self.batch.hidden_bytes(self.model))
 
     def _so_far(self, flight: Flight, after: int) -> tuple[int, int]:
         """Returns the bytes of buffers, and of gradients that are not held, of later layers.
@@ -362,6 +377,11 @@ class RankMemory:
             yield from self._reduction(
                 before, self.weights.head, self.weights.head_shard, last=self.output
             )
+
+
+def _averaging(before: MemoryEstimate, weights: int) -> MemoryEstimate:
+    """Returns the memory when the gradients of some weights are averaged over replicas."""
+    return _plus(before, "reduction of gradients", gathered=FP32 * weights)
 
 
 def _plus(estimate: MemoryEstimate, moment: str, **more: float) -> MemoryEstimate:

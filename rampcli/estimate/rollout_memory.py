@@ -5,6 +5,7 @@ from dataclasses import replace
 from rampcli.batch.pairs import PairBatch
 from rampcli.config.rl import max_response_tokens
 from rampcli.config.schema import Config
+from rampcli.estimate.layer_memory import needs_fsdp
 from rampcli.estimate.memory import MemoryEstimate
 from rampcli.estimate.model_size import count_parameters
 from rampcli.models.parts import FP32, NUMBER_BYTES, layer_parts
@@ -23,11 +24,9 @@ def with_rollout(estimate: MemoryEstimate, config: Config, batch: PairBatch) -> 
     """
     parameters = count_parameters(config.model, sequence_length=config.data.sequence_length)
     ranks_of_data = batch.data_parallel_size
-    ranks = ranks_of_data * config.parallel.tensor_parallel_size
-    is_split = ranks > 1 or config.trainer.precision == "bf16"
     number = NUMBER_BYTES[config.trainer.precision]
-    # A model that is split has a whole copy that generates, see `rampcli.rl.sources.Policy`.
-    weights = estimate.weights + (number * parameters if is_split else 0)
+    # A model that FSDP2 holds has a whole copy that generates, see `rampcli.rl.sources.Policy`.
+    weights = estimate.weights + (number * parameters if needs_fsdp(config, ranks_of_data) else 0)
     if config.rl.kl_weight > 0:
         shards = config.parallel.data_parallel_shard_size or batch.data_parallel_size
         weights += FP32 * parameters // (shards * config.parallel.tensor_parallel_size)

@@ -11,8 +11,9 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from rampcli.config.schema.trainer import Precision
 from rampcli.models.decoder import Decoder
-from rampcli.parallel.mesh import PIPELINE, REPLICATE, SHARD, TENSOR
+from rampcli.parallel.mesh import PIPELINE, REPLICATE, SHARD
 from rampcli.parallel.overlap import collectives_of, set_collectives
+from rampcli.parallel.replicas import average_over_replicas, prepare_average
 
 POLICIES = {
     "fp32": MixedPrecisionPolicy(),
@@ -21,7 +22,7 @@ POLICIES = {
 
 
 def shard_over_data_ranks(model: Decoder, weights: DeviceMesh, precision: Precision) -> None:
-    """Shards a decoder, in place. Does nothing on a single rank in fp32.
+    """Shards a decoder, in place. It is only replicated if shard groups have one rank.
 
     The weights of each block are gathered together, and their gradients are reduced together. So
     are those of the embeddings, and those of the last norm and the output projection. Tied weights
@@ -29,44 +30,64 @@ def shard_over_data_ranks(model: Decoder, weights: DeviceMesh, precision: Precis
 
     Args:
         model: this rank's pipeline stage, after tensor parallelism was applied.
-        weights: `Meshes.weights`. With shard groups of one rank, the model is only replicated.
+        weights: `Meshes.weights`.
         precision: type of the gathered weights; gradients are reduced in fp32.
     """
-    replicas, shards = weights[REPLICATE].size(), weights[SHARD].size()
-    # FSDP is also needed with tensor parallelism alone: it reduces the partial gradients of weights
-    # that tensor ranks replicate, such as norms.
-    if replicas * shards * weights[TENSOR].size() == 1 and precision == "fp32":
-        return
     shard = partial(
         fully_shard,
-        mesh=weights[SHARD] if replicas == 1 else weights[REPLICATE, SHARD],
+        mesh=weights[SHARD] if weights[REPLICATE].size() == 1 else weights[REPLICATE, SHARD],
         mp_policy=POLICIES[precision],
     )
     # A pipeline stage uses its weights for every micro batch, so it keeps them gathered.
     reshard = weights[PIPELINE].size() == 1
-    groups: list[Any] = list(model.layers.values())
-    for block in model.layers.values():
+    embeddings, layers, head = _groups(model)
+    for block in layers:
         shard(block, reshard_after_forward=reshard)
-    if not model.model.tie_embeddings:
-        if embeddings := _built(model.embedding, model.position_embedding):
-            shard(embeddings, reshard_after_forward=reshard)
-            groups.insert(0, embeddings[0])
-            # The gradient of a table does not depend on its values.
-            embeddings[0].set_unshard_in_backward(False)
-        if head := _built(model.norm, model.output):
-            # The backward pass uses them first.
-            shard(head, reshard_after_forward=False)
-            groups.append(head[0])
+    if embeddings:
+        shard(embeddings, reshard_after_forward=reshard)
+        # The gradient of a table does not depend on its values.
+        embeddings[0].set_unshard_in_backward(False)
+    if head:
+        # The backward pass uses them first.
+        shard(head, reshard_after_forward=False)
     shard(model, reshard_after_forward=False)
     if weights.device_type == "cpu":
         for module, gather, reduce in collectives_of(model, weights):
             set_collectives(module, gather, reduce)
-        for group, following in pairwise(groups):
+        for group, following in pairwise([*embeddings[:1], *layers, *head[:1]]):
             group.set_modules_to_forward_prefetch([following])
 
 
-def _built(*modules: nn.Module | None) -> list[Any]:
-    return [module for module in modules if module is not None]
+def replicate(model: Decoder, replicas: DeviceMesh) -> None:
+    """Lets backward passes average the gradients of a decoder that every rank holds in fp32.
+
+    Args:
+        model: with memory. It is not sharded.
+        replicas: the ranks, along one axis. Nothing happens if there is only one.
+    """
+    if replicas.size() == 1:
+        return
+    embeddings, layers, head = _groups(model)
+    groups = [
+        [weight for module in modules for weight in module.parameters()]
+        for modules in (head, *([block] for block in reversed(layers)), embeddings)
+    ]
+    grouped = {weight for group in groups for weight in group}
+    rest = [weight for weight in model.parameters() if weight not in grouped]
+    average_over_replicas(model, [*groups, rest], replicas)
+
+
+def _groups(model: Decoder) -> tuple[list[Any], list[Any], list[Any]]:
+    """Returns embeddings, layers and head. Tied embeddings belong to no group of their own."""
+    layers = list(model.layers.values())
+    if model.model.tie_embeddings:
+        return [], layers, []
+    embeddings, head = (model.embedding, model.position_embedding), (model.norm, model.output)
+    return (
+        [module for module in embeddings if module is not None],
+        layers,
+        [module for module in head if module is not None],
+    )
 
 
 def free_gathered_weights(model: nn.Module) -> None:
@@ -82,7 +103,7 @@ def set_gradient_reduction(
     """Sets whether the next backward pass reduces gradients over the data-parallel ranks.
 
     Args:
-        model: the model; nothing happens if it is not sharded.
+        model: the model; nothing happens if it is on one rank.
         last_micro_batch: True for the last micro batch of a step, which always reduces.
         each: reduce after every micro batch. Replicas still all-reduce after the last one only:
             until then, each of them sums its own shards.
@@ -93,3 +114,5 @@ def set_gradient_reduction(
         model.set_requires_gradient_sync(last_micro_batch or each)
         model.set_requires_all_reduce(last_micro_batch and over_replicas)
         model.set_is_last_backward(last_micro_batch)
+    else:
+        prepare_average(model, average=last_micro_batch and over_replicas)

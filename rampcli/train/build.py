@@ -11,13 +11,14 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from rampcli.checkpoint.shards import shard_of
 from rampcli.config.schema import Config
 from rampcli.config.schema.trainer import ActivationCheckpointing
+from rampcli.estimate.layer_memory import needs_fsdp
 from rampcli.models.cache import LayerCache
 from rampcli.models.decoder import Decoder, build_decoder
 from rampcli.models.initialize import initial_rows
 from rampcli.models.masks import Mask
 from rampcli.parallel.context import pieces_of, split_sequence
-from rampcli.parallel.fsdp import shard_over_data_ranks
-from rampcli.parallel.mesh import CONTEXT, PIPELINE, TENSOR, Meshes
+from rampcli.parallel.fsdp import replicate, shard_over_data_ranks
+from rampcli.parallel.mesh import CONTEXT, DATA, PIPELINE, REPLICATE, TENSOR, Meshes
 from rampcli.parallel.pipeline import layers_of_rank
 from rampcli.parallel.tensor import split_layers
 
@@ -72,9 +73,13 @@ def build_parts(
         recompute_activations(part.layers.values(), config.trainer.activation_checkpointing)
         if config.trainer.compile:
             compile_layers(part.layers.values())
-        shard_over_data_ranks(part, meshes.weights, config.trainer.precision)
+        is_wrapped = needs_fsdp(config, meshes.size(DATA))
+        if is_wrapped:
+            shard_over_data_ranks(part, meshes.weights, config.trainer.precision)
         part.to_empty(device=device)
         part.tie()  # to_empty gave each of the two names memory of its own
+        if not is_wrapped:
+            replicate(part, meshes.weights[REPLICATE])
         if filled:
             fill_weights(part, rows_of or initial_weights(config.seed))
         else:

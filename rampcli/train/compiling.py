@@ -15,6 +15,7 @@ from rampcli.batch.plan import BatchPlan
 from rampcli.config.schema import Config
 from rampcli.data.loader import MicroBatch
 from rampcli.errors import RampcliError, printable
+from rampcli.estimate.layer_memory import needs_fsdp
 from rampcli.models.decoder import build_decoder
 from rampcli.parallel.fsdp import POLICIES
 from rampcli.train.build import compile_layers, recompute_activations
@@ -40,9 +41,8 @@ def compile_ahead(config: Config, *, micro_batch_size: int, world_size: int) -> 
             return
         with _group_of_one() as mesh:
             # Torch compiles sharded layers for themselves.
-            policy = POLICIES[config.trainer.precision]
-            is_sharded = world_size > 1 or policy.param_dtype is not None
-            _compile_layer(config, micro_batch_size, mesh if is_sharded else None)
+            is_wrapped = needs_fsdp(config, world_size // parallel.pipeline_parallel_size)
+            _compile_layer(config, micro_batch_size, mesh if is_wrapped else None)
 
 
 def why_not_compiled(device: torch.device) -> str | None:

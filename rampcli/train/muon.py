@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Placement
 from torch.optim import Optimizer
 
 from rampcli.config.optimizers import stack_size
 from rampcli.parallel.owners import Coordinates, Exchange, Stack
+from rampcli.parallel.replicas import layout_of
 
 
 class Muon(Optimizer):
@@ -157,12 +158,12 @@ def _operations(shape: torch.Size) -> int:
 
 def _layout(weight: Tensor) -> tuple[DeviceMesh | None, tuple[bool, ...]]:
     """Returns the mesh of a weight, if it has one, and which axes replicate the weight."""
-    mesh = weight.device_mesh if isinstance(weight, DTensor) else None
-    return mesh, tuple(placement.is_replicate() for placement in _placements(weight))
+    mesh, placements = layout_of(weight)
+    return mesh, tuple(placement.is_replicate() for placement in placements)
 
 
-def _placements(weight: Tensor) -> tuple[Any, ...]:
-    return weight.placements if isinstance(weight, DTensor) else ()
+def _placements(weight: Tensor) -> tuple[Placement, ...]:
+    return layout_of(weight)[1]
 
 
 def _places(mesh: DeviceMesh | None) -> list[Coordinates]:

@@ -15,6 +15,7 @@ from rampcli.activity import READING_VALIDATION, VALIDATING, begin, waiting
 from rampcli.batch.training_plan import StagePlan
 from rampcli.data.loader import Batch, MicroBatch
 from rampcli.models.decoder import Decoder
+from rampcli.parallel.replicas import is_first_copy
 from rampcli.train.passes import Passes
 
 
@@ -260,16 +261,8 @@ def local_gradients(parts: Sequence[Decoder], *, copies: bool) -> list[Tensor]:
     gradients = []
     for part in parts:
         parameters = part.parameters() if copies else part.stage_parameters().values()
-        for gradient in (parameter.grad for parameter in parameters):
-            if isinstance(gradient, DTensor):
-                if copies or _is_first_copy(gradient):
-                    gradients.append(gradient.to_local())
-            elif gradient is not None:
-                gradients.append(gradient)
+        for parameter in parameters:
+            gradient = parameter.grad
+            if gradient is not None and (copies or is_first_copy(parameter)):
+                gradients.append(gradient.to_local() if isinstance(gradient, DTensor) else gradient)
     return gradients
-
-
-def _is_first_copy(gradient: DTensor) -> bool:
-    """Returns whether this rank is the first of those that hold the same shard."""
-    places = zip(gradient.placements, gradient.device_mesh.get_coordinate() or (), strict=True)
-    return all(place == 0 for placement, place in places if placement.is_replicate())

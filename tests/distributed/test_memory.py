@@ -63,6 +63,7 @@ SETTINGS = {
         ("wide llama", BF16 | EACH, ACCUMULATED),
         ("llama with many words", BF16 | FULL, TWO_SIZES),
         ("llama", EACH | {"data_parallel_shard_size": 1}, ACCUMULATED),
+        ("llama with many words", FULL | {"data_parallel_shard_size": 1}, TWO_SIZES),
         ("gpt", {"tensor_parallel_size": 2}, TWO_SIZES),
         ("qwen3", BF16 | SELECTIVE | {"tensor_parallel_size": 2}, ((4, 1),)),
         ("llama", FULL | MUON | {"tensor_parallel_size": 2}, ((1, 1),)),

@@ -45,6 +45,7 @@ MESHES = {
     "one rank": (1, FP32),
     "one rank, bf16, muon, layers recomputed": (1, BF16 | MUON | {RECOMPUTE: "full"}),
     "fsdp2": (2, FP32),
+    "ddp2, muon": (2, MUON | {SHARD: 1}),
     "ddp2, bf16, gpt": (2, BF16 | GPT | {SHARD: 1}),
     "hsdp2x2, bf16, layers recomputed in part": (
         4,

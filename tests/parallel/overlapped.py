@@ -1,4 +1,4 @@
-"""A pass of two ranks that share the weights of a model with two layers."""
+"""A pass of two ranks over a model with two layers, whose weights they share or replicate."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,12 +10,13 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rampcli.config.schema import Config, ModelConfig
+from rampcli.config.schema import Config, ModelConfig, ParallelConfig
 from rampcli.data.loader import MicroBatch
 from rampcli.parallel import overlap
 from rampcli.parallel.mesh import build_meshes
 from rampcli.train.build import build_parts
 from rampcli.train.passes import Passes
+from rampcli.train.step import local_gradients
 from ranks import joined
 
 CPU = torch.device("cpu")
@@ -23,6 +24,7 @@ c10d, aten = torch.ops.c10d, torch.ops.aten
 NAMES = {
     c10d._allgather_base_.default: "gather",
     c10d.alltoall_base_.default: "send gradients",
+    c10d.allreduce_.default: "average gradients",
     aten.mean.out: "sum gradients",
     aten.mm.default: "compute",
 }
@@ -67,11 +69,11 @@ class NotedWork(dist.Work):
 
 
 @contextmanager
-def small_passes() -> Iterator[tuple[Passes, list[MicroBatch]]]:
+def small_passes(shards: int) -> Iterator[tuple[Passes, list[MicroBatch]]]:
     model = ModelConfig(
         num_layers=2, hidden_size=32, ffn_hidden_size=48, num_query_groups=2, vocab_size=64
     )
-    config = Config(model=model)
+    config = Config(model=model, parallel=ParallelConfig(data_parallel_shard_size=shards))
     with joined() as (rank, _):
         meshes = build_meshes(CPU, config.parallel)
         passes = Passes(config, build_parts(config, meshes, CPU), meshes, CPU)
@@ -79,29 +81,43 @@ def small_passes() -> Iterator[tuple[Passes, list[MicroBatch]]]:
         yield passes, [MicroBatch(tokens, tokens)]
 
 
-def operations() -> list[str]:
+def operations(shards: int) -> list[str]:
     """Returns the names of the operations of a forward and backward pass, in their order."""
-    with small_passes() as (passes, batch):
+    with small_passes(shards) as (passes, batch):
         passes.forward_backward(batch, scale=1.0)  # the first pass sets FSDP up
         passes.parts[0].zero_grad()
         noted = Operations()
         gather = noted.noting_waits(overlap.all_gather, "have weights")
         send = noted.noting_waits(dist.all_to_all_single, "have gradients")
+        average = noted.noting_waits(dist.all_reduce, "have averages")
         with (
             noted,
             patch.object(overlap, "all_gather", gather),
             patch.object(dist, "all_to_all_single", send),
+            patch.object(dist, "all_reduce", average),
         ):
             passes.forward_backward(batch, scale=1.0)
     return noted.names
 
 
-def gradient_of_two_passes() -> bool:
+def gradient_of_two_passes(shards: int) -> bool:
     """Returns whether a second pass doubles the gradient."""
-    with small_passes() as (passes, batch):
-        weights = list(passes.parts[0].parameters())
+    with small_passes(shards) as (passes, batch):
         gradients = []
         for _ in range(2):
             passes.forward_backward(batch, scale=1.0)
-            gradients.append([weight.grad.to_local().clone() for weight in weights])
-        return all(torch.equal(2 * once, twice) for once, twice in zip(*gradients, strict=True))
+            shares = local_gradients(passes.parts, copies=True)
+            gradients.append([gradient.clone() for gradient in shares])
+        return all(torch.allclose(2 * once, twice) for once, twice in zip(*gradients, strict=True))
+
+
+def gradient_without_a_layer() -> dict[str, float | None]:
+    """Returns the sum of each weight's gradient, or None, if layer 0 has no effect."""
+    with small_passes(1) as (passes, batch):
+        (model,) = passes.parts
+        model.layers["0"].forward = lambda hidden, *_: hidden
+        passes.forward_backward(batch, scale=1.0)
+        return {
+            name: None if weight.grad is None else weight.grad.abs().sum().item()
+            for name, weight in model.named_parameters()
+        }

@@ -33,10 +33,10 @@ BACKWARD = [
 
 
 def test_a_layer_computes_while_weights_are_gathered_and_gradients_reduced(tmp_path):
-    for names in run_ranks(2, operations, logs=tmp_path):
+    for names in run_ranks(2, operations, 2, logs=tmp_path):
         assert names == FORWARD + BACKWARD
 
 
 def test_gradients_of_passes_add_up(tmp_path):
     """FSDP adds to gradients before the reduction of new ones could be complete."""
-    assert run_ranks(2, gradient_of_two_passes, logs=tmp_path) == [True, True]
+    assert run_ranks(2, gradient_of_two_passes, 2, logs=tmp_path) == [True, True]

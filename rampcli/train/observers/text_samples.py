@@ -130,7 +130,7 @@ class TextSamples(LoopObserver):
     def _model(self, state: TrainingState) -> Decoder | None:
         """Returns the whole model on rank 0, if there is memory for it, and None on other ranks."""
         if not self.is_split:
-            return plain_model(self.passes.parts[0], self.config)
+            return plain_model(self.passes.parts[0], self.config) if self.is_rank_0 else None
         copy = None
         if self.is_rank_0:
             try:
