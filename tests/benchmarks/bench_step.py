@@ -74,6 +74,7 @@ MESHES = {
     ],
 }
 TOGETHER = [*APART.values(), "ddp", "fsdp2", *(f"rampcli-{how}" for how in MESHES)]
+TOGETHER += ["rampcli-tensor-compiled"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
 
 
@@ -132,17 +133,18 @@ def peer(
 
 def contender(name: str, folder: Path, *, threads: int, accumulate: int) -> Contender:
     """Returns a contender by its name, with files in folders of its own."""
-    who, _, how = name.partition("-")
+    is_compiled = name.endswith("-compiled")
+    who, _, how = name.removesuffix("-compiled").partition("-")
     processes = 2 if how in MESHES or who in ("ddp", "fsdp2") else 1
     commands = []
     for index in range(2 if how == "apart" else 1):
         here = folder / f"{name}-{index}"
         if who == "rampcli":
-            words = [f"trainer.compile={str(how == 'compiled').lower()}"]
+            words = [f"trainer.compile={str(is_compiled).lower()}"]
             words += ["trainer.devices=2", *MESHES[how]] if how in MESHES else []
             commands.append(rampcli(here, threads=threads, accumulate=accumulate, words=words))
         else:
-            words = ["--compile"] if how == "compiled" else []
+            words = ["--compile"] if is_compiled else []
             commands.append(peer(who, here, threads=threads, accumulate=accumulate, words=words))
     return Contender(
         name=name,
