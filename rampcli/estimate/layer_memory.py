@@ -20,15 +20,15 @@ def shards_and_replicas(config: Config, data_parallel_size: int) -> tuple[int, i
 def needs_fsdp(config: Config, data_parallel_size: int) -> bool:
     """Returns whether FSDP2 holds the weights. Otherwise each rank has a plain model in fp32.
 
-    It also casts weights to bf16, and reduces the partial gradients of weights that tensor ranks
-    replicate, such as norms. A pipeline leaves the reduction over replicas to it.
+    FSDP2 shards weights, casts them to bf16, reduces the partial gradients of weights that tensor
+    ranks replicate, such as norms, and averages gradients over replicas of a pipeline.
     """
     parallel = config.parallel
     shards, replicas = shards_and_replicas(config, data_parallel_size)
     return (
         config.trainer.precision != "fp32"
         or shards * parallel.tensor_parallel_size > 1
-        or replicas > 1 < parallel.pipeline_parallel_size
+        or (replicas > 1 and parallel.pipeline_parallel_size > 1)
     )
 
 

@@ -68,13 +68,19 @@ def replicate(model: Decoder, replicas: DeviceMesh) -> None:
     if replicas.size() == 1:
         return
     embeddings, layers, head = _groups(model)
-    groups = [
-        [weight for module in modules for weight in module.parameters()]
-        for modules in (head, *([block] for block in reversed(layers)), embeddings)
-    ]
-    grouped = {weight for group in groups for weight in group}
-    rest = [weight for weight in model.parameters() if weight not in grouped]
-    average_over_replicas(model, [*groups, rest], replicas)
+    groups = [head, *([block] for block in reversed(layers)), embeddings]
+    # The gradient of a weight that several groups share is complete when the last one's are.
+    last = {
+        weight: group
+        for group, modules in enumerate(groups)
+        for module in modules
+        for weight in module.parameters()
+    }
+    weights: list[list[nn.Parameter]] = [[] for _ in [*groups, "others"]]
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weights[last.get(weight, -1)].append(weight)
+    average_over_replicas(model, weights, replicas)
 
 
 def _groups(model: Decoder) -> tuple[list[Any], list[Any], list[Any]]:

@@ -4,6 +4,7 @@ FSDP2 could do this too. But it copies the weights before they are used, and a C
 each of its all-reduces.
 """
 
+import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -25,8 +26,9 @@ def average_over_replicas(
 
     Args:
         model: a plain model, with memory.
-        groups: its weights, in the order in which a backward pass computes their gradients. Those
-            of a group are averaged together.
+        groups: weights that are trained, in the order in which a backward pass computes their
+            gradients. Those of a group are averaged together. Ranks may leave weights out of a
+            pass, all of them the same.
         mesh: the replicas, along one axis.
     """
     setattr(model, AVERAGE, GradientAverage([list(group) for group in groups], mesh))
@@ -71,8 +73,15 @@ class GradientAverage:
         self._expected: list[set[nn.Parameter]] = []
         self._works: list[Any] = []
         self._is_in_pass = False
+        # Hooks that held this object, which holds the weights, would never be freed.
+        this = weakref.ref(self)
+
+        def computed(weight: Tensor) -> None:
+            if (average := this()) is not None:
+                average._computed(weight)
+
         for weight in (weight for group in groups for weight in group):
-            weight.register_post_accumulate_grad_hook(self._computed)  # type: ignore[no-untyped-call]
+            weight.register_post_accumulate_grad_hook(computed)  # type: ignore[no-untyped-call]
 
     def prepare(self, *, average: bool) -> None:
         """Sets whether the next backward pass averages the gradients."""
@@ -100,7 +109,8 @@ class GradientAverage:
         sizes = [gradient.numel() for _, gradient in used]
         summed = torch.empty(sum(sizes), device=used[0][1].device)
         for (weight, gradient), part in zip(used, summed.split(sizes), strict=True):  # type: ignore[no-untyped-call]
-            weight.grad = torch.div(gradient, self.ranks, out=part.view_as(gradient))
+            place = part.as_strided(gradient.shape, gradient.stride(), part.storage_offset())
+            weight.grad = torch.div(gradient, self.ranks, out=place)
         self._works.append(dist.all_reduce(summed, group=self.group, async_op=True))
 
     def _finish(self) -> None:

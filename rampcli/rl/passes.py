@@ -91,7 +91,7 @@ def accumulate_policy_gradient(
     """
     passes.sums.zero_()
     ranks = passes.meshes.gradient_ranks
-    # FSDP divides gradients by the ranks.
+    # Gradients are averaged over the ranks.
     loss = passes.forward_backward(batches, count=count, scale=ranks, between=between)
     norm = squared_norm(passes.parts, device=passes.device)
     totals = passes.total(torch.stack([loss.double() / ranks, norm, *passes.sums]))

@@ -48,7 +48,7 @@ def build_parts(
 ) -> list[Decoder]:
     """Returns this rank's parts of the model.
 
-    They are split before memory is allocated, so no rank ever holds the whole model.
+    They are split before memory is allocated, so no rank ever holds more than its part.
 
     Args:
         rows_of: source of the weights. None draws the initial weights of `config.seed`.

@@ -138,8 +138,8 @@ def accumulate_gradient(
             ends the step, which then has no effect.
     """
     ranks = passes.meshes.gradient_ranks
-    # Ranks hold different token counts, so the mean is over the whole batch. FSDP divides by the
-    # ranks.
+    # Ranks hold different token counts, so the mean is over the whole batch. Gradients are averaged
+    # over the ranks.
     loss = passes.forward_backward(
         micro_batches, scale=ranks / max(1, global_tokens), between=between
     )

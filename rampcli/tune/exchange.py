@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 
 from rampcli.parallel.mesh import CONTEXT, PIPELINE, REPLICATE, SHARD, TENSOR, Meshes
 from rampcli.parallel.overlap import Collective, collectives_of, set_collectives
@@ -29,7 +30,10 @@ class Exchange:
         """Takes over the exchange of a model."""
         self.passes = passes
         self.gathers_weights = self.reduces_gradients = True
-        self._replicated = passes.meshes.weights[REPLICATE].size() > 1
+        # FSDP sets no gradients until they are reduced over replicas.
+        self._sets_none = passes.meshes.weights[REPLICATE].size() > 1 and any(
+            isinstance(part, FSDPModule) for part in passes.parts
+        )
         self._gradients: list[Tensor] | None = None
         for part in passes.parts:
             for module, gather, reduce in collectives_of(part, passes.meshes.weights):
@@ -52,8 +56,8 @@ class Exchange:
         self.passes.sums_over_ranks = sums
 
     def fill_gradients(self) -> None:
-        """Sets zero gradients if they are not reduced over replicas. Call it before each step."""
-        if self.reduces_gradients or not self._replicated:
+        """Sets zero gradients where a step without reductions sets none. Call it before a step."""
+        if self.reduces_gradients or not self._sets_none:
             return
         parameters = [weight for part in self.passes.parts for weight in part.parameters()]
         if self._gradients is None:

@@ -8,18 +8,24 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rampcli.config.schema import Config, ModelConfig, ParallelConfig
 from rampcli.data.loader import MicroBatch
+from rampcli.models.decoder import build_decoder
 from rampcli.parallel import overlap
-from rampcli.parallel.mesh import build_meshes
-from rampcli.train.build import build_parts
+from rampcli.parallel.fsdp import replicate
+from rampcli.parallel.mesh import REPLICATE, build_meshes
+from rampcli.train.build import build_parts, fill_weights, initial_weights
 from rampcli.train.passes import Passes
 from rampcli.train.step import local_gradients
 from ranks import joined
 
 CPU = torch.device("cpu")
+SMALL = ModelConfig(
+    num_layers=2, hidden_size=32, ffn_hidden_size=48, num_query_groups=2, vocab_size=64
+)
 c10d, aten = torch.ops.c10d, torch.ops.aten
 NAMES = {
     c10d._allgather_base_.default: "gather",
@@ -70,15 +76,16 @@ class NotedWork(dist.Work):
 
 @contextmanager
 def small_passes(shards: int) -> Iterator[tuple[Passes, list[MicroBatch]]]:
-    model = ModelConfig(
-        num_layers=2, hidden_size=32, ffn_hidden_size=48, num_query_groups=2, vocab_size=64
-    )
-    config = Config(model=model, parallel=ParallelConfig(data_parallel_shard_size=shards))
+    config = Config(model=SMALL, parallel=ParallelConfig(data_parallel_shard_size=shards))
     with joined() as (rank, _):
         meshes = build_meshes(CPU, config.parallel)
         passes = Passes(config, build_parts(config, meshes, CPU), meshes, CPU)
-        tokens = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(rank))
-        yield passes, [MicroBatch(tokens, tokens)]
+        yield passes, batch_of(rank)
+
+
+def batch_of(rank: int) -> list[MicroBatch]:
+    tokens = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(rank))
+    return [MicroBatch(tokens, tokens)]
 
 
 def operations(shards: int) -> list[str]:
@@ -121,3 +128,36 @@ def gradient_without_a_layer() -> dict[str, float | None]:
             name: None if weight.grad is None else weight.grad.abs().sum().item()
             for name, weight in model.named_parameters()
         }
+
+
+def average_of_unusual_weights() -> list[bool | None]:
+    """Returns whether the gradient of each weight is the mean over ranks, or None without one.
+
+    Two layers share a weight, one is frozen, and one is not contiguous.
+    """
+    with joined() as (rank, ranks):
+        meshes = build_meshes(CPU, ParallelConfig(data_parallel_shard_size=1))
+        config = Config(model=SMALL)
+        model = build_decoder(SMALL, sequence_length=16)
+        model.to_empty(device=CPU)
+        first, second = (layer.ffn for layer in model.layers.values())
+        first.up.weight = second.up.weight
+        first.output.weight.requires_grad_(False)
+        second.output.weight = nn.Parameter(second.output.weight.mT.contiguous().mT)
+        fill_weights(model, initial_weights(1))
+        replicate(model, meshes.weights[REPLICATE])
+        passes = Passes(config, [model], meshes, CPU)
+        gradients = []
+        for averages in (False, True):
+            model.zero_grad()
+            passes.reduces_over_replicas = averages
+            passes.forward_backward(batch_of(rank), scale=1.0)
+            gradients.append([weight.grad for weight in model.parameters()])
+        found = []
+        for weight, own, mean in zip(model.parameters(), *gradients, strict=True):
+            if own is None:
+                found.append(None)
+                continue
+            dist.all_reduce(own)
+            found.append(torch.allclose(own / ranks, mean) and mean.stride() == weight.stride())
+        return found

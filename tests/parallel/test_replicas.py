@@ -1,6 +1,11 @@
 """Replicas average their gradients during the backward pass."""
 
-from parallel.overlapped import gradient_of_two_passes, gradient_without_a_layer, operations
+from parallel.overlapped import (
+    average_of_unusual_weights,
+    gradient_of_two_passes,
+    gradient_without_a_layer,
+    operations,
+)
 from ranks import run_ranks
 
 OPERATIONS = [
@@ -29,3 +34,9 @@ def test_weights_without_a_gradient_are_left_out(tmp_path):
     assert {name for name, gradient in first.items() if not gradient} == {
         name for name in first if name.startswith("layers.0.")
     }
+
+
+def test_shared_and_frozen_weights_and_any_layout_are_averaged_once(tmp_path):
+    for found in run_ranks(2, average_of_unusual_weights, logs=tmp_path):
+        assert found.count(None) == 1
+        assert set(found) == {None, True}

@@ -15,7 +15,7 @@ def gradients_with_and_without(settings):
     from rampcli.planning.resolve import resolve
     from rampcli.train.build import build_parts
     from rampcli.train.passes import Passes
-    from rampcli.train.step import accumulate_gradient
+    from rampcli.train.step import accumulate_gradient, local_gradients
     from rampcli.tune.exchange import Exchange
     from tiny_runs import TINY
 
@@ -39,7 +39,7 @@ def gradients_with_and_without(settings):
             exchange.fill_gradients()
             result = accumulate_gradient(passes, batch, global_tokens=128, gradient_clip_val=None)
             result = result.wait()
-            local = [weight.grad.to_local().flatten() for weight in weights]
+            local = [shard.flatten() for shard in local_gradients(passes.parts, copies=True)]
             return result.loss, torch.cat(local).clone()
 
         class Ordinary:
@@ -52,15 +52,18 @@ def gradients_with_and_without(settings):
         found = {"taken over": gradient()}
         exchange.limit_to(gradients=False, weights=True, sums=True)
         found["no gradients"] = gradient()
+        repeated = gradient()
         exchange.limit_to(gradients=True, weights=True, sums=True)
-        gradient()  # this step still adds what replicas have not reduced
+        gradient()  # this step still adds what replicas of shards have not reduced
         found["after no gradients"] = gradient()
         exchange.limit_to(gradients=False, weights=False, sums=False)
         found["nothing"] = gradient() if rank == 0 else ordinary
         exchange.limit_to(gradients=True, weights=True, sums=True)
         gradient()
         found["after nothing"] = gradient()
-        return {
+        loss, values = found["no gradients"]
+        same = {"repeated": (loss == repeated[0], torch.equal(values, repeated[1]))}
+        return same | {
             name: (loss == ordinary[0], torch.equal(values, ordinary[1]))
             for name, (loss, values) in found.items()
         }
@@ -84,6 +87,7 @@ def test_a_step_without_exchange_needs_no_other_rank_and_leaves_no_trace(ranks, 
         loss, gradient = found["no gradients"]
         assert loss  # the loss is summed over the ranks, and only the gradients are not
         assert not gradient
+        assert found["repeated"] == (True, True)
         assert found["after no gradients"] == found["after nothing"] == (True, True)
         if rank == 0:
             assert found["nothing"] == (False, False)
