@@ -3,7 +3,7 @@
 import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,17 +28,20 @@ class Samples:
         labels: same shape: the next token, or IGNORED.
         positions: same shape: position of each token within its document, counted from the start of
             the sample if the document began before it; None without a document mask.
+        none_ignored: no label is IGNORED, as the caller knows; labels are then not counted.
         valid_tokens: number of labels that are not IGNORED.
     """
 
     tokens: Tokens
     labels: Tokens
     positions: Tokens | None = None
+    none_ignored: InitVar[bool] = False
     valid_tokens: int = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, none_ignored: bool) -> None:
         # Counted at once, while the labels are in the processor's cache.
-        valid_tokens = int(np.count_nonzero(self.labels != IGNORED))
+        labels = self.labels
+        valid_tokens = labels.size if none_ignored else int(np.count_nonzero(labels != IGNORED))
         object.__setattr__(self, "valid_tokens", valid_tokens)
 
 
@@ -132,26 +135,25 @@ class TokenCorpus:
             raise ValueError(f"{self.name} has {len(self.tokens):,} tokens, not {self.end:,}")
         length = self.cut.sequence_length
         firsts = (self.first + windows * length).tolist()
-        # Rows are copied from the file twice: fresh memory for whole windows would cost more.
-        tokens, labels = (np.empty((len(firsts), length), dtype=np.int64) for _ in range(2))
+        whole = np.empty((len(firsts), length + 1), dtype=self.tokens.dtype)
         short = []
         for row, first in enumerate(firsts):
             window = self.tokens[first : min(first + length + 1, self.end)]
-            if len(window) > length:
-                tokens[row], labels[row] = window[:-1], window[1:]
-            else:
-                count = len(window)
-                tokens[row, :count], tokens[row, count:] = window, PADDING
-                labels[row, : count - 1], labels[row, count - 1 :] = window[1:], PADDING
+            count = len(window)
+            if count <= length:
+                whole[row, count:] = PADDING
                 short.append((row, count))
-        self._check_tokens(tokens)
-        self._check_tokens(labels[:, -1])
+            whole[row, :count] = window
+        self._check_tokens(whole)
+        tokens, labels = whole[:, :-1].astype(np.int64), whole[:, 1:].astype(np.int64)
         positions = None
-        if self.cut.eod_mask_loss or self.cut.document_mask:
+        masks_documents = self.cut.eod_mask_loss or self.cut.document_mask
+        if masks_documents:
             positions = self._mask_documents(labels, firsts)
         for row, count in short:
             labels[row, count - 1 :] = IGNORED
-        return Samples(tokens, labels, positions)
+        none_ignored = not (masks_documents or short)
+        return Samples(tokens, labels, positions, none_ignored=none_ignored)
 
     def _mask_documents(self, labels: Tokens, firsts: list[int]) -> Tokens | None:
         """Sets labels that start a document to IGNORED, in place.
@@ -175,10 +177,12 @@ class TokenCorpus:
         high = bisect_right(self.documents, last * self.unit, lo=low)
         return np.asarray(self.documents[low:high], dtype=np.int64) // self.unit
 
-    def _check_tokens(self, tokens: Tokens) -> None:
+    def _check_tokens(self, tokens: NDArray[Any]) -> None:
         """Raises a UsageError if a token is outside the model's vocabulary."""
-        # One pass: as unsigned numbers, negative tokens are large.
-        if tokens.view(np.uint64).max(initial=0) < self.cut.vocab_size:
+        is_signed = tokens.dtype.kind == "i"
+        if tokens.max(initial=0) < self.cut.vocab_size and not (
+            is_signed and tokens.min(initial=0) < 0
+        ):
             return
         token = int(tokens.min() if tokens.min() < 0 else tokens.max())
         raise UsageError(
@@ -217,4 +221,4 @@ class MockCorpus:
         positions = (
             np.tile(np.arange(length), (len(windows), 1)) if self.cut.document_mask else None
         )
-        return Samples(tokens[:, :-1].copy(), tokens[:, 1:].copy(), positions)
+        return Samples(tokens[:, :-1].copy(), tokens[:, 1:].copy(), positions, none_ignored=True)

@@ -189,8 +189,8 @@ class IndexedFile:
         Raises:
             UsageError: a file has changed since it was opened.
         """
-        for path, identity in self.identities.items():
-            with reading(path, remedy=RESTORE):
+        with reading(next(iter(self.identities)), remedy=RESTORE):
+            for path, identity in self.identities.items():
                 if _identity(os.stat(path)) != identity:
                     raise UsageError(f"{path} has changed since it was opened", remedy=RESTORE)
 

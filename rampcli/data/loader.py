@@ -19,7 +19,7 @@ Indices = NDArray[np.int64]
 
 STEPS_AHEAD = 2
 """Global batches to prefetch."""
-LOCATED_AT_ONCE = 1024
+LOCATED_AT_ONCE = 4096
 """Samples whose windows are looked up together. Looking up one takes as long as a hundred."""
 
 
@@ -139,7 +139,7 @@ class Loader:
             steps = max(1, LOCATED_AT_ONCE // split.global_batch_size)
             firsts = [first_sample + step * split.global_batch_size for step in range(steps)]
             found = self.blend.locate(
-                np.stack([samples_of(self.reading.ranks, first, split) for first in firsts])
+                np.add.outer(firsts, samples_of(self.reading.ranks, 0, split))
             )
             self._found = {
                 (first, split): (which, windows)

@@ -267,6 +267,15 @@ def test_a_token_that_cannot_be_embedded_is_refused_when_its_window_is_read(toke
             corpus.read(np.array([window]))
 
 
+@pytest.mark.parametrize("kind", ["<i1", "<i2", "<i4", "<i8"])
+def test_negative_tokens_are_refused_whatever_their_type(kind):
+    vocabulary = replace(CUT, vocab_size=2**31)  # larger than most types
+    tokens = np.array([1, 1, -2, 1, 1], dtype=kind)
+    corpus = of([[1] * 5]).corpus(tokens=tokens, cut=vocabulary)
+    with pytest.raises(UsageError, match="holds token -2,"):
+        corpus.read(np.array([0]))
+
+
 def test_the_largest_token_of_the_vocabulary_and_the_smallest_are_read():
     assert everything(of([[0, VOCAB_SIZE - 1] * 5]).corpus()).tokens.max() == VOCAB_SIZE - 1
 
