@@ -171,13 +171,15 @@ class RankMemory:
             yield _averaging(_plus(rest, "", gradients=gradients), self.weights.rest)
         gathers_head = self.is_wrapped and not self.is_piped
         alone = [Flight(passes=1, held=float(self.micro_batches > 1))]
+        if self.reduces_each and self.overlaps_on_cpu:  # the first micro batch
+            alone.append(Flight(passes=1, held=0.0))
         for flight in self.schedule.flights() if self.is_piped else alone:
             held = _plus(rest, "", **self._held(flight))
             if self.is_last:
                 yield _plus(
                     held,
                     "end of the forward pass",
-                    gathered=self.last_buffer
+                    gathered=(self.last_buffer if flight.held else 0)
                     + (0 if self.is_piped and flight.held else self._layer_buffer())
                     + (self.number * self.weights.head if gathers_head else 0),
                     activations=self.layers * self.layer.kept
@@ -349,9 +351,10 @@ class RankMemory:
         elif not flight.held:
             gradients += shards
         buffer = FP32 * self.weights.layer if after else head
-        if self.overlaps_on_cpu and not self.reduces_each:  # its copy in gloo is in use, too
+        is_added_to = self.reduces_each and flight.held > 0  # then FSDP waits for the reduction
+        if self.overlaps_on_cpu and not is_added_to:  # its copy in gloo is in use, too
             buffer *= 2
-        return buffer or self.last_buffer, gradients
+        return buffer or (self.last_buffer if flight.held else 0), gradients
 
     def _last_reductions(self, rest: MemoryEstimate) -> Iterator[MemoryEstimate]:
         """Yields the memory when the last gradients of a step are reduced."""

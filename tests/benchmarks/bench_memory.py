@@ -16,6 +16,7 @@ from ranks import run_ranks, stop_ranks
 MESHES: dict[str, tuple[int, dict[str, Any]]] = {
     "one": (1, {}),
     "fsdp2": (2, {}),
+    "fsdp2, each": (2, {"accumulate_reduce": "each"}),
     "fsdp4": (4, {}),
     "replicated": (2, {"data_parallel_shard_size": 1}),
     "hsdp": (4, {"data_parallel_shard_size": 2}),

@@ -57,6 +57,17 @@ def test_a_larger_micro_batch_never_needs_less(config, micro, accumulate):
     assert smaller <= larger
 
 
+@given(config=configs(), micro=st.integers(1, 8), accumulate=st.integers(2, 8))
+def test_a_step_of_several_micro_batches_needs_at_least_what_a_step_of_one_needs(
+    config, micro, accumulate
+):
+    config.parallel.pipeline_parallel_size = config.parallel.virtual_pipeline_parallel_size = 1
+    one, several = (
+        estimate(config, micro=micro, accumulate=count).peak_bytes for count in (1, accumulate)
+    )
+    assert one <= several
+
+
 @given(config=configs(), accumulate=st.integers(1, 8))
 def test_each_kind_of_memory_is_at_least_nothing_and_they_sum_to_the_peak(config, accumulate):
     kinds = estimate(config, accumulate=accumulate).by_kind()
