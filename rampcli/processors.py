@@ -1,4 +1,4 @@
-"""The usable processors: their number, their name, and those that are near a device."""
+"""The usable processors: number, name, bf16 products, and those that are near a device."""
 
 import os
 from contextlib import suppress
@@ -21,6 +21,14 @@ def processor_name() -> str | None:
             if field.strip() == "model name":
                 return value.strip()
     return None
+
+
+def has_bf16_products() -> bool:
+    """Returns whether /proc/cpuinfo lists instructions of x86 that multiply numbers in bf16."""
+    with suppress(OSError):
+        words = set(CPUINFO.read_text(encoding="utf-8", errors="replace").split())
+        return not words.isdisjoint({"avx512_bf16", "amx_bf16"})
+    return False
 
 
 def processors_near(pci_address: str) -> set[int]:

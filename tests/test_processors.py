@@ -1,7 +1,7 @@
 import pytest
 
 from rampcli import processors
-from rampcli.processors import processor_name, processors_near
+from rampcli.processors import has_bf16_products, processor_name, processors_near
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,16 @@ def test_the_name_of_the_processor_is_the_kernels(monkeypatch, tmp_path, text, n
     assert processor_name() is None
     (tmp_path / "cpuinfo").write_text(text)
     assert processor_name() == name
+
+
+@pytest.mark.parametrize(
+    ("flags", "has"), [("fpu avx512_bf16", True), ("amx_bf16 fpu", True), ("fpu avx512f", False)]
+)
+def test_products_in_bf16_are_those_that_the_kernel_lists(monkeypatch, tmp_path, flags, has):
+    monkeypatch.setattr(processors, "CPUINFO", tmp_path / "cpuinfo")
+    assert not has_bf16_products()
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
+    assert has_bf16_products() == has
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,15 @@
 """The linear layers of a decoder."""
 
 from collections.abc import Callable
+from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rampcli.config.schema.trainer import MatmulPrecision
 from rampcli.models.parts import Linear
+from rampcli.processors import has_bf16_products
 
 
 def build_linear(declared: Linear) -> nn.Linear:
@@ -13,6 +18,56 @@ def build_linear(declared: Linear) -> nn.Linear:
     So a number format in which blocks compute is chosen here.
     """
     return nn.Linear(declared.inputs, declared.outputs, bias=declared.has_bias)
+
+
+def set_matmul_precision(precision: MatmulPrecision) -> None:
+    """Sets torch's precision for the products of fp32 tensors that `round_factors` does not change.
+
+    For `medium` it is `high`, because torch's own `medium` makes small models slower on a CPU.
+    """
+    torch.set_float32_matmul_precision("high" if precision == "medium" else precision)
+
+
+def round_factors(layers: nn.Module, device: torch.device) -> None:
+    """Makes the linear layers of fp32 modules multiply factors rounded to bf16, in place.
+
+    Weights, inputs and outputs stay fp32. A CPU without instructions for products in bf16 computes
+    as before.
+    """
+    if device.type != "cpu" or has_bf16_products():
+        for module in layers.modules():
+            if type(module) is nn.Linear:
+                # All layers then share one compiled graph, unlike with a `forward` for each.
+                module.__class__ = RoundedLinear
+
+
+class RoundedLinear(nn.Linear):
+    """A linear layer that multiplies factors rounded to bf16."""
+
+    def forward(self, hidden: Tensor) -> Tensor:  # noqa: D102
+        product: Tensor = RoundedProduct.apply(hidden, self.weight)  # type: ignore[no-untyped-call]
+        return product if self.bias is None else product + self.bias
+
+
+class RoundedProduct(torch.autograd.Function):
+    """The product of hidden states [..., inputs] and a weight [outputs, inputs] in bf16.
+
+    The gradients are products in bf16 too.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor) -> Tensor:  # noqa: D102
+        rounded = hidden.bfloat16()
+        ctx.save_for_backward(rounded, weight)
+        return F.linear(rounded, weight.bfloat16()).to(hidden.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
+        rounded, weight = ctx.saved_tensors
+        gradient = gradients[0].bfloat16()
+        of_hidden = gradient @ weight.bfloat16()
+        of_weight = gradient.flatten(0, -2).T @ rounded.flatten(0, -2)
+        return of_hidden.to(weight.dtype), of_weight.to(weight.dtype)
 
 
 class OutputProjection(nn.Linear):

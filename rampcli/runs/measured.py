@@ -23,6 +23,7 @@ SAME_KEYS = (
     "optim.optimizer",
     "optim.muon_iterations",
     "trainer.precision",
+    "trainer.matmul_precision",
     "trainer.compile",
     "trainer.activation_checkpointing",
     "trainer.accumulate_reduce",

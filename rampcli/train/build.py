@@ -15,6 +15,7 @@ from rampcli.estimate.layer_memory import needs_fsdp
 from rampcli.models.cache import LayerCache
 from rampcli.models.decoder import Decoder, build_decoder
 from rampcli.models.initialize import initial_rows
+from rampcli.models.linear import round_factors
 from rampcli.models.masks import Mask
 from rampcli.parallel.context import pieces_of, split_sequence
 from rampcli.parallel.fsdp import replicate, shard_over_data_ranks
@@ -70,6 +71,8 @@ def build_parts(
         split_layers(part, meshes.data[TENSOR])
         part.tie()
         split_sequence(part, meshes.data[CONTEXT])
+        if config.trainer.matmul_precision == "medium":
+            round_factors(part.layers, device)
         recompute_activations(part.layers.values(), config.trainer.activation_checkpointing)
         if config.trainer.compile:
             compile_layers(part.layers.values())

@@ -17,6 +17,7 @@ from rampcli.data.loader import MicroBatch
 from rampcli.errors import RampcliError, printable
 from rampcli.estimate.layer_memory import needs_fsdp
 from rampcli.models.decoder import build_decoder
+from rampcli.models.linear import round_factors
 from rampcli.parallel.fsdp import POLICIES
 from rampcli.train.build import compile_layers, recompute_activations
 from rampcli.train.passes import Passes
@@ -96,6 +97,8 @@ def _compile_layer(config: Config, micro_batch_size: int, mesh: DeviceMesh | Non
     model, length = replace(config.model, num_layers=3), config.data.sequence_length
     part = build_decoder(model, sequence_length=length, layers=range(1, 2))
     (layer,) = part.layers.values()
+    if config.trainer.matmul_precision == "medium":
+        round_factors(layer, torch.device("cpu"))
     recompute_activations([layer], config.trainer.activation_checkpointing)
     compile_layers([layer])
     policy = POLICIES[config.trainer.precision]

@@ -2,12 +2,12 @@
 
 from functools import partial
 
-import torch
 import torch.distributed as dist
 
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
 from rampcli.errors import EXIT_INTERRUPTED
+from rampcli.models.linear import set_matmul_precision
 from rampcli.parallel.ranks import broadcast_from_rank_0, gather_from_all_ranks
 from rampcli.planning.run_plan import run_plan
 from rampcli.train.loop import Trainer
@@ -36,7 +36,7 @@ def measure(trial: TrialDirectory, stop: StopRequest, *, started: float) -> int:
         device = join_ranks(
             resolved.config.trainer, timeout_s=resolved.config.launch.start_timeout_s
         )
-        torch.set_float32_matmul_precision(resolved.config.trainer.matmul_precision)
+        set_matmul_precision(resolved.config.trainer.matmul_precision)
         with naming_out_of_memory(resolved, lambda: 0):
             costs = BoundaryCosts(run=trial, started=started, imported=started)
             trainer = build_trainer(resolved, trial, device, stop, costs)

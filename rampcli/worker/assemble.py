@@ -29,6 +29,7 @@ from rampcli.errors import EXIT_INTERRUPTED, OutOfMemoryError, UsageError, reaso
 from rampcli.estimate.memory import micro_batch_part
 from rampcli.gpus import visible_gpus
 from rampcli.lifeline import SUPERVISOR
+from rampcli.models.linear import set_matmul_precision
 from rampcli.models.masks import has_flex_attention
 from rampcli.models.parts import dense_mask_bytes, mask_bytes
 from rampcli.parallel.mesh import DATA, build_meshes
@@ -169,7 +170,7 @@ def train(
         begin(JOINING)
         with waiting:
             device = join_ranks(trainer_config, timeout_s=resolved.config.launch.start_timeout_s)
-        torch.set_float32_matmul_precision(trainer_config.matmul_precision)
+        set_matmul_precision(trainer_config.matmul_precision)
         if tries_compiler:
             resolved = with_working_compiler(resolved, run, cannot_compile)
         begin(LOADING)

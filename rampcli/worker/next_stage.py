@@ -2,11 +2,10 @@
 
 from contextlib import suppress
 
-import torch
-
 from rampcli.config import snapshot
 from rampcli.errors import UsageError
 from rampcli.gpus import visible_gpus
+from rampcli.models.linear import set_matmul_precision
 from rampcli.planning.run_plan import run_plan
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import consumed_samples
@@ -24,7 +23,7 @@ def compile_next_stage(run: RunDirectory, *, world_size: int) -> None:
     config = snapshot.read(run.config)
     if not config.trainer.compile or visible_gpus():
         return
-    torch.set_float32_matmul_precision(config.trainer.matmul_precision)
+    set_matmul_precision(config.trainer.matmul_precision)
     consumed = consumed_samples(run)
     plan = run_plan(config, consumed_samples=consumed).plan
     first_stages = [stages[0] for stages in plan.stages_by_processes()]

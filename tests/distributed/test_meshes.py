@@ -5,6 +5,7 @@ import pytest
 from distributed.initial_weights import hash_weights
 from distributed.part_of_70b import build_part
 from once import make_once
+from rampcli.processors import has_bf16_products
 from rampcli.weights.export import export
 from ranks import run_ranks, stop_ranks
 from tiny_runs import GPT, Run
@@ -188,18 +189,26 @@ def test_a_rank_of_a_70b_model_never_holds_more_than_its_part(tmp_path):
     assert part["most_bytes"] < 1.5 * 4 * part["held"]
 
 
-def test_bf16_on_a_mesh_stays_near_bf16_alone_and_both_near_fp32(run, alone):
-    """Parameters are used in bf16; gradients are reduced, and weights kept, in fp32."""
-    bf16 = {"trainer.precision": "bf16"}
+@pytest.mark.parametrize(
+    ("family", "bf16", "mesh", "is_rounded"),
+    [
+        # Parameters are used in bf16; gradients are reduced, and weights kept, in fp32.
+        ("llama", {"trainer.precision": "bf16"}, {CONTEXT: 2}, True),
+        # Factors of products are rounded; everything else is fp32.
+        ("gpt", {"trainer.matmul_precision": "medium"}, {TENSOR: 2}, has_bf16_products()),
+    ],
+)
+def test_bf16_on_a_mesh_stays_near_bf16_alone_and_both_near_fp32(
+    family, bf16, mesh, is_rounded, run, alone
+):
     single = Run(run.path.with_name("single"))
-    single.workers(1, *words(FAMILIES["llama"], bf16))
-    run.workers(2, *words(FAMILIES["llama"], bf16, {CONTEXT: 2}))
-    split, one, fp32 = (
-        [row["loss"] for row in each.rows] for each in (run, single, alone("llama"))
-    )
+    single.workers(1, *words(FAMILIES[family], bf16))
+    run.workers(2, *words(FAMILIES[family], bf16, mesh))
+    split, one, fp32 = ([row["loss"] for row in each.rows] for each in (run, single, alone(family)))
     assert split == pytest.approx(one, abs=3e-3)
     assert one == pytest.approx(fp32, abs=2e-2)
-    assert max(abs(ours - exact) for ours, exact in zip(one, fp32, strict=True)) > 1e-5
+    difference = max(abs(ours - exact) for ours, exact in zip(one, fp32, strict=True))
+    assert (difference > 1e-5) == is_rounded
 
 
 def test_a_run_and_its_export_to_transformers_start_the_same_run_on_any_mesh(run, alone, tmp_path):

@@ -9,6 +9,7 @@ WORDS = (
     "trainer.compile=true",
     "trainer.compile=true trainer.precision=bf16 data.document_mask=true",  # sharded
     "trainer.compile=true trainer.activation_checkpointing=selective",
+    "trainer.compile=true trainer.matmul_precision=medium",
 )
 
 

@@ -7,7 +7,7 @@ from rampcli.config.fields import setting
 
 Accelerator = Literal["auto", "cpu", "gpu"]
 Precision = Literal["fp32", "bf16"]
-MatmulPrecision = Literal["highest", "high"]
+MatmulPrecision = Literal["highest", "high", "medium"]
 ActivationCheckpointing = Literal["none", "selective", "full"]
 AccumulateReduce = Literal["last", "each"]
 OnNonfinite = Literal["stop", "skip"]
@@ -43,7 +43,8 @@ class TrainerConfig:
     matmul_precision: MatmulPrecision = setting(
         "highest",
         "Precision of matrix products of fp32 tensors. `high`: TF32 on GPUs that have it, several"
-        " times as fast, with 10 bits of the factors' fractions instead of 23.",
+        " times as fast, with 10 bits of the factors' fractions instead of 23. `medium`: also bf16,"
+        " with 7 bits, in the layers' projections, on GPUs and on CPUs with instructions for it.",
     )
     accumulate_grad_batches: int | None = setting(
         None,
