@@ -29,20 +29,25 @@ def set_matmul_precision(precision: MatmulPrecision) -> None:
 
 
 def round_factors(layers: nn.Module, device: torch.device) -> None:
-    """Makes the linear layers of fp32 modules multiply factors rounded to bf16, in place.
+    """Makes the linear layers of fp32 modules multiply in bf16, in place.
 
-    Weights, inputs and outputs stay fp32. A CPU without instructions for products in bf16 computes
-    as before.
+    Factors and products are rounded to bf16. Weights, inputs and outputs have the type fp32. Does
+    nothing if the device has no instructions for it.
     """
-    if device.type != "cpu" or has_bf16_products():
+    if multiplies_in_bf16(device):
         for module in layers.modules():
             if type(module) is nn.Linear:
                 # All layers then share one compiled graph, unlike with a `forward` for each.
                 module.__class__ = RoundedLinear
 
 
+def multiplies_in_bf16(device: torch.device) -> bool:
+    """Returns whether a device has instructions for products in bf16. GPUs are taken to have."""
+    return device.type != "cpu" or has_bf16_products()
+
+
 class RoundedLinear(nn.Linear):
-    """A linear layer that multiplies factors rounded to bf16."""
+    """A linear layer that multiplies in bf16."""
 
     def forward(self, hidden: Tensor) -> Tensor:  # noqa: D102
         product: Tensor = RoundedProduct.apply(hidden, self.weight)  # type: ignore[no-untyped-call]

@@ -20,6 +20,7 @@ from rampcli.config.corpora import validation_names
 from rampcli.config.layers import sources_named
 from rampcli.config.rl import is_rl, unit_of
 from rampcli.config.schema import Config
+from rampcli.config.schema.trainer import TrainerConfig
 from rampcli.data.hosts import build_reading
 from rampcli.data.loader import Loader
 from rampcli.data.sources import open_corpora
@@ -29,7 +30,7 @@ from rampcli.errors import EXIT_INTERRUPTED, OutOfMemoryError, UsageError, reaso
 from rampcli.estimate.memory import micro_batch_part
 from rampcli.gpus import visible_gpus
 from rampcli.lifeline import SUPERVISOR
-from rampcli.models.linear import set_matmul_precision
+from rampcli.models.linear import multiplies_in_bf16, set_matmul_precision
 from rampcli.models.masks import has_flex_attention
 from rampcli.models.parts import dense_mask_bytes, mask_bytes
 from rampcli.parallel.mesh import DATA, build_meshes
@@ -180,6 +181,7 @@ def train(
             if device.type != "cpu":
                 note_few_processors(run, processors())
                 note_dense_masks(run, resolved.config, device)
+                note_exact_products(run, trainer_config, device)
             run.append_event(
                 "load",
                 compiles=resolved.config.trainer.compile,
@@ -249,6 +251,16 @@ def note_dense_masks(run: RunDirectory, config: Config, device: torch.device) ->
         reason = (
             "flex attention needs the package triton, which is not installed: the mask of a sample"
             f" takes {shorten_bytes(size_bytes)}, which the plan does not count"
+        )
+        run.append_event("fault", reason=reason)
+
+
+def note_exact_products(run: RunDirectory, trainer: TrainerConfig, device: torch.device) -> None:
+    """Records that a processor cannot multiply in bf16 as `trainer.matmul_precision` asks."""
+    if trainer.matmul_precision == "medium" and not multiplies_in_bf16(device):
+        reason = (
+            "this processor has no instructions for products in bf16:"
+            " trainer.matmul_precision=medium computes in fp32, and no faster than `highest`"
         )
         run.append_event("fault", reason=reason)
 

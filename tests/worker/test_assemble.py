@@ -8,11 +8,16 @@ import torch
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
 from rampcli.launch.run import describe
-from rampcli.models import masks
+from rampcli.models import linear, masks
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.events import read_events
-from rampcli.worker.assemble import note_dense_masks, note_few_processors, note_unused_gpus
+from rampcli.worker.assemble import (
+    note_dense_masks,
+    note_exact_products,
+    note_few_processors,
+    note_unused_gpus,
+)
 from tiny_runs import TINY, environment
 
 
@@ -74,3 +79,26 @@ def test_a_mask_that_the_plan_does_not_count_is_recorded(
     found = read_events(run.events).warnings
     assert len(found) == warnings
     assert all("triton" in reason and "the mask of a sample takes" in reason for reason in found)
+
+
+@pytest.mark.parametrize(
+    ("device", "has_bf16", "precision", "warnings"),
+    [
+        ("cpu", False, "medium", 1),
+        ("cpu", True, "medium", 0),
+        ("cpu", False, "high", 0),
+        ("cuda", False, "medium", 0),
+    ],
+)
+def test_products_that_are_more_exact_than_asked_are_recorded(
+    tmp_path, monkeypatch, device, has_bf16, precision, warnings
+):
+    monkeypatch.setattr(linear, "has_bf16_products", lambda: has_bf16)
+    run = RunDirectory(tmp_path / "run")
+    run.claim()
+    trainer = llm.from_factory("llama3_tiny").trainer
+    trainer.matmul_precision = precision
+    note_exact_products(run, trainer, torch.device(device))
+    found = read_events(run.events).warnings
+    assert len(found) == warnings
+    assert all("trainer.matmul_precision=medium computes in fp32" in reason for reason in found)
