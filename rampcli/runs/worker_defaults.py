@@ -13,10 +13,11 @@ AT_START = {
     # processor time from threads that have work.
     "GOMP_SPINCOUNT": "3000",
     # Every step frees and reallocates large tensors. Memory returned to the kernel would come back
-    # as new zeroed pages. So glibc keeps freed pieces of up to 1 GiB, and up to 4 GiB in all. Huge
-    # pages need fewer entries of the processor's page tables.
+    # as new zeroed pages. So glibc keeps freed pieces of up to 1 GiB, and up to 4 GiB in all. It
+    # does so in its first arena only, so all threads use that one. Huge pages need fewer entries of
+    # the processor's page tables.
     "GLIBC_TUNABLES": f"glibc.malloc.mmap_threshold={2**30}:glibc.malloc.trim_threshold={2**32}"
-    ":glibc.malloc.hugetlb=1",
+    ":glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1",
 }
 """Variables that a process must have when it starts."""
 ON_GPUS = {
