@@ -41,12 +41,20 @@ class Exchange:
             with tensor parallelism.
         stacks: by owner, in the same order on all ranks.
         dtype: type of the numbers that are exchanged.
+        is_on: whether the ranks exchange. Otherwise, this rank takes zeros in place of the others'
+            numbers, and needs no other rank.
     """
 
     def __init__(
-        self, mesh: DeviceMesh | None, stacks: Mapping[Coordinates, Stack], dtype: torch.dtype
+        self,
+        mesh: DeviceMesh | None,
+        stacks: Mapping[Coordinates, Stack],
+        dtype: torch.dtype,
+        *,
+        is_on: bool,
     ) -> None:
         self.stacks = stacks
+        self.is_on = is_on
         self.me: Coordinates = ()
         self.axes: list[int] = []
         self.replicated: set[int] = set()
@@ -169,9 +177,10 @@ class Exchange:
         """
         sent = self._flat(one for each in outgoing for one in each)
         arriving = [sum(map(prod, each)) for each in shapes]
-        received = self.nothing.new_empty(sum(arriving))
+        received = self.nothing.new_zeros(sum(arriving))
         leaving = [sum(one.numel() for one in each) for each in outgoing]
-        dist.all_to_all_single(received, sent, arriving, leaving, group=self.groups[axis])
+        if self.is_on:
+            dist.all_to_all_single(received, sent, arriving, leaving, group=self.groups[axis])
         return [
             _views(flat, each)
             for flat, each in zip(received.split_with_sizes(arriving), shapes, strict=True)
@@ -190,8 +199,8 @@ class Exchange:
             if peer == self.me[axis]:
                 flat = self._flat(outgoing)
             else:
-                flat = self.nothing.new_empty(sum(map(prod, each)))
-            if flat.numel() > 0:
+                flat = self.nothing.new_zeros(sum(map(prod, each)))
+            if self.is_on and flat.numel() > 0:
                 dist.broadcast(flat, group_src=peer, group=self.groups[axis])
             arrived.append(_views(flat, each))
         return arrived

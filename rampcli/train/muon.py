@@ -26,6 +26,10 @@ class Muon(Optimizer):
     The momentum is sharded like the weights. Each matrix is orthogonalised by one of the ranks that
     hold it, in a stack of matrices of its shape. Steps have the size for which AdamW's learning
     rate and weight decay are chosen (arXiv 2502.16982, section 2.2).
+
+    Attributes:
+        exchanges: whether ranks bring matrices to each other. Without it, a step takes the same
+            work, and its directions are wrong.
     """
 
     def __init__(
@@ -39,6 +43,7 @@ class Muon(Optimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
         self.iterations = iterations
+        self.exchanges = True
         self._step_supports_amp_scaling = True
         self.found_inf: Tensor | None = None
 
@@ -67,6 +72,7 @@ class Muon(Optimizer):
                 for owner, weights in stacks.items()
             },
             torch.bfloat16,
+            is_on=self.exchanges,
         )
         averages = (
             (owner, torch.stack([self._average(weight, group["momentum"]) for weight in weights]))

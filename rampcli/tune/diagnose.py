@@ -162,7 +162,7 @@ class Bench:
         self.pressure = pressure
         self.stage = trainer.plan.stage_at(trainer.state.consumed_samples)
         self.split = timed_split(self.stage, accumulate)
-        self.exchange = Exchange(trainer.passes)
+        self.exchange = Exchange(trainer.passes, trainer.optimizers)
         # gloo, because a rank that waits for NCCL keeps its processor busy.
         self.waiting = dist.new_group(backend="gloo")
         self.in_row = 1

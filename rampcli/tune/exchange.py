@@ -4,7 +4,7 @@ Without an exchange, a rank uses its own numbers in place of the other ranks' nu
 other work of a step, with the same memory.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +12,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
+from torch.optim import Optimizer
 
 from rampcli.parallel.mesh import CONTEXT, PIPELINE, REPLICATE, SHARD, TENSOR, Meshes
 from rampcli.parallel.overlap import Collective, collectives_of, set_collectives
+from rampcli.train.muon import Muon
 from rampcli.train.passes import Passes
 
 
@@ -26,9 +28,10 @@ class Exchange:
         reduces_gradients: whether gradients are reduced over the ranks.
     """
 
-    def __init__(self, passes: Passes) -> None:
-        """Takes over the exchange of a model."""
+    def __init__(self, passes: Passes, optimizers: Iterable[Optimizer]) -> None:
+        """Takes over the exchange of a model and its optimisers."""
         self.passes = passes
+        self._muons = [one for one in optimizers if isinstance(one, Muon)]
         self.gathers_weights = self.reduces_gradients = True
         # FSDP sets no gradients until they are reduced over replicas.
         self._sets_none = passes.meshes.weights[REPLICATE].size() > 1 and any(
@@ -47,13 +50,16 @@ class Exchange:
         """Switches the exchanges off that are False, and the others on.
 
         Args:
-            gradients: reduce gradients over the data-parallel ranks.
+            gradients: reduce gradients over the data-parallel ranks, and bring those of Muon to
+                the ranks that orthogonalise them.
             weights: gather sharded weights.
             sums: sum losses, gradient norms and token counts over all ranks.
         """
         self.reduces_gradients = self.passes.reduces_over_replicas = gradients
         self.gathers_weights = weights
         self.passes.sums_over_ranks = sums
+        for muon in self._muons:
+            muon.exchanges = gradients
 
     def fill_gradients(self) -> None:
         """Sets zero gradients where a step without reductions sets none. Call it before a step."""

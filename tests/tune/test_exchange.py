@@ -7,15 +7,19 @@ from ranks import joined, run_ranks
 
 
 def gradients_with_and_without(settings):
-    """Returns how gradients compare: of a step before, without and after an exchange."""
+    """Returns how gradients compare: of a step before, without and after an exchange.
+
+    The learning rate is 0, so that all steps compute with the same weights.
+    """
     from rampcli import llm
     from rampcli.config.compose import apply_overrides
     from rampcli.data.loader import MicroBatch
     from rampcli.parallel.mesh import build_meshes
     from rampcli.planning.resolve import resolve
     from rampcli.train.build import build_parts
+    from rampcli.train.optimizers import build_optimizers
     from rampcli.train.passes import Passes
-    from rampcli.train.step import accumulate_gradient, local_gradients
+    from rampcli.train.step import accumulate_gradient, local_gradients, update_weights
     from rampcli.tune.exchange import Exchange
     from tiny_runs import TINY
 
@@ -29,6 +33,7 @@ def gradients_with_and_without(settings):
         meshes = build_meshes(device, config.parallel)
         passes = Passes(config, build_parts(config, meshes, device), meshes, device)
         weights = list(passes.parts[0].parameters())
+        optimizers = build_optimizers(passes.parts, config.optim)
         generator = torch.Generator().manual_seed(rank)
         samples = torch.randint(int(TINY["model.vocab_size"]), (2, 17), generator=generator)
         batch = [MicroBatch(samples[:, :-1], samples[:, 1:])]
@@ -40,7 +45,9 @@ def gradients_with_and_without(settings):
             result = accumulate_gradient(passes, batch, global_tokens=128, gradient_clip_val=None)
             result = result.wait()
             local = [shard.flatten() for shard in local_gradients(passes.parts, copies=True)]
-            return result.loss, torch.cat(local).clone()
+            gradients = torch.cat(local).clone()
+            update_weights(optimizers, lr=0.0)
+            return result.loss, gradients
 
         class Ordinary:
             def fill_gradients(self):
@@ -48,7 +55,7 @@ def gradients_with_and_without(settings):
 
         exchange = Ordinary()
         ordinary = gradient()
-        exchange = Exchange(passes)
+        exchange = Exchange(passes, optimizers)
         found = {"taken over": gradient()}
         exchange.limit_to(gradients=False, weights=True, sums=True)
         found["no gradients"] = gradient()
@@ -76,6 +83,7 @@ def test_a_step_without_exchange_needs_no_other_rank_and_leaves_no_trace(ranks, 
     from tiny_runs import TINY
 
     settings = TINY | {
+        "optim.optimizer": "muon",
         "model.rampup_batch_size": "null",
         "trainer.num_nodes": "1",
         "trainer.devices": str(ranks),
