@@ -113,7 +113,7 @@ def test_shakespeare_char_takes_nanogpts_tokens_in_a_third_fewer_steps(resolved)
         (12, 666),
         (24, 667),
     ]
-    assert count_parameters(config.model, sequence_length=64) == 509_568
+    assert count_parameters(config.model, sequence_length=64) == 755_968
 
 
 def test_sort_digits_has_room_for_one_pair_and_takes_forty_steps(resolved):
