@@ -40,7 +40,8 @@ from rampcli.runs.sweep_folder import SweepFolder
 
 DECIDING = (
     *snapshot.IDENTITY,
-    *("data.", "optim.", "schedule.", "trainer.precision", "trainer.gradient_clip_val"),
+    *("data.", "optim.", "schedule."),
+    *("trainer.precision", "trainer.matmul_precision", "trainer.gradient_clip_val"),
 )
 """Settings, and sections that end with a dot, which are the same in all runs unless they vary."""
 NOT_DECIDING = ("data.micro_batch_size", "data.expansion_factor_real_data", "data.audit_order")

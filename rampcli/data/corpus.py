@@ -28,8 +28,10 @@ class Samples:
         labels: same shape: the next token, or IGNORED.
         positions: same shape: position of each token within its document, counted from the start of
             the sample if the document began before it; None without a document mask.
-        none_ignored: no label is IGNORED, as the caller knows; labels are then not counted.
         valid_tokens: number of labels that are not IGNORED.
+
+    Args:
+        none_ignored: no label is IGNORED, as the caller knows; labels are then not counted.
     """
 
     tokens: Tokens

@@ -28,13 +28,13 @@ def set_matmul_precision(precision: MatmulPrecision) -> None:
     torch.set_float32_matmul_precision("high" if precision == "medium" else precision)
 
 
-def round_factors(layers: nn.Module, device: torch.device) -> None:
-    """Makes the linear layers of fp32 modules multiply in bf16, in place.
+def round_factors(layers: nn.Module, precision: MatmulPrecision, device: torch.device) -> None:
+    """Makes the linear layers of fp32 modules multiply in bf16, in place, if that is asked for.
 
     Factors and products are rounded to bf16. Weights, inputs and outputs have the type fp32. Does
     nothing if the device has no instructions for it.
     """
-    if multiplies_in_bf16(device):
+    if precision == "medium" and multiplies_in_bf16(device):
         for module in layers.modules():
             if type(module) is nn.Linear:
                 # All layers then share one compiled graph, unlike with a `forward` for each.

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from rampcli.config.schema.trainer import AccumulateReduce
+from rampcli.estimate.layer_memory import needs_fsdp
 from rampcli.estimate.traffic import gradient_bytes
 from rampcli.planning.choices import is_chosen_by_plan, with_choice
 from rampcli.planning.run_plan import Resolved
@@ -46,13 +47,16 @@ def with_reduction(resolved: Resolved) -> Resolved:
 def ways_to_reduce(resolved: Resolved) -> dict[AccumulateReduce, Way] | None:
     """Returns both ways, or None if they are the same.
 
-    They differ if data-parallel ranks accumulate gradients and there is no pipeline.
+    They differ if data-parallel ranks accumulate gradients that FSDP2 reduces, and there is no
+    pipeline.
     """
-    context = resolved.config.parallel.context_parallel_size
+    config, context = resolved.config, resolved.config.parallel.context_parallel_size
     accumulating = [
         stage
         for stage in resolved.plan.stages
-        if resolved.passes(stage)[1] > 1 and stage.data_parallel_size * context > 1
+        if resolved.passes(stage)[1] > 1
+        and stage.data_parallel_size * context > 1
+        and needs_fsdp(config, stage.data_parallel_size)
     ]
     if resolved.plan.is_piped or not accumulating:
         return None

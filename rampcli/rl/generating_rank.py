@@ -6,6 +6,7 @@ from rampcli.config.layers import sources_named
 from rampcli.data.loader import Batch, samples_of
 from rampcli.data.prompts import open_prompts
 from rampcli.models.decoder import Decoder
+from rampcli.models.linear import round_factors, set_matmul_precision
 from rampcli.parallel.ranks import take_device
 from rampcli.planning.out_of_memory import rollout_out_of_memory
 from rampcli.planning.run_plan import Resolved, run_plan
@@ -37,9 +38,11 @@ def generate_until_training_ends(run: RunDirectory, roles: Roles) -> int:
         Scorer(config.rl.reward, deadline_s=config.rl.reward_deadline_s) as scorer,
     ):
         device = take_device(config.trainer)
+        set_matmul_precision(config.trainer.matmul_precision)
         bridge = Bridge(roles, start_timeout_s=config.launch.start_timeout_s)
         generator = Generator(config, open_prompts(config), scorer)
         model = empty_model(config, device, DTYPES[config.trainer.precision])
+        round_factors(model.layers, config.trainer.matmul_precision, device)
         try:
             while True:
                 step, consumed = bridge.take_order()

@@ -11,6 +11,7 @@ from rampcli.activity import COMPUTING, begin, waiting
 from rampcli.checkpoint.load_weights import DTYPES, empty_model
 from rampcli.config.schema import Config
 from rampcli.data.loader import Batch
+from rampcli.models.linear import round_factors
 from rampcli.parallel.mesh import DATA, TENSOR
 from rampcli.rl.bridge import Bridge
 from rampcli.rl.generator import Generator
@@ -37,6 +38,7 @@ class Policy:
         self.model = self.trained
         if is_split(passes.parts):
             self.model = empty_model(config, passes.device, self.dtype)
+            round_factors(self.model.layers, config.trainer.matmul_precision, passes.device)
 
     def refresh(self) -> None:
         """Copies the present weights. Every rank calls this after they have changed."""

@@ -71,8 +71,7 @@ def build_parts(
         split_layers(part, meshes.data[TENSOR])
         part.tie()
         split_sequence(part, meshes.data[CONTEXT])
-        if config.trainer.matmul_precision == "medium":
-            round_factors(part.layers, device)
+        round_factors(part.layers, config.trainer.matmul_precision, device)
         recompute_activations(part.layers.values(), config.trainer.activation_checkpointing)
         if config.trainer.compile:
             compile_layers(part.layers.values())

@@ -97,8 +97,7 @@ def _compile_layer(config: Config, micro_batch_size: int, mesh: DeviceMesh | Non
     model, length = replace(config.model, num_layers=3), config.data.sequence_length
     part = build_decoder(model, sequence_length=length, layers=range(1, 2))
     (layer,) = part.layers.values()
-    if config.trainer.matmul_precision == "medium":
-        round_factors(layer, torch.device("cpu"))
+    round_factors(layer, config.trainer.matmul_precision, torch.device("cpu"))
     recompute_activations([layer], config.trainer.activation_checkpointing)
     compile_layers([layer])
     policy = POLICIES[config.trainer.precision]

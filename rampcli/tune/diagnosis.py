@@ -253,7 +253,8 @@ def _message(part: StepPart, config: Config) -> str:
             f"{threads} would save {part.share:.0%} of the step: set OMP_NUM_THREADS={part.threads}"
         )
     remedy = REMEDIES[part.what]
-    if part.what == GRADIENTS and config.trainer.accumulate_reduce == "each":
+    reduces_each = config.trainer.accumulate_reduce == "each"
+    if part.what == GRADIENTS and reduces_each and config.parallel.data_parallel_shard_size != 1:
         remedy = f"trainer.accumulate_reduce=last, or {remedy}"
     return f"{part.what} takes {part.share:.0%} of the step: {remedy}"
 

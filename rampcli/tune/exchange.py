@@ -1,7 +1,7 @@
 """Switches the exchange between data-parallel ranks off, so that its time can be measured.
 
-Without an exchange, a rank uses its own numbers in place of the other ranks' numbers. It does all
-other work of a step, with the same memory.
+Without an exchange, a rank uses its own numbers in place of the other ranks' numbers, or zeros in
+Muon's step. It does all other work of a step, with the same memory.
 """
 
 from collections.abc import Callable, Iterable

@@ -181,7 +181,7 @@ def train(
             if device.type != "cpu":
                 note_few_processors(run, processors())
                 note_dense_masks(run, resolved.config, device)
-                note_exact_products(run, trainer_config, device)
+            note_exact_products(run, trainer_config, device)
             run.append_event(
                 "load",
                 compiles=resolved.config.trainer.compile,
@@ -256,11 +256,11 @@ def note_dense_masks(run: RunDirectory, config: Config, device: torch.device) ->
 
 
 def note_exact_products(run: RunDirectory, trainer: TrainerConfig, device: torch.device) -> None:
-    """Records that a processor cannot multiply in bf16 as `trainer.matmul_precision` asks."""
+    """Records that this processor does not multiply in bf16 as `trainer.matmul_precision` asks."""
     if trainer.matmul_precision == "medium" and not multiplies_in_bf16(device):
         reason = (
-            "this processor has no instructions for products in bf16:"
-            " trainer.matmul_precision=medium computes in fp32, and no faster than `highest`"
+            "/proc/cpuinfo lists neither avx512_bf16 nor amx_bf16: trainer.matmul_precision=medium"
+            " computes in fp32 and is not faster than `highest`"
         )
         run.append_event("fault", reason=reason)
 

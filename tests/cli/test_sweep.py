@@ -74,6 +74,7 @@ def folder(tmp_path):
         (["optim.lr=0.1,0.5", "optim.beta2=0.5"], True),
         (["optim.lr=0.2,0.3", "optim.beta2=0.5"], True),
         (["optim.lr=0.2", "model.num_layers=3"], True),
+        (["optim.lr=0.2", "trainer.matmul_precision=medium"], True),
         (["optim.lr=0.2", "data.tokenizer=characters"], True),
         (["seed=1,2", "data.sequence_length=64"], True),
     ],

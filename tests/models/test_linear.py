@@ -27,7 +27,7 @@ def test_rounded_factors_change_output_and_gradients_by_their_rounding_only(monk
     monkeypatch.setattr(linear, "has_bf16_products", lambda: True)
     layer, hidden = layer_and_input(has_bias=has_bias)
     exact = results(layer, hidden)
-    round_factors(layer, CPU)
+    round_factors(layer, "medium", CPU)
     for ours, before in zip(results(layer, hidden), exact, strict=True):
         assert ours.dtype is torch.float32
         assert 0 < (ours - before).norm() < 0.01 * before.norm()
@@ -40,7 +40,7 @@ def test_a_product_whose_factors_and_result_need_no_rounding_is_exact(monkeypatc
         for factor in (layer.weight, hidden):
             factor.copy_((4 * factor).round())
     exact = results(layer, hidden)
-    round_factors(layer, CPU)
+    round_factors(layer, "medium", CPU)
     assert torch.equal(results(layer, hidden)[0], exact[0])
 
 
@@ -48,5 +48,5 @@ def test_a_processor_without_bf16_products_computes_as_before(monkeypatch):
     monkeypatch.setattr(linear, "has_bf16_products", lambda: False)
     layer, hidden = layer_and_input(has_bias=True)
     exact = results(layer, hidden)
-    round_factors(layer, CPU)
+    round_factors(layer, "medium", CPU)
     assert all(map(torch.equal, results(layer, hidden), exact))

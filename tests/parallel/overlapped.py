@@ -1,5 +1,7 @@
 """A pass of two ranks over a model with two layers, whose weights they share or replicate."""
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -161,3 +163,14 @@ def average_of_unusual_weights() -> list[bool | None]:
             dist.all_reduce(own)
             found.append(torch.allclose(own / ranks, mean) and mean.stride() == weight.stride())
         return found
+
+
+def lives_on() -> bool:
+    """Returns whether a replicated weight is still there when nothing refers to its model."""
+    with joined():
+        config = Config(model=SMALL, parallel=ParallelConfig(data_parallel_shard_size=1))
+        (model,) = build_parts(config, build_meshes(CPU, config.parallel), CPU)
+        weight = weakref.ref(next(model.parameters()))
+        del model
+        gc.collect()
+        return weight() is not None

@@ -4,6 +4,7 @@ from parallel.overlapped import (
     average_of_unusual_weights,
     gradient_of_two_passes,
     gradient_without_a_layer,
+    lives_on,
     operations,
 )
 from ranks import run_ranks
@@ -31,7 +32,7 @@ def test_gradients_of_passes_add_up(tmp_path):
 def test_weights_without_a_gradient_are_left_out(tmp_path):
     first, second = run_ranks(2, gradient_without_a_layer, logs=tmp_path)
     assert first == second
-    assert {name for name, gradient in first.items() if not gradient} == {
+    assert {name for name, gradient in first.items() if gradient is None} == {
         name for name in first if name.startswith("layers.0.")
     }
 
@@ -40,3 +41,7 @@ def test_shared_and_frozen_weights_and_any_layout_are_averaged_once(tmp_path):
     for found in run_ranks(2, average_of_unusual_weights, logs=tmp_path):
         assert found.count(None) == 1
         assert set(found) == {None, True}
+
+
+def test_the_weights_of_a_replicated_model_are_freed(tmp_path):
+    assert run_ranks(2, lives_on, logs=tmp_path) == [False, False]

@@ -43,8 +43,9 @@ class TrainerConfig:
     matmul_precision: MatmulPrecision = setting(
         "highest",
         "Precision of matrix products of fp32 tensors. `high`: TF32 on GPUs that have it, several"
-        " times as fast, with 10 bits of the factors' fractions instead of 23. `medium`: also bf16,"
-        " with 7 bits, in the layers' projections, on GPUs and on CPUs with instructions for it.",
+        " times as fast, with 10 bits of the factors' fractions instead of 23. `medium`: also,"
+        " the layers' projections and their gradients are computed in bf16, with 7 bits. It needs a"
+        " GPU, or a CPU under Linux with AVX512_BF16 or AMX.",
     )
     accumulate_grad_batches: int | None = setting(
         None,
@@ -65,8 +66,8 @@ class TrainerConfig:
         None,
         "When gradients are reduced over the ranks. `last`: once per step; until then, each rank"
         " holds its whole gradient. `each`: after each micro batch, which needs less memory and"
-        " sends more. `null`: `each` if the estimated memory of `last` does not fit the device, and"
-        " `each` needs less.",
+        " sends more. Replicas are reduced once per step in any case. `null`: `each` if the"
+        " estimated memory of `last` does not fit the device, and `each` needs less.",
     )
     activation_checkpointing: ActivationCheckpointing = setting(
         "none",
