@@ -124,7 +124,7 @@ class Blend:
             np.concatenate([part.tokens for part in parts])[back],
             np.concatenate([part.labels for part in parts])[back],
             np.concatenate(positions)[back] if positions else None,
-            none_ignored=all(part.valid_tokens == part.labels.size for part in parts),
+            valid=sum(part.valid_tokens for part in parts),
         )
 
 

@@ -31,20 +31,19 @@ class Samples:
         valid_tokens: number of labels that are not IGNORED.
 
     Args:
-        none_ignored: no label is IGNORED, as the caller knows; labels are then not counted.
+        valid: `valid_tokens`, if the caller knows it; labels are then not counted.
     """
 
     tokens: Tokens
     labels: Tokens
     positions: Tokens | None = None
-    none_ignored: InitVar[bool] = False
+    valid: InitVar[int | None] = None
     valid_tokens: int = field(init=False)
 
-    def __post_init__(self, none_ignored: bool) -> None:
-        # Counted at once, while the labels are in the processor's cache.
-        labels = self.labels
-        valid_tokens = labels.size if none_ignored else int(np.count_nonzero(labels != IGNORED))
-        object.__setattr__(self, "valid_tokens", valid_tokens)
+    def __post_init__(self, valid: int | None) -> None:
+        if valid is None:  # counted at once, while the labels are in the processor's cache
+            valid = int(np.count_nonzero(self.labels != IGNORED))
+        object.__setattr__(self, "valid_tokens", valid)
 
 
 class Corpus(Protocol):
@@ -154,8 +153,8 @@ class TokenCorpus:
             positions = self._mask_documents(labels, firsts)
         for row, count in short:
             labels[row, count - 1 :] = IGNORED
-        none_ignored = not (masks_documents or short)
-        return Samples(tokens, labels, positions, none_ignored=none_ignored)
+        valid = None if masks_documents or short else labels.size
+        return Samples(tokens, labels, positions, valid=valid)
 
     def _mask_documents(self, labels: Tokens, firsts: list[int]) -> Tokens | None:
         """Sets labels that start a document to IGNORED, in place.
@@ -223,4 +222,5 @@ class MockCorpus:
         positions = (
             np.tile(np.arange(length), (len(windows), 1)) if self.cut.document_mask else None
         )
-        return Samples(tokens[:, :-1].copy(), tokens[:, 1:].copy(), positions, none_ignored=True)
+        labels = tokens[:, 1:].copy()
+        return Samples(tokens[:, :-1].copy(), labels, positions, valid=labels.size)
