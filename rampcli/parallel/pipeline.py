@@ -7,7 +7,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
+
+from rampcli.parallel.layout import local_part
 
 
 def layers_of_rank(num_layers: int, *, ranks: int, rank: int, parts: int) -> list[range]:
@@ -88,7 +89,7 @@ class Pipeline:
         Both stages call this, and both then hold the same sum.
         """
         assert weight.grad is not None
-        gradient = weight.grad.to_local() if isinstance(weight.grad, DTensor) else weight.grad
+        gradient = local_part(weight.grad)
         received, group = torch.empty_like(gradient), self.mesh.get_group()
         other = dist.get_global_rank(group, self.mesh.size() - 1 - self.mesh.get_local_rank())
         exchange = [

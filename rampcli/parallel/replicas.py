@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.autograd import Variable
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Placement, Replicate
 
-MESH, AVERAGE = "_replica_mesh", "_gradient_average"
-"""Attributes of a weight of which replicas hold copies, and of its model."""
+from rampcli.parallel.layout import set_replicas
+
+AVERAGE = "_gradient_average"
+"""Attribute of a model of which replicas hold copies."""
 
 
 def average_over_replicas(
@@ -26,38 +27,20 @@ def average_over_replicas(
 
     Args:
         model: a plain model, with memory.
-        groups: weights that are trained, in the order in which a backward pass computes their
-            gradients. Those of a group are averaged together. Ranks may leave weights out of a
-            pass, all of them the same.
+        groups: weights that are trained, each in one group, in the order in which a backward pass
+            computes their gradients. Those of a group are averaged together. Ranks may leave
+            weights out of a pass, all of them the same.
         mesh: the replicas, along one axis.
     """
     setattr(model, AVERAGE, GradientAverage([list(group) for group in groups], mesh))
     for weight in model.parameters():
-        setattr(weight, MESH, mesh)
+        set_replicas(weight, mesh)
 
 
 def prepare_average(model: nn.Module, *, average: bool) -> None:
     """Sets whether the next backward pass averages gradients, if the model is replicated."""
     if (gradients := getattr(model, AVERAGE, None)) is not None:
         gradients.prepare(average=average)
-
-
-def layout_of(weight: Tensor) -> tuple[DeviceMesh | None, tuple[Placement, ...]]:
-    """Returns the mesh of the ranks that hold a weight, and its placement along each axis.
-
-    A weight that only this rank holds has no mesh.
-    """
-    if isinstance(weight, DTensor):
-        return weight.device_mesh, tuple(weight.placements)
-    mesh = getattr(weight, MESH, None)
-    return mesh, () if mesh is None else (Replicate(),)
-
-
-def is_first_copy(weight: Tensor) -> bool:
-    """Returns whether this rank is the first of those that hold the same shard of a weight."""
-    mesh, placements = layout_of(weight)
-    places = zip(placements, mesh.get_coordinate() or () if mesh else (), strict=True)
-    return all(place == 0 for placement, place in places if placement.is_replicate())
 
 
 class GradientAverage:
@@ -70,39 +53,40 @@ class GradientAverage:
     def __init__(self, groups: Sequence[Sequence[nn.Parameter]], mesh: DeviceMesh) -> None:
         self.groups = groups
         self.group, self.ranks = mesh.get_group(), mesh.size()
-        self._expected: list[set[nn.Parameter]] = []
+        self._place = {weight: place for place, group in enumerate(groups) for weight in group}
+        self._missing: list[int] = []
+        self._started = 0
         self._works: list[Any] = []
         self._is_in_pass = False
         # Hooks that held this object, which holds the weights, would never be freed.
         this = weakref.ref(self)
 
-        def computed(weight: Tensor) -> None:
+        def computed(weight: nn.Parameter) -> None:
             if (average := this()) is not None:
                 average._computed(weight)
 
-        for weight in (weight for group in groups for weight in group):
+        for weight in self._place:
             weight.register_post_accumulate_grad_hook(computed)  # type: ignore[no-untyped-call]
 
     def prepare(self, *, average: bool) -> None:
         """Sets whether the next backward pass averages the gradients."""
-        self._expected = [set(group) for group in self.groups] if average else []
-        self._works, self._is_in_pass = [], False
+        self._missing = [len(group) for group in self.groups] if average else []
+        self._started, self._works, self._is_in_pass = 0, [], False
 
-    def _computed(self, weight: Tensor) -> None:
-        if not self._expected:
+    def _computed(self, weight: nn.Parameter) -> None:
+        if not self._missing:
             return
         if not self._is_in_pass:
             self._is_in_pass = True
             Variable._execution_engine.queue_callback(self._finish)
-        for expected in self._expected:
-            expected.discard(weight)
-        while self._expected and not self._expected[0]:
+        self._missing[self._place[weight]] -= 1
+        while self._started < len(self.groups) and self._missing[self._started] == 0:
             self._start_next()
 
     def _start_next(self) -> None:
         """Starts to average the gradients of the next group."""
-        weights = self.groups[-len(self._expected)]
-        del self._expected[0]
+        weights = self.groups[self._started]
+        self._started += 1
         used = [(weight, weight.grad) for weight in weights if weight.grad is not None]
         if not used:
             return
@@ -115,8 +99,8 @@ class GradientAverage:
 
     def _finish(self) -> None:
         """Waits for all averages, at the end of a backward pass."""
-        while self._expected:  # a weight had no gradient
+        while self._started < len(self.groups):  # a weight had no gradient
             self._start_next()
         for work in self._works:
             work.wait()
-        self._works, self._is_in_pass = [], False
+        self.prepare(average=False)

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Placement
+from torch.distributed.tensor import Placement
 from torch.optim import Optimizer
 
 from rampcli.config.optimizers import stack_size
+from rampcli.parallel.layout import layout_of, local_part
 from rampcli.parallel.owners import Coordinates, Exchange, Stack
-from rampcli.parallel.replicas import layout_of
 
 
 class Muon(Optimizer):
@@ -82,7 +82,7 @@ class Muon(Optimizer):
         for owner, weights in stacks.items():
             size = 0.2 * max(weights[0].shape) ** 0.5
             for weight, direction in zip(weights, directions[owner], strict=True):
-                self._change(_local(weight), direction, group, size)
+                self._change(local_part(weight), direction, group, size)
 
     def _average(self, weight: nn.Parameter, momentum: float) -> Tensor:
         """Returns this rank's shard of the gradient with Nesterov momentum, in bf16."""
@@ -90,7 +90,7 @@ class Muon(Optimizer):
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(weight)
         assert weight.grad is not None
-        gradient, average = _local(weight.grad), _local(state["momentum_buffer"])
+        gradient, average = local_part(weight.grad), local_part(state["momentum_buffer"])
         if self.found_inf is not None:  # the momentum, averaged with itself, stays the same
             gradient = gradient.where(self.found_inf == 0, average)
         average.lerp_(gradient, 1 - momentum)
@@ -175,7 +175,3 @@ def _placements(weight: Tensor) -> tuple[Placement, ...]:
 def _places(mesh: DeviceMesh | None) -> list[Coordinates]:
     """Returns the places of all ranks of a mesh, or of the only one."""
     return list(product(*map(range, mesh.shape if mesh is not None else ())))
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

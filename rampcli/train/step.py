@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from rampcli.activity import READING_VALIDATION, VALIDATING, begin, waiting
 from rampcli.batch.training_plan import StagePlan
 from rampcli.data.loader import Batch, MicroBatch
 from rampcli.models.decoder import Decoder
-from rampcli.parallel.replicas import is_first_copy
+from rampcli.parallel.layout import is_first_copy, local_part
 from rampcli.train.passes import Passes
 
 
@@ -264,5 +263,5 @@ def local_gradients(parts: Sequence[Decoder], *, copies: bool) -> list[Tensor]:
         for parameter in parameters:
             gradient = parameter.grad
             if gradient is not None and (copies or is_first_copy(parameter)):
-                gradients.append(gradient.to_local() if isinstance(gradient, DTensor) else gradient)
+                gradients.append(local_part(gradient))
     return gradients
