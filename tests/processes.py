@@ -65,12 +65,6 @@ def environment_of(process: int) -> dict[str, str]:
     return {}
 
 
-def processor_time_s(process: int) -> float:
-    """Returns the processor time that a running process has used."""
-    facts = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(facts[11]) + int(facts[12])) / os.sysconf("SC_CLK_TCK")
-
-
 @contextmanager
 def paused(processes: Iterable[int]) -> Iterator[None]:
     """Stops processes for the duration of a block."""

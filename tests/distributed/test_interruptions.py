@@ -1,21 +1,18 @@
 """Signals, kills and workers without a supervisor: no sample is lost or read twice."""
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
+from pathlib import Path
 
 from commands import Command
-from processes import (
-    children_of,
-    is_pending,
-    paused,
-    processor_time_s,
-    wait_until,
-    wait_until_all_have_ended,
-)
+from processes import LOOK_EVERY_S, children_of, wait_until, wait_until_all_have_ended
 from rampcli.runs.manifest import complete_checkpoints
+from rampcli.train import loop
 from tiny_runs import environment
 
 ENDLESS = [
@@ -89,20 +86,46 @@ def wait_for_rows(run, count, supervisor) -> None:
     wait_until(lambda: len(run.rows) >= count, supervisor)
 
 
-# The first step is short. The second one and the validations take a while.
-LONG = [
+# Two steps, of 1 and 10 micro batches on each of two ranks, and validations of 10.
+TWO_STEPS = [
     "trainer.num_nodes=2",
     "model.rampup_batch_size=null",
     "model.global_batch_size=null",
-    "model.step_batch_size_schedule='samples: 0:2 2:180'",
+    "model.step_batch_size_schedule='samples: 0:2 2:20'",
     "rampup.at_boundary=continue",
     "data.micro_batch_size=1",
-    "trainer.max_samples=182",
-    "trainer.val_samples=200",
+    "trainer.max_samples=22",
+    "trainer.val_samples=20",
     "trainer.val_every_steps=1",
 ]
-BEGUN_S = 0.05
-"""After this much processor time of a worker, a validation or accumulation has begun."""
+
+
+def stand_still_within(name: str, call: int, folder: str) -> None:
+    """Lets ranks stand still within a call of a function of the loop until they must stop.
+
+    The function calls its argument `between` after each micro batch. In the fifth of these calls,
+    a rank writes a file `within_RANK` and stands still.
+
+    Args:
+        name: of the function.
+        call: number of the function's call, from 1.
+        folder: of the file.
+    """
+    function, calls = getattr(loop, name), itertools.count(1)
+
+    def called(*arguments, between, **options):
+        is_the_call, micro_batches = next(calls) == call, itertools.count(1)
+
+        def stand_still():
+            if is_the_call and next(micro_batches) == 5:
+                Path(folder, f"within_{os.environ['RANK']}").touch()
+                while not between.__self__.request.asked:
+                    time.sleep(LOOK_EVERY_S)
+            between()
+
+        return function(*arguments, between=stand_still, **options)
+
+    setattr(loop, name, called)
 
 
 def test_a_signal_within_an_accumulation_or_a_validation_saves_and_it_is_repeated_after_resuming(
@@ -110,37 +133,29 @@ def test_a_signal_within_an_accumulation_or_a_validation_saves_and_it_is_repeate
 ):
     # The validation after the first step is interrupted. The next workers repeat it, and are
     # interrupted in the second step.
-    before = {
-        signal.SIGUSR1: lambda: len(run.rows) >= 1,
-        signal.SIGTERM: lambda: [row["event"] for row in run.events].count("validation") >= 2,
-    }
-    for number, is_about_to_begin in before.items():
-        supervisor = run.start(*LONG)
-        wait_until(is_about_to_begin, supervisor, every_s=0.005)
-        send_after_a_while(number, supervisor)
+    for number, *within, validated in [
+        (signal.SIGUSR1, "validate", 2, [0]),
+        (signal.SIGTERM, "accumulate_gradient", 1, [0, 1]),
+    ]:
+        stand_still = partial(stand_still_within, *within, str(run.path))
+        command = run.command(*TWO_STEPS)[3:]
+        supervisor = Command(command, environment(), prepare=stand_still)
+        wait_until(lambda: len(list(run.path.glob("within_*"))) == 2, supervisor)
+        supervisor.send_signal(number)
         output, errors = supervisor.communicate()
         assert supervisor.returncode == 75, errors
         assert run.state["consumed_samples"] == 2
         assert "stopped after 2 samples" in output
-    assert list(run.validations()) == [0, 1]
-    done = run.pretrain(*LONG)
+        assert list(run.validations()) == validated
+        for within_rank in run.path.glob("within_*"):
+            within_rank.unlink()
+    done = run.pretrain(*TWO_STEPS)
     assert done.returncode == 0, done.stderr
     assert_every_sample_is_read_once(run)
     undisturbed = type(run)(run.path.with_name("undisturbed"))
-    undisturbed.workers(2, "rampup.node_policy=fixed", *LONG)
+    undisturbed.workers(2, "rampup.node_policy=fixed", *TWO_STEPS)
     assert [row["loss"] for row in run.rows] == [row["loss"] for row in undisturbed.rows]
     assert run.validations() == undisturbed.validations()
-
-
-def send_after_a_while(number: int, supervisor) -> None:
-    """Sends a signal once the workers have computed for a while; they wait for its arrival."""
-    workers = children_of(supervisor.pid)
-    begun = processor_time_s(workers[0]) + BEGUN_S
-    wait_until(lambda: processor_time_s(workers[0]) >= begun, supervisor, every_s=0.005)
-    with paused(workers):
-        supervisor.send_signal(number)
-        # The supervisor passes it on as SIGTERM.
-        wait_until(lambda: all(is_pending(signal.SIGTERM, each) for each in workers), supervisor)
 
 
 def test_torchrun_by_hand_trains_as_well_and_runs_at_the_same_time_do_not_disturb_each_other(

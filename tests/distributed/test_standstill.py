@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +27,8 @@ WORDS = [
     "trainer.val_samples=0",
 ]
 """A run of 40 steps on two ranks."""
+ENDLESS = [*WORDS, "schedule.decay_style=constant", "trainer.max_samples=8_000_000"]
+"""A run that lasts until it is stopped, and whose learning rate does not depend on its length."""
 OWN_PARTS = """\
 import os
 
@@ -93,8 +96,17 @@ def wait_for_ranks(run: Run, text: str, process=None) -> dict:
     return found[0].to_json()["standstill"]
 
 
+def train_undisturbed(run: Run, tmp_path: Path, *words: str) -> Run:
+    """Takes the steps of an endless run without a supervisor, and checks that they are the same."""
+    undisturbed = Run(tmp_path / "undisturbed")
+    samples = run.state["consumed_samples"]
+    undisturbed.workers(2, *ENDLESS, *words, f"trainer.max_samples={samples}")
+    assert_same_training(run, undisturbed)
+    return undisturbed
+
+
 def test_a_stopped_rank_is_named_and_the_run_goes_on_when_it_is_continued(run, tmp_path):
-    supervisor = run.start(*WORDS)
+    supervisor = run.start(*ENDLESS)
     stopped = wait_for_rank_1(run, supervisor)
     wait_until(lambda: run.rows, supervisor)
     send(signal.SIGSTOP, [stopped.pid])
@@ -102,32 +114,34 @@ def test_a_stopped_rank_is_named_and_the_run_goes_on_when_it_is_continued(run, t
     found = wait_for_ranks(run, f"rank 1 {where} does not answer; rank 0 waits for it", supervisor)
     assert (found["behind"], found["waiting"]) == ([1], [0])
     assert [rank["answers"] for rank in found["ranks"]] == [True, False]
+    steps = len(run.rows)
     send(signal.SIGCONT, [stopped.pid])
+    wait_until(lambda: len(run.rows) > steps, supervisor)
+    supervisor.send_signal(signal.SIGINT)
     output, errors = supervisor.communicate()
-    assert supervisor.returncode == 0, (output, errors)
+    assert supervisor.returncode == 130, (output, errors)
     assert not run.directory.heartbeats.exists()
-    undisturbed = Run(tmp_path / "undisturbed")
-    undisturbed.workers(2, *WORDS, "trainer.num_nodes=1")
+    undisturbed = train_undisturbed(run, tmp_path)
     assert not undisturbed.directory.heartbeats.exists()
-    assert_same_training(run, undisturbed)
 
 
 def test_a_rank_that_stays_stopped_ends_the_wait_of_the_others_and_the_run_is_restarted(
     run, tmp_path
 ):
     # Without checkpoints: ranks would wait longer for one that stops while it saves.
-    words = [*WORDS, "checkpoint.every_steps=null", "trainer.max_samples=1600"]
-    supervisor = run.start(*words, "launch.step_timeout_s=4")
+    words = ["checkpoint.every_steps=null"]
+    supervisor = run.start(*ENDLESS, *words, "launch.step_timeout_s=4")
     stopped = wait_for_rank_1(run, supervisor)
     wait_until(lambda: run.rows, supervisor)
     send(signal.SIGSTOP, [stopped.pid])
+    wait_until(lambda: [row["event"] for row in run.events].count("start") == 2, supervisor)
+    wait_until(lambda: run.rows, supervisor)
+    supervisor.send_signal(signal.SIGINT)
     output, errors = supervisor.communicate()
-    assert supervisor.returncode == 0, (output, errors)
+    assert supervisor.returncode == 130, (output, errors)
     named = "ranks waited 4 s for others, as launch.step_timeout_s allows"
     assert named in output + errors
-    undisturbed = Run(tmp_path / "undisturbed")
-    undisturbed.workers(2, *words)
-    assert_same_training(run, undisturbed)
+    train_undisturbed(run, tmp_path, *words)
 
 
 @pytest.mark.parametrize(
