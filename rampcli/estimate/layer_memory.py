@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from rampcli.config.schema import Config
 from rampcli.estimate.model_size import count, matrices_of, shapes_of
-from rampcli.models.parts import MicroBatchPart, layer_parts, outer_parts
+from rampcli.models.micro_batch import MicroBatchPart
+from rampcli.models.parts import layer_parts, outer_parts
 
 
 def shards_and_replicas(config: Config, data_parallel_size: int) -> tuple[int, int]:

@@ -14,13 +14,12 @@ from rampcli.config.schema import Config
 from rampcli.estimate.flights import Flight, PipelineSchedule
 from rampcli.estimate.layer_memory import RankWeights, layer_memory, needs_fsdp, shards_and_replicas
 from rampcli.estimate.model_size import matrices_of, shapes_of
+from rampcli.models.micro_batch import MicroBatchPart, mask_bytes
 from rampcli.models.parts import (
     FP32,
     NUMBER_BYTES,
     HeadPart,
-    MicroBatchPart,
     layer_parts,
-    mask_bytes,
     norm_part,
     table_bytes,
 )

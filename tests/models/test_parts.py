@@ -16,7 +16,8 @@ from rampcli.config.schema import ModelConfig
 from rampcli.models import attention, decoder
 from rampcli.models.decoder import Decoder
 from rampcli.models.linear import build_linear
-from rampcli.models.parts import MicroBatchPart, Part, layer_parts, outer_parts
+from rampcli.models.micro_batch import MicroBatchPart
+from rampcli.models.parts import Part, layer_parts, outer_parts
 from rampcli.models.rotary import RotaryTable
 
 MODEL = ModelConfig(
