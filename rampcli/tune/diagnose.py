@@ -118,7 +118,7 @@ def conditions_of(trainer: Trainer) -> tuple[dict[str, Condition], dict[str, str
             found[NO_GRADIENTS] = Condition(gradients=False)
             if meshes.weights[SHARD].size() > 1:
                 found[NO_WEIGHTS] = Condition(gradients=False, weights=False)
-        if reason := why_step_needs_all_ranks(meshes):
+        if reason := why_step_needs_all_ranks(meshes, trainer.config.optim.optimizer):
             missed |= {WAITING: reason, NEIGHBOURS: reason}
         else:
             found[NO_EXCHANGE] = Condition(gradients=False, weights=False, sums=False)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 
+from rampcli.config.optimizers import OPTIMIZERS
 from rampcli.parallel.mesh import CONTEXT, PIPELINE, REPLICATE, SHARD, TENSOR, Meshes
 from rampcli.parallel.overlap import Collective, collectives_of, set_collectives
 from rampcli.train.muon import Muon
@@ -118,9 +119,15 @@ def why_gradients_need_exchange(meshes: Meshes) -> str | None:
     return None
 
 
-def why_step_needs_all_ranks(meshes: Meshes) -> str | None:
-    """Returns why a rank cannot take a step without the others, or None if it can."""
+def why_step_needs_all_ranks(meshes: Meshes, optimizer: str) -> str | None:
+    """Returns why a rank cannot take a step without the others, or None if it can.
+
+    Args:
+        optimizer: `optim.optimizer`.
+    """
     for axis in (PIPELINE, TENSOR, CONTEXT):
         if meshes.size(axis) > 1:
             return f"{axis} parallelism needs the other ranks"
+    if optimizer not in OPTIMIZERS:
+        return f"optim.optimizer={optimizer}, a part of your own, may need the other ranks"
     return why_gradients_need_exchange(meshes)

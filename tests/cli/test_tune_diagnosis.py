@@ -38,6 +38,25 @@ REPLICATED = {
 }
 """Half a megabyte of gradients in each step."""
 
+OWN_OPTIMIZER = """\
+import torch
+import torch.distributed as dist
+
+from rampcli.extend import optimizer
+
+
+class Together(torch.optim.SGD):
+    def step(self, closure=None):
+        dist.barrier()
+        return super().step(closure)
+
+
+@optimizer("together")
+def together(parameters, optim):
+    return Together(parameters.values(), lr=optim.lr)
+"""
+"""An optimiser whose ranks wait for each other."""
+
 
 @pytest.fixture
 def words(tmp_path):
@@ -111,6 +130,22 @@ def test_a_slow_network_is_named_and_takes_longer_than_an_ordinary_one(diagnose,
     assert next(iter(slow)) == GRADIENTS
     assert "raise trainer.accumulate_grad_batches" in slow[GRADIENTS]
     assert ordinary[1][GRADIENTS] < seconds[GRADIENTS] / 2
+
+
+def test_no_rank_takes_a_step_alone_with_an_optimiser_that_may_need_the_others(words, tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text(OWN_OPTIMIZER)
+    options = ("--json", "--steps", str(FEWEST))
+    command = Command(
+        words({"optim.optimizer": "together"}, options=options, ranks=2),
+        environment() | {"RAMPCLI_EXTENSIONS": str(own)},
+    )
+    output, errors = command.communicate()
+    assert command.returncode == 0, errors
+    assert set(json.loads(output)["not_measured"].items()) == {
+        (part, "optim.optimizer=together, a part of your own, may need the other ranks")
+        for part in (WAITING, NEIGHBOURS, FIXED)
+    }
 
 
 def test_more_threads_than_processors_are_named_with_a_smaller_number_that_is_faster(words):
