@@ -110,7 +110,7 @@ class Hanging(Planted):
 
     def log(self, metrics, step, **facts) -> None:
         if step == 5:
-            wait_for_ever()
+            wait()
         super().log(metrics, step, **facts)
 
 
@@ -123,14 +123,14 @@ class Raising(Planted):
 
 
 class Slow(Planted):
-    """Needs a second for each point."""
+    """Needs ten seconds for each point, so minutes for a run."""
 
     def log(self, metrics, step, **facts) -> None:
         super().log(metrics, step, **facts)
-        wait_for_ever(1.0)
+        wait(10.0)
 
 
-def wait_for_ever(seconds: float = 10_000.0) -> None:
+def wait(seconds: float = 10_000.0) -> None:
     time.sleep(seconds)
 
 

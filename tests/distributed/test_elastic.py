@@ -2,13 +2,16 @@
 
 import os
 import signal
-import time
+from functools import partial
 from itertools import groupby
 
 import pytest
 
-from processes import children_of, paused, wait_until, wait_until_all_have_ended
-from tiny_runs import Run
+from commands import Command
+from processes import children_of, wait_until, wait_until_all_have_ended
+from rampcli.launch import elastic
+from standing import let_go, stand_still_before, standing_clock
+from tiny_runs import Run, environment
 
 ENDLESS = [
     "model.rampup_batch_size=null",
@@ -18,17 +21,26 @@ ENDLESS = [
     "launch.max_restarts=20",
 ]
 ELASTIC = ["launch.elastic=true", *ENDLESS]
-# Validations slow the run down, so that few steps are taken without the lost node. They do not
-# change the weights.
-SLOW = ["trainer.val_samples=60", "trainer.val_every_steps=1"]
 FAST = ["trainer.val_samples=0"]
 
 
+def return_when_told(file: str) -> None:
+    """Lets lost nodes return once there is a file, and not before."""
+    elastic.time = standing_clock(file)
+
+
+@pytest.fixture
+def start(run, tmp_path):
+    """Starts a run whose lost nodes return once there is a file `returns`."""
+    prepare = partial(return_when_told, str(tmp_path / "returns"))
+    return lambda *words: Command(run.command(*words)[3:], environment(), prepare=prepare)
+
+
 def test_a_node_that_is_lost_and_returns_changes_only_the_world_size(
-    run, tmp_path, assert_every_sample_is_read_once
+    run, start, tmp_path, assert_every_sample_is_read_once
 ):
     words = ["trainer.num_nodes=3", "model.global_batch_size=6", "checkpoint.every_steps=2"]
-    supervisor = run.start(*ELASTIC, *SLOW, *words, "launch.backoff_s=20")
+    supervisor = start(*ELASTIC, *FAST, *words, "launch.backoff_s=20")
     wait_until(lambda: len(run.rows) >= 3, supervisor)
     os.kill(children_of(supervisor.pid)[1], signal.SIGKILL)
     wait_until(lambda: world_sizes(run) == [3, 2], supervisor)
@@ -36,9 +48,7 @@ def test_a_node_that_is_lost_and_returns_changes_only_the_world_size(
         "lost node 1 (killed by SIGKILL); the remaining 2 nodes continue; restarting it in 20 s:"
         " restart 1 of at most 20"
     )
-    # Paused for half of the back-off, they leave the processors to other tests.
-    with paused(children_of(supervisor.pid)[:1]):
-        time.sleep(10)
+    (tmp_path / "returns").touch()
     wait_until(lambda: world_sizes(run) == [3, 2, 3], supervisor)
     supervisor.terminate()
     output, errors = supervisor.communicate()
@@ -65,10 +75,8 @@ def test_a_node_that_is_lost_and_returns_changes_only_the_world_size(
     wait_until_all_have_ended(run.path)
 
 
-def test_ranks_that_do_not_divide_the_batch_wait_with_a_warning(run):
-    supervisor = run.start(
-        *ELASTIC, *FAST, "trainer.num_nodes=4", "model.global_batch_size=4", "launch.backoff_s=60"
-    )
+def test_ranks_that_do_not_divide_the_batch_wait_with_a_warning(run, start):
+    supervisor = start(*ELASTIC, *FAST, "trainer.num_nodes=4", "model.global_batch_size=4")
     wait_until(lambda: len(run.rows) >= 1, supervisor)
     os.kill(children_of(supervisor.pid)[3], signal.SIGKILL)
     wait_until(lambda: world_sizes(run)[-1:] == [2], supervisor)
@@ -84,7 +92,7 @@ def test_ranks_that_do_not_divide_the_batch_wait_with_a_warning(run):
 
 
 def test_a_run_with_fewer_than_min_nodes_waits_and_then_completes(
-    run, assert_every_sample_is_read_once
+    run, tmp_path, assert_every_sample_is_read_once
 ):
     words = [
         "launch.elastic=true",
@@ -97,12 +105,17 @@ def test_a_run_with_fewer_than_min_nodes_waits_and_then_completes(
     ramp = [
         "trainer.num_nodes=2",
         "model.global_batch_size=2",
-        "model.rampup_batch_size=[1,1,20]",
-        "trainer.max_samples=60",
+        "model.rampup_batch_size=[1,1,4]",
+        "trainer.max_samples=12",
     ]
-    supervisor = run.start(*words, *ramp, "rampup.node_policy=nemo")
+    supervisor = Command(
+        run.command(*words, *ramp, "rampup.node_policy=nemo")[3:],
+        environment(),
+        prepare=partial(stand_still_before, [7], str(tmp_path)),
+    )
     wait_until(lambda: world_sizes(run)[-1:] == [2], supervisor)
     os.kill(children_of(supervisor.pid)[0], signal.SIGKILL)
+    let_go(7, tmp_path)
     _, errors = supervisor.communicate()
     assert supervisor.returncode == 0, errors
     assert (
