@@ -13,9 +13,10 @@ import mmap
 import os
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,11 @@ from rampcli.safetensors_header import METADATA, is_counts, read_header
 
 SUFFIX = ".safetensors"
 LANES = 4
-"""Files that a rank writes or reads at the same time."""
+"""Most files of a rank, and files that it reads at the same time."""
+WRITTEN_AT_ONCE = 2
+"""Files that a rank writes at the same time."""
+BUFFERS = 2
+"""Buffers of a file that is being written: one is filled and hashed while another is written."""
 MIN_FILE_BYTES = 32 * 2**20
 """Smallest worthwhile file. A rank with less than twice this many bytes writes only one."""
 ALIGNED_BYTES = mmap.PAGESIZE
@@ -65,7 +70,7 @@ def write_shards(folder: Path, shards: Sequence[Shard], *, rank: int) -> dict[st
         for lane, share in enumerate(lanes)
         if share
     }
-    with _threads(len(lanes), shards) as pool:
+    with _threads(WRITTEN_AT_ONCE, shards) as pool:
         facts = pool.map(lambda name: _write(folder / name, files[name]), files)
         return dict(zip(files, facts, strict=True))
 
@@ -80,7 +85,8 @@ def _write(path: Path, shards: Sequence[Shard]) -> dict[str, Any]:
     """Writes a file past the page cache if the file system allows that.
 
     Filling the page cache can take longer than the disk does, and competes with training for
-    processors.
+    processors. While a piece is written, the next one is copied and hashed: otherwise the disk
+    would wait whenever the pieces of all files end together.
     """
     # Larger items first, so that each shard begins at a multiple of its item size.
     shards = sorted(shards, key=lambda shard: -shard.values.itemsize)
@@ -88,20 +94,22 @@ def _write(path: Path, shards: Sequence[Shard]) -> dict[str, Any]:
         file_header(shards),
         *(shard.values.contiguous().view(-1).view(torch.uint8) for shard in shards),
     ]
+    buffers = [huge_pages(PIECE_BYTES) for _ in range(BUFFERS)]
     sums, written = PageSums(), 0
-    memory = huge_pages(PIECE_BYTES)
+    writes: deque[Future[None]] = deque()
     descriptor = GuardedFolder(path.parent).open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    with os.fdopen(descriptor, "wb", buffering=0) as opened, memoryview(memory) as view:
+    with os.fdopen(descriptor, "wb", buffering=0) as opened, ThreadPoolExecutor(1) as writer:
         file = opened.fileno()
         with suppress(OSError):  # the file system has no direct writes
             fcntl.fcntl(file, fcntl.F_SETFL, DIRECT)
-        for filled in _fill(torch.frombuffer(memory, dtype=torch.uint8), parts):
-            whole, done = -(-filled // ALIGNED_BYTES) * ALIGNED_BYTES, 0
-            view[filled:whole] = bytes(whole - filled)
-            sums.update(view[:filled])
-            while done < whole:
-                done += _write_at(file, view[done:whole], written + done)
+        for buffer, filled in _fill(buffers, parts):
+            sums.update(buffer[:filled])
+            writes.append(writer.submit(_write_piece, file, buffer, filled, written))
             written += filled
+            if len(writes) == BUFFERS:
+                writes.popleft().result()  # the next piece is copied over this one
+        for write in writes:
+            write.result()
         os.truncate(file, written)  # drop the padding of the last piece
         os.fsync(file)
     return {"bytes": written, "sums": sums.hexdigest()}
@@ -121,6 +129,14 @@ def huge_pages(size: int) -> mmap.mmap:
     return memory
 
 
+def _write_piece(file: int, buffer: memoryview, filled: int, offset: int) -> None:
+    """Writes the filled part of a buffer at an offset, padded with zeros to whole pages."""
+    whole, done = -(-filled // ALIGNED_BYTES) * ALIGNED_BYTES, 0
+    buffer[filled:whole] = bytes(whole - filled)
+    while done < whole:
+        done += _write_at(file, buffer[done:whole], offset + done)
+
+
 def _write_at(file: int, piece: memoryview, offset: int) -> int:
     """Writes at an offset and returns the number of bytes written.
 
@@ -137,12 +153,18 @@ def _write_at(file: int, piece: memoryview, offset: int) -> int:
         return os.pwrite(file, piece, offset)
 
 
-def _fill(buffer: Tensor, parts: Sequence[Tensor]) -> Iterator[int]:
-    """Copies parts into a buffer in turn.
+def _fill(
+    buffers: Sequence[mmap.mmap], parts: Sequence[Tensor]
+) -> Iterator[tuple[memoryview, int]]:
+    """Copies parts into buffers, which take turns.
 
-    Yields the number of bytes in the buffer whenever it is full, and at the end.
+    Yields each buffer when it is full, and the last one at the end, with the number of its bytes
+    that are filled.
     """
-    filled = 0
+    turns = cycle(
+        (memoryview(buffer), torch.frombuffer(buffer, dtype=torch.uint8)) for buffer in buffers
+    )
+    (view, buffer), filled = next(turns), 0
     for part in parts:
         taken = 0
         while taken < part.numel():
@@ -150,10 +172,10 @@ def _fill(buffer: Tensor, parts: Sequence[Tensor]) -> Iterator[int]:
             buffer[filled : filled + count].copy_(part[taken : taken + count])
             filled, taken = filled + count, taken + count
             if filled == buffer.numel():
-                yield filled
-                filled = 0
+                yield view, filled
+                (view, buffer), filled = next(turns), 0
     if filled:
-        yield filled
+        yield view, filled
 
 
 def file_header(shards: Sequence[Shard]) -> Tensor:

@@ -4,10 +4,11 @@ import json
 import math
 import mmap
 import os
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from rampcli.checkpoint.shards import Shard, Tiling
 from rampcli.checkpoint.tensor_files import TensorFiles, file_header, write_shards
-from rampcli.checksums import page_sums
+from rampcli.checksums import PIECE_BYTES, PageSums, page_sums
 from rampcli.errors import DamagedFileError
 
 
@@ -311,6 +312,32 @@ def test_a_system_without_huge_pages_writes_the_same_files(tmp_path, monkeypatch
             monkeypatch.delattr(mmap, "MADV_HUGEPAGE")
         written.append(write_shards(tmp_path / name, [shard], rank=0))
     assert written[0] == written[1] == written[2]
+
+
+def test_the_next_piece_is_hashed_while_one_is_written_and_does_not_replace_it(
+    tmp_path, monkeypatch
+):
+    pwrite, update, hashed = os.pwrite, PageSums.update, [threading.Event() for _ in range(5)]
+    counts = count()
+
+    def late(file, piece, offset):
+        later = offset // PIECE_BYTES + 1
+        assert later == len(hashed) or hashed[later].wait(60), "the next piece waits for this one"
+        time.sleep(0.01)  # the piece after the next one would be copied by now
+        return pwrite(file, piece, offset)
+
+    def counting(sums, piece):
+        update(sums, piece)
+        hashed[next(counts)].set()
+
+    monkeypatch.setattr(os, "pwrite", late)
+    monkeypatch.setattr(PageSums, "update", counting)
+    shard = whole_shard("weight", torch.arange(9_000_000.0))
+    files = write_shards(tmp_path, [shard], rank=0)
+    monkeypatch.undo()
+    read = whole_shard("weight", torch.zeros(9_000_000))
+    TensorFiles.open(tmp_path, files).read([read], to_check=list(files))
+    assert torch.equal(read.values, shard.values)
 
 
 @pytest.mark.parametrize("short", [False, True], ids=["refused", "written in part"])
