@@ -57,14 +57,16 @@ class DeviceResult:
             self._arrived = torch.cuda.current_stream().record_event()
         self._numbers = numbers
 
-    def is_harmful(self, limits: Limits) -> Tensor:
-        """Returns whether the step must not change the weights, a bool scalar on the device.
+    def is_harmful(self, limits: Limits) -> Tensor | bool:
+        """Returns whether the step must not change the weights.
 
-        It must not if a number is above its limit or not finite.
+        It must not if a number is above its limit or not finite. The host knows that on a CPU. A
+        GPU may not know yet, so the result is a bool scalar there.
         """
         # Also False for NaN.
         is_fine = (self.loss <= limits.loss) & (self.grad_norm <= limits.grad_norm)
-        return ~(is_fine & self.loss.isfinite() & self.grad_norm.isfinite())
+        is_harmful = ~(is_fine & self.loss.isfinite() & self.grad_norm.isfinite())
+        return is_harmful if is_harmful.is_cuda else bool(is_harmful)
 
     def wait(self) -> StepResult:
         """Waits until the numbers have arrived on the host, and returns them."""
