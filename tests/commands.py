@@ -15,6 +15,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from multiprocessing import current_process
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,7 @@ def _run_command(
 ) -> None:
     redirect_output(output, errors)
     _reset_signals()
+    current_process()._config["daemon"] = False  # a daemon may not start processes
     if prepare is not None:
         prepare()
     os.chdir(folder)

@@ -61,7 +61,7 @@ LIES = [  # possible contents of a lock file
 @pytest.fixture
 def bystander():
     """An unrelated process of this user."""
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+    with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) as process:
         yield process
         assert process.poll() is None
         process.kill()

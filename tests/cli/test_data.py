@@ -5,9 +5,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from pathlib import Path
 
 import pytest
+
+from commands import Command, run_command
+from processes import wait_until
+from rampcli.cli.data_build import BuildProgress
+from standing import stand_still_until
 
 
 @pytest.fixture
@@ -103,47 +108,41 @@ def test_file_names_and_contents_are_printed_as_visible_characters(succeed, ramp
         assert "\u202e" not in text
 
 
+def stand_still_within_the_build() -> None:
+    """Starts a process group whose build stands still after a chunk until a signal comes."""
+    os.setsid()
+    on_progress = BuildProgress.on_progress
+
+    def called(progress, consumed_bytes, written):
+        if written is not None:
+            Path("stands").touch()
+            stand_still_until(lambda: progress._signal is not None)
+        on_progress(progress, consumed_bytes, written)
+
+    BuildProgress.on_progress = called
+
+
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
 def test_a_signal_saves_the_build_and_the_same_command_resumes_it(tmp_path, number, exit_code):
     (tmp_path / "in.jsonl").write_text(
         (json.dumps({"text": "words and more words " * 3000}) + "\n") * 120
     )
     (tmp_path / "small.txt").write_text("words and more words")
-    command = [sys.executable, "-m", "rampcli", "data", "build"]
-    subprocess.run(
-        [*command, "small.txt", "--output", "small", "--train-bpe", "257"],
-        cwd=tmp_path,
-        check=True,
-        capture_output=True,
-    )
-    command += [
-        "in.jsonl",
-        "--output",
-        "corpus",
-        "--tokenizer",
-        "small.tokenizer.json",
-        "--workers",
-        "2",
-    ]
-    running = subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    tokens = tmp_path / "corpus.building" / "tokens.bin"
-    while not (tokens.exists() and tokens.stat().st_size > 2_500_000) and running.poll() is None:
-        time.sleep(0.02)
+    small = ["small.txt", "--output", "small", "--train-bpe", "257"]
+    assert run_command(["data", "build", *small], cwd=tmp_path).returncode == 0
+    words = ["data", "build", "in.jsonl", "--output", "corpus", "--workers", "2"]
+    words += ["--tokenizer", "small.tokenizer.json"]
+    running = Command(words, cwd=tmp_path, prepare=stand_still_within_the_build)
+    wait_until((tmp_path / "stands").exists, running)
     os.killpg(running.pid, number) if number == signal.SIGINT else running.send_signal(number)
-    printed, errors = running.communicate(timeout=300)
+    printed, errors = running.communicate()
     assert (running.returncode, errors) == (exit_code, "")
     assert "progress is saved in corpus.building" in printed
     assert "resume with:\n  rampcli data build in.jsonl" in printed
     assert not (tmp_path / "corpus.idx").exists()
     assert json.loads((tmp_path / "corpus.building" / "progress.json").read_text())["documents"] > 0
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = run_command(words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("resuming after ")
     assert "120 documents" in done.stdout
 

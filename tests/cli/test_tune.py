@@ -10,6 +10,8 @@ import pytest
 from commands import Command, run_command
 from memory_limits import join_group, limit_addresses, memory_group, swap_space
 from processes import children_of, wait_until
+from rampcli.tune import measure
+from standing import stand_still_until
 from tiny_runs import TINY, environment
 
 # A prime number of samples per rank: the sizes are this one and 1.
@@ -117,16 +119,28 @@ def test_a_size_that_swaps_thrashes(words, tmp_path):
             pytest.fail(output)
 
 
+def stop_rank_1() -> None:
+    """Lets rank 1 of a trial stop itself instead of training."""
+    time_step = measure.time_step
+
+    def called(*arguments):
+        if os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return time_step(*arguments)
+
+    measure.time_step = called
+
+
 def test_a_trial_that_hangs_is_ended_at_its_time_limit_and_shows_where_a_rank_is(words):
     command = Command(
-        words("model.global_batch_size=2", "data.micro_batch_size=1", "--timeout", "8"),
+        words("model.global_batch_size=2", "data.micro_batch_size=1", "--timeout", "4"),
         environment(),
+        prepare=stop_rank_1,
     )
     rank = wait_for_rank(command, 1)
-    os.kill(rank, signal.SIGSTOP)
     output, errors = command.communicate()
     assert command.returncode == 1
-    assert "timed out: no result after 8 s; rank 0 in " in output
+    assert "timed out: no result after 4 s; rank 0 in " in output
     assert "not even data.micro_batch_size=1 fits: timed out" in errors
     wait_until(lambda: not os.path.exists(f"/proc/{rank}"))
 
@@ -141,10 +155,22 @@ def test_a_trial_with_an_error_stops_the_search(words):
     assert "does not fit" not in done.stdout
 
 
+def stand_still_after_the_first_size() -> None:
+    """Lets the ranks of sizes below 4 stand still until they are asked to stop."""
+    time_step = measure.time_step
+
+    def called(trainer, *arguments):
+        if trainer.config.data.micro_batch_size < 4:
+            stand_still_until(lambda: trainer.stopper.request.asked)
+        return time_step(trainer, *arguments)
+
+    measure.time_step = called
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_search_keeps_its_trials_and_continues(number, words, tmp_path):
     search = words("model.global_batch_size=4", "trainer.num_nodes=1")
-    command = Command(search, environment())
+    command = Command(search, environment(), prepare=stand_still_after_the_first_size)
     wait_until(lambda: (tmp_path / "run" / "tune.json").exists(), command)
     rank = wait_for_rank(command, 0)
     command.send_signal(number)

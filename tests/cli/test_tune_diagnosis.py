@@ -5,16 +5,18 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
+import time
 from functools import partial
 
 import pytest
+import torch
 
 from commands import Command
 from hostile.namespaces import move_to_host, slow_host
 from once import make_once
 from processes import children_of, wait_until
+from rampcli.train.loop import Trainer
+from rampcli.tune.diagnose import Bench
 from rampcli.tune.diagnosis import (
     DATA,
     FILE,
@@ -29,6 +31,7 @@ from rampcli.tune.diagnosis import (
 )
 from rampcli.tune.median import FEWEST
 from slow_disk import read_slowly
+from standing import stand_still_until
 from tiny_runs import TINY, environment
 
 REPLICATED = {
@@ -148,25 +151,28 @@ def test_no_rank_takes_a_step_alone_with_an_optimiser_that_may_need_the_others(w
     }
 
 
-def test_more_threads_than_processors_are_named_with_a_smaller_number_that_is_faster(words):
-    done = subprocess.run(  # not forked, because OpenMP has to start with its variables
-        [sys.executable, "-m", "rampcli", *words(options=("--json", "--steps", "25"))],
-        # By default, MKL starts no more threads than the machine has cores. Threads that wait
-        # actively take time from the others, so that most of the step is lost.
-        env=environment()
-        | {"OMP_NUM_THREADS": "16", "MKL_DYNAMIC": "FALSE", "OMP_WAIT_POLICY": "ACTIVE"},
-        preexec_fn=partial(os.sched_setaffinity, 0, {min(os.sched_getaffinity(0))}),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+def take_longer_the_more_threads_there_are() -> None:
+    """Makes each step wait for each of 16 threads, as if they took a processor from each other."""
+    torch.set_num_threads(16)
+    take_step = Trainer.take_step
+
+    def called(trainer, batch):
+        time.sleep(0.004 * torch.get_num_threads())
+        return take_step(trainer, batch)
+
+    Trainer.take_step = called
+
+
+def test_more_threads_than_are_of_use_are_named_with_the_number_that_is_fastest(words):
+    command = Command(words(), environment(), prepare=take_longer_the_more_threads_there_are)
+    output, errors = command.communicate()
+    assert command.returncode == 0, errors
+    found = json.loads(output)
     assert found["threads"] == 16
     assert {time["threads"] for time in found["times"]} == {None, 8, 4, 2, 1}
-    worst, faster = found["bottlenecks"][0], found["excess_threads"]["threads"]
-    assert worst["what"] == THREADS
-    assert worst["message"].endswith(f": set OMP_NUM_THREADS={faster}")
+    worst, fastest = found["bottlenecks"][0], found["excess_threads"]["threads"]
+    assert (worst["what"], fastest) == (THREADS, 1)
+    assert worst["message"].endswith(": set OMP_NUM_THREADS=1")
 
 
 def test_the_table_shows_each_part_of_the_step_with_its_spread(ordinary):
@@ -180,10 +186,23 @@ def test_the_table_shows_each_part_of_the_step_with_its_spread(ordinary):
     assert all(" to " in row for row in rows[: len(seconds)])
 
 
+def stand_still_once_there_is(file: str) -> None:
+    """Lets ranks stand still once there is a file, until they are asked to stop."""
+    seconds_of = Bench.seconds_of
+
+    def called(bench, condition):
+        request = bench.stopper.request
+        stand_still_until(lambda: request.asked or not os.path.exists(file))
+        return seconds_of(bench, condition)
+
+    Bench.seconds_of = called
+
+
 def test_a_diagnosis_that_is_interrupted_shows_its_rounds_and_leaves_no_process(words, tmp_path):
-    long = {"model.global_batch_size": "16", "model.hidden_size": "128"}
-    command = Command(words(long, options=()), environment())
-    wait_until(lambda: (tmp_path / "run" / "tune" / "diagnose" / SO_FAR).exists(), command)
+    so_far = tmp_path / "run" / "tune" / "diagnose" / SO_FAR
+    stand_still = partial(stand_still_once_there_is, str(so_far))
+    command = Command(words(options=()), environment(), prepare=stand_still)
+    wait_until(so_far.exists, command)
     (rank,) = children_of(command.pid)
     command.send_signal(signal.SIGINT)
     output, _ = command.communicate()
