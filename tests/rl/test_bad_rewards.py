@@ -2,10 +2,16 @@
 
 import json
 import math
+from functools import partial
 
 import pytest
 
-WORDS = ("rl.kl_weight=0", "trainer.val_samples=0", "rl.reward_deadline_s=0.5")
+from commands import Command
+from rampcli.rl import reward_process
+from standing import standing_clock
+from tiny_runs import environment
+
+WORDS = ("rl.kl_weight=0", "trainer.val_samples=0")
 FAILING = """
 import json
 import time
@@ -19,8 +25,9 @@ def score(prompt, response, example):
         reward = len(set(response))
     with rewards.open("a") as file:
         file.write(json.dumps("hang" if first else reward) + "\\n")
-    if first:
-        time.sleep(60)
+    while first:
+        rewards.with_name("hangs").touch()
+        time.sleep(0.05)
     if reward == "raise":
         raise ValueError("no ones")
     return reward
@@ -38,13 +45,19 @@ def rewards(tmp_path):
     return file
 
 
-def train(run, reward: str) -> None:
-    done = run.pretrain(*WORDS, reward, "trainer.max_steps=2")
-    assert done.returncode == 0, done.stderr
+def end_deadlines_when_there_is(file: str) -> None:
+    """Lets the deadline of a reward end when there is a file, and not before."""
+    reward_process.time = standing_clock(file)
 
 
 def test_responses_without_a_reward_are_counted_and_left_out_of_the_mean(run, rewards):
-    train(run, f"rl.reward={rewards}:score")
+    command = Command(
+        run.command(*WORDS, f"rl.reward={rewards}:score", "trainer.max_steps=2")[3:],
+        environment(),
+        prepare=partial(end_deadlines_when_there_is, str(rewards.with_name("hangs"))),
+    )
+    _, errors = command.communicate()
+    assert command.returncode == 0, errors
     given = [json.loads(line) for line in rewards.with_name("rewards.jsonl").read_text().split()]
     assert len(given) == 64
     assert {each for each in given if isinstance(each, str)} == {"hang", "raise", "text"}
