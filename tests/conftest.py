@@ -75,13 +75,13 @@ def pytest_xdist_make_scheduler(config, log):
 def supervisor(run):
     """A process that holds the lock of `run`, the run directory of the test's file."""
     program = """
-import sys, time
+import signal, sys
 from pathlib import Path
 from rampcli.launch.run_lock import lock_run
 from rampcli.runs.directory import RunDirectory
 with lock_run(RunDirectory(Path(sys.argv[1]))):
     print("held", flush=True)
-    time.sleep(60)
+    signal.pause()
 """
     with subprocess.Popen(
         [sys.executable, "-c", program, run.path], stdout=subprocess.PIPE

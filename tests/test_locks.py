@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from processes import PATIENCE_S
 from rampcli.errors import UsageError
 from rampcli.locks import hold, holder_here, is_held
 
 HOLDER = """
-import sys, time
+import signal, sys
 from pathlib import Path
 from rampcli.locks import hold
 lock = hold(Path(sys.argv[1]))
 print("held", flush=True)
-time.sleep(60)
+signal.pause()
 """
 NOBODY = 65534
 
@@ -50,7 +51,7 @@ def test_the_lock_of_a_killed_process_is_released_to_a_waiting_one(tmp_path):
             hold(tmp_path / "lock", wait_s=0.2)
         assert time.monotonic() - began >= 0.2
         os.kill(holder.pid, signal.SIGKILL)
-        hold(tmp_path / "lock", wait_s=10).close()
+        hold(tmp_path / "lock", wait_s=PATIENCE_S).close()
 
 
 def test_locking_keeps_the_contents_of_the_file(tmp_path):

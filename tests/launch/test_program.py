@@ -36,13 +36,13 @@ def test_a_program_that_was_killed_is_reported_with_the_signal(program, number, 
 
 
 ENGINE = """
-import sys, tempfile, time
+import signal, sys, tempfile
 from rampcli.weights.program import run_and_exit
 
 def main():
     with tempfile.TemporaryDirectory(dir=sys.argv[1]):
         print("unfinished", flush=True)
-        time.sleep(60)
+        signal.pause()
 
 run_and_exit(main)
 """

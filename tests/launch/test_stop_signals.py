@@ -1,12 +1,12 @@
 import os
 import signal
 import threading
-import time
 
 import pytest
 
+from rampcli import lifeline
 from rampcli.launch.stop_signals import STOPPING, catch_stop_signals
-from rampcli.lifeline import SAME_SIGNAL_S
+from standing import standing_clock
 
 
 @pytest.fixture(params=STOPPING)
@@ -17,17 +17,25 @@ def number(request):
     signal.signal(request.param, before)
 
 
-def test_the_first_signal_requests_a_stop_and_a_later_one_ends_at_once(number):
+@pytest.fixture
+def later(tmp_path, monkeypatch):
+    """A file that, once created, lets time pass that stands still otherwise."""
+    monkeypatch.setattr(lifeline, "time", standing_clock(tmp_path / "later"))
+    return tmp_path / "later"
+
+
+def test_the_first_signal_requests_a_stop_and_a_later_one_ends_at_once(number, later):
     with catch_stop_signals() as signals:
         assert (signals.signal, signals.at_once) == (None, False)
         os.kill(os.getpid(), number)
         assert (signals.signal, signals.at_once) == (number, False)
-        time.sleep(SAME_SIGNAL_S + 0.01)
+        later.touch()
         os.kill(os.getpid(), signal.SIGTERM)
         assert (signals.signal, signals.at_once) == (number, True)
     assert signal.getsignal(number) is signal.SIG_DFL
 
 
+@pytest.mark.usefixtures("later")
 def test_a_signal_that_arrives_twice_at_once_counts_once():
     with catch_stop_signals() as signals:
         os.kill(os.getpid(), signal.SIGTERM)

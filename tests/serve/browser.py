@@ -16,6 +16,8 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.remote.webelement import WebElement
 
+from processes import PATIENCE_S
+
 SCREENSHOTS = "RAMPCLI_SCREENSHOTS"
 """Variable with the folder for screenshots. Without it, they go into a temporary one."""
 OPTIONS = (
@@ -24,7 +26,6 @@ OPTIONS = (
     *("--hide-scrollbars", "--disable-dev-shm-usage"),
 )
 OWN = ("data:", "blob:", "chrome:", "chrome-untrusted:", "about:", "file:")
-WAIT_S = 30.0
 WIDTH, HEIGHT = 1400, 900
 
 
@@ -135,9 +136,9 @@ class Browser:
         return found
 
 
-def wait_for(condition: Callable[[], object], what: str, *, wait_s: float = WAIT_S) -> object:
-    """Returns the first true value of a condition, or fails after `wait_s` seconds."""
-    deadline = time.monotonic() + wait_s
+def wait_for(condition: Callable[[], object], what: str) -> object:
+    """Returns the first true value of a condition, or fails after `PATIENCE_S` seconds."""
+    deadline = time.monotonic() + PATIENCE_S
     while not (found := condition()):
         assert time.monotonic() < deadline, f"waited in vain for {what}"
         time.sleep(0.05)

@@ -19,7 +19,7 @@ from tiny_runs import Run, environment
 HOSTILE = "<img src=x onerror=window.hacked=1>"
 WORDS = (
     *("data=stdlib", "model.vocab_size=256", "model.rampup_batch_size=[4,4,360]"),
-    *("model.global_batch_size=16", "data.micro_batch_size=4", "trainer.max_samples=1_000_000"),
+    *("model.global_batch_size=16", "data.micro_batch_size=4", "trainer.max_samples=1_000_000_000"),
     *("optim.lr=0.01", "optim.warmup_samples=200", "trainer.val_every_steps=20"),
     *("trainer.num_nodes=1", "rampup.node_policy=fixed", "rampup.at_boundary=continue"),
     *("checkpoint.every_steps=40", "trainer.peak_tflops=0.05", "data.sequence_length=32"),
@@ -51,7 +51,7 @@ def page(runs):
         yield line[1]
     finally:
         server.send_signal(signal.SIGINT)
-        output, errors = server.communicate(timeout=20)
+        output, errors = server.communicate()
         assert (server.returncode, errors) == (130, "")
         assert "Ctrl-C" in output
 
@@ -71,12 +71,12 @@ def trained(browser, page, runs):
         return all(len({*values} - {None}) >= 3 for values in zip(*seen, strict=True))
 
     try:
-        wait_for(lambda: browser.fact("time left"), "the time left", wait_s=60.0)
+        wait_for(lambda: browser.fact("time left"), "the time left")
         wait_for(has_seen_three, "three steps and curves")
         assert state_of(browser) == "training"
     finally:
         command.send_signal(signal.SIGINT)
-        command.communicate(timeout=60)
+        command.communicate()
     wait_for(lambda: state_of(browser) == "saved and stopped", "the end of training")
     return training, seen
 

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
+from processes import PATIENCE_S
 from rampcli.errors import UsageError
 from rampcli.launch.status import read_status
 from rampcli.locks import hold
@@ -54,7 +55,9 @@ def open_server(runs):
 
 
 def ask(server, path, method="GET", **headers):
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=10)
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", server.server_address[1], timeout=PATIENCE_S
+    )
     connection.request(
         method, path, headers={name.replace("_", "-"): value for name, value in headers.items()}
     )
@@ -92,7 +95,7 @@ def test_what_the_page_has_is_not_sent_again(server, runs):
     }
     with (runs / "mine" / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(metrics_row(step=41, consumed_samples=400)) + "\n")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     found = {"data": None}
     while found["data"] is None and time.monotonic() < deadline:
         found = json_of(server, f"/api/run/mine?known={version}")
@@ -222,10 +225,10 @@ def test_a_host_that_is_not_this_machine_is_refused(runs, host, reason):
 
 def test_connections_that_never_ask_do_not_keep_viewers_away(server):
     address, slow = ("127.0.0.1", server.server_address[1]), []
-    viewer = http.client.HTTPConnection(*address, timeout=10)
+    viewer = http.client.HTTPConnection(*address, timeout=PATIENCE_S)
     try:
         for _ in range(2 * MOST_CONNECTIONS):
-            slow.append(socket.create_connection(address, timeout=10))
+            slow.append(socket.create_connection(address, timeout=PATIENCE_S))
             slow[-1].sendall(b"G")
             if len(slow) % 50 == 0:  # a viewer who asks again and again keeps its connection
                 json_of(server, "/api/runs")  # connections are taken in order: none is left behind
@@ -242,8 +245,13 @@ def test_connections_that_never_ask_do_not_keep_viewers_away(server):
 def test_connections_of_one_client_do_not_close_those_of_another(server):
     address, flood = ("127.0.0.1", server.server_address[1]), []
     try:
-        other = socket.create_connection(address, timeout=10, source_address=("127.0.0.2", 0))
-        flood = [socket.create_connection(address, timeout=10) for _ in range(MOST_OF_A_CLIENT + 1)]
+        other = socket.create_connection(
+            address, timeout=PATIENCE_S, source_address=("127.0.0.2", 0)
+        )
+        flood = [
+            socket.create_connection(address, timeout=PATIENCE_S)
+            for _ in range(MOST_OF_A_CLIENT + 1)
+        ]
         assert flood[0].recv(1) == b""  # the limit of its own client
         other.sendall(b"GET /api/runs HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert other.recv(100).startswith(b"HTTP/1.1 200 OK")

@@ -7,13 +7,17 @@ import pytest
 from rampcli.train.stopping import ASK_EVERY_S, STOP_SIGNALS, StopRequest
 
 LISTENER = """
-import os, signal, sys, time
+import os, signal, sys
+from types import SimpleNamespace
+from rampcli import lifeline
 from rampcli.train.stopping import StopRequest
+now_s = 0.0
+lifeline.time = SimpleNamespace(monotonic=lambda: now_s)
 stop = StopRequest(exits_at_second_signal=sys.argv[2] == "ends")
 stop.listen()
 for wait_s in map(float, sys.argv[3:]):
     os.kill(os.getpid(), int(sys.argv[1]))
-    time.sleep(wait_s)
+    now_s += wait_s
 sys.exit(75 if stop.asked else 0)
 """
 
