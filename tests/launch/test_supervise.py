@@ -11,6 +11,7 @@ import pytest
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
 from rampcli.errors import RampcliError
+from rampcli.launch import elastic
 from rampcli.launch.observer import Observer
 from rampcli.launch.supervise import Supervisor
 from rampcli.launch.workers import Workers, start_process, worker_environment
@@ -20,6 +21,7 @@ from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.rows import read_rows
 from run_files import state
+from standing import standing_clock
 
 ACTOR = str(Path(__file__).with_name("actor.py"))
 TESTS = Path(__file__).parents[1]
@@ -27,15 +29,21 @@ TIMEOUT = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, Time
 
 
 class Listener(Observer):
-    """Records events, and requests a stop, once or twice, at the first event of a kind."""
+    """Records events, and requests a stop, once or twice, at the first event of a kind.
 
-    def __init__(self, signals, stop_at, twice):
+    Creates a file when actors listen.
+    """
+
+    def __init__(self, signals, stop_at, twice, listening):
         self.signals, self.stop_at, self.twice = signals, stop_at, twice
+        self.listening = listening
         self.heard = []
 
     def on_event(self, row):
         assert row["time"] > 0  # each row is as in events.jsonl
         self.heard.append(row["event"])
+        if row["event"] == "listening":
+            self.listening.touch()
         if row["event"] == self.stop_at and self.signals.signal is None:
             self.signals.note(signal.SIGTERM)
             if self.twice:
@@ -43,15 +51,18 @@ class Listener(Observer):
 
 
 @pytest.fixture
-def play(tmp_path):
+def play(tmp_path, monkeypatch):
     """Supervises actors that play scenes in turn, and calls `meanwhile` after half a second.
+
+    Lost nodes return when actors listen, and not before.
 
     A scene is played by one actor; a tuple of scenes by one actor each, who are ranks from 0 on.
     The last scene is repeated.
 
     Returns the final status or the error, and the listener.
     """
-    run = RunDirectory(tmp_path)
+    run, listening = RunDirectory(tmp_path), tmp_path / "listening"
+    monkeypatch.setattr(elastic, "time", standing_clock(listening))
 
     def start(_run, world, log):
         supervise.worlds.append(world.nodes)
@@ -67,7 +78,7 @@ def play(tmp_path):
         overrides = [f"run_dir={tmp_path}", f"launch.backoff_s={backoff_s}", *words]
         resolved = resolve(apply_overrides(llm.from_factory("llama3_tiny"), overrides))
         signals = supervise.signals = StopSignals()
-        listener = Listener(signals, stop_at, twice)
+        listener = Listener(signals, stop_at, twice, listening)
         supervisor = Supervisor(
             resolved=resolved, run=run, start=start, observer=listener, signals=signals
         )
@@ -259,7 +270,7 @@ def test_a_node_whose_rank_aborts_itself_is_not_lost(play, scenes, cause):
 )
 def test_a_restarted_node_joins_once_the_others_have_saved_or_failed_to(play, meanwhile):
     status, listener = play(
-        [["be killed"]], meanwhile, COMPLETE, words=[*ELASTIC, "launch.grace_s=0.5"], backoff_s=2
+        [["be killed"]], meanwhile, COMPLETE, words=[*ELASTIC, "launch.grace_s=0.5"], backoff_s=60
     )
     assert (status, play.worlds) == ("complete", [(0, 1, 2), (1, 2), (0, 1, 2)])
     assert listener.heard.count("fault") == 1

@@ -70,7 +70,7 @@ def test_a_killed_run_of_wandb_continues_after_the_points_that_the_server_has(tr
     assert read_position(run, "wandb").step == 0  # nothing is certain
     take_steps(run, STEPS + 1, STEPS + 5)
     process = track()
-    output, _ = process.communicate("60\n")
+    output, _ = process.communicate("600\n")
     assert process.returncode == 0, output
     ((name, lines),) = server.history.items()
     points = [json.loads(line) for line in lines]

@@ -2,6 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
+from processes import PATIENCE_S
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
 from rampcli.launch.doctor.check import Check
@@ -34,7 +35,7 @@ def checked(run_of) -> Callable[..., dict[str, Check]]:
     """Checks the machine for a run, and returns the checks by name."""
 
     def check(
-        *words: str, recipe: str = "llama3_tiny", torch_timeout_s: float = 60.0
+        *words: str, recipe: str = "llama3_tiny", torch_timeout_s: float = PATIENCE_S
     ) -> dict[str, Check]:
         checks = check_machine(run_of(*words, recipe=recipe), torch_timeout_s=torch_timeout_s)
         return {check.name: check for check in checks}
