@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hostile.namespaces import ip, leave_mounts, move_to_host, two_hosts
 from once import make_once
 from processes import children_of, paused, wait_until
 from rampcli.runs.manifest import complete_checkpoints
+from standing import let_go, stand_still_before
 from tiny_runs import Run, assert_same_training, environment
 
 PROCESSES = 2
@@ -30,6 +32,15 @@ WORDS = [
 ]
 """A run of 60 steps."""
 STEPS = 60
+STANDS_BEFORE = (12, 26)
+"""Steps before which disturbed ranks stand still. Two checkpoints are complete then."""
+ENDLESS = [
+    *WORDS,
+    "schedule.decay_style=constant",
+    "trainer.max_samples=8_000_000",
+    "trainer.val_samples=0",
+]
+"""A run that lasts until it is stopped, and whose steps do not depend on its length."""
 MOST_S = 300.0
 OTHER_CLOCKS = """\
 #define _GNU_SOURCE
@@ -77,25 +88,33 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run(make_once(tmp_path_factory, "without_faults", train))
 
 
-def wait_for_step(run: Run, step: int, process: "subprocess.Popen[str]") -> None:
-    """Waits until a step was taken and two checkpoints are complete."""
-    wait_until(
-        lambda: len(run.rows) >= step and len(complete_checkpoints(run.directory)) >= 2, process
-    )
+def call_each(*functions: Callable[[], object]) -> None:
+    """Calls functions, one after another."""
+    for function in functions:
+        function()
+
+
+@pytest.fixture
+def stand_still(tmp_path: Path) -> Callable[[], None]:
+    """Prepares a process whose ranks stand still before steps."""
+    return partial(stand_still_before, STANDS_BEFORE, str(tmp_path))
+
+
+def wait_until_before(step: int, run: Run, process: "subprocess.Popen[str]") -> None:
+    """Waits until ranks stand still before a step, or are past it."""
+    wait_until(lambda: len(run.rows) >= step - 1, process)
 
 
 def test_a_checkpoint_that_is_damaged_during_training_is_skipped_and_no_sample_is_lost(
-    run, undisturbed
+    run, undisturbed, stand_still, tmp_path
 ):
-    supervisor = run.start(*WORDS)
-    for step, damage in ((11, _cut), (25, shutil.rmtree)):
-        wait_for_step(run, step, supervisor)
-        workers = children_of(supervisor.pid)
-        for worker in workers:
-            os.kill(worker, signal.SIGSTOP)
+    supervisor = Command(run.command(*WORDS)[3:], environment(), prepare=stand_still)
+    for step, damage in zip(STANDS_BEFORE, (_cut, shutil.rmtree), strict=True):
+        wait_until_before(step, run, supervisor)
         damage(complete_checkpoints(run.directory)[-1].path)
-        for worker in workers:
+        for worker in children_of(supervisor.pid):
             os.kill(worker, signal.SIGKILL)
+        let_go(step, tmp_path)
     output, errors = supervisor.communicate()
     assert supervisor.returncode == 0, (output, errors)
     assert [
@@ -113,10 +132,11 @@ def _cut(checkpoint: Path) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can mount")
 def test_a_run_directory_that_becomes_read_only_ends_the_run_and_no_sample_is_lost(
-    run, undisturbed, tmp_path
+    run, undisturbed, stand_still, tmp_path
 ):
-    supervisor = Command(run.command(*WORDS)[3:], environment(), prepare=leave_mounts)
-    wait_for_step(run, 11, supervisor)
+    prepare = partial(call_each, leave_mounts, stand_still)
+    supervisor = Command(run.command(*WORDS)[3:], environment(), prepare=prepare)
+    wait_until_before(STANDS_BEFORE[0], run, supervisor)
     aside = tmp_path / "aside"
     aside.mkdir()
     # A mount with a file open for writing cannot become read-only, so it is moved there afterwards.
@@ -127,6 +147,7 @@ def test_a_run_directory_that_becomes_read_only_ends_the_run_and_no_sample_is_lo
     subprocess.run(
         ["nsenter", f"--target={supervisor.pid}", "--mount", "sh", "-c", over], check=True
     )
+    let_go(STANDS_BEFORE[0], tmp_path)
     _, errors = supervisor.communicate(timeout=MOST_S)
     assert supervisor.returncode == 1
     assert errors.startswith("error: ")
@@ -154,17 +175,17 @@ def clock(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def test_a_clock_that_jumps_back_and_forth_changes_nothing(run, undisturbed, clock, tmp_path):
+def test_a_clock_that_jumps_back_and_forth_changes_nothing(run, clock, tmp_path):
     offset = tmp_path / "offset"
     offset.write_text("+0")
     supervisor = subprocess.Popen(
-        run.command(*WORDS),
+        run.command(*ENDLESS),
         env=environment() | clock,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    wait_for_step(run, 5, supervisor)
+    wait_until_before(6, run, supervisor)
     jumps_h = (24, -24, 0, -100_000, 1)
     for jump_h in jumps_h:
         with paused([supervisor.pid, *children_of(supervisor.pid)]):
@@ -172,10 +193,14 @@ def test_a_clock_that_jumps_back_and_forth_changes_nothing(run, undisturbed, clo
             time.sleep(1.1)
             events = len(run.events)
         wait_until(lambda since=events, jump_h=jump_h: jump_h in hours_of(run)[since:], supervisor)
+    supervisor.send_signal(signal.SIGINT)
     output, errors = supervisor.communicate(timeout=MOST_S)
-    assert supervisor.returncode == 0, (output, errors)
+    assert supervisor.returncode == 130, (output, errors)
     assert {*hours_of(run)} == {*jumps_h}  # it did jump
     assert max(row["step_time_s"] for row in run.rows) < MOST_S
+    undisturbed = Run(tmp_path / "undisturbed")
+    samples = run.state["consumed_samples"]
+    undisturbed.workers(PROCESSES, *ENDLESS, f"trainer.max_samples={samples}")
     assert_same_training(run, undisturbed)
 
 
@@ -185,7 +210,7 @@ def hours_of(run: Run) -> list[int]:
     return [round((at - times[0]) / 3600) for at in times]
 
 
-def _start_ranks(run: Run, hosts: list[str]) -> list[Command]:
+def _start_ranks(run: Run, hosts: list[str], stand_still: Callable[[], None]) -> list[Command]:
     """Starts a worker on each host."""
     return [
         Command(
@@ -200,7 +225,7 @@ def _start_ranks(run: Run, hosts: list[str]) -> list[Command]:
                 "GLOO_SOCKET_IFNAME": "cable",
             },
             program="rampcli.worker",
-            prepare=partial(move_to_host, host),
+            prepare=partial(call_each, partial(move_to_host, host), stand_still),
         )
         for rank, host in enumerate(hosts)
     ]
@@ -209,13 +234,17 @@ def _start_ranks(run: Run, hosts: list[str]) -> list[Command]:
 @pytest.mark.skipif(
     os.getuid() != 0 or shutil.which("ip") is None, reason="only root can make hosts, with iproute2"
 )
-def test_a_cut_network_ends_the_ranks_with_a_message_and_no_sample_is_lost(run, undisturbed):
+def test_a_cut_network_ends_the_ranks_with_a_message_and_no_sample_is_lost(
+    run, undisturbed, stand_still, tmp_path
+):
     run.path.mkdir()
     run.directory.config.write_text(run.pretrain("--cfg", *WORDS).stdout)
     with two_hosts() as hosts:
-        ranks = _start_ranks(run, hosts)
-        wait_for_step(run, 11, ranks[0])
+        ranks = _start_ranks(run, hosts, stand_still)
+        wait_until_before(STANDS_BEFORE[0], run, ranks[0])
         ip("-n", hosts[1], "link", "set", "cable", "down")
+        for step in STANDS_BEFORE:
+            let_go(step, tmp_path)
         # A rank that sends fails when TCP gives up. One that waits would fail after half an hour.
         wait_until(lambda: any(rank.poll() is not None for rank in ranks), deadline_s=MOST_S)
         ended = [number for number, rank in enumerate(ranks) if rank.poll() is not None]
@@ -226,5 +255,8 @@ def test_a_cut_network_ends_the_ranks_with_a_message_and_no_sample_is_lost(run, 
         errors = [ranks[number].communicate()[1] for number in ended]
         assert all(text.splitlines()[-1].startswith("error: ") for text in errors), errors
         ip("-n", hosts[1], "link", "set", "cable", "up")
-        assert [rank.wait(timeout=MOST_S) for rank in _start_ranks(run, hosts)] == [0, 0]
+        assert [rank.wait(timeout=MOST_S) for rank in _start_ranks(run, hosts, stand_still)] == [
+            0,
+            0,
+        ]
     assert_same_training(run, undisturbed)
