@@ -378,7 +378,8 @@ def _start(folder: Path, *command: str) -> int:
 
 
 def _wait_for_socket(family: socket.AddressFamily, address: str | tuple[str, int]) -> None:
-    for _ in range(200):
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
         with socket.socket(family) as probe:
             if probe.connect_ex(address) == 0:
                 return

@@ -277,10 +277,7 @@ def test_cancelling_lets_a_running_job_save_and_removes_waiting_ones(
 
 
 def test_cancelling_removes_waiting_jobs(cluster, tiny, interpreter, directory):
-    all_nodes = cluster.submit(
-        f"--nodes={len(cluster.nodes)}", "--exclusive", "--output=/dev/null", "--wrap=sleep 60"
-    )
-    cluster.wait_for(all_nodes, "RUNNING")
+    cluster.occupy()
     submit(tiny())
     assert [job.state for job in LAUNCHER.cancel(directory)] == ["CANCELLED"] * 3
     assert list(interpreter.parent.glob("started.*")) == []

@@ -8,12 +8,12 @@ import pytest
 from processes import wait_until
 
 START = """
-import time
+import signal
 from slurm.cluster import start_cluster
 with start_cluster(nodes=2) as cluster:
     cluster.wait_for(cluster.submit("--output=/dev/null", "--wrap=exec sleep 1000"), "RUNNING")
     print(cluster.folder, flush=True)
-    time.sleep(60)
+    signal.pause()
 """
 
 

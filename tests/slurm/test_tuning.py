@@ -12,10 +12,20 @@ from rampcli.launch.slurm.launcher import LAUNCHER
 from rampcli.runs.directory import RunDirectory
 from tiny_runs import TINY, environment
 
+HANGS = """\
+import sys, time
+
+if any(word.endswith("/micro_1") for word in sys.argv):
+    time.sleep(1000)
+"""
+"""An extension at whose import the ranks of a trial hang."""
+
 
 @pytest.fixture
 def tune(tmp_path, cluster):  # noqa: ARG001
-    """Runs `rampcli tune` for a run on two nodes of one process."""
+    """Runs `rampcli tune` for a run on two nodes of one process. The trial of size 1 hangs."""
+    hangs = tmp_path / "hangs.py"
+    hangs.write_text(HANGS)
 
     def run(*options):
         settings = TINY | {
@@ -27,7 +37,7 @@ def tune(tmp_path, cluster):  # noqa: ARG001
         }
         words = [f"{key}={value}" for key, value in settings.items()]
         search = ["tune", "--factory", "llama3_tiny", "--steps", "2", *options, *words]
-        return run_command(search, environment())
+        return run_command(search, environment() | {"RAMPCLI_EXTENSIONS": str(hangs)})
 
     run.path = tmp_path / "run"
     run.folder = RunDirectory(run.path / "tune")
