@@ -9,13 +9,14 @@ from policy_runs import PolicyRun, assert_same_policies, weights_to_start_from
 from processes import wait_until
 from tiny_runs import environment
 
-# Quarters, so that sums have no rounding. While the test is about to disturb a job, it is slow.
+# Quarters, so that sums have no rounding. After a step, it stands still as long as a file says so.
 REWARDS = """
 import time
 from pathlib import Path
 
 def right_places(prompt, response, example):
-    if Path(__file__).with_name("slow").exists():
+    here = Path(__file__).parent
+    while (here / "stands").exists() and (here / "run/metrics.jsonl").exists():
         time.sleep(0.05)
     return sum(map(str.__eq__, response, example["answer"])) / 4
 """
@@ -25,6 +26,7 @@ RAMP = (
     "rl.micro_batch_size=16",
     "model.rampup_batch_size=[4,4,24]",
     "trainer.max_steps=9",
+    "rl.reward_deadline_s=1000",
 )
 ALONE = ("trainer.num_nodes=1", "rampup.node_policy=fixed", "rampup.at_boundary=continue")
 
@@ -39,7 +41,7 @@ def run(tmp_path, cluster, tmp_path_factory, monkeypatch):  # noqa: ARG001
 
 def test_jobs_that_lose_a_node_and_grow_train_a_policy_as_one_process_does(run, cluster, tmp_path):
     words = (*RAMP, "rl.reward=rewards.py:right_places")
-    (tmp_path / "slow").touch()
+    (tmp_path / "stands").touch()
     done = run.pretrain("launch=slurm", "trainer.num_nodes=2", *words)
     assert done.returncode == 0, done.stderr
     first, last = (job["job"] for job in read_jobs(run))
@@ -48,7 +50,7 @@ def test_jobs_that_lose_a_node_and_grow_train_a_policy_as_one_process_does(run, 
     lost = cluster.job(first)["NodeList"]
     cluster.set_down(lost)
     cluster.wait_for(first, "PENDING")
-    (tmp_path / "slow").unlink()
+    (tmp_path / "stands").unlink()
     cluster.release(first)
     cluster.wait_for(last, "COMPLETED", "CANCELLED", "FAILED")
     assert run.state["status"] == "complete", logs(run)
