@@ -60,13 +60,13 @@ class DeviceResult:
     def is_harmful(self, limits: Limits) -> Tensor | bool:
         """Returns whether the step must not change the weights.
 
-        It must not if a number is above its limit or not finite. The host knows that on a CPU. A
-        GPU may not know yet, so the result is a bool scalar there.
+        It must not if a number is above its limit or not finite. The host does not know the numbers
+        of a GPU yet, so the result is a bool scalar there. On a CPU, it is a bool.
         """
         # Also False for NaN.
         is_fine = (self.loss <= limits.loss) & (self.grad_norm <= limits.grad_norm)
-        is_harmful = ~(is_fine & self.loss.isfinite() & self.grad_norm.isfinite())
-        return is_harmful if is_harmful.is_cuda else bool(is_harmful)
+        harmful = ~(is_fine & self.loss.isfinite() & self.grad_norm.isfinite())
+        return harmful if harmful.is_cuda else bool(harmful)
 
     def wait(self) -> StepResult:
         """Waits until the numbers have arrived on the host, and returns them."""
@@ -189,12 +189,19 @@ def update_weights(
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = lr
-        if isinstance(skip, Tensor) and skips_on_device(optimizer):
-            optimizer.found_inf = skip.float()  # type: ignore[attr-defined]  # as of a GradScaler
+        if skips_on_device(optimizer):
+            # A skipped step, too, makes the state that a checkpoint has to hold.
+            optimizer.found_inf = None if skip is False else found_inf(skip, optimizer)  # type: ignore[attr-defined]
             optimizer.step()
         elif not skip:
             optimizer.step()
         optimizer.zero_grad()
+
+
+def found_inf(skip: Tensor | bool, optimizer: torch.optim.Optimizer) -> Tensor:
+    """Returns 1 if a step is to be skipped and 0 otherwise, as a `GradScaler` of torch would."""
+    device = optimizer.param_groups[0]["params"][0].device
+    return torch.as_tensor(skip, dtype=torch.float32, device=device)
 
 
 def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rampcli.checkpoint.state import named_tensors
 from rampcli.config import optimizers
 from rampcli.config.optimizers import OPTIMIZERS
 from rampcli.models.decoder import Decoder
@@ -90,8 +91,9 @@ def randn(*shape, seed):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
+@pytest.mark.parametrize("decided", [torch.tensor, bool], ids=["by the device", "by the host"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_step_that_the_device_skips_changes_neither_weights_nor_state(small_llama, optimizer):
+def test_a_step_that_is_skipped_changes_neither_weights_nor_state(small_llama, optimizer, decided):
     small_llama.optim.optimizer = optimizer
     model = Decoder(small_llama.model, sequence_length=16)
     built = build_optimizers([model], small_llama.optim)
@@ -102,7 +104,7 @@ def test_a_step_that_the_device_skips_changes_neither_weights_nor_state(small_ll
             weight.grad = randn(*weight.shape, seed=100 * seed + number)
             if skip:
                 weight.grad[..., 0] = math.nan
-        update_weights(built, lr=0.01, skip=torch.tensor(skip))
+        update_weights(built, lr=0.01, skip=decided(skip))
         state = [one.state[weight] for one in built for weight in one.state]
         kept = [value for each in state for value in each.values()]
         return [tensor.clone() for tensor in (*model.parameters(), *kept)]
@@ -112,3 +114,26 @@ def test_a_step_that_the_device_skips_changes_neither_weights_nor_state(small_ll
     for tensor, same in zip(before, take_step(3, skip=True), strict=True):
         assert torch.equal(tensor, same)
     assert not torch.equal(before[0], take_step(4, skip=False)[0])
+
+
+@pytest.mark.parametrize("skip", [True, torch.tensor(True)], ids=["by the host", "by the device"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_skipped_steps_leave_what_a_checkpoint_needs_and_no_trace_in_the_next_step(
+    small_llama, optimizer, skip
+):
+    small_llama.optim.optimizer = optimizer
+    weights, saved = [], []
+    for skips in ([], [skip], [skip, skip]):
+        model = Decoder(small_llama.model, sequence_length=16)
+        for number, weight in enumerate(model.parameters()):
+            torch.nn.init.normal_(weight, generator=torch.Generator().manual_seed(number))
+        built = build_optimizers([model], small_llama.optim)
+        for skipped in [*skips, False]:
+            for weight in model.parameters():
+                weight.grad = torch.full_like(weight, math.nan if skipped is not False else 0.1)
+            update_weights(built, lr=0.01, skip=skipped)
+            saved.append({name for name, _, _ in named_tensors([model], built, copies=True)})
+        weights.append([weight.detach().clone() for weight in model.parameters()])
+    assert all(names == saved[0] for names in saved)
+    for others in weights[1:]:
+        assert all(map(torch.equal, weights[0], others))
