@@ -33,8 +33,10 @@ from rampcli.records import parse_json
 from rampcli.safetensors_header import METADATA, is_counts, read_header
 
 SUFFIX = ".safetensors"
-LANES = 4
-"""Most files of a rank, and files that it reads at the same time."""
+MAX_FILES = 4
+"""A rank divides its shards among at most this many files."""
+READ_AT_ONCE = 4
+"""Files that a rank reads at the same time."""
 WRITTEN_AT_ONCE = 2
 """Files that a rank writes at the same time."""
 BUFFERS = 2
@@ -59,15 +61,15 @@ def write_shards(folder: Path, shards: Sequence[Shard], *, rank: int) -> dict[st
         OSError: a file cannot be written, for example because the disk is full.
     """
     size = sum(shard.values.nbytes for shard in shards)
-    lanes: list[list[Shard]] = [[] for _ in range(max(1, min(LANES, size // MIN_FILE_BYTES)))]
-    loads = [0] * len(lanes)
+    shares: list[list[Shard]] = [[] for _ in range(max(1, min(MAX_FILES, size // MIN_FILE_BYTES)))]
+    loads = [0] * len(shares)
     for shard in sorted(shards, key=lambda shard: -shard.values.nbytes):
         emptiest = loads.index(min(loads))
-        lanes[emptiest].append(shard)
+        shares[emptiest].append(shard)
         loads[emptiest] += shard.values.nbytes
     files = {
-        f"shard-{rank + 1:05d}-model-{lane + 1:05d}-of-{len(lanes):05d}{SUFFIX}": share
-        for lane, share in enumerate(lanes)
+        f"shard-{rank + 1:05d}-model-{number:05d}-of-{len(shares):05d}{SUFFIX}": share
+        for number, share in enumerate(shares, start=1)
         if share
     }
     with _threads(WRITTEN_AT_ONCE, shards) as pool:
@@ -229,7 +231,7 @@ class TensorFiles:
             DamagedFileError: one of them is not a whole safetensors file of the given size.
         """
         names = [name for name in files if name.endswith(SUFFIX)]
-        with ThreadPoolExecutor(LANES) as pool:
+        with ThreadPoolExecutor(READ_AT_ONCE) as pool:
             stored = pool.map(lambda name: _read_stored(folder / name, files[name]), names)
             return cls(folder, files, dict(zip(names, stored, strict=True)))
 
@@ -281,7 +283,7 @@ class TensorFiles:
             path, facts = self.folder / name, self.files[name]
             _read(path, facts, reads.get(name, ()), checks=name in to_check)
 
-        with _threads(LANES, shards) as pool:
+        with _threads(READ_AT_ONCE, shards) as pool:
             deque(pool.map(read, names), maxlen=0)
 
 

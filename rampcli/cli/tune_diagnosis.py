@@ -77,8 +77,10 @@ def _print_so_far(folder: Path, console: Console) -> None:
 
 def _print_parts(diagnosis: Diagnosis, console: Console) -> None:
     say(console, diagnosis_table(diagnosis))
-    for part, reason in diagnosis.not_measured.items():
-        say(console, f"not measured: {part}, because {reason}")
+    missed = diagnosis.not_measured
+    for reason in dict.fromkeys(missed.values()):
+        parts = ", ".join(part for part, why in missed.items() if why == reason)
+        say(console, f"not measured: {parts}, because {reason}")
 
 
 def _described(candidate: Candidate) -> str:

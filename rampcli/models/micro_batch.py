@@ -1,4 +1,4 @@
-"""What a rank computes on at once, and the mask that its attention needs. Needs no torch."""
+"""The part of a micro batch on one rank, and the bytes of its attention mask. Needs no torch."""
 
 from dataclasses import dataclass
 from typing import Literal
