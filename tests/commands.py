@@ -20,6 +20,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+from processes import DEADLINE_S, kill_with_children
 from rampcli.runs import directory
 from ranks import redirect_output, start_process
 
@@ -83,27 +84,36 @@ class Command:
             self.returncode = self._process.exitcode
         return self.returncode
 
-    def wait(self, timeout: float | None = None) -> int:
+    def wait(self, timeout: float = DEADLINE_S) -> int:
         """Waits for the end of the command, and returns its exit code.
 
         Raises:
-            subprocess.TimeoutExpired: it has not ended in time.
+            AssertionError: it has not ended in time, and has been killed with its children. The
+                message holds what it printed.
         """
         if self.poll() is None and not wait([self._process.sentinel], timeout):
-            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+            kill_with_children(self)
+            self._process.join()
+            raise AssertionError(
+                f"{self.args} has not ended after {timeout:g} s and printed:\n"
+                f"{self.printed()}{self._errors()}"
+            )
         self._process.join()
         code = self.poll()
         assert code is not None
         return code
 
-    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """Waits for the end of the command, and returns what it printed to stdout and stderr."""
+    def communicate(self, timeout: float = DEADLINE_S) -> tuple[str, str]:
+        """Waits as `wait` does, and returns what the command printed to stdout and stderr."""
         self.wait(timeout)
-        return self.printed(), _text_of(self._printed[1])
+        return self.printed(), self._errors()
 
     def printed(self) -> str:
         """Returns what the command has printed to stdout so far."""
         return _text_of(self._printed[0])
+
+    def _errors(self) -> str:
+        return _text_of(self._printed[1])
 
     def send_signal(self, number: int) -> None:
         """Sends a signal, unless the command has ended."""

@@ -20,6 +20,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from models.families import GPT
+from processes import killed_at_the_end
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
 from rampcli.config.schema import Config, ModelConfig
@@ -83,12 +84,10 @@ with lock_run(RunDirectory(Path(sys.argv[1]))):
     print("held", flush=True)
     signal.pause()
 """
-    with subprocess.Popen(
-        [sys.executable, "-c", program, run.path], stdout=subprocess.PIPE
-    ) as process:
+    process = subprocess.Popen([sys.executable, "-c", program, run.path], stdout=subprocess.PIPE)
+    with killed_at_the_end(process):
         process.stdout.readline()
         yield process
-        process.kill()
 
 
 @pytest.fixture(scope="session")

@@ -9,10 +9,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 LISTENS = "0A"
 PATIENCE_S = 300.0
 """How long tests wait for something that takes seconds on an idle machine."""
+DEADLINE_S = 2 * PATIENCE_S
+"""How long a command may run, and a rank stand still, before it is ended.
+
+Longer than `PATIENCE_S`, so that a test that waits in vain fails first and says for what.
+"""
 LOOK_EVERY_S = 0.05
 
 
@@ -85,6 +92,24 @@ def send(number: int, processes: Iterable[int]) -> None:
         os.kill(process, number)
 
 
+def kill_with_children(process: "subprocess.Popen[Any]") -> None:
+    """Kills a process and its children, unless the process has ended."""
+    if process.poll() is None:
+        for each in [process.pid, *children_of(process.pid)]:
+            with suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+
+
+@contextmanager
+def killed_at_the_end(process: "subprocess.Popen[Any]") -> Iterator["subprocess.Popen[Any]"]:
+    """Kills a process and its children at the end of a block, also if the block fails."""
+    with process:
+        try:
+            yield process
+        finally:
+            kill_with_children(process)
+
+
 def is_stopped(process: int) -> bool:
     """Returns whether all threads of a running process are stopped."""
     threads = Path(f"/proc/{process}/task").glob("*/stat")
@@ -99,14 +124,14 @@ def is_pending(number: int, process: int) -> bool:
 
 
 def wait_until(
-    is_so: Callable[[], object],
+    is_so: Callable[[], T],
     process: subprocess.Popen[str] | None = None,
     *,
     deadline_s: float = PATIENCE_S,
     every_s: float = LOOK_EVERY_S,
     evidence: Callable[[], object] = lambda: commands_with("rampcli"),
-) -> None:
-    """Waits until a condition holds.
+) -> T:
+    """Waits until a condition holds, and returns its first true value.
 
     Args:
         is_so: the condition.
@@ -119,10 +144,11 @@ def wait_until(
         AssertionError: the process ended, or the time is up.
     """
     until = time.monotonic() + deadline_s
-    while not is_so():
+    while not (found := is_so()):
         assert process is None or process.poll() is None, process.communicate()
         assert time.monotonic() < until, evidence()
         time.sleep(every_s)
+    return found
 
 
 def processes_of(folder: Path) -> list[int]:

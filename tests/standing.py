@@ -1,4 +1,4 @@
-"""Lets ranks and clocks stand still until a test goes on, however late that is."""
+"""Lets ranks stand still, and clocks nearly, until a test goes on, however late that is."""
 
 import time
 from collections.abc import Callable, Collection
@@ -6,10 +6,12 @@ from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
-from processes import LOOK_EVERY_S
+from processes import DEADLINE_S, wait_until
 
 LONG_S = 1e6
 """Longer than any deadline."""
+SLOWNESS = 100
+"""Seconds in which a slow clock advances by one second."""
 
 
 def stand_still_before(steps: Collection[int], folder: str) -> None:
@@ -36,7 +38,7 @@ def stand_still_before(steps: Collection[int], folder: str) -> None:
 
 
 def let_go(step: int, folder: str | Path) -> None:
-    """Lets ranks go on that stand still before a step, or will."""
+    """Lets ranks take a step that they stand still before, now or later."""
     _may_go(step, folder).touch()
 
 
@@ -45,23 +47,27 @@ def _may_go(step: int, folder: str | Path) -> Path:
 
 
 def stand_still_until(may_go: Callable[[], bool]) -> None:
-    """Returns once a function returns True."""
-    while not may_go():
-        time.sleep(LOOK_EVERY_S)
+    """Returns once a function returns True.
 
-
-def standing_clock(file: str | Path) -> SimpleNamespace:
-    """Returns a stand-in for the module `time`, whose monotonic clock stands still.
-
-    Whenever there is a file, the clock removes it and jumps ahead, so that all deadlines pass.
+    Raises:
+        AssertionError: it has not after `DEADLINE_S`. The test has failed or was killed.
     """
-    now_s = 0.0
+    wait_until(may_go, deadline_s=DEADLINE_S)
+
+
+def slow_clock(file: str | Path) -> SimpleNamespace:
+    """Returns a stand-in for the module `time`, whose clock is `SLOWNESS` times slower.
+
+    A busy machine reaches no deadline by it, and waiting with a deadline still ends. Each time
+    `file` is created, the clock jumps by `LONG_S` and removes it. Only `monotonic` exists.
+    """
+    jumped_s = 0.0
 
     def monotonic() -> float:
-        nonlocal now_s
+        nonlocal jumped_s
         with suppress(FileNotFoundError):
             Path(file).unlink()
-            now_s += LONG_S
-        return now_s
+            jumped_s += LONG_S
+        return time.monotonic() / SLOWNESS + jumped_s
 
     return SimpleNamespace(monotonic=monotonic)

@@ -5,11 +5,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from processes import PATIENCE_S
+from processes import PATIENCE_S, killed_at_the_end
 from rampcli.errors import UsageError
 from rampcli.locks import hold, holder_here, is_held
 
@@ -22,6 +23,15 @@ print("held", flush=True)
 signal.pause()
 """
 NOBODY = 65534
+
+
+@contextmanager
+def holding(path):
+    """Yields a process that holds a lock during the block."""
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, path], stdout=subprocess.PIPE)
+    with killed_at_the_end(holder):
+        holder.stdout.readline()
+        yield holder
 
 
 def test_a_lock_is_exclusive_until_it_is_released(tmp_path):
@@ -42,10 +52,7 @@ def test_a_shared_lock_excludes_exclusive_ones(tmp_path):
 
 
 def test_the_lock_of_a_killed_process_is_released_to_a_waiting_one(tmp_path):
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, tmp_path / "lock"], stdout=subprocess.PIPE
-    ) as holder:
-        holder.stdout.readline()
+    with holding(tmp_path / "lock") as holder:
         began = time.monotonic()
         with pytest.raises(BlockingIOError):
             hold(tmp_path / "lock", wait_s=0.2)
@@ -74,10 +81,8 @@ def test_the_holder_of_an_exclusive_lock_is_found_whatever_the_file_contains(tmp
     assert holder_here(path) is None
     path.write_text('{"pid": 1}')
     assert holder_here(path) is None
-    with subprocess.Popen([sys.executable, "-c", HOLDER, path], stdout=subprocess.PIPE) as holder:
-        holder.stdout.readline()
+    with holding(path) as holder:
         assert holder_here(path) == holder.pid
-        holder.kill()
     assert holder_here(path) is None
     with hold(path, shared=True), path.open():
         assert holder_here(path) is None

@@ -1,9 +1,9 @@
 import os
-import signal
 import subprocess
 import sys
 from contextlib import contextmanager
 
+from processes import killed_at_the_end
 from recorded_runs import write_run
 
 
@@ -12,15 +12,15 @@ def served(folder, *words):
     """Starts `rampcli serve` in a folder and yields the lines that it prints first."""
     command = [sys.executable, "-m", "rampcli", "serve", *words]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(
+    process = subprocess.Popen(
         command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE
-    ) as process:
+    )
+    with killed_at_the_end(process):
         lines = []
         while not lines or "Ctrl-C" not in lines[-1]:
             lines.append(process.stdout.readline())
             assert lines[-1], lines
         yield lines
-        process.send_signal(signal.SIGTERM)
 
 
 def test_a_run_is_named_as_for_other_commands(tmp_path):

@@ -16,7 +16,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from processes import wait_until
+from processes import killed_at_the_end, wait_until
 from rampcli.cli.status_runs import Runs
 from rampcli.cli.status_table import COLUMNS, ListedRun, StatusTable
 from rampcli.launch.status import read_status
@@ -192,10 +192,11 @@ def test_a_run_is_watched_while_it_trains_and_ctrl_c_ends_watching_alone(tmp_pat
         )
         os.close(terminal)
         shown = b""
-        while len(set(STEPS.findall(shown))) < 2:  # two pictures, two seconds apart
-            shown += os.read(controller, 65536)
-        watching.send_signal(signal.SIGINT)
-        assert watching.wait(60) == 130
+        with killed_at_the_end(watching):
+            while len(set(STEPS.findall(shown))) < 2:  # two pictures, two seconds apart
+                shown += os.read(controller, 65536)
+            watching.send_signal(signal.SIGINT)
+            assert watching.wait(60) == 130
         os.close(controller)
         assert b"training" in shown
         lines = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", shown).decode().splitlines()

@@ -10,7 +10,7 @@ import pytest
 from commands import Command
 from processes import children_of, wait_until, wait_until_all_have_ended
 from rampcli.launch import elastic
-from standing import let_go, stand_still_before, standing_clock
+from standing import let_go, slow_clock, stand_still_before
 from tiny_runs import Run, environment
 
 ENDLESS = [
@@ -26,7 +26,7 @@ FAST = ["trainer.val_samples=0"]
 
 def return_when_told(file: str) -> None:
     """Lets lost nodes return once there is a file, and not before."""
-    elastic.time = standing_clock(file)
+    elastic.time = slow_clock(file)
 
 
 @pytest.fixture

@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from commands import Command
-from processes import LOOK_EVERY_S, children_of, wait_until, wait_until_all_have_ended
+from processes import children_of, wait_until, wait_until_all_have_ended
 from rampcli.runs.manifest import complete_checkpoints
 from rampcli.train import loop
+from standing import stand_still_until
 from tiny_runs import environment
 
 ENDLESS = [
@@ -119,8 +120,7 @@ def stand_still_within(name: str, call: int, folder: str) -> None:
         def stand_still():
             if is_the_call and next(micro_batches) == 5:
                 Path(folder, f"within_{os.environ['RANK']}").touch()
-                while not between.__self__.request.asked:
-                    time.sleep(LOOK_EVERY_S)
+                stand_still_until(lambda: between.__self__.request.asked)
             between()
 
         return function(*arguments, between=stand_still, **options)

@@ -2,20 +2,20 @@
 
 import os
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from commands import Command
-from processes import LOOK_EVERY_S, send, wait_until
+from processes import send, wait_until
 from rampcli.data.loader import Loader
 from rampcli.launch.status import RunStatus, read_status
 from rampcli.report.standstill_text import ranks_text
 from rampcli.runs import heartbeats, standstill
 from rampcli.runs.heartbeats import Rank, read_ranks
 from ranks import run_ranks, train_rank
+from standing import stand_still_until
 from tiny_runs import Run, assert_same_training, environment
 
 WORDS = [
@@ -174,8 +174,8 @@ def train_on_a_disk_that_hangs(run_dir: str, reads: str) -> None:
     read, answers = getattr(Loader, reads), os.path.join(run_dir, "answers")
 
     def read_late(*arguments):
-        while os.environ["RANK"] == "1" and not os.path.exists(answers):
-            time.sleep(LOOK_EVERY_S)
+        if os.environ["RANK"] == "1":
+            stand_still_until(lambda: os.path.exists(answers))
         return read(*arguments)
 
     setattr(Loader, reads, read_late)

@@ -14,7 +14,7 @@ import pytest
 from commands import Command
 from hostile.namespaces import ip, leave_mounts, move_to_host, two_hosts
 from once import make_once
-from processes import children_of, paused, wait_until
+from processes import children_of, killed_at_the_end, paused, wait_until
 from rampcli.runs.manifest import complete_checkpoints
 from standing import let_go, stand_still_before
 from tiny_runs import Run, assert_same_training, environment
@@ -88,7 +88,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run(make_once(tmp_path_factory, "without_faults", train))
 
 
-def call_each(*functions: Callable[[], object]) -> None:
+def prepare_all(*functions: Callable[[], object]) -> None:
     """Calls functions, one after another."""
     for function in functions:
         function()
@@ -134,7 +134,7 @@ def _cut(checkpoint: Path) -> None:
 def test_a_run_directory_that_becomes_read_only_ends_the_run_and_no_sample_is_lost(
     run, undisturbed, stand_still, tmp_path
 ):
-    prepare = partial(call_each, leave_mounts, stand_still)
+    prepare = partial(prepare_all, leave_mounts, stand_still)
     supervisor = Command(run.command(*WORDS)[3:], environment(), prepare=prepare)
     wait_until_before(STANDS_BEFORE[0], run, supervisor)
     aside = tmp_path / "aside"
@@ -185,16 +185,19 @@ def test_a_clock_that_jumps_back_and_forth_changes_nothing(run, clock, tmp_path)
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    wait_until_before(6, run, supervisor)
     jumps_h = (24, -24, 0, -100_000, 1)
-    for jump_h in jumps_h:
-        with paused([supervisor.pid, *children_of(supervisor.pid)]):
-            offset.write_text(f"{jump_h * 3600:+}")
-            time.sleep(1.1)
-            events = len(run.events)
-        wait_until(lambda since=events, jump_h=jump_h: jump_h in hours_of(run)[since:], supervisor)
-    supervisor.send_signal(signal.SIGINT)
-    output, errors = supervisor.communicate(timeout=MOST_S)
+    with killed_at_the_end(supervisor):
+        wait_until_before(6, run, supervisor)
+        for jump_h in jumps_h:
+            with paused([supervisor.pid, *children_of(supervisor.pid)]):
+                offset.write_text(f"{jump_h * 3600:+}")
+                time.sleep(1.1)
+                events = len(run.events)
+            wait_until(
+                lambda since=events, jump_h=jump_h: jump_h in hours_of(run)[since:], supervisor
+            )
+        supervisor.send_signal(signal.SIGINT)
+        output, errors = supervisor.communicate(timeout=MOST_S)
     assert supervisor.returncode == 130, (output, errors)
     assert {*hours_of(run)} == {*jumps_h}  # it did jump
     assert max(row["step_time_s"] for row in run.rows) < MOST_S
@@ -225,7 +228,7 @@ def _start_ranks(run: Run, hosts: list[str], stand_still: Callable[[], None]) ->
                 "GLOO_SOCKET_IFNAME": "cable",
             },
             program="rampcli.worker",
-            prepare=partial(call_each, partial(move_to_host, host), stand_still),
+            prepare=partial(prepare_all, partial(move_to_host, host), stand_still),
         )
         for rank, host in enumerate(hosts)
     ]

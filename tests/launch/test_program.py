@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from processes import killed_at_the_end
 from rampcli.errors import EXIT_TERMINATED, RampcliError
 from rampcli.launch.program import run_program
 
@@ -56,9 +57,8 @@ sys.exit(run_program(sys.argv[1], sys.argv[2:]))
 def test_sigterm_also_ends_the_program_which_removes_unfinished_files(program, tmp_path):
     (tmp_path / "out").mkdir()
     command = [sys.executable, "-P", "-c", COMMAND, program(ENGINE), str(tmp_path / "out")]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with killed_at_the_end(process):
         assert process.stdout is not None
         assert process.stdout.readline() == "unfinished\n"
         process.terminate()

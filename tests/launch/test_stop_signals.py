@@ -6,7 +6,7 @@ import pytest
 
 from rampcli import lifeline
 from rampcli.launch.stop_signals import STOPPING, catch_stop_signals
-from standing import standing_clock
+from standing import slow_clock
 
 
 @pytest.fixture(params=STOPPING)
@@ -19,8 +19,8 @@ def number(request):
 
 @pytest.fixture
 def later(tmp_path, monkeypatch):
-    """A file that, once created, lets time pass that stands still otherwise."""
-    monkeypatch.setattr(lifeline, "time", standing_clock(tmp_path / "later"))
+    """A file that, once created, lets time pass, which is slow otherwise."""
+    monkeypatch.setattr(lifeline, "time", slow_clock(tmp_path / "later"))
     return tmp_path / "later"
 
 

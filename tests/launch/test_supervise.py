@@ -21,7 +21,7 @@ from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.rows import read_rows
 from run_files import state
-from standing import standing_clock
+from standing import slow_clock
 
 ACTOR = str(Path(__file__).with_name("actor.py"))
 TESTS = Path(__file__).parents[1]
@@ -62,7 +62,7 @@ def play(tmp_path, monkeypatch):
     Returns the final status or the error, and the listener.
     """
     run, listening = RunDirectory(tmp_path), tmp_path / "listening"
-    monkeypatch.setattr(elastic, "time", standing_clock(listening))
+    monkeypatch.setattr(elastic, "time", slow_clock(listening))
 
     def start(_run, world, log):
         supervise.worlds.append(world.nodes)

@@ -8,7 +8,7 @@ import pytest
 
 from commands import Command
 from rampcli.rl import reward_process
-from standing import standing_clock
+from standing import slow_clock
 from tiny_runs import environment
 
 WORDS = ("rl.kl_weight=0", "trainer.val_samples=0")
@@ -47,7 +47,7 @@ def rewards(tmp_path):
 
 def end_deadlines_when_there_is(file: str) -> None:
     """Lets the deadline of a reward end when there is a file, and not before."""
-    reward_process.time = standing_clock(file)
+    reward_process.time = slow_clock(file)
 
 
 def test_responses_without_a_reward_are_counted_and_left_out_of_the_mean(run, rewards):

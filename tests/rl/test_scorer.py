@@ -13,7 +13,7 @@ from processes import processes_with, wait_until
 from rampcli.errors import UsageError
 from rampcli.rl import reward_process
 from rampcli.rl.scorer import MOST_LOST, Scorer
-from standing import standing_clock
+from standing import slow_clock
 
 CODE = """
 import ctypes, decimal, os, signal, subprocess, sys, threading, time
@@ -97,7 +97,7 @@ def test_a_failure_costs_its_own_pair_alone(scorer, response, reason):
 @pytest.mark.parametrize("response", ["hang({file!r})", "os.fork() and hang({file!r})"])
 def test_a_score_that_hangs_costs_its_own_pair_alone(scorer, response, tmp_path, monkeypatch):
     file = str(tmp_path / "hangs")
-    monkeypatch.setattr(reward_process, "time", standing_clock(file))
+    monkeypatch.setattr(reward_process, "time", slow_clock(file))
     check_failure(scorer, response.format(file=file), "it took longer than 60 s")
 
 
@@ -319,8 +319,10 @@ def test_nothing_outlives_the_process_that_scores_even_if_it_is_killed(response,
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, f"{own}:evaluate", response, "time.sleep(1000)"]
     )
-    # This process, the guard, the function's and the one that it starts.
-    wait_until(lambda: len(processes_with(str(own))) >= 4)
-    parent.kill()
-    parent.wait()
+    try:
+        # This process, the guard, the function's and the one that it starts.
+        wait_until(lambda: len(processes_with(str(own))) >= 4)
+    finally:
+        parent.kill()
+        parent.wait()
     wait_until(lambda: not processes_with(str(own)))

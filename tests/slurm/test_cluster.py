@@ -38,9 +38,11 @@ def test_a_cluster_is_removed_when_its_tests_are_killed():
         text=True,
         stdout=subprocess.PIPE,
     ) as tests:
-        folder = Path(tests.stdout.readline().strip())
-        assert len(processes_of(folder)) > 4
-        tests.kill()
+        try:
+            folder = Path(tests.stdout.readline().strip())
+            assert len(processes_of(folder)) > 4
+        finally:
+            tests.kill()
     wait_until(
         lambda: not (folder.exists() or processes_of(folder)),
         evidence=lambda: processes_of(folder),
