@@ -4,7 +4,8 @@ import json
 import os
 import signal
 import subprocess
-import time
+
+from processes import DEADLINE_S, killed_at_the_end, wait_until
 
 TINY = [
     *("data=mock", "data.sequence_length=16", "data.micro_batch_size=2", "trainer.num_nodes=1"),
@@ -12,7 +13,6 @@ TINY = [
     *("model.ffn_hidden_size=64", "model.rampup_batch_size=null"),
     *("optim.warmup_samples=8", "trainer.val_samples=4", "trainer.accelerator=cpu"),
 ]
-PATIENCE_S = 300.0
 
 
 def sweep(*words):
@@ -20,8 +20,15 @@ def sweep(*words):
     return ["sweep", "--factory", "llama3_tiny", *TINY, *batch, *words]
 
 
-def interrupt(newcomer, number, after, *words):
-    """Starts a sweep, sends a signal once a file exists, and returns exit code and output."""
+def interrupt(newcomer, metrics, after_steps, *words):
+    """Starts a sweep, interrupts it once a run has taken more steps, and returns what it printed.
+
+    Args:
+        newcomer: who starts it.
+        metrics: file of the run's steps.
+        after_steps: number of steps.
+        words: of the sweep.
+    """
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
         [newcomer.python.with_name("rampcli"), *sweep(*words)],
@@ -31,13 +38,18 @@ def interrupt(newcomer, number, after, *words):
         stderr=subprocess.STDOUT,
         text=True,
     )
-    until = time.monotonic() + PATIENCE_S
-    while not after.exists() and process.poll() is None:
-        assert time.monotonic() < until
-        time.sleep(0.02)
-    process.send_signal(number)
-    output, _ = process.communicate()
-    return process.returncode, output
+    with killed_at_the_end(process):
+        wait_until(lambda: len(steps_in(metrics)) > after_steps, process)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130, output
+    return output
+
+
+def steps_in(metrics):
+    """Returns the numbers of the steps that a run has taken. The last line may be incomplete."""
+    lines = metrics.read_text().splitlines(keepends=True) if metrics.exists() else []
+    return [json.loads(line)["step"] for line in lines if line.endswith("\n")]
 
 
 def states(newcomer):
@@ -56,9 +68,8 @@ def test_a_sweep_survives_ctrl_c_and_a_run_that_diverges(newcomer):
     assert not folder.exists()
 
     first = folder / "optim.lr=0.001/metrics.jsonl"
-    endless = "trainer.max_samples=8_000_000"
-    code, output = interrupt(newcomer, signal.SIGINT, first, *words, endless)
-    assert code == 130, output
+    endless = [*words, "trainer.max_samples=8_000_000"]
+    output = interrupt(newcomer, first, 0, *endless)
     assert "resume with:\n  rampcli sweep --factory llama3_tiny data=mock" in output
     assert "the sweep stopped at run 1 of 3; the same command resumes it" in output
     interrupted = states(newcomer)
@@ -69,7 +80,11 @@ def test_a_sweep_survives_ctrl_c_and_a_run_that_diverges(newcomer):
     }
     assert "llama3_tiny_sweep/optim.lr=0.001" in newcomer.succeed("status")
 
-    steps = interrupted["0.001"][1] + 50
+    taken = interrupted["0.001"][1]
+    assert "the sweep stopped at run 1 of 3" in interrupt(newcomer, first, taken, *endless)
+    assert steps_in(first) == [*range(1, states(newcomer)["0.001"][1] + 1)]
+
+    steps = len(steps_in(first)) + 50
     words.append(f"trainer.max_samples={4 * steps}")
     resumed = newcomer.start(*sweep(*words), OMP_NUM_THREADS="1")
     assert resumed.returncode == 1, resumed.stdout + resumed.stderr
@@ -79,8 +94,7 @@ def test_a_sweep_survives_ctrl_c_and_a_run_that_diverges(newcomer):
         "1e+18": ("failed", 1),
         "0.01": ("complete", steps),
     }
-    taken = [json.loads(line)["step"] for line in first.read_text().splitlines()]
-    assert taken == [*range(1, steps + 1)]
+    assert steps_in(first) == [*range(1, steps + 1)]
 
     fewer = ["optim.lr=0.01,0.001", *words[1:]]
     again = newcomer.succeed(*sweep(*fewer, "--plot", "lr.svg"))
