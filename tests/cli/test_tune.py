@@ -133,14 +133,14 @@ def stop_rank_1() -> None:
 
 def test_a_trial_that_hangs_is_ended_at_its_time_limit_and_shows_where_a_rank_is(words):
     command = Command(
-        words("model.global_batch_size=2", "data.micro_batch_size=1", "--timeout", "4"),
+        words("model.global_batch_size=2", "data.micro_batch_size=1", "--timeout", "8"),
         environment(),
         prepare=stop_rank_1,
     )
     rank = wait_for_rank(command, 1)
     output, errors = command.communicate()
     assert command.returncode == 1
-    assert "timed out: no result after 4 s; rank 0 in " in output
+    assert "timed out: no result after 8 s; rank 0 in " in output
     assert "not even data.micro_batch_size=1 fits: timed out" in errors
     wait_until(lambda: not os.path.exists(f"/proc/{rank}"))
 
