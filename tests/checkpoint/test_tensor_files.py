@@ -317,7 +317,8 @@ def test_a_system_without_huge_pages_writes_the_same_files(tmp_path, monkeypatch
 def test_the_next_piece_is_hashed_while_one_is_written_and_does_not_replace_it(
     tmp_path, monkeypatch
 ):
-    pwrite, update, hashed = os.pwrite, PageSums.update, [threading.Event() for _ in range(5)]
+    numbers, pieces = 9 * PIECE_BYTES // 8, 5  # of four bytes each, which fill 4.5 pieces
+    pwrite, update, hashed = os.pwrite, PageSums.update, [threading.Event() for _ in range(pieces)]
     counts = count()
 
     def late(file, piece, offset):
@@ -332,10 +333,10 @@ def test_the_next_piece_is_hashed_while_one_is_written_and_does_not_replace_it(
 
     monkeypatch.setattr(os, "pwrite", late)
     monkeypatch.setattr(PageSums, "update", counting)
-    shard = whole_shard("weight", torch.arange(9_000_000.0))
+    shard = whole_shard("weight", torch.arange(numbers, dtype=torch.float32))
     files = write_shards(tmp_path, [shard], rank=0)
     monkeypatch.undo()
-    read = whole_shard("weight", torch.zeros(9_000_000))
+    read = whole_shard("weight", torch.zeros(numbers))
     TensorFiles.open(tmp_path, files).read([read], to_check=list(files))
     assert torch.equal(read.values, shard.values)
 
