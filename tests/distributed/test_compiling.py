@@ -83,8 +83,8 @@ def test_each_micro_batch_size_is_compiled_before_its_first_step_and_never_again
     # after eight versions of a layer, so none is kept for another size.
     assert len(compiled_again(run)) == len(compilations)
     assert all("grad_mode" in reason for reason in compiled_again(run))
-    while_ranks = [line for line in lines_of_logs(run) if line.startswith("torch compiles while")]
-    assert {*while_ranks} == {f"torch compiles while this rank is {COMPILING}"}
+    activities = [line for line in lines_of_logs(run) if line.startswith("torch compiles while")]
+    assert {*activities} == {f"torch compiles while this rank is {COMPILING}"}
     assert any(cache.rglob("*.so"))
 
 
