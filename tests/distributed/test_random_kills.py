@@ -53,7 +53,8 @@ class Killer:
     Commands that are forked stand still before the last step until `let_go` is called for it.
 
     Attributes:
-        killed: the instants and victims so far.
+        killed: the instants and victims so far. The instant is "standing" or "last stage" if the
+            planned one does not come again.
         last_step: number of the last step.
     """
 
@@ -79,15 +80,10 @@ class Killer:
         """Waits for the next planned instant, and kills a process."""
         instant, victim = self._plan[len(self.killed)]
         before = self._count(instant)
-        if instant not in ("boundary", "start") or not self._is_in_last_stage():
-            wait_until(
-                lambda: (
-                    self._count(instant) > before
-                    or self._stands_still()
-                    or self._supervisor.poll() is not None
-                ),
-                every_s=0.002,
-            )
+        if instant in ("boundary", "start") and self._is_in_last_stage():
+            instant = "last stage"
+        else:
+            instant = wait_until(partial(self._seen, instant, before), every_s=0.002)
         wait_until(lambda: self._processes(victim) or self._supervisor.poll() is not None)
         time.sleep(self.numbers.choice(DELAYS_S) * self.numbers.random())
         if found := self._processes(victim):
@@ -115,6 +111,14 @@ class Killer:
         if self._supervisor.poll() is not None:
             return []
         return [self._supervisor.pid] if kind == "supervisor" else children_of(self._supervisor.pid)
+
+    def _seen(self, instant: str, before: int) -> str | None:
+        """Returns an instant if it has come, "standing" or "ended" if it cannot, or else None."""
+        if self._count(instant) > before:
+            return instant
+        if self._stands_still():
+            return "standing"
+        return None if self._supervisor.poll() is None else "ended"
 
     def _count(self, instant: str) -> int:
         """Returns a number that grows when an instant comes."""
@@ -165,8 +169,7 @@ def test_a_run_killed_at_random_instants_equals_an_undisturbed_run(
     while len(killer.killed) < KILLS and not killer.restart():
         killer.strike()
     let_go(killer.last_step, tmp_path)
-    while not killer.restart():
-        time.sleep(0.1)
+    wait_until(killer.restart)
     print(f"seed {SEED}: {killer.killed}")
     assert len(killer.killed) == KILLS
     assert_every_sample_is_read_once(run)
