@@ -15,7 +15,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from multiprocessing import current_process
+from multiprocessing import current_process, resource_tracker
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -219,6 +219,10 @@ def _run_program(
         for descriptor in sorted({*kept, os.sysconf("SC_OPEN_MAX")}):
             os.closerange(first, descriptor)
             first = descriptor + 1
+        # The pipe to the tracker is closed. Else, the module would close its number once more,
+        # which belongs to another file by then.
+        tracker = resource_tracker._resource_tracker  # type: ignore[attr-defined]
+        tracker._fd = tracker._pid = None
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", closefd=False, buffering=1, errors="backslashreplace")  # noqa: SIM115

@@ -23,7 +23,7 @@ WORDS = (
     *("optim.lr=0.01", "optim.warmup_samples=200", "trainer.val_every_steps=20"),
     *("trainer.num_nodes=1", "rampup.node_policy=fixed", "rampup.at_boundary=continue"),
     *("checkpoint.every_steps=40", "trainer.peak_tflops=0.05", "data.sequence_length=32"),
-    "model.hidden_size=64",
+    *("model.hidden_size=64", "trainer.compile=false"),
 )
 
 
