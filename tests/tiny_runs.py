@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -94,9 +94,9 @@ class Run:
             *overrides,
         ]
 
-    def start(self, *words: str) -> Command:
-        """Starts the command in a process that has loaded torch."""
-        return Command(self.command(*words)[3:], environment())
+    def start(self, *words: str, prepare: Callable[[], object] | None = None) -> Command:
+        """Starts the command in a process that has loaded torch, and has called `prepare`."""
+        return Command(self.command(*words)[3:], environment(), prepare=prepare)
 
     def pretrain(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Runs the command, to its end, in a process that has loaded torch."""

@@ -110,7 +110,7 @@ class Hanging(Planted):
 
     def log(self, metrics, step, **facts) -> None:
         if step == 5:
-            wait()
+            time.sleep(10_000)
         super().log(metrics, step, **facts)
 
 
@@ -127,11 +127,7 @@ class Slow(Planted):
 
     def log(self, metrics, step, **facts) -> None:
         super().log(metrics, step, **facts)
-        wait(10.0)
-
-
-def wait(seconds: float = 10_000.0) -> None:
-    time.sleep(seconds)
+        time.sleep(10)
 
 
 def plant(**kinds: type[Planted]) -> None:

@@ -7,14 +7,13 @@ from resource import RLIMIT_FSIZE, setrlimit
 import pytest
 from safetensors import safe_open
 
-from commands import Command
 from distributed.killed_while_saving import train_until_saving
 from distributed.slow_save import save_slowly
 from rampcli.guarded_folder import write_json
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import MANIFEST, complete_checkpoints
 from ranks import run_ranks
-from tiny_runs import Run, environment
+from tiny_runs import Run
 
 EVERY = ["checkpoint.every_steps=2", "checkpoint.keep_last=100"]
 STEADY = [
@@ -100,7 +99,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_all_ranks_with_the_reason(run,
     words = [f"checkpoint.async={mode}", "trainer.num_nodes=2", "trainer.max_samples=8_000_000"]
     # Files may not become as large as the tensors, as on a full disk.
     limit = partial(setrlimit, RLIMIT_FSIZE, (100_000, 100_000))
-    command = Command(run.command(*STEADY, *words)[3:], environment(), prepare=limit)
+    command = run.start(*STEADY, *words, prepare=limit)
     _, errors = command.communicate()
     assert command.returncode == 1
     assert "cannot save the checkpoint of step 4: " in errors

@@ -6,9 +6,8 @@ import pytest
 from torch._dynamo.callback import callback_handler
 from torch._logging import set_logs
 
-from commands import Command
 from rampcli.activity import COMPILING, activity
-from tiny_runs import Run, environment
+from tiny_runs import Run
 
 ONE_PROCESS = ("trainer.num_nodes=1", "rampup.at_boundary=continue")
 
@@ -70,7 +69,7 @@ def test_each_micro_batch_size_is_compiled_before_its_first_step_and_never_again
     alone = type(run)(run.path.with_name("alone"))
     alone.workers(1, *ramp)
     words = ("trainer.compile=true", "rampup.micro_batch=largest", "data.micro_batch_size=8")
-    command = Command(run.command(*ramp, *words)[3:], environment(), prepare=log_compilations)
+    command = run.start(*ramp, *words, prepare=log_compilations)
     _, errors = command.communicate()
     assert command.returncode == 0, errors
     assert_same_training(run, alone)

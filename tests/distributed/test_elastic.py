@@ -7,11 +7,10 @@ from itertools import groupby
 
 import pytest
 
-from commands import Command
 from processes import children_of, wait_until, wait_until_all_have_ended
 from rampcli.launch import elastic
 from standing import let_go, slow_clock, stand_still_before
-from tiny_runs import Run, environment
+from tiny_runs import Run
 
 ENDLESS = [
     "model.rampup_batch_size=null",
@@ -33,7 +32,7 @@ def return_when_told(file: str) -> None:
 def start(run, tmp_path):
     """Starts a run whose lost nodes return once there is a file `returns`."""
     prepare = partial(return_when_told, str(tmp_path / "returns"))
-    return lambda *words: Command(run.command(*words)[3:], environment(), prepare=prepare)
+    return partial(run.start, prepare=prepare)
 
 
 def test_a_node_that_is_lost_and_returns_changes_only_the_world_size(
@@ -108,9 +107,10 @@ def test_a_run_with_fewer_than_min_nodes_waits_and_then_completes(
         "model.rampup_batch_size=[1,1,4]",
         "trainer.max_samples=12",
     ]
-    supervisor = Command(
-        run.command(*words, *ramp, "rampup.node_policy=nemo")[3:],
-        environment(),
+    supervisor = run.start(
+        *words,
+        *ramp,
+        "rampup.node_policy=nemo",
         prepare=partial(stand_still_before, [7], str(tmp_path)),
     )
     wait_until(lambda: world_sizes(run)[-1:] == [2], supervisor)

@@ -138,8 +138,7 @@ def test_a_signal_within_an_accumulation_or_a_validation_saves_and_it_is_repeate
         (signal.SIGTERM, "accumulate_gradient", 1, [0, 1]),
     ]:
         stand_still = partial(stand_still_within, *within, str(run.path))
-        command = run.command(*TWO_STEPS)[3:]
-        supervisor = Command(command, environment(), prepare=stand_still)
+        supervisor = run.start(*TWO_STEPS, prepare=stand_still)
         wait_until(lambda: len(list(run.path.glob("within_*"))) == 2, supervisor)
         supervisor.send_signal(number)
         output, errors = supervisor.communicate()

@@ -4,9 +4,7 @@ from functools import partial
 
 import pytest
 
-from commands import Command
 from memory_limits import join_group, limit_addresses, memory_group
-from tiny_runs import environment
 
 TOO_LARGE = [
     "model.rampup_batch_size=null",
@@ -20,7 +18,7 @@ TOO_LARGE = [
 
 
 def train_within(limit, run):
-    command = Command(run.command(*TOO_LARGE)[3:], environment(), prepare=limit)
+    command = run.start(*TOO_LARGE, prepare=limit)
     _, errors = command.communicate()
     return command.returncode, errors
 

@@ -70,7 +70,7 @@ class Killer:
     def _start(self) -> "Command | subprocess.Popen[bytes]":
         if not FROM_SCRATCH:
             prepare = partial(stand_still_before, [self.last_step], str(self.run.path.parent))
-            return Command(self.run.command(*WORDS)[3:], environment(), prepare=prepare)
+            return self.run.start(*WORDS, prepare=prepare)
         with self._output.open("ab") as output:
             return subprocess.Popen(
                 self.run.command(*WORDS), env=environment(), stdout=output, stderr=output

@@ -6,10 +6,8 @@ from functools import partial
 
 import pytest
 
-from commands import Command
 from processes import children_of, wait_until, wait_until_all_have_ended
 from standing import let_go, stand_still_before
-from tiny_runs import environment
 
 # Stages of four steps and of three. The second one's workers start after the first step: even on
 # a slow machine, the rest of the stage takes less than half a minute.
@@ -30,7 +28,7 @@ LAST = 4
 def start(run, tmp_path):
     """Starts a run that stands still before the last step of its first stage."""
     prepare = partial(stand_still_before, [LAST], str(tmp_path))
-    return lambda *words: Command(run.command(*RAMP, *words)[3:], environment(), prepare=prepare)
+    return partial(run.start, *RAMP, prepare=prepare)
 
 
 def wait_for_next_workers(run, supervisor) -> list[int]:

@@ -108,7 +108,7 @@ def wait_until_before(step: int, run: Run, process: "subprocess.Popen[str]") -> 
 def test_a_checkpoint_that_is_damaged_during_training_is_skipped_and_no_sample_is_lost(
     run, undisturbed, stand_still, tmp_path
 ):
-    supervisor = Command(run.command(*WORDS)[3:], environment(), prepare=stand_still)
+    supervisor = run.start(*WORDS, prepare=stand_still)
     for step, damage in zip(STANDS_BEFORE, (_cut, shutil.rmtree), strict=True):
         wait_until_before(step, run, supervisor)
         damage(complete_checkpoints(run.directory)[-1].path)
@@ -135,7 +135,7 @@ def test_a_run_directory_that_becomes_read_only_ends_the_run_and_no_sample_is_lo
     run, undisturbed, stand_still, tmp_path
 ):
     prepare = partial(prepare_all, leave_mounts, stand_still)
-    supervisor = Command(run.command(*WORDS)[3:], environment(), prepare=prepare)
+    supervisor = run.start(*WORDS, prepare=prepare)
     wait_until_before(STANDS_BEFORE[0], run, supervisor)
     aside = tmp_path / "aside"
     aside.mkdir()

@@ -6,10 +6,8 @@ from functools import partial
 
 import pytest
 
-from commands import Command
 from rampcli.rl import reward_process
 from standing import slow_clock
-from tiny_runs import environment
 
 WORDS = ("rl.kl_weight=0", "trainer.val_samples=0")
 FAILING = """
@@ -51,9 +49,10 @@ def end_deadlines_when_there_is(file: str) -> None:
 
 
 def test_responses_without_a_reward_are_counted_and_left_out_of_the_mean(run, rewards):
-    command = Command(
-        run.command(*WORDS, f"rl.reward={rewards}:score", "trainer.max_steps=2")[3:],
-        environment(),
+    command = run.start(
+        *WORDS,
+        f"rl.reward={rewards}:score",
+        "trainer.max_steps=2",
         prepare=partial(end_deadlines_when_there_is, str(rewards.with_name("hangs"))),
     )
     _, errors = command.communicate()

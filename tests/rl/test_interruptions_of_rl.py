@@ -45,7 +45,7 @@ def start(run, tmp_path):
 
     def start(*words, before):
         prepare = partial(stand_still_before, before, str(tmp_path))
-        return Command(run.command(*words)[3:], environment(), prepare=prepare)
+        return run.start(*words, prepare=prepare)
 
     return start
 
@@ -113,9 +113,11 @@ def note_when_ranks_are_asked_to_stop(file: str) -> None:
 def test_a_signal_within_a_rollout_leaves_the_step_undone(run, tmp_path):
     (tmp_path / "standing.py").write_text(STANDING_REWARD)
     words = ("trainer.val_samples=0", f"rl.reward={tmp_path}/standing.py:score")
-    supervisor = Command(
-        run.command(*OVERLAP, *LONG, *words, "rl.reward_deadline_s=1000")[3:],
-        environment(),
+    supervisor = run.start(
+        *OVERLAP,
+        *LONG,
+        *words,
+        "rl.reward_deadline_s=1000",
         prepare=partial(note_when_ranks_are_asked_to_stop, str(tmp_path / "asked")),
     )
     # The second micro batch of eight pairs is scored while the first one is trained on.

@@ -1,10 +1,8 @@
 """A rank that only generates and runs out of memory ends the run with settings that need less."""
 
-from commands import Command
 from memory_limits import limit_addresses
 from policy_runs import PolicyRun
 from rampcli.errors import OutOfMemoryError
-from tiny_runs import environment
 
 TOO_MANY = [
     "model.init_from=null",
@@ -21,7 +19,7 @@ TOO_MANY = [
 
 def test_a_generating_rank_out_of_memory_names_what_a_rollout_holds(tmp_path):
     run = PolicyRun(tmp_path / "run", tmp_path)
-    command = Command(run.command(*TOO_MANY)[3:], environment(), prepare=limit_addresses)
+    command = run.start(*TOO_MANY, prepare=limit_addresses)
     _, errors = command.communicate()
     assert command.returncode == OutOfMemoryError.exit_code, errors
     assert "rank 1 ran out of memory while it generated" in errors
