@@ -1,13 +1,14 @@
 """`model.step_batch_size_schedule`: explicit batch sizes at thresholds, growing or shrinking.
 
 The syntax is that of Megatron-LM's `--step-batch-size-schedule`: `"0:768 250B:1536 500B:3072"`.
-Thresholds are in tokens, or in samples after the prefix `samples:`. Numbers are those that Python's
-`float` reads, with a unit of either case: `1_000`, `16.`, `1.6e1`, `250b`. A number that is not
-whole, such as `1.2345K`, is refused, although Megatron-LM truncates it to 1234.
+Thresholds are in tokens, in samples after the prefix `samples:`, or in optimiser steps after
+`steps:`. Numbers are those that Python's `float` reads, with a unit of either case: `1_000`, `16.`,
+`1.6e1`, `250b`. A number that is not whole, such as `1.2345K`, is refused, although Megatron-LM
+truncates it to 1234.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import pairwise
 
@@ -18,6 +19,8 @@ from rampcli.errors import Remedy, UsageError, set_to
 SCHEDULE_KEY = "model.step_batch_size_schedule"
 LENGTH_KEY = "data.sequence_length"
 EXAMPLE = set_to(SCHEDULE_KEY, "0:768 250B:1536 500B:3072")
+SAMPLES, STEPS, TOKENS = "samples", "steps", "tokens"
+"""What thresholds count. A schedule says so in front of its entries; without it, tokens."""
 _NUMBER = re.compile(r"\+?(?P<digits>[\d._]+)(?P<power>e[-+]?\d{1,2})?(?P<unit>[KMBT]?)", re.I)
 
 
@@ -28,21 +31,25 @@ def from_step_schedule(text: str, *, sequence_length: int) -> RampSchedule:
         text: `THRESHOLD:BATCH_SIZE` entries in any order, separated by spaces or commas. Counts may
             have units, as in `1.5K` or `250B`.
         sequence_length: tokens per sample. A threshold in tokens is rounded down to whole samples.
+            One in steps is exact: the entries `a:SIZE b:OTHER` give a stage of `b - a` steps.
 
     Raises:
         UsageError: an entry has another form, no entry is at the first sample, a batch size is
             below one, or two entries are at the same sample.
     """
     unit, entries = _parse_entries(text)
-    per_sample = 1 if unit == "samples" else sequence_length
-    thresholds = tuple(Threshold(count // per_sample, size) for count, size in entries)
+    per_sample = sequence_length if unit == TOKENS else 1
+    thresholds = tuple(
+        Threshold(first, size)
+        for first, (_, size) in zip(_first_samples(unit, entries, per_sample), entries, strict=True)
+    )
     _check_order(text, unit, [count for count, _ in entries], thresholds, per_sample=per_sample)
     return RampSchedule(thresholds=thresholds)
 
 
-def counts_samples(text: str) -> bool:
-    """Returns whether the thresholds of a step schedule are in samples, not in tokens."""
-    return _split_unit(text)[0] == "samples"
+def threshold_unit(text: str) -> str:
+    """Returns what the thresholds of a step schedule count: `SAMPLES`, `STEPS` or `TOKENS`."""
+    return _split_unit(text)[0]
 
 
 def to_text(thresholds: Sequence[Threshold]) -> str:
@@ -69,10 +76,28 @@ def _wrong(problem: str, remedy: Remedy = EXAMPLE) -> UsageError:
 
 def _split_unit(text: str) -> tuple[str, str]:
     """Returns the unit of the thresholds, and the text of the entries."""
-    for unit in ("samples", "tokens"):
+    for unit in (SAMPLES, STEPS, TOKENS):
         if text.strip().startswith(f"{unit}:"):
             return unit, text.strip().removeprefix(f"{unit}:")
-    return "tokens", text
+    return TOKENS, text
+
+
+def _first_samples(unit: str, entries: Sequence[tuple[int, int]], per_sample: int) -> Iterator[int]:
+    """Yields the samples consumed before each entry applies.
+
+    Args:
+        entries: (threshold, batch size), in order.
+        per_sample: units per sample, if thresholds are not in steps.
+    """
+    if unit != STEPS:
+        yield from (count // per_sample for count, _ in entries)
+        return
+    consumed, reached, size = 0, 0, 1
+    for count, next_size in entries:
+        # A schedule that begins after step 0 is refused later, whatever its sizes.
+        consumed += (count - reached) * size
+        yield consumed
+        reached, size = count, next_size
 
 
 def _parse_entries(text: str) -> tuple[str, list[tuple[int, int]]]:

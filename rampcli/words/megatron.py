@@ -1,7 +1,7 @@
 """Megatron-LM: a plan in its words. Its words are NeMo's, so it has no spellings of its own."""
 
 from rampcli.batch.plan import GLOBAL_KEY
-from rampcli.batch.step_schedule import SCHEDULE_KEY, to_entries
+from rampcli.batch.step_schedule import SCHEDULE_KEY, STEPS, threshold_unit, to_entries
 from rampcli.words.translation import Source, Translation, differences, to_flags
 
 ARGUMENTS: dict[str, str] = {
@@ -35,5 +35,7 @@ def write(source: Source) -> Translation:
             "Megatron core after 0.17 has no --rampup-batch-size;"
             f" use --step-batch-size-schedule {thresholds!r}",
         )
+    if threshold_unit(source.step_batch_size_schedule or "") == STEPS:
+        unsaid += ("Megatron-LM has no thresholds in steps; here they are the same in tokens",)
     words = to_flags({argument: values.get(key) for argument, key in ARGUMENTS.items()})
     return Translation(words=words, unsaid=unsaid)

@@ -9,7 +9,7 @@ from rampcli.batch.nodes import Fleet
 from rampcli.batch.plan import BatchPlan, ParallelSizes
 from rampcli.batch.ramp import MOST_SIZES, RampSchedule, Threshold
 from rampcli.batch.run_settings import BatchSettings, RunLength
-from rampcli.batch.step_schedule import from_step_schedule, to_text
+from rampcli.batch.step_schedule import from_step_schedule, to_entries, to_text
 from rampcli.batch.training_plan import plan_training
 from rampcli.errors import UsageError
 
@@ -31,6 +31,8 @@ ENTRIES = st.dictionaries(st.integers(1, 10**14), st.integers(1, 8192), max_size
 
 def text_of(case):
     """Returns the schedule of a case. Without a sequence length, its thresholds are samples."""
+    if case.get("in_steps"):
+        return f"steps: {case['schedule']}"
     return case["schedule"] if case["seq_length"] else f"samples: {case['schedule']}"
 
 
@@ -109,7 +111,11 @@ def test_a_schedule_that_megatron_refuses_is_refused(case):
     assert refusal.value.remedy
 
 
-@pytest.mark.parametrize("case", WITH_DECREASE, ids=lambda case: case["schedule"])
+@pytest.mark.parametrize(
+    "case",
+    [*WITH_DECREASE, *({**case, "in_steps": True} for case in WITH_DECREASE)],
+    ids=lambda case: text_of(case),
+)
 def test_sizes_of_a_step_schedule_are_never_decreased(case):
     assert plan_of(case).ramp == schedule_of(case)
     with pytest.raises(UsageError) as refusal:
@@ -173,6 +179,26 @@ def test_a_schedule_written_as_text_is_read_back_unchanged(entries):
 
 
 @given(entries=ENTRIES, sequence_length=st.integers(1, 10**6))
+def test_a_threshold_in_steps_is_reached_after_exactly_as_many_steps(entries, sequence_length):
+    text = " ".join(f"{step}:{size}" for step, size in entries.items())
+    ramp = from_step_schedule(f"steps: {text}", sequence_length=sequence_length)
+    stages = [(stage.first_step, stage.global_batch_size) for stage in ramp.stages]
+    assert stages == list(entries.items())
+
+
+def test_the_stages_of_a_schedule_in_steps_have_whole_steps_also_as_samples_and_as_tokens():
+    ramp = from_step_schedule("steps: 0:512 50K:1024 115K:2048", sequence_length=2048)
+    assert [(stage.first_step, stage.steps, stage.samples) for stage in ramp.stages] == [
+        (0, 50_000, 25_600_000),
+        (50_000, 65_000, 66_560_000),
+        (115_000, None, None),
+    ]
+    tokens = to_entries(ramp.thresholds, per_sample=2048)
+    assert from_step_schedule(tokens, sequence_length=2048) == ramp
+    assert from_step_schedule(to_text(ramp.thresholds), sequence_length=1) == ramp
+
+
+@given(entries=ENTRIES, sequence_length=st.integers(1, 10**6))
 def test_a_threshold_in_tokens_is_rounded_down_to_samples_and_two_at_one_sample_are_refused(
     entries, sequence_length
 ):
@@ -201,19 +227,27 @@ def test_a_repeated_threshold_is_refused_without_naming_the_sequence_length():
     assert refusal.value.keys == ("model.step_batch_size_schedule",)
 
 
+@pytest.mark.parametrize("unit", ["samples", "steps", "tokens"])
+def test_two_batches_at_one_threshold_are_refused_in_the_unit_of_the_schedule(unit):
+    with pytest.raises(UsageError) as refusal:
+        from_step_schedule(f"{unit}: 0:4 7:8 7:16", sequence_length=1)
+    assert refusal.value.message.endswith(f"7 and 7 {unit} are the same threshold")
+
+
+@pytest.mark.parametrize("unit", ["samples", "steps"])
 @given(entries=ENTRIES, gap=st.integers(1, 10**6))
-def test_a_schedule_without_a_first_batch_is_refused_and_the_remedy_adds_one(entries, gap):
+def test_a_schedule_without_a_first_batch_is_refused_and_the_remedy_adds_one(unit, entries, gap):
     late = {count + gap: size for count, size in entries.items()}
-    text = "samples: " + " ".join(f"{count}:{size}" for count, size in late.items())
+    text = f"{unit}: " + " ".join(f"{count}:{size}" for count, size in late.items())
     with pytest.raises(
         UsageError, match=f"begins at {gap}: there is no batch size for the first step"
     ) as refusal:
         from_step_schedule(text, sequence_length=1)
     entry = refusal.value.remedy.removeprefix("an entry ")
-    assert pairs(from_step_schedule(f"{text} {entry}", sequence_length=1)) == [
-        (0, entries[0]),
-        *late.items(),
-    ]
+    added = " ".join(f"{count}:{size}" for count, size in ({0: entries[0]} | late).items())
+    assert from_step_schedule(f"{text} {entry}", sequence_length=1) == from_step_schedule(
+        f"{unit}: {added}", sequence_length=1
+    )
 
 
 @given(entries=ENTRIES, data=st.data())
@@ -258,7 +292,7 @@ def test_stages_of_a_schedule_end_with_the_step_that_reaches_the_next_threshold(
         ("0:4 10:8.5", "10:8.5"),
         ("0:4 0.0001K:8", "0.0001K:8"),
         ("0:4;10:8", "0:4;10:8"),
-        ("steps: 0:4", "steps:"),
+        ("epochs: 0:4", "epochs:"),
     ],
 )
 def test_an_invalid_entry_is_refused_by_name(text, word):
@@ -270,7 +304,7 @@ def test_an_invalid_entry_is_refused_by_name(text, word):
     )
 
 
-@pytest.mark.parametrize("text", ["", "  ", ",", "samples:", "tokens: "])
+@pytest.mark.parametrize("text", ["", "  ", ",", "samples:", "tokens: ", "steps:"])
 def test_a_schedule_without_entries_is_refused(text):
     with pytest.raises(UsageError) as refusal:
         from_step_schedule(text, sequence_length=1)

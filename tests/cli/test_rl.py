@@ -159,6 +159,13 @@ def test_notes_count_prompts():
     )
 
 
+def test_a_step_schedule_in_steps_counts_steps_of_reinforcement_learning_too():
+    words = [*PROMPT_WORDS, "rl=grpo", "trainer.max_steps=5", "rl.prompts_per_step=null"]
+    words += ["model.step_batch_size_schedule='steps: 0:16 3:8'"]
+    plan = compose_rl("llama3_tiny", words, config_dir=None).plan
+    assert [(stage.global_batch_size, stage.steps) for stage in plan.stages] == [(16, 3), (8, 2)]
+
+
 def test_dialects_print_the_batch_of_four_systems(succeed):
     printed = succeed(*RL, *BATCH, "--dialects")
     names = ["MaxText", "TRL", "verl", "NeMo-RL"]

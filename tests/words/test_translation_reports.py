@@ -105,6 +105,24 @@ def test_a_step_schedule_is_written_in_tokens_for_megatron_and_reported_for_the_
         assert not any("ramp" in word or "schedule" in word for word in said(run, system).words)
 
 
+def test_thresholds_in_steps_are_written_in_tokens_for_megatron_which_is_reported():
+    run = {
+        "rampup": None,
+        "target": None,
+        "schedule": "steps: 0:4 15:16 18:8",
+        "fleet": fleet_of(1, 1),
+        "micro": 1,
+        "max_samples": 200,
+    }
+    [text] = flags(said(run, "Megatron-LM"))["step-batch-size-schedule"]
+    assert text == "0:4 600:16 1080:8"
+    assert from_step_schedule(text, sequence_length=SEQUENCE_LENGTH) == plan(**run).ramp
+    assert said(run, "Megatron-LM").unsaid == (
+        "Megatron-LM has no thresholds in steps; here they are the same in tokens",
+    )
+    assert said(run, "NeMo 2").unsaid == (f"NeMo {NO_STEP_SCHEDULE} 0:4 60:16 108:8",)
+
+
 def test_megatron_gets_the_word_to_decrease_only_if_a_batch_is_decreased():
     run = {
         "rampup": [4, 2, 60],

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from rampcli.batch.pairs import GENERATIONS_KEY, PAIRS_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, MICRO_KEY
-from rampcli.batch.step_schedule import LENGTH_KEY, SCHEDULE_KEY, counts_samples
+from rampcli.batch.step_schedule import LENGTH_KEY, SCHEDULE_KEY, TOKENS, threshold_unit
 from rampcli.batch.throughput import EFFICIENCY_KEY
 from rampcli.config.layers import Precedence, stack_of
 from rampcli.config.rewards import KEY, names_code, parse_reward_name
@@ -70,7 +70,7 @@ def check_prompts(config: Config) -> Iterator[UsageError]:
     if not is_rl(config):
         return
     schedule = config.model.step_batch_size_schedule
-    if schedule is not None and not counts_samples(schedule):
+    if schedule is not None and threshold_unit(schedule) == TOKENS:
         yield UsageError(
             f"{SCHEDULE_KEY}={schedule} counts tokens, and reinforcement learning counts prompts",
             keys=(SCHEDULE_KEY,),

@@ -111,8 +111,8 @@ class ModelConfig(Extensible):
     step_batch_size_schedule: str | None = setting(
         None,
         "Batch sizes from given points on, `'0:768 250B:1536'`. The points count tokens, or samples"
-        " with `samples:` in front. `null`: no schedule.",
-        unit="tokens or samples : samples",
+        " with `samples:` in front, or optimiser steps with `steps:`. `null`: no schedule.",
+        unit="tokens, samples or steps : samples",
         example="0:768 250B:1536",
     )
 
