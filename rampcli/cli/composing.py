@@ -1,6 +1,7 @@
 """Turns the words of a command line into a resolved configuration. All errors are in one report."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rampcli import llm
@@ -11,10 +12,13 @@ from rampcli.config.compose import apply_overrides, rl_word, with_own_name
 from rampcli.config.groups import group_names
 from rampcli.config.layers import COMMAND_LINE, Layer, Precedence, Stack
 from rampcli.config.reading import join_split_lists, parse
+from rampcli.config.rl import refuse_rl
 from rampcli.config.sweeps import Combination
 from rampcli.errors import Assignments, Report, UsageError, UsageErrors
 from rampcli.launch.files import read_files
+from rampcli.planning.batch_rules import retuning_of
 from rampcli.planning.resolve import resolve
+from rampcli.planning.retuning import RETUNE
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import consumed_samples
@@ -81,6 +85,57 @@ def compose_words(
     )
 
 
+def compose_beside_recipe(
+    factory: str,
+    words: Sequence[str],
+    *,
+    config_dir: Path | None,
+    retunes: bool,
+    resumes: bool = False,
+) -> Resolved:
+    """Composes as `compose_words`, and compares the batch with the recipe's.
+
+    Args:
+        factory: as in `compose_words`.
+        words: as in `compose_words`.
+        config_dir: a folder of further group options.
+        retunes: whether settings that are tied to the batch follow it, unless the user set them.
+        resumes: as in `compose_words`.
+
+    Raises:
+        UsageError: all errors together; or there is nothing that the settings could follow.
+    """
+    resolved = compose_words(factory, words, config_dir=config_dir, resumes=resumes)
+    if retunes:
+        refuse_rl(
+            resolved.config,
+            f"the rules of {RETUNE} are those of pretraining, and this is a run of reinforcement"
+            " learning",
+            remedy="rl=none",
+        )
+    recipe = llm.from_factory(factory)
+    try:
+        retuning = retuning_of(resolved, recipe)
+    except UsageError as error:
+        if retunes:
+            raise UsageError(
+                f"{RETUNE} compares with the batch of the recipe, which has none: {error.message}",
+                keys=error.keys,
+                set_by=error.set_by,
+                remedy="a recipe with a batch of its own",
+            ) from error
+        return resolved  # The recipe has no batch of its own.
+    if not retunes:
+        return replace(resolved, retuning=retuning)
+    if retuning is None:
+        unchanged = f"{RETUNE} changes nothing: the batch is the recipe's"
+        return replace(resolved, notes=(*resolved.notes, unchanged))
+    stack = apply_overrides(resolved.config, retuning.words(), place=RETUNE)
+    progress = _consumed_samples if resumes else lambda _: 0
+    retuned = resolve(stack, consumed_samples_in=progress, read_files=lambda _: resolved.files)
+    return replace(retuned, retuning=retuning_of(retuned, recipe))
+
+
 def folder_of_sweep(factory: str, words: Sequence[str], *, config_dir: Path | None) -> Path:
     """Returns the folder of a sweep: `run_dir`, or `runs/NAME_sweep`.
 
@@ -145,7 +200,11 @@ def resolve_from_checkpoint(stack: Stack, report: Report) -> Resolved:
     """Resolves the layers of a run that resumes. Stages before its checkpoint are not checked."""
     return resolve(
         stack,
-        consumed_samples_in=lambda path: consumed_samples(RunDirectory(path)),
+        consumed_samples_in=_consumed_samples,
         read_files=read_files,
         report=report,
     )
+
+
+def _consumed_samples(path: Path) -> int:
+    return consumed_samples(RunDirectory(path))

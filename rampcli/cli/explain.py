@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rampcli.cli.options import AsJson, ConfigDir
+from rampcli.cli.options import AsJson, ConfigDir, Retune
 from rampcli.errors import Report, UsageError, shown, visible
 
 DEFAULT_RECIPE = "llama3_tiny"
@@ -23,9 +23,10 @@ def explain(
     ] = None,
     config_dir: ConfigDir = None,
     as_json: AsJson = False,
+    retune: Retune = False,
 ) -> None:
     """Show what a setting means, its value, and what set it."""
-    from rampcli.cli.composing import compose_rl, compose_words
+    from rampcli.cli.composing import compose_beside_recipe, compose_rl
     from rampcli.config.reading import join_split_lists
     from rampcli.config.rl import is_rl
     from rampcli.report.explain import explain
@@ -43,7 +44,9 @@ def explain(
     if factory is None and asks_rl:
         resolved = compose_rl(DEFAULT_RL_RECIPE, words, config_dir=config_dir)
     else:
-        resolved = compose_words(factory or DEFAULT_RECIPE, words, config_dir=config_dir)
+        resolved = compose_beside_recipe(
+            factory or DEFAULT_RECIPE, words, config_dir=config_dir, retunes=retune
+        )
     for key in asked:
         with report.noting():
             found.append(explain(key, resolved))

@@ -39,6 +39,14 @@ Cfg = Annotated[
         "--cfg", help="Print the configuration and where each value comes from, then exit."
     ),
 ]
+Retune = Annotated[
+    bool,
+    typer.Option(
+        "--retune",
+        help="If the batch is not the recipe's, adapt the learning rate and other settings that"
+        " are tied to it.",
+    ),
+]
 OneStage = Annotated[bool, typer.Option("--one-stage", help="Stop at the next stage boundary.")]
 Run = Annotated[
     str, typer.Argument(metavar="RUN", help="Run directory, or name of a run below runs/.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rampcli.cli.options import AsJson, ConfigDir, Factory, Overrides, plot_of
+from rampcli.cli.options import AsJson, ConfigDir, Factory, Overrides, Retune, plot_of
 from rampcli.errors import UsageError, visible
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def plan(
     show_dialects: ShowDialects = False,
     show_seesaw: ShowSeesaw = False,
     seesaw_factor: SeesawFactor = None,
+    retune: Retune = False,
 ) -> None:
     """Show the stages of a run without starting it.
 
@@ -63,7 +64,7 @@ def plan(
     micro batch size, the data-parallel ranks, and the micro batches that each of them accumulates.
     "from" is the number of samples consumed before the stage.
     """
-    from rampcli.cli.composing import compose_words
+    from rampcli.cli.composing import compose_beside_recipe
     from rampcli.config.layers import sources_named
     from rampcli.launch.start_checks import check_model_here
 
@@ -84,11 +85,18 @@ def plan(
                     remedy=f"{name} without --what-if",
                 )
         if not compare(
-            factory, words, what_if, config_dir=config_dir, measured=measured or [], as_json=as_json
+            factory,
+            words,
+            what_if,
+            config_dir=config_dir,
+            measured=measured or [],
+            retunes=retune,
+            as_json=as_json,
         ):
             raise typer.Exit(2)
         return
-    resolved = compose_words(factory, words, config_dir=config_dir)
+    resolved = compose_beside_recipe(factory, words, config_dir=config_dir, retunes=retune)
+    retuning = resolved.retuning
     with sources_named(resolved.config):
         notes = check_model_here(resolved.config)
     if measured:
@@ -102,7 +110,7 @@ def plan(
         from rampcli.cli.seesaw import seesaw
 
         resolved, lines = seesaw(resolved, 2.0 if seesaw_factor is None else seesaw_factor)
-    resolved = replace(resolved, notes=(*resolved.notes, *notes))
+    resolved = replace(resolved, notes=(*resolved.notes, *notes), retuning=retuning)
     if plot is not None:
         _draw(resolved, plot)
         lines.append(f"wrote {plot}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from rampcli.cli.options import Cfg, ConfigDir, DryRun, Factory, OneStage, Overrides
+from rampcli.cli.options import Cfg, ConfigDir, DryRun, Factory, OneStage, Overrides, Retune
 from rampcli.cli.plan import print_plan
 from rampcli.errors import visible
 
@@ -24,13 +24,16 @@ def pretrain(
     dry_run: DryRun = False,
     cfg: Cfg = False,
     one_stage: OneStage = False,
+    retune: Retune = False,
 ) -> None:
     """Train a recipe through its ramp. Run the same command again to resume."""
-    from rampcli.cli.composing import compose_words
+    from rampcli.cli.composing import compose_beside_recipe
     from rampcli.config.rl import refuse_rl
 
     words = overrides or []
-    resolved = compose_words(factory, words, config_dir=config_dir, resumes=True)
+    resolved = compose_beside_recipe(
+        factory, words, config_dir=config_dir, retunes=retune, resumes=True
+    )
     refuse_rl(
         resolved.config, "this is a run of reinforcement learning", remedy="rampcli rl, or rl=none"
     )

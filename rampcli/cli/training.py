@@ -85,8 +85,11 @@ def train(
     """
     console = console or build_console()
     _load_reward_function(resolved, console)
-    for note in (*resolved.plan.notes, *resolved.notes, *disk_warnings(resolved)):
-        say(console, f"note: {note}")
+    lines = [] if resolved.retuning is None else resolved.retuning.lines()
+    notes = (*resolved.plan.notes, *resolved.notes, *disk_warnings(resolved))
+    if lines := [*lines, *(f"note: {note}" for note in notes)]:
+        # Written at once: only `Progress` notices a reader that goes after the first line.
+        say(console, "\n".join(lines))
     began = time.time()
     with Progress(resolved, RunDirectory(resolved.run_dir), console) as progress:
         outcome = launch.run(

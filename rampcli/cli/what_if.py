@@ -2,14 +2,16 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from rampcli.batch.quantities import counted
 from rampcli.batch.throughput import check_curve
-from rampcli.cli.composing import compose_words
+from rampcli.cli.composing import compose_beside_recipe
 from rampcli.cli.console import build_console, say
 from rampcli.cli.plan import with_measured
 from rampcli.config.groups import group_names
@@ -30,6 +32,7 @@ def compare(
     *,
     config_dir: Path | None,
     measured: Sequence[Path],
+    retunes: bool,
     as_json: bool,
 ) -> bool:
     """Prints a plan for each value of a setting, or each combination of several, side by side.
@@ -39,6 +42,7 @@ def compare(
         what_if: `KEY=VALUE,VALUE,...`, each with another key.
         config_dir: the user's option files, or None.
         measured: directories to take the throughput from.
+        retunes: whether settings that are tied to the batch follow it.
 
     Returns:
         Whether at least one plan fits.
@@ -52,8 +56,11 @@ def compare(
 
     def plan_with(combination: Sequence[str]) -> Resolved | UsageError:
         try:
-            resolved = compose_words(factory, [*others, *combination], config_dir=config_dir)
-            return with_measured(resolved, measured) if measured else resolved
+            resolved = compose_beside_recipe(
+                factory, [*others, *combination], config_dir=config_dir, retunes=retunes
+            )
+            timed = with_measured(resolved, measured) if measured else resolved
+            return replace(timed, retuning=resolved.retuning)
         except UsageError as error:
             return error
 
@@ -143,8 +150,19 @@ def _print_comparison(
         if isinstance(found, UsageError)
     )
     plans = [found for _, found in variants if isinstance(found, Resolved)]
-    notes = (f"\nnote: {note}" for note in extrapolation_notes(plans))
+    notes = (f"\nnote: {note}" for note in (*extrapolation_notes(plans), *_batch_notes(plans)))
     say(build_console(), comparison_table(variants), *misfits, *notes)
+
+
+def _batch_notes(plans: Sequence[Resolved]) -> list[str]:
+    """Returns a note if the batch of some plans is not the recipe's."""
+    differing = sum(plan.retuning is not None for plan in plans)
+    if not differing:
+        return []
+    return [
+        f"the batch of {counted(differing, 'plan')} is not the recipe's; rampcli plan without"
+        " --what-if shows the settings that are tied to it"
+    ]
 
 
 def _raise_shared_errors(found: Sequence[Resolved | UsageError]) -> None:

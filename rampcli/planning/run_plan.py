@@ -32,6 +32,7 @@ from rampcli.config.schema import Config
 from rampcli.errors import Report, UsageError, set_to
 from rampcli.estimate.model_size import flops_per_token
 from rampcli.extensions import DECAY_STYLE
+from rampcli.planning.retuning import Retuning
 from rampcli.schedule.learning_rate import LearningRate
 
 
@@ -43,12 +44,14 @@ class Resolved:
         config: in canonical keys, checked.
         notes: what a user may not expect of the configuration.
         files: what its files have decided.
+        retuning: how the batch differs from the recipe's; None if it does not or was not compared.
     """
 
     config: Config
     plan: TrainingPlan
     notes: tuple[str, ...] = ()
     files: FileFacts = field(default_factory=FileFacts)
+    retuning: Retuning | None = None
 
     @property
     def run_dir(self) -> Path:

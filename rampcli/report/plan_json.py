@@ -15,8 +15,13 @@ from rampcli.report.plan_notes import all_notes
 
 
 def plan_json(resolved: Resolved) -> dict[str, Any]:
-    """Returns `plan_figures` with `notes`: messages on what a user may not expect."""
-    return {**plan_figures(resolved), "notes": all_notes(resolved)}
+    """Returns `plan_figures` with two more keys.
+
+    `retuning` is what `Retuning.to_json` returns, or null. `notes` has messages on what a user may
+    not expect.
+    """
+    retuning = resolved.retuning and resolved.retuning.to_json()
+    return {**plan_figures(resolved), "retuning": retuning, "notes": all_notes(resolved)}
 
 
 def plan_figures(resolved: Resolved) -> dict[str, Any]:

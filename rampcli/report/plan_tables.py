@@ -235,6 +235,7 @@ def plan_summary(resolved: Resolved) -> list[str]:
     lines.append(f"data: {describe_data(config)}")
     lines += describe_passes(resolved)
     lines += _describe_reading(resolved)
+    lines += [] if resolved.retuning is None else resolved.retuning.lines()
     return [*lines, *(f"note: {note}" for note in all_notes(resolved))]
 
 

@@ -70,7 +70,7 @@ def test_json_has_the_documented_keys_and_nothing_else_is_printed(succeed):
     assert list(plan) == [
         *("global_batch_size", "semantics", "sequence_length", "restarts_always", "stages"),
         *("parameters", "embedding_parameters", "gradient_reduction", "compilation"),
-        *("corpora", "notes"),
+        *("corpora", "retuning", "notes"),
     ]
     assert (plan["global_batch_size"], plan["semantics"], plan["sequence_length"]) == (
         2048,

@@ -17,10 +17,10 @@ WORDS = ["model.rampup_batch_size=null", "trainer.num_nodes=1", "trainer.val_sam
 
 @pytest.fixture(scope="module")
 def unread(tmp_path_factory):
-    """A run whose output is closed after the first line, and how its command ended."""
+    """A run whose output is closed before it trains, and how its command ended."""
     run = Run(tmp_path_factory.mktemp("unread") / "run")
     command = shlex.join(run.command(*WORDS, "trainer.max_samples=8_000_000"))
-    piped = f"set -o pipefail; {command} | head -1"
+    piped = f"set -o pipefail; {command} | sed /^data/q"
     return run, subprocess.run(
         ["bash", "-c", piped], env=environment(), text=True, capture_output=True, check=False
     )

@@ -19,5 +19,6 @@ def test_the_json_of_a_plan_has_the_memory_of_each_stage_and_the_size_of_the_mod
     assert data.pop("gradient_reduction") == {"chosen": chosen, **ways}
     costs = asdict(compilation_of(resolved))
     assert data.pop("compilation") == {"chosen": resolved.config.trainer.compile, **costs}
+    assert data.pop("retuning") is None
     assert data.pop("notes") == all_notes(resolved)
     assert data == resolved.plan.to_json()

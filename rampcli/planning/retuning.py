@@ -1,0 +1,110 @@
+"""Facts about a batch that is not the recipe's: the settings that are tied to it."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rampcli.errors import shown
+
+RETUNE = "--retune"
+"""Option that applies the rules, and the place of the values that it sets."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """The value that a rule gives a setting.
+
+    Attributes:
+        key: the setting.
+        value: with four digits, or None if no rule is known.
+        rule: the rule in words, or why none is known.
+        source: where it comes from, or None.
+        tested: what the source has tested, if that does not cover this batch or model.
+        sets: another setting that gets the value and replaces this one.
+    """
+
+    key: str
+    value: float | None
+    rule: str
+    source: str | None = None
+    tested: str | None = None
+    sets: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TiedSetting(Rule):
+    """A setting that is tied to the batch.
+
+    Attributes:
+        state: `proposed`, `applied` by `--retune`, `kept` because the user set it, or `unknown`.
+        recipe: its value in the recipe.
+        now: its value in the run.
+        set_by: place of that value.
+    """
+
+    state: str
+    recipe: Any
+    now: Any
+    set_by: str
+
+    def __str__(self) -> str:
+        tested = None if self.tested is None else f"tested for {self.tested} only"
+        reasons = ", ".join(filter(None, (self.rule, self.source, tested)))
+        if self.state == "unknown":
+            return f"{self.key} stays {shown(self.now)}: {reasons}"
+        value = shown(self.value) if self.sets is None else f"{self.sets}={shown(self.value)}"
+        if self.state == "kept":
+            stays = f"{self.key} stays {shown(self.now)} ({self.set_by})"
+            return f"{stays}; the rule gives {value} ({reasons})"
+        return f"{self.key} {shown(self.recipe)} -> {value} ({reasons})"
+
+    def words(self) -> list[str]:
+        """Returns the overrides that apply the rule."""
+        if self.sets is None:
+            return [f"{self.key}={shown(self.value)}"]
+        return [f"{self.sets}={shown(self.value)}", f"{self.key}=null"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Retuning:
+    """How the batch of a run differs from its recipe's, and the settings that are tied to it.
+
+    The batch is that at the end of a ramp or a schedule.
+
+    Attributes:
+        batch: samples of the run's batch.
+        recipe_batch: samples of the recipe's batch.
+        recipe_length: tokens per sample in the recipe, if they differ from the run's.
+    """
+
+    batch: int
+    recipe_batch: int
+    recipe_length: int | None
+    settings: tuple[TiedSetting, ...]
+
+    @property
+    def factor(self) -> float:
+        """The batch as a multiple of the recipe's."""
+        return self.batch / self.recipe_batch
+
+    def words(self) -> list[str]:
+        """Returns the overrides that apply the rules to what the user has not set."""
+        return [word for one in self.settings if one.state == "proposed" for word in one.words()]
+
+    def lines(self) -> list[str]:
+        """Returns a line about the batch, and one for each tied setting."""
+        states = {one.state for one in self.settings}
+        heading = f"batch: {self.batch:,} samples, {self.factor:.4g}x the recipe's"
+        heading += f" {self.recipe_batch:,}"
+        if self.recipe_length is not None:
+            heading += f", whose samples have {self.recipe_length:,} tokens"
+        if "proposed" in states:
+            heading += f"; {RETUNE} would adapt what is tied to it:"
+        elif "applied" in states:
+            heading += f"; {RETUNE} has adapted what is tied to it:"
+        elif states:
+            heading += "; tied to it:"
+        return [heading, *(f"  {one}" for one in self.settings)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the change and its settings as plain data."""
+        return asdict(self) | {"factor": self.factor}

@@ -1,0 +1,187 @@
+"""Settings that are tied to the batch, for a batch that is not the recipe's."""
+
+from math import log, sqrt
+
+import pytest
+
+from rampcli.cli.composing import compose_beside_recipe
+from rampcli.config import snapshot
+from rampcli.config.layers import stack_of
+from rampcli.errors import UsageError
+from rampcli.planning.resolve import resolve
+
+TWICE = "model.global_batch_size=1024"
+
+
+def composed(recipe, *words, retunes=False):
+    return compose_beside_recipe(recipe, words, config_dir=None, retunes=retunes)
+
+
+def settings_of(resolved):
+    return {one.key: one for one in resolved.retuning.settings}
+
+
+@pytest.mark.parametrize("batch", [64, 256, 1024, 4096])
+def test_retuning_keeps_the_time_scales_in_samples_and_scales_the_rate_with_the_root(batch):
+    recipe = composed("llama3_8b")
+    run = composed("llama3_8b", f"model.global_batch_size={batch}", retunes=True)
+    k, before, after = batch / 512, recipe.config.optim, run.config.optim
+    assert after.lr / before.lr == pytest.approx(sqrt(k), rel=1e-3)
+    assert after.min_lr / before.min_lr == pytest.approx(sqrt(k), rel=1e-3)
+    assert log(after.beta2) / log(before.beta2) == pytest.approx(k, rel=1e-3)
+    pull = after.lr * after.weight_decay / (before.lr * before.weight_decay)
+    assert pull == pytest.approx(k, rel=1e-3)
+    assert run.learning_rate().warmup_samples == recipe.learning_rate().warmup_samples
+    assert run.retuning.factor == k
+
+
+def test_nothing_changes_unless_it_is_asked_for():
+    run = composed("llama3_8b", TWICE)
+    assert run.config.optim == composed("llama3_8b").config.optim
+    assert {one.state for one in run.retuning.settings} == {"proposed"}
+    assert "--retune would adapt" in run.retuning.lines()[0]
+
+
+def test_the_words_that_are_shown_do_what_retune_does():
+    words = composed("llama3_8b", TWICE).retuning.words()
+    typed = composed("llama3_8b", TWICE, *words)
+    assert typed.config.optim == composed("llama3_8b", TWICE, retunes=True).config.optim
+    assert {one.state for one in typed.retuning.settings} == {"kept"}
+
+
+def test_what_is_retuned_says_so_and_is_not_retuned_again():
+    run = composed("llama3_8b", TWICE, retunes=True)
+    assert run.retuning.words() == []
+    assert {one.state for one in run.retuning.settings} == {"applied"}
+    places = [stack_of(run.config).entry(key).place for key in ("optim.lr", "optim.warmup_steps")]
+    assert places == ["--retune", "--retune"]
+    assert "optim.lr: --retune" in snapshot.to_yaml(run.config)
+    assert composed("llama3_8b", TWICE, retunes=True).config == run.config
+    assert resolve(run.config).config.optim == run.config.optim
+
+
+def test_settings_that_the_user_set_stay_and_the_weight_decay_follows_the_rate():
+    words = (TWICE, "optim.lr=6e-4", "optim.warmup_samples=100")
+    run = composed("llama3_8b", *words, retunes=True)
+    assert (run.config.optim.lr, run.config.optim.warmup_samples) == (6e-4, 100)
+    assert run.config.optim.min_lr == 3e-5
+    # The rate is twice the recipe's, and so is the batch.
+    found = settings_of(run)
+    assert run.config.optim.weight_decay == 0.1
+    assert "optim.weight_decay" not in found
+    assert found["optim.lr"].state == found["optim.warmup_steps"].state == "kept"
+    assert "stays 0.0006 (command line); the rule gives 0.0004243" in str(found["optim.lr"])
+
+
+def test_a_learning_rate_of_zero_has_no_weight_decay_to_follow_it():
+    run = composed("llama3_8b", TWICE, "optim.lr=0", "optim.min_lr=0", retunes=True)
+    assert run.config.optim.weight_decay == 0.1
+    assert "optim.weight_decay" not in settings_of(run)
+
+
+def test_an_option_that_the_user_chose_counts_as_set():
+    run = composed("llama3_8b", TWICE, "optim=llama3_tiny", "optim.optimizer=adamw", retunes=True)
+    assert run.config.optim.lr == 6e-3
+    assert settings_of(run)["optim.lr"].state == "kept"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["model.rampup_batch_size=[128,128,1M]"],
+        ["model.step_batch_size_schedule='samples: 0:128 1M:512'"],
+        ["trainer.num_nodes=2", "data.micro_batch_size=2"],
+        ["data.sequence_length=4096"],
+    ],
+    ids=" ".join,
+)
+def test_nothing_is_said_if_the_batch_at_the_end_is_the_recipes(words):
+    assert composed("llama3_8b", *words).retuning is None
+    run = composed("llama3_8b", *words, retunes=True)
+    assert run.config.optim == composed("llama3_8b").config.optim
+    assert "--retune changes nothing: the batch is the recipe's" in run.notes
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "data.global_batch_size=1024",
+        "per_device_batch_size=128",
+        "model.step_batch_size_schedule='samples: 0:128 1M:1024'",
+    ],
+)
+def test_any_way_to_set_the_batch_is_compared(word):
+    assert composed("llama3_8b", word).retuning == composed("llama3_8b", TWICE).retuning
+
+
+def test_a_recipe_of_the_user_is_compared_with_its_own_batch(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from rampcli import llm\n\n\ndef mine():\n"
+        "    config = llm.llama3_8b.pretrain_recipe()\n"
+        "    config.model.global_batch_size = 1024\n    return config\n"
+    )
+    assert composed(str(path)).retuning is None
+    assert composed(str(path), "model.global_batch_size=512").retuning.factor == 0.5
+
+
+def test_a_recipe_without_a_batch_has_nothing_to_compare_with(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from rampcli.config.schema import Config\n\n\ndef mine():\n    return Config()\n"
+    )
+    words = ("model.global_batch_size=16", "data.micro_batch_size=4", "model.vocab_size=256")
+    assert composed(str(path), *words).retuning is None
+    with pytest.raises(UsageError, match="--retune compares with the batch of the recipe"):
+        composed(str(path), *words, retunes=True)
+
+
+def test_a_recipe_without_data_or_model_of_its_own_is_compared():
+    words = ("data=stdlib", "model=llama3_tiny", "model.init_from=null", "data.micro_batch_size=1")
+    run = composed("fine_tune", *words, "model.global_batch_size=64")
+    assert run.retuning.recipe_batch == 32
+
+
+def test_muon_keeps_its_rate_and_weight_decay_and_says_what_is_known():
+    words = (TWICE, "optim.optimizer=muon")
+    run, recipe = composed("llama3_8b", *words, retunes=True), composed("llama3_8b")
+    for name in ("lr", "min_lr", "weight_decay"):
+        assert getattr(run.config.optim, name) == getattr(recipe.config.optim, name)
+    assert run.config.optim.beta2 == 0.9025
+    known = str(settings_of(run)["optim.lr"])
+    assert "2505.02222" in known
+    assert "2510.09378" in known
+    coupled = composed("llama3_8b", *words, "schedule.batch_coupling=linear", retunes=True)
+    assert coupled.config.optim.lr == 6e-4
+
+
+def test_a_coupling_of_the_run_decides_how_the_rate_follows():
+    run = composed("llama3_8b", TWICE, "schedule.batch_coupling=linear", retunes=True)
+    assert run.config.optim.lr == 6e-4
+    assert run.config.optim.weight_decay == 0.1
+
+
+def test_rules_outside_of_what_their_sources_tested_say_so():
+    near, far = (
+        settings_of(composed("llama32_1b", f"model.global_batch_size={batch}"))
+        for batch in (2048, 8192)
+    )
+    assert [one.tested for one in near.values()] == [None] * len(near)
+    assert far["optim.lr"].tested is not None
+    assert far["optim.beta2"].tested is not None
+    assert "tested for changes up to 4x" in str(far["optim.lr"])
+    large = settings_of(composed("llama3_70b", TWICE))["optim.weight_decay"]
+    assert "models of 111M to 3.30B parameters" in str(large)
+
+
+def test_samples_of_another_length_are_named():
+    run = composed("llama3_8b", TWICE, "data.sequence_length=4096")
+    assert "whose samples have 8,192 tokens" in run.retuning.lines()[0]
+
+
+def test_no_rule_is_applied_in_reinforcement_learning():
+    words = ("rl=grpo", "data.source=pairs", "data.task=sort", "data.document_mask=true")
+    assert composed("llama3_tiny", *words).retuning is None
+    with pytest.raises(UsageError, match="rules of --retune are those of pretraining"):
+        composed("llama3_tiny", *words, retunes=True)
