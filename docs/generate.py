@@ -89,6 +89,7 @@ def _section_doc(section: str) -> str:
 def _row(setting: Setting) -> str:
     kind = setting.type_name().removeprefix("an ").removeprefix("a ")
     takes = ", ".join(f"`{choice}`" for choice in setting.choices) if setting.choices else kind
+    takes += ", or a number" if setting.takes_number else ""
     takes = " ".join(part for part in (takes, setting.range_name()) if part)
     null = ", or `null`" if setting.optional else ""
     cells = (

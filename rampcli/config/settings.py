@@ -46,7 +46,8 @@ _TYPE_NAMES = {
 class Setting:
     """What a setting, or a word of another system, accepts.
 
-    `extensible` settings also accept names of extensions.
+    `extensible` settings also accept names of extensions. `takes_number` marks choices beside which
+    a number is accepted.
     """
 
     key: str
@@ -61,6 +62,7 @@ class Setting:
     above: float | None = None
     below: float | None = None
     extensible: bool = False
+    takes_number: bool = False
     example_value: Any = None
 
     @property
@@ -76,7 +78,8 @@ class Setting:
 
     def type_name(self) -> str:
         """Returns `an integer`, `one of nemo, best, fixed`, ..."""
-        return _TYPE_NAMES.get(self.type) or f"one of {', '.join(self.choices)}"
+        number = ", or a number" if self.takes_number else ""
+        return _TYPE_NAMES.get(self.type) or f"one of {', '.join(self.choices)}{number}"
 
     def example(self) -> Assignments:
         """Returns a value that is accepted, as a remedy."""
@@ -163,6 +166,7 @@ def settings_in(schema: type, prefix: str) -> Iterator[Setting]:
                 key=key,
                 type=Literal[named] if named else kinds[0],
                 optional=len(kinds) < len(options),
+                takes_number=bool(named) and float in kinds,
                 default=field.default if made is dataclasses.MISSING else made(),
                 **about,
             )

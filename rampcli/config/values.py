@@ -56,7 +56,9 @@ def typed(key: str, value: Any) -> Any:
             f"{key}=None: the word for no value is null", keys=(key,), remedy=set_to(key, None)
         )
     try:
-        converted = value if _may_be_extension(setting, value) else _convert(setting.type, value)
+        converted = (
+            value if _may_be_extension(setting, value) else _convert(_kind(setting, value), value)
+        )
     except (ValueError, TypeError, OverflowError) as error:
         raise UsageError(
             f"{key}={shown(value)} is not {setting.type_name()}",
@@ -98,6 +100,11 @@ def _may_be_extension(setting: Setting, value: Any) -> bool:
         and isinstance(value, str)
         and value.isidentifier()
     )
+
+
+def _kind(setting: Setting, value: Any) -> Any:
+    """Returns the type of a value: its setting's, or a number beside choices."""
+    return float if setting.takes_number and value not in setting.choices else setting.type
 
 
 def _items(value: Any) -> list[Any]:

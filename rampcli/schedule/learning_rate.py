@@ -29,7 +29,7 @@ class LearningRate:
         floor: lowest rate after the warm-up.
         end_sample: samples of the run, or None if it has no end.
         wsd_decay_samples: samples over which `wsd` decays, or None if the run has no end.
-        batch_coupling: name in `BATCH_COUPLINGS`.
+        batch_coupling: name in `BATCH_COUPLINGS`, or an exponent.
         own_decay: rate of a step after the warm-up, if the style is an extension.
     """
 
@@ -39,7 +39,7 @@ class LearningRate:
     warmup_samples: int
     end_sample: int | None
     wsd_decay_samples: int | None
-    batch_coupling: str
+    batch_coupling: str | float
     first_batch_size: int
     largest_batch_size: int
     own_decay: "Callable[[LearningRate, Step], float] | None" = None
@@ -85,8 +85,14 @@ class LearningRate:
             step = Step(consumed_samples, global_batch_size)
             decay = self.own_decay or DECAY_STYLES[self.decay_style].rate
             rate = decay(self, step)
-        coupling = BATCH_COUPLINGS[self.batch_coupling]
-        return rate * coupling.factor(global_batch_size / self.largest_batch_size)
+        return rate * self.factor_at(global_batch_size)
+
+    def factor_at(self, global_batch_size: int) -> float:
+        """Returns the factor by which a batch scales the learning rate."""
+        share = global_batch_size / self.largest_batch_size
+        if isinstance(self.batch_coupling, str):
+            return BATCH_COUPLINGS[self.batch_coupling].factor(share)
+        return share**self.batch_coupling
 
 
 Curve = Callable[[float], float]

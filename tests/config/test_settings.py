@@ -96,6 +96,12 @@ def test_every_number_has_a_lower_bound():
         ("model.rampup_batch_size", "a list of integers", "", []),
         ("model.bias", "true or false", "", ["true", "false"]),
         ("rampup.node_policy", "one of nemo, best, fixed", "", ["nemo", "best", "fixed"]),
+        (
+            "schedule.batch_coupling",
+            "one of none, sqrt, linear, or a number",
+            "from 0 up to 2",
+            ["none", "sqrt", "linear"],
+        ),
         ("rampup.at_boundary", "one of restart, continue", "", ["restart", "continue"]),
     ],
 )

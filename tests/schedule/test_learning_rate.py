@@ -256,6 +256,23 @@ def test_a_batch_below_the_target_scales_the_rate_by_its_coupling(coupling, fact
             )
 
 
+@given(exponent=st.floats(0, 2), batch=st.integers(1, 256), consumed=SAMPLES)
+def test_an_exponent_scales_the_rate_by_that_power_of_the_batch(exponent, batch, consumed):
+    coupled = rate(batch_coupling=exponent, largest_batch_size=256)
+    assert coupled.at(consumed, global_batch_size=batch) == (batch / 256) ** exponent
+
+
+@pytest.mark.parametrize(("name", "exponent"), [("none", 0.0), ("sqrt", 0.5), ("linear", 1.0)])
+@given(batch=st.integers(1, 256))
+def test_a_named_coupling_is_an_exponent(name, exponent, batch):
+    named, number = (
+        rate(batch_coupling=coupling, largest_batch_size=256) for coupling in (name, exponent)
+    )
+    assert named.at(1000, global_batch_size=batch) == pytest.approx(
+        number.at(1000, global_batch_size=batch)
+    )
+
+
 def test_a_coupling_never_raises_the_rate_above_its_peak_if_the_batch_shrinks():
     planned = plan_training(
         batch=BatchSettings(

@@ -71,12 +71,14 @@ class ScheduleConfig(Extensible):
         unit="samples",
         at_least=1,
     )
-    batch_coupling: str = setting(
+    batch_coupling: str | float = setting(
         "none",
         with_choices(
             "How a batch below the largest scales the learning rate, where r is the batch divided"
-            " by the largest.",
+            " by the largest. A number e: by r to the power of e.",
             BATCH_COUPLINGS,
         ),
         choices=BATCH_COUPLINGS,
+        at_least=0,
+        at_most=2,
     )
