@@ -5,6 +5,7 @@ from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.batch.ramp import RAMP_KEY, RampSchedule
 from rampcli.batch.step_schedule import SCHEDULE_KEY, to_text
 from rampcli.batch.training_plan import TrainingPlan
+from rampcli.config.checks.optim import FACTORS_KEY
 from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import sources_named
 from rampcli.config.rl import is_rl
@@ -119,6 +120,12 @@ def _check_seesaw(resolved: Resolved, factor: float) -> None:
             f"--seesaw derives the stages, so {NODES_KEY} cannot list their nodes",
             keys=(NODES_KEY,),
             remedy=set_to(NODES_KEY, None),
+        )
+    if config.schedule.lr_factors is not None:
+        raise UsageError(
+            f"--seesaw derives the stages, so {FACTORS_KEY} cannot list their factors",
+            keys=(FACTORS_KEY,),
+            remedy=set_to(FACTORS_KEY, None),
         )
     if plan.end_sample is None or plan.end_step is None:
         raise UsageError(

@@ -1,7 +1,8 @@
 """The learning rate as a function of consumed samples, so that small batches do not stretch it."""
 
 import math
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,8 @@ class LearningRate:
         end_sample: samples of the run, or None if it has no end.
         wsd_decay_samples: samples over which `wsd` decays, or None if the run has no end.
         batch_coupling: name in `BATCH_COUPLINGS`, or an exponent.
+        lr_factors: factor of the rate in each stage of the schedule, or None.
+        stage_starts: samples consumed before each stage.
         own_decay: rate of a step after the warm-up, if the style is an extension.
     """
 
@@ -42,6 +45,8 @@ class LearningRate:
     batch_coupling: str | float
     first_batch_size: int
     largest_batch_size: int
+    lr_factors: Sequence[float] | None = None
+    stage_starts: tuple[int, ...] = (0,)
     own_decay: "Callable[[LearningRate, Step], float] | None" = None
 
     @classmethod
@@ -67,6 +72,7 @@ class LearningRate:
             warmup_samples=warmup_samples or 0,
             end_sample=plan.end_sample,
             wsd_decay_samples=wsd_decay_samples,
+            stage_starts=tuple(stage.first_sample for stage in plan.ramp.stages),
             first_batch_size=plan.ramp.stages[0].global_batch_size,
             largest_batch_size=max(stage.global_batch_size for stage in plan.ramp.stages),
             **style,
@@ -85,10 +91,17 @@ class LearningRate:
             step = Step(consumed_samples, global_batch_size)
             decay = self.own_decay or DECAY_STYLES[self.decay_style].rate
             rate = decay(self, step)
-        return rate * self.factor_at(global_batch_size)
+        return rate * self.factor_at(consumed_samples, global_batch_size=global_batch_size)
 
-    def factor_at(self, global_batch_size: int) -> float:
-        """Returns the factor by which a batch scales the learning rate."""
+    def factor_at(self, consumed_samples: int, *, global_batch_size: int) -> float:
+        """Returns the factor by which its stage or its batch scales the rate of a step.
+
+        The arguments are those of `at`.
+        """
+        if self.lr_factors is not None:
+            return self.lr_factors[
+                bisect_right(self.stage_starts, max(0, consumed_samples - 1)) - 1
+            ]
         share = global_batch_size / self.largest_batch_size
         if isinstance(self.batch_coupling, str):
             return BATCH_COUPLINGS[self.batch_coupling].factor(share)

@@ -9,6 +9,7 @@ from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY, NUM_NODES_
 from rampcli.batch.ramp import RAMP_KEY
 from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
+from rampcli.config.checks.optim import FACTORS_KEY
 from rampcli.config.layers import with_values
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
@@ -117,6 +118,7 @@ def trial_config(resolved: Resolved, candidate: Candidate, folder: Path) -> Conf
             NUM_NODES_KEY: stage.num_nodes,
             POLICY_KEY: "fixed",
             NODES_KEY: None,
+            FACTORS_KEY: None,
             "trainer.max_steps": ENDLESS_STEPS,
             "trainer.max_samples": None,
             "trainer.max_tokens": None,

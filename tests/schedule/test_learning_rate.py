@@ -273,6 +273,23 @@ def test_a_named_coupling_is_an_exponent(name, exponent, batch):
     )
 
 
+@given(factors=st.lists(st.floats(0.1, 10), min_size=4, max_size=4), style=st.sampled_from(STYLES))
+def test_a_listed_factor_scales_the_rate_of_every_step_of_its_stage(factors, style):
+    planned = plan([4, 4, 60], 16, max_samples=400)
+    settings = {"warmup_samples": 30}
+    listed = over(planned, style, lr_factors=factors, **settings)
+    plain = over(planned, style, **settings)
+    consumed = 0
+    while consumed < planned.end_sample:
+        stage = planned.stage_at(consumed)
+        size = stage.global_batch_size
+        for part in range(1, size + 1):  # an update of a step ends before the step
+            assert listed.at(consumed + part, global_batch_size=size) == pytest.approx(
+                factors[stage.stage] * plain.at(consumed + part, global_batch_size=size)
+            )
+        consumed += size
+
+
 def test_a_coupling_never_raises_the_rate_above_its_peak_if_the_batch_shrinks():
     planned = plan_training(
         batch=BatchSettings(

@@ -14,6 +14,7 @@ CHECKS: tuple[Callable[[Config], Iterator[UsageError]], ...] = (
     *model.CHECKS,
     *data.CHECKS,
     *splits.CHECKS,
+    *optim.CHECKS,
     *rl.CHECKS,
     *watch.CHECKS,
 )

@@ -1,4 +1,4 @@
-"""Checks that the optimiser uses the settings that a user gives it."""
+"""Checks that the optimiser uses the settings that a user gives it, and the factors of its rate."""
 
 import ast
 import inspect
@@ -7,13 +7,23 @@ from textwrap import dedent
 from typing import Any
 
 from rampcli import extensions
+from rampcli.batch.quantities import counted, listed
+from rampcli.batch.ramp import RAMP_KEY, RampSchedule
+from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.config.layers import Precedence, stack_of
 from rampcli.config.optimizers import OPTIMIZERS
+from rampcli.config.rl import unit_of
 from rampcli.config.schema import Config
 from rampcli.config.settings import settings, settings_of
 from rampcli.errors import UsageError, set_to, shown
 from rampcli.extensions import OPTIMIZER
 
+COUPLING_KEY = "schedule.batch_coupling"
+FACTORS_KEY = "schedule.lr_factors"
+MOST_SHOWN = 5
+"""Most batch sizes that an error names."""
+MOST_OFFERED = 32
+"""Most stages for which a list is offered. A longer list does not fit into a message."""
 OF_SOME = dict.fromkeys(field for one in OPTIMIZERS.values() for field in one.settings)
 """Fields of the section `optim` that an optimiser may use or not, in order."""
 
@@ -47,6 +57,51 @@ def check_used(config: Config) -> Iterator[UsageError]:
         )
 
 
+def check_factors(config: Config) -> Iterator[UsageError]:
+    """Checks that factors of the learning rate are positive, and scale it alone."""
+    schedule = config.schedule
+    if schedule.lr_factors is None:
+        return
+    if wrong := [factor for factor in schedule.lr_factors if factor <= 0]:
+        yield UsageError(
+            f"{FACTORS_KEY}={shown(schedule.lr_factors)}: the factor {shown(wrong[0])} is not"
+            " above 0",
+            keys=(FACTORS_KEY,),
+            remedy="positive factors",
+        )
+    if schedule.batch_coupling != "none":
+        yield UsageError(
+            f"the learning rate is scaled twice: {FACTORS_KEY}={shown(schedule.lr_factors)} and"
+            f" {COUPLING_KEY}={shown(schedule.batch_coupling)}",
+            keys=(FACTORS_KEY, COUPLING_KEY),
+            remedy=[set_to(FACTORS_KEY, None), set_to(COUPLING_KEY, "none")],
+        )
+
+
+def check_number_of_factors(config: Config, ramp: RampSchedule) -> None:
+    """Checks that each stage of a schedule has a factor of the learning rate, if any has.
+
+    Raises:
+        UsageError: there are more or fewer factors than stages.
+    """
+    factors, stages = config.schedule.lr_factors, ramp.stages
+    if factors is None or len(factors) == len(stages):
+        return
+    sizes = listed([str(stage.global_batch_size) for stage in stages], most=MOST_SHOWN)
+    has_list = config.model.step_batch_size_schedule is not None
+    positive = [factor if factor > 0 else 1.0 for factor in factors]
+    fitting = [*positive, *[1.0] * len(stages)][: len(stages)]
+    raise UsageError(
+        f"{FACTORS_KEY} lists the factors of {counted(len(factors), 'stage')}, but the schedule of"
+        f" the batch has {counted(len(stages), 'stage')}, of {sizes} {unit_of(config)}",
+        keys=(FACTORS_KEY, SCHEDULE_KEY if has_list else RAMP_KEY),
+        remedy=[
+            *([set_to(FACTORS_KEY, fitting)] if len(stages) <= MOST_OFFERED else []),
+            set_to(FACTORS_KEY, None),
+        ],
+    )
+
+
 def attributes_read(function: Callable[..., Any]) -> set[str] | None:
     """Returns the settings that the function of an optimiser reads from its section `optim`.
 
@@ -68,3 +123,6 @@ def attributes_read(function: Callable[..., Any]) -> set[str] | None:
     ]
     is_known = len(named) == len(read) and not any(name.startswith("_") for name in read)
     return set(read) if is_known else None
+
+
+CHECKS = (check_factors,)

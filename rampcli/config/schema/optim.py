@@ -82,3 +82,9 @@ class ScheduleConfig(Extensible):
         at_least=0,
         at_most=2,
     )
+    lr_factors: list[float] | None = setting(
+        None,
+        "Factor of the learning rate in each stage of the batch schedule, in order, in place of"
+        " `schedule.batch_coupling`. `null`: the coupling.",
+        example=[1.0, 1.5, 2.0],
+    )
