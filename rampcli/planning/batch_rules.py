@@ -19,7 +19,7 @@ from rampcli.errors import Report
 from rampcli.estimate.model_size import model_size
 from rampcli.planning.retuning import RETUNE, Retuning, Rule, TiedSetting
 from rampcli.planning.run_plan import Resolved, run_plan
-from rampcli.schedule.learning_rate import BATCH_COUPLINGS
+from rampcli.schedule.learning_rate import coupling_factor
 
 LR_KEY, FLOOR_KEY = "optim.lr", "optim.min_lr"
 BETA_KEY, DECAY_KEY = "optim.beta2", "optim.weight_decay"
@@ -127,7 +127,7 @@ def _rule_of_rate(config: Config, recipe_lr: float, factor: float) -> Rule:
     """Returns the rule for the learning rate: the exponent of the coupling, or the square root."""
     optimizer, coupling = config.optim.optimizer, config.schedule.batch_coupling
     if coupling != "none":
-        value = _rounded(recipe_lr * BATCH_COUPLINGS[coupling].factor(factor))
+        value = _rounded(recipe_lr * coupling_factor(coupling, factor))
         return Rule(key=LR_KEY, value=value, rule=f"as {COUPLING_KEY}={coupling}")
     if optimizer != "adamw":
         unknown = f"no rule is known for optim.optimizer={optimizer}"

@@ -34,6 +34,7 @@ from rampcli.errors import Report, UsageError, set_to
 from rampcli.estimate.model_size import flops_per_token
 from rampcli.extensions import DECAY_STYLE
 from rampcli.planning.retuning import Retuning
+from rampcli.schedule.couplings import Couplings
 from rampcli.schedule.learning_rate import LearningRate
 
 
@@ -79,6 +80,16 @@ class Resolved:
             batch_coupling=schedule.batch_coupling,
             lr_factors=schedule.lr_factors,
             own_decay=extension_function(DECAY_STYLE, schedule.decay_style, schedule),
+        )
+
+    def couplings(self) -> Couplings:
+        """Returns the other values of the optimiser over the run."""
+        optim, schedule = self.config.optim, self.config.schedule
+        return Couplings(
+            beta2=optim.beta2,
+            weight_decay=optim.weight_decay,
+            beta2_coupling=schedule.beta2_coupling,
+            weight_decay_coupling=schedule.weight_decay_coupling,
         )
 
     def pairs(self, stage: StagePlan) -> PairBatch | None:

@@ -11,6 +11,7 @@ from rampcli.planning.reduction import REDUCE_KEY
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import stage_memory
 from rampcli.report.choices import costs_of
+from rampcli.report.couplings import coupled_stages
 from rampcli.report.plan_notes import all_notes
 
 
@@ -27,7 +28,8 @@ def plan_json(resolved: Resolved) -> dict[str, Any]:
 def plan_figures(resolved: Resolved) -> dict[str, Any]:
     """Returns `TrainingPlan.to_json` with what follows from the settings and their files.
 
-    Each stage has `memory_bytes`, the estimate of its fullest rank.
+    Each stage has `memory_bytes`, the estimate of its fullest rank, and the figures of
+    `coupled_stages`.
 
     `parameters` is the size of the model, of which `embedding_parameters` are embeddings.
     `gradient_reduction` has the value `chosen` for `trainer.accumulate_reduce`, and `memory_bytes`
@@ -45,8 +47,13 @@ def plan_figures(resolved: Resolved) -> dict[str, Any]:
     plan = resolved.plan
     memory = [stage_memory(resolved, stage).peak_bytes for stage in plan.stages]
     data = plan.to_json()
-    for row, size in zip(data["stages"], [*[None] * len(plan.passed), *memory], strict=True):
-        row["memory_bytes"] = size
+    for row, size, coupled in zip(
+        data["stages"],
+        [*[None] * len(plan.passed), *memory],
+        coupled_stages(resolved),
+        strict=True,
+    ):
+        row |= {"memory_bytes": size, **coupled}
     model = model_size(resolved.config)
     data["parameters"], data["embedding_parameters"] = model.parameters, model.embeddings
     trainer = resolved.config.trainer

@@ -18,6 +18,7 @@ from rampcli.estimate.model_size import model_size
 from rampcli.planning.corpus_passes import describe_passes
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.choices import compilation_lines
+from rampcli.report.couplings import coupling_lines
 from rampcli.report.memory import memory_cell
 from rampcli.report.model_line import size_text
 from rampcli.report.overlap import overlap_lines
@@ -231,6 +232,7 @@ def plan_summary(resolved: Resolved) -> list[str]:
         included = f"; the total counts {cost}" if restarts else ""
         lines.append(f"hours: {plan.clock.throughput.basis}{_bubble_included(plan)}{included}")
     lines.append(f"model: {size_text(model_size(config), tokens=resolved.tokens)}")
+    lines += coupling_lines(resolved)
     lines += compilation_lines(resolved)
     lines.append(f"data: {describe_data(config)}")
     lines += describe_passes(resolved)

@@ -116,6 +116,7 @@ def build_policy_trainer(
         config=config,
         plan=resolved.plan,
         learning_rate=resolved.learning_rate(),
+        couplings=resolved.couplings(),
         passes=passes,
         optimizers=loaded.optimizers,
         loader=Loader(None, reading=reading, device=device),

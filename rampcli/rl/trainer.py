@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import count, islice
 from typing import ClassVar
 
@@ -24,6 +24,7 @@ from rampcli.rl.objective import PolicyBatch, PolicySums
 from rampcli.rl.passes import PolicyPasses, accumulate_policy_gradient, batch_of
 from rampcli.rl.rollout import Rollout
 from rampcli.rl.sources import RolloutSource
+from rampcli.schedule.couplings import StepValues
 from rampcli.train.loop import Trainer, is_due
 from rampcli.train.observers.journal import finite
 from rampcli.train.step import StepResult, TakenStep, update_weights
@@ -87,6 +88,7 @@ class PolicyTrainer(Trainer):
         self._check_scored(totals)
         self._record_responses(batch, rollouts)
         generators = self.config.rl.rollout_ranks
+        last = self._values_of(self.pairs.updates - 1, batch.split)
         times = times_of(
             totals,
             batch.split,
@@ -98,7 +100,7 @@ class PolicyTrainer(Trainer):
             stage=self.plan.stage_at(self.state.consumed_samples),
             batch=replace(batch, data_time_s=self.source.waited_s),
             result=_mean(results),
-            lr=self._rate_after(self.pairs.updates - 1, batch.split),
+            lr=last.lr,
             skipped="; ".join(skipped) or None,
             step_time_s=step_time_s,
             tokens=int(totals.tokens),
@@ -107,7 +109,8 @@ class PolicyTrainer(Trainer):
                 PolicySums(*map(sum, zip(*policy_sums, strict=True))),
                 times,
                 generators=generators,
-            ),
+            )
+            | last.coupled(),
         )
 
     def _update_weights(
@@ -134,8 +137,8 @@ class PolicyTrainer(Trainer):
             if reason is not None:
                 where = f"update {update + 1} of {self.pairs.updates}: "
                 skipped.append(reason if self.pairs.updates == 1 else where + reason)
-            lr = self._rate_after(update, split)
-            update_weights(self.optimizers, lr=lr, skip=reason is not None)
+            values = self._values_of(update, split)
+            update_weights(self.optimizers, **asdict(values), skip=reason is not None)
             results.append(result)
             policy_sums.append(sums)
         return results, policy_sums, skipped
@@ -186,12 +189,10 @@ class PolicyTrainer(Trainer):
                     multiple=self.passes.meshes.size(TENSOR),
                 )
 
-    def _rate_after(self, update: int, split: BatchPlan) -> float:
-        """Returns the learning rate of an update of a step."""
+    def _values_of(self, update: int, split: BatchPlan) -> StepValues:
+        """Returns the values of the optimiser for an update of a step."""
         prompts = split.global_batch_size * (update + 1) // self.pairs.updates
-        return self.learning_rate.at(
-            self.state.consumed_samples + prompts, global_batch_size=split.global_batch_size
-        )
+        return self.values_after(prompts, split)
 
     def _check_scored(self, totals: RolloutSums) -> None:
         """Ends the run if a step has no reward to learn from. Warns once if some are missing."""

@@ -103,9 +103,7 @@ class LearningRate:
                 bisect_right(self.stage_starts, max(0, consumed_samples - 1)) - 1
             ]
         share = global_batch_size / self.largest_batch_size
-        if isinstance(self.batch_coupling, str):
-            return BATCH_COUPLINGS[self.batch_coupling].factor(share)
-        return share**self.batch_coupling
+        return coupling_factor(self.batch_coupling, share)
 
 
 Curve = Callable[[float], float]
@@ -216,3 +214,14 @@ BATCH_COUPLINGS: dict[str, BatchCoupling] = {
     "sqrt": BatchCoupling("by the square root of r", math.sqrt),  # arXiv 2205.10287
     "linear": BatchCoupling("by r", lambda share: share),  # arXiv 1706.02677
 }
+
+
+def coupling_factor(coupling: str | float, share: float) -> float:
+    """Returns the factor of the learning rate by a coupling, which may be an exponent.
+
+    Args:
+        share: the batch divided by the one whose rate is known.
+    """
+    if isinstance(coupling, str):
+        return BATCH_COUPLINGS[coupling].factor(share)
+    return math.pow(share, coupling)

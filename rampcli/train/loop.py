@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -18,6 +18,7 @@ from rampcli.config.schema import Config
 from rampcli.data.loader import Batch, Loader
 from rampcli.parallel.ranks import broadcast_from_rank_0
 from rampcli.runs.directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY
+from rampcli.schedule.couplings import Couplings, StepValues
 from rampcli.schedule.learning_rate import LearningRate
 from rampcli.train.compiling import compile_passes
 from rampcli.train.guard import StepGuard
@@ -48,6 +49,7 @@ class Trainer:
     config: Config
     plan: TrainingPlan
     learning_rate: LearningRate
+    couplings: Couplings
     passes: Passes
     optimizers: Sequence[torch.optim.Optimizer]
     loader: Loader
@@ -151,11 +153,8 @@ class Trainer:
             between=self.stopper.agree_now_and_then,
         )
         self.finish_step()  # its numbers set the limits of this step
-        lr = self.learning_rate.at(
-            self.state.consumed_samples + split.global_batch_size,
-            global_batch_size=split.global_batch_size,
-        )
-        update_weights(self.optimizers, lr=lr, skip=result.is_harmful(self.guard.limits))
+        values = self.values_after(split.global_batch_size, split)
+        update_weights(self.optimizers, **asdict(values), skip=result.is_harmful(self.guard.limits))
         stage = self.plan.stage_at(self.state.consumed_samples)
         before = replace(self.state)
 
@@ -170,12 +169,21 @@ class Trainer:
                 stage=stage,
                 batch=batch,
                 result=known,
-                lr=lr,
+                lr=values.lr,
                 skipped=skipped,
                 step_time_s=step_time_s,
+                columns=values.coupled(),
             )
 
         self.unfinished = finish
+
+    def values_after(self, samples: int, split: BatchPlan) -> StepValues:
+        """Returns the values of the optimiser for an update after some more samples."""
+        return self.couplings.at(
+            self.learning_rate,
+            self.state.consumed_samples + samples,
+            global_batch_size=split.global_batch_size,
+        )
 
     def finish_step(self) -> None:
         """Waits for the numbers of the step that was started last, and tells observers of it.

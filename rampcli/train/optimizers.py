@@ -7,9 +7,12 @@ from torch import nn
 from torch.optim import AdamW
 from torch.optim import Optimizer as TorchOptimizer
 
+from rampcli.config.checks.optim import BETA2_KEY, DECAY_KEY
 from rampcli.config.extension_settings import extension_function
 from rampcli.config.optimizers import OPTIMIZERS
+from rampcli.config.schema import Config
 from rampcli.config.schema.optim import OptimConfig
+from rampcli.errors import UsageError, set_to
 from rampcli.extensions import OPTIMIZER
 from rampcli.models.decoder import Decoder
 from rampcli.train.muon import Muon
@@ -30,6 +33,34 @@ def build_optimizers(parts: Sequence[Decoder], optim: OptimConfig) -> list[Torch
         return built
     parameters = {name: one for part in parts for name, one in part.named_parameters()}
     return [extension(parameters, optim)]
+
+
+def check_coupled(optimizers: Sequence[TorchOptimizer], config: Config) -> None:
+    """Checks that the optimisers have what follows the batch, with the values that follow it.
+
+    Raises:
+        UsageError: an extension keeps them elsewhere, or takes them from another setting.
+    """
+    schedule, optim = config.schedule, config.optim
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    decays = {group["weight_decay"] for group in groups if "weight_decay" in group}
+    betas = {tuple(group["betas"][1:]) for group in groups if "betas" in group}
+    for key, coupling, is_there, what in (
+        (BETA2_KEY, schedule.beta2_coupling, betas == {(optim.beta2,)}, "betas (.., optim.beta2)"),
+        (
+            DECAY_KEY,
+            schedule.weight_decay_coupling,
+            optim.weight_decay in decays and decays <= {0.0, optim.weight_decay},
+            "a weight_decay of optim.weight_decay or 0",
+        ),
+    ):
+        if coupling != "none" and not is_there:
+            raise UsageError(
+                f"{key}={coupling} does not apply to {OPTIMIZER}={optim.optimizer}, whose parameter"
+                f" groups do not have {what}",
+                keys=(key, OPTIMIZER),
+                remedy=[set_to(key, "none"), set_to(OPTIMIZER, *OPTIMIZERS)],
+            )
 
 
 def build_adamw(parts: Sequence[Decoder], optim: OptimConfig) -> list[TorchOptimizer]:

@@ -178,17 +178,29 @@ def scale_gradients(
 
 
 def update_weights(
-    optimizers: Sequence[torch.optim.Optimizer], *, lr: float, skip: Tensor | bool = False
+    optimizers: Sequence[torch.optim.Optimizer],
+    *,
+    lr: float,
+    beta2: float | None = None,
+    weight_decay: float | None = None,
+    skip: Tensor | bool = False,
 ) -> None:
     """Takes an optimiser step with the accumulated gradients, or skips it, and drops them.
 
     Args:
+        lr: learning rate of all groups.
+        beta2: second decay rate of groups with `betas`. None leaves it as it is.
+        weight_decay: of groups that have one above 0. None leaves it as it is.
         skip: whether to skip it, known to the host or a bool scalar on the device. Optimisers with
             `skips_on_device` let the device decide. The host waits for the device before others.
     """
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = lr
+            if beta2 is not None and "betas" in group:
+                group["betas"] = (group["betas"][0], beta2)
+            if weight_decay is not None and group.get("weight_decay"):
+                group["weight_decay"] = weight_decay
         if skips_on_device(optimizer):
             # A skipped step, too, makes the state that a checkpoint has to hold.
             optimizer.found_inf = None if skip is False else found_inf(skip, optimizer)  # type: ignore[attr-defined]

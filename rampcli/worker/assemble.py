@@ -130,6 +130,7 @@ def build_trainer(
         config=config,
         plan=resolved.plan,
         learning_rate=resolved.learning_rate(),
+        couplings=resolved.couplings(),
         passes=passes,
         optimizers=loaded.optimizers,
         loader=Loader(corpora.training if corpora else None, reading=reading, device=device),

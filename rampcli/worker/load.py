@@ -23,7 +23,7 @@ from rampcli.parallel.ranks import broadcast_from_rank_0, gather_from_all_ranks
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import complete_checkpoints
 from rampcli.train.build import build_parts
-from rampcli.train.optimizers import build_optimizers
+from rampcli.train.optimizers import build_optimizers, check_coupled
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +63,7 @@ def load_model_and_state(
     else:
         parts = build_parts(config, meshes, device, filled=False)
     optimizers = build_optimizers(parts, config.optim)
+    check_coupled(optimizers, config)
     settings = snapshot.identity(config)
     corpus = agreed_fingerprints(fingerprints)
     state = load_newest(run, parts, optimizers, settings=settings, corpus=corpus)

@@ -17,7 +17,7 @@ from rampcli.report.plan_json import plan_json
 from rampcli.runs.directory import RunDirectory
 from run_files import metrics_row
 
-STAGE = (*COUNTS, *OF_A_FLEET, "memory_bytes")
+STAGE = (*COUNTS, *OF_A_FLEET, "memory_bytes", "lr_factor", "beta2", "weight_decay")
 FOREIGN_ALONE = ("data.seq_length=", "max_target_length=", "steps=")
 """Words of other systems for settings that the recipe already has."""
 DIALECTS = [
@@ -92,6 +92,9 @@ def test_json_has_the_documented_keys_and_nothing_else_is_printed(succeed):
         "data_parallel_size": 80,
         "micro_batch_size": 4,
         "accumulate_grad_batches": 4,
+        "lr_factor": 1.0,
+        "beta2": None,
+        "weight_decay": None,
     }
     assert (plan["stages"][-1]["steps"], plan["stages"][-1]["samples"]) == (None, None)
 

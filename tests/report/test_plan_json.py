@@ -1,5 +1,7 @@
 from dataclasses import asdict
 
+import pytest
+
 from rampcli.planning.compilation import compilation_of
 from rampcli.planning.reduction import ways_to_reduce
 from rampcli.planning.stage_memory import stage_memory
@@ -21,4 +23,19 @@ def test_the_json_of_a_plan_has_the_memory_of_each_stage_and_the_size_of_the_mod
     assert data.pop("compilation") == {"chosen": resolved.config.trainer.compile, **costs}
     assert data.pop("retuning") is None
     assert data.pop("notes") == all_notes(resolved)
+    coupled = {"lr_factor": 1.0, "beta2": None, "weight_decay": None}
+    for stage in data["stages"]:
+        assert coupled.items() <= stage.items()
+        for name in coupled:
+            del stage[name]
     assert data == resolved.plan.to_json()
+
+
+def test_the_json_of_a_plan_has_what_follows_the_batch_in_each_stage(planned):
+    words = ("schedule.lr_factors=[1,2,2.5]", "schedule.weight_decay_coupling=timescale")
+    words += ("model.step_batch_size_schedule='steps: 0:512 9:1024 12:2048'",)
+    resolved = planned("gpt3_5b", *words, "schedule.beta2_coupling=half_life")
+    rows = plan_json(resolved)["stages"]
+    assert [row["lr_factor"] for row in rows] == [1, 2, 2.5]
+    assert [row["beta2"] for row in rows] == pytest.approx([0.95**0.25, 0.95**0.5, 0.95])
+    assert [row["weight_decay"] for row in rows] == pytest.approx([0.025, 0.025, 0.04])

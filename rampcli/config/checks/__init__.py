@@ -19,5 +19,5 @@ CHECKS: tuple[Callable[[Config], Iterator[UsageError]], ...] = (
     *watch.CHECKS,
 )
 """Every check of settings against each other. They rely on `ranges.check_ranges`."""
-CHECKS_OF_WORDS = (*CHECKS, rl.check_reward, optim.check_used)
+CHECKS_OF_WORDS = (*CHECKS, rl.check_reward, optim.check_used, optim.check_coupled)
 """All checks of what a user sets now. Those of `CHECKS` also hold for the snapshot of a run."""

@@ -19,6 +19,8 @@ from rampcli.errors import UsageError, set_to, shown
 from rampcli.extensions import OPTIMIZER
 
 COUPLING_KEY = "schedule.batch_coupling"
+BETA2_KEY = "schedule.beta2_coupling"
+DECAY_KEY = "schedule.weight_decay_coupling"
 FACTORS_KEY = "schedule.lr_factors"
 MOST_SHOWN = 5
 """Most batch sizes that an error names."""
@@ -36,11 +38,7 @@ def check_used(config: Config) -> Iterator[UsageError]:
     stack, name = stack_of(config), config.optim.optimizer
     own = extensions.REGISTERED.get((OPTIMIZER, name))
     of_own = set() if own is None else {setting.key for setting in settings_of(own)}
-    used: Collection[str] | None = None
-    if name in OPTIMIZERS:
-        used = OPTIMIZERS[name].settings
-    elif own is not None:
-        used = attributes_read(own.function)
+    used = used_settings(name)
     if used is None:
         return
     for field in OF_SOME:
@@ -55,6 +53,32 @@ def check_used(config: Config) -> Iterator[UsageError]:
             keys=(key, OPTIMIZER),
             remedy=set_to(own_key, value) if own_key in of_own else set_to(OPTIMIZER, *others),
         )
+
+
+def check_coupled(config: Config) -> Iterator[UsageError]:
+    """Checks that the optimiser uses what follows the batch, as far as that is known."""
+    name, schedule = config.optim.optimizer, config.schedule
+    used = used_settings(name)
+    for key, coupling, field in (
+        (BETA2_KEY, schedule.beta2_coupling, "beta2"),
+        (DECAY_KEY, schedule.weight_decay_coupling, "weight_decay"),
+    ):
+        if coupling != "none" and used is not None and field not in used:
+            others = [other for other, one in OPTIMIZERS.items() if field in one.settings]
+            yield UsageError(
+                f"{key}={coupling} does not apply to {OPTIMIZER}={name}, which does not use"
+                f" optim.{field}",
+                keys=(key, OPTIMIZER),
+                remedy=[set_to(key, "none"), set_to(OPTIMIZER, *others)],
+            )
+
+
+def used_settings(optimizer: str) -> Collection[str] | None:
+    """Returns the fields of the section `optim` that an optimiser uses, or None if unknown."""
+    if optimizer in OPTIMIZERS:
+        return OPTIMIZERS[optimizer].settings
+    own = extensions.REGISTERED.get((OPTIMIZER, optimizer))
+    return None if own is None else attributes_read(own.function)
 
 
 def check_factors(config: Config) -> Iterator[UsageError]:

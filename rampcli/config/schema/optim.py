@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from rampcli.config.fields import Extensible, setting, with_choices
 from rampcli.config.optimizers import OPTIMIZERS
+from rampcli.schedule.couplings import BETA2_COUPLINGS, WEIGHT_DECAY_COUPLINGS
 from rampcli.schedule.learning_rate import BATCH_COUPLINGS, DECAY_STYLES
 
 
@@ -87,4 +88,21 @@ class ScheduleConfig(Extensible):
         "Factor of the learning rate in each stage of the batch schedule, in order, in place of"
         " `schedule.batch_coupling`. `null`: the coupling.",
         example=[1.0, 1.5, 2.0],
+    )
+    beta2_coupling: str = setting(
+        "none",
+        with_choices(
+            "How `optim.beta2` follows the batch, where r is the batch divided by the largest.",
+            BETA2_COUPLINGS,
+        ),
+        choices=BETA2_COUPLINGS,
+    )
+    weight_decay_coupling: str = setting(
+        "none",
+        with_choices(
+            "How `optim.weight_decay` follows the batch, where r is the batch divided by the"
+            " largest.",
+            WEIGHT_DECAY_COUPLINGS,
+        ),
+        choices=WEIGHT_DECAY_COUPLINGS,
     )

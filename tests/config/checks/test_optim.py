@@ -32,6 +32,25 @@ def reads_fields(parameters, optim):
     return {name: getattr(optim, name) for name in optim.__slots__}, parameters
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "refused"),
+    [("adamw", False), ("muon", False), ("own", True), ("any", False)],
+)
+@pytest.mark.parametrize(
+    "coupling", ["schedule.beta2_coupling=half_life", "schedule.weight_decay_coupling=timescale"]
+)
+def test_a_coupling_is_refused_if_the_optimiser_is_known_not_to_use_its_value(
+    optimizer, refused, coupling
+):
+    words = [f"optim.optimizer={optimizer}", coupling]
+    overridden = apply_overrides(llm.from_factory("llama3_tiny"), words)
+    if not refused:
+        resolve(overridden)
+        return
+    with pytest.raises(UsageError, match=f"^error: {coupling} does not apply to .*=own"):
+        resolve(overridden)
+
+
 @pytest.fixture(autouse=True)
 def own_optimizers(monkeypatch):
     monkeypatch.setattr(extensions, "REGISTERED", {})
