@@ -1,5 +1,6 @@
 """Data parallelism: replicated, sharded (FSDP2), or sharded within replicated groups (HSDP)."""
 
+from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -12,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from rampcli.config.schema.trainer import Precision
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.mesh import PIPELINE, REPLICATE, SHARD
-from rampcli.parallel.overlap import collectives_of, set_collectives
+from rampcli.parallel.overlap import collectives_of, set_collectives, weights_of_group
 from rampcli.parallel.replicas import average_over_replicas, prepare_average
 
 POLICIES = {
@@ -94,6 +95,21 @@ def _groups(model: Decoder) -> tuple[list[Any], list[Any], list[Any]]:
         layers,
         [module for module in head if module is not None],
     )
+
+
+def weights_of_passes(model: nn.Module) -> Iterator[nn.Parameter]:
+    """Yields the weights that receive the gradients of backward passes, each of them once.
+
+    With FSDP, these are the gathered weights, which stay the same objects, and not the parameters.
+    They are gathered one group after another. Every rank calls this.
+    """
+    sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    found = set[nn.Parameter]()
+    for module in sharded:
+        module.unshard()
+        found.update(weights_of_group(module))
+        module.reshard()
+    yield from found if sharded else model.parameters()
 
 
 def free_gathered_weights(model: nn.Module) -> None:

@@ -119,16 +119,16 @@ class Reductions:
 
         def reduce(shard: Tensor, gradients: Tensor, group: dist.ProcessGroup, **_: Any) -> None:
             # FSDP adds to gradients that are there already as soon as this returns.
-            adds = any(weight.grad is not None for weight in _weights_of(module))
+            adds = any(weight.grad is not None for weight in weights_of_group(module))
             self.start(shard, gradients, group, wait=adds)
 
         # This one's buffers take the memory of the last one's.
         return Collective(reduce, prepare=self._finish)
 
 
-def _weights_of(module: nn.Module) -> Iterator[nn.Parameter]:
+def weights_of_group(module: nn.Module) -> Iterator[nn.Parameter]:
     """Yields the weights that FSDP gathers together with a module."""
     yield from module.parameters(recurse=False)
     for child in module.children():
         if not isinstance(child, FSDPModule):
-            yield from _weights_of(child)
+            yield from weights_of_group(child)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY
+from rampcli.batch.noise_scale import NOISE_KEY, groups_per_step
 from rampcli.batch.notes import accumulation_notes
 from rampcli.batch.pairs import PAIRS_KEY
 from rampcli.batch.plan import MICRO_KEY
@@ -26,6 +27,7 @@ def all_notes(resolved: Resolved) -> list[str]:
         *resolved.plan.notes,
         *resolved.notes,
         *_accumulation_notes(resolved),
+        *_noise_notes(resolved),
         *reduction_notes(resolved),
         *memory_notes(resolved),
         *(f"{setting} does not exist on this machine" for setting in missing_here(resolved.config)),
@@ -71,6 +73,30 @@ def _stage_notes(resolved: Resolved) -> Iterator[str]:
     policy = NODE_POLICIES[config.rampup.node_policy]
     if policy.weighs_restarts and plan.clock is None:
         yield f"no throughput is known, so {POLICY_KEY}={policy.name} does not weigh restarts"
+
+
+def _noise_notes(resolved: Resolved) -> Iterator[str]:
+    """Yields a note on stages whose steps cannot measure the noise scale."""
+    if resolved.config.noise_scale.every_steps is None:
+        return
+    pieces = resolved.config.parallel.num_pipeline_microbatches or 1
+    unmeasured = [
+        str(stage.stage)
+        for stage in resolved.plan.stages
+        if groups_per_step(
+            data_parallel_size=stage.data_parallel_size,
+            accumulate_grad_batches=stage.accumulate_grad_batches,
+            micro_batch_size=stage.micro_batch_size,
+            pieces=pieces if resolved.plan.is_piped else None,
+        )
+        == 1
+    ]
+    if unmeasured:
+        plural = "s" if len(unmeasured) > 1 else ""
+        yield (
+            f"{NOISE_KEY} does not measure stage{plural} {listed(unmeasured, most=MOST_SIZES)}: a"
+            " step needs two micro batches, or two samples without a pipeline"
+        )
 
 
 def _accumulation_notes(resolved: Resolved) -> list[str]:

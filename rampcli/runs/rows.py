@@ -54,6 +54,9 @@ METRICS_ROW = {
     "rollout_s?": RATE,
     "training_s?": RATE,
     "predicted_s?": RATE,
+    "noise_scale?": NUMBER_OR_NULL,
+    "noise_scale_low?": NUMBER_OR_NULL,
+    "noise_scale_high?": NUMBER_OR_NULL,
 }
 EVENT_ROW = {"event": str, "time": TIME}
 SHAPES: dict[str, dict[str, Any]] = {"metrics": METRICS_ROW, "responses": {"step": COUNT}}
@@ -140,10 +143,16 @@ def end_of_rows(path: Path) -> int:
     return 0
 
 
-def last_rows(path: Path, count: int) -> list[dict[str, Any]]:
+def last_rows(
+    path: Path, count: int, *, holding: str = "", among: int | None = None
+) -> list[dict[str, Any]]:
     """Returns the last complete rows of a file, at most `count`, in their order.
 
     Reads only the end of the file.
+
+    Args:
+        holding: text in the rows to return. Others are not parsed.
+        among: number of last rows to look at, or None for all.
 
     Raises:
         DamagedFileError: one of them is damaged.
@@ -152,7 +161,8 @@ def last_rows(path: Path, count: int) -> list[dict[str, Any]]:
     if file is None:
         return []
     with file:
-        lines = list(islice(_lines_backwards(file, path), count))
+        last, text = islice(_lines_backwards(file, path), among), holding.encode()
+        lines = list(islice(((offset, line) for offset, line in last if text in line), count))
     return [row_of(line, path, offset) for offset, line in reversed(lines)]
 
 

@@ -21,6 +21,7 @@ from rampcli.runs.directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY
 from rampcli.schedule.couplings import Couplings, StepValues
 from rampcli.schedule.learning_rate import LearningRate
 from rampcli.train.compiling import compile_passes
+from rampcli.train.group_norms import GroupNorms
 from rampcli.train.guard import StepGuard
 from rampcli.train.observers.observer import LoopObserver
 from rampcli.train.passes import Passes
@@ -39,6 +40,7 @@ class Trainer:
         guard: says which steps are skipped.
         runs_ahead: whether steps overlap in this way.
         validation_loaders: read the validation corpora, by name; None if the corpus has no name.
+        norms: measures the noise of the gradient, if that is asked for.
         bytes_of_tokens: bytes of text that each token stands for, int32 [vocabulary], if known.
         micro_batch_s: seconds per micro batch in the last step whose numbers are known.
         compiled_micro_batch_size: micro batch size for which the layers are compiled, if they are.
@@ -60,6 +62,7 @@ class Trainer:
     state: TrainingState
     stopper: Stopper
     runs_ahead: bool = False
+    norms: GroupNorms | None = None
     bytes_of_tokens: Tensor | None = None
     micro_batch_s: float = 0.0
     compiled_micro_batch_size: int | None = None
@@ -151,6 +154,7 @@ class Trainer:
             global_tokens=self._agree_on_tokens(batch.valid_tokens),
             gradient_clip_val=self.config.trainer.gradient_clip_val,
             between=self.stopper.agree_now_and_then,
+            norms=self.norms if self._measures_noise(split) else None,
         )
         self.finish_step()  # its numbers set the limits of this step
         values = self.values_after(split.global_batch_size, split)
@@ -173,6 +177,7 @@ class Trainer:
                 skipped=skipped,
                 step_time_s=step_time_s,
                 columns=values.coupled(),
+                noise=None if skipped else known.noise(sequences=split.global_batch_size),
             )
 
         self.unfinished = finish
@@ -183,6 +188,14 @@ class Trainer:
             self.learning_rate,
             self.state.consumed_samples + samples,
             global_batch_size=split.global_batch_size,
+        )
+
+    def _measures_noise(self, split: BatchPlan) -> bool:
+        """Returns whether the next step measures the noise of the gradient."""
+        return (
+            self.norms is not None
+            and is_due(self.state.step + 1, self.config.noise_scale.every_steps)
+            and self.norms.measures(split)
         )
 
     def finish_step(self) -> None:

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -11,10 +12,12 @@ import torch
 from torch import Tensor
 
 from rampcli.activity import READING_VALIDATION, VALIDATING, begin, waiting
+from rampcli.batch.noise_scale import Noise, noise_of
 from rampcli.batch.training_plan import StagePlan
 from rampcli.data.loader import Batch, MicroBatch
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.layout import is_first_copy, local_part
+from rampcli.train.group_norms import GroupNorms
 from rampcli.train.passes import Passes
 
 
@@ -25,10 +28,28 @@ class StepResult:
     Attributes:
         loss: mean loss in nats per valid token.
         grad_norm: norm of its gradient before clipping.
+        groups: `groups_sq` and `shares_sq` of `noise_of`, if the step measures them.
     """
 
     loss: float
     grad_norm: float
+    groups: tuple[float, ...] = ()
+
+    def noise(self, *, sequences: int) -> Noise | None:
+        """Returns what the step says about the noise of the gradient, if it measures that.
+
+        Args:
+            sequences: sequences of the step.
+        """
+        if not self.groups:
+            return None
+        groups_sq, shares_sq = self.groups
+        return noise_of(
+            whole_sq=self.grad_norm**2,
+            groups_sq=groups_sq,
+            shares_sq=shares_sq,
+            sequences=sequences,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +65,13 @@ class DeviceResult:
 
     Args:
         loss, grad_norm: float64 scalars on the device.
+        groups: as of `StepResult`, scalars like them.
     """
 
-    def __init__(self, loss: Tensor, grad_norm: Tensor) -> None:
+    def __init__(self, loss: Tensor, grad_norm: Tensor, groups: Sequence[Tensor] = ()) -> None:
         self.loss = loss
         self.grad_norm = grad_norm
-        numbers = torch.stack([loss, grad_norm])
+        numbers = torch.stack([loss, grad_norm, *groups])
         self._arrived: torch.cuda.Event | None = None
         if numbers.is_cuda:  # Only a copy to pinned memory lets the host continue.
             pinned = torch.empty_like(numbers, device="cpu", pin_memory=True)
@@ -73,7 +95,8 @@ class DeviceResult:
         if self._arrived is not None:
             with waiting:
                 self._arrived.synchronize()
-        return StepResult(*self._numbers.tolist())
+        loss, grad_norm, *groups = self._numbers.tolist()
+        return StepResult(loss, grad_norm, tuple(groups))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,6 +109,7 @@ class TakenStep:
             has several updates, this names those that were skipped.
         step_time_s: seconds that it took, reading included.
         tokens: tokens that it trained on, or None if every sample has `data.sequence_length`.
+        noise: what it says about the noise of the gradient, if it was measured.
         columns: further columns of its row in metrics.jsonl.
     """
 
@@ -96,6 +120,7 @@ class TakenStep:
     skipped: str | None
     step_time_s: float
     tokens: int | None = None
+    noise: Noise | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -125,6 +150,7 @@ def accumulate_gradient(
     global_tokens: int,
     gradient_clip_val: float | None,
     between: Callable[[], None] = lambda: None,
+    norms: GroupNorms | None = None,
 ) -> DeviceResult:
     """Runs forward and backward over the micro batches, then clips. Gradients are left in `.grad`.
 
@@ -137,16 +163,18 @@ def accumulate_gradient(
         gradient_clip_val: as of `scale_gradients`.
         between: called between micro batches, but not in a pipeline. An exception that it raises
             ends the step, which then has no effect.
+        norms: measures the norms of the micro batches' gradients.
     """
     ranks = passes.meshes.gradient_ranks
-    # Ranks hold different token counts, so the mean is over the whole batch. Gradients are averaged
-    # over the ranks.
-    loss = passes.forward_backward(
-        micro_batches, scale=ranks / max(1, global_tokens), between=between
-    )
+    with norms.measuring(micro_batches) if norms else nullcontext(micro_batches) as groups:
+        # Ranks hold different token counts, so the mean is over the whole batch. Gradients are
+        # averaged over the ranks.
+        loss = passes.forward_backward(groups, scale=ranks / max(1, global_tokens), between=between)
+        measured = norms.addends(groups, global_tokens=global_tokens) if norms else []
     norm = squared_norm(passes.parts, device=passes.device)
-    mean_loss, squares = passes.total(torch.stack([loss.double() / ranks, norm])).unbind()
-    result = DeviceResult(mean_loss, squares.sqrt())
+    totals = passes.total(torch.stack([loss.double() / ranks, norm, *measured]))
+    mean_loss, squares, *of_groups = totals.unbind()
+    result = DeviceResult(mean_loss, squares.sqrt(), of_groups)
     scale_gradients(passes.parts, grad_norm=result.grad_norm, gradient_clip_val=gradient_clip_val)
     return result
 

@@ -68,6 +68,7 @@ IRRELEVANT = (
     "data.split",
     "data.validation",
     "generate.",
+    "noise_scale.",
     "profile.",
     "data.pad_last_window",
     "trainer.max_",

@@ -125,6 +125,7 @@ def trial_config(resolved: Resolved, candidate: Candidate, folder: Path) -> Conf
             "trainer.val_samples": 0,
             "trainer.on_nonfinite": "skip",
             "checkpoint.every_steps": None,
+            "noise_scale.every_steps": None,
         },
         TUNE,
     ).config()

@@ -45,6 +45,7 @@ from rampcli.runs.directory import PREEMPTED, RunDirectory
 from rampcli.runs.manifest import consumed_samples
 from rampcli.runs.worker_defaults import recorded
 from rampcli.train.compiling import REMEDY, why_not_compiled
+from rampcli.train.group_norms import GroupNorms
 from rampcli.train.guard import Outliers, StepGuard
 from rampcli.train.loop import Trainer
 from rampcli.train.memory import is_out_of_memory
@@ -149,6 +150,9 @@ def build_trainer(
         state=loaded.state,
         stopper=Stopper(stop, passes),
         runs_ahead=device.type == "cuda",
+        norms=None
+        if config.noise_scale.every_steps is None
+        else GroupNorms(loaded.parts, meshes, pieces=passes.pieces),
     )
 
 

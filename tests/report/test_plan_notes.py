@@ -25,6 +25,14 @@ from rampcli.report.plan_tables import plan_summary
             "the pipeline splits a rank's micro batch of 4 samples into 4 parts of 1",
         ),
         (
+            (
+                *("llama3_tiny", "noise_scale.every_steps=8", "data.micro_batch_size=1"),
+                *("model.global_batch_size=4", "model.rampup_batch_size=[1,1,100]"),
+            ),
+            "noise_scale.every_steps does not measure stage 0: a step needs two micro batches, or"
+            " two samples without a pipeline",
+        ),
+        (
             ("gpt3_5b", "rampup.node_policy=best", "throughput.mfu=null"),
             "no throughput is known, so rampup.node_policy=best does not weigh restarts",
         ),

@@ -152,6 +152,14 @@ def test_the_last_rows_are_those_at_the_end(rows, count, torn, tmp_path_factory)
     assert last_rows(path, count) == rows[-count:]
 
 
+def test_the_last_rows_with_a_column_are_found_and_others_not_even_parsed(tmp_path):
+    path = tmp_path / "responses.jsonl"
+    path.write_text('{"step": 1, "x": 1}\n{"step": 2, "x": 2}\n{no JSON\n' + '{"step": 4}\n' * 3)
+    assert last_rows(path, 1, holding='"x"') == [{"step": 2, "x": 2}]
+    assert last_rows(path, 9, holding='"x"', among=5) == [{"step": 2, "x": 2}]
+    assert last_rows(path, 9, holding='"x"', among=4) == []
+
+
 def test_a_damaged_row_among_the_last_is_named_by_its_byte(tmp_path):
     path = tmp_path / "responses.jsonl"
     before = '{"step": 1}\n' * 10

@@ -29,6 +29,7 @@ NOT_IN_RL = {
         ", which evaluates one set of prompts",
         "data.validation_path",
     ),
+    "noise_scale.every_steps": (None, ": it measures gradients of pretraining", None),
     "parallel.pipeline_parallel_size": (1, *_SPLITS),
     "parallel.context_parallel_size": (1, *_SPLITS),
     "trainer.compile": (

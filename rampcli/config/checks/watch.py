@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from rampcli.batch.noise_scale import NOISE_KEY
+from rampcli.batch.pipeline import PIPELINE_SIZE_KEY
 from rampcli.batch.step_schedule import LENGTH_KEY
 from rampcli.config.schema import Config
 from rampcli.config.schema.watch import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE
@@ -102,4 +104,17 @@ def check_profile(config: Config) -> Iterator[UsageError]:
         )
 
 
-CHECKS = (check_trackers, check_generate, check_profile)
+def check_noise_scale(config: Config) -> Iterator[UsageError]:
+    """Checks that a pipeline has each gradient of a micro batch on one rank."""
+    every_steps, ranks = config.noise_scale.every_steps, config.parallel.pipeline_parallel_size
+    if every_steps is not None and ranks > 1 and config.model.tie_embeddings:
+        yield UsageError(
+            f"{NOISE_KEY}={every_steps} does not apply to model.tie_embeddings=true on"
+            f" {PIPELINE_SIZE_KEY}={ranks}: the first and the last rank of"
+            " the pipeline each have a part of the tied weight's gradient",
+            keys=(NOISE_KEY, "model.tie_embeddings", PIPELINE_SIZE_KEY),
+            remedy=set_to(NOISE_KEY, None),
+        )
+
+
+CHECKS = (check_trackers, check_generate, check_noise_scale, check_profile)

@@ -16,7 +16,12 @@ from rampcli.config.schema.rampup import RampupConfig
 from rampcli.config.schema.rl import RLConfig
 from rampcli.config.schema.throughput import ThroughputConfig
 from rampcli.config.schema.trainer import ParallelConfig, TrainerConfig
-from rampcli.config.schema.watch import GenerateConfig, LoggingConfig, ProfileConfig
+from rampcli.config.schema.watch import (
+    GenerateConfig,
+    LoggingConfig,
+    NoiseScaleConfig,
+    ProfileConfig,
+)
 
 __all__ = ["Config", "ModelConfig", "ParallelConfig"]
 
@@ -58,4 +63,5 @@ class Config(Traced):
     launch: LaunchConfig = field(default_factory=LaunchConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     generate: GenerateConfig = field(default_factory=GenerateConfig)
+    noise_scale: NoiseScaleConfig = field(default_factory=NoiseScaleConfig)
     profile: ProfileConfig = field(default_factory=ProfileConfig)

@@ -45,6 +45,19 @@ class GenerateConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class NoiseScaleConfig:
+    """The noise scale of the gradient, which says how large a batch still pays."""
+
+    every_steps: int | None = setting(
+        None,
+        "Interval between steps that measure the noise scale of the gradient. `null`: never.",
+        unit="optimiser steps",
+        at_least=1,
+        example=16,
+    )
+
+
+@dataclass(kw_only=True, slots=True)
 class ProfileConfig:
     """Profiles of some steps by torch's profiler."""
 

@@ -3,10 +3,13 @@
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from rampcli.batch.noise_scale import KEPT_MEASUREMENTS, NOISE_COLUMNS, Noise, NoiseAverage
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.checkpoint.save import SavedCheckpoint
 from rampcli.checkpoint.state import TrainingState
@@ -14,6 +17,7 @@ from rampcli.config.schema import Config
 from rampcli.estimate.model_size import flops_per_token
 from rampcli.processors import processor_name
 from rampcli.runs.directory import COMPLETE, RunDirectory
+from rampcli.runs.rows import last_rows, number
 from rampcli.train.memory import peak_bytes
 from rampcli.train.observers.observer import LoopObserver, record_event
 from rampcli.train.step import TakenStep, Validation
@@ -29,6 +33,8 @@ class Journal(LoopObserver):
         self.plan = plan
         self.device = device
         self.world_size = dist.get_world_size()
+        self.noise_every_steps = config.noise_scale.every_steps
+        self.noise = NoiseAverage()
         peak_tflops = config.trainer.peak_tflops
         self.peak_flops_per_s = (
             None if peak_tflops is None else peak_tflops * 1e12 * self.world_size
@@ -41,6 +47,10 @@ class Journal(LoopObserver):
 
     def at_start(self, state: TrainingState) -> None:
         """Writes the event `start` and the status running."""
+        if self.noise_every_steps is not None:
+            self.noise = NoiseAverage(
+                last_measurements(self.run.metrics, every_steps=self.noise_every_steps)
+            )
         record_event(
             self.run,
             "start",
@@ -91,9 +101,17 @@ class Journal(LoopObserver):
             "mfu_causal": self._mfu(tokens_per_s * self.causal_flops_per_token),
             "peak_memory_bytes": peak_bytes(self.device),
             "order_hash": state.order_hash,
+            **self._noise_columns(step.noise),
             **step.columns,
         }
         self.run.append_row(self.run.metrics, row)
+
+    def _noise_columns(self, noise: Noise | None) -> dict[str, float | None]:
+        """Returns the columns of a step that measured the noise of the gradient."""
+        if noise is None:
+            return {}
+        self.noise.add(noise)
+        return asdict(noise) | self.noise.scale().columns()
 
     def _mfu(self, flops_per_s: float) -> float | None:
         """Returns the share of the peak throughput of all devices, or None if it is unknown."""
@@ -153,6 +171,22 @@ class Journal(LoopObserver):
                 "next": None if status == COMPLETE else ahead,
             }
         )
+
+
+def last_measurements(metrics: Path, *, every_steps: int) -> list[Noise]:
+    """Returns the measurements of noise that the next average begins with.
+
+    Args:
+        every_steps: interval between steps that measure.
+    """
+    rows = last_rows(
+        metrics,
+        KEPT_MEASUREMENTS,
+        holding=NOISE_COLUMNS[0],
+        among=KEPT_MEASUREMENTS * every_steps,
+    )
+    found = ([number(row.get(name)) for name in NOISE_COLUMNS] for row in rows)
+    return [Noise(*pair) for pair in found if None not in pair]  # type: ignore[arg-type]
 
 
 def device_name(device: torch.device) -> str | None:
