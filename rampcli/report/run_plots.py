@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
+from rampcli.batch.noise_scale import SCALE_COLUMNS
 from rampcli.report.plots import new_figure, sample_ticks, save_figure
 from rampcli.runs.decimation import bucket_edges, bucket_means
 from rampcli.runs.record import RunRecord
@@ -33,9 +34,11 @@ def plot_runs(records: Sequence[RunRecord], path: Path) -> None:
         axes.set_ylabel(label)
         axes.grid(color="0.9")
         axes.set_axisbelow(True)
+    has_noise = False
     for number, record in enumerate(records):
         style = {"color": str(0.6 * number / len(records)), "linestyle": STYLES[number % 4]}
         _draw_batch(panels[0], record, style, labelled=len(records) == 1)
+        has_noise |= _draw_noise_scale(panels[0], record, style, labelled=len(records) == 1)
         _draw(panels[1], record, "reward" if is_rl else "loss", style)
         _draw(panels[2], record, "tokens_per_s", style)
         panels[1].plot([], [], label=plain(record.name), **style)
@@ -44,8 +47,12 @@ def plot_runs(records: Sequence[RunRecord], path: Path) -> None:
         panels[0].legend(frameon=False, fontsize=9, loc="upper left")
     else:
         panels[1].legend(frameon=False, fontsize=9)
-    panels[0].set_ylim(bottom=0)
-    panels[0].locator_params(axis="y", integer=True)
+    if has_noise:  # which is often far above the batch
+        panels[0].set_yscale("log")
+        panels[0].set_ylabel("global batch size,\nnoise scale")
+    else:
+        panels[0].set_ylim(bottom=0)
+        panels[0].locator_params(axis="y", integer=True)
     panels[2].set_ylim(bottom=0)
     panels[2].set_xlabel(f"consumed {records[0].unit}")
     sample_ticks(panels[2])
@@ -72,6 +79,28 @@ def _draw_batch(axes: Axes, record: RunRecord, style: dict[str, Any], *, labelle
             label="trained" if labelled else None,
             **style,
         )
+
+
+def _draw_noise_scale(
+    axes: Axes, record: RunRecord, style: dict[str, Any], *, labelled: bool
+) -> bool:
+    """Draws the noise scale and its interval, and returns whether there is one.
+
+    Where only the lower end of the interval is known, it is dotted.
+    """
+    columns = [_numbers(record, name) for name in ("consumed_samples", *SCALE_COLUMNS)]
+    measured = np.isfinite(columns[2]) if len(columns[2]) else np.zeros(0, dtype=bool)
+    if not measured.any():
+        return False
+    samples, scale, low, high = (column[measured] for column in columns)
+    edges = bucket_edges(0, len(samples), most=MOST_POINTS)
+    samples = samples[edges[1:] - 1]
+    scale, low, high = (bucket_means(column, edges) for column in (scale, low, high))
+    axes.fill_between(samples, low, high, color=style["color"], alpha=0.2, linewidth=0)
+    axes.plot(samples, scale, linewidth=1, label="noise scale" if labelled else None, **style)
+    bound = np.where(np.isnan(scale), low, np.nan)
+    axes.plot(samples, bound, linewidth=1, color=style["color"], linestyle=":")
+    return True
 
 
 def _draw(axes: Axes, record: RunRecord, column: str, style: dict[str, Any]) -> None:

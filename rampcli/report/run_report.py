@@ -1,9 +1,13 @@
 """The facts of a report: what a run has trained, beside its plan, and where its time went."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from rampcli.batch.noise_scale import NOISE_COLUMNS, SCALE_COLUMNS, NoiseScale
 from rampcli.estimate.model_size import ModelSize
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.facts import CRASHED, RunFacts
@@ -28,6 +32,7 @@ class RunReport:
         time: where the time went.
         parts: the same in seconds by name, in order, with training divided further.
         tokens_per_s: tokens per second over all steps.
+        noise: noise scale after the last step that measured it, or None if none did.
     """
 
     name: str
@@ -43,6 +48,7 @@ class RunReport:
     parts: dict[str, float]
     stages: Sequence[TrainedStage]
     tokens_per_s: float | None
+    noise: NoiseScale | None
 
     @property
     def validations(self) -> dict[str, list[tuple[int, float]]]:
@@ -84,6 +90,7 @@ class RunReport:
             ],
             "stages": [asdict(stage) for stage in self.stages],
             "validations": self.validations,
+            "noise_scale": None if self.noise is None else asdict(self.noise),
             "lost_steps": events.lost_steps,
             "counts": events.counts,
             "boundary_s": events.median_s("boundary", "lost_s"),
@@ -125,4 +132,14 @@ def report_run(record: RunRecord, *, now: float | None = None) -> RunReport:
         parts=parts,
         stages=trained_stages(facts, spans),
         tokens_per_s=spans.mean_rate("tokens_per_s"),
+        noise=last_noise_scale(metrics),
     )
+
+
+def last_noise_scale(metrics: Mapping[str, NDArray[Any]]) -> NoiseScale | None:
+    """Returns the noise scale after the last step that measured it, or None if none did."""
+    measured = np.flatnonzero(np.isfinite(metrics.get(NOISE_COLUMNS[0], np.zeros(0))))
+    if not len(measured):
+        return None
+    known = (metrics[name][measured[-1]] if name in metrics else np.nan for name in SCALE_COLUMNS)
+    return NoiseScale(*(float(value) if np.isfinite(value) else None for value in known))

@@ -86,7 +86,13 @@ def time_table(report: RunReport) -> Table:
 
 
 def closing_lines(report: RunReport) -> Iterator[str]:
-    """Yields goodput, validation losses, costs of boundaries and checkpoints, and messages."""
+    """Yields the noise scale, goodput, validation losses, costs of stops, and messages."""
+    length = (report.facts.plan or {}).get("sequence_length")
+    if report.noise is not None and length is not None:
+        yield (
+            f"noise scale of the gradient: {report.noise.text(sequence_length=length)}; the batch"
+            f" has {counted(report.facts.last['global_batch_size'], 'sequence')}"
+        )
     if report.time.goodput is not None:
         yield (
             f"goodput {share(report.time.goodput)}: the share of the running time that went into"
@@ -140,6 +146,7 @@ def comparison_table(reports: Sequence[RunReport]) -> Table:
             f"validation loss {corpus}".strip(): _last_validation(corpus)
             for corpus in dict.fromkeys(name for one in reports for name in one.validations)
         },
+        "noise scale": _noise_scale,
         "tokens/s": lambda one: ends([round(stage.tokens_per_s or 0) for stage in _trained(one)]),
         "MFU": lambda one: share(next((stage.mfu for stage in _trained(one)[::-1]), None)),
         "time": lambda one: duration(one.time.running_s),
@@ -157,6 +164,10 @@ def _tokens_per_parameter(report: RunReport) -> str:
     if report.size is None or report.tokens is None:
         return "-"
     return shorten(report.tokens / report.size.parameters)
+
+
+def _noise_scale(report: RunReport) -> str:
+    return "-" if report.noise is None else report.noise.short_text()
 
 
 def _last_validation(corpus: str) -> Callable[[RunReport], str]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rampcli.batch.noise_scale import SCALE_COLUMNS
 from rampcli.batch.time_left import RECENT_STEPS
 from rampcli.errors import printable, reason_of, shown
 from rampcli.estimate.model_size import ModelSize
@@ -26,6 +27,7 @@ CHARTED = (
     "loss",
     "lr",
     "grad_norm",
+    *SCALE_COLUMNS,
     "tokens_per_s",
     "mfu",
     "mfu_causal",

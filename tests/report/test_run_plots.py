@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from rampcli.report import run_plots
@@ -18,6 +20,18 @@ def test_a_picture_names_its_runs_and_axes_and_is_the_same_each_time(tmp_path, n
     assert {*names, "global batch size", "loss", "tokens/s", "consumed samples"} <= {
         *texts(pictures[0])
     }
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("high", [50.0, None])
+def test_the_noise_scale_is_drawn_beside_the_batch(high, tmp_path):
+    run = write_run(tmp_path / "a")
+    noise = {"grad_sq": 1.0, "noise_scale": high and 30.0, "noise_scale_low": 20.0}
+    rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    rows[::4] = [row | noise | {"noise_scale_high": high} for row in rows[::4]]
+    run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    plot_runs([read_run(run.path)], tmp_path / "x.svg")
+    assert "noise scale" in texts((tmp_path / "x.svg").read_bytes())
 
 
 @pytest.mark.filterwarnings("error")

@@ -4,7 +4,7 @@ import json
 import pytest
 
 from rampcli.report.run_report import report_run
-from rampcli.report.run_text import stage_table
+from rampcli.report.run_text import closing_lines, stage_table
 from rampcli.report.sweep_results import result_of
 from rampcli.runs.record import read_run
 from recorded_runs import STEPS, write_run
@@ -161,6 +161,37 @@ def test_a_torn_last_row_and_missing_files_are_no_obstacle(run):
     report = report_run(read_run(run.path))
     assert (report.status, report.facts.step) == ("not started", 0)
     assert (report.stages, report.parts) == ([], {})
+
+
+def add_noise(run, **columns):
+    """Adds columns of the noise of the gradient to the tenth row."""
+    rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    rows[9] |= {"grad_sq": -0.5, "grad_var": 60.0} | columns
+    run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.mark.parametrize(
+    ("scale", "text"),
+    [
+        (
+            (40, 25.5, 90.25),
+            "40 sequences, 5.12K tokens (between 25.5 sequences, 3.26K tokens and 90.2 sequences,"
+            " 11.6K tokens)",
+        ),
+        ((None, 25, None), ">= 25 sequences, 3.20K tokens"),
+        ((None, None, None), "unknown yet"),
+    ],
+)
+def test_a_report_says_the_noise_scale_after_the_last_step_that_measured_it(run, scale, text):
+    assert report_run(read_run(run.path)).to_json()["noise_scale"] is None
+    names = ("noise_scale", "noise_scale_low", "noise_scale_high")
+    add_noise(run, **dict(zip(names, scale, strict=True)))
+    report = report_run(read_run(run.path))
+    assert report.to_json()["noise_scale"] == dict(
+        zip(("value", "low", "high"), scale, strict=True)
+    )
+    line = f"noise scale of the gradient: {text}; the batch has 8 sequences"
+    assert line in closing_lines(report)
 
 
 def test_validations_count_once_per_step_and_by_corpus(run):

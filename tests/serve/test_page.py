@@ -278,3 +278,23 @@ def test_a_report_shows_the_same_as_the_page_and_prints(browser, page, trained, 
     (browser.screenshots / "report.pdf").write_bytes(printed)
     assert 1 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 4
     json.loads(browser.find("#data").get_attribute("textContent"))
+
+
+def test_the_noise_scale_is_shown_beside_the_batch(browser, tmp_path):
+    """And its lower end alone until the other one is known."""
+    run = write_run(tmp_path / "noisy")
+    rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    for number, row in enumerate(rows):
+        ends = (None, 10.0, None) if number < 20 else (30.0 + number, 20.0, 90.0)
+        columns = zip(("noise_scale", "noise_scale_low", "noise_scale_high"), ends, strict=True)
+        row |= columns if number % 4 == 3 else ()
+    run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    report = tmp_path / "report.html"
+    write_report_html([run], report)
+    browser.open(report.as_uri())
+    wait_for(lambda: browser.fact("step"), "the report")
+    shown = browser.charts()["noise_scale"]
+    assert "noise scale: from 53 to 69" in shown
+    assert "at least: from 10 to 10" in shown
+    assert "trained: from 4 to 8" in shown
+    browser.picture("noise")

@@ -59,6 +59,14 @@ function together(...parts) {
   return (runs, view) => parts.flatMap((part) => part(runs, view));
 }
 
+/** Returns curves, and others beside them if there are any. */
+function beside(curves, others) {
+  return (runs, view) => {
+    const found = curves(runs, view);
+    return found.length ? [...found, ...others(runs, view)] : [];
+  };
+}
+
 /**
  * Returns the staircases of the runs, as planned and as trained. `planned` and `trained` return the
  * height of a stage.
@@ -84,6 +92,23 @@ function stairs(planned, trained) {
       });
     }
     return curves;
+  });
+}
+
+/** Returns the noise scales of the runs with their intervals, and a lower end that is known alone. */
+function noiseCurves(runs, view) {
+  return runs.flatMap(({ data, slot }) => {
+    const { noise_scale, noise_scale_low, noise_scale_high } = data.series.columns;
+    if (!noise_scale_low) return [];
+    const known = noise_scale_low.mean.flatMap((low, index) => (low === null ? [] : [index]));
+    const take = (column) => positive(known.map((index) => column?.mean[index] ?? null), { log: true }, view);
+    const [scale, low, high] = [noise_scale, noise_scale_low, noise_scale_high].map(take);
+    const curve = { x: known.map((index) => data.series.x[view.axis][index]), colour: runColour(runs.length > 1 ? slot : 1), always: true };
+    const bound = low.map((value, index) => (scale[index] === null ? value : null));
+    return [
+      { ...curve, y: scale, low, high, label: labelOf(runs, data, "noise scale", true) },
+      ...(bound.some((value) => value !== null) ? [{ ...curve, y: bound, style: "dashed", label: labelOf(runs, data, "at least", true) }] : []),
+    ];
   });
 }
 
@@ -162,6 +187,10 @@ const CHARTS = {
     {
       id: "batch", title: "Batch size", unit: "samples per step", wide: true, height: 180, show: whole, tick: compact, fromZero: true,
       curves: stairs((stage) => stage.global_batch_size, (part) => part.global_batch_size), range: stairsRange, draw: drawSizes, wholeTicks: true, headroom: 0.14,
+    },
+    {
+      id: "noise_scale", title: "Noise scale", unit: "samples per step", wide: true, show: compact, log: true, fromZero: true,
+      curves: beside(noiseCurves, stairs(() => null, (part) => part.global_batch_size)),
     },
     {
       id: "nodes", title: "Nodes", unit: "", wide: true, height: 92, show: whole, fromZero: true, wholeTicks: true, headroom: 0.2,
