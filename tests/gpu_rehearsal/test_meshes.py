@@ -41,27 +41,28 @@ MICRO, RECOMPUTE = "data.micro_batch_size", "trainer.activation_checkpointing"
 FP32, BF16 = {}, {"trainer.precision": "bf16"}
 DEEP = {"model.num_layers": 4}
 MUON = {"optim.optimizer": "muon"}
+NOISE = {"noise_scale.every_steps": 1}
 MESHES = {
-    "one rank": (1, FP32),
+    "one rank": (1, FP32 | NOISE | {MICRO: 4}),
     "one rank, bf16, muon, layers recomputed": (1, BF16 | MUON | {RECOMPUTE: "full"}),
     "fsdp2": (2, FP32),
     "ddp2, muon": (2, MUON | {SHARD: 1}),
     "ddp2, bf16, gpt": (2, BF16 | GPT | {SHARD: 1}),
     "hsdp2x2, bf16, layers recomputed in part": (
         4,
-        BF16 | {SHARD: 2, MICRO: 1, RECOMPUTE: "selective"},
+        BF16 | NOISE | {SHARD: 2, MICRO: 1, RECOMPUTE: "selective"},
     ),
     "tp2 x fsdp2, gradients reduced after each micro batch": (
         4,
-        {TENSOR: 2, MICRO: 1, "trainer.accumulate_reduce": "each"},
+        NOISE | {TENSOR: 2, MICRO: 1, "trainer.accumulate_reduce": "each"},
     ),
     "tp2, muon": (2, MUON | {TENSOR: 2}),
-    "pp2, bf16": (2, BF16 | {PIPELINE: 2, MICRO: 1}),
+    "pp2, bf16": (2, BF16 | NOISE | {PIPELINE: 2, MICRO: 1}),
     "pp2 interleaved, layers recomputed": (
         2,
         DEEP | {PIPELINE: 2, VIRTUAL: 2, RECOMPUTE: "full"},
     ),
-    "cp2, a window": (2, {CONTEXT: 2, "model.sliding_window": 5}),
+    "cp2, a window": (2, NOISE | {CONTEXT: 2, "model.sliding_window": 5}),
     "8 = pp2 x fsdp2 x tp2, bf16": (8, BF16 | {PIPELINE: 2, TENSOR: 2, MICRO: 1}),
     "8 = hsdp2x2 x cp2, muon": (8, MUON | {SHARD: 2, CONTEXT: 2, MICRO: 1}),
 }
@@ -91,4 +92,9 @@ def test_a_mesh_of_gpus_trains_and_saves_as_it_does_on_the_cpu(mesh, tmp_path, c
     within = CLOSE["bf16" if has_bf16 else "fp32"]
     assert {row["world_size"] for row in gpu.rows} == {processes}
     assert_same_numbers(gpu, cpu, within=within)
+    for row, expected in zip(gpu.rows, cpu.rows, strict=True):
+        assert ("grad_var" in row) == (settings.items() >= NOISE.items())
+        noise = {name: expected[name] for name in ("grad_sq", "grad_var") if name in expected}
+        close = pytest.approx(noise, rel=100 * within, abs=100 * within * row["grad_norm"] ** 2)
+        assert {name: row[name] for name in noise} == close
     assert_same_checkpoints(gpu, cpu, within=10 * within)
