@@ -114,6 +114,13 @@ def keys(incomplete: str) -> list[str]:
     return _up_to_next_dot([*settings(), *foreign_words()], incomplete)
 
 
+def published(incomplete: str) -> list[str]:
+    """Returns the published ramps that begin with a word."""
+    from rampcli.planning.published_ramps import published_ramps
+
+    return [name for name in published_ramps() if name.startswith(incomplete)]
+
+
 def shells(incomplete: str) -> list[str]:
     """Returns the shells that begin with a word."""
     return [name for name in SCRIPTS if name.startswith(incomplete)]
@@ -129,6 +136,7 @@ COMPLETERS: dict[str, Callable[[str], list[str]]] = {
     "overrides": words,
     "rl_overrides": rl_words,
     "recipe": recipes,
+    "ramp": published,
     "keys": keys,
     "what_if": words,
     "shell": shells,

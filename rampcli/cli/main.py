@@ -19,6 +19,7 @@ from rampcli.cli.explain import explain
 from rampcli.cli.light_typer import LightTyper
 from rampcli.cli.plan import plan
 from rampcli.cli.pretrain import pretrain
+from rampcli.cli.ramps import ramps
 from rampcli.cli.recipes import recipes
 from rampcli.cli.report import compare, report
 from rampcli.cli.rl import rl
@@ -41,6 +42,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "tune": tune,
     "explain": explain,
     "recipes": recipes,
+    "ramps": ramps,
     "generate": generate,
     "export": export,
     "import": import_,

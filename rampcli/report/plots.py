@@ -41,6 +41,28 @@ def plot_plan(plan: TrainingPlan, path: Path, *, title: str, unit: str = "sample
     save_figure(figure, path)
 
 
+def plot_tokens(starts: Sequence[int], batches: Sequence[int], path: Path, *, title: str) -> None:
+    """Draws the tokens of a batch over trained tokens, in greyscale for printing.
+
+    Args:
+        starts: trained tokens from which each batch applies, the first 0.
+        batches: tokens of each batch.
+        path: .svg or .png file to write or replace.
+    """
+    figure = new_figure()
+    axes = figure.subplots()
+    edges = [*starts, int(starts[-1] * (1 + OPEN_SHARE)) or 1]
+    axes.stairs(batches, edges, baseline=0, fill=True, color="0.88")
+    axes.stairs(batches, edges, baseline=None, color="black", linewidth=1.8)
+    axes.set_xlim(0, edges[-1])
+    axes.set_title(title, fontsize=11, loc="left", parse_math=False)
+    axes.set_xlabel("trained tokens; the last batch stays")
+    axes.set_ylabel("tokens per batch")
+    sample_ticks(axes)
+    axes.yaxis.set_major_formatter(axes.xaxis.get_major_formatter())
+    save_figure(figure, path)
+
+
 def new_figure() -> Figure:
     """Returns an empty figure in the style of all pictures."""
     mpl.rcParams.update(

@@ -81,6 +81,10 @@ def test_a_factory_is_completed_to_the_recipes(option):
     assert "model.num_layers=" in offered("recipes", "llama3_tiny", "model.num_l")
 
 
+def test_a_published_ramp_is_completed():
+    assert offered("ramps", "nemotron4_") == ["nemotron4_15b", "nemotron4_340b"]
+
+
 def test_a_group_is_completed_to_its_options():
     assert offered("plan", "-f", "gpt3_5b", "model=") == [
         f"model={path.stem}" for path in sorted(Path("conf/model").glob("*.yaml"))

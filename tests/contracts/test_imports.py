@@ -104,6 +104,8 @@ def test_help_imports_no_slow_module_and_not_rich(words):
         (["pretrain", "--factory", "llama3_8b", "--dry-run", "hardware=any"], 0),
         (["explain", "--factory", "llama3_8b", "optim.lr"], 0),
         (["recipes"], 0),
+        (["ramps"], 0),
+        (["ramps", "palm_540b"], 0),
         (["status"], 0),
     ],
 )
