@@ -106,10 +106,12 @@ def test_a_step_schedule_that_shrinks_trains_the_same_on_any_number_of_processes
     words = [
         "model.rampup_batch_size=null",
         "model.global_batch_size=null",
-        "model.step_batch_size_schedule='samples: 0:2 20:6 50:4'",
+        "model.step_batch_size_schedule='steps: 0:2 10:6 15:4'",
         "data.micro_batch_size=1",
         "schedule.decay_style=wsd",
         "schedule.batch_coupling=sqrt",
+        "schedule.beta2_coupling=half_life",
+        "schedule.weight_decay_coupling=timescale",
     ]
     alone = type(run)(run.path.with_name("alone"))
     alone.workers(1, "rampup.at_boundary=continue", "rampup.node_policy=fixed", *words)

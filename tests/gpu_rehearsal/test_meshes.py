@@ -41,12 +41,17 @@ MICRO, RECOMPUTE = "data.micro_batch_size", "trainer.activation_checkpointing"
 FP32, BF16 = {}, {"trainer.precision": "bf16"}
 DEEP = {"model.num_layers": 4}
 MUON = {"optim.optimizer": "muon"}
+COUPLED = {
+    "schedule.batch_coupling": "0.6",
+    "schedule.beta2_coupling": "half_life",
+    "schedule.weight_decay_coupling": "timescale",
+}
 NOISE = {"noise_scale.every_steps": 1}
 MESHES = {
     "one rank": (1, FP32 | NOISE | {MICRO: 4}),
     "one rank, bf16, muon, layers recomputed": (1, BF16 | MUON | {RECOMPUTE: "full"}),
-    "fsdp2": (2, FP32),
-    "ddp2, muon": (2, MUON | {SHARD: 1}),
+    "fsdp2, coupled to the batch": (2, FP32 | COUPLED),
+    "ddp2, muon, coupled to the batch": (2, MUON | COUPLED | {SHARD: 1}),
     "ddp2, bf16, gpt": (2, BF16 | GPT | {SHARD: 1}),
     "hsdp2x2, bf16, layers recomputed in part": (
         4,
