@@ -249,17 +249,26 @@ class BestPolicy(NodePolicy):
         )
 
 
+def micro_batches_by_nodes(
+    global_batch_size: int, *, rule: MicroBatchRule, fleet: Fleet
+) -> dict[int, int]:
+    """Returns the micro batch that a batch has on each number of nodes that divides it."""
+    nodes = fleet.nodes_that_divide(global_batch_size, micro_batch_size=rule.smallest_share)
+    micro = {n: rule.on(global_batch_size, fleet.data_parallel_size(n)) for n in nodes}
+    return {n: size for n, size in micro.items() if size is not None}
+
+
 def _seconds_by_nodes(work: Work, workload: Workload) -> dict[int, float]:
     """Returns the seconds of a stage on each number of nodes that divides it.
 
-    Each number of nodes has the micro batch that the stage would have there.
+    An unknown throughput is taken to be that of the nearest known size.
     """
-    fleet, rule, size = workload.fleet, workload.micro_batch_rule, work.global_batch_size
-    stage_s = {}
-    for n in fleet.nodes_that_divide(size, micro_batch_size=rule.smallest_share):
-        micro = rule.on(size, fleet.data_parallel_size(n))
-        if micro is not None:
-            stage_s[n] = workload.clock.stage_s(work, n, micro_batch_size=micro, fleet=fleet)
+    fleet, rule = workload.fleet, workload.micro_batch_rule
+    sizes = micro_batches_by_nodes(work.global_batch_size, rule=rule, fleet=fleet)
+    stage_s = {
+        n: workload.clock.stage_s(work, n, micro_batch_size=micro, fleet=fleet)
+        for n, micro in sizes.items()
+    }
     if stage_s and work.samples is None:
         return {min(stage_s, key=lambda n: (stage_s[n], n)): 0.0}
     return stage_s

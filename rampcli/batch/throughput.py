@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from itertools import accumulate
 
@@ -21,15 +22,28 @@ MOST_POINTS = 256
 """Most points of a surface. They are completed to a grid, whose size may be their square."""
 
 
+class Basis(StrEnum):
+    """What the throughput of a size rests on."""
+
+    DECLARED = "declared"
+    """A setting that holds for all sizes."""
+    MEASURED = "measured"
+    INTERPOLATED = "interpolated"
+    """Measurements of smaller and of larger sizes."""
+    UNKNOWN = "unknown"
+    """Nothing: the size is beyond the measured ones."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Throughput:
     """Tokens per second of one GPU, by micro batch size and micro batches per rank and step.
 
     A step takes the time to exchange the gradients, and for each micro batch a time that is about
     linear in its samples. So the time per token is linear in 1 / micro batch size and in
-    1 / micro batches per step, and rates are interpolated like that. They are exact at the points
-    and constant beyond the outermost ones. If no point is slower than one with smaller sizes, then
-    no rate is.
+    1 / micro batches per step, and rates are interpolated like that. They are exact at the points.
+    Beyond the outermost ones they are unknown, see `basis_of`; where something has to be assumed,
+    it is the rate of the nearest size. If no point is slower than one with smaller sizes, then no
+    rate is.
 
     Attributes:
         points: tokens per second per GPU.
@@ -58,15 +72,21 @@ class Throughput:
             any_count=True,
         )
 
-    def covers(self, micro_batches: int, *, micro_batch_size: int) -> bool:
-        """Returns whether a rate is at the points or between them, and not beyond the outermost."""
-        sizes, counts = self._sizes, self._counts
-        return (self.any_size or sizes[0] <= micro_batch_size <= sizes[-1]) and (
-            self.any_count or counts[0] <= micro_batches <= counts[-1]
+    def basis_of(self, micro_batches: int, *, micro_batch_size: int) -> Basis:
+        """Returns what a rate rests on. The arguments are those of `tokens_per_s_per_gpu`."""
+        if self.any_size and self.any_count:
+            return Basis.DECLARED
+        size = self._sizes[0] if self.any_size else micro_batch_size
+        if (size, micro_batches) in self.points:
+            return Basis.MEASURED
+        is_between = (
+            self._sizes[0] <= size <= self._sizes[-1]
+            and self._counts[0] <= micro_batches <= self._counts[-1]
         )
+        return Basis.INTERPOLATED if is_between else Basis.UNKNOWN
 
     def tokens_per_s_per_gpu(self, micro_batches: int, *, micro_batch_size: int) -> float:
-        """Returns the rate of one GPU.
+        """Returns the rate of one GPU, or that of the nearest size if it is unknown.
 
         Args:
             micro_batches: micro batches per rank and optimiser step.

@@ -17,7 +17,7 @@ from rampcli.batch.pipeline import bubble
 from rampcli.batch.plan import FLEET_KEYS, BatchPlan, check_product
 from rampcli.batch.ramp import SEMANTICS, RampSchedule, RampStage, StageExtent
 from rampcli.batch.run_settings import BatchSettings, RunLength
-from rampcli.batch.throughput import Throughput
+from rampcli.batch.throughput import Basis, Throughput
 from rampcli.errors import Report, UsageError
 
 
@@ -143,8 +143,8 @@ class TrainingPlan:
         return 1 if at_once else stage.accumulate_grad_batches
 
     def stage_s(self, stage: StagePlan) -> float | None:
-        """Returns the seconds that a stage takes, or None if it is open or no clock is known."""
-        if self.clock is None or stage.samples is None:
+        """Returns the seconds of a stage, or None if it is open or its throughput is unknown."""
+        if stage.samples is None or self.clock is None or self.basis_of(stage) is Basis.UNKNOWN:
             return None
         work = Work(global_batch_size=stage.global_batch_size, samples=stage.samples)
         return self.clock.stage_s(
@@ -153,15 +153,23 @@ class TrainingPlan:
 
     def run_s(self) -> float | None:
         """Returns the seconds of the run with its restarts, or None if they are unknown."""
+        if any(self.stage_s(stage) is None for stage in self.stages):
+            return None
+        return self.known_s()
+
+    def known_s(self) -> float | None:
+        """Returns the seconds of the stages that have them, and of restarts; None if none has."""
         seconds = [self.stage_s(stage) for stage in self.stages]
         known = [second for second in seconds if second is not None]
-        if self.clock is None or len(known) < len(seconds):
+        if self.clock is None or not known:
             return None
         return sum(known) + self.restarts() * self.clock.restart_s
 
-    def is_extrapolated(self, stage: StagePlan) -> bool:
-        """Returns whether a stage lies beyond the sizes whose throughput is known."""
-        return self.clock is not None and not self.clock.throughput.covers(
+    def basis_of(self, stage: StagePlan) -> Basis | None:
+        """Returns what the seconds of a stage rest on, or None if no clock is known."""
+        if self.clock is None:
+            return None
+        return self.clock.throughput.basis_of(
             stage.accumulate_grad_batches, micro_batch_size=stage.micro_batch_size
         )
 

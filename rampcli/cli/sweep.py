@@ -72,7 +72,7 @@ def _print_plan(folder: "SweepFolder", runs: Sequence["SweepRun"], *, as_json: b
     from rampcli.cli.console import build_console, say
     from rampcli.launch.queues import Queues
     from rampcli.launch.status import read_status
-    from rampcli.report.plan_notes import extrapolation_notes
+    from rampcli.report.plan_notes import throughput_notes
     from rampcli.report.sweep_plan import sweep_plan_table
 
     queues = Queues()
@@ -82,5 +82,5 @@ def _print_plan(folder: "SweepFolder", runs: Sequence["SweepRun"], *, as_json: b
         facts = {"folder": str(folder.path), "runs": planned}
         typer.echo(json.dumps(facts, indent=1))
         return
-    notes = (f"note: {note}" for note in extrapolation_notes([run.resolved for run in runs]))
+    notes = (f"note: {note}" for note in throughput_notes([run.resolved for run in runs]))
     say(build_console(), sweep_plan_table(runs, states), f"folder: {folder.path}", *notes)

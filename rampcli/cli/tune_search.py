@@ -21,7 +21,7 @@ from rampcli.launch.start_checks import check_corpora, check_launcher
 from rampcli.launch.stop_signals import exit_code_after
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.same_batches import in_words, micro_batch_settings
-from rampcli.report.plan_notes import EXTRAPOLATED
+from rampcli.report.plan_notes import ESTIMATED
 from rampcli.report.tables import build_table
 from rampcli.tune import job
 from rampcli.tune.run import Search, folder_of, trials_here
@@ -136,7 +136,7 @@ def tune_table(trials: Sequence[Trial], *, sequence_length: int) -> Table:
     """Returns a table of trials, one per row.
 
     `+-` is half the width of the 95% interval of the median. `doubling` is the throughput, divided
-    by the throughput of half the size. `EXTRAPOLATED` marks times of steps that were not measured.
+    by the throughput of half the size. `ESTIMATED` marks times of steps that were not measured.
     """
     table = build_table("micro", "samples/s", "tokens/s", "+-", "s/step", "peak GiB", "doubling")
     of_half = {2 * trial.micro_batch_size: trial.samples_per_s for trial in trials if trial.fits}
@@ -152,7 +152,7 @@ def tune_table(trials: Sequence[Trial], *, sequence_length: int) -> Table:
             f"{trial.samples_per_s:,.1f}",
             f"{trial.samples_per_s * sequence_length:,.0f}",
             "-" if trial.spread is None else f"{trial.spread:.0%}",
-            f"{EXTRAPOLATED if trial.is_extrapolated else ''}{trial.step_s:.3f}",
+            f"{ESTIMATED if trial.is_extrapolated else ''}{trial.step_s:.3f}",
             "-" if peak is None else f"{peak / 2**30:.1f}",
             "" if half is None else f"{trial.samples_per_s / half:.2f}x",
         )
@@ -167,7 +167,7 @@ def extrapolation_notes(trials: Sequence[Trial]) -> list[str]:
     timed = " and ".join(map(str, sorted(found[0].medians)))
     steps = [f"{trial.accumulate_grad_batches} with {trial.micro_batch_size}" for trial in found]
     return [
-        f"s/step with {EXTRAPOLATED} was not measured: it follows from the medians of steps of"
+        f"s/step with {ESTIMATED} was not measured: it follows from the medians of steps of"
         f" {timed} micro batches; a step of the run has {listed(steps)}"
     ]
 

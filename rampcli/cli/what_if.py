@@ -22,7 +22,7 @@ from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.comparison import comparison_table
 from rampcli.report.plan_json import plan_figures, plan_json
-from rampcli.report.plan_notes import extrapolation_notes
+from rampcli.report.plan_notes import throughput_notes
 
 
 def compare(
@@ -150,7 +150,7 @@ def _print_comparison(
         if isinstance(found, UsageError)
     )
     plans = [found for _, found in variants if isinstance(found, Resolved)]
-    notes = (f"\nnote: {note}" for note in (*extrapolation_notes(plans), *_batch_notes(plans)))
+    notes = (f"\nnote: {note}" for note in (*throughput_notes(plans), *_batch_notes(plans)))
     say(build_console(), comparison_table(variants), *misfits, *notes)
 
 

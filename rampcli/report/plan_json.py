@@ -28,8 +28,9 @@ def plan_json(resolved: Resolved) -> dict[str, Any]:
 def plan_figures(resolved: Resolved) -> dict[str, Any]:
     """Returns `TrainingPlan.to_json` with what follows from the settings and their files.
 
-    Each stage has `memory_bytes`, the estimate of its fullest rank, and the figures of
-    `coupled_stages`.
+    Each stage has `memory_bytes`, the estimate of its fullest rank, the figures of
+    `coupled_stages`, its `seconds`, and in `seconds_from` the `Basis` of its throughput, which is
+    null without one. `seconds` of the run include restarts. Seconds that are unknown are null.
 
     `parameters` is the size of the model, of which `embedding_parameters` are embeddings.
     `gradient_reduction` has the value `chosen` for `trainer.accumulate_reduce`, and `memory_bytes`
@@ -45,15 +46,24 @@ def plan_figures(resolved: Resolved) -> dict[str, Any]:
     are split. It is null for stages in `passed`.
     """
     plan = resolved.plan
-    memory = [stage_memory(resolved, stage).peak_bytes for stage in plan.stages]
+    costs = [
+        {
+            "memory_bytes": stage_memory(resolved, stage).peak_bytes,
+            "seconds": plan.stage_s(stage),
+            "seconds_from": plan.basis_of(stage),
+        }
+        for stage in plan.stages
+    ]
+    unknown = dict.fromkeys(costs[0])
     data = plan.to_json()
-    for row, size, coupled in zip(
+    for row, cost, coupled in zip(
         data["stages"],
-        [*[None] * len(plan.passed), *memory],
+        [*[unknown] * len(plan.passed), *costs],
         coupled_stages(resolved),
         strict=True,
     ):
-        row |= {"memory_bytes": size, **coupled}
+        row |= {**cost, **coupled}
+    data["seconds"] = plan.run_s()
     model = model_size(resolved.config)
     data["parameters"], data["embedding_parameters"] = model.parameters, model.embeddings
     trainer = resolved.config.trainer

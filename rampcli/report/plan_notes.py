@@ -2,27 +2,30 @@
 
 from collections.abc import Iterator, Sequence
 
-from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY
+from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY, micro_batches_by_nodes
 from rampcli.batch.noise_scale import NOISE_KEY, groups_per_step
 from rampcli.batch.notes import accumulation_notes
 from rampcli.batch.pairs import PAIRS_KEY
 from rampcli.batch.plan import MICRO_KEY
 from rampcli.batch.quantities import listed
+from rampcli.batch.throughput import Basis
+from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.corpora import missing_here
 from rampcli.config.rl import is_rl
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.choices import reduction_notes
 from rampcli.report.memory import memory_notes
 
-EXTRAPOLATED = "~"
-"""Marks times that were not measured, but follow from those of other sizes."""
+ESTIMATED, UNKNOWN = "~", "?"
+"""Mark times that were not measured but follow from those of other sizes, and unknown ones."""
 MOST_SIZES = 6
 
 
 def all_notes(resolved: Resolved) -> list[str]:
     """Returns the notes on a plan, on its settings and files, and on what they lead to."""
     return [
-        *extrapolation_notes([resolved]),
+        *throughput_notes([resolved]),
+        *_assumption_notes(resolved),
         *_stage_notes(resolved),
         *resolved.plan.notes,
         *resolved.notes,
@@ -34,21 +37,53 @@ def all_notes(resolved: Resolved) -> list[str]:
     ]
 
 
-def extrapolation_notes(plans: Sequence[Resolved]) -> list[str]:
-    """Returns a note if hours are those of sizes beyond the ones whose throughput is known."""
-    beyond = {
-        (stage.micro_batch_size, stage.accumulate_grad_batches): None
-        for resolved in plans
-        for stage in resolved.plan.stages
-        if resolved.plan.is_extrapolated(stage)
-    }
-    if not beyond:
+def throughput_notes(plans: Sequence[Resolved]) -> list[str]:
+    """Returns notes on sizes whose throughput was not measured."""
+    sizes: dict[Basis | None, dict[str, None]] = {}
+    for resolved in plans:
+        for stage in resolved.plan.stages:
+            size = f"{stage.micro_batch_size} x {stage.accumulate_grad_batches}"
+            sizes.setdefault(resolved.plan.basis_of(stage), {})[size] = None
+    notes = []
+    if between := sizes.get(Basis.INTERPOLATED):
+        notes.append(
+            f"no throughput was measured for {listed([*between], most=MOST_SIZES)} (micro batch x"
+            f" accumulation): the hours, marked {ESTIMATED} in tables, are interpolated"
+        )
+    if beyond := sizes.get(Basis.UNKNOWN):
+        notes.append(
+            f"no throughput was measured for {listed([*beyond], most=MOST_SIZES)} (micro batch x"
+            f" accumulation), which is beyond the measured sizes: the hours, {UNKNOWN} in tables,"
+            " are unknown"
+        )
+    return notes
+
+
+def _assumption_notes(resolved: Resolved) -> list[str]:
+    """Returns a note if the node policy weighed stages whose throughput is unknown."""
+    plan, policy = resolved.plan, NODE_POLICIES[resolved.config.rampup.node_policy]
+    if not policy.weighs_restarts or plan.clock is None:
         return []
-    sizes = listed([f"{micro} x {count}" for micro, count in beyond], most=MOST_SIZES)
+    assumed = [str(stage.stage) for stage in plan.stages if _is_assumed(stage, plan)]
+    if not assumed:
+        return []
+    stages = f"{'stages' if len(assumed) > 1 else 'stage'} {listed(assumed, most=MOST_SIZES)}"
     return [
-        f"no throughput was measured for {sizes} (micro batch x accumulation): the hours, marked"
-        f" {EXTRAPOLATED} in tables, take that of the nearest known size"
+        f"{POLICY_KEY}={policy.name} has no throughput for some of the nodes that {stages} could"
+        " have, and assumed that of the nearest known size"
     ]
+
+
+def _is_assumed(stage: StagePlan, plan: TrainingPlan) -> bool:
+    """Returns whether the throughput of a stage is unknown on some number of nodes."""
+    assert plan.clock is not None
+    batch, fleet, throughput = stage.global_batch_size, plan.fleet, plan.clock.throughput
+    sizes = micro_batches_by_nodes(batch, rule=plan.micro_batch_rule, fleet=fleet)
+    return any(
+        throughput.basis_of(batch // (micro * fleet.data_parallel_size(n)), micro_batch_size=micro)
+        is Basis.UNKNOWN
+        for n, micro in sizes.items()
+    )
 
 
 def _stage_notes(resolved: Resolved) -> Iterator[str]:

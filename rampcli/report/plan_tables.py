@@ -7,8 +7,8 @@ from functools import cache
 from rich.table import Table
 
 from rampcli.batch.loading import reader_of_each_host
-from rampcli.batch.quantities import as_written, counted, shorten
-from rampcli.batch.throughput import RESTART_KEY
+from rampcli.batch.quantities import as_written, counted, listed, shorten
+from rampcli.batch.throughput import RESTART_KEY, Basis
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.corpora import describe_data
 from rampcli.config.layers import DEFAULT, stack_of
@@ -22,10 +22,13 @@ from rampcli.report.couplings import coupling_lines
 from rampcli.report.memory import memory_cell
 from rampcli.report.model_line import size_text
 from rampcli.report.overlap import overlap_lines
-from rampcli.report.plan_notes import EXTRAPOLATED, all_notes
+from rampcli.report.plan_notes import ESTIMATED, UNKNOWN, all_notes
 from rampcli.report.tables import build_table, count
 
+AT_LEAST = ">="
+"""Marks a total that leaves out unknown hours."""
 BAR_WIDTH = 16
+MOST_UNKNOWN = 6
 MOST_READERS = 5
 MOST_ROWS = 60
 ROWS_AT_THE_ENDS = 20
@@ -152,9 +155,11 @@ def _cost_columns(resolved: Resolved) -> list[Column]:
         return resolved.loading(stage) or ("", "")
 
     def hours(stage: StagePlan, devices: int) -> str:
+        if stage.samples is None:
+            return "-"
         seconds = plan.stage_s(stage)
-        mark = EXTRAPOLATED if plan.is_extrapolated(stage) else ""
-        return "-" if seconds is None else f"{mark}{as_hours(seconds * devices)}"
+        mark = ESTIMATED if plan.basis_of(stage) is Basis.INTERPOLATED else ""
+        return UNKNOWN if seconds is None else f"{mark}{as_hours(seconds * devices)}"
 
     def gpu_hours(stage: StagePlan) -> str:
         return hours(stage, stage.world_size)
@@ -183,26 +188,36 @@ def _cost_columns(resolved: Resolved) -> list[Column]:
     ]
 
 
-def mark_of(*plans: TrainingPlan) -> str:
-    """Returns the mark of hours that contain those of sizes whose throughput is not known."""
-    beyond = (plan.is_extrapolated(stage) for plan in plans for stage in plan.stages)
-    return EXTRAPOLATED if any(beyond) else ""
+def total_hours(plans: Sequence[TrainingPlan], known_s: Sequence[float | None]) -> str:
+    """Returns the hours of plans together, from the seconds that are known of each.
+
+    They have the mark of interpolated hours. If some are unknown, the rest is marked as a minimum.
+    """
+    found = [seconds for seconds in known_s if seconds is not None]
+    bases = {plan.basis_of(stage) for plan in plans for stage in plan.stages}
+    if not found:
+        return UNKNOWN
+    mark = AT_LEAST if Basis.UNKNOWN in bases else ""
+    mark += ESTIMATED if Basis.INTERPOLATED in bases else ""
+    return f"{mark}{as_hours(sum(found))}"
 
 
 def plan_totals(plan: TrainingPlan) -> dict[str, str]:
-    """Returns the sums over a plan by column, or `-` if a run has no end or no known throughput.
+    """Returns the sums over a plan by column, or `-` if a run has no end or no throughput.
 
     Hours include restarts; GPU-hours do not.
     """
-    seconds = plan.run_s()
-    mark = mark_of(plan)
-    gpu_s = sum((plan.stage_s(stage) or 0.0) * stage.world_size for stage in plan.stages)
+    has_hours = plan.clock is not None and plan.end_sample is not None
+    gpu_s = [
+        None if seconds is None else seconds * stage.world_size
+        for stage, seconds in zip(plan.stages, map(plan.stage_s, plan.stages), strict=True)
+    ]
     return {
         "samples": count(plan.end_sample),
         "steps": count(plan.end_step),
         "tokens": _tokens(plan.end_sample, plan),
-        "hours": "-" if seconds is None else f"{mark}{as_hours(seconds)}",
-        "GPU-hours": "-" if seconds is None else f"{mark}{as_hours(gpu_s)}",
+        "hours": total_hours([plan], [plan.known_s()]) if has_hours else "-",
+        "GPU-hours": total_hours([plan], gpu_s) if has_hours else "-",
     }
 
 
@@ -225,12 +240,15 @@ def plan_summary(resolved: Resolved) -> list[str]:
     else:
         lines.append(f"a run without end; {place}")
     if plan.clock is not None:
-        restarts = 0 if plan.end_sample is None else plan.restarts()
+        restarts = 0 if plan.end_sample is None or plan.known_s() is None else plan.restarts()
         cost = f"{counted(restarts, 'restart')} of {plan.clock.restart_s:g} s"
         set_by = stack_of(config).entry(RESTART_KEY).place
         cost += "" if set_by == DEFAULT else f" ({set_by})"
         included = f"; the total counts {cost}" if restarts else ""
-        lines.append(f"hours: {plan.clock.throughput.basis}{_bubble_included(plan)}{included}")
+        lines.append(
+            f"hours: {plan.clock.throughput.basis}{_bubble_included(plan)}{included}"
+            f"{_unknown_hours(plan)}"
+        )
     lines.append(f"model: {size_text(model_size(config), tokens=resolved.tokens)}")
     lines += coupling_lines(resolved)
     lines += compilation_lines(resolved)
@@ -253,6 +271,15 @@ def _pair_lines(resolved: Resolved) -> list[str]:
         else f"{groups} whole group{'s' if groups > 1 else ''} of {batch.generations} generations"
     )
     return [str(batch), f"each micro batch holds {held}", *overlap_lines(resolved, batch)]
+
+
+def _unknown_hours(plan: TrainingPlan) -> str:
+    """Returns what the total of the hours leaves out, if that is not all."""
+    unknown = [str(stage.stage) for stage in plan.stages if plan.basis_of(stage) is Basis.UNKNOWN]
+    if not unknown or plan.end_sample is None or plan.known_s() is None:
+        return ""
+    stages = f"{'stages' if len(unknown) > 1 else 'stage'} {listed(unknown, most=MOST_UNKNOWN)}"
+    return f"; the total is a minimum: the hours of {stages} are unknown"
 
 
 def _bubble_included(plan: TrainingPlan) -> str:

@@ -14,7 +14,7 @@ from rampcli.config.sweeps import Combination
 from rampcli.errors import visible
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.plan_notes import all_notes
-from rampcli.report.plan_tables import as_hours, mark_of, plan_totals
+from rampcli.report.plan_tables import plan_totals, total_hours
 from rampcli.report.tables import build_table
 from rampcli.runs.directory import RunDirectory
 
@@ -71,23 +71,23 @@ class SweepRun:
 def sweep_plan_table(runs: Sequence[SweepRun], states: Sequence[str]) -> Table:
     """Returns the runs, one per row with its state, and their totals.
 
-    There is no column of the batch if it is a value that varies, nor of hours if they are unknown.
-    Hours that were not measured have the mark of `plan_totals`.
+    There is no column of the batch if it is a value that varies, nor of hours without a
+    throughput. Hours that were not measured have the marks of `plan_totals`.
     """
-    hours, plans = [run.hours for run in runs], [run.plan for run in runs]
+    plans = [run.plan for run in runs]
     columns = {
         "batch": ([_batches(run.plan) for run in runs], ""),
         "steps": _summed([run.plan.end_step or 0 for run in runs], "{:,}".format),
         "tokens": _summed([run.tokens for run in runs], shorten),
         "hours": (
             [plan_totals(plan)["hours"] for plan in plans],
-            f"{mark_of(*plans)}{as_hours(3600 * sum(one or 0.0 for one in hours))}",
+            total_hours(plans, [plan.known_s() for plan in plans]),
         ),
         "state": (states, f"{len(runs)} run{'s' if len(runs) > 1 else ''}"),
     }
     if columns["batch"][0] == [run.combination.values.get(GLOBAL_KEY) for run in runs]:
         del columns["batch"]
-    if None in hours:
+    if any(plan.clock is None for plan in plans):
         del columns["hours"]
     keys = [*runs[0].combination.values]
     table = build_table(*keys, *columns, left=("state",))

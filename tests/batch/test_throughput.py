@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from rampcli.batch.throughput import (
     EFFICIENCY_KEY,
     MOST_POINTS,
+    Basis,
     Throughput,
     check_curve,
     parse_points,
@@ -38,8 +39,28 @@ def test_the_rate_at_a_point_is_the_given_one(points):
     assert {point: rate(points, *point) for point in points} == points
 
 
+@given(points=POINTS, micro=MICRO, count=COUNTS)
+def test_a_rate_is_measured_at_a_point_interpolated_between_points_and_unknown_beyond(
+    points, micro, count
+):
+    measured = Throughput(points=points, basis="a test")
+    sizes, counts = zip(*points, strict=True)
+    is_within = min(sizes) <= micro <= max(sizes) and min(counts) <= count <= max(counts)
+    between = Basis.INTERPOLATED if is_within else Basis.UNKNOWN
+    expected = Basis.MEASURED if (micro, count) in points else between
+    assert measured.basis_of(count, micro_batch_size=micro) is expected
+
+
+def test_a_declared_rate_is_known_for_every_size():
+    declared = Throughput.constant(1.0, basis="a test")
+    assert declared.basis_of(7, micro_batch_size=3) is Basis.DECLARED
+    curve = Throughput(points={(1, 1): 1.0, (1, 4): 2.0}, any_size=True, basis="a test")
+    bases = [curve.basis_of(count, micro_batch_size=3) for count in (1, 2, 5)]
+    assert bases == [Basis.MEASURED, Basis.INTERPOLATED, Basis.UNKNOWN]
+
+
 @given(points=POINTS, micro=MICRO, count=COUNTS, beyond=st.integers(0, 1000))
-def test_the_rate_is_constant_beyond_the_outermost_points(points, micro, count, beyond):
+def test_the_rate_to_assume_is_constant_beyond_the_outermost_points(points, micro, count, beyond):
     sizes, counts = zip(*points, strict=True)
     assert rate(points, max(sizes) + beyond, count) == rate(points, max(sizes), count)
     assert rate(points, micro, max(counts) + beyond) == rate(points, micro, max(counts))

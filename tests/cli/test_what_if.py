@@ -63,8 +63,8 @@ def test_micro_batches_are_compared_only_with_a_throughput_for_each(rampcli, suc
     assert (ended.exit_code, ended.stdout) == (2, "")
     (remedy,) = [line for line in ended.stderr.splitlines() if line.lstrip().startswith("try:")]
     lines = succeed(*words, shlex.split(remedy.split("try:")[1])[0]).splitlines()
-    hours = [float(line.split()[-2].removeprefix("~")) for line in lines[1:3]]
-    assert hours[1] < hours[0]
+    assert "hours" in lines[0]
+    assert "which is beyond the measured sizes" in lines[-1]
 
 
 @pytest.mark.parametrize("json_wanted", [[], ["--json"]])

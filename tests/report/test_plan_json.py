@@ -14,6 +14,10 @@ def test_the_json_of_a_plan_has_the_memory_of_each_stage_and_the_size_of_the_mod
     data = plan_json(resolved)
     peaks = [stage_memory(resolved, stage).peak_bytes for stage in resolved.plan.stages]
     assert [stage.pop("memory_bytes") for stage in data["stages"]] == peaks
+    seconds = [stage.pop("seconds") for stage in data["stages"]]
+    assert seconds == [resolved.plan.stage_s(stage) for stage in resolved.plan.stages]
+    assert {stage.pop("seconds_from") for stage in data["stages"]} == {"declared"}
+    assert data.pop("seconds") == pytest.approx(sum(seconds) + 7 * 60)
     assert (data.pop("parameters"), data.pop("corpora")) == (5_047_558_144, [])
     assert data.pop("embedding_parameters") == (50_304 + 2048) * 4096
     ways = {name: asdict(way) for name, way in ways_to_reduce(resolved).items()}

@@ -43,7 +43,18 @@ from rampcli.report.plan_tables import plan_summary
         (
             ("gpt3_5b", "rampup.efficiency='8:0.4'"),
             "no throughput was measured for 4 x 1, 4 x 2, 4 x 3 and 4 x 4 (micro batch x"
-            " accumulation): the hours, marked ~ in tables, take that of the nearest known size",
+            " accumulation), which is beyond the measured sizes: the hours, ? in tables, are"
+            " unknown",
+        ),
+        (
+            ("gpt3_5b", "rampup.efficiency='1:9000 4:11500'"),
+            "no throughput was measured for 4 x 2 and 4 x 3 (micro batch x accumulation): the"
+            " hours, marked ~ in tables, are interpolated",
+        ),
+        (
+            ("gpt3_5b", "rampup.efficiency='1:9000 4:11500'", "rampup.node_policy=best"),
+            "rampup.node_policy=best has no throughput for some of the nodes that stages 0, 1, 2,"
+            " 3, 4, 5 and 2 more could have, and assumed that of the nearest known size",
         ),
         (
             ("llama3_8b",),
