@@ -19,6 +19,7 @@ from rampcli.cli.explain import explain
 from rampcli.cli.light_typer import LightTyper
 from rampcli.cli.plan import plan
 from rampcli.cli.pretrain import pretrain
+from rampcli.cli.propose import propose
 from rampcli.cli.ramps import ramps
 from rampcli.cli.recipes import recipes
 from rampcli.cli.report import compare, report
@@ -40,6 +41,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "rl": rl,
     "sweep": sweep,
     "tune": tune,
+    "propose": propose,
     "explain": explain,
     "recipes": recipes,
     "ramps": ramps,

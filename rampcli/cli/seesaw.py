@@ -18,6 +18,27 @@ from rampcli.schedule.seesaw import staircase, steps_in_the_limit
 def seesaw(resolved: Resolved, factor: float) -> tuple[Resolved, list[str]]:
     """Returns a plan whose batch grows where the learning rate would fall, and lines about it.
 
+    The arguments and the errors are those of `seesaw_words`.
+    """
+    words, limit = seesaw_words(resolved, factor)
+    stack = apply_overrides(resolved.config, words, place="--seesaw")
+    grown = resolve(stack, read_files=lambda _: resolved.files)
+    steps = resolved.plan.end_step or 0
+    saved = 1 - (grown.plan.end_step or 0) / steps
+    lines = [
+        f"seesaw (arXiv 2510.14717): {steps:,} steps become {grown.plan.end_step:,},"
+        f" {saved:.1%} fewer; {1 - limit / steps:.1%} in the limit of small stairs",
+        "train it with:",
+        "  " + " ".join(f'"{word}"' if " " in word else word for word in words),
+    ]
+    return grown, lines
+
+
+def seesaw_words(resolved: Resolved, factor: float) -> tuple[list[str], float]:
+    """Returns overrides with which the batch grows where the learning rate would fall.
+
+    The second value is the number of optimiser steps in the limit of small stairs.
+
     Args:
         resolved: a plan with a constant batch.
         factor: growth of the batch from one stair to the next; above 1.
@@ -61,23 +82,13 @@ def seesaw(resolved: Resolved, factor: float) -> tuple[Resolved, list[str]]:
                     "a smaller --seesaw-factor",
                 ],
             )
-    words = _seesaw_words(stairs, plan, warmup_samples=rate.warmup_samples)
-    stack = apply_overrides(config, words, place="--seesaw")
-    grown = resolve(stack, read_files=lambda _: resolved.files)
     limit = steps_in_the_limit(
         relative_rate, global_batch_size=stage.global_batch_size, end_sample=end
     )
-    saved = 1 - (grown.plan.end_step or 0) / plan.end_step
-    lines = [
-        f"seesaw (arXiv 2510.14717): {plan.end_step:,} steps become {grown.plan.end_step:,},"
-        f" {saved:.1%} fewer; {1 - limit / plan.end_step:.1%} in the limit of small stairs",
-        "train it with:",
-        "  " + " ".join(f'"{word}"' if " " in word else word for word in words),
-    ]
-    return grown, lines
+    return _words(stairs, plan, warmup_samples=rate.warmup_samples), limit
 
 
-def _seesaw_words(stairs: RampSchedule, plan: TrainingPlan, *, warmup_samples: int) -> list[str]:
+def _words(stairs: RampSchedule, plan: TrainingPlan, *, warmup_samples: int) -> list[str]:
     """Returns the overrides that turn a plan into its staircase."""
     return [
         f"{SCHEDULE_KEY}='{to_text(stairs.thresholds)}'",

@@ -1,6 +1,6 @@
 """A table of several plans side by side (`rampcli plan --what-if`)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
@@ -21,16 +21,29 @@ COLUMNS = (
 WITHOUT_PIPELINE = {"bubble": "0.0%"}
 
 
-def comparison_table(variants: Sequence[tuple[str, Resolved | UsageError]]) -> Table:
+def comparison_table(
+    variants: Sequence[tuple[str, Resolved | UsageError]],
+    *,
+    more: Mapping[str, Mapping[str, str]] | None = None,
+) -> Table:
     """Returns a table of plans, one per row. A variant that does not fit has no figures.
 
     The micro batch is shown if it differs.
+
+    Args:
+        more: further columns at the end, by the name of the variant and that of the column.
     """
-    cells = {name: _cells(found) for name, found in variants if isinstance(found, Resolved)}
+    added = more or {}
+    cells = {
+        name: _cells(found) | dict(added.get(name, {}))
+        for name, found in variants
+        if isinstance(found, Resolved)
+    }
     known = {"nodes", "hours", "GPU-hours"}.union(*cells.values())
     if len({one["micro"] for one in cells.values()}) < 2:
         known.discard("micro")
-    columns = [name for name in COLUMNS if name in known]
+    further = dict.fromkeys(column for one in added.values() for column in one)
+    columns = [*(name for name in COLUMNS if name in known), *further]
     table = build_table("", *columns, left=("", "nodes"))
     for name, _ in variants:
         if name in cells:

@@ -1,0 +1,238 @@
+"""`rampcli propose`: a batch for a run, from what was measured, beside others."""
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rampcli.cli.options import AsJson
+from rampcli.errors import UsageError, set_to, visible
+
+if TYPE_CHECKING:
+    from rampcli.planning.proposal import Candidate
+    from rampcli.planning.run_plan import Resolved
+    from rampcli.runs.critical_batch import Measurements
+    from rampcli.runs.directory import RunDirectory
+
+Runs = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN",
+        help="Run directories, or names of runs below runs/. The batch is proposed for the first"
+        " one; all of them say what was measured.",
+    ),
+]
+Start = Annotated[
+    int | None,
+    typer.Option(metavar="SAMPLES", help="First batch. Default: the run's smallest.", min=1),
+]
+Largest = Annotated[
+    int | None,
+    typer.Option(
+        metavar="SAMPLES",
+        help="No batch is larger than this. Default: what was measured, but not below the run's"
+        " largest.",
+        min=1,
+    ),
+]
+Exponent = Annotated[
+    float | None,
+    typer.Option(
+        metavar="E",
+        help="A batch that is k times as large has k^E times the learning rate. Default: as the run"
+        " couples them, or 0.5.",
+        min=0.0,
+        max=1.0,
+    ),
+]
+SEESAW_FACTOR = 2.0
+
+
+def propose(
+    runs: Runs,
+    start: Start = None,
+    largest: Largest = None,
+    exponent: Exponent = None,
+    as_json: AsJson = False,
+) -> None:
+    """Propose a batch for a run from what runs have measured.
+
+    Compares a fixed small batch, a fixed large one, the proposed ramp and Seesaw. Nothing is
+    changed. The command that is printed trains the proposal.
+    """
+    from rampcli.cli.console import build_console, say
+    from rampcli.report.proposal import (
+        candidate_table,
+        law_table,
+        measurement_table,
+        verdict_lines,
+    )
+    from rampcli.runs.critical_batch import read_measurements
+    from rampcli.runs.directory import find_run
+
+    directories = [find_run(word) for word in dict.fromkeys(runs)]
+    run = _planned(directories)
+    measurements = read_measurements(directories)
+    found = _candidates(run, measurements, start=start, largest=largest, exponent=exponent)
+    lines = list(verdict_lines(run, found, measurements))
+    commands = {
+        one.name: _command(one, directories[0])
+        for one in found
+        if one.words and not isinstance(one.found, UsageError)
+    }
+    if as_json:
+        typer.echo(json.dumps(_to_json(run, measurements, found, lines, commands), indent=1))
+        return
+    length = run.plan.sequence_length
+    measured = measurement_table(measurements, sequence_length=length)
+    say(
+        build_console(),
+        "batches of published laws, as first guesses (in samples and tokens per step):",
+        law_table(run),
+        *(("", "measured:", measured) if measured.row_count else ()),
+        "",
+        candidate_table(found),
+        "",
+        *lines,
+        *(f"{name}:\n  {visible(command)}" for name, command in commands.items()),
+    )
+
+
+def _planned(runs: Sequence["RunDirectory"]) -> "Resolved":
+    """Returns the plan of the first run, with the throughput that the runs have measured.
+
+    Its settings are those of a recipe, which a proposal changes.
+
+    Raises:
+        UsageError: the run has no end, or is one of reinforcement learning; or another run had
+            another model or other data.
+    """
+    from rampcli.config import snapshot
+    from rampcli.config.layers import sources_named
+    from rampcli.config.rl import refuse_rl
+    from rampcli.planning.proposal import as_recipe, differing_keys
+    from rampcli.planning.run_plan import run_plan
+
+    configs = [snapshot.read(run.config) for run in runs]
+    run = run_plan(as_recipe(configs[0]))
+    refuse_rl(
+        run.config,
+        "a batch is proposed for pretraining, and this is a run of reinforcement learning",
+        remedy="the directory of a run of rampcli pretrain",
+    )
+    for other, config in zip(runs[1:], configs[1:], strict=True):
+        if keys := differing_keys(run.config, config):
+            raise UsageError(
+                f"{other.path} measured something else: {keys[0]} is another one than in"
+                f" {runs[0].path}",
+                keys=(keys[0],),
+                remedy="runs of the same model on the same data",
+            )
+    if run.plan.end_sample is None:
+        with sources_named(run.config):
+            raise UsageError(
+                "a batch is proposed for a run with an end",
+                keys=("trainer.max_samples",),
+                remedy=set_to("trainer.max_samples", "10M"),
+            )
+    return run
+
+
+def _candidates(
+    run: "Resolved",
+    measurements: "Measurements",
+    *,
+    start: int | None,
+    largest: int | None,
+    exponent: float | None,
+) -> list["Candidate"]:
+    """Returns the run as it is, and the batches to compare with it."""
+    from rampcli.cli.seesaw import seesaw_words
+    from rampcli.planning.proposal import (
+        AS_IT_IS,
+        SEESAW,
+        SMALL,
+        batch_words,
+        coupling_words,
+        largest_batch,
+        plan_candidate,
+        thresholds_by_name,
+    )
+
+    end, measured = run.plan.end_sample, measurements.critical()
+    assert end is not None
+    start = start or min(stage.global_batch_size for stage in run.plan.ramp.stages)
+    most = largest_batch(run, measured, start=start, limit=largest)
+    schedules = thresholds_by_name(measured, start=start, largest=most, end_sample=end)
+    names: dict[Any, list[str]] = {}
+    for name, thresholds in schedules.items():
+        names.setdefault(thresholds, []).append(name)
+    couplings = coupling_words(run.config, exponent)
+    found = [plan_candidate(AS_IT_IS, [], run, measured)]
+    for thresholds, alike in names.items():
+        words = batch_words(thresholds, end)
+        found.append(plan_candidate(", ".join(alike), words, run, measured, couplings=couplings))
+    small = plan_candidate(SMALL, batch_words(schedules[SMALL], end), run, measured)
+    if not isinstance(small.found, UsageError):
+        try:
+            stairs, _ = seesaw_words(small.found, SEESAW_FACTOR)
+        except UsageError as error:
+            found.append(replace(small, name=SEESAW, words=(), found=error))
+        else:
+            words = [*small.words, *stairs]
+            found.append(plan_candidate(SEESAW, words, run, measured, is_retuned=False))
+    return found
+
+
+def _command(candidate: "Candidate", run: "RunDirectory") -> str:
+    """Returns the command that trains a candidate in a run directory of its own."""
+    name = f"{run.path.name}_{candidate.name.rpartition(', ')[2].replace(' ', '_').lower()}"
+    words = [f"name={name}", f"run_dir={run.path.parent / name}", *candidate.words]
+    typed = (f'"{word}"' if " " in word else word for word in words)
+    return f"rampcli pretrain --factory {shlex.quote(str(run.config))} {' '.join(typed)}"
+
+
+def _to_json(
+    run: "Resolved",
+    measurements: "Measurements",
+    candidates: Sequence["Candidate"],
+    lines: Sequence[str],
+    commands: Mapping[str, str],
+) -> dict[str, Any]:
+    """Returns the proposal as plain data."""
+    from rampcli.batch.batch_laws import BATCH_LAWS
+    from rampcli.estimate.model_size import model_size
+    from rampcli.report.plan_json import plan_json
+
+    tokens = run.tokens
+    assert tokens is not None
+    parameters, optimizer = model_size(run.config).parameters, run.config.optim.optimizer
+    return {
+        "laws": [
+            {
+                "name": law.name,
+                "batch_tokens": law.batch_tokens(tokens),
+                "source": law.source,
+                "certainty": law.certainty,
+                "outside": law.misfits(parameters=parameters, tokens=tokens, optimizer=optimizer),
+            }
+            for law in BATCH_LAWS
+        ],
+        "noise_scale": [asdict(one) | {"run": str(one.run)} for one in measurements.noise],
+        "candidates": [
+            {
+                "name": one.name,
+                "words": list(one.words),
+                "command": commands.get(one.name),
+                "plan": None if isinstance(one.found, UsageError) else plan_json(one.found),
+                "error": one.found.message if isinstance(one.found, UsageError) else None,
+                "beyond": one.beyond,
+                "unknown": one.unknown,
+            }
+            for one in candidates
+        ],
+        "verdict": list(lines),
+    }

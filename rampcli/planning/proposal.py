@@ -1,0 +1,192 @@
+"""Batches for a run that has measured its critical batch: the proposed one, beside others."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from rampcli.batch.critical_batch import CriticalBatch, doubling_ramp, share_beyond
+from rampcli.batch.node_policies import NODES_KEY
+from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY
+from rampcli.batch.ramp import RAMP_KEY, Threshold
+from rampcli.batch.step_schedule import SCHEDULE_KEY, to_text
+from rampcli.config.compose import apply_overrides
+from rampcli.config.layers import Precedence, Stack, stack_of
+from rampcli.config.optimizers import OPTIMIZERS
+from rampcli.config.schema import Config
+from rampcli.config.settings import leaves
+from rampcli.errors import UsageError
+from rampcli.planning.batch_rules import COUPLING_KEY, retuning_of
+from rampcli.planning.resolve import resolve
+from rampcli.planning.run_plan import Resolved
+
+PROPOSE = "rampcli propose"
+MEASURED_KEYS = ("model.", "data.source", "data.path", "data.sequence_length", "optim.optimizer")
+"""Beginnings of the keys that decide what a measurement of the critical batch is about."""
+BATCH_KEYS = (GLOBAL_KEY, RAMP_KEY, SCHEDULE_KEY)
+AS_IT_IS, SMALL, LARGE = "as it is", "fixed small", "fixed large"
+WITHOUT_RAMP, PROPOSED, SEESAW = "no ramp", "proposed", "Seesaw"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """A batch for the run.
+
+    Attributes:
+        name: of the candidate, or of several that are the same.
+        words: overrides of the run's settings that train it.
+        found: its plan, or why it does not fit.
+        beyond: share of the samples that are beyond the critical batch.
+        unknown: share of the samples for which that is unknown.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    found: Resolved | UsageError
+    beyond: float | None = None
+    unknown: float | None = None
+
+
+def as_recipe(config: Config) -> Config:
+    """Returns the settings of a run as those of a recipe, which the user's words change."""
+    stack = stack_of(config)
+    layers = tuple(replace(layer, precedence=Precedence.RECIPE) for layer in stack.overrides)
+    return Stack(stack.composed, layers, stack.choices).config()
+
+
+def thresholds_by_name(
+    measured: Sequence[CriticalBatch], *, start: int, largest: int, end_sample: int
+) -> dict[str, tuple[Threshold, ...]]:
+    """Returns the batches to compare. Without measurements, there are only constant ones.
+
+    Without a ramp, the batch is the largest one that no measurement is below.
+
+    Args:
+        measured: in ascending order of `consumed_samples`.
+        start: the smallest batch, in samples per step.
+        largest: the largest batch: `start` times a power of two.
+        end_sample: samples of the run.
+    """
+    found = {SMALL: _constant(start), LARGE: _constant(largest)}
+    if measured:
+        least = min(one.samples for one in measured)
+        constant = start
+        while 2 * constant <= min(least, largest):
+            constant *= 2
+        ramp = doubling_ramp(measured, start=start, largest=largest, end_sample=end_sample)
+        found |= {WITHOUT_RAMP: _constant(constant), PROPOSED: ramp.thresholds}
+    return found
+
+
+def _constant(global_batch_size: int) -> tuple[Threshold, ...]:
+    return (Threshold(0, global_batch_size),)
+
+
+def plan_candidate(
+    name: str,
+    words: Sequence[str],
+    run: Resolved,
+    measured: Sequence[CriticalBatch],
+    *,
+    couplings: Sequence[str] = (),
+    is_retuned: bool = True,
+) -> Candidate:
+    """Returns a candidate with its plan, and with the settings that are tied to its batch.
+
+    Args:
+        words: overrides of the run's settings. Of several for one setting, the last one applies.
+        run: whose settings are those `as_recipe` returns, and whose end is known.
+        measured: in ascending order of `consumed_samples`.
+        couplings: overrides that let settings follow a batch that grows.
+        is_retuned: whether settings that are tied to the batch follow it.
+    """
+    words = _changing({_key_of(word): word for word in words}.values(), run.config)
+    try:
+        found = _resolved(run, [*words, *couplings])
+        retuning = retuning_of(found, run.config) if is_retuned else None
+        words += [
+            *(couplings if len(found.plan.ramp.thresholds) > 1 else ()),
+            *(retuning.words() if retuning else ()),
+        ]
+        found = _resolved(run, words)
+    except UsageError as error:
+        return Candidate(name=name, words=tuple(words), found=error)
+    end = found.plan.end_sample
+    assert end is not None
+    beyond, unknown = share_beyond(found.plan.stages, measured, end_sample=end)
+    return Candidate(name=name, words=tuple(words), found=found, beyond=beyond, unknown=unknown)
+
+
+def _resolved(run: Resolved, words: Sequence[str]) -> Resolved:
+    stack = apply_overrides(run.config, words, place=PROPOSE)
+    return resolve(stack, read_files=lambda _: run.files)
+
+
+def batch_words(thresholds: Sequence[Threshold], end_sample: int) -> list[str]:
+    """Returns the overrides that give a run these batches and its samples."""
+    if len(thresholds) == 1:
+        batch = [f"{GLOBAL_KEY}={thresholds[0].global_batch_size}", f"{SCHEDULE_KEY}=null"]
+    else:
+        batch = [f"{SCHEDULE_KEY}='{to_text(thresholds)}'", f"{GLOBAL_KEY}=null"]
+    return [
+        *batch,
+        *(f"{key}=null" for key in (RAMP_KEY, ACCUMULATE_KEY, NODES_KEY)),
+        *("trainer.max_steps=null", "trainer.max_tokens=null"),
+        f"trainer.max_samples={end_sample}",
+    ]
+
+
+def _key_of(word: str) -> str:
+    return word.partition("=")[0]
+
+
+def _changing(words: Iterable[str], config: Config) -> list[str]:
+    """Returns the words without those that only clear what is not set."""
+    values = dict(leaves(config))
+    return [
+        word for word in words if not (word.endswith("=null") and values[_key_of(word)] is None)
+    ]
+
+
+def coupling_words(config: Config, exponent: float | None) -> list[str]:
+    """Returns the overrides that let settings follow the batch within a run.
+
+    The learning rate follows with `exponent`. None leaves the run's coupling, or takes 0.5 if it
+    has none. AdamW's second decay rate keeps its half-life in tokens. The weight decay keeps
+    AdamW's timescale, for which no rule is known with Muon.
+    """
+    words = []
+    if exponent is not None:
+        words.append(f"{COUPLING_KEY}={exponent:g}")
+    elif config.schedule.batch_coupling == "none":
+        words.append(f"{COUPLING_KEY}=sqrt")
+    if config.optim.optimizer in OPTIMIZERS:  # in each of them, AdamW has some parameters
+        words.append("schedule.beta2_coupling=half_life")
+    if config.optim.optimizer == "adamw":
+        words.append("schedule.weight_decay_coupling=timescale")
+    return words
+
+
+def largest_batch(
+    run: Resolved, measured: Sequence[CriticalBatch], *, start: int, limit: int | None
+) -> int:
+    """Returns the largest batch to compare: the largest doubling of `start` that a limit allows.
+
+    Args:
+        limit: in samples. None stands for the largest batch of the run or of the measurements.
+    """
+    if limit is None:
+        sizes = [stage.global_batch_size for stage in run.plan.ramp.stages]
+        limit = int(max([*sizes, *(one.samples for one in measured)]))
+    largest = start
+    while 2 * largest <= limit:
+        largest *= 2
+    return largest
+
+
+def differing_keys(one: Config, other: Config) -> list[str]:
+    """Returns the settings in which runs measure different things: model, data or optimiser."""
+    theirs = dict(leaves(other))
+    return [
+        key
+        for key, value in leaves(one)
+        if key.startswith(MEASURED_KEYS) and key not in BATCH_KEYS and theirs.get(key) != value
+    ]

@@ -1,0 +1,134 @@
+"""The proposal of a batch as tables and lines."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.table import Table
+
+from rampcli.batch.batch_laws import BATCH_LAWS
+from rampcli.batch.quantities import shorten
+from rampcli.errors import UsageError
+from rampcli.estimate.model_size import model_size
+from rampcli.planning.proposal import AS_IT_IS, PROPOSED, SMALL, Candidate
+from rampcli.planning.run_plan import Resolved
+from rampcli.report.comparison import comparison_table
+from rampcli.report.tables import build_table, share
+from rampcli.runs.critical_batch import Measurements
+
+LEAST_SAVING = 0.05
+"""Share of the optimiser steps of the fixed small batch that a ramp must save to be proposed."""
+MUON = (
+    "published results on ramps with Muon contradict each other (arXiv 2505.02222 and 2510.09378):"
+    " compare the proposed ramp with a fixed batch before you rely on it"
+)
+
+
+def measurement_table(measurements: Measurements, *, sequence_length: int) -> Table:
+    """Returns what was measured, in order of samples."""
+    table = build_table(
+        "samples", "measured", "batch", "tokens", "interval", "run", left=("measured", "run")
+    )
+    for one in measurements.noise:
+        at_least = "" if one.value is not None else ">= "
+        batch = one.low if one.value is None else one.value
+        interval = "-" if one.high is None else f"{shorten(one.low)} to {shorten(one.high)}"
+        table.add_row(
+            f"{one.consumed_samples:,}",
+            "noise scale",
+            f"{at_least}{shorten(batch)}",
+            f"{at_least}{shorten(batch * sequence_length)}",
+            interval,
+            one.run.name,
+        )
+    return table
+
+
+def law_table(run: Resolved) -> Table:
+    """Returns the batches that published laws give for a run whose end is known."""
+    tokens, length = run.tokens, run.plan.sequence_length
+    assert tokens is not None
+    table = build_table(
+        "law", "batch", "tokens", "for this run", "source", left=("law", "for this run", "source")
+    )
+    for law in BATCH_LAWS:
+        batch = law.batch_tokens(tokens)
+        misfits = law.misfits(
+            parameters=model_size(run.config).parameters,
+            tokens=tokens,
+            optimizer=run.config.optim.optimizer,
+        )
+        table.add_row(
+            law.name,
+            shorten(batch / length),
+            shorten(batch),
+            "; ".join(misfits) or "within its range",
+            law.source,
+        )
+    return table
+
+
+def candidate_table(candidates: Sequence[Candidate]) -> Table:
+    """Returns the plans of the candidates, and how they lie to what was measured."""
+    return comparison_table(
+        [(one.name, one.found) for one in candidates],
+        more={
+            one.name: {"beyond": share(one.beyond), "unknown": share(one.unknown)}
+            for one in candidates
+        },
+    )
+
+
+def verdict_lines(
+    run: Resolved, candidates: Sequence[Candidate], measurements: Measurements
+) -> Iterator[str]:
+    """Yields what is proposed and why, and what is uncertain."""
+    by_name = {part: one for one in candidates for part in one.name.split(", ")}
+    small, proposed = by_name[SMALL], by_name.get(PROPOSED)
+    if proposed is None:
+        yield (
+            "proposal: none, because no run has measured its noise scale;"
+            " noise_scale.every_steps=16 measures it while a run trains"
+        )
+    elif isinstance(proposed.found, UsageError):
+        yield f"proposal: none, because its batches do not fit: {proposed.found.message}"
+    elif len(proposed.found.plan.ramp.thresholds) == 1:
+        batch = proposed.found.plan.global_batch_size
+        yield (
+            f"proposal: no ramp, a fixed batch of {batch:,} samples: "
+            + (
+                "nothing measured reaches twice this batch"
+                if proposed is small
+                else "the first measurement allows it already"
+            )
+        )
+    else:
+        saved = _saving(proposed, small)
+        if saved is not None and saved < LEAST_SAVING:
+            yield (
+                f"proposal: no ramp: it would save {saved:.1%} of the steps of the fixed small"
+                " batch"
+            )
+        else:
+            steps = "" if saved is None else f", {saved:.1%} fewer steps than the fixed small batch"
+            yield f"proposal: the ramp{steps}"
+    if beyond := by_name[AS_IT_IS].beyond:
+        yield (
+            f"note: the run as it is trains {beyond:.1%} of its samples with a batch beyond the"
+            " critical one"
+        )
+    if measurements.noise:
+        yield (
+            "note: the noise scale is a lower bound of the critical batch: with AdamW, branches"
+            " found critical batches above it (arXiv 2505.23971)"
+        )
+    if run.config.optim.optimizer == "muon":
+        yield f"note: {MUON}"
+    for one in candidates:
+        if isinstance(one.found, UsageError):
+            yield f"note: {one.name} does not fit: {one.found.message}"
+
+
+def _saving(one: Candidate, other: Candidate) -> float | None:
+    """Returns the share of the optimiser steps of another candidate that one saves."""
+    if isinstance(one.found, UsageError) or isinstance(other.found, UsageError):
+        return None
+    return 1 - (one.found.plan.end_step or 0) / (other.found.plan.end_step or 1)

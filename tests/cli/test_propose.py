@@ -1,0 +1,153 @@
+"""`rampcli propose`."""
+
+import json
+import re
+import shlex
+
+import pytest
+
+from rampcli.config import snapshot
+from rampcli.guarded_folder import replace_file
+from rampcli.runs.directory import RunDirectory
+from run_files import metrics_row
+
+RUN = (
+    *("model.rampup_batch_size=null", "model.global_batch_size=8", "data.micro_batch_size=4"),
+    *("trainer.num_nodes=1", "trainer.max_samples=8192", "optim.optimizer=adamw"),
+)
+
+
+@pytest.fixture
+def write(tmp_path, planned, monkeypatch):
+    """Returns a function that writes a run with the noise scales [(samples, scale)]."""
+    monkeypatch.chdir(tmp_path)
+
+    def write_run(scales, *words, name="small"):
+        run = RunDirectory(tmp_path / name)
+        run.path.mkdir()
+        by_key = {word.partition("=")[0]: word for word in (*RUN, *words)}
+        config = planned("llama3_tiny", *by_key.values(), f"run_dir={name}").config
+        replace_file(run.config, snapshot.to_yaml(config))
+        for samples, scale in scales:
+            columns = {"noise_scale": scale, "noise_scale_low": scale, "noise_scale_high": scale}
+            row = metrics_row(step=samples // 8, consumed_samples=samples, **columns)
+            run.append_row(run.metrics, row)
+        return name
+
+    return write_run
+
+
+@pytest.fixture
+def propose(succeed):
+    """Returns a function that proposes as data."""
+    return lambda *words: json.loads(succeed("propose", *words, "--json"))
+
+
+@pytest.fixture
+def refused(rampcli):
+    """Returns a function that runs a command that refuses its input, and returns the message."""
+
+    def run(*words):
+        ended = rampcli("propose", *words)
+        assert (ended.exit_code, ended.stdout) == (2, "")
+        return ended.stderr
+
+    return run
+
+
+def candidates(proposal):
+    return {name: one for one in proposal["candidates"] for name in one["name"].split(", ")}
+
+
+def stages(plan):
+    return [(one["first_sample"], one["global_batch_size"]) for one in plan["stages"]]
+
+
+RISING = [(1600, 7.0), (3200, 17.0), (4800, 40.0)]
+
+
+def test_a_ramp_follows_the_measurements(write, propose):
+    found = candidates(propose(write(RISING)))
+    assert stages(found["proposed"]["plan"]) == [(0, 8), (3200, 16), (4800, 32)]
+    assert sum(stage["samples"] for stage in found["proposed"]["plan"]["stages"]) == 8192
+    assert stages(found["fixed small"]["plan"]) == stages(found["no ramp"]["plan"]) == [(0, 8)]
+    assert stages(found["fixed large"]["plan"]) == [(0, 32)]
+    assert len(found["Seesaw"]["plan"]["stages"]) > 2
+    assert found["proposed"]["unknown"] == found["as it is"]["unknown"]
+    assert found["fixed large"]["unknown"] == pytest.approx(4800 / 8192)
+
+
+def test_the_printed_command_plans_the_proposal(write, propose, succeed):
+    found = candidates(propose(write(RISING)))
+    for one in found.values():
+        if one["command"] is not None:
+            _, _, *words = shlex.split(one["command"])
+            assert stages(json.loads(succeed("plan", *words, "--json"))) == stages(one["plan"])
+
+
+def test_what_is_tied_to_the_batch_follows_it(write, propose):
+    found = candidates(propose(write(RISING), "--exponent", "1"))
+    assert "schedule.batch_coupling=1" in found["proposed"]["words"]
+    assert "optim.lr=0.024" in found["proposed"]["words"]  # 0.006 for 8 samples
+    assert "schedule.beta2_coupling=half_life" in found["proposed"]["words"]
+    assert "optim.lr=0.024" in found["fixed large"]["words"]
+    assert not any("coupling" in word for word in found["fixed large"]["words"])
+    assert not any("optim.lr" in word for word in found["fixed small"]["words"])
+
+
+@pytest.mark.parametrize(
+    ("scales", "verdict"),
+    [
+        ([], "proposal: none, because no run has measured"),
+        ([(1600, 15.0)], "proposal: no ramp, a fixed batch of 8 samples"),
+        ([(8, 40.0)], "proposal: the ramp"),
+        ([(7900, 40.0)], "proposal: no ramp: it would save"),
+        (RISING, "proposal: the ramp, 40.8% fewer steps"),
+    ],
+)
+def test_a_proposal_may_be_no_ramp(write, propose, scales, verdict):
+    lines = propose(write(scales))["verdict"]
+    assert lines[0].startswith(verdict), lines[0]
+
+
+def test_what_published_results_contradict_is_said(write, propose):
+    assert any("Muon" in line for line in propose(write(RISING, "optim.optimizer=muon"))["verdict"])
+
+
+def test_laws_say_where_they_do_not_hold(write, succeed):
+    printed = succeed("propose", write(RISING))
+    assert re.search(r"Power Lines .* fitted on 111M to 3.3B parameters", printed)
+    assert re.search(r"nanochat .* fitted with muon", printed)
+
+
+def test_other_runs_add_their_measurements(write, propose):
+    write(RISING, "model.global_batch_size=16", "seed=5", name="other")
+    found = candidates(propose(write([]), "other"))
+    assert stages(found["proposed"]["plan"])[-1] == (4800, 32)
+
+
+def test_a_batch_is_limited(write, propose):
+    found = candidates(propose(write(RISING), "--largest", "16", "--start", "4"))
+    assert stages(found["proposed"]["plan"]) == [(0, 4), (3200, 16)]
+
+
+def test_a_start_that_does_not_fit_is_said(write, propose):
+    proposal = propose(write(RISING), "--start", "3")
+    assert candidates(proposal)["proposed"]["command"] is None
+    assert any("fixed small" in line and "does not fit" in line for line in proposal["verdict"])
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        (("model.hidden_size=64",), "model.hidden_size"),
+        (("data.sequence_length=64",), "data.sequence_length"),
+    ],
+)
+def test_measurements_of_another_model_or_other_data_are_refused(write, refused, words, wrong):
+    write(RISING, *words, name="other")
+    assert wrong in refused(write(RISING), "other")
+
+
+def test_a_run_without_end_is_refused(write, refused):
+    assert "trainer.max_samples" in refused(write([], "trainer.max_samples=null"))
