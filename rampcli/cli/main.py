@@ -12,6 +12,7 @@ import typer
 
 from rampcli import __version__
 from rampcli.cli.cancel import cancel
+from rampcli.cli.compare import compare
 from rampcli.cli.completion import candidates, completion
 from rampcli.cli.data import data
 from rampcli.cli.doctor import doctor
@@ -22,7 +23,7 @@ from rampcli.cli.pretrain import pretrain
 from rampcli.cli.propose import propose
 from rampcli.cli.ramps import ramps
 from rampcli.cli.recipes import recipes
-from rampcli.cli.report import compare, report
+from rampcli.cli.report import report
 from rampcli.cli.rl import rl
 from rampcli.cli.serve import serve
 from rampcli.cli.status import status

@@ -1,4 +1,4 @@
-"""`rampcli report` and `rampcli compare`: print what runs have trained, and write it to files."""
+"""`rampcli report`: prints what runs have trained, and writes it to files."""
 
 import json
 import time
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rampcli.cli.options import AsJson, Run, plot_of
+from rampcli.cli.options import AsJson, plot_of
 from rampcli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,12 +47,12 @@ def report(runs: Runs, html: Html = None, plot: Plot = None, as_json: AsJson = F
         check_picture(plot)
     if len(runs) == 1 and (sweep := find_sweep(runs[0])) is not None:
         if html is not None:
-            _write_html(_find_runs(runs[0]), html)
+            write_html(find_runs(runs[0]), html)
         print_results(sweep, plot=plot, as_json=as_json)
         if html is not None:
             say(build_console(quiet=as_json), f"wrote {html}")
         return
-    directories = list(dict.fromkeys(run for word in runs for run in _find_runs(word)))
+    directories = list(dict.fromkeys(run for word in runs for run in find_runs(word)))
     records, reports = [], []
     for directory in directories:
         record = read_run(directory)
@@ -61,7 +61,7 @@ def report(runs: Runs, html: Html = None, plot: Plot = None, as_json: AsJson = F
         reports.append(report_run(record, now=time.time() if trains else None))
     differences = differing_settings([record.settings for record in records])
     if html is not None:
-        _write_html(directories, html)
+        write_html(directories, html)
     if plot is not None:
         with writing_picture(plot):
             from rampcli.report.run_plots import plot_runs
@@ -79,14 +79,7 @@ def report(runs: Runs, html: Html = None, plot: Plot = None, as_json: AsJson = F
     say(build_console(), *parts, *(f"wrote {path}" for path in (html, plot) if path))
 
 
-def compare(
-    first: Run, second: Run, html: Html = None, plot: Plot = None, as_json: AsJson = False
-) -> None:
-    """Compare the results and the settings of two runs."""
-    report([first, second], html, plot, as_json)
-
-
-def _find_runs(word: str) -> list["RunDirectory"]:
+def find_runs(word: str) -> list["RunDirectory"]:
     """Returns the run that a word names, or the runs of the sweep that it names."""
     from rampcli.runs.directory import RunDirectory, find_run
     from rampcli.runs.sweep_folder import find_sweep
@@ -97,7 +90,7 @@ def _find_runs(word: str) -> list["RunDirectory"]:
     return [run for run in runs if run.config.is_file()]
 
 
-def _write_html(runs: Sequence["RunDirectory"], path: Path) -> None:
+def write_html(runs: Sequence["RunDirectory"], path: Path) -> None:
     """Writes the page of some runs as one file."""
     from rampcli.report.page_files import write_report_html
 

@@ -38,14 +38,6 @@ from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import newest_checkpoint
 from rampcli.runs.sweep_folder import SweepFolder
 
-DECIDING = (
-    *snapshot.IDENTITY,
-    *("data.", "optim.", "schedule."),
-    *("trainer.precision", "trainer.matmul_precision", "trainer.gradient_clip_val"),
-)
-"""Settings, and sections that end with a dot, which are the same in all runs unless they vary."""
-NOT_DECIDING = ("data.micro_batch_size", "data.expansion_factor_real_data", "data.audit_order")
-"""Settings of these sections that do not change what a run learns."""
 MOST_NAMED = 3
 """Combinations that an error names at most."""
 
@@ -204,11 +196,7 @@ def _check_same_base(
 
 def _deciding(config: Config) -> dict[str, object]:
     """Returns the settings that decide what a run trains, by dotted key."""
-    return {
-        key: value
-        for key, value in leaves(config)
-        if (key in DECIDING or f"{key.partition('.')[0]}." in DECIDING) and key not in NOT_DECIDING
-    }
+    return {key: value for key, value in leaves(config) if snapshot.decides(key)}
 
 
 def run_all(runs: Sequence[SweepRun], command: Sequence[str], console: Console) -> int:

@@ -43,6 +43,14 @@ IDENTITY = (
 """Settings, and sections that end with a dot."""
 NOT_IDENTITY = ("model.huggingface_type",)
 """Settings of these sections that change no tensor."""
+DECIDING = (
+    *IDENTITY,
+    *("data.", "optim.", "schedule."),
+    *("trainer.precision", "trainer.matmul_precision", "trainer.gradient_clip_val"),
+)
+"""Settings, and sections that end with a dot, that decide what a run learns."""
+NOT_DECIDING = ("data.micro_batch_size", "data.expansion_factor_real_data", "data.audit_order")
+"""Settings of these sections that do not change what a run learns."""
 
 
 def identity(config: Config) -> dict[str, Any]:
@@ -56,6 +64,11 @@ def identity(config: Config) -> dict[str, Any]:
         for key, value in leaves(config)
         if key not in NOT_IDENTITY and (key in IDENTITY or f"{key.partition('.')[0]}." in IDENTITY)
     }
+
+
+def decides(key: str) -> bool:
+    """Returns whether a setting decides what a run learns."""
+    return key not in NOT_DECIDING and (key in DECIDING or f"{key.partition('.')[0]}." in DECIDING)
 
 
 def to_yaml(config: Config) -> str:

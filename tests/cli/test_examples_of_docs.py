@@ -21,6 +21,7 @@ from rampcli.cli.recipes import write_recipe
 from rampcli.config.compose import apply_overrides, rl_word
 from rampcli.config.reading import join_split_lists
 from rampcli.config.settings import find_setting
+from rampcli.config.sweeps import NOT_VARIED, combinations
 from rampcli.errors import Report
 from rampcli.words.rl import RL_COMMAND, expand_words
 
@@ -96,10 +97,10 @@ def test_options_and_settings_of_a_command_that_is_not_run_here_exist(
             page = (ROOT / example.place.partition(":")[0]).read_text(encoding="utf-8")
             with Path("mine.py").open("a") as recipe:
                 recipe.writelines(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
-        check_settings(options, is_rl=command.name == "rl")
+        check_settings(options, command.name)
 
 
-def check_settings(options, *, is_rl):
+def check_settings(options, command):
     report = Report()
     factory, config_dir = options["factory"], options.get("config_dir")
     folder = None if config_dir is None else Path(config_dir)
@@ -107,7 +108,11 @@ def check_settings(options, *, is_rl):
         options.get("rl_overrides", options.get("overrides")) or (), report=report
     )
     config = llm.from_factory(factory)
-    if is_rl:
+    if command == "sweep":  # its last run
+        keys = {word.partition("=")[0] for word in words} - {*NOT_VARIED}
+        runs = combinations(words, config_dir=folder, report=report, varied_before=keys)
+        words = runs[-1].words if runs else ()
+    if command == "rl":
         own = [rl_word(factory, config_dir=folder)]
         config = apply_overrides(config, own, place=RL_COMMAND).config()
         words = expand_words(words)

@@ -84,7 +84,7 @@ def test_the_page_of_commands_lists_every_command_and_every_option_of_a_group():
 def test_the_page_of_commands_names_every_option_and_its_tables_no_others():
     page = (DOCS / "reference" / "commands.md").read_text(encoding="utf-8")
     sections = dict(re.findall(r"^## `(rampcli [a-z ]+)`\n((?:(?!## ).*\n)*)", page, re.MULTILINE))
-    same = {"rampcli llm pretrain": "rampcli pretrain", "rampcli compare": "rampcli report"}
+    same = {"rampcli llm pretrain": "rampcli pretrain"}
     for name, options in options_of_commands():
         section = sections[same.get(name, name)]
         cells = "".join(re.findall(r"^\| (`-.*?) \|", section, re.MULTILINE))

@@ -1,0 +1,196 @@
+"""When runs have reached a loss: their steps, samples, hours and GPU-hours."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+from rich.text import Text
+
+from rampcli.errors import visible
+from rampcli.report.plan_tables import as_hours
+from rampcli.report.tables import build_table, count, ends, figure
+from rampcli.runs.device_time import time_until
+from rampcli.runs.record import RunRecord
+from rampcli.runs.stages import LAST_STEPS
+
+Column = NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measure:
+    """The loss that is compared with the target, the same for all runs.
+
+    Attributes:
+        corpus: name of the validation corpus, "" for the only one; None for the training loss.
+        window_samples: samples over which the training loss is averaged, at least; None for a
+            validation loss.
+    """
+
+    corpus: str | None
+    window_samples: int | None
+
+    def __str__(self) -> str:
+        if self.corpus is None:
+            return (
+                f"training loss, averaged over {self.window_samples:,} samples or more"
+                f" ({LAST_STEPS} steps of the largest batch)"
+            )
+        return f"validation loss {self.corpus}".strip()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimeToTarget:
+    """What a run needed to reach the target. Unknown values are None.
+
+    Attributes:
+        name, path: of the run.
+        batches: the first and the last batch size up to there, or in all; one if they are the same.
+        reached: whether the loss was at the target or below.
+        steps, samples, tokens: consumed when it was first measured there; None if it was not.
+        running_s: seconds that the run had run by then, over all attempts.
+        device_s: the same times the processes.
+        last_step_above: step of the measurement before, where the loss was still above.
+        best: lowest loss that was measured.
+    """
+
+    name: str
+    path: str
+    batches: tuple[int, ...]
+    reached: bool
+    steps: int | None = None
+    samples: int | None = None
+    tokens: int | None = None
+    running_s: float | None = None
+    device_s: float | None = None
+    last_step_above: int | None = None
+    best: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the facts for `--json`."""
+        return asdict(self)
+
+
+def measure_of(records: Sequence[RunRecord]) -> Measure:
+    """Returns the validation loss of the first corpus that all runs have, or the training loss."""
+    of_runs = [
+        [
+            corpus or ""
+            for corpus, points in record.facts.events.validations.items()
+            if any(point["loss"] is not None for point in points)
+        ]
+        for record in records
+    ]
+    for corpus in of_runs[0]:
+        if all(corpus in corpora for corpora in of_runs):
+            return Measure(corpus=corpus, window_samples=None)
+    sizes = [record.metrics["global_batch_size"] for record in records if record.metrics]
+    largest = max((int(each.max()) for each in sizes if len(each)), default=1)
+    return Measure(corpus=None, window_samples=LAST_STEPS * largest)
+
+
+def time_to_target(record: RunRecord, target: float, measure: Measure) -> TimeToTarget:
+    """Returns what a run needed until the loss was first measured at the target or below."""
+    points = _validations(record, measure) if measure.corpus is not None else None
+    steps, samples, times, losses = points or _smoothed(record, measure.window_samples or 1)
+    at = next(iter(np.flatnonzero(losses <= target).tolist()), None)
+    known = losses[~np.isnan(losses)]
+    best = float(known.min()) if len(known) else None
+    sizes = record.metrics.get("global_batch_size", np.zeros(0))
+    name, path = record.name, str(record.path)
+    if at is None:
+        return TimeToTarget(name=name, path=path, batches=_ends(sizes), reached=False, best=best)
+    running_s, device_s = None, None
+    if not np.isnan(times[at]):
+        running_s, device_s = time_until(record.events, float(times[at]))
+    above = [int(step) for step in steps[:at] if step < steps[at]]
+    length = record.plan.get("sequence_length")
+    taken = np.searchsorted(record.metrics.get("step", sizes), max(1, steps[at]), side="right")
+    return TimeToTarget(
+        name=name,
+        path=path,
+        batches=_ends(sizes[:taken]),
+        reached=True,
+        steps=int(steps[at]),
+        samples=int(samples[at]),
+        tokens=None if length is None else int(samples[at]) * int(length),
+        running_s=running_s,
+        device_s=device_s,
+        last_step_above=above[-1] if above else None,
+        best=best,
+    )
+
+
+def target_table(results: Sequence[TimeToTarget], *, is_validated: bool) -> Table:
+    """Returns a table with one run per row.
+
+    Args:
+        is_validated: show the step of the validation before the target, too.
+    """
+    columns: dict[str, Callable[[TimeToTarget], str]] = {
+        "batch": lambda one: ends(one.batches),
+        "steps": lambda one: count(one.steps),
+        "above until": lambda one: count(one.last_step_above),
+        "samples": lambda one: count(one.samples),
+        "tokens": lambda one: count(one.tokens),
+        "hours": lambda one: hours(one.running_s),
+        "GPU-hours": lambda one: hours(one.device_s),
+        "": _outcome,
+    }
+    if not is_validated:
+        del columns["above until"]
+    table = build_table("run", *columns, left=("run", ""))
+    for one in results:
+        table.add_row(Text(visible(one.name)), *(cell(one) for cell in columns.values()))
+    return table
+
+
+def hours(seconds: float | None) -> str:
+    """Returns a duration in hours, or "-" if it is unknown."""
+    return "-" if seconds is None else as_hours(seconds)
+
+
+def _outcome(one: TimeToTarget) -> str:
+    if one.reached:
+        return ""
+    return "not measured" if one.best is None else f"not reached (best {figure(one.best)})"
+
+
+def _validations(record: RunRecord, measure: Measure) -> tuple[Column, Column, Column, Column]:
+    """Returns steps, samples, times and losses of the validations of a corpus."""
+    points = record.facts.events.validations[measure.corpus or None]
+    columns = ([point[name] for point in points] for name in ("step", "samples", "time", "loss"))
+    steps, samples, times, losses = (np.array(each, dtype=np.float64) for each in columns)
+    return steps, samples, times, losses
+
+
+def _smoothed(record: RunRecord, window: int) -> tuple[Column, Column, Column, Column]:
+    """Returns steps, samples, times and smoothed training losses of the steps.
+
+    The loss of a step is the mean over the steps that hold the last `window` samples. It is NaN if
+    there were fewer, or if one of their losses is not finite.
+    """
+    empty = np.zeros(0)
+    steps, samples, sizes, losses = (
+        record.metrics.get(name, empty)
+        for name in ("step", "consumed_samples", "global_batch_size", "loss")
+    )
+    times = record.metrics.get("time", np.full(len(steps), np.nan))
+    if not len(steps):
+        return steps, samples, times, losses
+    first = np.searchsorted(samples, samples - window, side="right")
+
+    def over_window(values: Column) -> Column:
+        sums = np.concatenate(([0.0], np.cumsum(values, dtype=np.float64)))
+        return sums[1:] - sums[first]
+
+    is_known = np.isfinite(losses)
+    is_whole = (samples - window >= samples[0] - sizes[0]) & (over_window(~is_known) == 0)
+    means = over_window(np.where(is_known, losses, 0.0) * sizes) / over_window(sizes)
+    return steps, samples, times, np.where(is_whole, means, np.nan)
+
+
+def _ends(sizes: Column) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(int(size) for size in (*sizes[:1], *sizes[-1:])))

@@ -1,0 +1,45 @@
+import json
+
+import pytest
+
+from recorded_runs import write_run
+from report.svg_texts import texts
+
+
+@pytest.fixture
+def runs(tmp_path):
+    for name, batch in (("small", 4), ("large", 8)):
+        run = write_run(tmp_path / "runs" / name)
+        rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+        of_one_size = [row | {"global_batch_size": batch} for row in rows]
+        run.metrics.write_text("".join(json.dumps(row) + "\n" for row in of_one_size))
+        for step, loss in ((20, 4.0), (40, 3.0)):
+            run.append_row(
+                run.events,
+                {"event": "validation", "time": 110.0 + step, "step": step, "loss": loss}
+                | {"consumed_samples": batch * step, "validation_s": 0.0},
+            )
+
+
+@pytest.mark.usefixtures("runs")
+def test_runs_show_what_they_needed_to_reach_a_loss(succeed, tmp_path):
+    printed = succeed("compare", "--target-loss", "3.5", "small", "large", "--plot", "curve.svg")
+    lines = [line.split() for line in printed.splitlines()]
+    assert "target: validation loss <= 3.5" in printed.splitlines()
+    assert ["small", "4", "40", "20", "160", "20,480", "0.014", "-"] in lines
+    assert "1 / batch" in texts((tmp_path / "curve.svg").read_bytes())
+    facts = json.loads(succeed("compare", "--target-loss", "3.5", "small", "large", "--json"))
+    assert [point["sample_efficiency"] for point in facts["batches"]] == [1.0, 0.5]
+
+
+@pytest.mark.usefixtures("runs")
+def test_a_loss_that_no_run_has_reached_is_shown_with_the_best(succeed):
+    printed = succeed("compare", "--target-loss", "1", "small", "large", "--plot", "curve.svg")
+    assert "not reached (best 3.000)" in printed
+    assert "nothing to plot: no curve over the batch size" in printed
+
+
+@pytest.mark.usefixtures("runs")
+@pytest.mark.parametrize("words", [["small"], ["--target-loss", "nan", "small", "large"]])
+def test_a_comparison_of_one_run_or_with_no_number_is_refused(words, rampcli):
+    assert rampcli("compare", *words).exit_code == 2
