@@ -12,6 +12,7 @@ import typer
 
 from rampcli import __version__
 from rampcli.cli.cancel import cancel
+from rampcli.cli.cbs import cbs
 from rampcli.cli.compare import compare
 from rampcli.cli.completion import candidates, completion
 from rampcli.cli.data import data
@@ -52,6 +53,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "status": status,
     "report": report,
     "compare": compare,
+    "cbs": cbs,
     "serve": serve,
     "cancel": cancel,
     "doctor": doctor,

@@ -199,10 +199,21 @@ def _deciding(config: Config) -> dict[str, object]:
     return {key: value for key, value in leaves(config) if snapshot.decides(key)}
 
 
-def run_all(runs: Sequence[SweepRun], command: Sequence[str], console: Console) -> int:
+def run_all(
+    runs: Sequence[SweepRun],
+    command: Sequence[str],
+    console: Console,
+    *,
+    what: str = "the sweep",
+    again: str = "the same command",
+) -> int:
     """Starts the runs that are not complete, and returns the exit code.
 
     A run that fails does not keep the others from starting. A stop signal ends the sweep.
+
+    Args:
+        what: what the runs are called together.
+        again: the command that resumes them.
 
     Raises:
         RampcliError: workers did not save after a stop signal, or standard output was closed.
@@ -219,11 +230,11 @@ def run_all(runs: Sequence[SweepRun], command: Sequence[str], console: Console) 
                 say(console, str(error))
                 failed += 1
             if code or signals.signal is not None:
-                stopped = f"the sweep stopped at run {number} of {len(runs)}"
-                say(console, f"{stopped}; the same command resumes it")
+                stopped = f"{what} stopped at run {number} of {len(runs)}"
+                say(console, f"{stopped}; {again} resumes it")
                 return code or exit_code_after(signals)
     if failed:
-        say(console, f"{failed} of {len(runs)} runs failed; the same command starts them again")
+        say(console, f"{failed} of {len(runs)} runs failed; {again} starts them again")
     return 1 if failed else 0
 
 

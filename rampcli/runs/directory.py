@@ -46,6 +46,7 @@ OWN_NAMES = (
     "trackers",
     "tune.json",
     "tune",
+    "cbs",
 )
 MAX_STATE_BYTES = 2**20
 MAX_PLAN_BYTES = 16 * 2**20

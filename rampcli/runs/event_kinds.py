@@ -64,6 +64,7 @@ EVENTS = {
             "loss": NUMBER_OR_NULL,
             "bits_per_byte?": NUMBER_OR_NULL,
             "validation_s?": float,
+            "groups?": [[NUMBER_OR_NULL]],
         },
         keeps_newest=True,
         interrupts=("validation_s", VALIDATION),

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 import torch
@@ -19,6 +19,9 @@ from rampcli.models.decoder import Decoder
 from rampcli.parallel.layout import is_first_copy, local_part
 from rampcli.train.group_norms import GroupNorms
 from rampcli.train.passes import Passes
+
+MOST_GROUPS = 32
+"""Groups of samples at most whose losses a validation tells apart. Passes go to them in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,8 @@ class Validation:
         corpus: name of the corpus in `data.validation`, or None if it has no name.
         bits_per_byte: bits per byte of the text that the valid tokens stand for. None if the loss
             is not finite, or if it is unknown how many bytes a token stands for.
+        groups: sum of the losses and number of the valid tokens in each of at most `MOST_GROUPS`
+            groups of samples.
     """
 
     loss: float
@@ -141,6 +146,7 @@ class Validation:
     validation_s: float
     corpus: str | None = None
     bits_per_byte: float | None = None
+    groups: Sequence[tuple[float, float]] = ()
 
 
 def accumulate_gradient(
@@ -282,15 +288,23 @@ def validate(
     """
     began = time.perf_counter()
     totals = torch.zeros(3, dtype=torch.float64, device=passes.device)
+    by_group: list[Tensor] = []
     remaining = iter(micro_batches)
     begin(READING_VALIDATION)
-    while chunk := list(islice(remaining, passes.forward_micro_batches)):
+    for turn in count():
+        if not (chunk := list(islice(remaining, passes.forward_micro_batches))):
+            break
         begin(VALIDATING)
-        totals += passes.forward(chunk, bytes_of_tokens)
+        of_chunk = passes.forward(chunk, bytes_of_tokens)
+        totals += of_chunk
+        if turn < MOST_GROUPS:
+            by_group.append(torch.zeros_like(totals))
+        by_group[turn % MOST_GROUPS] += of_chunk
         between()
         begin(READING_VALIDATION)
     begin(VALIDATING)
-    total_loss, tokens, text_bytes = passes.sum_over_ranks(totals)
+    sums = passes.sum_over_ranks(torch.cat([totals, *by_group]))
+    total_loss, tokens, text_bytes, *of_groups = sums
     has_bits = text_bytes > 0 and math.isfinite(total_loss)
     return Validation(
         loss=total_loss / tokens if tokens else math.nan,
@@ -298,6 +312,7 @@ def validate(
         validation_s=time.perf_counter() - began,
         corpus=corpus,
         bits_per_byte=total_loss / math.log(2) / text_bytes if has_bits else None,
+        groups=[*zip(of_groups[0::3], of_groups[1::3], strict=True)],
     )
 
 

@@ -129,6 +129,7 @@ class Journal(LoopObserver):
             bits_per_byte=validation.bits_per_byte,
             samples=validation.samples,
             validation_s=round(validation.validation_s, 3),
+            groups=[[finite(loss), tokens] for loss, tokens in validation.groups],
         )
 
     def after_evaluation(

@@ -1,0 +1,166 @@
+"""`rampcli cbs`: finds the critical batch of a run by branches with larger batches."""
+
+import gc
+import json
+import shlex
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rampcli.cli.options import AsJson, Run
+from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED, UsageError
+
+if TYPE_CHECKING:
+    from rampcli.cli.cbs_branches import Branches
+
+MOST_MULTIPLE, MOST_EXPONENT = 1024, 2.0
+
+
+def cbs(
+    run: Run,
+    multiples: Annotated[
+        str | None,
+        typer.Option(
+            metavar="K,K,...", help="Batches of the branches, divided by the run's: 1,2,4,8."
+        ),
+    ] = None,
+    at_sample: Annotated[
+        int | None,
+        typer.Option(
+            "--at",
+            metavar="SAMPLES",
+            min=1,
+            help="Branch from the last checkpoint up to these consumed samples, not the newest.",
+        ),
+    ] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Tokens of each branch, rounded up to whole steps. Default: 2% of the run, or 200"
+            " steps of its batch if that is more.",
+        ),
+    ] = None,
+    exponent: Annotated[
+        float | None,
+        typer.Option(
+            metavar="E",
+            min=0.0,
+            max=MOST_EXPONENT,
+            help="The learning rate grows as the batch to this power. Default: 0.5.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check and print the branches without starting one.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find the critical batch of a run by trying larger ones.
+
+    It is the largest batch that learns as much per sample. Branches of the run are trained in
+    RUN/cbs. Run the same command again to resume them.
+    """
+    from rampcli.cli.cbs_branches import compose_branches
+    from rampcli.cli.console import build_console, say
+    from rampcli.cli.sweep_runs import run_all
+    from rampcli.launch.protocol import launcher_of
+    from rampcli.runs.directory import find_run
+
+    gc.enable()
+    chosen = _multiples(multiples)
+    branches = compose_branches(
+        find_run(run),
+        at_sample=at_sample,
+        multiples=chosen,
+        tokens=tokens,
+        exponent=exponent,
+    )
+    console = build_console(quiet=as_json)
+    say(console, *_intent(branches))
+    if dry_run:
+        _print_plan(branches, as_json=as_json)
+        return
+    branches.link()
+    branches.folder.write_json(branches.folder.result, branches.result())
+    command = ["rampcli", "cbs", run, "--at", str(branches.point.consumed_samples)]
+    again, runs = shlex.join(command), [*branches.runs.values()]
+    code = run_all(runs, command, console, what="the series of branches", again=again)
+    result = branches.result()
+    branches.folder.write_json(branches.folder.result, result)
+    if as_json or code not in (EXIT_CTRL_C, EXIT_INTERRUPTED):
+        _print_result(branches, result, as_json=as_json)
+    if code == 0 and not launcher_of(branches.point.run.config).runs_here:
+        say(console, f"the same command prints the results:\n  {again}")
+    raise typer.Exit(code)
+
+
+def _multiples(text: str | None) -> list[int] | None:
+    """Returns the multiples in a word.
+
+    Raises:
+        UsageError: they are not different whole numbers with 1 among them.
+    """
+    if text is None:
+        return None
+    words = text.split(",")
+    known = [int(word) for word in words if word.isascii() and word.isdecimal() and len(word) < 6]
+    is_fine = len({*known}) == len(words) and 1 in known and len(known) > 1
+    if not is_fine or not 1 <= min(known) <= max(known) <= MOST_MULTIPLE:
+        raise UsageError(
+            f"--multiples {text}: these are different whole numbers from 1 to {MOST_MULTIPLE}, and"
+            " one of them is 1, with which the others are compared",
+            remedy="--multiples 1,2,4,8",
+        )
+    return known
+
+
+def _intent(branches: "Branches") -> list[str]:
+    """Returns lines that say what the branches are."""
+    point, plan = branches.point, branches.point.run.plan
+    samples = branches.samples
+    return [
+        f"branches from step {branches.step:,}, after {point.consumed_samples:,} samples: batch"
+        f" {point.global_batch_size:,}, learning rate {point.lr:.2e}",
+        f"each trains on the next {samples:,} samples ({samples * plan.sequence_length:,} tokens)"
+        f" with a constant learning rate of {point.lr:.2e} x multiple^{branches.exponent:g}; beta2"
+        " and weight decay stay as they are there",
+    ]
+
+
+def _print_plan(branches: "Branches", *, as_json: bool) -> None:
+    from rampcli.cli.console import build_console, say
+    from rampcli.report.branch_results import branch_lines, branch_table
+    from rampcli.runs.facts import read_facts
+
+    result = branches.result()
+    speed = read_facts(branches.run).tokens_per_s
+    tokens = branches.samples * result["sequence_length"]
+    hours = None if not speed else tokens / speed / 3600
+    left = sum(not run.is_complete for run in branches.runs.values())
+    planned: dict[str, Any] = {
+        "hours_per_branch": hours,
+        "hours_left": None if hours is None else hours * left,
+    }
+    if as_json:
+        typer.echo(json.dumps({**result, **planned}, indent=1))
+        return
+    cost = (
+        "the speed of the run is not known, and so are the hours"
+        if hours is None
+        else f"at the run's newest speed, a branch takes {hours:.3f} hours, and the {left} that"
+        f" are not complete {hours * left:.3f}; a larger batch may be faster"
+    )
+    say(build_console(), branch_table(result), cost, *branch_lines(result)[2:])
+
+
+def _print_result(branches: "Branches", result: dict[str, Any], *, as_json: bool) -> None:
+    from rampcli.cli.console import build_console, say
+    from rampcli.report.branch_results import branch_lines, branch_table
+
+    if as_json:
+        typer.echo(json.dumps(result, indent=1))
+        return
+    console = build_console()
+    console.print()
+    say(console, branch_table(result), *branch_lines(result), f"folder: {branches.folder.path}")

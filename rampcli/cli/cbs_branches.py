@@ -1,0 +1,229 @@
+"""The branches of `rampcli cbs`: composed together, linked to the checkpoint, and read again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rampcli.checkpoint.branch_off import branch_off
+from rampcli.checkpoint.compatibility import check_compatible
+from rampcli.config import snapshot
+from rampcli.config.sweeps import Combination
+from rampcli.errors import NoCheckpointError, UsageError
+from rampcli.launch import run as launch
+from rampcli.launch.files import read_files
+from rampcli.launch.queues import Queues
+from rampcli.launch.start_checks import check
+from rampcli.launch.status import read_status
+from rampcli.planning.branches import BranchPoint
+from rampcli.planning.run_plan import run_plan
+from rampcli.report.branch_results import Branch, add_results
+from rampcli.report.sweep_plan import SweepRun
+from rampcli.runs.branches import FOLDER, BranchFolder
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.manifest import Checkpoint, complete_checkpoints, newest_checkpoint
+from rampcli.runs.record import read_run
+
+DEFAULT_MULTIPLES, DEFAULT_EXPONENT = (1, 2, 4, 8), 0.5
+MULTIPLE = "multiple"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Branches:
+    """Checked branches of one checkpoint.
+
+    Attributes:
+        checkpoint: where they start, or None if the run has removed it.
+        samples: samples of each branch.
+        exponent: of the multiple, in the learning rate.
+        runs: the branches by multiple, in order.
+    """
+
+    run: RunDirectory
+    folder: BranchFolder
+    point: BranchPoint
+    checkpoint: Checkpoint | None
+    step: int
+    samples: int
+    exponent: float
+    runs: dict[int, SweepRun] = field(default_factory=dict)
+
+    def link(self) -> None:
+        """Makes the run directories of the branches, each with the checkpoint.
+
+        Raises:
+            RampcliError: a branch has no checkpoint and cannot get one, or cannot start.
+        """
+        self.run.refuse_links()
+        self.run.make_folder(self.run.path / FOLDER)
+        self.folder.claim()
+        for branch in self.runs.values():
+            if newest_checkpoint(branch.directory) is not None:
+                continue
+            if self.checkpoint is None:
+                raise NoCheckpointError(
+                    f"{self.run.path} has removed its checkpoint after"
+                    f" {self.point.consumed_samples:,} samples",
+                    remedy="--at SAMPLES of a checkpoint that it has",
+                )
+            launch.describe(branch.directory, branch.resolved, branch.combination.words)
+            settings = snapshot.identity(branch.resolved.config)
+            branch_off(self.checkpoint, branch.directory, settings=settings)
+        self.folder.add({one.combination.folder: one.combination.values for one in self})
+        for branch in self:
+            if not branch.is_complete:
+                check(branch.resolved)
+
+    def __iter__(self) -> Any:
+        return iter(self.runs.values())
+
+    def result(self) -> dict[str, Any]:
+        """Returns the content of result.json from what the branches have reached."""
+        queues, batch = Queues(), self.point.global_batch_size
+        branches: dict[int, Branch] = {}
+        records = {}
+        for multiple, run in self.runs.items():
+            branches[multiple] = {
+                "multiple": multiple,
+                "global_batch_size": multiple * batch,
+                "lr": run.resolved.config.optim.lr,
+                "run_dir": str(run.directory.path),
+                "state": read_status(run.directory, queues).state,
+                "steps": self.samples // (multiple * batch),
+                "samples": self.samples,
+                **dict.fromkeys(("loss", "difference", "standard_error", "worse_than")),
+                **dict.fromkeys(("hours", "gpu_hours")),
+            }
+            if run.directory.config.is_file():
+                records[multiple] = read_run(run.directory)
+        facts = add_results(
+            branches,
+            records,
+            end_sample=self.point.consumed_samples + self.samples,
+            world_size=self.point.stage.world_size,
+        )
+        return {
+            "step": self.step,
+            "consumed_samples": self.point.consumed_samples,
+            "sequence_length": self.point.run.plan.sequence_length,
+            "global_batch_size": batch,
+            "lr": self.point.lr,
+            "exponent": self.exponent,
+            "samples": self.samples,
+            **facts,
+            "branches": list(branches.values()),
+        }
+
+
+def compose_branches(
+    run: RunDirectory,
+    *,
+    at_sample: int | None,
+    multiples: Sequence[int] | None,
+    tokens: int | None,
+    exponent: float | None,
+) -> Branches:
+    """Composes and checks the branches of a checkpoint. Nothing is written.
+
+    What is not given is as in an earlier call for the same checkpoint, or the default.
+
+    Args:
+        run: the run.
+        at_sample: the last checkpoint up to these consumed samples; None is the newest one.
+        multiples: batches of the branches, divided by that of the run.
+        tokens: fewest tokens of each branch.
+        exponent: of the multiple, in the learning rate.
+
+    Raises:
+        UsageError: a branch cannot be trained, or there are branches of other options.
+        NoCheckpointError: the run has no such checkpoint.
+    """
+    folder, checkpoint, recorded = _find(run, at_sample)
+    config = snapshot.read(run.config)
+    consumed = recorded["consumed_samples"] if checkpoint is None else checkpoint.consumed_samples
+    if checkpoint is not None:
+        check_compatible(checkpoint, settings=snapshot.identity(config))
+    point = BranchPoint.at(run_plan(config, consumed_samples=consumed), consumed)
+    before = {branch["multiple"] for branch in recorded.get("branches", ())}
+    chosen = sorted({*(multiples or before or DEFAULT_MULTIPLES), *before})
+    chosen_exponent = exponent
+    if exponent is None:
+        chosen_exponent = recorded.get("exponent", DEFAULT_EXPONENT)
+    assert chosen_exponent is not None
+    samples = recorded.get("samples") if tokens is None else None
+    samples = samples or point.samples(chosen, tokens=tokens)
+    _check_same(folder, recorded, samples=samples, exponent=chosen_exponent)
+    if wrong := [one for one in chosen if samples % (one * point.global_batch_size)]:
+        raise UsageError(
+            f"--multiples {','.join(map(str, chosen))}: {samples:,} samples, which the branches in"
+            f" {folder.path} train on, are no whole number of steps of {wrong[0]} x"
+            f" {point.global_batch_size} samples",
+            remedy=f"--multiples {','.join(map(str, sorted(before)))}",
+        )
+    step = recorded["step"] if checkpoint is None else checkpoint.step
+    branches = Branches(
+        run=run,
+        folder=folder,
+        point=point,
+        checkpoint=checkpoint,
+        step=step,
+        samples=samples,
+        exponent=chosen_exponent,
+    )
+    for multiple in chosen:
+        branches.runs[multiple] = _compose(branches, multiple)
+    return branches
+
+
+def _compose(branches: Branches, multiple: int) -> SweepRun:
+    name = Combination(words=(), values={MULTIPLE: str(multiple)}).folder
+    resolved, words = branches.point.branch(
+        multiple,
+        samples=branches.samples,
+        exponent=branches.exponent,
+        run_dir=branches.folder.run_path(name),
+        read_files=read_files,
+    )
+    newest = newest_checkpoint(RunDirectory(resolved.run_dir))
+    return SweepRun(
+        combination=Combination(words=tuple(words), values={MULTIPLE: str(multiple)}),
+        resolved=resolved,
+        is_complete=launch.is_complete(resolved, newest),
+    )
+
+
+def _find(
+    run: RunDirectory, at_sample: int | None
+) -> tuple[BranchFolder, Checkpoint | None, dict[str, Any]]:
+    """Returns the folder of the branches, their checkpoint and what an earlier call recorded."""
+    found = complete_checkpoints(run)
+    fitting = [one for one in found if at_sample is None or one.consumed_samples <= at_sample]
+    checkpoint = fitting[-1] if fitting else None
+    if at_sample is not None and (checkpoint is None or checkpoint.consumed_samples != at_sample):
+        folder = BranchFolder.of(run, at_sample)
+        if (recorded := folder.read_result()) is not None:
+            return folder, None, recorded
+    if checkpoint is None:
+        raise NoCheckpointError(
+            f"{run.path} has no checkpoint"
+            + ("" if not found else f" of {at_sample:,} samples or fewer"),
+            remedy=f"--at {found[0].consumed_samples}" if found else "a run that has saved one",
+        )
+    folder = BranchFolder.of(run, checkpoint.consumed_samples)
+    return folder, checkpoint, folder.read_result() or {}
+
+
+def _check_same(
+    folder: BranchFolder, recorded: dict[str, Any], *, samples: int, exponent: float
+) -> None:
+    """Checks that the branches in a folder have the same length and exponent."""
+    if not recorded or (recorded["samples"], recorded["exponent"]) == (samples, exponent):
+        return
+    tokens = recorded["samples"] * recorded["sequence_length"]
+    raise UsageError(
+        f"{folder.path} holds branches of {recorded['samples']:,} samples with exponent"
+        f" {recorded['exponent']:g}, not of {samples:,} samples with exponent {exponent:g}",
+        remedy=[
+            f"--tokens {tokens} --exponent {recorded['exponent']:g}",
+            "--at SAMPLES of another checkpoint",
+        ],
+    )

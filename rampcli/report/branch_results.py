@@ -1,0 +1,180 @@
+"""Results of branches with larger batches: what each has reached, and the critical batch."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+
+from rampcli.batch.paired_losses import (
+    TOLERANCE,
+    Groups,
+    critical_multiple,
+    difference,
+    mean_loss,
+)
+from rampcli.report.plan_tables import as_hours
+from rampcli.report.run_report import report_run
+from rampcli.report.tables import build_table, figure
+from rampcli.runs.directory import COMPLETE
+from rampcli.runs.record import RunRecord
+
+Branch = dict[str, Any]
+"""A branch as in `rampcli.runs.branches.BRANCH`."""
+FEW_GROUPS = 8
+
+
+def groups_at_the_end(record: RunRecord, *, end_sample: int) -> Groups | None:
+    """Returns the groups of the validation at the end of a branch, of all its corpora in order.
+
+    None if there is none yet, or if a loss is not finite.
+    """
+    rows = {
+        row.get("corpus"): row["groups"]
+        for row in record.events
+        if row["event"] == "validation"
+        and row["consumed_samples"] == end_sample
+        and row.get("groups")
+    }
+    groups = [tuple(group) for of_corpus in rows.values() for group in of_corpus]
+    is_whole = all(len(group) == 2 and None not in group for group in groups)
+    return groups if is_whole and any(group[1] > 0 for group in groups) else None
+
+
+def add_results(
+    branches: Mapping[int, Branch],
+    records: Mapping[int, RunRecord],
+    *,
+    end_sample: int,
+    world_size: int,
+) -> dict[str, Any]:
+    """Adds what the branches have reached to their facts, and returns the critical batch.
+
+    Args:
+        branches: facts by multiple, in order.
+        records: of the branches that have started.
+        end_sample: consumed samples at the end of a branch.
+        world_size: processes of a branch.
+    """
+    known: dict[int, Groups] = {}
+    for multiple, record in records.items():
+        branch = branches[multiple]
+        branch["hours"] = report_run(record).time.running_s / 3600
+        branch["gpu_hours"] = branch["hours"] * world_size
+        groups = groups_at_the_end(record, end_sample=end_sample)
+        if branch["state"] == COMPLETE and groups is not None:
+            known[multiple] = groups
+            branch["loss"] = mean_loss(groups)
+    for multiple, groups in known.items():
+        if 1 in known:
+            found = difference(groups, known[1])
+            branches[multiple] |= {
+                "difference": found.mean,
+                "standard_error": found.standard_error,
+            }
+        branches[multiple]["worse_than"] = next(
+            (j for j in known if j < multiple and difference(groups, known[j]).is_worse), None
+        )
+    critical = None
+    if {*known} == {*branches}:
+        critical = critical_multiple(known)
+    return {
+        "critical_batch_size": critical and branches[critical]["global_batch_size"],
+        "is_lower_bound": critical is not None and critical == max(branches),
+        "notes": [*_notes(branches, known, records)],
+    }
+
+
+def _notes(
+    branches: Mapping[int, Branch],
+    known: Mapping[int, Groups],
+    records: Mapping[int, RunRecord],
+) -> list[str]:
+    """Returns what is uncertain about the results."""
+    notes = []
+    for multiple, branch in branches.items():
+        if branch["state"] == COMPLETE and branch["loss"] is None:
+            notes.append(f"the loss of multiple {multiple} is not finite, so it is not compared")
+    for multiple, record in records.items():
+        if skipped := record.facts.events.counts.get("skip", 0):
+            notes.append(f"multiple {multiple} skipped {skipped} of its steps")
+    if known and (few := min(map(len, known.values()))) < FEW_GROUPS:
+        notes.append(
+            f"the held-out samples are only {few} groups, so the standard errors are rough"
+        )
+    better = [
+        multiple
+        for multiple in known
+        if 1 in known and difference(known[1], known[multiple]).is_worse
+    ]
+    if better:
+        notes.append(
+            f"multiple 1 is worse than {', '.join(map(str, better))}: the learning rate of the run"
+            " may be too low for its batch, and the critical batch is then not a limit of the data"
+        )
+    if records and (optimizer := _optimizer(records)) not in ("adamw", None):
+        notes.append(f"the exponent 0.5 is a rule for Adam, and this run uses {optimizer}")
+    return notes
+
+
+def _optimizer(records: Mapping[int, RunRecord]) -> Any:
+    return next(iter(records.values())).settings.get("optim.optimizer")
+
+
+def branch_lines(result: Mapping[str, Any]) -> list[str]:
+    """Returns the critical batch in words, and the notes."""
+    lines, batch = [], result["critical_batch_size"]
+    if batch is None:
+        lines.append("critical batch: not known before all branches have a loss")
+    elif result["is_lower_bound"]:
+        lines.append(f"critical batch: {batch:,} samples or more; no larger one was tried")
+    else:
+        larger = min(
+            branch["global_batch_size"]
+            for branch in result["branches"]
+            if branch["global_batch_size"] > batch
+        )
+        lines.append(f"critical batch: {batch:,} samples; the next larger one tried is {larger:,}")
+    lines.append(
+        f"a loss is worse if it is more than {TOLERANCE:g} and two standard errors higher on the"
+        " same held-out samples"
+    )
+    return [*lines, *(f"note: {note}" for note in result["notes"])]
+
+
+def branch_table(result: Mapping[str, Any]) -> Table:
+    """Returns the branches of a result, one per row. `difference` is to the multiple 1."""
+    table = build_table(
+        *("multiple", "batch", "lr", "steps", "loss", "difference", "standard error"),
+        *("hours", "GPU-hours", "verdict"),
+        left=("verdict",),
+    )
+    for branch in result["branches"]:
+        table.add_row(
+            str(branch["multiple"]),
+            f"{branch['global_batch_size']:,}",
+            f"{branch['lr']:.2e}",
+            f"{branch['steps']:,}",
+            figure(branch["loss"]),
+            _signed(branch["difference"]),
+            "-" if branch["standard_error"] is None else f"{branch['standard_error']:.4f}",
+            _hours(branch["hours"]),
+            _hours(branch["gpu_hours"]),
+            _verdict(branch),
+        )
+    return table
+
+
+def _signed(number: float | None) -> str:
+    return "-" if number is None else f"{number:+.4f}"
+
+
+def _hours(number: float | None) -> str:
+    return "-" if number is None else as_hours(number * 3600)
+
+
+def _verdict(branch: Branch) -> str:
+    """Returns whether the loss is worse than that of a smaller multiple, or the state."""
+    if branch["loss"] is None:
+        return "no loss" if branch["state"] == COMPLETE else str(branch["state"])
+    worse = branch["worse_than"]
+    return "not worse" if worse is None else f"worse than {worse}"

@@ -1,0 +1,117 @@
+import json
+import os
+
+import pytest
+
+from commands import run_command
+from rampcli.errors import NoCheckpointError
+from rampcli.runs.branches import read_branches
+from rampcli.runs.directory import RunDirectory, runs_in
+from rampcli.runs.manifest import complete_checkpoints
+from tiny_runs import Run, environment
+
+WORDS = (
+    "model.rampup_batch_size=null",
+    "model.global_batch_size=4",
+    "optim.min_lr=1e-3",
+    "trainer.max_samples=40",
+    "checkpoint.every_steps=5",
+)
+AT = "20"
+TOKENS = str(16 * 24)  # samples of 16 tokens: 6 steps of batch 4, 3 of batch 8
+
+
+def files_of(run: RunDirectory) -> dict:
+    """Content and time of each file of a run, without those of its branches."""
+    return {
+        path: (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in run.path.rglob("*")
+        if path.is_file() and "cbs" not in path.relative_to(run.path).parts
+    }
+
+
+def cbs(run: RunDirectory, *words: str):
+    return run_command(["cbs", str(run.path), *words], environment())
+
+
+@pytest.fixture(scope="module")
+def branched(tmp_path_factory):
+    """A run, its files before, and the output of `rampcli cbs` for it."""
+    run = Run(tmp_path_factory.mktemp("runs") / "tiny")
+    done = run.pretrain(*WORDS)
+    assert done.returncode == 0, done.stderr
+    before = files_of(run.directory)
+    done = cbs(run.directory, "--at", AT, "--multiples", "1,2", "--tokens", TOKENS, "--json")
+    assert done.returncode == 0, done.stderr
+    return run.directory, before, json.loads(done.stdout)
+
+
+def test_branches_train_the_same_samples_and_are_compared_on_the_same_ones(branched):
+    run, _, result = branched
+    assert (result["consumed_samples"], result["samples"]) == (20, 24)
+    assert [one["steps"] for one in result["branches"]] == [6, 3]
+    assert [one["state"] for one in result["branches"]] == ["complete"] * 2
+    for branch in result["branches"]:
+        trained = Run(run.path / "cbs" / AT / f"multiple={branch['multiple']}")
+        assert [row["step"] for row in trained.rows] == [
+            5 + at + 1 for at in range(branch["steps"])
+        ]
+        assert trained.rows[-1]["consumed_samples"] == 44
+        assert {row["lr"] for row in trained.rows} == {branch["lr"]}
+        (loss,) = trained.validations().values()
+        assert branch["loss"] == pytest.approx(loss)
+    first, second = result["branches"]
+    assert second["lr"] == pytest.approx(first["lr"] * 2**0.5)
+    assert second["difference"] == pytest.approx(second["loss"] - first["loss"])
+    assert second["standard_error"] > 0
+    assert result["critical_batch_size"] in (4, 8)
+    assert read_branches(run) == [result]
+
+
+def test_the_run_stays_as_it_is(branched):
+    run, before, _ = branched
+    assert files_of(run) == before
+    assert all(one.damage() is None for one in complete_checkpoints(run))
+    assert [one.path for one in runs_in(run.path.parent)] == [run.path]
+    for command in ("report", "status"):
+        done = run_command([command, str(run.path)], environment())
+        assert (done.returncode, done.stderr) == (0, "")
+    assert files_of(run) == before
+
+
+def test_the_same_command_prints_the_results_and_trains_nothing(branched):
+    run, _, result = branched
+    branches = [*map(RunDirectory, sorted((run.path / "cbs" / AT).glob("multiple=*")))]
+    before = [files_of(branch) for branch in branches]
+    done = cbs(run, "--at", AT, "--json")
+    assert (done.returncode, json.loads(done.stdout)) == (0, result)
+    assert [files_of(branch) for branch in branches] == before
+
+
+def test_branches_of_other_options_do_not_mix(branched):
+    run, _, _ = branched
+    done = cbs(run, "--at", AT, "--exponent", "1", "--dry-run")
+    assert done.returncode == 2
+    assert f"--tokens {TOKENS} --exponent 0.5" in done.stderr
+    done = cbs(run, "--at", AT, "--multiples", "1,4", "--dry-run")
+    assert done.returncode == 2
+    assert "--multiples 1,2" in done.stderr
+
+
+def test_a_checkpoint_that_is_not_there_is_refused_with_one_that_is(branched):
+    run, _, _ = branched
+    done = cbs(run, "--at", "3", "--dry-run")
+    first = complete_checkpoints(run)[0]
+    assert done.returncode == NoCheckpointError.exit_code
+    assert f"--at {first.consumed_samples}" in done.stderr
+
+
+def test_a_dry_run_writes_nothing(branched):
+    run, _, _ = branched
+    before = sorted(os.listdir(run.path / "cbs"))
+    done = cbs(run, "--multiples", "1,2", "--tokens", TOKENS, "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    planned = json.loads(done.stdout)
+    assert planned["consumed_samples"] == 40
+    assert planned["hours_left"] == pytest.approx(2 * planned["hours_per_branch"])
+    assert sorted(os.listdir(run.path / "cbs")) == before

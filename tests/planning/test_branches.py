@@ -1,0 +1,110 @@
+from dataclasses import replace
+from math import lcm
+
+import pytest
+
+from rampcli import llm
+from rampcli.config.compose import apply_overrides
+from rampcli.errors import UsageError
+from rampcli.planning.branches import FEWEST_STEPS, SHARE, BranchPoint
+from rampcli.planning.resolve import resolve
+from rampcli.planning.run_plan import run_plan
+
+WORDS = (
+    "model.rampup_batch_size=[4,4,80]",
+    "model.global_batch_size=8",
+    "trainer.max_samples=400",
+    "trainer.num_nodes=2",
+)
+MULTIPLES = [1, 2, 3]
+EXPONENT = 0.5
+
+
+def point_of(consumed_samples, *words, unless=()):
+    """A point of a run with these words, and with those of `unless` that have other keys."""
+    typed = {word.partition("=")[0]: word for word in (*WORDS, *unless, *words)}
+    config = resolve(apply_overrides(llm.from_factory("llama3_tiny"), [*typed.values()])).config
+    return BranchPoint.at(run_plan(config, consumed_samples=consumed_samples), consumed_samples)
+
+
+def branches_of(point, tmp_path):
+    samples = point.samples(MULTIPLES, tokens=1)
+    for multiple in MULTIPLES:
+        branch, _ = point.branch(
+            multiple,
+            samples=samples,
+            exponent=EXPONENT,
+            run_dir=tmp_path / f"multiple={multiple}",
+            read_files=lambda _: replace(point.run.files, val_samples=1000),
+        )
+        yield multiple, samples, branch
+
+
+@pytest.mark.parametrize("consumed_samples", [40, 80, 160, 400])
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("schedule.batch_coupling=sqrt",),
+        ("schedule.lr_factors=[1,1.5]",),
+        ("schedule.beta2_coupling=half_life", "schedule.weight_decay_coupling=timescale"),
+        ("optim.min_lr=1e-4", "schedule.decay_style=wsd"),
+    ],
+)
+def test_a_branch_differs_in_batch_and_rate_only(consumed_samples, words, tmp_path):
+    point = point_of(consumed_samples, *words, unless=("optim.min_lr=1e-5",))
+    batch, run = point.global_batch_size, point.run
+    for multiple, samples, branch in branches_of(point, tmp_path):
+        plan = branch.plan
+        stage = plan.stage_at(consumed_samples)
+        assert stage.global_batch_size == multiple * batch
+        steps = point.stage.first_step + (consumed_samples - point.stage.first_sample) // batch
+        assert plan.end_step == steps + samples // (multiple * batch)
+        assert plan.end_sample == consumed_samples + samples
+        assert stage.world_size == point.stage.world_size
+        assert stage.micro_batch_size == point.stage.micro_batch_size
+        values = run.couplings().at(
+            run.learning_rate(), point._step_ends_at, global_batch_size=batch
+        )
+        for end in (consumed_samples + multiple * batch, consumed_samples + samples):
+            found = branch.couplings().at(
+                branch.learning_rate(), end, global_batch_size=multiple * batch
+            )
+            assert found.lr == pytest.approx(values.lr * multiple**EXPONENT)
+        optim = run.config.optim
+        assert branch.config.optim.beta2 == pytest.approx(values.beta2 or optim.beta2)
+        assert branch.config.optim.weight_decay == pytest.approx(
+            values.weight_decay or optim.weight_decay
+        )
+        assert branch.couplings().beta2_coupling == "none"
+
+
+def test_branches_train_a_share_of_the_run_in_whole_steps():
+    point = point_of(160)
+    short = point.samples([1], tokens=None)
+    assert short == FEWEST_STEPS * point.global_batch_size
+    for multiples in ([1, 2, 4, 8], [1, 3, 5]):
+        unit = lcm(*multiples) * point.global_batch_size
+        for tokens in (1, 10**5, 10**6 + 1):
+            samples = point.samples(multiples, tokens=tokens)
+            assert samples % unit == 0
+            assert 0 <= samples * point.run.plan.sequence_length - tokens < unit * 128
+    long = point_of(160, "trainer.max_samples=800000")
+    assert long.samples([1], tokens=None) == SHARE * 800_000
+
+
+def test_a_learning_rate_of_zero_is_refused():
+    with pytest.raises(UsageError, match="is 0"):
+        point_of(400, "optim.min_lr=0")
+
+
+def test_a_run_without_held_out_samples_is_refused(tmp_path):
+    point = point_of(160, "data.split=[1,0,0]")
+    with pytest.raises(UsageError, match="held-out"):
+        point.branch(
+            1,
+            samples=80,
+            exponent=EXPONENT,
+            run_dir=tmp_path,
+            read_files=lambda _: replace(point.run.files, val_samples=0),
+        )
