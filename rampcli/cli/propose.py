@@ -110,14 +110,16 @@ def _planned(runs: Sequence["RunDirectory"]) -> "Resolved":
         UsageError: the run has no end, or is one of reinforcement learning; or another run had
             another model or other data.
     """
+    from rampcli.cli.plan import with_measured
     from rampcli.config import snapshot
     from rampcli.config.layers import sources_named
     from rampcli.config.rl import refuse_rl
     from rampcli.planning.proposal import as_recipe, differing_keys
     from rampcli.planning.run_plan import run_plan
+    from rampcli.runs.measured import has_throughput
 
     configs = [snapshot.read(run.config) for run in runs]
-    run = run_plan(as_recipe(configs[0]))
+    run = run_plan(configs[0])
     refuse_rl(
         run.config,
         "a batch is proposed for pretraining, and this is a run of reinforcement learning",
@@ -138,7 +140,9 @@ def _planned(runs: Sequence["RunDirectory"]) -> "Resolved":
                 keys=("trainer.max_samples",),
                 remedy=set_to("trainer.max_samples", "10M"),
             )
-    return run
+    if timed := [one.path for one in runs if has_throughput(one.path)]:
+        run = with_measured(run, timed)
+    return run_plan(as_recipe(run.config))
 
 
 def _candidates(

@@ -11,6 +11,7 @@ from rampcli.estimate.model_size import model_size
 from rampcli.planning.proposal import AS_IT_IS, PROPOSED, SMALL, Candidate
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.comparison import comparison_table
+from rampcli.report.plan_notes import throughput_notes
 from rampcli.report.tables import build_table, share
 from rampcli.runs.critical_batch import Measurements
 
@@ -122,6 +123,10 @@ def verdict_lines(
         )
     if run.config.optim.optimizer == "muon":
         yield f"note: {MUON}"
+    plans = [one.found for one in candidates if isinstance(one.found, Resolved)]
+    yield from (f"note: {note}" for note in throughput_notes(plans))
+    if restarts := {plan.plan.clock.restart_s for plan in plans if plan.plan.clock is not None}:
+        yield f"note: hours count {restarts.pop():g} s for each restart between stages"
     for one in candidates:
         if isinstance(one.found, UsageError):
             yield f"note: {one.name} does not fit: {one.found.message}"

@@ -91,7 +91,7 @@ def read_measured(paths: Sequence[Path], config: Config) -> Measured:
     unlike: list[str] = []
     devices: dict[str, Path] = {}
     for path in paths:
-        sources = [one for one in (_read_run(path), _read_tune(path)) if one is not None]
+        sources = _sources(path)
         if not any(source.points for source in sources):
             existing_run(path)
             raise UsageError(
@@ -138,6 +138,15 @@ class _Source:
     accelerators: set[str]
     device_names: list[str]
     lost_s: list[float]
+
+
+def has_throughput(path: Path) -> bool:
+    """Returns whether a run directory or a search has measured the throughput of any size."""
+    return any(source.points for source in _sources(path))
+
+
+def _sources(path: Path) -> list[_Source]:
+    return [one for one in (_read_run(path), _read_tune(path)) if one is not None]
 
 
 def _read_run(path: Path) -> _Source | None:
