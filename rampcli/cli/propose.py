@@ -42,8 +42,8 @@ Exponent = Annotated[
     float | None,
     typer.Option(
         metavar="E",
-        help="A batch that is k times as large has k^E times the learning rate. Default: as the run"
-        " couples them, or 0.5.",
+        help="A batch that is k times as large has k^E times the learning rate. Default: that of"
+        " the branches, or as the run couples them, or 0.5.",
         min=0.0,
         max=1.0,
     ),
@@ -174,6 +174,8 @@ def _candidates(
     names: dict[Any, list[str]] = {}
     for name, thresholds in schedules.items():
         names.setdefault(thresholds, []).append(name)
+    if exponent is None and measurements.branches:
+        exponent = measurements.branches[-1].exponent
     couplings = coupling_words(run.config, exponent)
     found = [plan_candidate(AS_IT_IS, [], run, measured)]
     for thresholds, alike in names.items():
@@ -225,6 +227,7 @@ def _to_json(
             }
             for law in BATCH_LAWS
         ],
+        "branches": [asdict(one) | {"run": str(one.run)} for one in measurements.branches],
         "noise_scale": [asdict(one) | {"run": str(one.run)} for one in measurements.noise],
         "candidates": [
             {

@@ -24,10 +24,20 @@ MUON = (
 
 
 def measurement_table(measurements: Measurements, *, sequence_length: int) -> Table:
-    """Returns what was measured, in order of samples."""
+    """Returns what branches have measured, then the noise scales, each in order of samples."""
     table = build_table(
         "samples", "measured", "batch", "tokens", "interval", "run", left=("measured", "run")
     )
+    for branch in measurements.branches:
+        at_least = ">= " if branch.is_lower_bound else ""
+        table.add_row(
+            f"{branch.consumed_samples:,}",
+            f"branches, rate x k^{branch.exponent:g}",
+            f"{at_least}{branch.critical_batch_size:,}",
+            f"{at_least}{shorten(branch.critical_batch_size * sequence_length)}",
+            "-",
+            branch.run.name,
+        )
     for one in measurements.noise:
         at_least = "" if one.value is not None else ">= "
         batch = one.low if one.value is None else one.value
@@ -86,8 +96,8 @@ def verdict_lines(
     small, proposed = by_name[SMALL], by_name.get(PROPOSED)
     if proposed is None:
         yield (
-            "proposal: none, because no run has measured its noise scale;"
-            " noise_scale.every_steps=16 measures it while a run trains"
+            "proposal: none, because nothing was measured; noise_scale.every_steps=16 measures the"
+            " noise scale while a run trains, and rampcli cbs RUN the critical batch afterwards"
         )
     elif isinstance(proposed.found, UsageError):
         yield f"proposal: none, because its batches do not fit: {proposed.found.message}"
@@ -116,7 +126,9 @@ def verdict_lines(
             f"note: the run as it is trains {beyond:.1%} of its samples with a batch beyond the"
             " critical one"
         )
-    if measurements.noise:
+    if measurements.branches:
+        yield "note: the proposal follows the branches; the noise scale is shown beside them"
+    elif measurements.noise:
         yield (
             "note: the noise scale is a lower bound of the critical batch: with AdamW, branches"
             " found critical batches above it (arXiv 2505.23971)"

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rampcli.batch.critical_batch import CriticalBatch
 from rampcli.batch.noise_scale import SCALE_COLUMNS
+from rampcli.runs.branches import read_branches
 from rampcli.runs.columns import Columns
 from rampcli.runs.directory import RunDirectory
 
@@ -38,26 +39,69 @@ class NoisePoint:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measurements:
-    """What runs have measured about the critical batch, in order of consumed samples."""
+class BranchPoint:
+    """The critical batch that branches of a checkpoint have found.
 
+    Attributes:
+        run: directory of the run that they branched off.
+        consumed_samples: at the checkpoint.
+        critical_batch_size: in samples per step.
+        is_lower_bound: no larger batch was tried.
+        exponent: a batch that was k times as large had k^exponent times the learning rate.
+    """
+
+    run: Path
+    consumed_samples: int
+    critical_batch_size: int
+    is_lower_bound: bool
+    exponent: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measurements:
+    """What runs have measured about the critical batch, each in order of consumed samples."""
+
+    branches: tuple[BranchPoint, ...]
     noise: tuple[NoisePoint, ...]
 
     def critical(self) -> list[CriticalBatch]:
         """Returns the critical batch as far as it is known.
 
-        The noise scale is a lower bound of it, and so is the lower end of its interval.
+        Branches measure it. Without them, it is not below the noise scale, and so not below the
+        lower end of its interval.
         """
+        if self.branches:
+            return [
+                CriticalBatch(one.consumed_samples, one.critical_batch_size, one.is_lower_bound)
+                for one in self.branches
+            ]
         return [CriticalBatch(one.consumed_samples, one.low, True) for one in self.noise]
 
 
 def read_measurements(runs: Sequence[RunDirectory]) -> Measurements:
-    """Returns what several runs have measured, all together."""
-    noise = sorted(
-        (point for run in runs for point in read_noise(run)),
-        key=attrgetter("consumed_samples"),
+    """Returns what several runs have measured, all together.
+
+    Raises:
+        DamagedFileError: a file is damaged.
+    """
+    by_samples = attrgetter("consumed_samples")
+    branches = (
+        BranchPoint(
+            run=run.path,
+            consumed_samples=one["consumed_samples"],
+            critical_batch_size=one["critical_batch_size"],
+            is_lower_bound=one["is_lower_bound"],
+            exponent=one["exponent"],
+        )
+        for run in runs
+        for one in read_branches(run)
+        if one["critical_batch_size"] is not None
     )
-    return Measurements(noise=tuple(noise))
+    noise = (point for run in runs for point in read_noise(run))
+    return Measurements(
+        branches=tuple(sorted(branches, key=by_samples)),
+        noise=tuple(sorted(noise, key=by_samples)),
+    )
 
 
 def read_noise(run: RunDirectory) -> list[NoisePoint]:

@@ -3,11 +3,13 @@
 import json
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 
 from rampcli.config import snapshot
 from rampcli.guarded_folder import replace_file
+from rampcli.runs.branches import BranchFolder
 from rampcli.runs.directory import RunDirectory
 from run_files import metrics_row
 
@@ -30,7 +32,13 @@ def write(tmp_path, planned, monkeypatch):
         replace_file(run.config, snapshot.to_yaml(config))
         for samples, scale in scales:
             columns = {"noise_scale": scale, "noise_scale_low": scale, "noise_scale_high": scale}
-            row = metrics_row(step=samples // 8, consumed_samples=samples, **columns)
+            row = metrics_row(
+                step=samples // 8,
+                consumed_samples=samples,
+                global_batch_size=8,
+                accumulate_grad_batches=2,
+                **columns,
+            )
             run.append_row(run.metrics, row)
         return name
 
@@ -98,7 +106,7 @@ def test_what_is_tied_to_the_batch_follows_it(write, propose):
 @pytest.mark.parametrize(
     ("scales", "verdict"),
     [
-        ([], "proposal: none, because no run has measured"),
+        ([], "proposal: none, because nothing was measured"),
         ([(1600, 15.0)], "proposal: no ramp, a fixed batch of 8 samples"),
         ([(8, 40.0)], "proposal: the ramp"),
         ([(7900, 40.0)], "proposal: no ramp: it would save"),
@@ -118,6 +126,60 @@ def test_laws_say_where_they_do_not_hold(write, succeed):
     printed = succeed("propose", write(RISING))
     assert re.search(r"Power Lines .* fitted on 111M to 3.3B parameters", printed)
     assert re.search(r"nanochat .* fitted with muon", printed)
+
+
+def add_branches(run, samples, batch, *, exponent=0.5, is_lower_bound=False):
+    """Writes the results of branches of a checkpoint."""
+    folder = BranchFolder.of(RunDirectory(Path(run)), samples)
+    folder.claim()
+    result = {
+        "step": samples // 8,
+        "consumed_samples": samples,
+        "sequence_length": 128,
+        "global_batch_size": 8,
+        "lr": 0.006,
+        "exponent": exponent,
+        "samples": 64,
+        "critical_batch_size": batch,
+        "is_lower_bound": is_lower_bound,
+        "notes": [],
+        "branches": [],
+    }
+    folder.write_json(folder.result, result)
+
+
+def test_branches_decide_rather_than_the_noise_scale(write, propose, succeed):
+    run = write(RISING)
+    add_branches(run, 800, 16, exponent=0.25)
+    add_branches(run, 4000, 64, is_lower_bound=True)
+    proposal = propose(run)
+    found = candidates(proposal)["proposed"]
+    assert stages(found["plan"]) == [(0, 8), (800, 16), (4000, 64)]
+    assert "schedule.batch_coupling=0.5" in found["words"]  # of the newest branches
+    assert [one["exponent"] for one in proposal["branches"]] == [0.25, 0.5]
+    assert len(proposal["noise_scale"]) == len(RISING)
+    assert re.search(r"4,000  branches, rate x k\^0.5 .*>= 64", succeed("propose", run))
+
+
+def test_samples_beyond_the_critical_batch_are_counted(write, propose):
+    run = write([])
+    add_branches(run, 0, 4)
+    proposal = propose(run)
+    assert candidates(proposal)["as it is"]["beyond"] == 1
+    assert any("100.0% of its samples" in line for line in proposal["verdict"])
+
+
+def test_branches_without_a_result_measure_nothing(write, propose):
+    run = write([])
+    add_branches(run, 800, None)
+    assert propose(run)["verdict"][0].startswith("proposal: none")
+
+
+def test_hours_are_those_that_a_run_has_measured(write, propose):
+    measured = [(8 * step, 7.0) for step in range(1, 6)]  # in two micro batches of 4 samples
+    found = candidates(propose(write([*measured, *RISING])))
+    assert found["as it is"]["plan"]["seconds"] == 8192 * 128 / 1024
+    assert found["fixed large"]["plan"]["seconds"] is None  # eight micro batches
 
 
 def test_other_runs_add_their_measurements(write, propose):
