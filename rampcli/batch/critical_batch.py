@@ -6,6 +6,7 @@ Beyond the critical batch, a larger batch saves few steps or costs loss. It grow
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from operator import attrgetter
 
 from rampcli.batch.ramp import RampSchedule, StageExtent, Threshold
@@ -45,6 +46,8 @@ def doubling_ramp(
 ) -> RampSchedule:
     """Returns the batch that doubles as soon as twice its size is not above the critical batch.
 
+    A size has to stay at or below all later measurements, too: some are higher by chance.
+
     Source: batch size warm-up (Merrill et al., arXiv 2505.23971).
 
     Args:
@@ -54,9 +57,10 @@ def doubling_ramp(
         end_sample: samples of the run. A size that would not get a single whole step is left out.
     """
     thresholds = [Threshold(0, start)]
-    for one in measured:
+    least = [*accumulate((one.samples for one in reversed(measured)), min)][::-1]
+    for one, samples in zip(measured, least, strict=True):
         size = thresholds[-1].global_batch_size
-        while 2 * size <= min(one.samples, largest):
+        while 2 * size <= min(samples, largest):
             size *= 2
         begin = one.consumed_samples
         if size == thresholds[-1].global_batch_size or end_sample - begin < size:
@@ -69,11 +73,12 @@ def doubling_ramp(
 
 def share_beyond(
     stages: Sequence[StageExtent], measured: Sequence[CriticalBatch], *, end_sample: int
-) -> tuple[float, float]:
+) -> tuple[float | None, float]:
     """Returns the shares of a run's samples that are beyond the critical batch, and unknown.
 
     A sample is beyond it if the batch of its step is above the measurement that holds there. It is
-    unknown before the first measurement, and where the batch is above a lower bound.
+    unknown before the first measurement, and where the batch is above a lower bound. The first
+    share is None if all measurements are lower bounds.
     """
     places = sorted(
         {0, *(stage.first_sample for stage in stages), *(one.consumed_samples for one in measured)}
@@ -90,4 +95,5 @@ def share_beyond(
                 unknown += samples
             else:
                 beyond += samples
-    return beyond / end_sample, unknown / end_sample
+    is_known = any(not one.is_lower_bound for one in measured)
+    return beyond / end_sample if is_known else None, unknown / end_sample

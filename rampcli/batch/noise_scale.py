@@ -107,7 +107,7 @@ class NoiseScale:
             return f"{both(self.value)} (between {both(self.low)} and {both(self.high)})"
         if self.low is not None:
             return f">= {both(self.low)}"
-        return "unknown yet"
+        return f"unknown yet (it takes {MIN_MEASUREMENTS} measured steps)"
 
     def short_text(self) -> str:
         """Returns the noise scale in sequences, for a cell of a table."""

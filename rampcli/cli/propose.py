@@ -33,8 +33,8 @@ Largest = Annotated[
     int | None,
     typer.Option(
         metavar="SAMPLES",
-        help="No batch is larger than this. Default: what was measured, but not below the run's"
-        " largest.",
+        help="Largest batch to compare, except for Seesaw. Default: what was measured, or the"
+        " run's largest if that is more.",
         min=1,
     ),
 ]
@@ -73,7 +73,8 @@ def propose(
     from rampcli.runs.critical_batch import read_measurements
     from rampcli.runs.directory import find_run
 
-    directories = [find_run(word) for word in dict.fromkeys(runs)]
+    found_runs = [find_run(word) for word in runs]
+    directories = list({one.path.resolve(): one for one in found_runs}.values())
     run = _planned(directories)
     measurements = read_measurements(directories)
     found = _candidates(run, measurements, start=start, largest=largest, exponent=exponent)
@@ -168,7 +169,18 @@ def _candidates(
 
     end, measured = run.plan.end_sample, measurements.critical()
     assert end is not None
-    start = start or min(stage.global_batch_size for stage in run.plan.ramp.stages)
+    smallest = min(stage.global_batch_size for stage in run.plan.ramp.stages)
+    if start is not None and start > end:
+        raise UsageError(
+            f"--start {start} is more than the {end:,} samples of the run",
+            remedy=f"--start {smallest}",
+        )
+    start = start or smallest
+    if largest is not None and largest < start:
+        raise UsageError(
+            f"--largest {largest} is below the first batch of {start:,}",
+            remedy=f"--largest {start}",
+        )
     most = largest_batch(run, measured, start=start, limit=largest)
     schedules = thresholds_by_name(measured, start=start, largest=most, end_sample=end)
     names: dict[Any, list[str]] = {}
@@ -179,9 +191,13 @@ def _candidates(
     couplings = coupling_words(run.config, exponent)
     found = [plan_candidate(AS_IT_IS, [], run, measured)]
     for thresholds, alike in names.items():
-        words = batch_words(thresholds, end)
-        found.append(plan_candidate(", ".join(alike), words, run, measured, couplings=couplings))
-    small = plan_candidate(SMALL, batch_words(schedules[SMALL], end), run, measured)
+        words, name = batch_words(thresholds, run), ", ".join(alike)
+        one = plan_candidate(name, words, run, measured, couplings=couplings)
+        if one.words:
+            found.append(one)
+        else:
+            found[0] = replace(found[0], name=f"{found[0].name}, {name}")
+    small = plan_candidate(SMALL, batch_words(schedules[SMALL], run), run, measured)
     if not isinstance(small.found, UsageError):
         try:
             stairs, _ = seesaw_words(small.found, SEESAW_FACTOR)
@@ -197,7 +213,7 @@ def _command(candidate: "Candidate", run: "RunDirectory") -> str:
     """Returns the command that trains a candidate in a run directory of its own."""
     name = f"{run.path.name}_{candidate.name.rpartition(', ')[2].replace(' ', '_').lower()}"
     words = [f"name={name}", f"run_dir={run.path.parent / name}", *candidate.words]
-    typed = (f'"{word}"' if " " in word else word for word in words)
+    typed = (f'"{word}"' if " " in word else shlex.quote(word) for word in words)
     return f"rampcli pretrain --factory {shlex.quote(str(run.config))} {' '.join(typed)}"
 
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from rampcli.batch.critical_batch import CriticalBatch, doubling_ramp, share_beyond
 from rampcli.batch.node_policies import NODES_KEY
-from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY
+from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.ramp import RAMP_KEY, Threshold
 from rampcli.batch.step_schedule import SCHEDULE_KEY, to_text
 from rampcli.config.compose import apply_overrides
@@ -13,15 +14,19 @@ from rampcli.config.layers import Precedence, Stack, stack_of
 from rampcli.config.optimizers import OPTIMIZERS
 from rampcli.config.schema import Config
 from rampcli.config.settings import leaves
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, shown
 from rampcli.planning.batch_rules import COUPLING_KEY, retuning_of
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
 
 PROPOSE = "rampcli propose"
-MEASURED_KEYS = ("model.", "data.source", "data.path", "data.sequence_length", "optim.optimizer")
+MEASURED_KEYS = ("model.", "data.", "optim.optimizer")
 """Beginnings of the keys that decide what a measurement of the critical batch is about."""
-BATCH_KEYS = (GLOBAL_KEY, RAMP_KEY, SCHEDULE_KEY)
+OTHER_KEYS = (
+    *(GLOBAL_KEY, RAMP_KEY, SCHEDULE_KEY, MICRO_KEY),
+    *("data.split", "data.validation", "data.audit_order", "data.expansion_factor_real_data"),
+)
+"""Beginnings of the keys among them that do not."""
 AS_IT_IS, SMALL, LARGE = "as it is", "fixed small", "fixed large"
 WITHOUT_RAMP, PROPOSED, SEESAW = "no ramp", "proposed", "Seesaw"
 
@@ -32,7 +37,7 @@ class Candidate:
 
     Attributes:
         name: of the candidate, or of several that are the same.
-        words: overrides of the run's settings that train it.
+        words: overrides of the run's settings that train it. Empty if the run is like this.
         found: its plan, or why it does not fit.
         beyond: share of the samples that are beyond the critical batch.
         unknown: share of the samples for which that is unknown.
@@ -57,7 +62,7 @@ def thresholds_by_name(
 ) -> dict[str, tuple[Threshold, ...]]:
     """Returns the batches to compare. Without measurements, there are only constant ones.
 
-    Without a ramp, the batch is the largest one that no measurement is below.
+    Without a ramp, the batch is the largest one from `start` on that no measurement is below.
 
     Args:
         measured: in ascending order of `consumed_samples`.
@@ -112,6 +117,8 @@ def plan_candidate(
     end = found.plan.end_sample
     assert end is not None
     beyond, unknown = share_beyond(found.plan.stages, measured, end_sample=end)
+    if dict(leaves(found.config)) == dict(leaves(run.config)):
+        words = []
     return Candidate(name=name, words=tuple(words), found=found, beyond=beyond, unknown=unknown)
 
 
@@ -120,17 +127,24 @@ def _resolved(run: Resolved, words: Sequence[str]) -> Resolved:
     return resolve(stack, read_files=lambda _: run.files)
 
 
-def batch_words(thresholds: Sequence[Threshold], end_sample: int) -> list[str]:
-    """Returns the overrides that give a run these batches and its samples."""
+def batch_words(thresholds: Sequence[Threshold], run: Resolved) -> list[str]:
+    """Returns the overrides that give a run these batches and its samples.
+
+    A constant batch has the nodes of the stage with the largest batch up to it.
+    """
     if len(thresholds) == 1:
-        batch = [f"{GLOBAL_KEY}={thresholds[0].global_batch_size}", f"{SCHEDULE_KEY}=null"]
+        size = thresholds[0].global_batch_size
+        batch = [f"{GLOBAL_KEY}={size}", f"{SCHEDULE_KEY}=null"]
+        stages = [stage for stage in run.plan.stages if stage.global_batch_size <= size]
+        stage = max(stages or run.plan.stages[:1], key=attrgetter("global_batch_size"))
+        batch.append(f"trainer.num_nodes={stage.num_nodes}")
     else:
         batch = [f"{SCHEDULE_KEY}='{to_text(thresholds)}'", f"{GLOBAL_KEY}=null"]
     return [
         *batch,
         *(f"{key}=null" for key in (RAMP_KEY, ACCUMULATE_KEY, NODES_KEY)),
         *("trainer.max_steps=null", "trainer.max_tokens=null"),
-        f"trainer.max_samples={end_sample}",
+        f"trainer.max_samples={run.plan.end_sample}",
     ]
 
 
@@ -139,11 +153,9 @@ def _key_of(word: str) -> str:
 
 
 def _changing(words: Iterable[str], config: Config) -> list[str]:
-    """Returns the words without those that only clear what is not set."""
+    """Returns the words without those that leave a setting as it is."""
     values = dict(leaves(config))
-    return [
-        word for word in words if not (word.endswith("=null") and values[_key_of(word)] is None)
-    ]
+    return [word for word in words if word != f"{_key_of(word)}={shown(values[_key_of(word)])}"]
 
 
 def coupling_words(config: Config, exponent: float | None) -> list[str]:
@@ -188,5 +200,7 @@ def differing_keys(one: Config, other: Config) -> list[str]:
     return [
         key
         for key, value in leaves(one)
-        if key.startswith(MEASURED_KEYS) and key not in BATCH_KEYS and theirs.get(key) != value
+        if key.startswith(MEASURED_KEYS)
+        and not key.startswith(OTHER_KEYS)
+        and theirs.get(key) != value
     ]

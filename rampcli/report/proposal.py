@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from rich.table import Table
 
 from rampcli.batch.batch_laws import BATCH_LAWS
+from rampcli.batch.noise_scale import MIN_MEASUREMENTS
 from rampcli.batch.quantities import shorten
 from rampcli.errors import UsageError
 from rampcli.estimate.model_size import model_size
@@ -96,8 +97,9 @@ def verdict_lines(
     small, proposed = by_name[SMALL], by_name.get(PROPOSED)
     if proposed is None:
         yield (
-            "proposal: none, because nothing was measured; noise_scale.every_steps=16 measures the"
-            " noise scale while a run trains, and rampcli cbs RUN the critical batch afterwards"
+            "proposal: none, because neither branches nor a noise scale are known:"
+            " noise_scale.every_steps=16 measures the noise scale while a run trains, from"
+            f" {MIN_MEASUREMENTS} measured steps on, and rampcli cbs RUN trains branches"
         )
     elif isinstance(proposed.found, UsageError):
         yield f"proposal: none, because its batches do not fit: {proposed.found.message}"
@@ -119,12 +121,21 @@ def verdict_lines(
                 " batch"
             )
         else:
-            steps = "" if saved is None else f", {saved:.1%} fewer steps than the fixed small batch"
+            steps = (
+                "; what it saves is unknown, because the fixed small batch does not fit"
+                if saved is None
+                else f", {saved:.1%} fewer steps than the fixed small batch"
+            )
             yield f"proposal: the ramp{steps}"
     if beyond := by_name[AS_IT_IS].beyond:
         yield (
             f"note: the run as it is trains {beyond:.1%} of its samples with a batch beyond the"
             " critical one"
+        )
+    if small_above := _below(small, measurements):
+        yield (
+            f"note: the fixed small batch is above the noise scale until sample {small_above:,};"
+            " --start compares a smaller one"
         )
     if measurements.branches:
         yield "note: the proposal follows the branches; the noise scale is shown beside them"
@@ -142,6 +153,15 @@ def verdict_lines(
     for one in candidates:
         if isinstance(one.found, UsageError):
             yield f"note: {one.name} does not fit: {one.found.message}"
+
+
+def _below(candidate: Candidate, measurements: Measurements) -> int | None:
+    """Returns the samples until which the noise scale is wholly below a constant batch, if any."""
+    if isinstance(candidate.found, UsageError):
+        return None
+    batch = candidate.found.plan.global_batch_size
+    below = [one for one in measurements.noise if one.high is not None and one.high < batch]
+    return below[-1].consumed_samples if below else None
 
 
 def _saving(one: Candidate, other: Candidate) -> float | None:

@@ -112,6 +112,8 @@ def read_noise(run: RunDirectory) -> list[NoisePoint]:
     if lows is None:
         return []
     known = np.flatnonzero(~np.isnan(lows))
+    if not len(known):  # too few steps have measured it
+        return []
     points = []
     for part in np.array_split(known, min(BLOCKS, len(known))):
         value, low, high = (_median_of(columns, name, part) for name in SCALE_COLUMNS)

@@ -153,7 +153,7 @@ def test_a_text_says_sequences_and_tokens():
         "300 sequences, 300K tokens (between 200 sequences, 200K tokens and 450 sequences,"
         " 450K tokens)"
     )
-    assert NoiseScale().text(sequence_length=1000) == "unknown yet"
+    assert NoiseScale().text(sequence_length=1000) == "unknown yet (it takes 8 measured steps)"
 
 
 def test_groups_are_micro_batches_or_halves_of_the_only_one():

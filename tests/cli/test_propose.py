@@ -106,7 +106,7 @@ def test_what_is_tied_to_the_batch_follows_it(write, propose):
 @pytest.mark.parametrize(
     ("scales", "verdict"),
     [
-        ([], "proposal: none, because nothing was measured"),
+        ([], "proposal: none, because neither branches"),
         ([(1600, 15.0)], "proposal: no ramp, a fixed batch of 8 samples"),
         ([(8, 40.0)], "proposal: the ramp"),
         ([(7900, 40.0)], "proposal: no ramp: it would save"),
@@ -193,6 +193,35 @@ def test_a_batch_is_limited(write, propose):
     assert stages(found["proposed"]["plan"]) == [(0, 4), (3200, 16)]
 
 
+def test_a_batch_above_the_noise_scale_is_said(write, propose):
+    lines = propose(write(RISING), "--start", "16")["verdict"]
+    assert any("above the noise scale until sample 1,600" in line for line in lines)
+
+
+def test_a_run_counts_once_whatever_its_name(write, propose, tmp_path):
+    run = write(RISING)
+    assert len(propose(run, str(tmp_path / run))["noise_scale"]) == len(RISING)
+
+
+def test_what_the_run_does_already_has_no_command(write, propose):
+    found = propose(write([(1600, 7.0)]))["candidates"][0]
+    assert found["name"] == "as it is, fixed small, fixed large, no ramp, proposed"
+    assert (found["words"], found["command"]) == ([], None)
+
+
+def test_a_small_batch_has_the_nodes_of_its_stage(write, propose):
+    words = ("trainer.num_nodes=2", "model.rampup_batch_size=[4,4,2400]")
+    found = candidates(propose(write(RISING, *words)))
+    assert [stage["num_nodes"] for stage in found["fixed small"]["plan"]["stages"]] == [1]
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"), [(("--start", "9000"), "--start 8"), (("--largest", "4"), "--largest 8")]
+)
+def test_limits_that_leave_no_batch_are_refused(write, refused, words, wrong):
+    assert wrong in refused(write(RISING), *words)
+
+
 def test_a_start_that_does_not_fit_is_said(write, propose):
     proposal = propose(write(RISING), "--start", "3")
     assert candidates(proposal)["proposed"]["command"] is None
@@ -204,6 +233,7 @@ def test_a_start_that_does_not_fit_is_said(write, propose):
     [
         (("model.hidden_size=64",), "model.hidden_size"),
         (("data.sequence_length=64",), "data.sequence_length"),
+        (("data.eod_mask_loss=false",), "data.eod_mask_loss"),
     ],
 )
 def test_measurements_of_another_model_or_other_data_are_refused(write, refused, words, wrong):

@@ -179,7 +179,7 @@ def add_noise(run, **columns):
             " 11.6K tokens)",
         ),
         ((None, 25, None), ">= 25 sequences, 3.20K tokens"),
-        ((None, None, None), "unknown yet"),
+        ((None, None, None), "unknown yet (it takes 8 measured steps)"),
     ],
 )
 def test_a_report_says_the_noise_scale_after_the_last_step_that_measured_it(run, scale, text):

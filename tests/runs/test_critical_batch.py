@@ -26,6 +26,7 @@ def run(tmp_path):
 def test_a_run_that_has_measured_nothing_has_no_noise_scale(run):
     assert read_noise(run([None, None])) == []
     assert read_noise(run([], name="without steps")) == []
+    assert read_noise(run([(None, None, None)], name="with too few")) == []
 
 
 def test_a_part_of_a_run_has_the_median_of_its_noise_scales(run):
