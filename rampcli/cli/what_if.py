@@ -19,6 +19,7 @@ from rampcli.config.layers import sources_named
 from rampcli.config.reading import MOST_VALUES, drop_launcher_section
 from rampcli.config.sweeps import read_values
 from rampcli.errors import Report, UsageError, UsageErrors
+from rampcli.planning.retuning import RETUNE
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.comparison import comparison_table
 from rampcli.report.plan_json import plan_figures, plan_json
@@ -159,9 +160,13 @@ def _batch_notes(plans: Sequence[Resolved]) -> list[str]:
     differing = sum(plan.retuning is not None for plan in plans)
     if not differing:
         return []
+    adapted = any(
+        one.state == "applied" for plan in plans if plan.retuning for one in plan.retuning.settings
+    )
+    has_adapted = f", and {RETUNE} has adapted what is tied to it" if adapted else ""
     return [
-        f"the batch of {counted(differing, 'plan')} is not the recipe's; rampcli plan without"
-        " --what-if shows the settings that are tied to it"
+        f"the batch of {counted(differing, 'plan')} is not the recipe's{has_adapted}; rampcli plan"
+        " without --what-if shows the settings that are tied to it"
     ]
 
 

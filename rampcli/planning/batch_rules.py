@@ -98,11 +98,10 @@ def _rules(resolved: Resolved, recipe: Resolved) -> Iterator[Rule]:
     config, optim = resolved.config, recipe.config.optim
     batches = resolved.plan.global_batch_size, recipe.plan.global_batch_size
     factor, optimizer = batches[0] / batches[1], config.optim.optimizer
-    rate = _rule_of_rate(config, optim.lr, factor)
+    rate = _rule_of_rate(config, recipe.config, factor)
     yield rate
     follows = _state(rate, stack_of(config)) in ("proposed", "applied")
-    lr = rate.value if follows and rate.value is not None else config.optim.lr
-    lr_factor = lr / optim.lr if optim.lr else 1.0
+    lr_factor = rate.value / optim.lr if rate.value and optim.lr else 1.0
     if follows:
         floor = _rounded(optim.min_lr * lr_factor)
         yield Rule(key=FLOOR_KEY, value=floor, rule=f"the same share of {LR_KEY}")
@@ -114,7 +113,14 @@ def _rules(resolved: Resolved, recipe: Resolved) -> Iterator[Rule]:
             source="arXiv 2507.07101",
             tested=f"batches up to {MOST_BATCH:,}" if max(batches) > MOST_BATCH else None,
         )
-    if optimizer == "adamw" and lr_factor:
+    if optimizer == "adamw" and not follows and rate.value != config.optim.lr:
+        # With another rate, the rule would answer that rate and not the batch.
+        yield Rule(
+            key=DECAY_KEY,
+            value=None,
+            rule=f"its rule needs {LR_KEY} to follow the batch, and {LR_KEY} stays as well",
+        )
+    elif optimizer == "adamw":
         yield _rule_of_decay(config, optim.weight_decay * factor / lr_factor)
     elif optimizer == "muon":
         yield Rule(key=DECAY_KEY, value=None, rule=UNKNOWN[DECAY_KEY])
@@ -123,9 +129,16 @@ def _rules(resolved: Resolved, recipe: Resolved) -> Iterator[Rule]:
         yield Rule(key=WARMUP_KEY, sets=WARMUP_SAMPLES_KEY, value=samples, rule="the same samples")
 
 
-def _rule_of_rate(config: Config, recipe_lr: float, factor: float) -> Rule:
-    """Returns the rule for the learning rate: the exponent of the coupling, or the square root."""
+def _rule_of_rate(config: Config, recipe: Config, factor: float) -> Rule:
+    """Returns the rule for the learning rate: the exponent of the coupling, or the square root.
+
+    No rule leads from the rate of one optimiser to that of another.
+    """
     optimizer, coupling = config.optim.optimizer, config.schedule.batch_coupling
+    recipe_lr, recipe_optimizer = recipe.optim.lr, recipe.optim.optimizer
+    if optimizer != recipe_optimizer:
+        unknown = f"the recipe's rate is one for {recipe_optimizer}, and this run has {optimizer}"
+        return Rule(key=LR_KEY, value=None, rule=unknown)
     if coupling != "none":
         value = _rounded(recipe_lr * coupling_factor(coupling, factor))
         return Rule(key=LR_KEY, value=value, rule=f"as {COUPLING_KEY}={coupling}")

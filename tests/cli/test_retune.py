@@ -39,6 +39,8 @@ def test_other_options_keep_what_a_plan_says_about_its_batch(succeed):
     assert "batch: 1,024 samples, 2x the recipe's 512; --retune has adapted" in seesaw
     values = ("--what-if", "model.global_batch_size=512,1024")
     note = "note: the batch of 1 plan is not the recipe's"
-    assert note in succeed("plan", "-f", "llama32_1b", *values)
+    assert note + "; rampcli plan" in succeed("plan", "-f", "llama32_1b", *values)
+    adapted = succeed("plan", "-f", "llama32_1b", *values, "--retune")
+    assert note + ", and --retune has adapted what is tied to it" in " ".join(adapted.split())
     rows = json.loads(succeed("plan", "-f", "llama32_1b", *values, "--json"))
     assert [row["plan"]["retuning"] is None for row in rows] == [True, False]

@@ -60,23 +60,43 @@ def test_what_is_retuned_says_so_and_is_not_retuned_again():
     assert resolve(run.config).config.optim == run.config.optim
 
 
-def test_settings_that_the_user_set_stay_and_the_weight_decay_follows_the_rate():
-    words = (TWICE, "optim.lr=6e-4", "optim.warmup_samples=100")
+def test_settings_that_the_user_set_stay_and_the_weight_decay_stays_with_the_rate():
+    words = (TWICE, "optim.lr=1e-4", "optim.warmup_samples=100")
     run = composed("llama3_8b", *words, retunes=True)
-    assert (run.config.optim.lr, run.config.optim.warmup_samples) == (6e-4, 100)
-    assert run.config.optim.min_lr == 3e-5
-    # The rate is twice the recipe's, and so is the batch.
+    assert (run.config.optim.lr, run.config.optim.warmup_samples) == (1e-4, 100)
+    assert (run.config.optim.min_lr, run.config.optim.weight_decay) == (3e-5, 0.1)
     found = settings_of(run)
-    assert run.config.optim.weight_decay == 0.1
-    assert "optim.weight_decay" not in found
     assert found["optim.lr"].state == found["optim.warmup_steps"].state == "kept"
-    assert "stays 0.0006 (command line); the rule gives 0.0004243" in str(found["optim.lr"])
+    assert found["optim.weight_decay"].state == "unknown"
+    assert "optim.lr stays as well" in str(found["optim.weight_decay"])
+    assert "stays 0.0001 (command line); the rule gives 0.0004243" in str(found["optim.lr"])
+
+
+def test_a_rate_that_the_user_set_to_what_the_rule_gives_takes_the_weight_decay_along():
+    run = composed("llama3_8b", TWICE, "optim.lr=0.0004243", retunes=True)
+    assert run.config.optim.weight_decay == 0.1414
 
 
 def test_a_learning_rate_of_zero_has_no_weight_decay_to_follow_it():
     run = composed("llama3_8b", TWICE, "optim.lr=0", "optim.min_lr=0", retunes=True)
     assert run.config.optim.weight_decay == 0.1
-    assert "optim.weight_decay" not in settings_of(run)
+    assert settings_of(run)["optim.weight_decay"].value is None
+
+
+@pytest.mark.parametrize("coupling", ["none", "linear"])
+@pytest.mark.parametrize(
+    ("recipe", "optimizer", "batch"), [("llama3_tiny", "adamw", 32), ("llama3_8b", "muon", 1024)]
+)
+def test_the_rate_of_another_optimizer_stays_and_what_hangs_on_it(
+    recipe, optimizer, batch, coupling
+):
+    words = (f"optim.optimizer={optimizer}", f"model.global_batch_size={batch}")
+    run = composed(recipe, *words, f"schedule.batch_coupling={coupling}", retunes=True)
+    before, found = composed(recipe).config.optim, settings_of(run)
+    for name in ("lr", "min_lr", "weight_decay"):
+        assert getattr(run.config.optim, name) == getattr(before, name)
+    assert {found[key].state for key in ("optim.lr", "optim.weight_decay")} == {"unknown"}
+    assert f"the recipe's rate is one for {before.optimizer}" in str(found["optim.lr"])
 
 
 def test_an_option_that_the_user_chose_counts_as_set():
@@ -144,16 +164,16 @@ def test_a_recipe_without_data_or_model_of_its_own_is_compared():
 
 
 def test_muon_keeps_its_rate_and_weight_decay_and_says_what_is_known():
-    words = (TWICE, "optim.optimizer=muon")
-    run, recipe = composed("llama3_8b", *words, retunes=True), composed("llama3_8b")
+    word = "model.global_batch_size=32"
+    run, recipe = composed("llama3_tiny", word, retunes=True), composed("llama3_tiny")
     for name in ("lr", "min_lr", "weight_decay"):
         assert getattr(run.config.optim, name) == getattr(recipe.config.optim, name)
     assert run.config.optim.beta2 == 0.9025
     known = str(settings_of(run)["optim.lr"])
     assert "2505.02222" in known
     assert "2510.09378" in known
-    coupled = composed("llama3_8b", *words, "schedule.batch_coupling=linear", retunes=True)
-    assert coupled.config.optim.lr == 6e-4
+    coupled = composed("llama3_tiny", word, "schedule.batch_coupling=linear", retunes=True)
+    assert coupled.config.optim.lr == 0.012
 
 
 def test_a_coupling_of_the_run_decides_how_the_rate_follows():

@@ -2,7 +2,7 @@
 
 import ast
 import inspect
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from textwrap import dedent
 from typing import Any
 
@@ -22,6 +22,8 @@ COUPLING_KEY = "schedule.batch_coupling"
 BETA2_KEY = "schedule.beta2_coupling"
 DECAY_KEY = "schedule.weight_decay_coupling"
 FACTORS_KEY = "schedule.lr_factors"
+SMALLEST_FACTOR, LARGEST_FACTOR = 1e-3, 1e3
+"""Range of a factor of the learning rate. Values coupled to it stay finite."""
 MOST_SHOWN = 5
 """Most batch sizes that an error names."""
 MOST_OFFERED = 32
@@ -82,16 +84,16 @@ def used_settings(optimizer: str) -> Collection[str] | None:
 
 
 def check_factors(config: Config) -> Iterator[UsageError]:
-    """Checks that factors of the learning rate are positive, and scale it alone."""
+    """Checks that factors of the learning rate are in a sane range, and scale it alone."""
     schedule = config.schedule
     if schedule.lr_factors is None:
         return
-    if wrong := [factor for factor in schedule.lr_factors if factor <= 0]:
+    if wrong := [factor for factor in schedule.lr_factors if not _is_sane(factor)]:
         yield UsageError(
-            f"{FACTORS_KEY}={shown(schedule.lr_factors)}: the factor {shown(wrong[0])} is not"
-            " above 0",
+            f"{FACTORS_KEY}={shown(schedule.lr_factors)}: the factor {shown(wrong[0])} is not from"
+            f" {SMALLEST_FACTOR:g} to {LARGEST_FACTOR:g}",
             keys=(FACTORS_KEY,),
-            remedy="positive factors",
+            remedy=set_to(FACTORS_KEY, _fitting(schedule.lr_factors)),
         )
     if schedule.batch_coupling != "none":
         yield UsageError(
@@ -100,6 +102,15 @@ def check_factors(config: Config) -> Iterator[UsageError]:
             keys=(FACTORS_KEY, COUPLING_KEY),
             remedy=[set_to(FACTORS_KEY, None), set_to(COUPLING_KEY, "none")],
         )
+
+
+def _is_sane(factor: float) -> bool:
+    return SMALLEST_FACTOR <= factor <= LARGEST_FACTOR
+
+
+def _fitting(factors: Sequence[float]) -> list[float]:
+    """Returns factors with 1 in place of those out of range."""
+    return [factor if _is_sane(factor) else 1.0 for factor in factors]
 
 
 def check_number_of_factors(config: Config, ramp: RampSchedule) -> None:
@@ -113,8 +124,8 @@ def check_number_of_factors(config: Config, ramp: RampSchedule) -> None:
         return
     sizes = listed([str(stage.global_batch_size) for stage in stages], most=MOST_SHOWN)
     has_list = config.model.step_batch_size_schedule is not None
-    positive = [factor if factor > 0 else 1.0 for factor in factors]
-    fitting = [*positive, *[1.0] * len(stages)][: len(stages)]
+    given = _fitting(factors) or [1.0]
+    fitting = [*given, *given[-1:] * len(stages)][: len(stages)]
     raise UsageError(
         f"{FACTORS_KEY} lists the factors of {counted(len(factors), 'stage')}, but the schedule of"
         f" the batch has {counted(len(stages), 'stage')}, of {sizes} {unit_of(config)}",
