@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import isclose
 from typing import Any
 
 from rampcli.checkpoint.branch_off import branch_off
@@ -152,6 +153,7 @@ def compose_branches(
     samples = recorded.get("samples") if tokens is None else None
     samples = samples or point.samples(chosen, tokens=tokens)
     _check_same(folder, recorded, samples=samples, exponent=chosen_exponent)
+    _check_same_rate(folder, recorded, point)
     if wrong := [one for one in chosen if samples % (one * point.global_batch_size)]:
         raise UsageError(
             f"--multiples {','.join(map(str, chosen))}: {samples:,} samples, which the branches in"
@@ -210,6 +212,23 @@ def _find(
         )
     folder = BranchFolder.of(run, checkpoint.consumed_samples)
     return folder, checkpoint, folder.read_result() or {}
+
+
+def _check_same_rate(folder: BranchFolder, recorded: dict[str, Any], point: BranchPoint) -> None:
+    """Checks that the branches in a folder began with the rate and the batch that the run has now.
+
+    They have another one if the run was given another length or schedule since then.
+    """
+    if not recorded:
+        return
+    before = recorded["lr"], recorded["global_batch_size"]
+    if not isclose(before[0], point.lr) or before[1] != point.global_batch_size:
+        raise UsageError(
+            f"{folder.path} holds branches that began with batch {before[1]:,} and learning rate"
+            f" {before[0]:.3g}; the run's settings have changed since then, and give batch"
+            f" {point.global_batch_size:,} and {point.lr:.3g} there",
+            remedy=f"rampcli report {folder.path}, for their losses",
+        )
 
 
 def _check_same(

@@ -75,8 +75,8 @@ def add_results(
             (j for j in known if j < multiple and difference(groups, known[j]).is_worse), None
         )
     critical = None
-    if {*known} == {*branches}:
-        critical = critical_multiple(known)
+    if 1 in known and all(branch["state"] == COMPLETE for branch in branches.values()):
+        critical = critical_multiple(known)  # a loss that is not finite is worse than any
     return {
         "critical_batch_size": critical and branches[critical]["global_batch_size"],
         "is_lower_bound": critical is not None and critical == max(branches),
