@@ -1,7 +1,6 @@
 """`rampcli propose`: a batch for a run, from what was measured, beside others."""
 
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rampcli.cli.options import AsJson
-from rampcli.errors import UsageError, set_to, visible
+from rampcli.errors import UsageError, set_to, typeable, visible
 
 if TYPE_CHECKING:
     from rampcli.planning.proposal import Candidate
@@ -213,8 +212,8 @@ def _command(candidate: "Candidate", run: "RunDirectory") -> str:
     """Returns the command that trains a candidate in a run directory of its own."""
     name = f"{run.path.name}_{candidate.name.rpartition(', ')[2].replace(' ', '_').lower()}"
     words = [f"name={name}", f"run_dir={run.path.parent / name}", *candidate.words]
-    typed = (f'"{word}"' if " " in word else shlex.quote(word) for word in words)
-    return f"rampcli pretrain --factory {shlex.quote(str(run.config))} {' '.join(typed)}"
+    typed = " ".join(map(typeable, (str(run.config), *words)))
+    return f"rampcli pretrain --factory {typed}"
 
 
 def _to_json(
@@ -225,24 +224,11 @@ def _to_json(
     commands: Mapping[str, str],
 ) -> dict[str, Any]:
     """Returns the proposal as plain data."""
-    from rampcli.batch.batch_laws import BATCH_LAWS
-    from rampcli.estimate.model_size import model_size
     from rampcli.report.plan_json import plan_json
+    from rampcli.report.proposal import laws_of
 
-    tokens = run.tokens
-    assert tokens is not None
-    parameters, optimizer = model_size(run.config).parameters, run.config.optim.optimizer
     return {
-        "laws": [
-            {
-                "name": law.name,
-                "batch_tokens": law.batch_tokens(tokens),
-                "source": law.source,
-                "certainty": law.certainty,
-                "outside": law.misfits(parameters=parameters, tokens=tokens, optimizer=optimizer),
-            }
-            for law in BATCH_LAWS
-        ],
+        "laws": laws_of(run),
         "branches": [asdict(one) | {"run": str(one.run)} for one in measurements.branches],
         "noise_scale": [asdict(one) | {"run": str(one.run)} for one in measurements.noise],
         "candidates": [

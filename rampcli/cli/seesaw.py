@@ -9,7 +9,7 @@ from rampcli.config.checks.optim import FACTORS_KEY
 from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import sources_named
 from rampcli.config.rl import is_rl
-from rampcli.errors import UsageError, set_to
+from rampcli.errors import UsageError, set_to, typeable
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
 from rampcli.schedule.seesaw import staircase, steps_in_the_limit
@@ -29,7 +29,7 @@ def seesaw(resolved: Resolved, factor: float) -> tuple[Resolved, list[str]]:
         f"seesaw (arXiv 2510.14717): {steps:,} steps become {grown.plan.end_step:,},"
         f" {saved:.1%} fewer; {1 - limit / steps:.1%} in the limit of small stairs",
         "train it with:",
-        "  " + " ".join(f'"{word}"' if " " in word else word for word in words),
+        "  " + " ".join(map(typeable, words)),
     ]
     return grown, lines
 

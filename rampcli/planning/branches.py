@@ -33,7 +33,7 @@ class BranchPoint:
     Attributes:
         run: the run, planned from the checkpoint on.
         consumed_samples: of the checkpoint.
-        stage: the stage that the run goes on with, or its last one.
+        stage: the stage of the run's next step, or the last stage if the run is complete.
     """
 
     run: Resolved

@@ -11,17 +11,17 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from rampcli.batch.plan import GLOBAL_KEY
 from rampcli.batch.quantities import listed
+from rampcli.batch.ramp import RAMP_KEY
+from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.config import snapshot
 from rampcli.errors import visible
+from rampcli.report.plan_tables import as_hours
 from rampcli.report.tables import build_table, count, share
-from rampcli.report.target_loss import TimeToTarget, hours
+from rampcli.report.target_loss import TimeToTarget
 
-OF_THE_BATCH = (
-    "model.global_batch_size",
-    "model.rampup_batch_size",
-    "model.step_batch_size_schedule",
-)
+OF_THE_BATCH = (GLOBAL_KEY, RAMP_KEY, SCHEDULE_KEY)
 OF_THE_LENGTH = ("trainer.max_steps", "trainer.max_samples", "trainer.max_tokens")
 OF_THE_LOSS = ("data.", "trainer.max_val_samples")
 """Settings, and a section, that change which losses are measured."""
@@ -135,8 +135,8 @@ def curve_table(curve: BatchCurve) -> Table:
             _bar(point.steps, most_steps),
             count(point.samples),
             share(point.sample_efficiency),
-            hours(point.running_s),
-            hours(point.device_s),
+            as_hours(point.running_s),
+            as_hours(point.device_s),
             _bar(point.device_s or 0.0, most_s),
             Text(visible(point.run)),
         )

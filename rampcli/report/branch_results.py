@@ -26,7 +26,7 @@ FEW_GROUPS = 8
 def groups_at_the_end(record: RunRecord, *, end_sample: int) -> Groups | None:
     """Returns the groups of the validation at the end of a branch, of all its corpora in order.
 
-    None if there is none yet, or if a loss is not finite.
+    Returns None if the branch was not validated at its end yet, or if a loss is not finite.
     """
     rows = {
         row.get("corpus"): row["groups"]
@@ -157,8 +157,7 @@ def branch_table(result: Mapping[str, Any]) -> Table:
             figure(branch["loss"]),
             _signed(branch["difference"]),
             "-" if branch["standard_error"] is None else f"{branch['standard_error']:.4f}",
-            _hours(branch["hours"]),
-            _hours(branch["gpu_hours"]),
+            *(as_hours(branch[name] and branch[name] * 3600) for name in ("hours", "gpu_hours")),
             _verdict(branch),
         )
     return table
@@ -166,10 +165,6 @@ def branch_table(result: Mapping[str, Any]) -> Table:
 
 def _signed(number: float | None) -> str:
     return "-" if number is None else f"{number:+.4f}"
-
-
-def _hours(number: float | None) -> str:
-    return "-" if number is None else as_hours(number * 3600)
 
 
 def _verdict(branch: Branch) -> str:

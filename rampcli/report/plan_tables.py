@@ -331,7 +331,9 @@ def _tokens(samples: int | None, plan: TrainingPlan) -> str:
     return "-" if samples is None else shorten(samples * plan.sequence_length)
 
 
-def as_hours(seconds: float) -> str:
-    """Returns a duration in hours."""
+def as_hours(seconds: float | None) -> str:
+    """Returns a duration in hours, or "-" if it is unknown."""
+    if seconds is None:
+        return "-"
     hours = seconds / 3600
     return f"{hours:,.0f}" if hours >= 100 else f"{hours:.1f}" if hours >= 1 else f"{hours:.3f}"

@@ -1,6 +1,7 @@
 """The proposal of a batch as tables and lines."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from rich.table import Table
 
@@ -56,26 +57,36 @@ def measurement_table(measurements: Measurements, *, sequence_length: int) -> Ta
 
 def law_table(run: Resolved) -> Table:
     """Returns the batches that published laws give for a run whose end is known."""
-    tokens, length = run.tokens, run.plan.sequence_length
-    assert tokens is not None
+    length = run.plan.sequence_length
     table = build_table(
         "law", "batch", "tokens", "for this run", "source", left=("law", "for this run", "source")
     )
-    for law in BATCH_LAWS:
-        batch = law.batch_tokens(tokens)
-        misfits = law.misfits(
-            parameters=model_size(run.config).parameters,
-            tokens=tokens,
-            optimizer=run.config.optim.optimizer,
-        )
+    for law in laws_of(run):
         table.add_row(
-            law.name,
-            shorten(batch / length),
-            shorten(batch),
-            "; ".join(misfits) or "within its range",
-            law.source,
+            law["name"],
+            shorten(law["batch_tokens"] / length),
+            shorten(law["batch_tokens"]),
+            "; ".join(law["outside"]) or "within its range",
+            law["source"],
         )
     return table
+
+
+def laws_of(run: Resolved) -> list[dict[str, Any]]:
+    """Returns what published laws say about a run whose end is known, as plain data."""
+    tokens = run.tokens
+    assert tokens is not None
+    parameters, optimizer = model_size(run.config).parameters, run.config.optim.optimizer
+    return [
+        {
+            "name": law.name,
+            "batch_tokens": law.batch_tokens(tokens),
+            "source": law.source,
+            "certainty": law.certainty,
+            "outside": law.misfits(parameters=parameters, tokens=tokens, optimizer=optimizer),
+        }
+        for law in BATCH_LAWS
+    ]
 
 
 def candidate_table(candidates: Sequence[Candidate]) -> Table:

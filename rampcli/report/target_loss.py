@@ -135,8 +135,8 @@ def target_table(results: Sequence[TimeToTarget], *, is_validated: bool) -> Tabl
         "above until": lambda one: count(one.last_step_above),
         "samples": lambda one: count(one.samples),
         "tokens": lambda one: count(one.tokens),
-        "hours": lambda one: hours(one.running_s),
-        "GPU-hours": lambda one: hours(one.device_s),
+        "hours": lambda one: as_hours(one.running_s),
+        "GPU-hours": lambda one: as_hours(one.device_s),
         "": _outcome,
     }
     if not is_validated:
@@ -145,11 +145,6 @@ def target_table(results: Sequence[TimeToTarget], *, is_validated: bool) -> Tabl
     for one in results:
         table.add_row(Text(visible(one.name)), *(cell(one) for cell in columns.values()))
     return table
-
-
-def hours(seconds: float | None) -> str:
-    """Returns a duration in hours, or "-" if it is unknown."""
-    return "-" if seconds is None else as_hours(seconds)
 
 
 def _outcome(one: TimeToTarget) -> str:

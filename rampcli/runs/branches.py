@@ -56,7 +56,7 @@ class BranchFolder(SweepFolder):
         return self.path / RESULT
 
     def read_result(self) -> dict[str, Any] | None:
-        """Returns the content of result.json, or None if there is none.
+        """Returns the content of result.json, or None if the file does not exist.
 
         Raises:
             DamagedFileError: the file is damaged.

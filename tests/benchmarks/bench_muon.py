@@ -10,16 +10,15 @@ the one of the slowest. The cost of Muon is the median difference of a round's t
 import argparse
 import os
 import statistics
-import subprocess
 import sys
 import time
 
 import torch
 import torch.distributed as dist
+from local_ranks import run_ranks
 
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.data.loader import MicroBatch
-from rampcli.launch.workers import reserve_port
 from rampcli.parallel.mesh import build_meshes
 from rampcli.train.build import build_parts
 from rampcli.train.optimizers import build_optimizers
@@ -90,23 +89,7 @@ def main() -> None:
     print("         processor time per rank            wall time")
     print("ranks    adamw     muon     cost    adamw     muon     cost", flush=True)
     for count in RANKS:
-        with reserve_port() as reserved:
-            place = {
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(reserved.getsockname()[1]),
-                "WORLD_SIZE": str(count),
-                "OMP_NUM_THREADS": "1",
-            }
-            ranks = [
-                subprocess.Popen(
-                    [sys.executable, __file__, str(rounds)],
-                    env={**os.environ, **place, "RANK": str(rank)},
-                )
-                for rank in range(count)
-            ]
-            failed = [rank.wait() for rank in ranks]
-        if any(failed):
-            raise SystemExit(1)
+        run_ranks(__file__, count, str(rounds))
 
 
 if __name__ == "__main__":

@@ -11,16 +11,15 @@ interval of 16 steps is what the ratios say: 15 idle steps, and one that measure
 import argparse
 import os
 import statistics
-import subprocess
 import sys
 import time
 
 import torch
 import torch.distributed as dist
+from local_ranks import run_ranks
 
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.data.loader import MicroBatch
-from rampcli.launch.workers import reserve_port
 from rampcli.parallel.mesh import build_meshes
 from rampcli.train.build import build_parts
 from rampcli.train.group_norms import GroupNorms
@@ -109,24 +108,7 @@ def main() -> None:
         return
     print(f"{'':34}  off ms    idle  measured  cost at {INTERVAL}", flush=True)
     for case, (count, _) in CASES.items():
-        with reserve_port() as reserved:
-            place = {
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(reserved.getsockname()[1]),
-                "WORLD_SIZE": str(count),
-                "OMP_NUM_THREADS": "1",
-                "BENCH_CASE": case,
-            }
-            ranks = [
-                subprocess.Popen(
-                    [sys.executable, __file__, str(rounds)],
-                    env={**os.environ, **place, "RANK": str(rank)},
-                )
-                for rank in range(count)
-            ]
-            failed = [rank.wait() for rank in ranks]
-        if any(failed):
-            raise SystemExit(1)
+        run_ranks(__file__, count, str(rounds), BENCH_CASE=case)
 
 
 if __name__ == "__main__":

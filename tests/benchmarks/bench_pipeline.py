@@ -13,19 +13,18 @@ through the steps yields both; what a step takes beyond m times the time of one 
 import argparse
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
+from local_ranks import run_ranks
 
 from rampcli.batch.pipeline import bubble
 from rampcli.batch.plan import ParallelSizes
 from rampcli.config.schema import Config, ModelConfig, ParallelConfig
 from rampcli.data.loader import MicroBatch
-from rampcli.launch.workers import reserve_port
 from rampcli.parallel.mesh import build_meshes
 from rampcli.train.build import build_parts
 from rampcli.train.passes import Passes
@@ -93,23 +92,7 @@ def main() -> None:
     if "RANK" in os.environ:
         measure(rounds)
         return
-    with reserve_port() as reserved:
-        place = {
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(reserved.getsockname()[1]),
-            "WORLD_SIZE": str(RANKS),
-            "OMP_NUM_THREADS": "1",
-        }
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, __file__, str(rounds)],
-                env={**os.environ, **place, "RANK": str(rank)},
-            )
-            for rank in range(RANKS)
-        ]
-        failed = [rank.wait() for rank in ranks]
-    if any(failed):
-        raise SystemExit(1)
+    run_ranks(__file__, RANKS, str(rounds))
 
 
 if __name__ == "__main__":
