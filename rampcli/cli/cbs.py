@@ -51,6 +51,15 @@ def cbs(
             help="The learning rate grows as the batch to this power. Default: 0.5.",
         ),
     ] = None,
+    decays: Annotated[
+        bool | None,
+        typer.Option(
+            "--decay/--constant",
+            help="Let the learning rate of a branch fall towards 0, or keep it constant, which"
+            " favours large batches. Default: --decay.",
+            show_default=False,
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check and print the branches without starting one.")
     ] = False,
@@ -75,6 +84,7 @@ def cbs(
         multiples=chosen,
         tokens=tokens,
         exponent=exponent,
+        decays=decays,
     )
     console = build_console(quiet=as_json)
     say(console, *_intent(branches))
@@ -123,8 +133,9 @@ def _intent(branches: "Branches") -> list[str]:
         f"branches from step {branches.step:,}, after {point.consumed_samples:,} samples: batch"
         f" {point.global_batch_size:,}, learning rate {point.lr:.2e}",
         f"each trains on the next {samples:,} samples ({samples * plan.sequence_length:,} tokens)"
-        f" with a constant learning rate of {point.lr:.2e} x multiple^{branches.exponent:g}; beta2"
-        " and weight decay stay as they are there",
+        f" with a learning rate of {point.lr:.2e} x multiple^{branches.exponent:g}"
+        f"{', which falls towards 0' if branches.decays else ', which stays constant'}; beta2 and"
+        " weight decay stay as they are there",
     ]
 
 

@@ -36,6 +36,7 @@ class Branches:
         checkpoint: where they start, or None if the run has removed it.
         samples: samples of each branch.
         exponent: of the multiple, in the learning rate.
+        decays: whether the learning rate of a branch falls.
         runs: the branches by multiple, in order.
     """
 
@@ -46,6 +47,7 @@ class Branches:
     step: int
     samples: int
     exponent: float
+    decays: bool
     runs: dict[int, SweepRun] = field(default_factory=dict)
 
     def link(self) -> None:
@@ -101,6 +103,7 @@ class Branches:
             records,
             end_sample=self.point.consumed_samples + self.samples,
             world_size=self.point.stage.world_size,
+            decays=self.decays,
         )
         return {
             "step": self.step,
@@ -109,6 +112,7 @@ class Branches:
             "global_batch_size": batch,
             "lr": self.point.lr,
             "exponent": self.exponent,
+            "decays": self.decays,
             "samples": self.samples,
             **facts,
             "branches": list(branches.values()),
@@ -122,6 +126,7 @@ def compose_branches(
     multiples: Sequence[int] | None,
     tokens: int | None,
     exponent: float | None,
+    decays: bool | None,
 ) -> Branches:
     """Composes and checks the branches of a checkpoint. Nothing is written.
 
@@ -133,6 +138,7 @@ def compose_branches(
         multiples: batches of the branches, divided by that of the run.
         tokens: fewest tokens of each branch.
         exponent: of the multiple, in the learning rate.
+        decays: whether the learning rate of a branch falls.
 
     Raises:
         UsageError: a branch cannot be trained, or there are branches of other options.
@@ -146,13 +152,14 @@ def compose_branches(
     point = BranchPoint.at(run_plan(config, consumed_samples=consumed), consumed)
     before = {branch["multiple"] for branch in recorded.get("branches", ())}
     chosen = sorted({*(multiples or before or DEFAULT_MULTIPLES), *before})
-    chosen_exponent = exponent
-    if exponent is None:
-        chosen_exponent = recorded.get("exponent", DEFAULT_EXPONENT)
-    assert chosen_exponent is not None
     samples = recorded.get("samples") if tokens is None else None
     samples = samples or point.samples(chosen, tokens=tokens)
-    _check_same(folder, recorded, samples=samples, exponent=chosen_exponent)
+    options: dict[str, Any] = {
+        "samples": samples,
+        "exponent": recorded.get("exponent", DEFAULT_EXPONENT) if exponent is None else exponent,
+        "decays": recorded.get("decays", True) if decays is None else decays,
+    }
+    _check_same(folder, recorded, options)
     _check_same_rate(folder, recorded, point)
     if wrong := [one for one in chosen if samples % (one * point.global_batch_size)]:
         raise UsageError(
@@ -168,8 +175,7 @@ def compose_branches(
         point=point,
         checkpoint=checkpoint,
         step=step,
-        samples=samples,
-        exponent=chosen_exponent,
+        **options,
     )
     for multiple in chosen:
         branches.runs[multiple] = _compose(branches, multiple)
@@ -182,6 +188,7 @@ def _compose(branches: Branches, multiple: int) -> SweepRun:
         multiple,
         samples=branches.samples,
         exponent=branches.exponent,
+        decays=branches.decays,
         run_dir=branches.folder.run_path(name),
         read_files=read_files,
     )
@@ -231,18 +238,21 @@ def _check_same_rate(folder: BranchFolder, recorded: dict[str, Any], point: Bran
         )
 
 
-def _check_same(
-    folder: BranchFolder, recorded: dict[str, Any], *, samples: int, exponent: float
-) -> None:
-    """Checks that the branches in a folder have the same length and exponent."""
-    if not recorded or (recorded["samples"], recorded["exponent"]) == (samples, exponent):
+def _check_same(folder: BranchFolder, recorded: dict[str, Any], options: dict[str, Any]) -> None:
+    """Checks that the branches in a folder have the same length and learning rates."""
+    if not recorded or {name: recorded[name] for name in options} == options:
         return
     tokens = recorded["samples"] * recorded["sequence_length"]
+    rate = "--decay" if recorded["decays"] else "--constant"
     raise UsageError(
-        f"{folder.path} holds branches of {recorded['samples']:,} samples with exponent"
-        f" {recorded['exponent']:g}, not of {samples:,} samples with exponent {exponent:g}",
+        f"{folder.path} holds branches of {_in_words(recorded)}, not of {_in_words(options)}",
         remedy=[
-            f"--tokens {tokens} --exponent {recorded['exponent']:g}",
+            f"--tokens {tokens} --exponent {recorded['exponent']:g} {rate}",
             "--at SAMPLES of another checkpoint",
         ],
     )
+
+
+def _in_words(options: dict[str, Any]) -> str:
+    rate = "a rate that falls" if options["decays"] else "a constant rate"
+    return f"{options['samples']:,} samples with exponent {options['exponent']:g} and {rate}"

@@ -1,7 +1,11 @@
-"""Branches of a run: from a checkpoint, with a larger batch and a constant learning rate.
+"""Branches of a run: from a checkpoint, with a larger batch and a learning rate that falls.
 
 A branch keeps everything else: the samples, their order, the micro batch and the processes. So
 branches differ in nothing but the batch and the rate.
+
+The weights of a large batch are less noisy, which lowers the loss as a decay of the learning rate
+does. At a constant rate, this hides that a larger batch has learned less. After a decay, it does
+not, as at the end of a run.
 """
 
 from dataclasses import dataclass
@@ -106,6 +110,7 @@ class BranchPoint:
         *,
         samples: int,
         exponent: float,
+        decays: bool,
         run_dir: Path,
         read_files: ReadFiles,
     ) -> tuple[Resolved, list[str]]:
@@ -115,15 +120,20 @@ class BranchPoint:
             multiple: its batch divided by that of the run.
             samples: that it trains on.
             exponent: its learning rate is that of the run times the multiple to this power.
+            decays: whether the rate falls on a straight line, in n steps to 1/n of it. The mean
+                rate is then half of it for any n.
             run_dir: its run directory.
             read_files: as in `resolve`.
 
         Raises:
             UsageError: the branch cannot be planned, or no samples are held out.
         """
+        lr, steps = self.lr * multiple**exponent, samples // (multiple * self.global_batch_size)
         words = [
             *self._words(multiple, samples=samples),
-            f"optim.lr={self.lr * multiple**exponent!r}",
+            f"schedule.decay_style={'wsd' if decays else 'constant'}",
+            f"schedule.wsd_decay_samples={samples if decays else 'null'}",
+            *(f"optim.lr={lr!r}", f"optim.min_lr={lr / steps!r}"),
         ]
         names = {"name": run_dir.name, "run_dir": str(run_dir)}
         layer = Layer.of(PLACE, Precedence.USER, names, report=Report())
@@ -155,11 +165,10 @@ class BranchPoint:
         return [
             *("model.global_batch_size=null", "model.rampup_batch_size=null"),
             f"{SCHEDULE_KEY}='{schedule}'",
-            *("schedule.decay_style=constant", "schedule.wsd_decay_samples=null"),
             *("schedule.batch_coupling=none", "schedule.lr_factors=null"),
             *("schedule.beta2_coupling=none", "schedule.weight_decay_coupling=none"),
             *(f"optim.{name}={value!r}" for name, value in coupled.coupled().items()),
-            *("optim.warmup_samples=null", "optim.warmup_steps=null", "optim.min_lr=0"),
+            *("optim.warmup_samples=null", "optim.warmup_steps=null"),
             *("trainer.max_steps=null", "trainer.max_tokens=null"),
             f"trainer.max_samples={consumed + samples}",
             *("trainer.val_every_steps=null", "trainer.val_samples=null"),

@@ -46,6 +46,7 @@ def add_results(
     *,
     end_sample: int,
     world_size: int,
+    decays: bool,
 ) -> dict[str, Any]:
     """Adds what the branches have reached to their facts, and returns the critical batch.
 
@@ -54,6 +55,7 @@ def add_results(
         records: of the branches that have started.
         end_sample: consumed samples at the end of a branch.
         world_size: processes of a branch.
+        decays: whether the learning rate of a branch falls.
     """
     known: dict[int, Groups] = {}
     for multiple, record in records.items():
@@ -80,7 +82,7 @@ def add_results(
     return {
         "critical_batch_size": critical and branches[critical]["global_batch_size"],
         "is_lower_bound": critical is not None and critical == max(branches),
-        "notes": [*_notes(branches, known, records)],
+        "notes": [*_notes(branches, known, records, decays=decays)],
     }
 
 
@@ -88,6 +90,8 @@ def _notes(
     branches: Mapping[int, Branch],
     known: Mapping[int, Groups],
     records: Mapping[int, RunRecord],
+    *,
+    decays: bool,
 ) -> list[str]:
     """Returns what is uncertain about the results."""
     notes = []
@@ -110,6 +114,11 @@ def _notes(
         notes.append(
             f"multiple 1 is worse than {', '.join(map(str, better))}: the learning rate of the run"
             " may be too low for its batch, and the critical batch is then not a limit of the data"
+        )
+    if known and not decays:
+        notes.append(
+            "at a constant learning rate, branches favour large batches: their weights are less"
+            " noisy, as after a decay"
         )
     if records and (optimizer := _optimizer(records)) not in ("adamw", None):
         notes.append(f"the exponent 0.5 is a rule for Adam, and this run uses {optimizer}")

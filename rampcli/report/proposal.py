@@ -34,7 +34,7 @@ def measurement_table(measurements: Measurements, *, sequence_length: int) -> Ta
         at_least = ">= " if branch.is_lower_bound else ""
         table.add_row(
             f"{branch.consumed_samples:,}",
-            f"branches, rate x k^{branch.exponent:g}",
+            f"branches, rate x k^{branch.exponent:g}{'' if branch.decays else ', constant'}",
             f"{at_least}{branch.critical_batch_size:,}",
             f"{at_least}{shorten(branch.critical_batch_size * sequence_length)}",
             "-",

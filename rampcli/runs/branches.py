@@ -32,6 +32,7 @@ SHAPE = {
     "global_batch_size": POSITIVE,
     "lr": RATE,
     "exponent": float,
+    "decays": bool,
     "samples": POSITIVE,
     "critical_batch_size": (POSITIVE, None),
     "is_lower_bound": bool,

@@ -48,6 +48,7 @@ class BranchPoint:
         critical_batch_size: in samples per step.
         is_lower_bound: no larger batch was tried.
         exponent: a batch that was k times as large had k^exponent times the learning rate.
+        decays: whether the learning rate of a branch fell.
     """
 
     run: Path
@@ -55,6 +56,7 @@ class BranchPoint:
     critical_batch_size: int
     is_lower_bound: bool
     exponent: float
+    decays: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,6 +94,7 @@ def read_measurements(runs: Sequence[RunDirectory]) -> Measurements:
             critical_batch_size=one["critical_batch_size"],
             is_lower_bound=one["is_lower_bound"],
             exponent=one["exponent"],
+            decays=one["decays"],
         )
         for run in runs
         for one in read_branches(run)

@@ -57,7 +57,10 @@ def test_branches_train_the_same_samples_and_are_compared_on_the_same_ones(branc
             5 + at + 1 for at in range(branch["steps"])
         ]
         assert trained.rows[-1]["consumed_samples"] == 44
-        assert {row["lr"] for row in trained.rows} == {branch["lr"]}
+        steps = branch["steps"]
+        assert [row["lr"] for row in trained.rows] == pytest.approx(
+            [branch["lr"] * (1 - taken / steps * (1 - 1 / steps)) for taken in range(1, steps + 1)]
+        )
         (loss,) = trained.validations().values()
         assert branch["loss"] == pytest.approx(loss)
     first, second = result["branches"]
@@ -92,7 +95,10 @@ def test_branches_of_other_options_do_not_mix(branched):
     run, _, _ = branched
     done = cbs(run, "--at", AT, "--exponent", "1", "--dry-run")
     assert done.returncode == 2
-    assert f"--tokens {TOKENS} --exponent 0.5" in done.stderr
+    assert f"--tokens {TOKENS} --exponent 0.5 --decay" in done.stderr
+    done = cbs(run, "--at", AT, "--constant", "--dry-run")
+    assert done.returncode == 2
+    assert "a rate that falls, not of" in done.stderr
     done = cbs(run, "--at", AT, "--multiples", "1,4", "--dry-run")
     assert done.returncode == 2
     assert "--multiples 1,2" in done.stderr

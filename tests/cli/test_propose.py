@@ -139,6 +139,7 @@ def add_branches(run, samples, batch, *, exponent=0.5, is_lower_bound=False):
         "global_batch_size": 8,
         "lr": 0.006,
         "exponent": exponent,
+        "decays": True,
         "samples": 64,
         "critical_batch_size": batch,
         "is_lower_bound": is_lower_bound,

@@ -68,7 +68,10 @@ def options_of_commands():
             waiting.append((f"{name} {part}", inner))
         if not hasattr(command, "commands"):
             options = [one for one in command.params if one.param_type_name == "option"]
-            yield name, {spelling for one in options for spelling in one.opts}
+            yield (
+                name,
+                {spelling for one in options for spelling in [*one.opts, *one.secondary_opts]},
+            )
 
 
 def test_the_page_of_commands_lists_every_command_and_every_option_of_a_group():

@@ -1,5 +1,6 @@
 from dataclasses import replace
 from math import lcm
+from statistics import fmean
 
 import pytest
 
@@ -27,13 +28,14 @@ def point_of(consumed_samples, *words, unless=()):
     return BranchPoint.at(run_plan(config, consumed_samples=consumed_samples), consumed_samples)
 
 
-def branches_of(point, tmp_path):
+def branches_of(point, tmp_path, *, decays=False):
     samples = point.samples(MULTIPLES, tokens=1)
     for multiple in MULTIPLES:
         branch, _ = point.branch(
             multiple,
             samples=samples,
             exponent=EXPONENT,
+            decays=decays,
             run_dir=tmp_path / f"multiple={multiple}",
             read_files=lambda _: replace(point.run.files, val_samples=1000),
         )
@@ -79,6 +81,21 @@ def test_a_branch_differs_in_batch_and_rate_only(consumed_samples, words, tmp_pa
         assert branch.couplings().beta2_coupling == "none"
 
 
+@pytest.mark.parametrize("words", [(), ("optim.min_lr=1e-4", "schedule.decay_style=wsd")])
+def test_the_mean_rate_of_a_branch_is_half_of_its_first(words, tmp_path):
+    point = point_of(160, *words, unless=("optim.min_lr=1e-5",))
+    for multiple, samples, branch in branches_of(point, tmp_path, decays=True):
+        batch = multiple * point.global_batch_size
+        rates = [
+            branch.learning_rate().at(end, global_batch_size=batch)
+            for end in range(160 + batch, 160 + samples + 1, batch)
+        ]
+        lr = point.lr * multiple**EXPONENT
+        assert fmean(rates) == pytest.approx(lr * (1 + len(rates) ** -2) / 2)
+        assert rates[-1] == pytest.approx(lr / len(rates))
+        assert rates[0] - rates[1] == pytest.approx(rates[-2] - rates[-1])
+
+
 def test_branches_train_a_share_of_the_run_in_whole_steps():
     point = point_of(160)
     short = point.samples([1], tokens=None)
@@ -105,6 +122,7 @@ def test_a_run_without_held_out_samples_is_refused(tmp_path):
             1,
             samples=80,
             exponent=EXPONENT,
+            decays=True,
             run_dir=tmp_path,
             read_files=lambda _: replace(point.run.files, val_samples=0),
         )

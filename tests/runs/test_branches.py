@@ -12,6 +12,7 @@ RESULT = {
     "global_batch_size": 8,
     "lr": 0.1,
     "exponent": 0.5,
+    "decays": True,
     "samples": 160,
     "critical_batch_size": None,
     "is_lower_bound": False,
