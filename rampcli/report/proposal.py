@@ -152,8 +152,8 @@ def verdict_lines(
         yield "note: the proposal follows the branches; the noise scale is shown beside them"
     elif measurements.noise:
         yield (
-            "note: the noise scale is a lower bound of the critical batch: with AdamW, branches"
-            " found critical batches above it (arXiv 2505.23971)"
+            "note: the noise scale is a guide: branches found critical batches above it (arXiv"
+            " 2505.23971), and below it with a small model; rampcli cbs measures them"
         )
     if run.config.optim.optimizer == "muon":
         yield f"note: {MUON}"

@@ -69,8 +69,8 @@ class Measurements:
     def critical(self) -> list[CriticalBatch]:
         """Returns the critical batch as far as it is known.
 
-        Branches measure it. Without them, it is not below the noise scale, and so not below the
-        lower end of its interval.
+        Branches measure it. Without them, the lower end of the noise scale's interval stands for
+        it, as a bound: it is a guide, and what is above it is unknown.
         """
         if self.branches:
             return [
