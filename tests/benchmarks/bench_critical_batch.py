@@ -27,6 +27,7 @@ standard deviation, and that of the differences to the small batch of the same s
 
 import argparse
 import json
+import math
 import shlex
 import shutil
 import statistics
@@ -183,7 +184,7 @@ def draw_measured(axes: Axes, folder: Path, optimizer: str, seeds: Sequence[int]
         is_first = seed == seeds[0]
         axes.plot(
             places,
-            [point.low for point in noise],
+            [point.low or math.nan for point in noise],
             color="0.6",
             linewidth=1,
             label="noise scale, lower end" if is_first else None,
@@ -203,8 +204,9 @@ def draw_measured(axes: Axes, folder: Path, optimizer: str, seeds: Sequence[int]
                 or None,
             )
     axes.set_yscale("log", base=2)
-    ticks = [SMALL * 2**power for power in range(5)]
+    ticks = [SMALL * 2**power for power in range(6)]
     axes.set_yticks(ticks, [str(tick) for tick in ticks])
+    axes.set_ylim(SMALL / 2, 1.5 * ticks[-1])
     sample_ticks(axes)
     axes.set_title(optimizer, fontsize=11, loc="left")
     axes.set_xlabel("consumed samples")
@@ -229,7 +231,10 @@ def draw_losses(axes: Axes, rounds: Rounds) -> None:
             label=name,
         )
     axes.axhline(0, color="0.8", linewidth=1, zorder=0)
-    axes.set_yscale("symlog", linthresh=0.1)
+    axes.set_yscale("symlog", linthresh=0.02)
+    axes.set_ylim(-0.01, 1)
+    losses = [0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5]
+    axes.set_yticks(losses, [f"{loss:g}" for loss in losses])
     axes.set_xscale("log")
     ticks = [256, 512, 1024, 2048]
     axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
@@ -264,8 +269,9 @@ def main() -> None:
             )
             draw_measured(upper, given.folder, optimizer, given.seeds)
             draw_losses(lower, rounds)
-        for axes in figure.axes[-2:]:
-            axes.legend(frameon=False, fontsize=8)
+        upper.legend(frameon=False, fontsize=8)
+        names = lower.get_legend_handles_labels()
+        figure.legend(*names, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
         save_figure(figure, given.plot)
 
 
