@@ -60,6 +60,15 @@ def cbs(
             show_default=False,
         ),
     ] = None,
+    at_once: Annotated[
+        int,
+        typer.Option(
+            "--at-once",
+            metavar="N",
+            min=1,
+            help="Train up to N branches at a time on this machine, each on GPUs of its own.",
+        ),
+    ] = 1,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check and print the branches without starting one.")
     ] = False,
@@ -72,6 +81,7 @@ def cbs(
     """
     from rampcli.cli.cbs_branches import compose_branches
     from rampcli.cli.console import build_console, say
+    from rampcli.cli.runs_at_once import check_at_once
     from rampcli.cli.sweep_runs import run_all
     from rampcli.launch.protocol import launcher_of
     from rampcli.runs.directory import find_run
@@ -86,6 +96,8 @@ def cbs(
         exponent=exponent,
         decays=decays,
     )
+    runs = [*branches.runs.values()]
+    check_at_once(runs, at_once, starts=not dry_run)
     console = build_console(quiet=as_json)
     say(console, *_intent(branches))
     if dry_run:
@@ -94,8 +106,14 @@ def cbs(
     branches.link()
     branches.folder.write_json(branches.folder.result, branches.result())
     command = ["rampcli", "cbs", run, "--at", str(branches.point.consumed_samples)]
-    again, runs = shlex.join(command), [*branches.runs.values()]
-    code = run_all(runs, command, console, what="the series of branches", again=again)
+    if at_once > 1:
+        command += ["--at-once", str(at_once)]
+        say(
+            console,
+            f"follow them with:\n  {shlex.join(['rampcli', 'status', str(branches.folder.path)])}",
+        )
+    again, what = shlex.join(command), "the series of branches"
+    code = run_all(runs, command, console, what=what, again=again, at_once=at_once)
     result = branches.result()
     branches.folder.write_json(branches.folder.result, result)
     if as_json or code not in (EXIT_CTRL_C, EXIT_INTERRUPTED):

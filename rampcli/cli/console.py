@@ -33,11 +33,14 @@ class Output(Console):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
-def build_console(*, quiet: bool = False) -> Console:
+def build_console(*, quiet: bool = False, file: IO[str] | None = None) -> Console:
     """Returns a console for standard output, `PIPE_WIDTH` columns wide if it is not a terminal.
 
-    A notebook gets plain text too. A quiet console prints nothing, not even on a terminal.
+    A notebook gets plain text too. A quiet console prints nothing, not even on a terminal. With
+    `file`, it prints there.
     """
+    if file is not None:
+        return _output(PIPE_WIDTH, file=file)
     console = _output(None)
     if console.is_terminal and not quiet:
         return console

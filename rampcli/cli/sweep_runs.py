@@ -1,4 +1,4 @@
-"""The runs of a sweep: composed and checked together, then started in turn."""
+"""The runs of a sweep: composed and checked together, then started in turn or at once."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,6 +9,7 @@ from rich.console import Console
 
 from rampcli.cli.composing import compose_combination, folder_of_sweep
 from rampcli.cli.console import say
+from rampcli.cli.runs_at_once import Ended, ends_all, train_at_once
 from rampcli.cli.training import train
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
@@ -18,7 +19,6 @@ from rampcli.config.schema import Config
 from rampcli.config.settings import leaves
 from rampcli.config.sweeps import Combination, combinations
 from rampcli.errors import (
-    EXIT_INTERRUPTED,
     ForeignCheckpointError,
     RampcliError,
     Report,
@@ -31,6 +31,7 @@ from rampcli.launch.protocol import launcher_of
 from rampcli.launch.start_checks import check, check_files
 from rampcli.launch.status import read_status
 from rampcli.launch.stop_signals import catch_stop_signals, exit_code_after
+from rampcli.lifeline import StopSignals
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.sweep_plan import SweepRun
 from rampcli.runs.differences import differing_settings
@@ -206,6 +207,7 @@ def run_all(
     *,
     what: str = "the sweep",
     again: str = "the same command",
+    at_once: int = 1,
 ) -> int:
     """Starts the runs that are not complete, and returns the exit code.
 
@@ -214,28 +216,41 @@ def run_all(
     Args:
         what: what the runs are called together.
         again: the command that resumes them.
+        at_once: most runs that train at once. Several are trained on this machine only.
 
     Raises:
         RampcliError: workers did not save after a stop signal, or standard output was closed.
     """
-    failed, code = 0, 0
     with catch_stop_signals() as signals:
-        for number, run in enumerate(runs, start=1):
-            title = f"run {number} of {len(runs)}: {run.combination}"
-            try:
-                code = _start(run, title, command, console)
-            except RampcliError as error:
-                if signals.signal is not None or error.exit_code == EXIT_INTERRUPTED:
-                    raise
-                say(console, str(error))
-                failed += 1
-            if code or signals.signal is not None:
-                stopped = f"{what} stopped at run {number} of {len(runs)}"
-                say(console, f"{stopped}; {again} resumes it")
-                return code or exit_code_after(signals)
-    if failed:
-        say(console, f"{failed} of {len(runs)} runs failed; {again} starts them again")
-    return 1 if failed else 0
+        if at_once > 1:
+            left = [run for run in runs if not _is_left_alone(run, f"{run.combination}", console)]
+            ended = train_at_once(left, command, console, at_once=at_once, signals=signals)
+        else:
+            ended = _train_in_turn(runs, command, console, signals)
+        if ended.code or signals.signal is not None:
+            say(console, f"{what} stopped{ended.place}; {again} resumes it")
+            return ended.code or exit_code_after(signals)
+    if ended.failed:
+        say(console, f"{ended.failed} of {len(runs)} runs failed; {again} starts them again")
+    return 1 if ended.failed else 0
+
+
+def _train_in_turn(
+    runs: Sequence[SweepRun], command: Sequence[str], console: Console, signals: StopSignals
+) -> Ended:
+    failed = 0
+    for number, run in enumerate(runs, start=1):
+        place = f"run {number} of {len(runs)}"
+        try:
+            code = _start(run, f"{place}: {run.combination}", command, console)
+        except RampcliError as error:
+            if ends_all(error, signals):
+                raise
+            say(console, str(error))
+            failed, code = failed + 1, 0
+        if code or signals.signal is not None:
+            return Ended(failed=failed, code=code, place=f" at {place}")
+    return Ended(failed=failed)
 
 
 def _start(run: SweepRun, title: str, command: Sequence[str], console: Console) -> int:
@@ -243,15 +258,7 @@ def _start(run: SweepRun, title: str, command: Sequence[str], console: Console) 
 
     Returns 0, or the exit code of a run that was interrupted.
     """
-    if run.is_complete:
-        say(console, f"{title} is complete")
-        return 0
-    status = read_status(run.directory)
-    if any(job.is_active for job in status.jobs):
-        say(console, f"{title} has jobs in the queue")
-        return 0
-    if status.supervisor is not None:
-        say(console, f"{title} is trained by {status.supervisor}")
+    if _is_left_alone(run, title, console):
         return 0
     words = run.combination.words
     if launcher_of(run.resolved.config).runs_here:
@@ -260,3 +267,17 @@ def _start(run: SweepRun, title: str, command: Sequence[str], console: Console) 
     jobs = launch.run(run.resolved, command=command, overrides=words).jobs
     say(console, f"{title}: submitted {', '.join(job.job or '' for job in jobs)}")
     return 0
+
+
+def _is_left_alone(run: SweepRun, title: str, console: Console) -> bool:
+    """Returns whether a run is complete or something else trains it, and prints it if so."""
+    status = None if run.is_complete else read_status(run.directory)
+    if status is None:
+        say(console, f"{title} is complete")
+    elif any(job.is_active for job in status.jobs):
+        say(console, f"{title} has jobs in the queue")
+    elif status.supervisor is not None:
+        say(console, f"{title} is trained by {status.supervisor}")
+    else:
+        return False
+    return True

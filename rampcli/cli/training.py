@@ -21,6 +21,7 @@ from rampcli.launch import run as launch
 from rampcli.launch.observer import Observer
 from rampcli.launch.protocol import SUBMITTED, Outcome, launcher_of
 from rampcli.launch.start_checks import disk_warnings
+from rampcli.lifeline import StopSignals
 from rampcli.planning.corpus_passes import describe_passes
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.overlap import overlap_result
@@ -74,10 +75,12 @@ def train(
     overrides: Sequence[str] = (),
     observers: Sequence[Observer] = (),
     console: Console | None = None,
+    signals: StopSignals | None = None,
 ) -> Outcome:
     """Trains a configuration that is already resolved. The other arguments are those of `run`.
 
-    `console` receives progress instead of standard output.
+    `console` receives progress instead of standard output. A run in another thread than the main
+    one stops at `signals`.
 
     Raises:
         RampcliError: as `run`, or standard output was closed while the run trained.
@@ -98,6 +101,7 @@ def train(
             overrides=overrides,
             one_stage=one_stage,
             observers=[progress, *observers],
+            signals=signals,
         )
     if progress.output_is_closed:
         raise _output_closed(outcome)

@@ -20,6 +20,7 @@ from rampcli.launch.elastic import World
 from rampcli.launch.observer import Observer
 from rampcli.launch.workers import Workers
 from rampcli.launchers import LAUNCHERS
+from rampcli.lifeline import StopSignals
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 
@@ -122,6 +123,7 @@ class Launch:
         gpus: GPUs of this machine that are reserved for the run, as in CUDA_VISIBLE_DEVICES.
         observers: receive progress, if the workers run here.
         one_stage: stop at the next stage boundary.
+        signals: stop signals that the main thread collects for this thread, or None.
     """
 
     resolved: Resolved
@@ -130,6 +132,7 @@ class Launch:
     gpus: Sequence[str]
     observers: Sequence[Observer]
     one_stage: bool
+    signals: StopSignals | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,6 +12,7 @@ from rampcli.launch.protocol import Launch, Launcher, Outcome, launcher_of, laun
 from rampcli.launch.run_lock import lock_run
 from rampcli.launch.start_checks import check
 from rampcli.launch.trackers import Trackers
+from rampcli.lifeline import StopSignals
 from rampcli.locks import is_held
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import COMPLETE, RunDirectory, event_row
@@ -25,6 +26,7 @@ def run(
     overrides: Sequence[str] = (),
     one_stage: bool = False,
     observers: Sequence[Observer] = (),
+    signals: StopSignals | None = None,
 ) -> Outcome:
     """Trains a run from its newest checkpoint, or submits the jobs that will train it.
 
@@ -34,6 +36,7 @@ def run(
         overrides: command-line overrides, recorded in overrides.txt.
         one_stage: stop at the next stage boundary.
         observers: receive progress, if the workers run on this machine.
+        signals: stop signals that the main thread collects, for a run in another thread.
 
     Raises:
         RampcliError: nothing was started, or the workers failed.
@@ -57,7 +60,7 @@ def run(
         )
     with (
         sources_named(resolved.config),
-        lock_run(directory),
+        lock_run(directory, has_signals=signals is not None),
         launcher.reserve_gpus(resolved) as gpus,
     ):
         _refuse_active_jobs(directory, launcher)
@@ -76,6 +79,7 @@ def run(
                 gpus=gpus,
                 observers=observers,
                 one_stage=one_stage,
+                signals=signals,
             )
         )
 

@@ -32,8 +32,8 @@ class Holder:
         pid: process ID on that host, or None if the lock file does not say.
         is_here: True if it was found among this user's processes on this machine. Otherwise
             host and pid are only what the lock file claims.
-        in_thread: True if the lock file says that a thread other than the main one trains. A signal
-            would then end the process.
+        in_thread: True if the lock file says that a thread trains which gets no stop signals. A
+            signal would then end the process.
     """
 
     host: str
@@ -72,8 +72,14 @@ class Holder:
 
 
 @contextmanager
-def lock_run(directory: RunDirectory, *, wait_s: float = WAIT_S) -> Iterator[None]:
+def lock_run(
+    directory: RunDirectory, *, wait_s: float = WAIT_S, has_signals: bool = False
+) -> Iterator[None]:
     """Locks a run directory for this process. The lock ends with the process at the latest.
+
+    Args:
+        wait_s: seconds to wait for another process that holds the lock.
+        has_signals: the main thread collects the stop signals of a run in another thread.
 
     Raises:
         UsageError: another process still holds the lock after `wait_s` seconds, the folder is
@@ -90,8 +96,12 @@ def lock_run(directory: RunDirectory, *, wait_s: float = WAIT_S) -> Iterator[Non
     with lock:
         directory.refuse_links()
         lock.truncate(0)
-        in_thread = threading.current_thread() is not threading.main_thread()
-        claim = {"host": socket.gethostname(), "pid": os.getpid(), "in_thread": in_thread}
+        in_main = threading.current_thread() is threading.main_thread()
+        claim = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "in_thread": not (in_main or has_signals),
+        }
         json.dump(claim, lock)
         lock.flush()
         yield

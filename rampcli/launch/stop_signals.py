@@ -12,13 +12,19 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
 @contextmanager
-def catch_stop_signals() -> Iterator[StopSignals]:
+def catch_stop_signals(shared: StopSignals | None = None) -> Iterator[StopSignals]:
     """Collects stop signals in the block, instead of letting them end the process.
 
     Signals that are ignored stay ignored, as SIGHUP is under nohup. Python handles signals in the
     main thread alone: in another thread, the block collects only what is noted in the result. A
     block inside another one shares its result, so that no signal between two runs is lost.
+
+    Args:
+        shared: what a block of the main thread collects. Then this block shares it.
     """
+    if shared is not None:
+        yield shared
+        return
     signals = StopSignals()
     if threading.current_thread() is not threading.main_thread():
         yield signals

@@ -1,10 +1,14 @@
 import json
 import os
+import shutil
+import signal
+from functools import partial
 
 import pytest
 
-from commands import run_command
-from rampcli.errors import NoCheckpointError
+from commands import Command, run_command
+from processes import wait_until
+from rampcli.errors import NoCheckpointError, UsageError
 from rampcli.runs.branches import read_branches
 from rampcli.runs.directory import RunDirectory, runs_in
 from rampcli.runs.manifest import complete_checkpoints
@@ -121,3 +125,61 @@ def test_a_dry_run_writes_nothing(branched):
     assert planned["consumed_samples"] == 40
     assert planned["hours_left"] == pytest.approx(2 * planned["hours_per_branch"])
     assert sorted(os.listdir(run.path / "cbs")) == before
+
+
+def fail_in(name):
+    """Lets the ranks of a branch fail, for the `prepare` of a command."""
+    from rampcli.train.loop import Trainer
+
+    run = Trainer.run
+
+    def called(trainer):
+        if trainer.config.name == name:
+            raise UsageError("this branch fails")
+        return run(trainer)
+
+    Trainer.run = called
+
+
+@pytest.fixture
+def copied(branched, tmp_path):
+    """A copy of the run without its branches."""
+    run, _, _ = branched
+    copy = shutil.copytree(run.path, tmp_path / "copy", ignore=shutil.ignore_patterns("cbs"))
+    return RunDirectory(copy)
+
+
+def start_at_once(run, *words, prepare=None):
+    words = ["cbs", str(run.path), "--at", AT, "--at-once", "2", *words]
+    return Command(words, environment(), prepare=prepare)
+
+
+def test_branches_at_once_equal_those_in_turn_also_if_one_fails(branched, copied):
+    run, _, result = branched
+    words = ("--multiples", "1,2,3", "--tokens", TOKENS, "--json")
+    command = start_at_once(copied, *words, prepare=partial(fail_in, "multiple=3"))
+    output, _ = command.communicate()
+    *branches, failed = json.loads(output)["branches"]
+    assert (command.returncode, failed["state"]) == (1, "failed")
+    varying = dict.fromkeys(("run_dir", "hours", "gpu_hours"))
+    assert [one | varying for one in branches] == [one | varying for one in result["branches"]]
+    for name in ("multiple=1", "multiple=2"):
+        in_turn, at_once = (RunDirectory(one.path / "cbs" / AT / name) for one in (run, copied))
+        (saved,), (expected,) = complete_checkpoints(at_once), complete_checkpoints(in_turn)
+        assert saved.files == expected.files
+        for file in saved.files:
+            assert (saved.path / file).read_bytes() == (expected.path / file).read_bytes()
+
+
+def test_ctrl_c_saves_all_branches_that_train_at_once(copied):
+    command = start_at_once(copied, "--multiples", "1,2", "--tokens", str(16 * 8_000_000))
+    branches = [Run(copied.path / "cbs" / AT / f"multiple={number}") for number in (1, 2)]
+    wait_until(lambda: all(one.directory.metrics.exists() and one.rows for one in branches))
+    command.send_signal(signal.SIGINT)
+    output, errors = command.communicate()
+    assert command.returncode == 130, errors
+    assert f"rampcli cbs {copied.path} --at {AT} --at-once 2 resumes it" in output
+    for branch in branches:
+        assert branch.state["status"] == "preempted"
+        saved = complete_checkpoints(branch.directory)[-1]
+        assert saved.consumed_samples == branch.state["consumed_samples"] > int(AT)

@@ -1,6 +1,7 @@
 import os
 import signal
 import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -68,3 +69,13 @@ def test_a_link_in_a_run_directory_is_refused_before_anything_is_changed(run, tm
     assert sorted(path.name for path in run.path.iterdir()) == sorted([".rampcli", "lock", name])
     assert run.lock.read_text() == ""
     assert list((tmp_path / "outside").iterdir()) == []
+
+
+@pytest.mark.parametrize("has_signals", [False, True])
+def test_a_run_in_a_thread_can_be_asked_to_stop_if_it_gets_the_signals(run, has_signals):
+    def lock():
+        with lock_run(run, has_signals=has_signals):
+            return holder_of(run).in_thread
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lock).result() is not has_signals

@@ -1,6 +1,7 @@
 import os
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -63,6 +64,12 @@ def test_under_nohup_a_hangup_stays_ignored():
             assert signals.signal is None
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_block_of_another_thread_shares_what_it_is_given():
+    with catch_stop_signals() as signals, ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: catch_stop_signals(signals).__enter__().note(signal.SIGTERM)).result()
+        assert signals.signal == signal.SIGTERM
 
 
 def test_in_another_thread_signals_are_left_to_the_main_thread():

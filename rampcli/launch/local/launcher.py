@@ -51,7 +51,7 @@ class LocalLauncher(Launcher):
 
     def start(self, launch: Launch, /) -> Outcome:
         """Trains the run until it completes, stops or fails."""
-        with catch_stop_signals() as signals:
+        with catch_stop_signals(launch.signals) as signals:
             observers = Observers(launch.observers, stop=partial(_ask_to_stop, signals))
             supervisor = Supervisor(
                 resolved=launch.resolved,
