@@ -177,10 +177,12 @@ def _print_plan(branches: "Branches", *, as_json: bool) -> None:
     cost = (
         "the speed of the run is not known, and so are the hours"
         if hours is None
-        else f"at the run's newest speed, a branch takes {hours:.3f} hours, and the {left} that"
-        f" are not complete {hours * left:.3f}; a larger batch may be faster"
+        else f"at the run's newest speed, a branch trains for {hours:.3f} hours; left to train:"
+        f" {left} of {len(branches.runs)} branches, {hours * left:.3f} hours in turn. Starts and"
+        " validations come on top; a larger batch may be faster"
     )
-    say(build_console(), branch_table(result), cost, *branch_lines(result)[2:])
+    is_known = result["critical_batch_size"] is not None
+    say(build_console(), branch_table(result), cost, *branch_lines(result)[0 if is_known else 2 :])
 
 
 def _print_result(branches: "Branches", result: dict[str, Any], *, as_json: bool) -> None:

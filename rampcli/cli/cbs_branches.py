@@ -1,6 +1,7 @@
 """The branches of `rampcli cbs`: composed together, linked to the checkpoint, and read again."""
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isclose
 from typing import Any
@@ -19,7 +20,7 @@ from rampcli.planning.branches import BranchPoint
 from rampcli.planning.run_plan import run_plan
 from rampcli.report.branch_results import Branch, add_results
 from rampcli.report.sweep_plan import SweepRun
-from rampcli.runs.branches import FOLDER, BranchFolder
+from rampcli.runs.branches import FOLDER, BranchFolder, branched_samples
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import Checkpoint, complete_checkpoints, newest_checkpoint
 from rampcli.runs.record import read_run
@@ -37,6 +38,7 @@ class Branches:
         samples: samples of each branch.
         exponent: of the multiple, in the learning rate.
         decays: whether the learning rate of a branch falls.
+        recorded: multiples of an earlier call.
         runs: the branches by multiple, in order.
     """
 
@@ -48,6 +50,7 @@ class Branches:
     samples: int
     exponent: float
     decays: bool
+    recorded: frozenset[int]
     runs: dict[int, SweepRun] = field(default_factory=dict)
 
     def link(self) -> None:
@@ -62,12 +65,7 @@ class Branches:
         for branch in self.runs.values():
             if newest_checkpoint(branch.directory) is not None:
                 continue
-            if self.checkpoint is None:
-                raise NoCheckpointError(
-                    f"{self.run.path} has removed its checkpoint after"
-                    f" {self.point.consumed_samples:,} samples",
-                    remedy="--at SAMPLES of a checkpoint that it has",
-                )
+            assert self.checkpoint is not None  # as checked
             launch.describe(branch.directory, branch.resolved, branch.combination.words)
             settings = snapshot.identity(branch.resolved.config)
             branch_off(self.checkpoint, branch.directory, settings=settings)
@@ -102,6 +100,7 @@ class Branches:
             branches,
             records,
             end_sample=self.point.consumed_samples + self.samples,
+            sequence_length=self.point.run.plan.sequence_length,
             world_size=self.point.stage.world_size,
             decays=self.decays,
         )
@@ -152,22 +151,14 @@ def compose_branches(
     point = BranchPoint.at(run_plan(config, consumed_samples=consumed), consumed)
     before = {branch["multiple"] for branch in recorded.get("branches", ())}
     chosen = sorted({*(multiples or before or DEFAULT_MULTIPLES), *before})
-    samples = recorded.get("samples") if tokens is None else None
-    samples = samples or point.samples(chosen, tokens=tokens)
     options: dict[str, Any] = {
-        "samples": samples,
         "exponent": recorded.get("exponent", DEFAULT_EXPONENT) if exponent is None else exponent,
         "decays": recorded.get("decays", True) if decays is None else decays,
     }
-    _check_same(folder, recorded, options)
     _check_same_rate(folder, recorded, point)
-    if wrong := [one for one in chosen if samples % (one * point.global_batch_size)]:
-        raise UsageError(
-            f"--multiples {','.join(map(str, chosen))}: {samples:,} samples, which the branches in"
-            f" {folder.path} train on, are no whole number of steps of {wrong[0]} x"
-            f" {point.global_batch_size} samples",
-            remedy=f"--multiples {','.join(map(str, sorted(before)))}",
-        )
+    if recorded:
+        _check_same(folder, recorded, point, chosen, tokens=tokens, options=options)
+    samples = recorded.get("samples") or point.samples(chosen, tokens=tokens)
     step = recorded["step"] if checkpoint is None else checkpoint.step
     branches = Branches(
         run=run,
@@ -175,10 +166,14 @@ def compose_branches(
         point=point,
         checkpoint=checkpoint,
         step=step,
+        samples=samples,
+        recorded=frozenset(before),
         **options,
     )
     for multiple in chosen:
         branches.runs[multiple] = _compose(branches, multiple)
+    if checkpoint is None:
+        _check_started(branches)
     return branches
 
 
@@ -204,21 +199,46 @@ def _find(
     run: RunDirectory, at_sample: int | None
 ) -> tuple[BranchFolder, Checkpoint | None, dict[str, Any]]:
     """Returns the folder of the branches, their checkpoint and what an earlier call recorded."""
-    found = complete_checkpoints(run)
-    fitting = [one for one in found if at_sample is None or one.consumed_samples <= at_sample]
-    checkpoint = fitting[-1] if fitting else None
-    if at_sample is not None and (checkpoint is None or checkpoint.consumed_samples != at_sample):
-        folder = BranchFolder.of(run, at_sample)
-        if (recorded := folder.read_result()) is not None:
-            return folder, None, recorded
-    if checkpoint is None:
+    checkpoints = {one.consumed_samples: one for one in complete_checkpoints(run)}
+    places = [*checkpoints]
+    if at_sample is not None:  # also those of checkpoints that the run has removed
+        places = sorted({*checkpoints, *branched_samples(run)})
+    fitting = [place for place in places if at_sample is None or place <= at_sample]
+    if not fitting:
         raise NoCheckpointError(
             f"{run.path} has no checkpoint"
-            + ("" if not found else f" of {at_sample:,} samples or fewer"),
-            remedy=f"--at {found[0].consumed_samples}" if found else "a run that has saved one",
+            + ("" if not places else f" of {at_sample:,} samples or fewer"),
+            remedy=f"--at {places[0]}" if places else "a run that has saved one",
         )
-    folder = BranchFolder.of(run, checkpoint.consumed_samples)
-    return folder, checkpoint, folder.read_result() or {}
+    folder = BranchFolder.of(run, fitting[-1])
+    return folder, checkpoints.get(fitting[-1]), folder.read_result() or {}
+
+
+def _check_started(branches: Branches) -> None:
+    """Checks that all branches have a checkpoint, as that of the run is gone."""
+    missing = {
+        multiple
+        for multiple, branch in branches.runs.items()
+        if newest_checkpoint(branch.directory) is None
+    }
+    if not missing:
+        return
+    started, kept = {*branches.runs} - missing, newest_checkpoint(branches.run)
+    remedies = []
+    if missing.isdisjoint(branches.recorded) and len(started) > 1:
+        remedies.append(f"--multiples {_as_word(started)}")
+    if kept is not None:
+        remedies.append(f"--at {kept.consumed_samples}")
+    raise NoCheckpointError(
+        f"{branches.run.path} has removed its checkpoint after"
+        f" {branches.point.consumed_samples:,} samples, from which multiple"
+        f" {_as_word(missing)} would start",
+        remedy=remedies or "a run that has saved one",
+    )
+
+
+def _as_word(multiples: Iterable[int]) -> str:
+    return ",".join(map(str, sorted(multiples)))
 
 
 def _check_same_rate(folder: BranchFolder, recorded: dict[str, Any], point: BranchPoint) -> None:
@@ -234,25 +254,53 @@ def _check_same_rate(folder: BranchFolder, recorded: dict[str, Any], point: Bran
             f"{folder.path} holds branches that began with batch {before[1]:,} and learning rate"
             f" {before[0]:.3g}; the run's settings have changed since then, and give batch"
             f" {point.global_batch_size:,} and {point.lr:.3g} there",
-            remedy=f"rampcli report {folder.path}, for their losses",
+            remedy=f"rampcli report {shlex.quote(str(folder.path))}, for their losses",
         )
 
 
-def _check_same(folder: BranchFolder, recorded: dict[str, Any], options: dict[str, Any]) -> None:
-    """Checks that the branches in a folder have the same length and learning rates."""
-    if not recorded or {name: recorded[name] for name in options} == options:
-        return
-    tokens = recorded["samples"] * recorded["sequence_length"]
-    rate = "--decay" if recorded["decays"] else "--constant"
-    raise UsageError(
-        f"{folder.path} holds branches of {_in_words(recorded)}, not of {_in_words(options)}",
-        remedy=[
-            f"--tokens {tokens} --exponent {recorded['exponent']:g} {rate}",
-            "--at SAMPLES of another checkpoint",
-        ],
-    )
+def _check_same(
+    folder: BranchFolder,
+    recorded: dict[str, Any],
+    point: BranchPoint,
+    chosen: Sequence[int],
+    *,
+    tokens: int | None,
+    options: dict[str, Any],
+) -> None:
+    """Checks that branches have the length and rates of those in a folder, and whole steps.
+
+    Args:
+        chosen: multiples of the batch, with those in the folder.
+        tokens: fewest tokens of a branch, or None for the length of those in the folder.
+        options: `exponent` and `decays`.
+    """
+    samples, batch = recorded["samples"], point.global_batch_size
+    before = [branch["multiple"] for branch in recorded["branches"]]
+    wanted = options | {
+        "samples": samples if tokens is None else point.samples(before, tokens=tokens)
+    }
+    fitting = [one for one in chosen if samples % (one * batch) == 0]
+    multiples = f"--multiples {_as_word(fitting)}"
+    if {name: recorded[name] for name in wanted} != wanted:
+        rate = "--decay" if recorded["decays"] else "--constant"
+        length = samples * recorded["sequence_length"]
+        same = f"--tokens {length} --exponent {recorded['exponent']} {rate}"
+        raise UsageError(
+            f"{folder.path} holds branches of {_in_words(recorded)}, not of {_in_words(wanted)}",
+            remedy=[
+                same if len(fitting) == len(chosen) else f"{same} {multiples}",
+                "--at SAMPLES of another checkpoint",
+            ],
+        )
+    if wrong := [one for one in chosen if one not in fitting]:
+        raise UsageError(
+            f"--multiples {_as_word(chosen)}: {samples:,} samples, which the branches in"
+            f" {folder.path} train on, are no whole number of steps of {wrong[0]} x"
+            f" {batch} samples",
+            remedy=multiples,
+        )
 
 
 def _in_words(options: dict[str, Any]) -> str:
     rate = "a rate that falls" if options["decays"] else "a constant rate"
-    return f"{options['samples']:,} samples with exponent {options['exponent']:g} and {rate}"
+    return f"{options['samples']:,} samples with exponent {options['exponent']} and {rate}"

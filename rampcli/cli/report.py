@@ -106,6 +106,7 @@ def _parts_of_run(report: "RunReport", run: "RunDirectory") -> Iterator["str | T
     """Yields the report of a run."""
     from rampcli.report.profiles import profile_parts
     from rampcli.report.run_text import closing_lines, stage_table, summary_lines, time_table
+    from rampcli.runs.branches import describe_branches
 
     yield from summary_lines(report)
     if report.stages:
@@ -114,6 +115,7 @@ def _parts_of_run(report: "RunReport", run: "RunDirectory") -> Iterator["str | T
     if report.parts:
         yield from ("", time_table(report), "")
     yield from closing_lines(report)
+    yield from describe_branches(run)
     yield from profile_parts(run.path, [*report.facts.events.profiles.values()])
 
 

@@ -78,6 +78,7 @@ def details(run: "RunDirectory", status: "RunStatus") -> Iterator["str | Table"]
     """Yields the details of the only run: its progress, error, jobs, and how to resume it."""
     from rampcli.cli.jobs import jobs_table
     from rampcli.config import snapshot
+    from rampcli.runs.branches import describe_branches
 
     facts, saved = status.facts, "nothing saved"
     if status.saved_step is not None:
@@ -89,6 +90,7 @@ def details(run: "RunDirectory", status: "RunStatus") -> Iterator["str | Table"]
         yield f"error: {visible(facts.error['message'])}"
         if facts.error["remedy"]:
             yield f"try:   {visible(facts.error['remedy'])}"
+    yield from describe_branches(run)
     if status.jobs:
         yield jobs_table(status.jobs)
     if status.jobs_unknown is not None:

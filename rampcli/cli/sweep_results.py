@@ -18,6 +18,7 @@ from rampcli.report.sweep_results import (
     result_of,
     results_table,
 )
+from rampcli.runs.branches import find_branches
 from rampcli.runs.directory import COMPLETE, RunDirectory
 from rampcli.runs.record import read_run
 from rampcli.runs.sweep_folder import SweepFolder
@@ -31,7 +32,9 @@ def print_results(folder: SweepFolder, *, plot: Path | None, as_json: bool) -> N
         UsageError: the picture cannot be written.
     """
     results = read_results(folder)
-    best = best_of(results)
+    branches = find_branches(folder.path)
+    # Those of branches are compared with their standard errors, by the command that trains them.
+    best = best_of(results) if branches is None else None
     drawn = plot is not None and _draw(results, plot, title=folder.path.name)
     if as_json:
         facts = {
@@ -43,7 +46,9 @@ def print_results(folder: SweepFolder, *, plot: Path | None, as_json: bool) -> N
         return
     console = build_console()
     problems = (f"{one.run_dir}: {one.problem}" for one in results if one.problem is not None)
-    say(console, results_table(results), *problems, f"folder: {folder.path}")
+    say(console, results_table(results, best), *problems, f"folder: {folder.path}")
+    if branches is not None:
+        say(console, f"the losses are compared by:\n  {branches.comparison}")
     if plot is not None:
         say(console, f"wrote {plot}" if drawn else "nothing to plot yet")
 

@@ -12,6 +12,7 @@ from rampcli.batch.paired_losses import (
     difference,
     mean_loss,
 )
+from rampcli.batch.quantities import listed
 from rampcli.report.plan_tables import as_hours
 from rampcli.report.run_report import report_run
 from rampcli.report.tables import build_table, figure
@@ -20,13 +21,15 @@ from rampcli.runs.record import RunRecord
 
 Branch = dict[str, Any]
 """A branch as in `rampcli.runs.branches.BRANCH`."""
-FEW_GROUPS = 8
+FEW_GROUPS, FEW_STEPS = 8, 20
+"""With fewer groups or steps than these, a note says so."""
 
 
 def groups_at_the_end(record: RunRecord, *, end_sample: int) -> Groups | None:
     """Returns the groups of the validation at the end of a branch, of all its corpora in order.
 
-    Returns None if the branch was not validated at its end yet, or if a loss is not finite.
+    Returns None if the branch was not validated in groups at its end, and an empty list if a loss
+    is not finite.
     """
     rows = {
         row.get("corpus"): row["groups"]
@@ -36,8 +39,9 @@ def groups_at_the_end(record: RunRecord, *, end_sample: int) -> Groups | None:
         and row.get("groups")
     }
     groups = [tuple(group) for of_corpus in rows.values() for group in of_corpus]
-    is_whole = all(len(group) == 2 and None not in group for group in groups)
-    return groups if is_whole and any(group[1] > 0 for group in groups) else None
+    if not all(len(group) == 2 for group in groups) or not any(group[1] for group in groups):
+        return None
+    return [] if any(None in group for group in groups) else groups
 
 
 def add_results(
@@ -45,6 +49,7 @@ def add_results(
     records: Mapping[int, RunRecord],
     *,
     end_sample: int,
+    sequence_length: int,
     world_size: int,
     decays: bool,
 ) -> dict[str, Any]:
@@ -54,18 +59,20 @@ def add_results(
         branches: facts by multiple, in order.
         records: of the branches that have started.
         end_sample: consumed samples at the end of a branch.
+        sequence_length: tokens of a sample.
         world_size: processes of a branch.
         decays: whether the learning rate of a branch falls.
     """
-    known: dict[int, Groups] = {}
+    ended: dict[int, Groups] = {}
     for multiple, record in records.items():
         branch = branches[multiple]
         branch["hours"] = report_run(record).time.running_s / 3600
         branch["gpu_hours"] = branch["hours"] * world_size
         groups = groups_at_the_end(record, end_sample=end_sample)
         if branch["state"] == COMPLETE and groups is not None:
-            known[multiple] = groups
-            branch["loss"] = mean_loss(groups)
+            ended[multiple] = groups
+            branch["loss"] = mean_loss(groups) if groups else None
+    known = {multiple: groups for multiple, groups in ended.items() if groups}
     for multiple, groups in known.items():
         if 1 in known:
             found = difference(groups, known[1])
@@ -77,27 +84,49 @@ def add_results(
             (j for j in known if j < multiple and difference(groups, known[j]).is_worse), None
         )
     critical = None
-    if 1 in known and all(branch["state"] == COMPLETE for branch in branches.values()):
+    if 1 in known and len(ended) == len(branches):
         critical = critical_multiple(known)  # a loss that is not finite is worse than any
     return {
         "critical_batch_size": critical and branches[critical]["global_batch_size"],
         "is_lower_bound": critical is not None and critical == max(branches),
-        "notes": [*_notes(branches, known, records, decays=decays)],
+        "notes": [
+            *_notes_on_length(branches, sequence_length),
+            *_notes(branches, ended, records, decays=decays),
+        ],
     }
+
+
+def _notes_on_length(branches: Mapping[int, Branch], sequence_length: int) -> list[str]:
+    """Returns a note if branches take too few steps."""
+    few = [str(multiple) for multiple, branch in branches.items() if branch["steps"] < FEW_STEPS]
+    if not few:
+        return []
+    last = list(branches.values())[-1]
+    enough = FEW_STEPS * last["global_batch_size"] * sequence_length
+    return [
+        f"multiple {listed(few)}: fewer than {FEW_STEPS} steps are too few to judge a batch;"
+        f" --tokens {enough} is enough, for a checkpoint that has no branches yet"
+    ]
 
 
 def _notes(
     branches: Mapping[int, Branch],
-    known: Mapping[int, Groups],
+    ended: Mapping[int, Groups],
     records: Mapping[int, RunRecord],
     *,
     decays: bool,
 ) -> list[str]:
     """Returns what is uncertain about the results."""
-    notes = []
+    notes, known = [], {multiple: groups for multiple, groups in ended.items() if groups}
     for multiple, branch in branches.items():
-        if branch["state"] == COMPLETE and branch["loss"] is None:
-            notes.append(f"the loss of multiple {multiple} is not finite, so it is not compared")
+        if multiple in ended and multiple not in known:
+            notes.append(f"the loss of multiple {multiple} is not finite, which counts as worse")
+        elif branch["state"] == COMPLETE and multiple not in ended:
+            notes.append(
+                f"multiple {multiple} was not validated in groups of samples at its end, so it is"
+                " not compared"
+            )
+    notes += _notes_on_order(branches, known)
     for multiple, record in records.items():
         if skipped := record.facts.events.counts.get("skip", 0):
             notes.append(f"multiple {multiple} skipped {skipped} of its steps")
@@ -123,6 +152,18 @@ def _notes(
     if records and (optimizer := _optimizer(records)) not in ("adamw", None):
         notes.append(f"the exponent 0.5 is a rule for Adam, and this run uses {optimizer}")
     return notes
+
+
+def _notes_on_order(branches: Mapping[int, Branch], known: Mapping[int, Groups]) -> list[str]:
+    """Returns a note if a multiple is worse and a larger one is not."""
+    fine = max((one for one in known if branches[one]["worse_than"] is None), default=0)
+    worse = [str(one) for one in known if one < fine and branches[one]["worse_than"] is not None]
+    if not worse:
+        return []
+    return [
+        f"multiple {listed(worse)} did worse, and the larger {fine} did not, so the critical batch"
+        " is uncertain; longer branches (--tokens) from another checkpoint tell more"
+    ]
 
 
 def _optimizer(records: Mapping[int, RunRecord]) -> Any:

@@ -85,8 +85,8 @@ def best_of(results: Sequence[SweepResult]) -> SweepResult | None:
     return min(known, key=lambda pair: pair[0])[1] if known else None
 
 
-def results_table(results: Sequence[SweepResult]) -> Table:
-    """Returns the results, one run per row.
+def results_table(results: Sequence[SweepResult], best: SweepResult | None) -> Table:
+    """Returns the results, one run per row, with a mark on the best one.
 
     `loss` is the mean over the last steps; `lowest` is the lowest validation loss of a run.
     """
@@ -101,7 +101,6 @@ def results_table(results: Sequence[SweepResult]) -> Table:
         columns[f"validation {name}".strip()] = _loss("validation_losses", name)
         columns[f"lowest {name}".strip()] = _loss("best_validation_losses", name)
     columns["tokens/s"] = lambda one: count(one.tokens_per_s)
-    best = best_of(results)
     table = build_table(*map(_text, (*keys, *columns, "")), left=("", "state"))
     for one in results:
         cells = [one.values.get(key, "-") for key in keys] + [

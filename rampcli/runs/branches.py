@@ -3,17 +3,21 @@
 Branches of one checkpoint are in RUN/cbs/SAMPLES, with result.json.
 """
 
+import shlex
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rampcli.batch.quantities import listed
 from rampcli.records import COUNT, POSITIVE, RATE, read_json
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.event_kinds import NUMBER_OR_NULL
 from rampcli.runs.sweep_folder import SweepFolder
 
 FOLDER, RESULT = "cbs", "result.json"
+MOST_NAMED = 5
+"""Checkpoints with branches that a line names; the newest ones of more."""
 BRANCH = {
     "multiple": POSITIVE,
     "global_batch_size": POSITIVE,
@@ -56,6 +60,12 @@ class BranchFolder(SweepFolder):
         """The file of the options and the results."""
         return self.path / RESULT
 
+    @property
+    def comparison(self) -> str:
+        """The command that compares the branches and trains nothing."""
+        run, samples = str(self.path.parent.parent), self.path.name
+        return shlex.join(["rampcli", "cbs", run, "--at", samples, "--dry-run"])
+
     def read_result(self) -> dict[str, Any] | None:
         """Returns the content of result.json, or None if the file does not exist.
 
@@ -68,14 +78,33 @@ class BranchFolder(SweepFolder):
         return None
 
 
+def branched_samples(run: RunDirectory) -> list[int]:
+    """Returns the consumed samples of the checkpoints that branches have started from, in order."""
+    results = (run.path / FOLDER).glob(f"[0-9]*/{RESULT}")
+    return sorted(int(path.parent.name) for path in results if path.parent.name.isdecimal())
+
+
+def describe_branches(run: RunDirectory) -> list[str]:
+    """Returns a line that names the branches of a run and the command that shows the newest."""
+    samples = branched_samples(run)
+    if not samples:
+        return []
+    shown = shlex.join(["rampcli", "report", str(BranchFolder.of(run, samples[-1]).path)])
+    places = listed([f"{each:,}" for each in samples[-MOST_NAMED:]])
+    return [f"branches with larger batches, from after {places} samples:\n  {shown}"]
+
+
+def find_branches(folder: Path) -> BranchFolder | None:
+    """Returns the branches in a folder, or None if it is another folder."""
+    found = BranchFolder(folder)
+    return found if folder.parent.name == FOLDER and found.result.is_file() else None
+
+
 def read_branches(run: RunDirectory) -> list[dict[str, Any]]:
     """Returns the results of all branches of a run, one per checkpoint, in order of its samples.
 
     Raises:
         DamagedFileError: a file is damaged.
     """
-    samples = sorted(
-        int(path.name) for path in (run.path / FOLDER).glob("[0-9]*") if path.name.isdecimal()
-    )
-    found = [BranchFolder.of(run, each).read_result() for each in samples]
+    found = [BranchFolder.of(run, each).read_result() for each in branched_samples(run)]
     return [result for result in found if result is not None]

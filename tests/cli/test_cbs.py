@@ -83,6 +83,7 @@ def test_the_run_stays_as_it_is(branched):
     for command in ("report", "status"):
         done = run_command([command, str(run.path)], environment())
         assert (done.returncode, done.stderr) == (0, "")
+        assert f"rampcli report {run.path}/cbs/{AT}\n" in done.stdout
     assert files_of(run) == before
 
 
@@ -95,17 +96,56 @@ def test_the_same_command_prints_the_results_and_trains_nothing(branched):
     assert [files_of(branch) for branch in branches] == before
 
 
-def test_branches_of_other_options_do_not_mix(branched):
+def test_a_report_of_branches_names_the_command_that_compares_them(branched):
+    run, before, _ = branched
+    done = run_command(["report", str(run.path / "cbs" / AT)], environment())
+    assert "best" not in done.stdout
+    command = f"rampcli cbs {run.path} --at {AT} --dry-run"
+    assert command in done.stdout
+    done = run_command(command.split()[1:], environment())
+    assert (done.returncode, "critical batch: " in done.stdout) == (0, True)
+    assert files_of(run) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        ("--exponent 1", f"--tokens {TOKENS} --exponent 0.5 --decay"),
+        ("--constant", f"--tokens {TOKENS} --exponent 0.5 --decay"),
+        ("--multiples 1,4", "--multiples 1,2"),
+        ("--multiples 1,4,6", "--multiples 1,2,6"),
+        (
+            "--multiples 1,4 --tokens 9999",
+            f"--tokens {TOKENS} --exponent 0.5 --decay --multiples 1,2",
+        ),
+    ],
+)
+def test_branches_of_other_options_do_not_mix_and_the_remedy_works(branched, words, remedy):
     run, _, _ = branched
-    done = cbs(run, "--at", AT, "--exponent", "1", "--dry-run")
+    done = cbs(run, "--at", AT, *words.split(), "--dry-run")
     assert done.returncode == 2
-    assert f"--tokens {TOKENS} --exponent 0.5 --decay" in done.stderr
-    done = cbs(run, "--at", AT, "--constant", "--dry-run")
-    assert done.returncode == 2
-    assert "a rate that falls, not of" in done.stderr
-    done = cbs(run, "--at", AT, "--multiples", "1,4", "--dry-run")
-    assert done.returncode == 2
-    assert "--multiples 1,2" in done.stderr
+    assert remedy in done.stderr
+    done = cbs(run, "--at", AT, *remedy.split(), "--dry-run")
+    assert done.returncode == 0, done.stderr
+
+
+def test_branches_outlive_their_checkpoint_and_no_more_are_added(branched, tmp_path):
+    run, _, result = branched
+    copy = RunDirectory(shutil.copytree(run.path, tmp_path / "copy"))
+    first, *_, newest = complete_checkpoints(copy)
+    assert first.consumed_samples == int(AT)
+    shutil.rmtree(first.path)
+    done = cbs(copy, "--at", str(newest.consumed_samples - 1), "--dry-run", "--json")
+    found = json.loads(done.stdout)
+    assert found["consumed_samples"] == int(AT)
+    assert found["critical_batch_size"] == result["critical_batch_size"]
+    at, multiples = f"--at {AT}", "--multiples 1,3"
+    done = cbs(copy, *at.split(), *multiples.split(), "--dry-run")
+    assert done.returncode == NoCheckpointError.exit_code
+    for old, new in ((multiples, "--multiples 1,2"), (at, f"--at {newest.consumed_samples}")):
+        assert new in done.stderr
+        again = f"{at} {multiples}".replace(old, new)
+        assert cbs(copy, *again.split(), "--dry-run").returncode == 0
 
 
 def test_a_checkpoint_that_is_not_there_is_refused_with_one_that_is(branched):

@@ -2,7 +2,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from rampcli.report.branch_results import branch_lines, groups_at_the_end
+from rampcli.report.branch_results import (
+    FEW_STEPS,
+    add_results,
+    branch_lines,
+    groups_at_the_end,
+)
+from rampcli.runs.directory import COMPLETE
+from rampcli.runs.record import read_run
+from recorded_runs import write_run
 
 END = 100
 
@@ -30,7 +38,6 @@ def test_the_groups_of_all_corpora_count():
     "events",
     [
         (),
-        (validation([[None, 1.0], [2.0, 1.0]]),),
         (validation([[0.0, 0.0]]),),
         (validation([[1.0]]),),
         ({"event": "validation", "consumed_samples": END},),  # of an earlier version
@@ -38,6 +45,56 @@ def test_the_groups_of_all_corpora_count():
 )
 def test_a_loss_that_is_not_known_is_none(events):
     assert groups_of(*events) is None
+
+
+def test_a_loss_that_is_not_finite_has_no_groups():
+    assert groups_of(validation([[None, 1.0], [2.0, 1.0]])) == []
+
+
+def results_of(folder, losses, *, steps=FEW_STEPS):
+    """Results of branches with the same loss in all groups, or with `None` or no groups at all."""
+    facts, records = {}, {}
+    for multiple, loss in losses.items():
+        run = write_run(folder / f"multiple={multiple}")
+        if loss != "absent":
+            run.append_row(run.events, {"time": 200.0, **validation([[loss, 1.0]] * 32)})
+        records[multiple] = read_run(run)
+        unknown = dict.fromkeys(("loss", "difference", "standard_error", "worse_than"))
+        facts[multiple] = {
+            "global_batch_size": 8 * multiple,
+            "state": COMPLETE,
+            "steps": steps,
+            **unknown,
+        }
+    found = add_results(
+        facts, records, end_sample=END, sequence_length=16, world_size=1, decays=True
+    )
+    return found, " ".join(found["notes"])
+
+
+def test_branches_that_learn_alike_have_no_notes(tmp_path):
+    found, notes = results_of(tmp_path, {1: 2.0, 2: 2.0, 4: 2.5})
+    assert (found["critical_batch_size"], notes) == (16, "")
+
+
+def test_a_loss_that_is_not_finite_is_worse_and_one_that_is_absent_is_unknown(tmp_path):
+    found, notes = results_of(tmp_path / "infinite", {1: 2.0, 2: None})
+    assert (found["critical_batch_size"], "multiple 2 is not finite" in notes) == (8, True)
+    found, notes = results_of(tmp_path / "absent", {1: 2.0, 2: "absent"})
+    assert (found["critical_batch_size"], "not finite" in notes) == (None, False)
+    assert "multiple 2 was not validated" in notes
+
+
+def test_a_result_that_is_not_monotone_is_said_to_be_uncertain(tmp_path):
+    found, notes = results_of(tmp_path, {1: 2.0, 2: 2.5, 4: 2.0, 8: 2.5})
+    assert found["critical_batch_size"] == 32
+    assert "multiple 2 did worse, and the larger 4 did not" in notes
+
+
+def test_a_note_on_few_steps_says_how_many_tokens_are_enough(tmp_path):
+    _, notes = results_of(tmp_path, {1: 2.0, 2: 2.0}, steps=FEW_STEPS - 1)
+    assert f"multiple 1 and 2: fewer than {FEW_STEPS} steps" in notes
+    assert f"--tokens {FEW_STEPS * 16 * 16} is enough" in notes
 
 
 def branches(*batches):

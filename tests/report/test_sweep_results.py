@@ -34,7 +34,7 @@ def test_the_best_run_is_complete_and_has_the_lowest_validation_or_training_loss
 
 def test_a_table_keeps_the_order_of_the_runs_and_marks_the_best():
     results = [result(3.0, seed="2"), result(None, state="waiting", seed="1"), result(2.0, lr="1")]
-    assert cells(results_table(results)) == {
+    assert cells(results_table(results, best_of(results))) == {
         "seed": ["2", "1", "-"],
         "lr": ["-", "-", "1"],
         "state": ["complete", "waiting", "complete"],
