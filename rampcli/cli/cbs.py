@@ -38,8 +38,8 @@ def cbs(
         typer.Option(
             metavar="N",
             min=1,
-            help="Tokens of each branch, rounded up to whole steps. Default: 2% of the run, or 200"
-            " steps of its batch if that is more.",
+            help="Length of each branch in tokens, rounded up to whole steps. Default: 2% of the"
+            " run, or 200 steps of its batch if that is more.",
         ),
     ] = None,
     exponent: Annotated[

@@ -113,6 +113,7 @@ class Branches:
             "exponent": self.exponent,
             "decays": self.decays,
             "samples": self.samples,
+            "samples_left": self.point.samples_left,
             **facts,
             "branches": list(branches.values()),
         }

@@ -77,6 +77,12 @@ class BranchPoint:
         return self.stage.global_batch_size
 
     @property
+    def samples_left(self) -> int | None:
+        """Samples of the run after the checkpoint, or None if it is complete or has no end."""
+        end = self.run.plan.end_sample
+        return None if end is None else max(0, end - self.consumed_samples) or None
+
+    @property
     def _step_ends_at(self) -> int:
         """Samples at the end of the next step, or of the last one if the run is complete."""
         is_complete = self.run.plan.is_complete(self.consumed_samples)

@@ -38,6 +38,7 @@ SHAPE = {
     "exponent": float,
     "decays": bool,
     "samples": POSITIVE,
+    "samples_left": (POSITIVE, None),
     "critical_batch_size": (POSITIVE, None),
     "is_lower_bound": bool,
     "notes": [str],

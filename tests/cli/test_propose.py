@@ -141,6 +141,7 @@ def add_branches(run, samples, batch, *, exponent=0.5, is_lower_bound=False):
         "exponent": exponent,
         "decays": True,
         "samples": 64,
+        "samples_left": None,
         "critical_batch_size": batch,
         "is_lower_bound": is_lower_bound,
         "notes": [],

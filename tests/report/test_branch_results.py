@@ -97,6 +97,9 @@ def test_a_note_on_few_steps_says_how_many_tokens_are_enough(tmp_path):
     assert f"--tokens {FEW_STEPS * 16 * 16} is enough" in notes
 
 
+LENGTH = {"samples": 50, "samples_left": 400}
+
+
 def branches(*batches):
     return [{"global_batch_size": batch} for batch in batches]
 
@@ -110,6 +113,15 @@ def branches(*batches):
     ],
 )
 def test_the_critical_batch_is_said_to_be_a_bound_if_it_is_one(result, text):
-    line, _, note = branch_lines({**result, "branches": branches(4, 8, 16), "notes": ["rough"]})
+    facts = {"branches": branches(4, 8, 16), "notes": ["rough"], **LENGTH}
+    line, *_, note = branch_lines({**result, **facts})
     assert text in line
     assert note == "note: rough"
+
+
+@pytest.mark.parametrize(("left", "text"), [(400, "12.5% of the rest"), (None, "50 samples; it")])
+def test_the_length_of_a_branch_is_said_as_a_share_of_the_rest_of_the_run(left, text):
+    facts = {"critical_batch_size": None, "is_lower_bound": False, "branches": [], "notes": []}
+    *_, line = branch_lines({**facts, **LENGTH, "samples_left": left})
+    assert text in line
+    assert "--tokens" in line

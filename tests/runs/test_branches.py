@@ -14,6 +14,7 @@ RESULT = {
     "exponent": 0.5,
     "decays": True,
     "samples": 160,
+    "samples_left": 320,
     "critical_batch_size": None,
     "is_lower_bound": False,
     "notes": [],
