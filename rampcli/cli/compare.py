@@ -60,14 +60,14 @@ def _print_times(
     from rampcli.report.batch_curve import batch_curve
     from rampcli.report.target_loss import measure_of, time_to_target
     from rampcli.runs.differences import differing_settings
-    from rampcli.runs.record import read_run
+    from rampcli.runs.record import read_run, told_apart
 
     if not math.isfinite(target):
         raise UsageError(f"--target-loss {target} is not a number", remedy="--target-loss 3.5")
     if plot is not None:
         check_picture(plot)
     directories = list(dict.fromkeys(run for word in words for run in find_runs(word)))
-    records = [read_run(directory) for directory in directories]
+    records = told_apart([read_run(directory) for directory in directories])
     _check_kinds(words, records)
     measure = measure_of(records)
     results = [time_to_target(record, target, measure) for record in records]

@@ -40,7 +40,7 @@ def report(runs: Runs, html: Html = None, plot: Plot = None, as_json: AsJson = F
     from rampcli.report.run_report import report_run
     from rampcli.runs.differences import differing_settings
     from rampcli.runs.facts import is_training
-    from rampcli.runs.record import read_run
+    from rampcli.runs.record import read_run, told_apart
     from rampcli.runs.sweep_folder import find_sweep
 
     if plot is not None:
@@ -53,11 +53,10 @@ def report(runs: Runs, html: Html = None, plot: Plot = None, as_json: AsJson = F
             say(build_console(quiet=as_json), f"wrote {html}")
         return
     directories = list(dict.fromkeys(run for word in runs for run in find_runs(word)))
-    records, reports = [], []
-    for directory in directories:
-        record = read_run(directory)
+    records = told_apart([read_run(directory) for directory in directories])
+    reports = []
+    for directory, record in zip(directories, records, strict=True):
         trains = is_training(directory, record.state["status"])
-        records.append(record)
         reports.append(report_run(record, now=time.time() if trains else None))
     differences = differing_settings([record.settings for record in records])
     if html is not None:

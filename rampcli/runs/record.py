@@ -1,7 +1,8 @@
 """A run as data: its settings, its plan, what it trained and what happened."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,15 @@ class RunRecord:
             now: the present time in seconds since 1970 if the run is training, else None.
         """
         return self.facts.time_spent(now=now)
+
+
+def told_apart(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """Returns the runs, each of several with the same name named by its path."""
+    counts = Counter(record.name for record in records)
+    return [
+        replace(record, name=printable(str(record.path))) if counts[record.name] > 1 else record
+        for record in records
+    ]
 
 
 def read_run(run: str | Path | RunDirectory) -> RunRecord:

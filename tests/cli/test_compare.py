@@ -43,3 +43,12 @@ def test_a_loss_that_no_run_has_reached_is_shown_with_the_best(succeed):
 @pytest.mark.parametrize("words", [["small"], ["--target-loss", "nan", "small", "large"]])
 def test_a_comparison_of_one_run_or_with_no_number_is_refused(words, rampcli):
     assert rampcli("compare", *words).exit_code == 2
+
+
+@pytest.mark.usefixtures("runs")
+def test_runs_of_the_same_name_are_told_apart_by_their_paths(succeed, tmp_path):
+    config = tmp_path / "runs" / "large" / "config.yaml"
+    config.write_text(config.read_text().replace("name: large", "name: small"))
+    for words in (["--target-loss", "3.5"], []):
+        printed = succeed("compare", *words, "small", "large").split()
+        assert {"runs/small", "runs/large"} <= set(printed)
