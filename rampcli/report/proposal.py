@@ -155,11 +155,12 @@ def verdict_lines(
             "note: the noise scale is a guide: branches found critical batches above it (arXiv"
             " 2505.23971), and below it with a small model; rampcli cbs measures them"
         )
-    if run.config.optim.optimizer == "muon":
-        yield f"note: {MUON}"
     plans = [one.found for one in candidates if isinstance(one.found, Resolved)]
+    ramps = [plan.plan for plan in plans if len(plan.plan.stages) > 1]
+    if ramps and run.config.optim.optimizer == "muon":
+        yield f"note: {MUON}"
     yield from (f"note: {note}" for note in throughput_notes(plans))
-    if restarts := {plan.plan.clock.restart_s for plan in plans if plan.plan.clock is not None}:
+    if restarts := {plan.clock.restart_s for plan in ramps if plan.clock is not None}:
         yield f"note: hours count {restarts.pop():g} s for each restart between stages"
     for one in candidates:
         if isinstance(one.found, UsageError):

@@ -122,6 +122,13 @@ def test_what_published_results_contradict_is_said(write, propose):
     assert any("Muon" in line for line in propose(write(RISING, "optim.optimizer=muon"))["verdict"])
 
 
+def test_without_a_ramp_nothing_is_said_of_ramps(write, propose):
+    timed = [(8 * step, None) for step in range(1, 6)]
+    found = propose(write(timed, "optim.optimizer=muon", "schedule.decay_style=constant"))
+    assert {len(one["plan"]["stages"]) for one in found["candidates"] if one["plan"]} == {1}
+    assert not any("Muon" in line or "restart" in line for line in found["verdict"])
+
+
 def test_laws_say_where_they_do_not_hold(write, succeed):
     printed = succeed("propose", write(RISING))
     assert re.search(r"Power Lines .* fitted on 111M to 3.3B parameters", printed)
