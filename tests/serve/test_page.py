@@ -298,3 +298,6 @@ def test_the_noise_scale_is_shown_beside_the_batch(browser, tmp_path):
     assert "at least: from 10 to 10" in shown
     assert "trained: from 4 to 8" in shown
     browser.picture("noise")
+    browser.drag("[data-chart=noise_scale] .u-over", 0.5, 0.9)
+    wait_for(lambda: "at least" not in browser.charts()["noise_scale"], "the part without it")
+    assert "noise scale: from" in browser.charts()["noise_scale"]

@@ -104,7 +104,8 @@ function noiseCurves(runs, view) {
     const take = (column) => positive(known.map((index) => column?.mean[index] ?? null), { log: true }, view);
     const [scale, low, high] = [noise_scale, noise_scale_low, noise_scale_high].map(take);
     const curve = { x: known.map((index) => data.series.x[view.axis][index]), colour: runColour(runs.length > 1 ? slot : 1), always: true };
-    const bound = low.map((value, index) => (scale[index] === null ? value : null));
+    const isInRange = (at) => !view.range || (view.range[0] <= at && at <= view.range[1]);
+    const bound = low.map((value, index) => (scale[index] === null && isInRange(curve.x[index]) ? value : null));
     return [
       { ...curve, y: scale, low, high, label: labelOf(runs, data, "noise scale", true) },
       ...(bound.some((value) => value !== null) ? [{ ...curve, y: bound, style: "dashed", label: labelOf(runs, data, "at least", true) }] : []),
