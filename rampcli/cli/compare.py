@@ -58,12 +58,14 @@ def _print_times(
     from rampcli.cli.console import build_console, say
     from rampcli.cli.pictures import check_picture, writing_picture
     from rampcli.report.batch_curve import batch_curve
-    from rampcli.report.target_loss import measure_of, time_to_target
+    from rampcli.report.target_loss import measure_notes, measure_of, time_to_target
     from rampcli.runs.differences import differing_settings
     from rampcli.runs.record import read_run, told_apart
 
-    if not math.isfinite(target):
-        raise UsageError(f"--target-loss {target} is not a number", remedy="--target-loss 3.5")
+    if not 0 < target < math.inf:
+        raise UsageError(
+            f"--target-loss {target:g} is not a loss above 0", remedy="--target-loss 3.5"
+        )
     if plot is not None:
         check_picture(plot)
     directories = list(dict.fromkeys(run for word in words for run in find_runs(word)))
@@ -72,6 +74,7 @@ def _print_times(
     measure = measure_of(records)
     results = [time_to_target(record, target, measure) for record in records]
     curve = batch_curve(results, differing_settings([record.settings for record in records]))
+    notes = (*measure_notes(records, measure), *curve.notes)
     if html is not None:
         write_html(directories, html)
     if plot is not None and curve.points:
@@ -85,11 +88,12 @@ def _print_times(
             "measure": {"corpus": measure.corpus, "window_samples": measure.window_samples},
             "runs": [one.to_json() for one in results],
             "batches": [point.to_json() for point in curve.points],
-            "notes": list(curve.notes),
+            "notes": list(notes),
         }
         typer.echo(json.dumps(facts, indent=1))
         return
     say(build_console(), *_parts(target, measure, results, curve))
+    say(build_console(), *(f"note: {note}" for note in notes))
     if html is not None:
         say(build_console(), f"wrote {html}")
     if plot is not None:
@@ -123,4 +127,3 @@ def _parts(
     if curve.points:
         yield ""
         yield curve_table(curve)
-    yield from (f"note: {note}" for note in curve.notes)

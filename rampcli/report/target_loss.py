@@ -1,6 +1,6 @@
 """When runs have reached a loss: their steps, samples, hours and GPU-hours."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from rich.table import Table
 from rich.text import Text
 
-from rampcli.errors import visible
+from rampcli.batch.quantities import listed
+from rampcli.errors import printable, visible
 from rampcli.report.plan_tables import as_hours
 from rampcli.report.tables import build_table, count, ends, figure
 from rampcli.runs.device_time import time_until
@@ -17,6 +18,7 @@ from rampcli.runs.record import RunRecord
 from rampcli.runs.stages import LAST_STEPS
 
 Column = NDArray[Any]
+MOST_NAMED = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,10 +51,16 @@ class TimeToTarget:
         name, path: of the run.
         batches: the first and the last batch size up to there, or in all; one if they are the same.
         reached: whether the loss was at the target or below.
+        first_step: steps before its own: it starts from a checkpoint of another run. 0 if not.
+        last_step: steps in all.
+        changed: settings that were changed while it trained, up to there or in all.
         steps, samples, tokens: consumed when it was first measured there; None if it was not.
-        running_s: seconds that the run had run by then, over all attempts.
+        running_s: seconds that the run had run by then, over all attempts. None if it starts from
+            another run, whose seconds are not known.
         device_s: the same times the processes.
+        devices: names of the devices on which it trained up to there.
         last_step_above: step of the measurement before, where the loss was still above.
+        above_again_at: step of the first later measurement above the target or not finite.
         best: lowest loss that was measured.
     """
 
@@ -60,12 +68,17 @@ class TimeToTarget:
     path: str
     batches: tuple[int, ...]
     reached: bool
+    first_step: int = 0
+    last_step: int = 0
+    changed: tuple[str, ...] = ()
     steps: int | None = None
     samples: int | None = None
     tokens: int | None = None
     running_s: float | None = None
     device_s: float | None = None
+    devices: tuple[str, ...] = ()
     last_step_above: int | None = None
+    above_again_at: int | None = None
     best: float | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -74,21 +87,29 @@ class TimeToTarget:
 
 
 def measure_of(records: Sequence[RunRecord]) -> Measure:
-    """Returns the validation loss of the first corpus that all runs have, or the training loss."""
-    of_runs = [
-        [
-            corpus or ""
-            for corpus, points in record.facts.events.validations.items()
-            if any(point["loss"] is not None for point in points)
-        ]
-        for record in records
-    ]
+    """Returns the validation loss of the first corpus that all runs have, or the training loss.
+
+    Runs without a step have no say.
+    """
+    trained = [record for record in records if record.facts.step] or records
+    of_runs = [[corpus or "" for corpus in record.facts.events.validations] for record in trained]
     for corpus in of_runs[0]:
         if all(corpus in corpora for corpora in of_runs):
             return Measure(corpus=corpus, window_samples=None)
     sizes = [record.metrics["global_batch_size"] for record in records if record.metrics]
     largest = max((int(each.max()) for each in sizes if len(each)), default=1)
     return Measure(corpus=None, window_samples=LAST_STEPS * largest)
+
+
+def measure_notes(records: Sequence[RunRecord], measure: Measure) -> tuple[str, ...]:
+    """Returns why the training loss is compared although some runs have a validation loss."""
+    without = [record.name for record in records if not record.facts.events.validations]
+    if measure.corpus is not None or len(without) == len(records):
+        return ()
+    if without:
+        names = listed(without, most=MOST_NAMED)
+        return (f"validation losses are not compared, because there are none of {names}",)
+    return ("validation losses are not compared, because no corpus is the same in all runs",)
 
 
 def time_to_target(record: RunRecord, target: float, measure: Measure) -> TimeToTarget:
@@ -99,27 +120,38 @@ def time_to_target(record: RunRecord, target: float, measure: Measure) -> TimeTo
     known = losses[~np.isnan(losses)]
     best = float(known.min()) if len(known) else None
     sizes = record.metrics.get("global_batch_size", np.zeros(0))
-    name, path = record.name, str(record.path)
+    starts = [event for event in record.events if event["event"] == "start"]
+    first_step = int(starts[0]["step"]) if starts else 0
+    changes = record.facts.events.changes
+    facts: dict[str, Any] = {
+        "name": record.name,
+        "path": str(record.path),
+        "first_step": first_step,
+        "last_step": record.facts.step,
+        "best": best,
+    }
     if at is None:
-        return TimeToTarget(name=name, path=path, batches=_ends(sizes), reached=False, best=best)
+        changed = tuple(dict.fromkeys(change["setting"] for change in changes))
+        return TimeToTarget(**facts, batches=_ends(sizes), reached=False, changed=changed)
     running_s, device_s = None, None
-    if not np.isnan(times[at]):
+    if not np.isnan(times[at]) and first_step == 0:
         running_s, device_s = time_until(record.events, float(times[at]))
-    above = [int(step) for step in steps[:at] if step < steps[at]]
+    above, above_again = steps[:at][losses[:at] > target], steps[at:][~(losses[at:] <= target)]
     length = record.plan.get("sequence_length")
     taken = np.searchsorted(record.metrics.get("step", sizes), max(1, steps[at]), side="right")
     return TimeToTarget(
-        name=name,
-        path=path,
+        **facts,
         batches=_ends(sizes[:taken]),
         reached=True,
+        changed=tuple(dict.fromkeys(one["setting"] for one in changes if one["step"] < steps[at])),
         steps=int(steps[at]),
         samples=int(samples[at]),
         tokens=None if length is None else int(samples[at]) * int(length),
         running_s=running_s,
         device_s=device_s,
-        last_step_above=above[-1] if above else None,
-        best=best,
+        devices=_devices(starts, until=float(times[at])),
+        last_step_above=int(above[-1]) if len(above) else None,
+        above_again_at=int(above_again[0]) if len(above_again) else None,
     )
 
 
@@ -149,8 +181,21 @@ def target_table(results: Sequence[TimeToTarget], *, is_validated: bool) -> Tabl
 
 def _outcome(one: TimeToTarget) -> str:
     if one.reached:
-        return ""
-    return "not measured" if one.best is None else f"not reached (best {figure(one.best)})"
+        again = one.above_again_at
+        return "" if again is None else f"above again at step {again:,}"
+    if one.best is None:
+        return "not measured"
+    return f"not reached by step {one.last_step:,} (best {figure(one.best)})"
+
+
+def _devices(starts: Sequence[Mapping[str, Any]], *, until: float) -> tuple[str, ...]:
+    """Returns the names of the devices of the starts up to a time, or of all if it is NaN."""
+    names = (
+        start.get("device_name") or start.get("device")
+        for start in starts
+        if not start["time"] > until
+    )
+    return tuple(dict.fromkeys(printable(name) for name in names if name))
 
 
 def _validations(record: RunRecord, measure: Measure) -> tuple[Column, Column, Column, Column]:

@@ -35,7 +35,7 @@ def test_runs_show_what_they_needed_to_reach_a_loss(succeed, tmp_path):
 @pytest.mark.usefixtures("runs")
 def test_a_loss_that_no_run_has_reached_is_shown_with_the_best(succeed):
     printed = succeed("compare", "--target-loss", "1", "small", "large", "--plot", "curve.svg")
-    assert "not reached (best 3.000)" in printed
+    assert "not reached by step 40 (best 3.000)" in printed
     assert "nothing to plot: no curve over the batch size" in printed
 
 

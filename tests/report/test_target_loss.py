@@ -5,7 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rampcli.report.batch_curve import batch_curve
-from rampcli.report.target_loss import TimeToTarget, measure_of, time_to_target
+from rampcli.report.target_loss import (
+    TimeToTarget,
+    measure_notes,
+    measure_of,
+    time_to_target,
+)
 from rampcli.runs.record import read_run
 from recorded_runs import write_run
 from run_files import metrics_row
@@ -25,6 +30,12 @@ def write_losses(path, sizes, losses):
     ]
     run.events.write_text("".join(json.dumps(row) + "\n" for row in events))
     return run
+
+
+def write_validations(run, losses):
+    for step, loss in losses.items():
+        event = {"event": "validation", "time": 107.0 + step, "step": step, "loss": loss}
+        run.append_row(run.events, event | {"consumed_samples": 4 * step, "validation_s": 1.0})
 
 
 LOSS = st.one_of(st.none(), st.floats(0, 8))
@@ -63,13 +74,7 @@ def test_a_training_loss_reaches_the_target_with_the_mean_over_the_last_samples(
 
 def test_the_validation_loss_counts_if_all_runs_have_it(tmp_path):
     both = [write_losses(tmp_path / name, [4] * 30, [5.0] * 30) for name in ("one", "other")]
-    losses = {0: 4.0, 10: 3.0, 20: 2.0}
-    for step, loss in losses.items():
-        both[0].append_row(
-            both[0].events,
-            {"event": "validation", "time": 107.0 + step, "step": step, "loss": loss}
-            | {"consumed_samples": 4 * step, "validation_s": 1.0},
-        )
+    write_validations(both[0], {0: 4.0, 10: 3.0, 20: 2.0})
     one, other = map(read_run, both)
     assert measure_of([one, other]).corpus is None
     measure = measure_of([one])
@@ -77,8 +82,63 @@ def test_the_validation_loss_counts_if_all_runs_have_it(tmp_path):
     found = time_to_target(one, 2.5, measure)
     assert (found.steps, found.samples, found.last_step_above) == (20, 80, 10)
     assert found.device_s == 2 * 27.0
+    assert measure_notes([one, other], measure_of([one, other])) == (
+        "validation losses are not compared, because there are none of other",
+    )
+    assert measure_notes([one], measure) == ()
     missed = time_to_target(one, 1.5, measure)
     assert (missed.reached, missed.steps, missed.best) == (False, None, 2.0)
+
+
+def test_a_run_that_measured_nothing_does_not_choose_the_loss(tmp_path):
+    run = write_losses(tmp_path / "run", [4] * 30, [5.0] * 30)
+    write_validations(run, {0: 4.0})
+    started = write_losses(tmp_path / "started", [], [])
+    started.state.unlink()
+    records = [read_run(started), read_run(run)]
+    assert measure_of(records).corpus == ""
+    assert not time_to_target(records[0], 9.0, measure_of(records)).reached
+
+
+@pytest.mark.parametrize(
+    ("losses", "above_until", "above_again_at"),
+    [
+        ({0: 4.0, 10: 2.0, 20: 1.0}, 0, None),
+        ({0: 4.0, 10: 2.0, 20: 3.0, 30: 2.0}, 0, 20),
+        ({0: 4.0, 10: None, 20: 2.0, 30: None}, 0, 30),
+        ({10: 2.0, 20: 1.0}, None, None),
+    ],
+)
+def test_the_measurements_around_the_target_are_known(
+    tmp_path, losses, above_until, above_again_at
+):
+    run = write_losses(tmp_path / "run", [4] * 30, [5.0] * 30)
+    write_validations(run, losses)
+    record = read_run(run)
+    found = time_to_target(record, 2.5, measure_of([record]))
+    assert (found.last_step_above, found.above_again_at) == (above_until, above_again_at)
+
+
+def test_the_hours_of_a_run_that_starts_from_another_are_unknown(tmp_path):
+    run = write_losses(tmp_path / "run", [4] * 30, [5.0] * 30)
+    run.events.write_text(run.events.read_text().replace('"step": 0', '"step": 7'))
+    record = read_run(run)
+    found = time_to_target(record, 5.5, measure_of([record]))
+    assert (found.first_step, found.running_s, found.device_s) == (7, None, None)
+
+
+def test_what_changed_up_to_the_target_and_on_which_devices_is_known(tmp_path):
+    run = write_losses(tmp_path / "run", [4] * 30, [5.0] * 10 + [3.0] * 20)
+    for step, key in ((12, "optim.lr"), (25, "optim.beta2")):
+        place = {"time": 106.5 + step, "step": step}
+        facts = {"consumed_samples": 4 * step, "setting": key, "old": "1", "new": "2"}
+        run.append_row(run.events, {"event": "change", **place, **facts})
+        start = {"event": "start", "world_size": 2, "device_name": f"device {step}"}
+        run.append_row(run.events, start | place)
+    record = read_run(run)
+    found = time_to_target(record, 3.5, measure_of([record]))
+    assert (found.changed, found.devices) == (("optim.lr",), ("device 12",))
+    assert time_to_target(record, 1.0, measure_of([record])).changed == ("optim.lr", "optim.beta2")
 
 
 def result(batch, steps, **facts):
@@ -87,9 +147,12 @@ def result(batch, steps, **facts):
         path="",
         batches=(batch,),
         reached=steps is not None,
-        steps=steps,
-        samples=None if steps is None else batch * steps,
-        **facts,
+        **{
+            "steps": steps,
+            "samples": None if steps is None else batch * steps,
+            "last_step_above": None if not steps else steps - 1,
+        }
+        | facts,
     )
 
 
@@ -106,7 +169,25 @@ def test_the_curve_has_the_run_with_the_fewest_steps_of_each_batch_size():
     curve = batch_curve(results, ["model.global_batch_size", "optim.lr", "trainer.num_nodes"])
     assert [(point.global_batch_size, point.steps) for point in curve.points] == [(4, 150), (8, 90)]
     assert [point.sample_efficiency for point in curve.points] == [1.0, 600 / 720]
-    assert ["optim.lr" in curve.notes[0], "fewest steps" in curve.notes[1]] == [True, True]
+    assert [point.runs for point in curve.points] == [1, 2]
+    said = ["optim.lr", "fewest steps", "more tries"]
+    assert all(words in note for words, note in zip(said, curve.notes, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"changed": ("optim.lr", "name")}, ["b8 changed optim.lr while"]),
+        ({"devices": ("another",)}, ["different devices: one and another"]),
+        ({"last_step_above": 80}, ["b8 may have reached the loss over 10%"]),
+        ({"changed": ("name",), "devices": ("one",)}, []),
+    ],
+)
+def test_a_curve_says_what_makes_its_points_hard_to_compare(facts, said):
+    results = [result(4, 200, devices=("one",)), result(8, 100, **facts)]
+    curve = batch_curve(results, [])
+    assert len(curve.points) == 2
+    assert all(words in note for words, note in zip(said, curve.notes, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +196,8 @@ def test_the_curve_has_the_run_with_the_fewest_steps_of_each_batch_size():
         ([result(4, 9), result(8, 9)], ["model.num_layers"], ["num_layers", "more than the batch"]),
         ([result(4, 9), result(8, 9)], ["data.path"], ["", "not be comparable", "no curve"]),
         ([result(4, 9), result(8, None)], [], ["fewer than two points"]),
-        ([result(4, 9), result(8, 0)], [], ["step 0", "fewer than two points"]),
+        ([result(4, 9), result(8, 0)], [], ["first measurement", "fewer than two points"]),
+        ([result(4, 9), result(8, 9, first_step=5)], [], ["another run", "fewer than two points"]),
         ([result(4, 9), result(4, 8)], ["data.micro_batch_size"], ["fewer than two points"]),
         ([result(4, 9), result(4, 8)], ["trainer.max_val_samples"], ["", "comparable", "no curve"]),
     ],
