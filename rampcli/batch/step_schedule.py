@@ -7,6 +7,7 @@ Thresholds are in tokens, in samples after the prefix `samples:`, or in optimise
 truncates it to 1234.
 """
 
+import difflib
 import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -18,9 +19,17 @@ from rampcli.errors import Remedy, UsageError, set_to
 
 SCHEDULE_KEY = "model.step_batch_size_schedule"
 LENGTH_KEY = "data.sequence_length"
-EXAMPLE = set_to(SCHEDULE_KEY, "0:768 250B:1536 500B:3072")
 SAMPLES, STEPS, TOKENS = "samples", "steps", "tokens"
 """What thresholds count. A schedule says so in front of its entries; without it, tokens."""
+EXAMPLES = {
+    TOKENS: "0:768 250B:1536 500B:3072",
+    SAMPLES: "samples: 0:768 60M:1536 120M:3072",
+    STEPS: "steps: 0:768 50K:1536 100K:3072",
+}
+"""A schedule in each unit."""
+_OTHER_WORD = re.compile(
+    r"\s*(?P<word>(?P<unit>[a-z]{2,})(?:\s*:)?)\s*(?P<entries>.*)", re.I | re.S
+)
 _NUMBER = re.compile(r"\+?(?P<digits>[\d._]+)(?P<power>e[-+]?\d{1,2})?(?P<unit>[KMBT]?)", re.I)
 
 
@@ -47,8 +56,11 @@ def from_step_schedule(text: str, *, sequence_length: int) -> RampSchedule:
     return RampSchedule(thresholds=thresholds)
 
 
-def threshold_unit(text: str) -> str:
-    """Returns what the thresholds of a step schedule count: `SAMPLES`, `STEPS` or `TOKENS`."""
+def threshold_unit(text: str) -> str | None:
+    """Returns what the thresholds of a step schedule count: `SAMPLES`, `STEPS` or `TOKENS`.
+
+    None means that the schedule begins with another word.
+    """
     return _split_unit(text)[0]
 
 
@@ -70,16 +82,33 @@ def to_entries(thresholds: Sequence[Threshold], *, per_sample: int = 1) -> str:
     )
 
 
-def _wrong(problem: str, remedy: Remedy = EXAMPLE) -> UsageError:
+def _wrong(problem: str, remedy: Remedy) -> UsageError:
     return UsageError(problem, keys=(SCHEDULE_KEY,), remedy=remedy)
 
 
-def _split_unit(text: str) -> tuple[str, str]:
-    """Returns the unit of the thresholds, and the text of the entries."""
-    for unit in (SAMPLES, STEPS, TOKENS):
+def _example(unit: str) -> Remedy:
+    return set_to(SCHEDULE_KEY, EXAMPLES[unit])
+
+
+def _split_unit(text: str) -> tuple[str | None, str]:
+    """Returns the unit of the thresholds, None if another word is there, and the entries' text."""
+    for unit in EXAMPLES:
         if text.strip().startswith(f"{unit}:"):
             return unit, text.strip().removeprefix(f"{unit}:")
-    return TOKENS, text
+    return None if _OTHER_WORD.fullmatch(text) else TOKENS, text
+
+
+def _wrong_unit(text: str) -> UsageError:
+    match = _OTHER_WORD.fullmatch(text)
+    assert match is not None
+    near = difflib.get_close_matches(match["unit"].lower(), EXAMPLES, n=1)
+    return _wrong(
+        f"{SCHEDULE_KEY}={text!r}: {match['word']!r} in front of the entries is not one of"
+        f" {', '.join(f'{unit}:' for unit in EXAMPLES)}",
+        set_to(SCHEDULE_KEY, f"{near[0]}: {match['entries']}")
+        if near and ":" in match["entries"]
+        else _example(near[0] if near else TOKENS),
+    )
 
 
 def _first_samples(unit: str, entries: Sequence[tuple[int, int]], per_sample: int) -> Iterator[int]:
@@ -103,6 +132,8 @@ def _first_samples(unit: str, entries: Sequence[tuple[int, int]], per_sample: in
 def _parse_entries(text: str) -> tuple[str, list[tuple[int, int]]]:
     """Returns the unit of the thresholds, and (threshold, batch size) of each entry, in order."""
     unit, rest = _split_unit(text)
+    if unit is None:
+        raise _wrong_unit(text)
     words = rest.replace(",", " ").split()
     if len(words) > MOST_SIZES:
         raise _wrong(
@@ -110,23 +141,20 @@ def _parse_entries(text: str) -> tuple[str, list[tuple[int, int]]]:
             f"up to {MOST_SIZES} entries",
         )
     if not words:
-        raise _wrong(f"{SCHEDULE_KEY}={text!r} has no entries")
-    entries = sorted(_parse_entry(text, word) for word in words)
-    for _, size in entries:
+        raise _wrong(f"{SCHEDULE_KEY}={text!r} has no entries", _example(unit))
+    entries = []
+    for word in words:
+        count, size = map(_parse_number, word.partition(":")[::2])
+        if count is None or size is None:
+            raise _wrong(
+                f"{SCHEDULE_KEY}={text!r}: {word!r} is not THRESHOLD:BATCH_SIZE,"
+                f" two whole numbers like {EXAMPLES[unit].split()[-2]}",
+                _example(unit),
+            )
         if size < 1:
-            raise _wrong(f"{SCHEDULE_KEY}={text!r}: batch size {size} is below 1")
-    return unit, entries
-
-
-def _parse_entry(text: str, word: str) -> tuple[int, int]:
-    threshold, _, size = word.partition(":")
-    count, batch = _parse_number(threshold), _parse_number(size)
-    if count is None or batch is None:
-        raise _wrong(
-            f"{SCHEDULE_KEY}={text!r}: {word!r} is not THRESHOLD:BATCH_SIZE,"
-            " two whole numbers like 250B:1536"
-        )
-    return count, batch
+            raise _wrong(f"{SCHEDULE_KEY}={text!r}: batch size {size} is below 1", _example(unit))
+        entries.append((count, size))
+    return unit, sorted(entries)
 
 
 def _parse_number(text: str) -> int | None:
@@ -153,15 +181,15 @@ def _check_order(
     for (one, other), (count, next_count) in zip(
         pairwise(thresholds), pairwise(counts), strict=True
     ):
-        if one.first_sample == other.first_sample:
-            why = (
-                f" ({LENGTH_KEY}={per_sample} tokens make one sample)"
-                if count != next_count
-                else ""
+        if count == next_count:
+            raise _wrong(
+                f"{SCHEDULE_KEY}={text!r}: the threshold {count} is given twice",
+                "one entry for this threshold",
             )
+        if one.first_sample == other.first_sample:
             raise UsageError(
-                f"{SCHEDULE_KEY}={text!r}: {count} and {next_count} {unit}"
-                f" are the same threshold{why}",
-                keys=(SCHEDULE_KEY, *([LENGTH_KEY] if why else [])),
+                f"{SCHEDULE_KEY}={text!r}: {count} and {next_count} {unit} are the same threshold"
+                f" ({LENGTH_KEY}={per_sample} tokens make one sample)",
+                keys=(SCHEDULE_KEY, LENGTH_KEY),
                 remedy="one entry for this threshold",
             )
