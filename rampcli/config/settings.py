@@ -8,6 +8,7 @@ import difflib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
+from operator import ge, gt, le, lt
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -99,6 +100,11 @@ class Setting:
         is_list = get_origin(self.type) is list and len(words) > 1
         numbers = is_list and all(re.fullmatch(r"\d[\d_]*[KMBT]?", word) for word in words)
         return set_to(self.key, f"[{','.join(words)}]") if numbers else self.example()
+
+    def is_in_range(self, number: float) -> bool:
+        """Returns whether the range contains a number."""
+        limits = (self.at_least, ge), (self.above, gt), (self.at_most, le), (self.below, lt)
+        return all(limit is None or compare(number, limit) for limit, compare in limits)
 
     def range_name(self) -> str:
         """Returns `from 1`, `above 0 up to 1`, ...; empty if the range is unlimited."""

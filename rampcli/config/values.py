@@ -1,6 +1,7 @@
 """Types a value as its setting wants it, and sets it in a configuration."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from keyword import iskeyword
 from typing import Any, Literal, get_args, get_origin
@@ -14,6 +15,8 @@ from rampcli.errors import Assignments, UsageError, set_to, shown
 SWITCHES = dict.fromkeys(("true", "yes", "on", "y"), True) | dict.fromkeys(
     ("false", "no", "off", "n"), False
 )
+
+_FRACTION = re.compile(r"([0-9]{1,9})/([1-9][0-9]{0,8})")
 
 
 def put(config: Config, key: str, value: Any) -> None:
@@ -79,7 +82,14 @@ def typed(key: str, value: Any) -> Any:
 
 
 def _nearest(setting: Setting, value: Any) -> Assignments | None:
-    """Returns the values of the setting's type that are nearest to what was typed, if any."""
+    """Returns the values of the setting's type that are nearest to what was typed, if any.
+
+    A fraction such as `1/2` is the number `0.5`.
+    """
+    takes_fractions = setting.type is float or setting.takes_number
+    if takes_fractions and isinstance(value, str) and (match := _FRACTION.fullmatch(value)):
+        number = int(match[1]) / int(match[2])
+        return set_to(setting.key, number) if setting.is_in_range(number) else None
     if setting.type is not int or not isinstance(value, float | str):
         return None
     try:

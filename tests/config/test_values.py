@@ -134,6 +134,21 @@ def test_the_value_suggested_for_a_wrong_one_is_accepted():
             assert built_or_refused(key, offer[key])[1] is None
 
 
+@pytest.mark.parametrize(
+    ("key", "fraction", "offered"),
+    [
+        ("schedule.batch_coupling", "1/2", 0.5),
+        ("optim.lr", "1/1000", 0.001),
+        ("optim.beta2", "3/2", 0.95),  # out of range, so the default is offered
+    ],
+)
+def test_a_fraction_is_refused_with_the_number_that_it_is_if_the_range_has_it(
+    key, fraction, offered
+):
+    _, refusal = built_or_refused(key, fraction)
+    assert offers(refusal) == [{key: offered}]
+
+
 @pytest.mark.parametrize("written", ["stop", "restart"])
 def test_the_earlier_name_of_a_choice_is_understood_everywhere(written, recipe, tmp_path):
     recipe.rampup.at_boundary = written

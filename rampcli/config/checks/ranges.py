@@ -5,7 +5,7 @@ from typing import Any
 
 from rampcli.config.schema import Config
 from rampcli.config.settings import Setting, leaves, settings
-from rampcli.errors import Remedy, UsageError, example_of, shown
+from rampcli.errors import Remedy, UsageError, example_of, set_to, shown
 
 
 def check_ranges(config: Config) -> Iterator[UsageError]:
@@ -20,10 +20,12 @@ def check_range(setting: Setting, value: Any) -> Iterator[UsageError]:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
     key = setting.key
+    # Beside words, the limit is nearer to a number that was typed than the setting's own word.
+    offer = set_to if setting.takes_number else example_of
     remedy: Remedy = "a positive number"
     if setting.at_least is not None and value < setting.at_least:
         misfit = f"below {setting.at_least:g}"
-        remedy = example_of(key, f"{setting.at_least:g}", note=" or more")
+        remedy = offer(key, f"{setting.at_least:g}", note=" or more")
     elif setting.above is not None and value <= setting.above:
         misfit = f"not above {setting.above:g}"
     elif setting.below is not None and value >= setting.below:
@@ -31,7 +33,7 @@ def check_range(setting: Setting, value: Any) -> Iterator[UsageError]:
         remedy = example_of(key, setting.default)
     elif setting.at_most is not None and value > setting.at_most:
         misfit = f"above {shown(setting.at_most)}"
-        remedy = example_of(key, shown(setting.at_most), note=" or less")
+        remedy = offer(key, shown(setting.at_most), note=" or less")
     else:
         return
     yield UsageError(f"{key}={shown(value)} is {misfit}", keys=(key,), remedy=remedy)
