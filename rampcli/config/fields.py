@@ -28,7 +28,8 @@ def setting(
         former: other words for values, such as choices that were renamed, and what they mean; both
             are accepted.
         unit: unit of the value, in words.
-        at_least, at_most, above, below: accepted range.
+        at_least, at_most, above, below: accepted range. The items of a list need a check of their
+            own for it.
         extensible: also accept names of extensions (`rampcli.extensions`).
         example: value for error messages. None stands for the default.
     """

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 from rampcli.batch.quantities import parse_count
 from rampcli.config.fields import Extensible
 from rampcli.config.schema import Config
-from rampcli.config.settings import MOST, Setting, find_setting, unknown_key
+from rampcli.config.settings import MOST, Setting, find_setting, settings, unknown_key
 from rampcli.errors import Assignments, UsageError, set_to, shown
 
 SWITCHES = dict.fromkeys(("true", "yes", "on", "y"), True) | dict.fromkeys(
@@ -69,12 +69,13 @@ def typed(key: str, value: Any) -> Any:
             remedy=_nearest(setting, value) or setting.example_like(str(value)),
         ) from error
     numbers = [item for item in _items(converted) if isinstance(item, int | float)]
+    if isinstance(converted, list) and setting.at_most is not None and key in settings():
+        return converted  # A check of its own refuses items that are out of range.
     if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
         raise UsageError(
             f"{key}={shown(value)} is not a finite number", keys=(key,), remedy=setting.example()
         )
-    bounded = setting.at_most is not None and not isinstance(converted, list)
-    if not bounded and any(abs(number) > MOST for number in numbers):
+    if setting.at_most is None and any(abs(number) > MOST for number in numbers):
         raise UsageError(
             f"{key}={shown(value)} is beyond {MOST:.0e}", keys=(key,), remedy=setting.example()
         )

@@ -23,7 +23,7 @@ from rampcli.batch.throughput import (
     parse_points,
 )
 from rampcli.batch.training_plan import StagePlan, TrainingPlan, plan_training
-from rampcli.config.checks.optim import check_number_of_factors
+from rampcli.config.checks.optim import check_factors
 from rampcli.config.checks.splits import check_stages
 from rampcli.config.extension_settings import extension_function
 from rampcli.config.file_facts import FileFacts
@@ -277,8 +277,7 @@ def _check_stages(resolved: Resolved, stages: Sequence[StagePlan]) -> None:
             num_devices=min((stage.world_size for stage in stages), default=1)
             // (config.parallel.tensor_parallel_size * config.parallel.context_parallel_size),
         )
-    with report.noting():
-        check_number_of_factors(config, resolved.plan.ramp)
+    report.errors += check_factors(config, resolved.plan.ramp)
     with report.noting():
         check_stages(config, stages)
     with report.noting():

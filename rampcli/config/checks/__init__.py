@@ -14,7 +14,6 @@ CHECKS: tuple[Callable[[Config], Iterator[UsageError]], ...] = (
     *model.CHECKS,
     *data.CHECKS,
     *splits.CHECKS,
-    *optim.CHECKS,
     *rl.CHECKS,
     *watch.CHECKS,
 )

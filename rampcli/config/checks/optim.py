@@ -2,7 +2,7 @@
 
 import ast
 import inspect
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from textwrap import dedent
 from typing import Any
 
@@ -22,8 +22,6 @@ COUPLING_KEY = "schedule.batch_coupling"
 BETA2_KEY = "schedule.beta2_coupling"
 DECAY_KEY = "schedule.weight_decay_coupling"
 FACTORS_KEY = "schedule.lr_factors"
-SMALLEST_FACTOR, LARGEST_FACTOR = 1e-3, 1e3
-"""Range of a factor of the learning rate. Values coupled to it stay finite."""
 MOST_SHOWN = 5
 """Most batch sizes that an error names."""
 MOST_OFFERED = 32
@@ -83,58 +81,42 @@ def used_settings(optimizer: str) -> Collection[str] | None:
     return None if own is None else attributes_read(own.function)
 
 
-def check_factors(config: Config) -> Iterator[UsageError]:
-    """Checks that factors of the learning rate are in a sane range, and scale it alone."""
-    schedule = config.schedule
-    if schedule.lr_factors is None:
-        return
-    if wrong := [factor for factor in schedule.lr_factors if not _is_sane(factor)]:
-        yield UsageError(
-            f"{FACTORS_KEY}={shown(schedule.lr_factors)}: the factor {shown(wrong[0])} is not from"
-            f" {SMALLEST_FACTOR:g} to {LARGEST_FACTOR:g}",
-            keys=(FACTORS_KEY,),
-            remedy=set_to(FACTORS_KEY, _fitting(schedule.lr_factors)),
-        )
-    if schedule.batch_coupling != "none":
-        yield UsageError(
-            f"the learning rate is scaled twice: {FACTORS_KEY}={shown(schedule.lr_factors)} and"
-            f" {COUPLING_KEY}={shown(schedule.batch_coupling)}",
-            keys=(FACTORS_KEY, COUPLING_KEY),
-            remedy=[set_to(FACTORS_KEY, None), set_to(COUPLING_KEY, "none")],
-        )
+def check_factors(config: Config, ramp: RampSchedule) -> Iterator[UsageError]:
+    """Checks that each stage of a schedule has a sane factor of the learning rate, if any has.
 
-
-def _is_sane(factor: float) -> bool:
-    return SMALLEST_FACTOR <= factor <= LARGEST_FACTOR
-
-
-def _fitting(factors: Sequence[float]) -> list[float]:
-    """Returns factors with 1 in place of those out of range."""
-    return [factor if _is_sane(factor) else 1.0 for factor in factors]
-
-
-def check_number_of_factors(config: Config, ramp: RampSchedule) -> None:
-    """Checks that each stage of a schedule has a factor of the learning rate, if any has.
-
-    Raises:
-        UsageError: there are more or fewer factors than stages.
+    Factors scale the rate alone. What an error offers fits the stages.
     """
-    factors, stages = config.schedule.lr_factors, ramp.stages
-    if factors is None or len(factors) == len(stages):
+    factors, coupling = config.schedule.lr_factors, config.schedule.batch_coupling
+    if factors is None:
         return
-    sizes = listed([str(stage.global_batch_size) for stage in stages], most=MOST_SHOWN)
-    has_list = config.model.step_batch_size_schedule is not None
-    given = _fitting(factors) or [1.0]
+    is_sane, stages = settings()[FACTORS_KEY].is_in_range, ramp.stages
+    given = [factor if is_sane(factor) else 1.0 for factor in factors] or [1.0]
     fitting = [*given, *given[-1:] * len(stages)][: len(stages)]
-    raise UsageError(
-        f"{FACTORS_KEY} lists the factors of {counted(len(factors), 'stage')}, but the schedule of"
-        f" the batch has {counted(len(stages), 'stage')}, of {sizes} {unit_of(config)}",
-        keys=(FACTORS_KEY, SCHEDULE_KEY if has_list else RAMP_KEY),
-        remedy=[
-            *([set_to(FACTORS_KEY, fitting)] if len(stages) <= MOST_OFFERED else []),
-            set_to(FACTORS_KEY, None),
-        ],
-    )
+    offered = [set_to(FACTORS_KEY, fitting)] if len(stages) <= MOST_OFFERED else []
+    without = set_to(FACTORS_KEY, None)
+    if wrong := [factor for factor in factors if not is_sane(factor)]:
+        yield UsageError(
+            f"{FACTORS_KEY}={shown(factors)}: the factor {shown(wrong[0])} is not"
+            f" {settings()[FACTORS_KEY].range_name()}",
+            keys=(FACTORS_KEY,),
+            remedy=[*offered, without],
+        )
+    if len(factors) != len(stages):
+        sizes = listed([str(stage.global_batch_size) for stage in stages], most=MOST_SHOWN)
+        has_list = config.model.step_batch_size_schedule is not None
+        yield UsageError(
+            f"{FACTORS_KEY} lists the factors of {counted(len(factors), 'stage')}, but the schedule"
+            f" of the batch has {counted(len(stages), 'stage')}, of {sizes} {unit_of(config)}",
+            keys=(FACTORS_KEY, SCHEDULE_KEY if has_list else RAMP_KEY),
+            remedy=[*offered, without],
+        )
+    if coupling != "none":
+        yield UsageError(
+            f"the learning rate is scaled twice: {FACTORS_KEY}={shown(factors)} and"
+            f" {COUPLING_KEY}={shown(coupling)}",
+            keys=(FACTORS_KEY, COUPLING_KEY),
+            remedy=[without, set_to(COUPLING_KEY, "none")],
+        )
 
 
 def attributes_read(function: Callable[..., Any]) -> set[str] | None:
@@ -158,6 +140,3 @@ def attributes_read(function: Callable[..., Any]) -> set[str] | None:
     ]
     is_known = len(named) == len(read) and not any(name.startswith("_") for name in read)
     return set(read) if is_known else None
-
-
-CHECKS = (check_factors,)

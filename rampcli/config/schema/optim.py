@@ -85,8 +85,11 @@ class ScheduleConfig(Extensible):
     )
     lr_factors: list[float] | None = setting(
         None,
-        "Factor of the learning rate in each stage of the batch schedule, in order, from 0.001 to"
-        " 1000, in place of `schedule.batch_coupling`. `null`: the coupling.",
+        "Factor of the learning rate in each stage of the batch schedule, in order, in place of"
+        " `schedule.batch_coupling`. `null`: the coupling.",
+        # Values that are coupled to a factor in this range stay finite.
+        at_least=1e-3,
+        at_most=1000,
         example=[1.0, 1.5, 2.0],
     )
     beta2_coupling: str = setting(
