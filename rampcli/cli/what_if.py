@@ -22,6 +22,7 @@ from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.planning.retuning import RETUNE
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.comparison import comparison_table
+from rampcli.report.couplings import differing_couplings
 from rampcli.report.plan_json import plan_figures, plan_json
 from rampcli.report.plan_notes import throughput_notes
 
@@ -117,7 +118,7 @@ def _check_matters(
         if len(words) > 1 and all(one == group[0] for group in alike.values() for one in group):
             texts = ",".join(word.partition("=")[2] for word in words)
             raise UsageError(
-                f"--what-if {key}={texts}: the plan is the same for each value",
+                f"--what-if {key}={texts}: batch, memory and time are the same for each value",
                 keys=(key,),
                 set_by=("--what-if",),
                 remedy=f"{sweep} {key}={texts}, which trains with each value",
@@ -150,9 +151,11 @@ def _print_comparison(
         for word, found in variants
         if isinstance(found, UsageError)
     )
-    plans = [found for _, found in variants if isinstance(found, Resolved)]
+    fitting = {word: found for word, found in variants if isinstance(found, Resolved)}
+    plans = [*fitting.values()]
     notes = (f"\nnote: {note}" for note in (*throughput_notes(plans), *_batch_notes(plans)))
-    say(build_console(), comparison_table(variants), *misfits, *notes)
+    table = comparison_table(variants, more=differing_couplings(fitting))
+    say(build_console(), table, *misfits, *notes)
 
 
 def _batch_notes(plans: Sequence[Resolved]) -> list[str]:

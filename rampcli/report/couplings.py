@@ -1,12 +1,16 @@
 """How the optimiser follows the batch, in lines of a plan and as figures of its stages."""
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rampcli.batch.quantities import listed
+from rampcli.config.checks.optim import BETA2_KEY, COUPLING_KEY, DECAY_KEY
 from rampcli.planning.run_plan import Resolved
 
 MOST_SHOWN = 10
-"""Most stages whose values a line shows."""
+"""Most stages whose values a line or a cell shows."""
+FORMS = {"lr factor": ".3g", "beta2": ".6g", "weight decay": ".3g"}
+"""Columns of a comparison, and how their numbers are written."""
 
 
 def coupled_stages(resolved: Resolved) -> list[dict[str, Any]]:
@@ -41,3 +45,59 @@ def coupling_lines(resolved: Resolved) -> list[str]:
         )
         if is_shown
     ]
+
+
+def coupling_notes(resolved: Resolved) -> Iterator[str]:
+    """Yields notes on couplings that change nothing, or not every parameter."""
+    schedule, optim = resolved.config.schedule, resolved.config.optim
+    couplings = {
+        COUPLING_KEY: schedule.batch_coupling,
+        BETA2_KEY: schedule.beta2_coupling,
+        DECAY_KEY: schedule.weight_decay_coupling,
+    }
+    chosen = {key: f"{key}={value}" for key, value in couplings.items() if value not in ("none", 0)}
+    sizes = {stage.global_batch_size for stage in resolved.plan.ramp.stages}
+    if chosen and len(sizes) == 1:
+        change = "changes" if len(chosen) == 1 else "change"
+        yield (
+            f"every batch has the size {sizes.pop()}, so {listed([*chosen.values()])} {change}"
+            " nothing within the run"
+        )
+        return
+    for key, field in ((BETA2_KEY, "beta2"), (DECAY_KEY, "weight_decay")):
+        if key in chosen and getattr(optim, field) == 0:
+            yield f"{chosen.pop(key)} changes nothing: optim.{field} is 0"
+    if optim.optimizer == "muon" and BETA2_KEY in chosen:
+        yield f"{chosen[BETA2_KEY]} is for the parameters that AdamW trains; Muon's momentum stays"
+    if optim.optimizer == "muon" and DECAY_KEY in chosen:
+        yield (
+            f"{chosen[DECAY_KEY]} is a rule of AdamW (arXiv 2505.13738); it sets the weight decay"
+            " of Muon's matrices, too"
+        )
+
+
+def differing_couplings(plans: Mapping[str, Resolved]) -> dict[str, dict[str, str]]:
+    """Returns cells with what the stages of each plan have, by plan and column.
+
+    A column in which the plans do not differ is left out.
+    """
+    cells = {name: _cells(resolved) for name, resolved in plans.items()}
+    differing = [name for name in FORMS if len({row[name] for row in cells.values()}) > 1]
+    return {plan: {name: row[name] for name in differing} for plan, row in cells.items()}
+
+
+def _cells(resolved: Resolved) -> dict[str, str]:
+    """Returns the values of all stages by column: one if they are the same, the ends of many."""
+    rows, optim = coupled_stages(resolved), resolved.config.optim
+    fixed = {"beta2": optim.beta2, "weight_decay": optim.weight_decay}
+    cells = {}
+    for name, form in FORMS.items():
+        field = name.replace(" ", "_")
+        values = [fixed[field] if row[field] is None else row[field] for row in rows]
+        texts = [f"{value:{form}}" for value in values]
+        if len(set(texts)) == 1:
+            texts = texts[:1]
+        elif len(texts) > MOST_SHOWN:
+            texts = [texts[0], "...", texts[-1]]
+        cells[name] = " ".join(texts)
+    return cells

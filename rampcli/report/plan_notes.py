@@ -14,6 +14,7 @@ from rampcli.config.corpora import missing_here
 from rampcli.config.rl import is_rl
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.choices import reduction_notes
+from rampcli.report.couplings import coupling_notes
 from rampcli.report.memory import memory_notes
 
 ESTIMATED, UNKNOWN = "~", "?"
@@ -31,6 +32,7 @@ def all_notes(resolved: Resolved) -> list[str]:
         *resolved.notes,
         *_accumulation_notes(resolved),
         *_noise_notes(resolved),
+        *coupling_notes(resolved),
         *reduction_notes(resolved),
         *memory_notes(resolved),
         *(f"{setting} does not exist on this machine" for setting in missing_here(resolved.config)),

@@ -96,3 +96,11 @@ def test_options_of_a_group_and_ranges_and_lists_can_be_compared(succeed):
         f"trainer.num_nodes={nodes}" for nodes in (16, 32, 48)
     ]
     assert len(compared("model.rampup_batch_size=[256,256,10M],[1024,1024,10M],null")) == 3
+
+
+def test_couplings_are_compared_by_what_they_set_in_each_stage(succeed):
+    words = ("--what-if", "schedule.batch_coupling=none,sqrt", "model.rampup_batch_size=[4,4,800]")
+    lines = succeed("plan", "-f", "llama3_tiny", "model.global_batch_size=8", *words).splitlines()
+    assert lines[0].endswith("  lr factor")
+    assert not {"beta2", "weight decay"} & {name.strip() for name in lines[0].split("  ")}
+    assert [line.split("  ")[-1].strip() for line in lines[1:3]] == ["1", "0.707 1"]

@@ -20,7 +20,7 @@ PLAN = ("plan", "--factory", "llama3_tiny")
         ((*PLAN, "trainer.max_steps=None"), ("try:    trainer.max_steps=null",)),
         ((*PLAN, "model.init_from=None"), ("try:    model.init_from=null",)),
         ((*PLAN, "optim.lr=1e-3,2e-3"), ("rampcli sweep",)),
-        ((*PLAN, "--what-if", "optim.lr=1e-3,2e-3"), ("the plan is the same", "rampcli sweep")),
+        ((*PLAN, "--what-if", "optim.lr=1e-3,2e-3"), ("time are the same", "rampcli sweep")),
     ],
     ids=lambda value: " ".join(value[-2:]),
 )

@@ -33,6 +33,29 @@ from rampcli.report.plan_tables import plan_summary
             " two samples without a pipeline",
         ),
         (
+            ("gpt3_5b", "schedule.weight_decay_coupling=timescale", "optim.weight_decay=0"),
+            "schedule.weight_decay_coupling=timescale changes nothing: optim.weight_decay is 0",
+        ),
+        (
+            ("gpt3_5b", "schedule.beta2_coupling=half_life", "optim.beta2=0"),
+            "schedule.beta2_coupling=half_life changes nothing: optim.beta2 is 0",
+        ),
+        (
+            ("llama3_8b", "schedule.beta2_coupling=half_life", "schedule.batch_coupling=sqrt"),
+            "every batch has the size 512, so schedule.batch_coupling=sqrt and"
+            " schedule.beta2_coupling=half_life change nothing within the run",
+        ),
+        (
+            ("llama3_tiny", "schedule.beta2_coupling=half_life"),
+            "schedule.beta2_coupling=half_life is for the parameters that AdamW trains; Muon's"
+            " momentum stays",
+        ),
+        (
+            ("llama3_tiny", "schedule.weight_decay_coupling=timescale"),
+            "schedule.weight_decay_coupling=timescale is a rule of AdamW (arXiv 2505.13738); it"
+            " sets the weight decay of Muon's matrices, too",
+        ),
+        (
             ("gpt3_5b", "rampup.node_policy=best", "throughput.mfu=null"),
             "no throughput is known, so rampup.node_policy=best does not weigh restarts",
         ),
@@ -81,3 +104,9 @@ def test_notes_of_table_and_json_name_unexpected_facts(planned, words, note):
 def test_an_ordinary_plan_has_no_notes(planned):
     for name in ("gpt3_5b", "llama3_tiny"):
         assert all_notes(planned(name)) == []
+
+
+def test_couplings_that_act_on_every_parameter_need_no_note(planned):
+    words = ("schedule.beta2_coupling=half_life", "schedule.weight_decay_coupling=timescale")
+    plain, coupled = (all_notes(planned("gpt3_5b", *each)) for each in ((), words))
+    assert coupled == plain
