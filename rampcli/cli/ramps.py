@@ -61,9 +61,10 @@ def ramps(
         if plot is not None and found.stages:
             typer.echo(visible(f"wrote {plot}"))
     if found.unpublished is not None:
+        use = "planned" if plot is None else f"planned, nor drawn to {plot}"
         raise UnpublishedError(
-            f"{found.name} cannot be planned: the steps of its ramp are not published",
-            remedy="rampcli ramps, whose column plans names ramps that can be",
+            f"{found.name} cannot be {use}: the steps of its ramp are not published",
+            remedy="rampcli ramps",
         )
 
 
@@ -111,7 +112,10 @@ def _batches(ramp: "PublishedRamp", *, most: int) -> str:
 
 
 def _facts(ramp: "PublishedRamp", nodes: int | None) -> dict[str, Any]:
-    """Returns a ramp as plain data. `words` is null, and `stages` empty, without its steps."""
+    """Returns a ramp as plain data.
+
+    Without its steps, `stages` is empty, and `words` and `model_is_stand_in` are null.
+    """
     length = ramp.sequence_length or 0
     return {
         "name": ramp.name,
@@ -132,6 +136,7 @@ def _facts(ramp: "PublishedRamp", nodes: int | None) -> dict[str, Any]:
             for stage in ramp.stages
         ],
         "words": ramp.words(nodes=nodes) if ramp.stages else None,
+        "model_is_stand_in": ramp.recipe is None if ramp.stages else None,
     }
 
 
@@ -164,8 +169,13 @@ def _show(ramp: "PublishedRamp", nodes: int | None) -> None:
             block=_block(),
         ),
     )
+    optimizer, of_run = (
+        (f", and its optimiser for {ramp.optimizer}", "batches and steps")
+        if ramp.known_optimizer is None
+        else ("", "batches, steps and optimiser")
+    )
     about = (
-        f"plan it ({DEFAULT_RECIPE} stands for the model, so only batches and steps are the run's):"
+        f"plan it ({DEFAULT_RECIPE} stands for the model{optimizer}: only {of_run} are the run's):"
         if ramp.recipe is None
         else "plan it:"
     )

@@ -10,6 +10,7 @@ from rampcli import plain_yaml
 from rampcli.batch.ramp import RampSchedule, RampStage
 from rampcli.batch.step_schedule import STEPS, from_step_schedule, threshold_unit
 from rampcli.bundled import bundled
+from rampcli.config.optimizers import OPTIMIZERS
 from rampcli.errors import RampcliError, UsageError, shown, typeable
 
 MOST_BYTES = 100_000
@@ -56,6 +57,12 @@ class PublishedRamp:
     def stages(self) -> tuple[RampStage, ...]:
         """The stages of the batch, in sequences, or none if its steps are not published."""
         return () if self.sizes is None else self.sizes.stages
+
+    @property
+    def known_optimizer(self) -> str | None:
+        """The optimiser as a value of `optim.optimizer`, or None if it is not built in."""
+        name = self.optimizer.lower()
+        return name if name in OPTIMIZERS else None
 
     def at_length(self, sequence_length: int) -> "PublishedRamp":
         """Returns the ramp with samples of another length and as many tokens in each batch.
@@ -120,6 +127,7 @@ class PublishedRamp:
             "data.micro_batch_size": 1,
             "trainer.num_nodes": 1,
             "trainer.devices": 8,
+            **({"optim.optimizer": self.known_optimizer} if self.known_optimizer else {}),
             **(self.settings or {}),
         }
         if nodes is not None:

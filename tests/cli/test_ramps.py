@@ -16,6 +16,7 @@ FACTS = {
     "unpublished",
     "stages",
     "words",
+    "model_is_stand_in",
 }
 
 
@@ -30,6 +31,9 @@ def test_json_has_the_documented_facts_of_every_ramp(succeed):
     assert [one["name"] for one in listed] == list(published_ramps())
     for one in listed:
         assert set(one) == FACTS
+        assert one["model_is_stand_in"] == (
+            None if one["words"] is None else "--factory llama3_tiny" in one["words"]
+        )
         assert (one["words"] is None) == (one["stages"] == []) == (one["unpublished"] is not None)
     assert json.loads(succeed("ramps", "palm_540b", "--json")) in listed
 
@@ -51,9 +55,19 @@ def test_a_ramp_without_published_steps_is_shown_and_says_that_it_plans_nothing(
     assert "rampcli plan" not in ended.stdout
     message = "falcon_7b cannot be planned: the steps of its ramp are not published"
     assert message in ended.stderr
+    remedy = '"remedy": "rampcli ramps"' if "--json" in options else "try:    rampcli ramps\n"
+    assert remedy in ended.stderr
 
 
 def test_a_ramp_is_drawn_to_a_file(succeed, tmp_path):
     path = tmp_path / "ramp.svg"
     assert succeed("ramps", "minimax_01", "--plot", str(path)).endswith(f"wrote {path}\n")
     assert "MiniMax-Text-01" in path.read_text()
+
+
+def test_a_ramp_without_published_steps_says_that_it_is_not_drawn(rampcli, tmp_path):
+    path = tmp_path / "ramp.svg"
+    ended = rampcli("ramps", "falcon_7b", "--plot", str(path))
+    assert ended.exit_code == 3
+    assert f"falcon_7b cannot be planned, nor drawn to {path}: " in ended.stderr
+    assert not path.exists()

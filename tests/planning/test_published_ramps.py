@@ -136,3 +136,8 @@ def test_a_wrong_name_is_refused_with_near_ones(name, remedy):
 def test_the_words_have_the_nodes_that_are_asked_for():
     assert "trainer.num_nodes=4" in RAMPS["palm_540b"].words(nodes=4)
     assert "trainer.num_nodes=288" in RAMPS["nemotron4_15b"].words()
+
+
+def test_the_words_have_the_optimiser_of_the_run_if_it_is_built_in():
+    assert "optim.optimizer=adamw" in RAMPS["bloom_176b"].words()
+    assert not any(word.startswith("optim.") for word in RAMPS["palm_540b"].words())
