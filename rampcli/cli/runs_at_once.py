@@ -97,7 +97,7 @@ def check_at_once(runs: Sequence[SweepRun], at_once: int, *, starts: bool) -> No
                 f"--at-once {at_once}: each run needs {counted(needed, 'GPU')}, and {most} at once"
                 f" need {most * needed}; this machine has {gpus}",
                 keys=("trainer.num_nodes", "trainer.devices"),
-                remedy=f"--at-once {gpus // needed}",
+                remedy=f"--at-once {max(1, gpus // needed)}",
             )
 
 
