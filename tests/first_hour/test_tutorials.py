@@ -19,12 +19,15 @@ NO_BF16 = "lists neither avx512_bf16 nor amx_bf16"
 SHORTER = ["trainer.max_samples=16", "model.rampup_batch_size=null", "trainer.num_nodes=1"]
 """What is added to the first run, which takes a minute otherwise."""
 EXECUTE = """
-import sys, nbformat
+import nbformat
 from nbclient import NotebookClient
+from traitlets.config import Config
 notebook = nbformat.read("notebook.ipynb", as_version=4)
-NotebookClient(notebook, kernel_name="python3", timeout=300).execute()
+config = Config({"KernelManager": {"transport": "ipc"}})
+NotebookClient(notebook, config=config, kernel_name="python3", timeout=300).execute()
 nbformat.write(notebook, "notebook.ipynb")
 """
+"""The kernel is reached by sockets in files: another program can take a port that it has chosen."""
 
 
 def without_figures(lines):
