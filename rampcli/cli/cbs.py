@@ -21,7 +21,9 @@ def cbs(
     multiples: Annotated[
         str | None,
         typer.Option(
-            metavar="K,K,...", help="Batches of the branches, divided by the run's: 1,2,4,8."
+            metavar="K,K,...",
+            help="Batches of the branches, divided by the run's. 1 is one of them. Default:"
+            " 1,2,4,8.",
         ),
     ] = None,
     at_sample: Annotated[
@@ -83,8 +85,7 @@ def cbs(
     from rampcli.cli.console import build_console, say
     from rampcli.cli.runs_at_once import check_at_once
     from rampcli.cli.sweep_runs import run_all
-    from rampcli.launch.protocol import launcher_of
-    from rampcli.runs.directory import find_run
+    from rampcli.runs.directory import COMPLETE, find_run
 
     gc.enable()
     chosen = _multiples(multiples)
@@ -118,7 +119,7 @@ def cbs(
     branches.folder.write_json(branches.folder.result, result)
     if as_json or code not in (EXIT_CTRL_C, EXIT_INTERRUPTED):
         _print_result(branches, result, as_json=as_json)
-    if code == 0 and not launcher_of(branches.point.run.config).runs_here:
+    if code == 0 and any(one["state"] != COMPLETE for one in result["branches"]):
         say(console, f"the same command prints the results:\n  {again}")
     raise typer.Exit(code)
 
@@ -182,7 +183,8 @@ def _print_plan(branches: "Branches", *, as_json: bool) -> None:
         " validations come on top; a larger batch may be faster"
     )
     is_known = result["critical_batch_size"] is not None
-    say(build_console(), branch_table(result), cost, *branch_lines(result)[0 if is_known else 2 :])
+    lines = branch_lines(result)[0 if is_known else 2 :]
+    say(build_console(), branch_table(result), *([cost] if left else []), *lines)
 
 
 def _print_result(branches: "Branches", result: dict[str, Any], *, as_json: bool) -> None:

@@ -104,6 +104,8 @@ class Branches:
             world_size=self.point.stage.world_size,
             decays=self.decays,
         )
+        if self.point.is_in_warmup:
+            facts["notes"].append("the checkpoint is within the warm-up of the learning rate")
         return {
             "step": self.step,
             "consumed_samples": self.point.consumed_samples,

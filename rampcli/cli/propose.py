@@ -44,7 +44,7 @@ Exponent = Annotated[
         help="A batch that is k times as large has k^E times the learning rate. Default: that of"
         " the branches, or as the run couples them, or 0.5.",
         min=0.0,
-        max=1.0,
+        max=2.0,
     ),
 ]
 SEESAW_FACTOR = 2.0

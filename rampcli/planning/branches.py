@@ -77,6 +77,11 @@ class BranchPoint:
         return self.stage.global_batch_size
 
     @property
+    def is_in_warmup(self) -> bool:
+        """Whether the run's learning rate still rises there."""
+        return self.consumed_samples < self.run.learning_rate().warmup_samples
+
+    @property
     def samples_left(self) -> int | None:
         """Samples of the run after the checkpoint, or None if it is complete or has no end."""
         end = self.run.plan.end_sample

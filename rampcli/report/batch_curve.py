@@ -33,7 +33,7 @@ COARSE_SHARE = 0.1
 BAR_WIDTH = 24
 LEFT_OUT: dict[str, Callable[[TimeToTarget], bool]] = {
     "from a checkpoint of another run: hours before it are unknown": lambda one: one.first_step > 0,
-    "whose batch grows": lambda one: len(one.batches) > 1,
+    "whose batch changes": lambda one: len(one.batches) > 1,
     "with this loss at the first measurement": lambda one: (
         one.reached and one.last_step_above is None
     ),

@@ -185,17 +185,16 @@ def branch_lines(result: Mapping[str, Any]) -> list[str]:
         )
         lines.append(f"critical batch: {batch:,} samples; the next larger one tried is {larger:,}")
     lines.append(
-        f"a loss is worse if it is more than {TOLERANCE:g} and two standard errors higher on the"
-        " same held-out samples"
+        f"a loss is worse if it is more than {TOLERANCE:g} and two standard errors above that of a"
+        " smaller multiple, on the same held-out samples"
     )
-    left = result["samples_left"]
-    of_rest = (
-        "" if left is None else f", {100 * result['samples'] / left:.3g}% of the rest of the run"
-    )
-    lines.append(
-        f"length of a branch: {result['samples']:,} samples{of_rest}; it cannot show what"
-        " accumulates over longer training (--tokens N sets the length)"
-    )
+    samples, left = result["samples"], result["samples_left"]
+    if left is None or samples < left:
+        of_rest = "" if left is None else f", {100 * samples / left:.3g}% of the rest of the run"
+        lines.append(
+            f"length of a branch: {samples:,} samples{of_rest}; it cannot show what accumulates"
+            " over longer training (--tokens N sets the length)"
+        )
     return [*lines, *(f"note: {note}" for note in result["notes"])]
 
 

@@ -148,13 +148,16 @@ def verdict_lines(
             f"note: the fixed small batch is above the noise scale until sample {small_above:,};"
             " --start compares a smaller one"
         )
-    if measurements.branches:
-        yield "note: the proposal follows the branches; the noise scale is shown beside them"
-    elif measurements.noise:
+    if measurements.noise:
         yield (
-            "note: the noise scale is a guide: branches found critical batches above it (arXiv"
+            "note: the proposal follows the branches; the noise scale is shown beside them"
+            if measurements.branches
+            else "note: the noise scale is a guide: branches found critical batches above it (arXiv"
             " 2505.23971), and below it with a small model; rampcli cbs measures them"
         )
+    for branch in measurements.branches:
+        for note in branch.notes:
+            yield f"note: branches after {branch.consumed_samples:,} samples: {note}"
     plans = [one.found for one in candidates if isinstance(one.found, Resolved)]
     ramps = [plan.plan for plan in plans if len(plan.plan.stages) > 1]
     if ramps and run.config.optim.optimizer == "muon":

@@ -49,7 +49,8 @@ class TimeToTarget:
 
     Attributes:
         name, path: of the run.
-        batches: the first and the last batch size up to there, or in all; one if they are the same.
+        batches: the smallest and the largest batch size up to there, or in all; one if they are the
+            same.
         reached: whether the loss was at the target or below.
         first_step: steps before its own: it starts from a checkpoint of another run. 0 if not.
         last_step: steps in all.
@@ -132,7 +133,7 @@ def time_to_target(record: RunRecord, target: float, measure: Measure) -> TimeTo
     }
     if at is None:
         changed = tuple(dict.fromkeys(change["setting"] for change in changes))
-        return TimeToTarget(**facts, batches=_ends(sizes), reached=False, changed=changed)
+        return TimeToTarget(**facts, batches=_range(sizes), reached=False, changed=changed)
     running_s, device_s = None, None
     if not np.isnan(times[at]) and first_step == 0:
         running_s, device_s = time_until(record.events, float(times[at]))
@@ -141,7 +142,7 @@ def time_to_target(record: RunRecord, target: float, measure: Measure) -> TimeTo
     taken = np.searchsorted(record.metrics.get("step", sizes), max(1, steps[at]), side="right")
     return TimeToTarget(
         **facts,
-        batches=_ends(sizes[:taken]),
+        batches=_range(sizes[:taken]),
         reached=True,
         changed=tuple(dict.fromkeys(one["setting"] for one in changes if one["step"] < steps[at])),
         steps=int(steps[at]),
@@ -200,7 +201,7 @@ def _devices(starts: Sequence[Mapping[str, Any]], *, until: float) -> tuple[str,
 
 def _validations(record: RunRecord, measure: Measure) -> tuple[Column, Column, Column, Column]:
     """Returns steps, samples, times and losses of the validations of a corpus."""
-    points = record.facts.events.validations[measure.corpus or None]
+    points = record.facts.events.validations.get(measure.corpus or None, [])
     columns = ([point[name] for point in points] for name in ("step", "samples", "time", "loss"))
     steps, samples, times, losses = (np.array(each, dtype=np.float64) for each in columns)
     return steps, samples, times, losses
@@ -232,5 +233,5 @@ def _smoothed(record: RunRecord, window: int) -> tuple[Column, Column, Column, C
     return steps, samples, times, np.where(is_whole, means, np.nan)
 
 
-def _ends(sizes: Column) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(int(size) for size in (*sizes[:1], *sizes[-1:])))
+def _range(sizes: Column) -> tuple[int, ...]:
+    return tuple(sorted({int(sizes.min()), int(sizes.max())})) if len(sizes) else ()

@@ -49,6 +49,7 @@ class BranchPoint:
         is_lower_bound: no larger batch was tried.
         exponent: a batch that was k times as large had k^exponent times the learning rate.
         decays: whether the learning rate of a branch fell.
+        notes: what is uncertain about it.
     """
 
     run: Path
@@ -57,6 +58,7 @@ class BranchPoint:
     is_lower_bound: bool
     exponent: float
     decays: bool
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,6 +97,7 @@ def read_measurements(runs: Sequence[RunDirectory]) -> Measurements:
             is_lower_bound=one["is_lower_bound"],
             exponent=one["exponent"],
             decays=one["decays"],
+            notes=tuple(one["notes"]),
         )
         for run in runs
         for one in read_branches(run)

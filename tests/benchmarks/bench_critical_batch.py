@@ -10,15 +10,17 @@ samples of 128 bytes, each read once, on one process. A round, with an optimiser
     branches         `rampcli cbs` after a quarter, a half and three quarters of that run
     proposed         what `rampcli propose` proposes from the branches
     beta2 fixed      the same, without the coupling of beta2
-    no ramp          the largest fixed batch that no branches are below
+    no ramp          the largest fixed batch that is nowhere above a critical batch of the branches;
+                     often that of the small run, which is then not repeated
     by constant      what is proposed from branches with a constant learning rate
     fixed large      a batch of 32
     late switch      a batch of 4, and of 32 for the last quarter
-    Seesaw           a batch that grows from 4 where the learning rate would fall
+    Seesaw           a batch that grows from 4, to 256 in the end, where the rate would fall
 
 Settings that are tied to the batch follow it as `--retune` has it; the learning rate grows as the
 batch to the power of 0.5. With the small batch and seed 1, 3e-3 was the best of the rates 1.5, 3, 6
-and 12 x 1e-3 with AdamW. With Muon, 1.5e-3 was better by 0.003.
+and 12 x 1e-3 with AdamW. With Muon, 1.5e-3 was better by 0.003. The rates of larger batches follow
+from it and are not tuned. What the branches cost, 9,600 samples, is not counted.
 
 A run that FOLDER holds is not repeated. The tables show the critical batches, the noise scales at
 the same places, and for each way to train the mean of the validation losses over the seeds with its
@@ -97,7 +99,7 @@ def branch(run: Path, decay: str) -> dict[str, list[str]]:
         for name in one["name"].split(", ")
         if one["error"] is None
     }
-    return {name: words.get(name, words["no ramp"]) for name in PROPOSED}
+    return {name: words[name] for name in PROPOSED}
 
 
 def train_round(folder: Path, optimizer: str, seed: int) -> dict[str, tuple[float, int]]:
@@ -108,7 +110,9 @@ def train_round(folder: Path, optimizer: str, seed: int) -> dict[str, tuple[floa
     train(small, ["--factory", "llama3_tiny", *WORDS, *rate, f"seed={seed}"])
     constant = small_run(folder, optimizer, seed, decay="constant")
     if not constant.exists():
-        shutil.copytree(small, constant, ignore=shutil.ignore_patterns("cbs"))
+        part = constant.with_suffix(".part")
+        shutil.copytree(small, part, ignore=shutil.ignore_patterns("cbs"), dirs_exist_ok=True)
+        part.rename(constant)
     words = branch(small, "decay")
     words["by constant"] = branch(constant, "constant")["proposed"]
     words["beta2 fixed"] = [word for word in words["proposed"] if "beta2" not in word]
@@ -177,11 +181,11 @@ def show(optimizer: str, rounds: Rounds) -> None:
 
 def draw_measured(axes: Axes, folder: Path, optimizer: str, seeds: Sequence[int]) -> None:
     """Draws the noise scale over a run, and the critical batches that branches found."""
-    for seed in seeds:
+    for number, seed in enumerate(seeds):
         run = small_run(folder, optimizer, seed)
         noise = read_noise(RunDirectory(run))
         places = [point.consumed_samples for point in noise]
-        is_first = seed == seeds[0]
+        is_first = number == 0
         axes.plot(
             places,
             [point.low or math.nan for point in noise],
@@ -189,19 +193,20 @@ def draw_measured(axes: Axes, folder: Path, optimizer: str, seeds: Sequence[int]
             linewidth=1,
             label="noise scale, lower end" if is_first else None,
         )
-        for decay, marker, color in (("constant", "x", "0.45"), ("decay", "o", "black")):
+        for decay, marker, color, label in (
+            ("constant", "x", "0.45", "branches, constant rate"),
+            ("decay", "o", "black", "branches, rate falls"),
+        ):
             found = read_branches(RunDirectory(small_run(folder, optimizer, seed, decay=decay)))
             axes.plot(
-                [one["consumed_samples"] + 90 * (seed - 2) for one in found],
+                [one["consumed_samples"] + 90 * (number - 1) for one in found],
                 [one["critical_batch_size"] for one in found],
                 linestyle="none",
                 marker=marker,
                 markersize=5,
                 color=color,
                 fillstyle="none",
-                label=f"branches, {'rate falls' if decay == 'decay' else 'constant rate'}"
-                * is_first
-                or None,
+                label=label if is_first else None,
             )
     axes.set_yscale("log", base=2)
     ticks = [SMALL * 2**power for power in range(6)]
@@ -232,7 +237,7 @@ def draw_losses(axes: Axes, rounds: Rounds) -> None:
         )
     axes.axhline(0, color="0.8", linewidth=1, zorder=0)
     axes.set_yscale("symlog", linthresh=0.02)
-    axes.set_ylim(-0.01, 1)
+    axes.set_ylim(-0.015, 1)
     losses = [0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5]
     axes.set_yticks(losses, [f"{loss:g}" for loss in losses])
     axes.set_xscale("log")

@@ -135,7 +135,7 @@ def test_laws_say_where_they_do_not_hold(write, succeed):
     assert re.search(r"nanochat .* fitted with muon", printed)
 
 
-def add_branches(run, samples, batch, *, exponent=0.5, is_lower_bound=False):
+def add_branches(run, samples, batch, *, exponent=0.5, is_lower_bound=False, notes=()):
     """Writes the results of branches of a checkpoint."""
     folder = BranchFolder.of(RunDirectory(Path(run)), samples)
     folder.claim()
@@ -151,7 +151,7 @@ def add_branches(run, samples, batch, *, exponent=0.5, is_lower_bound=False):
         "samples_left": None,
         "critical_batch_size": batch,
         "is_lower_bound": is_lower_bound,
-        "notes": [],
+        "notes": [*notes],
         "branches": [],
     }
     folder.write_json(folder.result, result)
@@ -160,13 +160,14 @@ def add_branches(run, samples, batch, *, exponent=0.5, is_lower_bound=False):
 def test_branches_decide_rather_than_the_noise_scale(write, propose, succeed):
     run = write(RISING)
     add_branches(run, 800, 16, exponent=0.25)
-    add_branches(run, 4000, 64, is_lower_bound=True)
+    add_branches(run, 4000, 64, is_lower_bound=True, notes=["rough"])
     proposal = propose(run)
     found = candidates(proposal)["proposed"]
     assert stages(found["plan"]) == [(0, 8), (800, 16), (4000, 64)]
     assert "schedule.batch_coupling=0.5" in found["words"]  # of the newest branches
     assert [one["exponent"] for one in proposal["branches"]] == [0.25, 0.5]
     assert len(proposal["noise_scale"]) == len(RISING)
+    assert "note: branches after 4,000 samples: rough" in succeed("propose", run)
     assert re.search(r"4,000  branches, rate x k\^0.5 .*>= 64", succeed("propose", run))
 
 

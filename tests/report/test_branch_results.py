@@ -51,13 +51,20 @@ def test_a_loss_that_is_not_finite_has_no_groups():
     assert groups_of(validation([[None, 1.0], [2.0, 1.0]])) == []
 
 
+def test_a_branch_as_long_as_the_rest_of_the_run_is_not_called_short():
+    facts = {"critical_batch_size": None, "is_lower_bound": False, "branches": [], "notes": []}
+    lines = branch_lines({**facts, "samples": 50, "samples_left": 50})
+    assert not any("length of a branch" in line for line in lines)
+
+
 def results_of(folder, losses, *, steps=FEW_STEPS):
     """Results of branches with the same loss in all groups, or with `None` or no groups at all."""
     facts, records = {}, {}
     for multiple, loss in losses.items():
-        run = write_run(folder / f"multiple={multiple}")
+        run = write_run(folder / f"multiple={multiple}", "optim.optimizer=adamw")
         if loss != "absent":
-            run.append_row(run.events, {"time": 200.0, **validation([[loss, 1.0]] * 32)})
+            row = validation([[loss, 1.0]] * 32, step=steps, loss=loss)
+            run.append_row(run.events, {"time": 200.0, **row})
         records[multiple] = read_run(run)
         unknown = dict.fromkeys(("loss", "difference", "standard_error", "worse_than"))
         facts[multiple] = {

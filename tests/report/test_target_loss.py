@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from rampcli.report.batch_curve import batch_curve
 from rampcli.report.target_loss import (
+    Measure,
     TimeToTarget,
     measure_notes,
     measure_of,
@@ -88,6 +89,12 @@ def test_the_validation_loss_counts_if_all_runs_have_it(tmp_path):
     assert measure_notes([one], measure) == ()
     missed = time_to_target(one, 1.5, measure)
     assert (missed.reached, missed.steps, missed.best) == (False, None, 2.0)
+
+
+def test_a_batch_that_grows_and_falls_back_is_no_point_of_the_curve(tmp_path):
+    run = read_run(write_losses(tmp_path / "run", [4, 16, 4], [3.0, 2.0, 1.0]))
+    measure = Measure(corpus=None, window_samples=4)
+    assert time_to_target(run, 1.5, measure).batches == (4, 16)
 
 
 def test_a_run_that_measured_nothing_does_not_choose_the_loss(tmp_path):
