@@ -6,7 +6,7 @@ For each seed, trains the recipe `sort_digits` and then `rampcli rl` from its we
 with one thread. With the weights of some steps (0: those that `rampcli rl` starts from), it then
 draws new prompts and responses, and measures the gradient of one prompt with R = 4, 8, 16 and 32
 responses: rewards, advantages and loss are those of a step, before clipping. Advantages compare the
-responses of a prompt with each other, so each R is measured, on prompts of its own. Runs and
+responses of a prompt with each other, so each R is measured, and on prompts of its own. Runs and
 measurements that FOLDER holds are read, not repeated.
 
 A prompt i is answered by two independent groups of R responses, with the gradients g_i and h_i;
@@ -22,30 +22,36 @@ Two kinds of advantages are measured on the same responses:
 
     none     reward - mean of the group, as in `sort_digits`. The gradient is then on average
              (R - 1) / R of the one with an exact mean, and is divided by this, so G and between do
-             not depend on R. It is a U-statistic of order 2 (Hoeffding, 1948), and so
-             within(R) = a / R + b / (R (R - 1)), where b is the noise of the mean of the group.
-    group    the same, divided by the deviation of the group: the default of other recipes.
+             not depend on R, and are estimated from the prompts of all R together. It is a
+             U-statistic of order 2 (Hoeffding, 1948), and so within(R) = a / R + b / (R (R - 1)),
+             where b is the noise of the mean of the group.
+    group    the same, divided by the deviation of the group: the default of other recipes. Its
+             expectation depends on R, so G and between are estimated for each R alone.
 
 Gradients are sums over the tokens of a group. A step also divides by its tokens, which changes no
 ratio if all responses are equally long: the first table shows mean and deviation of the length.
+The second table is for `none`:
 
     flat groups    share of groups whose rewards are all equal, which have no gradient
-    |G|^2 / error  squared norm of the true gradient over its standard error
-    noise scale    R (between + within) / |G|^2 with R = 16, in responses
-    equal at       R within / between with R = 16: the R with which both would be equal
+    noise scale    R (between + within) / |G|^2 with R = 16: the number of responses with which the
+                   variance of the gradient is |G|^2. Unknown if a seed's |G|^2 is less than twice
+                   its error.
+    within 4       R within(R) with R = 4 over its mean with larger R. It would be 1 if b were 0.
     between R      between / (between + within), the share of the noise that more responses leave
-    cost R         noise at an equal number of responses, R (between + within), over that of R = 16.
-                   With `group`, |G|^2 depends on R, and is not known well enough for it.
+    noise R        noise at an equal number of responses, R (between + within), over that of R = 16
+
+The third table shows by how much `group` changes the share `between R`. Both are estimated for each
+R alone here, because the errors of the same prompts and responses then nearly cancel.
 
 `+-` is a standard error: of a seed, by the jackknife over blocks of prompts; of the mean over the
-seeds, from theirs.
+seeds, from theirs. It does not say how much other runs would differ.
 """
 
 import argparse
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -81,8 +87,13 @@ BLOCKS = 16
 PAIRS = 4096
 """Pairs of prompt and response with which a seed, a step and R are measured."""
 LEAST_SIGNAL = 2
-"""Least quotient of |G|^2 and its standard error with which a noise scale is shown."""
-FIRST_HEADS = ("|G|^2 / error", "noise scale", "equal at")
+"""Least quotient of |G|^2 and its standard error with which a seed's noise scale is known."""
+HEADS = (
+    "|G|^2",
+    "noise scale",
+    "within 4",
+    *(f"{kind} {each}" for kind in ("between", "noise") for each in RESPONSES),
+)
 EVERY_STEPS = 50
 """Steps between the checkpoints of a run."""
 UNSEEN = 1_000_000
@@ -218,54 +229,98 @@ def prompts_per_block(responses: int) -> int:
     return PAIRS // (2 * responses * BLOCKS)
 
 
-def figures(found: Mapping, scale: int, *, kept: Sequence[int]) -> np.ndarray:
-    """Returns the figures of a row, from some blocks of prompts."""
+def components(
+    found: Mapping, scale: str, *, kept: Sequence[int], pooled: bool
+) -> tuple[NDArray, NDArray, NDArray]:
+    """Returns |G|^2, between and within, each [R], from some blocks of prompts.
+
+    Args:
+        pooled: estimate |G|^2 and between from the prompts of all R together.
+    """
+    number = SCALES.index(scale)
     counts = np.array([prompts_per_block(each) * len(kept) for each in RESPONSES])
     squares, products = (
-        np.array(found[name])[scale][:, kept].sum(axis=1) for name in ("squares", "products")
+        np.array(found[name])[number][:, kept].sum(axis=1) for name in ("squares", "products")
     )
-    gram = np.array(found["gram"])[scale].reshape(2 * (len(RESPONSES), BLOCKS))
+    gram = np.array(found["gram"])[number].reshape(2 * (len(RESPONSES), BLOCKS))
     inner = gram[:, kept][:, :, :, kept].sum(axis=(1, 3))
-    own = np.diag((squares + 2 * products) / 4)
     # Sums over pairs of different prompts, and the number of these pairs.
-    signals = (inner - own) / (np.outer(counts, counts) - np.diag(counts))
-    signal = np.diag(signals)
-    if SCALES[scale] == "none":
-        signal = np.full_like(signal, signals.mean())
-    between, within = products / counts - signal, (squares / 2 - products) / counts
-    noise, share = RESPONSES * (between + within), between / (between + within)
-    first = signal[USUAL], noise[USUAL] / signal[USUAL], RESPONSES[USUAL] * (1 / share[USUAL] - 1)
-    costs = noise / noise[USUAL] if SCALES[scale] == "none" else ()
-    return np.array([*first, *share, *costs])
+    others = inner - np.diag((squares + 2 * products) / 4)
+    pairs = np.outer(counts, counts) - np.diag(counts)
+    within = (squares / 2 - products) / counts
+    if pooled:
+        signal = np.full_like(within, others.sum() / pairs.sum())
+        return signal, products.sum() / counts.sum() - signal, within
+    signal = np.diag(others) / np.diag(pairs)
+    return signal, products / counts - signal, within
 
 
-def with_errors(found: Mapping, scale: int) -> np.ndarray:
-    """Returns `figures` and their standard errors, [2, figures]."""
+def figures(found: Mapping, *, kept: Sequence[int]) -> NDArray:
+    """Returns the figures of a row of `none`, from some blocks of prompts. [HEADS]"""
+    signal, between, within = components(found, "none", kept=kept, pooled=True)
+    noise, alone = RESPONSES * (between + within), RESPONSES * within
+    first = signal[USUAL], noise[USUAL] / signal[USUAL], alone[0] / alone[1:].mean()
+    return np.array([*first, *between / (between + within), *noise / noise[USUAL]])
+
+
+def share_changes(found: Mapping, *, kept: Sequence[int]) -> NDArray:
+    """Returns by how much `group` changes the share of the noise between prompts. [R]"""
+    shares = []
+    for scale in SCALES:
+        _, between, within = components(found, scale, kept=kept, pooled=False)
+        shares.append(between / (between + within))
+    return shares[1] - shares[0]
+
+
+def with_errors(estimate: Callable[..., NDArray], found: Mapping) -> NDArray:
+    """Returns the figures of an estimate and their standard errors, [2, figures]."""
     blocks = range(BLOCKS)
     without = [
-        figures(found, scale, kept=[other for other in blocks if other != block])
-        for block in blocks
+        estimate(found, kept=[other for other in blocks if other != block]) for block in blocks
     ]
     errors = np.sqrt((BLOCKS - 1) * np.var(without, axis=0))
-    return np.array([figures(found, scale, kept=blocks), errors])
+    return np.array([estimate(found, kept=blocks), errors])
 
 
-def cells(values: np.ndarray, errors: np.ndarray) -> str:
-    """Returns the part of a row that shows `figures`."""
-    known = values[0] >= LEAST_SIGNAL * errors[0]
-    noise = f"{values[1]:.0f} +- {errors[1]:.0f}" if known else "unknown"
-    others = zip(values[2:], errors[2:], strict=True)
-    texts = [
-        f"{values[0] / errors[0]:.1f}",
-        noise,
-        *(f"{one:.2f} +- {se:.2f}" for one, se in others),
-    ]
-    return "".join(f"{text:>15}" for text in texts)
+def known_figures(found: Mapping) -> NDArray:
+    """Returns `figures` with errors, with NaN for a noise scale that is unknown."""
+    row = with_errors(figures, found)
+    signal, error = row[:, HEADS.index("|G|^2")]
+    if signal < LEAST_SIGNAL * error:
+        row[:, HEADS.index("noise scale")] = np.nan
+    return row
+
+
+def show_table(
+    found: Mapping[tuple[int, int], Mapping],
+    heads: Sequence[str],
+    row_of: Callable[[Mapping], NDArray],
+) -> None:
+    """Prints a row for each step and seed, and one for the mean over the seeds of a step."""
+    print(f"{'step':>5} {'seed':>5}" + "".join(f"{head:>16}" for head in heads))
+    for step in sorted({step for step, _ in found}):
+        rows = {
+            str(seed): row_of(each)
+            for (other, seed), each in sorted(found.items())
+            if other == step
+        }
+        values, errors = np.array([*rows.values()]).swapaxes(0, 1)
+        rows["mean"] = np.array(
+            [values.mean(axis=0), np.sqrt((errors**2).sum(axis=0)) / len(values)]
+        )
+        for seed, row in rows.items():
+            print(f"{step:5} {seed:>5}" + "".join(f"{cell(*pair):>16}" for pair in row.T))
+
+
+def cell(value: float, error: float) -> str:
+    if math.isnan(value):
+        return "unknown"
+    decimals = 0 if value >= 100 else 1 if value >= 10 else 3
+    return f"{value:.{decimals}f} +- {error:.{decimals}f}"
 
 
 def show(found: Mapping[tuple[int, int], Mapping]) -> None:
     """Prints the tables of all steps and seeds."""
-    steps = sorted({step for step, _ in found})
     print(
         f"{'step':>5} {'seed':>5} {'reward':>7} {'length':>13}   flat groups with R = {RESPONSES}"
     )
@@ -273,23 +328,11 @@ def show(found: Mapping[tuple[int, int], Mapping]) -> None:
         length, deviation = each["length"]
         flat = " ".join(f"{share:6.3f}" for share in each["flat"])
         print(f"{step:5} {seed:5} {each['reward']:7.3f} {length:5.2f} +- {deviation:4.2f}   {flat}")
-    for number, scale in enumerate(SCALES):
-        kinds = ("between", "cost") if scale == "none" else ("between",)
-        heads = [f"{kind} {each}" for kind in kinds for each in RESPONSES]
-        names = "".join(f"{head:>15}" for head in (*FIRST_HEADS, *heads))
-        print(f"\n{scale}\n{'step':>5} {'seed':>5}{names}")
-        for step in steps:
-            rows = {
-                str(seed): with_errors(each, number)
-                for (other, seed), each in sorted(found.items())
-                if other == step
-            }
-            values, errors = np.array([*rows.values()]).swapaxes(0, 1)
-            rows["mean"] = np.array(
-                [values.mean(axis=0), np.sqrt((errors**2).sum(axis=0)) / len(values)]
-            )
-            for seed, row in rows.items():
-                print(f"{step:5} {seed:>5}{cells(*row)}")
+    print("\nnone")
+    show_table(found, HEADS, known_figures)
+    print("\ngroup - none")
+    changes = [f"between {each}" for each in RESPONSES]
+    show_table(found, changes, lambda each: with_errors(share_changes, each))
 
 
 def main() -> None:
