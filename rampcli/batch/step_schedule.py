@@ -46,7 +46,7 @@ def from_step_schedule(text: str, *, sequence_length: int) -> RampSchedule:
         UsageError: an entry has another form, no entry is at the first sample, a batch size is
             below one, or two entries are at the same sample.
     """
-    unit, entries = _parse_entries(text)
+    unit, entries = _parse_entries(text, sequence_length)
     per_sample = sequence_length if unit == TOKENS else 1
     thresholds = tuple(
         Threshold(first, size)
@@ -91,14 +91,20 @@ def _example(unit: str) -> Remedy:
 
 
 def _split_unit(text: str) -> tuple[str | None, str]:
-    """Returns the unit of the thresholds, None if another word is there, and the entries' text."""
+    """Returns the unit of the thresholds, None if another word is there, and the entries' text.
+
+    A word is a unit only if a whole entry or nothing follows: `ten:8` is an entry that is wrong.
+    """
     for unit in EXAMPLES:
         if text.strip().startswith(f"{unit}:"):
             return unit, text.strip().removeprefix(f"{unit}:")
-    return None if _OTHER_WORD.fullmatch(text) else TOKENS, text
+    other = _OTHER_WORD.fullmatch(text)
+    first = other and other["entries"].replace(",", " ").split()[:1]
+    is_unit = other is not None and not (first and ":" not in first[0])
+    return None if is_unit else TOKENS, text
 
 
-def _wrong_unit(text: str) -> UsageError:
+def _wrong_unit(text: str, sequence_length: int) -> UsageError:
     match = _OTHER_WORD.fullmatch(text)
     assert match is not None
     near = difflib.get_close_matches(match["unit"].lower(), EXAMPLES, n=1)
@@ -106,9 +112,17 @@ def _wrong_unit(text: str) -> UsageError:
         f"{SCHEDULE_KEY}={text!r}: {match['word']!r} in front of the entries is not one of"
         f" {', '.join(f'{unit}:' for unit in EXAMPLES)}",
         set_to(SCHEDULE_KEY, f"{near[0]}: {match['entries']}")
-        if near and ":" in match["entries"]
+        if near and _is_readable(f"{near[0]}: {match['entries']}", sequence_length)
         else _example(near[0] if near else TOKENS),
     )
+
+
+def _is_readable(text: str, sequence_length: int) -> bool:
+    try:
+        from_step_schedule(text, sequence_length=sequence_length)
+    except UsageError:
+        return False
+    return True
 
 
 def _first_samples(unit: str, entries: Sequence[tuple[int, int]], per_sample: int) -> Iterator[int]:
@@ -129,11 +143,11 @@ def _first_samples(unit: str, entries: Sequence[tuple[int, int]], per_sample: in
         reached, size = count, next_size
 
 
-def _parse_entries(text: str) -> tuple[str, list[tuple[int, int]]]:
+def _parse_entries(text: str, sequence_length: int) -> tuple[str, list[tuple[int, int]]]:
     """Returns the unit of the thresholds, and (threshold, batch size) of each entry, in order."""
     unit, rest = _split_unit(text)
     if unit is None:
-        raise _wrong_unit(text)
+        raise _wrong_unit(text, sequence_length)
     words = rest.replace(",", " ").split()
     if len(words) > MOST_SIZES:
         raise _wrong(

@@ -175,7 +175,8 @@ def _show(ramp: "PublishedRamp", nodes: int | None) -> None:
         else ("", "batches, steps and optimiser")
     )
     about = (
-        f"plan it ({DEFAULT_RECIPE} stands for the model{optimizer}: only {of_run} are the run's):"
+        f"plan it ({DEFAULT_RECIPE} stands for the model{optimizer}: only {of_run} are the run's,"
+        " the rate is not):"
         if ramp.recipe is None
         else "plan it:"
     )

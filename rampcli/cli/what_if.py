@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from rampcli.batch.quantities import counted
+from rampcli.batch.quantities import counted, listed
 from rampcli.batch.throughput import check_curve
 from rampcli.cli.composing import compose_beside_recipe
 from rampcli.cli.console import build_console, say
@@ -22,7 +22,7 @@ from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.planning.retuning import RETUNE
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.comparison import comparison_table
-from rampcli.report.couplings import differing_couplings
+from rampcli.report.couplings import compared_stages, differing_couplings
 from rampcli.report.plan_json import plan_figures, plan_json
 from rampcli.report.plan_notes import throughput_notes
 
@@ -109,7 +109,7 @@ def _check_matters(
     """Checks that each setting changes the plan, so that no two rows of the table are equal."""
     if any(isinstance(one, UsageError) for one in found):
         return
-    plans = [(one.plan, plan_figures(one)) for one in found if isinstance(one, Resolved)]
+    plans = [_figures(one) for one in found if isinstance(one, Resolved)]
     for place, (key, words) in enumerate(values.items()):
         alike: dict[tuple[str, ...], list[Any]] = {}
         for combination, plan in zip(combinations, plans, strict=True):
@@ -123,6 +123,30 @@ def _check_matters(
                 set_by=("--what-if",),
                 remedy=f"{sweep} {key}={texts}, which trains with each value",
             )
+
+
+def _figures(resolved: Resolved) -> tuple[Any, ...]:
+    """Returns what plans are compared by. Values that follow the batch are those of the stages."""
+    figures = plan_figures(resolved)
+    stages = zip(figures["stages"], compared_stages(resolved), strict=True)
+    return resolved.plan, figures | {"stages": [{**row, **compared} for row, compared in stages]}
+
+
+def _same_notes(plans: Mapping[str, Resolved]) -> list[str]:
+    """Returns a note for each group of plans with equal figures."""
+    groups: list[tuple[Any, list[str]]] = []
+    for word, resolved in plans.items():
+        figures = _figures(resolved)
+        alike = next((words for other, words in groups if other == figures), None)
+        if alike is None:
+            groups.append((figures, [word]))
+        else:
+            alike.append(word)
+    return [
+        f"batch, memory and time are the same for {listed(words)}"
+        for _, words in groups
+        if len(words) > 1
+    ]
 
 
 def _check_curves(variants: Sequence[Resolved]) -> None:
@@ -153,7 +177,8 @@ def _print_comparison(
     )
     fitting = {word: found for word, found in variants if isinstance(found, Resolved)}
     plans = [*fitting.values()]
-    notes = (f"\nnote: {note}" for note in (*throughput_notes(plans), *_batch_notes(plans)))
+    same = _same_notes(fitting)
+    notes = (f"\nnote: {note}" for note in (*throughput_notes(plans), *_batch_notes(plans), *same))
     table = comparison_table(variants, more=differing_couplings(fitting))
     say(build_console(), table, *misfits, *notes)
 

@@ -29,6 +29,8 @@ MOST_FACTOR = 4
 """Widest change of the batch for which the root of it was tried: OLMo 1B in arXiv 2505.23971."""
 MOST_BATCH = 4096
 """Largest batch of arXiv 2507.07101, which begins at 1."""
+LEAST_BETA2 = 0.5
+"""Least beta2 that the rule gives. It is far below what was tried."""
 FEWEST_PARAMETERS, MOST_PARAMETERS = 111e6, 3.3e9
 """Sizes of the smallest and the largest model of arXiv 2505.13738."""
 UNKNOWN = {
@@ -106,13 +108,8 @@ def _rules(resolved: Resolved, recipe: Resolved) -> Iterator[Rule]:
         floor = _rounded(optim.min_lr * lr_factor)
         yield Rule(key=FLOOR_KEY, value=floor, rule=f"the same share of {LR_KEY}")
     if optimizer in OPTIMIZERS:  # in each of them, AdamW has some parameters
-        yield Rule(
-            key=BETA_KEY,
-            value=float(f"{1 - _rounded(1 - optim.beta2**factor):.12g}"),
-            rule="the same half-life in samples",
-            source="arXiv 2507.07101",
-            tested=f"batches up to {MOST_BATCH:,}" if max(batches) > MOST_BATCH else None,
-        )
+        is_tested = max(batches) <= MOST_BATCH
+        yield _rule_of_beta2(optim.beta2, factor, is_tested=is_tested)
     if optimizer == "adamw" and not follows and rate.value != config.optim.lr:
         # With another rate, the rule would answer that rate and not the batch.
         yield Rule(
@@ -154,6 +151,25 @@ def _rule_of_rate(config: Config, recipe: Config, factor: float) -> Rule:
         tested=None
         if 1 / MOST_FACTOR <= factor <= MOST_FACTOR
         else f"changes up to {MOST_FACTOR}x (arXiv 2505.23971)",
+    )
+
+
+def _rule_of_beta2(beta2: float, factor: float, *, is_tested: bool) -> Rule:
+    """Returns the rule for AdamW's second decay rate."""
+    value = float(f"{1 - _rounded(1 - beta2**factor):.12g}")
+    if value < LEAST_BETA2 and value != beta2:
+        exact = f"{beta2**factor:.2g}"
+        unknown = (
+            f"the same half-life in samples would be {exact}, and none below {LEAST_BETA2} was"
+            " tried"
+        )
+        return Rule(key=BETA_KEY, value=None, rule=unknown)
+    return Rule(
+        key=BETA_KEY,
+        value=value,
+        rule="the same half-life in samples",
+        source="arXiv 2507.07101",
+        tested=None if is_tested else f"batches up to {MOST_BATCH:,}",
     )
 
 

@@ -9,8 +9,10 @@ from rampcli.planning.run_plan import Resolved
 
 MOST_SHOWN = 10
 """Most stages whose values a line or a cell shows."""
-FORMS = {"lr factor": ".3g", "beta2": ".6g", "weight decay": ".3g"}
-"""Columns of a comparison, and how their numbers are written."""
+FORMS = {"lr factor": 3, "beta2": 6, "weight decay": 3}
+"""Columns of a comparison, and the digits of their numbers."""
+MOST_DIGITS = 9
+"""Digits in which numbers are compared."""
 
 
 def coupled_stages(resolved: Resolved) -> list[dict[str, Any]]:
@@ -30,6 +32,25 @@ def coupled_stages(resolved: Resolved) -> list[dict[str, Any]]:
             {"lr_factor": factor, "beta2": values.beta2, "weight_decay": values.weight_decay}
         )
     return rows
+
+
+def compared_stages(resolved: Resolved) -> list[dict[str, float | None]]:
+    """Returns `coupled_stages` with nine digits, and None for values that never change."""
+    rows, optim = coupled_stages(resolved), resolved.config.optim
+    fixed = {"beta2": _digits(optim.beta2), "weight_decay": _digits(optim.weight_decay)}
+    rounded: list[dict[str, float | None]] = [
+        {name: None if value is None else _digits(value) for name, value in row.items()}
+        for row in rows
+    ]
+    for name, value in fixed.items():
+        if all(row[name] in (None, value) for row in rounded):
+            rounded = [{**row, name: None} for row in rounded]
+    return rounded
+
+
+def _digits(value: float) -> float:
+    """Returns a value without the noise of its last digits."""
+    return float(f"{value:.{MOST_DIGITS}g}")
 
 
 def coupling_lines(resolved: Resolved) -> list[str]:
@@ -67,6 +88,8 @@ def coupling_notes(resolved: Resolved) -> Iterator[str]:
     for key, field in ((BETA2_KEY, "beta2"), (DECAY_KEY, "weight_decay")):
         if key in chosen and getattr(optim, field) == 0:
             yield f"{chosen.pop(key)} changes nothing: optim.{field} is 0"
+    if DECAY_KEY in chosen and compared_stages(resolved)[0]["weight_decay"] is None:
+        yield f"{chosen.pop(DECAY_KEY)} changes nothing: the learning rate follows r itself"
     if optim.optimizer == "muon" and BETA2_KEY in chosen:
         yield f"{chosen[BETA2_KEY]} is for the parameters that AdamW trains; Muon's momentum stays"
     if optim.optimizer == "muon" and DECAY_KEY in chosen:
@@ -79,25 +102,39 @@ def coupling_notes(resolved: Resolved) -> Iterator[str]:
 def differing_couplings(plans: Mapping[str, Resolved]) -> dict[str, dict[str, str]]:
     """Returns cells with what the stages of each plan have, by plan and column.
 
-    A column in which the plans do not differ is left out.
+    A column in which the plans do not differ is left out. Numbers that differ look different: they
+    have more digits if need be, and the middle of many stages is left out only if it tells nothing.
     """
-    cells = {name: _cells(resolved) for name, resolved in plans.items()}
-    differing = [name for name in FORMS if len({row[name] for row in cells.values()}) > 1]
-    return {plan: {name: row[name] for name in differing} for plan, row in cells.items()}
+    found: dict[str, dict[str, str]] = {plan: {} for plan in plans}
+    for name, digits in FORMS.items():
+        numbers = {plan: _numbers(resolved, name) for plan, resolved in plans.items()}
+        distinct = len(set(numbers.values()))
+        if distinct < 2:
+            continue
+        tries = [(n, most) for most in (MOST_SHOWN, None) for n in range(digits, MOST_DIGITS + 1)]
+        for n, most in tries:
+            texts = {plan: _cell(values, n, most) for plan, values in numbers.items()}
+            if len(set(texts.values())) == distinct:
+                break
+        for plan, text in texts.items():
+            found[plan][name] = text
+    return found
 
 
-def _cells(resolved: Resolved) -> dict[str, str]:
-    """Returns the values of all stages by column: one if they are the same, the ends of many."""
+def _numbers(resolved: Resolved, name: str) -> tuple[float, ...]:
+    """Returns the values of all stages, or one if they are the same."""
     rows, optim = coupled_stages(resolved), resolved.config.optim
     fixed = {"beta2": optim.beta2, "weight_decay": optim.weight_decay}
-    cells = {}
-    for name, form in FORMS.items():
-        field = name.replace(" ", "_")
-        values = [fixed[field] if row[field] is None else row[field] for row in rows]
-        texts = [f"{value:{form}}" for value in values]
-        if len(set(texts)) == 1:
-            texts = texts[:1]
-        elif len(texts) > MOST_SHOWN:
-            texts = [texts[0], "...", texts[-1]]
-        cells[name] = " ".join(texts)
-    return cells
+    field = name.replace(" ", "_")
+    values = [_digits(fixed[field] if row[field] is None else row[field]) for row in rows]
+    return (values[0],) if len(set(values)) == 1 else tuple(values)
+
+
+def _cell(values: tuple[float, ...], digits: int, most: int | None) -> str:
+    """Returns values as text: the ends alone of more than `most`."""
+    texts = [f"{value:.{digits}g}" for value in values]
+    if len(set(texts)) == 1:
+        return texts[0]
+    if most is not None and len(texts) > most:
+        texts = [texts[0], "...", texts[-1]]
+    return " ".join(texts)

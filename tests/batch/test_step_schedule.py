@@ -324,3 +324,15 @@ def test_more_entries_than_a_schedule_may_have_are_refused():
         UsageError, match=f"has {MOST_SIZES + 1} entries; the limit is {MOST_SIZES}"
     ):
         from_step_schedule(f"samples: {' '.join(words)}", sequence_length=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [("ten:8 10:8", "ten:8"), ("zero:4 100:8", "zero:4"), ("step: 0:4 ten:8", "step:")],
+)
+def test_a_wrong_entry_is_not_taken_for_a_unit_and_the_remedy_is_read(text, named):
+    with pytest.raises(UsageError) as refusal:
+        from_step_schedule(text, sequence_length=1)
+    assert f": {named!r} " in refusal.value.message
+    [offered] = refusal.value.remedies[0].values["model.step_batch_size_schedule"]
+    from_step_schedule(offered, sequence_length=1)

@@ -104,3 +104,15 @@ def test_couplings_are_compared_by_what_they_set_in_each_stage(succeed):
     assert lines[0].endswith("  lr factor")
     assert not {"beta2", "weight decay"} & {name.strip() for name in lines[0].split("  ")}
     assert [line.split("  ")[-1].strip() for line in lines[1:3]] == ["1", "0.707 1"]
+
+
+def test_numbers_that_differ_look_different_and_equal_plans_are_named(succeed, rampcli):
+    words = ("plan", "-f", "gpt3_5b", "--what-if")
+    near = succeed(*words, "schedule.batch_coupling=0.6,0.6001").splitlines()
+    assert near[1].split("  ")[-1] != near[2].split("  ")[-1]
+    equal = succeed(*words, "schedule.batch_coupling=none,0.5,sqrt")
+    assert "same for schedule.batch_coupling=0.5 and schedule.batch_coupling=sqrt" in equal
+    zero = ("schedule.weight_decay_coupling=none,timescale", "optim.weight_decay=0")
+    refused = rampcli(*words, *zero)
+    assert refused.exit_code == 2
+    assert "are the same for each value" in refused.stderr

@@ -185,7 +185,7 @@ def test_a_coupling_of_the_run_decides_how_the_rate_follows():
 def test_rules_outside_of_what_their_sources_tested_say_so():
     near, far = (
         settings_of(composed("llama32_1b", f"model.global_batch_size={batch}"))
-        for batch in (2048, 8192)
+        for batch in (2048, 4608)
     )
     assert [one.tested for one in near.values()] == [None] * len(near)
     assert far["optim.lr"].tested is not None
@@ -205,3 +205,10 @@ def test_no_rule_is_applied_in_reinforcement_learning():
     assert composed("llama3_tiny", *words).retuning is None
     with pytest.raises(UsageError, match="rules of --retune are those of pretraining"):
         composed("llama3_tiny", *words, retunes=True)
+
+
+def test_a_beta2_far_below_what_was_tried_stays():
+    run = composed("llama3_tiny", "model.global_batch_size=2048", retunes=True)
+    found = settings_of(run)["optim.beta2"]
+    assert (found.state, run.config.optim.beta2) == ("unknown", 0.95)
+    assert "would be 0.0014, and none below 0.5 was tried" in str(found)

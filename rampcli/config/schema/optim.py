@@ -90,7 +90,6 @@ class ScheduleConfig(Extensible):
         # Values that are coupled to a factor in this range stay finite.
         at_least=1e-3,
         at_most=1000,
-        example=[1.0, 1.5, 2.0],
     )
     beta2_coupling: str = setting(
         "none",
