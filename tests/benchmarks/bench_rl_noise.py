@@ -258,7 +258,7 @@ def components(
 def figures(found: Mapping, *, kept: Sequence[int]) -> NDArray:
     """Returns the figures of a row of `none`, from some blocks of prompts. [HEADS]"""
     signal, between, within = components(found, "none", kept=kept, pooled=True)
-    noise, alone = RESPONSES * (between + within), RESPONSES * within
+    noise, alone = (np.array(RESPONSES) * one for one in (between + within, within))
     first = signal[USUAL], noise[USUAL] / signal[USUAL], alone[0] / alone[1:].mean()
     return np.array([*first, *between / (between + within), *noise / noise[USUAL]])
 
@@ -269,7 +269,8 @@ def share_changes(found: Mapping, *, kept: Sequence[int]) -> NDArray:
     for scale in SCALES:
         _, between, within = components(found, scale, kept=kept, pooled=False)
         shares.append(between / (between + within))
-    return shares[1] - shares[0]
+    without, divided = shares
+    return divided - without
 
 
 def with_errors(estimate: Callable[..., NDArray], found: Mapping) -> NDArray:
