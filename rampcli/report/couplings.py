@@ -89,7 +89,9 @@ def coupling_notes(resolved: Resolved) -> Iterator[str]:
         if key in chosen and getattr(optim, field) == 0:
             yield f"{chosen.pop(key)} changes nothing: optim.{field} is 0"
     if DECAY_KEY in chosen and compared_stages(resolved)[0]["weight_decay"] is None:
-        yield f"{chosen.pop(DECAY_KEY)} changes nothing: the learning rate follows r itself"
+        yield (
+            f"{chosen.pop(DECAY_KEY)} changes nothing: the learning rate is scaled as the batch is"
+        )
     if optim.optimizer == "muon" and BETA2_KEY in chosen:
         yield f"{chosen[BETA2_KEY]} is for the parameters that AdamW trains; Muon's momentum stays"
     if optim.optimizer == "muon" and DECAY_KEY in chosen:

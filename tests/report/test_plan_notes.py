@@ -37,6 +37,14 @@ from rampcli.report.plan_tables import plan_summary
             "schedule.weight_decay_coupling=timescale changes nothing: optim.weight_decay is 0",
         ),
         (
+            (
+                *("gpt3_5b", "schedule.weight_decay_coupling=timescale"),
+                "schedule.batch_coupling=linear",
+            ),
+            "schedule.weight_decay_coupling=timescale changes nothing: the learning rate is scaled"
+            " as the batch is",
+        ),
+        (
             ("gpt3_5b", "schedule.beta2_coupling=half_life", "optim.beta2=0"),
             "schedule.beta2_coupling=half_life changes nothing: optim.beta2 is 0",
         ),
