@@ -30,7 +30,7 @@ MOST_FACTOR = 4
 MOST_BATCH = 4096
 """Largest batch of arXiv 2507.07101, which begins at 1."""
 LEAST_BETA2 = 0.5
-"""Least beta2 that the rule gives. It is far below what was tried."""
+"""Least beta2 that the rule gives. Below it, the average holds fewer than two steps."""
 FEWEST_PARAMETERS, MOST_PARAMETERS = 111e6, 3.3e9
 """Sizes of the smallest and the largest model of arXiv 2505.13738."""
 UNKNOWN = {
@@ -159,10 +159,7 @@ def _rule_of_beta2(beta2: float, factor: float, *, is_tested: bool) -> Rule:
     value = float(f"{1 - _rounded(1 - beta2**factor):.12g}")
     if value < LEAST_BETA2 and value != beta2:
         exact = f"{beta2**factor:.2g}"
-        unknown = (
-            f"the same half-life in samples would be {exact}, and none below {LEAST_BETA2} was"
-            " tried"
-        )
+        unknown = f"the same half-life in samples would be {exact}, an average over one step or so"
         return Rule(key=BETA_KEY, value=None, rule=unknown)
     return Rule(
         key=BETA_KEY,
