@@ -158,8 +158,8 @@ def compose_branches(
         "exponent": recorded.get("exponent", DEFAULT_EXPONENT) if exponent is None else exponent,
         "decays": recorded.get("decays", True) if decays is None else decays,
     }
-    _check_same_rate(folder, recorded, point)
     if recorded:
+        _check_same_rate(folder, recorded, point)
         _check_same(folder, recorded, point, chosen, tokens=tokens, options=options)
     samples = recorded.get("samples") or point.samples(chosen, tokens=tokens)
     step = recorded["step"] if checkpoint is None else checkpoint.step
@@ -249,8 +249,6 @@ def _check_same_rate(folder: BranchFolder, recorded: dict[str, Any], point: Bran
 
     They have another one if the run was given another length or schedule since then.
     """
-    if not recorded:
-        return
     before = recorded["lr"], recorded["global_batch_size"]
     if not isclose(before[0], point.lr) or before[1] != point.global_batch_size:
         raise UsageError(

@@ -84,8 +84,10 @@ class BranchPoint:
     @property
     def samples_left(self) -> int | None:
         """Samples of the run after the checkpoint, or None if it is complete or has no end."""
-        end = self.run.plan.end_sample
-        return None if end is None else max(0, end - self.consumed_samples) or None
+        plan = self.run.plan
+        if plan.end_sample is None or plan.is_complete(self.consumed_samples):
+            return None
+        return plan.end_sample - self.consumed_samples
 
     @property
     def _step_ends_at(self) -> int:

@@ -91,7 +91,7 @@ def add_results(
         "is_lower_bound": critical is not None and critical == max(branches),
         "notes": [
             *_notes_on_length(branches, sequence_length),
-            *_notes(branches, ended, records, decays=decays),
+            *_notes(branches, ended, known, records, decays=decays),
         ],
     }
 
@@ -112,12 +112,19 @@ def _notes_on_length(branches: Mapping[int, Branch], sequence_length: int) -> li
 def _notes(
     branches: Mapping[int, Branch],
     ended: Mapping[int, Groups],
+    known: Mapping[int, Groups],
     records: Mapping[int, RunRecord],
     *,
     decays: bool,
 ) -> list[str]:
-    """Returns what is uncertain about the results."""
-    notes, known = [], {multiple: groups for multiple, groups in ended.items() if groups}
+    """Returns what is uncertain about the results.
+
+    Args:
+        ended: groups of the branches that were validated at their end, none where a loss is not
+            finite.
+        known: those of them with groups.
+    """
+    notes = []
     for multiple, branch in branches.items():
         if multiple in ended and multiple not in known:
             notes.append(f"the loss of multiple {multiple} is not finite, which counts as worse")
