@@ -137,6 +137,10 @@ class TrainingPlan:
         ranks = self.fleet.parallel.data_parallel_size(world_size)
         return self.micro_batch_rule.divide(stage.global_batch_size, ranks)
 
+    def step_tokens(self, split: BatchPlan) -> int:
+        """Returns the tokens of a step whose batch is split in this way."""
+        return split.global_batch_size * self.sequence_length
+
     def loads_per_step(self, stage: StagePlan) -> int:
         """Returns the passes in which a stage's step loads its samples."""
         at_once = SEMANTICS[self.semantics].loads_step_at_once

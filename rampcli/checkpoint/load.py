@@ -5,13 +5,21 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 
 from rampcli.checkpoint.compatibility import check_compatible
 from rampcli.checkpoint.shards import shard_of
-from rampcli.checkpoint.state import TrainingState, named_tensors
+from rampcli.checkpoint.state import (
+    NO_AVERAGES,
+    Averages,
+    TrainingState,
+    named_tensors,
+    prefix_of,
+)
 from rampcli.checkpoint.tensor_files import TensorFiles
 from rampcli.errors import DamagedFileError, NoCheckpointError
 from rampcli.models.decoder import Decoder
+from rampcli.parallel.layout import local_part
 from rampcli.parallel.ranks import RankError, broadcast_from_rank_0, on_all_ranks
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import Checkpoint, read_checkpoints
@@ -24,17 +32,20 @@ def load_newest(
     run: RunDirectory,
     parts: Sequence[Decoder],
     optimizers: Sequence[torch.optim.Optimizer],
+    averages: Averages = NO_AVERAGES,
     *,
     settings: Mapping[str, Any],
     corpus: tuple[str, ...],
 ) -> TrainingState:
     """Loads the newest undamaged checkpoint. Every rank calls this.
 
-    Each damaged checkpoint that is passed over leaves a `fault` in events.jsonl.
+    Each damaged checkpoint that is passed over leaves a `fault` in events.jsonl. An average that is
+    not in the checkpoint begins at the loaded weights, and leaves an event `average`.
 
     Args:
         parts: this rank's parts of the model, filled in place.
         optimizers: their optimisers, whose state is filled in place.
+        averages: averages of their weights, filled in place.
         settings: `snapshot.identity` of the run's configuration.
         corpus: fingerprints of the run's corpora, see `check_compatible`.
 
@@ -54,7 +65,7 @@ def load_newest(
         if checkpoint is not None:
             check_compatible(checkpoint, settings=settings, corpus=corpus)
         try:
-            return _load(checkpoint, parts, optimizers)
+            return _load(run, checkpoint, parts, optimizers, averages)
         except RankError as error:
             if dist.get_rank() == 0 and checkpoint is not None:
                 reason = f"{checkpoint.path.name} is damaged: {error}"
@@ -75,9 +86,11 @@ def _newest_first(found: Sequence[Checkpoint]) -> Iterator[Checkpoint | None]:
 
 
 def _load(
+    run: RunDirectory,
     checkpoint: Checkpoint | None,
     parts: Sequence[Decoder],
     optimizers: Sequence[torch.optim.Optimizer],
+    averages: Averages,
 ) -> TrainingState:
     """Loads a checkpoint in place and returns its state.
 
@@ -88,11 +101,22 @@ def _load(
     assert checkpoint is not None
     if checkpoint.step > 0:
         make_optimizer_state(optimizers)
-    tensors = named_tensors(parts, optimizers, copies=True)
+    held = {kind: values for kind, values in averages.items() if files.hold(prefix_of(kind))}
+    tensors = named_tensors(parts, optimizers, held, copies=True)
     shards = [shard_of(name, tensor) for name, tensor, _ in tensors]
     names, rank, ranks = sorted(checkpoint.files), dist.get_rank(), dist.get_world_size()
     to_check = [name for at, name in enumerate(names) if at * ranks // len(names) == rank]
     on_all_ranks(lambda: files.read(shards, to_check=to_check), errors=DAMAGE)
+    for kind in averages.keys() - held.keys():
+        _begin_average(averages[kind])
+        if dist.get_rank() == 0:
+            reason = f"average.{kind} begins at the weights of step {checkpoint.step:,}"
+            run.append_event(
+                "average",
+                step=checkpoint.step,
+                consumed_samples=checkpoint.consumed_samples,
+                reason=reason,
+            )
     recent = [(loss, norm) for loss, norm in checkpoint.manifest.get("recent", [])]
     return TrainingState(
         step=checkpoint.step,
@@ -100,6 +124,13 @@ def _load(
         order_hash=checkpoint.manifest["order_hash"],
         recent=recent,
     )
+
+
+@torch.no_grad()
+def _begin_average(values: Mapping[nn.Parameter, Tensor]) -> None:
+    """Sets an average to the weights, in place."""
+    for parameter, average in values.items():
+        local_part(average).copy_(local_part(parameter))
 
 
 def _open_files(checkpoint: Checkpoint | None) -> TensorFiles:

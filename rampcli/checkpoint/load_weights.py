@@ -116,14 +116,19 @@ def load_model(config: Config, checkpoint: Checkpoint, device: torch.device) -> 
     return model
 
 
-def read_weights(checkpoint: Checkpoint, weights: Mapping[str, Tensor]) -> None:
+def read_weights(
+    checkpoint: Checkpoint, weights: Mapping[str, Tensor], *, prefix: str = MODEL
+) -> None:
     """Reads weights in place, by their names.
+
+    Args:
+        prefix: `MODEL`, or `prefix_of` an average to read that of each weight.
 
     Raises:
         DamagedFileError: the checkpoint does not hold them whole.
     """
-    TensorFiles.open(checkpoint.path, checkpoint.files).read(_shards(weights))
+    TensorFiles.open(checkpoint.path, checkpoint.files).read(_shards(weights, prefix))
 
 
-def _shards(weights: Mapping[str, Tensor]) -> list[Shard]:
-    return [shard_of(f"{MODEL}{name}", tensor) for name, tensor in weights.items()]
+def _shards(weights: Mapping[str, Tensor], prefix: str = MODEL) -> list[Shard]:
+    return [shard_of(f"{prefix}{name}", tensor) for name, tensor in weights.items()]

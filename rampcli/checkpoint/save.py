@@ -18,7 +18,14 @@ import torch
 import torch.distributed as dist
 
 from rampcli.checkpoint.shards import HostCopies, Shard, shards_to_save
-from rampcli.checkpoint.state import SPECIAL_TOKENS, TOKENIZER, TrainingState, named_tensors
+from rampcli.checkpoint.state import (
+    NO_AVERAGES,
+    SPECIAL_TOKENS,
+    TOKENIZER,
+    Averages,
+    TrainingState,
+    named_tensors,
+)
 from rampcli.checkpoint.tensor_files import write_shards
 from rampcli.checksums import page_sums
 from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens
@@ -62,14 +69,14 @@ OnSaved = Callable[[SavedCheckpoint], None]
 
 
 class Checkpoints:
-    """Saves a model and its optimisers. Every rank makes every call.
+    """Saves a model, its optimisers and averages of its weights. Every rank makes every call.
 
     Ranks communicate in a process group of their own over gloo: one rank may write for much longer
     than another, and NCCL would end the run.
 
     With `in_background`, training continues during a save. A thread on each rank copies the tensors
     to host memory and writes them. Only the next optimiser step, which changes the tensors, waits
-    for the copy.
+    for the copy. Whoever changes averages or weights otherwise calls `wait_for_copy` before.
 
     Args:
         keep_last: complete checkpoints to keep.
@@ -84,6 +91,7 @@ class Checkpoints:
         run: RunDirectory,
         parts: Sequence[Decoder],
         optimizers: Sequence[torch.optim.Optimizer],
+        averages: Averages = NO_AVERAGES,
         *,
         keep_last: int,
         facts: dict[str, Any],
@@ -95,6 +103,7 @@ class Checkpoints:
         self.run = run
         self.parts = parts
         self.optimizers = optimizers
+        self.averages = averages
         self.keep_last = keep_last
         self.facts = facts
         self.texts = (
@@ -144,7 +153,7 @@ class Checkpoints:
         self._step = state.step
         saved = partial(SavedCheckpoint, step=state.step, consumed_samples=state.consumed_samples)
         manifest = {"format": FORMAT, **asdict(state), **self.facts}
-        tensors = list(named_tensors(self.parts, self.optimizers, copies=False))
+        tensors = list(named_tensors(self.parts, self.optimizers, self.averages, copies=False))
         if self._threads is None or is_last:
             self._write(manifest, lambda: shards_to_save(tensors))
             save_s = time.perf_counter() - began

@@ -1,16 +1,24 @@
 """Contents of a checkpoint: training state in its manifest, and tensors in its other files."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import torch
+from torch import Tensor, nn
 
 from rampcli.checkpoint.shards import NamedTensor
 from rampcli.models.decoder import Decoder
 
-MODEL, OPTIMIZER = "model.", "optimizer.state."
+MODEL, OPTIMIZER, AVERAGE = "model.", "optimizer.state.", "average."
 """Prefixes of the names of tensors."""
 TOKENIZER, SPECIAL_TOKENS = "tokenizer.json", "special_tokens.json"
+
+Averages = Mapping[str, Mapping[nn.Parameter, Tensor]]
+"""Averages of the weights: by setting of the section `average`, and by parameter."""
+NO_AVERAGES: Averages = MappingProxyType({})
+EMA = "ema"
+"""Setting of the exponential moving average."""
 
 
 @dataclass(slots=True)
@@ -34,9 +42,15 @@ class TrainingState:
 
 
 def named_tensors(
-    parts: Sequence[Decoder], optimizers: Sequence[torch.optim.Optimizer], *, copies: bool
+    parts: Sequence[Decoder],
+    optimizers: Sequence[torch.optim.Optimizer],
+    averages: Averages = NO_AVERAGES,
+    *,
+    copies: bool,
 ) -> Iterator[NamedTensor]:
-    """Yields weights and optimiser state under names that do not depend on how the model is split.
+    """Yields weights, their averages and optimiser state.
+
+    Their names do not depend on how the model is split.
 
     Args:
         copies: also yield tied weights that another part of the model owns and saves.
@@ -50,3 +64,14 @@ def named_tensors(
             yield f"{MODEL}{name}", parameter, parameter
             for key, value in states.get(parameter, {}).items():
                 yield f"{OPTIMIZER}{name}.{key}", value, parameter
+            for kind, values in averages.items():
+                yield f"{prefix_of(kind)}{name}", values[parameter], parameter
+
+
+def prefix_of(kind: str) -> str:
+    """Returns the beginning of the names of an average's tensors.
+
+    Args:
+        kind: setting of the section `average`.
+    """
+    return f"{AVERAGE}{kind}."

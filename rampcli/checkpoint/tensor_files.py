@@ -235,6 +235,12 @@ class TensorFiles:
             stored = pool.map(lambda name: _read_stored(folder / name, files[name]), names)
             return cls(folder, files, dict(zip(names, stored, strict=True)))
 
+    def hold(self, prefix: str) -> bool:
+        """Returns whether the name of a stored tensor begins with a prefix."""
+        return any(
+            stored.name.startswith(prefix) for each in self.stored.values() for stored in each
+        )
+
     def find(self, shards: Sequence[Shard]) -> dict[str, list["ShardRead"]]:
         """Returns what to read from each file to fill the shards, which may be on the meta device.
 

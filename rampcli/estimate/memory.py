@@ -13,7 +13,7 @@ from rampcli.config.optimizers import optimizer_of
 from rampcli.config.schema import Config
 from rampcli.estimate.flights import Flight, PipelineSchedule
 from rampcli.estimate.layer_memory import RankWeights, layer_memory, needs_fsdp, shards_and_replicas
-from rampcli.estimate.model_size import matrices_of, shapes_of
+from rampcli.estimate.model_size import count_averages, matrices_of, shapes_of
 from rampcli.models.micro_batch import MicroBatchPart, mask_bytes
 from rampcli.models.parts import (
     FP32,
@@ -32,7 +32,7 @@ class MemoryEstimate:
     Misses the context of CUDA, buffers of NCCL, workspaces of kernels and fragmentation.
 
     Attributes:
-        weights: this rank's shards in fp32, and tables of positions.
+        weights: this rank's shards in fp32, averages of them, and tables of positions.
         gradients: this rank's shards, and gradients before their reduction.
         optimizer: states of the optimiser, and what its step computes with.
         gathered: weights gathered from other ranks, and buffers of gathering and reducing.
@@ -197,12 +197,13 @@ class RankMemory:
                 yield from self._backward(held, flight, index)
 
     def at_rest(self) -> MemoryEstimate:
-        """Returns what outlives a step: weights, tables of positions and optimiser states."""
+        """Returns what outlives a step: weights, averages, tables and optimiser states."""
         matrices = self.weights.layers * self.weights.matrices_shard
         states = self.optimizer.states * (self.weights.shard - matrices)
         states += self.optimizer.matrix_states * matrices
         tables = self.virtual_stages * table_bytes(self.model, self.batch)
-        return MemoryEstimate(weights=FP32 * self.weights.shard + tables, optimizer=FP32 * states)
+        weights = self.weights.shard * (1 + count_averages(self.config))
+        return MemoryEstimate(weights=FP32 * weights + tables, optimizer=FP32 * states)
 
     def _optimizer_work(self) -> int:
         """Returns the bytes that the optimiser's step computes with."""

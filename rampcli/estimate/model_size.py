@@ -56,12 +56,17 @@ def model_size(config: Config) -> ModelSize:
 
 
 def checkpoint_bytes(config: Config) -> int:
-    """Returns the bytes of a checkpoint's tensors: weights and optimiser states."""
+    """Returns the bytes of a checkpoint's tensors: weights, optimiser states and averages."""
     model, optimizer = config.model, optimizer_of(config.optim.optimizer)
     parameters = count_parameters(model, sequence_length=config.data.sequence_length)
     matrices = model.num_layers * count(matrices_of(shapes_of(layer_parts(model).values())))
     states = optimizer.states * (parameters - matrices) + optimizer.matrix_states * matrices
-    return FP32 * (parameters + states)
+    return FP32 * (parameters * (1 + count_averages(config)) + states)
+
+
+def count_averages(config: Config) -> int:
+    """Returns how many averages of the weights a run has, each with an fp32 copy of them."""
+    return int(config.average.ema is not None)
 
 
 def flops_per_token(model: ModelConfig, *, sequence_length: int, causal: bool = False) -> float:

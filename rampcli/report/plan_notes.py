@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from rampcli.batch.averages import EMA_KEY, ema_share
 from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY, micro_batches_by_nodes
 from rampcli.batch.noise_scale import NOISE_KEY, groups_per_step
 from rampcli.batch.notes import accumulation_notes
@@ -20,6 +21,8 @@ from rampcli.report.memory import memory_notes
 ESTIMATED, UNKNOWN = "~", "?"
 """Mark times that were not measured but follow from those of other sizes, and unknown ones."""
 MOST_SIZES = 6
+NOTED_SHARE = 0.01
+"""Share of an average that the first weights may have at the end of a run, without a note."""
 
 
 def all_notes(resolved: Resolved) -> list[str]:
@@ -32,6 +35,7 @@ def all_notes(resolved: Resolved) -> list[str]:
         *resolved.notes,
         *_accumulation_notes(resolved),
         *_noise_notes(resolved),
+        *_average_notes(resolved),
         *coupling_notes(resolved),
         *reduction_notes(resolved),
         *memory_notes(resolved),
@@ -133,6 +137,20 @@ def _noise_notes(resolved: Resolved) -> Iterator[str]:
         yield (
             f"{NOISE_KEY} does not measure stage{plural} {listed(unmeasured, most=MOST_SIZES)}: a"
             " step needs two micro batches, or two samples without a pipeline"
+        )
+
+
+def _average_notes(resolved: Resolved) -> Iterator[str]:
+    """Yields a note if the moving average still holds the initial weights when the run ends."""
+    half_life_tokens, plan = resolved.config.average.ema, resolved.plan
+    if half_life_tokens is None or plan.end_sample is None:
+        return
+    tokens = plan.end_sample * plan.sequence_length
+    kept = 1 - ema_share(tokens, half_life_tokens=half_life_tokens)
+    if kept >= NOTED_SHARE:
+        yield (
+            f"{EMA_KEY}={half_life_tokens} is long for a run of {tokens:,} tokens: at its end,"
+            f" {kept:.0%} of the average are still the weights with which it began"
         )
 
 

@@ -112,6 +112,7 @@ EVENTS = {
         text=CHANGE,
         is_logged=True,
     ),
+    "average": EventKind(columns=PLACE | {"reason": str}, text="{reason}", is_logged=True),
     "schedule": WARNING,
     "stop": EventKind(columns={"step": COUNT, "status": str, "save_s": float}),
     "fault": WARNING,

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rampcli.activity import COMPILING, COMPUTING, ENDING, READING, SAVING, begin
+from rampcli.batch.averages import ema_share
 from rampcli.batch.plan import BatchPlan
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.checkpoint.save import Checkpoints
@@ -20,6 +21,7 @@ from rampcli.parallel.ranks import broadcast_from_rank_0
 from rampcli.runs.directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY
 from rampcli.schedule.couplings import Couplings, StepValues
 from rampcli.schedule.learning_rate import LearningRate
+from rampcli.train.average import WeightAverage
 from rampcli.train.compiling import compile_passes
 from rampcli.train.group_norms import GroupNorms
 from rampcli.train.guard import StepGuard
@@ -41,6 +43,7 @@ class Trainer:
         runs_ahead: whether steps overlap in this way.
         validation_loaders: read the validation corpora, by name; None if the corpus has no name.
         norms: measures the noise of the gradient, if that is asked for.
+        ema: exponential moving average of the weights, if the run has one.
         bytes_of_tokens: bytes of text that each token stands for, int32 [vocabulary], if known.
         micro_batch_s: seconds per micro batch in the last step whose numbers are known.
         compiled_micro_batch_size: micro batch size for which the layers are compiled, if they are.
@@ -63,6 +66,7 @@ class Trainer:
     stopper: Stopper
     runs_ahead: bool = False
     norms: GroupNorms | None = None
+    ema: WeightAverage | None = None
     bytes_of_tokens: Tensor | None = None
     micro_batch_s: float = 0.0
     compiled_micro_batch_size: int | None = None
@@ -159,6 +163,7 @@ class Trainer:
         self.finish_step()  # its numbers set the limits of this step
         values = self.values_after(split.global_batch_size, split)
         update_weights(self.optimizers, **asdict(values), skip=result.is_harmful(self.guard.limits))
+        self._update_ema(split)
         stage = self.plan.stage_at(self.state.consumed_samples)
         before = replace(self.state)
 
@@ -181,6 +186,18 @@ class Trainer:
             )
 
         self.unfinished = finish
+
+    def _update_ema(self, split: BatchPlan) -> None:
+        """Moves the exponential moving average, if there is one, by the tokens of a step.
+
+        A skipped step counts as one that leaves the weights as they are: otherwise, the host would
+        have to wait until a GPU has decided.
+        """
+        half_life_tokens = self.config.average.ema
+        if self.ema is not None and half_life_tokens is not None:
+            self.checkpoints.wait_for_copy()  # a skipped step may not have waited
+            tokens = self.plan.step_tokens(split)
+            self.ema.move(ema_share(tokens, half_life_tokens=half_life_tokens))
 
     def values_after(self, samples: int, split: BatchPlan) -> StepValues:
         """Returns the values of the optimiser for an update after some more samples."""

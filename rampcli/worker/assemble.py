@@ -149,6 +149,7 @@ def build_trainer(
         observers=ObserverList(observers),
         state=loaded.state,
         stopper=Stopper(stop, passes),
+        ema=loaded.ema,
         runs_ahead=device.type == "cuda",
         norms=None
         if config.noise_scale.every_steps is None

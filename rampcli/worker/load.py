@@ -11,7 +11,7 @@ from rampcli.checkpoint.load import load_newest
 from rampcli.checkpoint.load_weights import open_run, read_weights
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.starting_weights import check_starting_weights, is_run
-from rampcli.checkpoint.state import TrainingState
+from rampcli.checkpoint.state import EMA, TrainingState
 from rampcli.config import snapshot
 from rampcli.config.schema import Config
 from rampcli.data.special_tokens import SpecialTokens
@@ -22,6 +22,7 @@ from rampcli.parallel.mesh import Meshes
 from rampcli.parallel.ranks import broadcast_from_rank_0, gather_from_all_ranks
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import complete_checkpoints
+from rampcli.train.average import WeightAverage
 from rampcli.train.build import build_parts
 from rampcli.train.optimizers import build_optimizers, check_coupled
 
@@ -33,6 +34,7 @@ class Loaded:
     Attributes:
         tokenizer: contents of tokenizer.json, if this rank reads data.
         special_tokens: special tokens of the data.
+        ema: exponential moving average of the weights, if the run has one.
     """
 
     parts: list[Decoder]
@@ -41,6 +43,7 @@ class Loaded:
     checkpoints: Checkpoints
     tokenizer: str | None
     special_tokens: SpecialTokens
+    ema: WeightAverage | None
 
 
 def load_model_and_state(
@@ -66,13 +69,16 @@ def load_model_and_state(
     check_coupled(optimizers, config)
     settings = snapshot.identity(config)
     corpus = agreed_fingerprints(fingerprints)
-    state = load_newest(run, parts, optimizers, settings=settings, corpus=corpus)
+    ema = None if config.average.ema is None else WeightAverage(parts)
+    averages = {} if ema is None else {EMA: ema.values}
+    state = load_newest(run, parts, optimizers, averages, settings=settings, corpus=corpus)
     if dist.get_rank() == 0:
         run.drop_rows_after(state.step)
     checkpoints = Checkpoints(
         run,
         parts,
         optimizers,
+        averages,
         keep_last=config.checkpoint.keep_last,
         facts={
             "settings": settings,
@@ -92,6 +98,7 @@ def load_model_and_state(
         checkpoints=checkpoints,
         tokenizer=tokenizer,
         special_tokens=special_tokens,
+        ema=ema,
     )
 
 

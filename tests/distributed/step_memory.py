@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from rampcli.config.schema import Config
 from rampcli.data.loader import MicroBatch
 from rampcli.parallel.mesh import build_meshes
+from rampcli.train.average import WeightAverage
 from rampcli.train.build import build_parts
 from rampcli.train.optimizers import build_optimizers
 from rampcli.train.passes import Passes
@@ -94,6 +95,7 @@ class Steps:
         meshes = build_meshes(CPU, config.parallel)
         self.parts = build_parts(config, meshes, CPU)
         self.optimizers = build_optimizers(self.parts, config.optim)
+        self.ema = None if config.average.ema is None else WeightAverage(self.parts)
         self.passes = Passes(config, self.parts, meshes, CPU)
 
     def batch(self, micro_batch_size: int, micro_batches: int) -> list[MicroBatch]:
@@ -113,6 +115,8 @@ class Steps:
             self.passes, batch, global_tokens=batch[0].tokens.numel(), gradient_clip_val=1.0
         )
         update_weights(self.optimizers, lr=1e-3)
+        if self.ema is not None:
+            self.ema.move(0.5)
 
 
 @contextmanager

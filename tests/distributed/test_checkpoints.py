@@ -22,6 +22,7 @@ STEADY = [
     "rampup.node_policy=fixed",
     "data.micro_batch_size=1",
     "trainer.val_samples=0",
+    "average.ema=100",
 ]
 MESHES = {
     "fsdp2": (2, []),

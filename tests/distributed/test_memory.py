@@ -37,6 +37,7 @@ BF16, SELECTIVE, FULL = (
     {"activation_checkpointing": "full"},
 )
 MUON: dict[str, Any] = {"optimizer": "muon"}
+EMA: dict[str, Any] = {"ema": 1000}
 EACH = {"accumulate_reduce": "each"}
 DOCUMENTS = {"document_mask": True}
 PIPELINE = {"pipeline_parallel_size": 2}
@@ -52,6 +53,7 @@ SETTINGS = {
         ("mistral", FULL, TWO_SIZES),
         ("qwen3", SELECTIVE, TWO_SIZES),
         ("wide llama", MUON, TWO_SIZES),
+        ("wide llama", EMA, ((1, 1),)),
         ("wide llama", BF16 | FULL, ACCUMULATED),
         ("llama with many words", BF16 | FULL, TWO_SIZES),
     ],
@@ -64,6 +66,7 @@ SETTINGS = {
         ("llama with many words", BF16 | FULL, TWO_SIZES),
         ("llama", EACH | {"data_parallel_shard_size": 1}, ACCUMULATED),
         ("llama with many words", FULL | {"data_parallel_shard_size": 1}, TWO_SIZES),
+        ("wide llama", EMA | FULL, ((1, 1),)),
         ("gpt", {"tensor_parallel_size": 2}, TWO_SIZES),
         ("qwen3", BF16 | SELECTIVE | {"tensor_parallel_size": 2}, ((4, 1),)),
         ("llama", FULL | MUON | {"tensor_parallel_size": 2}, ((1, 1),)),
@@ -93,7 +96,7 @@ def configured(model: str, options: dict[str, Any]) -> Config:
     for key, value in options.items():
         (section,) = (
             each
-            for each in (config.trainer, config.parallel, config.optim, config.data)
+            for each in (config.trainer, config.parallel, config.optim, config.data, config.average)
             if hasattr(each, key)
         )
         setattr(section, key, value)

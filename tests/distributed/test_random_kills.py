@@ -11,8 +11,10 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
+import torch
 
 from commands import Command
+from distributed.average import newest_average
 from processes import children_of, wait_until, wait_until_all_have_ended
 from rampcli.runs.record import read_run
 from rampcli.runs.time_spent import LOST
@@ -41,6 +43,7 @@ WORDS = [
     "trainer.val_every_steps=10",
     "checkpoint.every_steps=4",
     "checkpoint.async=true",
+    "average.ema=2000",
     "launch.max_restarts=1000",
     "launch.backoff_s=0",
 ]
@@ -175,6 +178,9 @@ def test_a_run_killed_at_random_instants_equals_an_undisturbed_run(
     assert_every_sample_is_read_once(run)
     assert [row["loss"] for row in run.rows] == [row["loss"] for row in undisturbed.rows]
     assert run.validations() == undisturbed.validations()
+    averages, expected = (newest_average(each.directory) for each in (run, undisturbed))
+    assert averages.keys() == expected.keys()
+    assert all(torch.equal(average, expected[name]) for name, average in averages.items())
     assert run.state["status"] == "complete"
     spent = read_run(run.directory).time_spent()
     first, *_, last = run.events

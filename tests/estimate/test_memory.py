@@ -108,8 +108,11 @@ def test_one_rank_holds_the_weights_and_states_of_a_checkpoint(recipe, optimizer
     config.optim.optimizer = optimizer
     config.data.sequence_length = 1024
     found = memory.RankMemory(config, 0, data_ranks=1, samples=1, micro_batches=1)
-    states = found.at_rest().optimizer
-    assert memory.FP32 * found.weights.whole + states == checkpoint_bytes(config)
+    alone, weights = found.at_rest(), memory.FP32 * found.weights.whole
+    assert weights + alone.optimizer == checkpoint_bytes(config)
+    config.average.ema = 1000
+    assert found.at_rest() == replace(alone, weights=alone.weights + weights)
+    assert 2 * weights + alone.optimizer == checkpoint_bytes(config)
 
 
 def test_llama3_8b_is_near_what_torchtitan_publishes():

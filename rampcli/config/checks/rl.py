@@ -29,6 +29,7 @@ NOT_IN_RL = {
         ", which evaluates one set of prompts",
         "data.validation_path",
     ),
+    "average.ema": (None, ", whose steps have no fixed number of tokens", None),
     "noise_scale.every_steps": (None, ": it measures gradients of pretraining", None),
     "parallel.pipeline_parallel_size": (1, *_SPLITS),
     "parallel.context_parallel_size": (1, *_SPLITS),

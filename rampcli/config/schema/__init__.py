@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rampcli.config.fields import setting
+from rampcli.config.schema.average import AverageConfig
 from rampcli.config.schema.checkpoint import CheckpointConfig
 from rampcli.config.schema.data import DataConfig
 from rampcli.config.schema.launch import LaunchConfig
@@ -60,6 +61,7 @@ class Config(Traced):
     rampup: RampupConfig = field(default_factory=RampupConfig)
     throughput: ThroughputConfig = field(default_factory=ThroughputConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    average: AverageConfig = field(default_factory=AverageConfig)
     launch: LaunchConfig = field(default_factory=LaunchConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     generate: GenerateConfig = field(default_factory=GenerateConfig)

@@ -175,7 +175,7 @@ function secondsOf(run, name) {
 
 const KINDS = {
   fault: "fault", lost: "lost work", skip: "skipped step", slow_data: "slow data", spare_ranks: "spare ranks", tracker_off: "tracker",
-  restart: "restart", preempted: "stop",
+  restart: "restart", preempted: "stop", average: "average",
 };
 
 function logTable(runs) {

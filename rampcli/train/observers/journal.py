@@ -74,7 +74,7 @@ class Journal(LoopObserver):
         if step.skipped is not None:
             record_event(self.run, "skip", state, reason=step.skipped)
         batch = step.batch.split
-        tokens = batch.global_batch_size * self.plan.sequence_length
+        tokens = self.plan.step_tokens(batch)
         if step.tokens is not None:
             tokens = max(1, step.tokens)
         tokens_per_s = tokens / step.step_time_s

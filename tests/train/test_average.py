@@ -1,0 +1,38 @@
+import pytest
+import torch
+from torch import nn
+
+from rampcli.batch.averages import ema_share
+from rampcli.train.average import WeightAverage
+
+
+@pytest.fixture
+def layer():
+    return nn.Linear(3, 2)
+
+
+def test_a_step_moves_the_average_by_its_share_of_the_difference_and_leaves_the_weights(layer):
+    average = WeightAverage([layer])
+    with torch.no_grad():
+        before = layer.weight.clone()
+        layer.weight += 1.0
+    average.move(0.25)
+    torch.testing.assert_close(average.values[layer.weight], before + 0.25)
+    torch.testing.assert_close(layer.weight.detach(), before + 1.0)
+    assert torch.equal(average.values[layer.bias], layer.bias)
+
+
+@pytest.mark.parametrize("batches", [[64] * 16, [1024], [32] * 8 + [128] * 6])
+def test_an_average_in_fp32_is_half_way_to_fixed_weights_after_a_half_life(layer, batches):
+    average = WeightAverage([layer])
+    with torch.no_grad():
+        before = layer.weight.clone()
+        layer.weight += 1.0
+    for tokens in batches:
+        average.move(ema_share(tokens, half_life_tokens=1024))
+    torch.testing.assert_close(average.values[layer.weight], before + 0.5)
+
+
+def test_an_average_is_in_fp32_whatever_the_weights_are(layer):
+    (value, *_) = WeightAverage([layer.bfloat16()]).values.values()
+    assert value.dtype is torch.float32
