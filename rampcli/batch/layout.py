@@ -166,7 +166,9 @@ def lay_out(
     if batch.step_batch_size_schedule is not None:
         _check_step_schedule(batch)
         schedule = from_step_schedule(
-            batch.step_batch_size_schedule, sequence_length=sequence_length
+            batch.step_batch_size_schedule,
+            sequence_length=sequence_length,
+            before=batch.before,
         )
         _check_last_size(schedule, batch)
         largest = schedule.scheduled_sizes()[-1]
@@ -184,7 +186,7 @@ def lay_out(
                 global_batch_size=largest,
                 semantics=batch.semantics,
                 target_key=batch.unit.global_key,
-            )
+            ).after(batch.before.samples)
     report.close()
     assert schedule is not None
     rule = MicroBatchRule(

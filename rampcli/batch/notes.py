@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from rampcli.batch.plan import MICRO_KEY, SAMPLES, BatchUnit
 from rampcli.batch.ramp import RampSchedule, RampStage
-from rampcli.batch.run_settings import DECREASE_KEY, RunLength
+from rampcli.batch.run_settings import DECREASE_KEY, FirstEnd, RunLength
 
 MOST_SHOWN = 10
 MANY_MICRO_BATCHES = 16
@@ -18,7 +18,7 @@ At 16, an exchange that takes as long as a micro batch is 6% of a step.
 def plan_notes(
     ramp: RampSchedule,
     stages: Sequence[RampStage],
-    length: RunLength,
+    length: RunLength | FirstEnd,
     sequence_length: int,
     *,
     unit: BatchUnit = SAMPLES,
@@ -30,9 +30,11 @@ def plan_notes(
 
     Args:
         stages: stages of the schedule that run.
-        length: the requested end.
+        length: the requested end. That of a phase has no notes.
         sequence_length: tokens per sample.
     """
+    if isinstance(length, FirstEnd):
+        return tuple(_size_notes(ramp, stages, unit))
     return (
         *_size_notes(ramp, stages, unit),
         *_end_notes(ramp, stages[-1], length, sequence_length, unit),

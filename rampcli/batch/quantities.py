@@ -6,6 +6,7 @@ from fractions import Fraction
 
 MOST_CHARACTERS = 80
 _COUNT = re.compile(r"(?P<digits>\d[\d_]*(?:\.\d+)?)(?P<unit>[KMBT]?)")
+_NUMBER = re.compile(r"\+?(?P<digits>[\d._]+)(?P<power>e[-+]?\d{1,2})?(?P<unit>[KMBT]?)", re.I)
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
@@ -20,6 +21,21 @@ def parse_count(text: str) -> int | None:
     whole, _, fraction = match["digits"].replace("_", "").partition(".")
     numerator, denominator = int(whole + fraction) * UNITS[match["unit"]], 10 ** len(fraction)
     return None if numerator % denominator else numerator // denominator
+
+
+def parse_whole(text: str) -> int | None:
+    """Returns the integer that `text` stands for, or None if it is not a whole number.
+
+    It takes what Python's `float` reads, and a unit of either case: `1_000`, `16.`, `250b`.
+    """
+    match = _NUMBER.fullmatch(text) if text.isascii() and len(text) <= MOST_CHARACTERS else None
+    if match is None:
+        return None
+    try:
+        number = Fraction(f"{match['digits']}{match['power'] or ''}") * UNITS[match["unit"].upper()]
+    except ValueError:
+        return None
+    return number.numerator if number.denominator == 1 else None
 
 
 def counted(number: int, noun: str) -> str:

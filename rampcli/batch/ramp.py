@@ -122,6 +122,18 @@ class RampSchedule:
         """
         return RampSchedule(thresholds=self.thresholds, decreased=decreased)
 
+    def after(self, samples: int) -> "RampSchedule":
+        """Returns what is left of the schedule after some samples, which it then counts from."""
+        if samples == 0:
+            return self
+        begun = self._threshold_at(samples)
+        first = Threshold(0, self.thresholds[begun].global_batch_size)
+        ahead = [
+            Threshold(one.first_sample - samples, one.global_batch_size)
+            for one in self.thresholds[begun + 1 :]
+        ]
+        return RampSchedule(thresholds=(first, *ahead), decreased=self.decreased)
+
     @property
     def target(self) -> int:
         """The scheduled global batch size at the end."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from rampcli.batch.micro_batch import FIXED
 from rampcli.batch.plan import SAMPLES, BatchUnit
+from rampcli.batch.position import START, Position
 from rampcli.batch.ramp import RampSchedule
 from rampcli.errors import UsageError
 
@@ -46,6 +47,23 @@ class RunLength:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class FirstEnd:
+    """Where a phase ends: at the first of some limits that are set, or not at all."""
+
+    ends: tuple[RunLength, ...]
+
+    def check(self) -> None:
+        """Checks each limit, as `RunLength.check`."""
+        for end in self.ends:
+            end.check()
+
+    def steps(self, ramp: RampSchedule, *, sequence_length: int) -> int | None:
+        """Returns the optimiser steps of the phase, or None if it has no end."""
+        found = [end.steps(ramp, sequence_length=sequence_length) for end in self.ends]
+        return min((steps for steps in found if steps is not None), default=None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class BatchSettings:
     """Sizes of the largest batch, and how the batch changes. A size that is None is derived.
 
@@ -59,6 +77,8 @@ class BatchSettings:
         semantics: name in `rampcli.batch.ramp.SEMANTICS`.
         decrease_batch_size_if_needed: decrease batch sizes that do not fit, do not refuse them.
         micro_batch_rule: `fixed` or `largest`, see `rampcli.batch.micro_batch`.
+        before: how far the run has come at the first sample that is planned. A ramp or a schedule
+            counts from the start of the run.
     """
 
     global_batch_size: int | None = None
@@ -71,3 +91,4 @@ class BatchSettings:
     semantics: str = "megatron"
     decrease_batch_size_if_needed: bool = False
     micro_batch_rule: str = FIXED
+    before: Position = START

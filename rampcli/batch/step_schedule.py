@@ -10,30 +10,29 @@ truncates it to 1234.
 import difflib
 import re
 from collections.abc import Iterator, Sequence
-from fractions import Fraction
 from itertools import pairwise
 
-from rampcli.batch.quantities import MOST_CHARACTERS, UNITS
+from rampcli.batch.position import SAMPLES, START, STEPS, TOKENS, Position
+from rampcli.batch.quantities import parse_whole
 from rampcli.batch.ramp import MOST_SIZES, RampSchedule, Threshold
 from rampcli.errors import Remedy, UsageError, set_to
 
 SCHEDULE_KEY = "model.step_batch_size_schedule"
 LENGTH_KEY = "data.sequence_length"
-SAMPLES, STEPS, TOKENS = "samples", "steps", "tokens"
-"""What thresholds count. A schedule says so in front of its entries; without it, tokens."""
 EXAMPLES = {
     TOKENS: "0:768 250B:1536 500B:3072",
     SAMPLES: "samples: 0:768 60M:1536 120M:3072",
     STEPS: "steps: 0:768 50K:1536 100K:3072",
 }
-"""A schedule in each unit."""
+"""A schedule in each unit, which is in front of the entries. Without one, they count tokens."""
 _OTHER_WORD = re.compile(
     r"\s*(?P<word>(?P<unit>[a-z]{2,})(?:\s*:)?)\s*(?P<entries>.*)", re.I | re.S
 )
-_NUMBER = re.compile(r"\+?(?P<digits>[\d._]+)(?P<power>e[-+]?\d{1,2})?(?P<unit>[KMBT]?)", re.I)
 
 
-def from_step_schedule(text: str, *, sequence_length: int) -> RampSchedule:
+def from_step_schedule(
+    text: str, *, sequence_length: int, before: Position = START
+) -> RampSchedule:
     """Parses a step schedule.
 
     Args:
@@ -41,6 +40,7 @@ def from_step_schedule(text: str, *, sequence_length: int) -> RampSchedule:
             have units, as in `1.5K` or `250B`.
         sequence_length: tokens per sample. A threshold in tokens is rounded down to whole samples.
             One in steps is exact: the entries `a:SIZE b:OTHER` give a stage of `b - a` steps.
+        before: how far a run has come at sample 0 of the result. Earlier entries are left out.
 
     Raises:
         UsageError: an entry has another form, no entry is at the first sample, a batch size is
@@ -48,12 +48,22 @@ def from_step_schedule(text: str, *, sequence_length: int) -> RampSchedule:
     """
     unit, entries = _parse_entries(text, sequence_length)
     per_sample = sequence_length if unit == TOKENS else 1
-    thresholds = tuple(
-        Threshold(first, size)
-        for first, (_, size) in zip(_first_samples(unit, entries, per_sample), entries, strict=True)
-    )
+    thresholds = _thresholds(unit, entries, per_sample)
     _check_order(text, unit, [count for count, _ in entries], thresholds, per_sample=per_sample)
-    return RampSchedule(thresholds=thresholds)
+    if before == START:
+        return RampSchedule(thresholds=thresholds)
+    begun = before.count(unit)
+    ahead = [(max(0, count - begun), size) for count, size in entries]
+    last_begun = max(at for at, (count, _) in enumerate(ahead) if count == 0)
+    return RampSchedule(thresholds=_thresholds(unit, ahead[last_begun:], per_sample))
+
+
+def _thresholds(
+    unit: str, entries: Sequence[tuple[int, int]], per_sample: int
+) -> tuple[Threshold, ...]:
+    """Returns (threshold, batch size) entries, which are in order, as thresholds in samples."""
+    firsts = _first_samples(unit, entries, per_sample)
+    return tuple(Threshold(first, size) for first, (_, size) in zip(firsts, entries, strict=True))
 
 
 def threshold_unit(text: str) -> str | None:
@@ -158,7 +168,7 @@ def _parse_entries(text: str, sequence_length: int) -> tuple[str, list[tuple[int
         raise _wrong(f"{SCHEDULE_KEY}={text!r} has no entries", _example(unit))
     entries = []
     for word in words:
-        count, size = map(_parse_number, word.partition(":")[::2])
+        count, size = map(parse_whole, word.partition(":")[::2])
         if count is None or size is None:
             raise _wrong(
                 f"{SCHEDULE_KEY}={text!r}: {word!r} is not THRESHOLD:BATCH_SIZE,"
@@ -169,18 +179,6 @@ def _parse_entries(text: str, sequence_length: int) -> tuple[str, list[tuple[int
             raise _wrong(f"{SCHEDULE_KEY}={text!r}: batch size {size} is below 1", _example(unit))
         entries.append((count, size))
     return unit, sorted(entries)
-
-
-def _parse_number(text: str) -> int | None:
-    """Returns the integer that `text` stands for, or None if it is not a whole number."""
-    match = _NUMBER.fullmatch(text) if text.isascii() and len(text) <= MOST_CHARACTERS else None
-    if match is None:
-        return None
-    try:
-        number = Fraction(f"{match['digits']}{match['power'] or ''}") * UNITS[match["unit"].upper()]
-    except ValueError:
-        return None
-    return number.numerator if number.denominator == 1 else None
 
 
 def _check_order(

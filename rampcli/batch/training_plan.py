@@ -16,7 +16,7 @@ from rampcli.batch.notes import plan_notes
 from rampcli.batch.pipeline import bubble
 from rampcli.batch.plan import FLEET_KEYS, BatchPlan, check_product
 from rampcli.batch.ramp import SEMANTICS, RampSchedule, RampStage, StageExtent
-from rampcli.batch.run_settings import BatchSettings, RunLength
+from rampcli.batch.run_settings import BatchSettings, FirstEnd, RunLength
 from rampcli.batch.throughput import Basis, Throughput
 from rampcli.errors import Report, UsageError
 
@@ -86,6 +86,24 @@ class TrainingPlan:
     def number_of_stages(self) -> int:
         """Stages of the whole run, including those in `passed`."""
         return len(self.passed) + len(self.stages)
+
+    @property
+    def end_tokens(self) -> int | None:
+        """Tokens of the whole run, or None if it has no end."""
+        end = self.end_sample
+        return None if end is None else self.tokens_at(end)
+
+    def tokens_at(self, consumed_samples: int) -> int:
+        """Returns the tokens in the first `consumed_samples` samples of the run."""
+        return consumed_samples * self.sequence_length
+
+    def samples_at(self, steps: int) -> int:
+        """Returns the samples that the first `steps` optimiser steps of the run consume."""
+        return self.ramp.samples_after(steps)
+
+    def of(self, _stage: StageExtent) -> "TrainingPlan":
+        """Returns the plan of a stage's phase: this one, in a run without phases."""
+        return self
 
     def stage_at(self, consumed_samples: int) -> StagePlan:
         """Returns the stage of a step that starts after `consumed_samples`. O(log stages).
@@ -213,11 +231,12 @@ def plan_training(
     node_policy: str,
     nodes: Sequence[int] | None = None,
     sequence_length: int,
-    length: RunLength,
+    length: RunLength | FirstEnd,
     throughput: Throughput | None = None,
     restart_s: float = 0.0,
     restarts_always: bool = True,
     consumed_samples: int = 0,
+    may_be_over: bool = False,
 ) -> TrainingPlan:
     """Plans a run and checks every stage that is still to come against its own nodes.
 
@@ -231,6 +250,7 @@ def plan_training(
         restart_s: seconds that a restart of the processes takes.
         restarts_always: restart at every boundary, not only if the number of nodes changes.
         consumed_samples: progress of a resumed run. Stages that end before are not checked.
+        may_be_over: whether all stages may have ended. Else, the last one is checked in any case.
 
     Raises:
         UsageError: everything that does not fit.
@@ -256,7 +276,7 @@ def plan_training(
     sizes = schedule.scheduled_sizes()
     finished = sum(
         stage.end_sample is not None and stage.end_sample <= consumed_samples
-        for stage in walked[:-1]
+        for stage in (walked if may_be_over else walked[:-1])
     )
     if nodes is not None:
         coming = range(finished, len(walked))
@@ -269,7 +289,8 @@ def plan_training(
         for stage, n in zip(walked, chosen, strict=True)
         if stage.stage >= passed and n is not None
     ]
-    _check_accumulation(batch, stages, schedule)
+    if stages:
+        _check_accumulation(batch, stages, schedule)
     return TrainingPlan(
         global_batch_size=schedule.target,
         semantics=batch.semantics,

@@ -1,6 +1,7 @@
 """Checks that a checkpoint fits the settings and corpus of a run that resumes. Imports no torch.
 
-World size, mesh and batch sizes may differ: a checkpoint loads on any number of ranks.
+World size, mesh and batch sizes may differ: a checkpoint loads on any number of ranks. A checkpoint
+of a run in phases belongs to the phase that took its last step.
 """
 
 from collections.abc import Mapping
@@ -9,9 +10,78 @@ from typing import Any
 from rampcli.config import snapshot
 from rampcli.config.schema import Config
 from rampcli.errors import ForeignCheckpointError
+from rampcli.planning.run_plan import Resolved
 from rampcli.runs.manifest import Checkpoint
 
 REMEDY = "another name= or run_dir="
+
+
+def check_resumable(
+    checkpoint: Checkpoint, resolved: Resolved, *, corpora: Mapping[int | None, tuple[str, ...]]
+) -> None:
+    """Checks that a run may resume from a checkpoint, as `check_compatible` does.
+
+    Args:
+        resolved: the run, or the phase of it that resumes.
+        corpora: fingerprints of the training corpora of each phase, by its number. A run without
+            phases has the number None. Those that are not open are left out.
+
+    Raises:
+        ForeignCheckpointError: it was trained with other settings, or on another corpus, or phases
+            up to its own began elsewhere.
+    """
+    trained = resolved.trained_by(checkpoint.consumed_samples)
+    _check_phase(checkpoint, trained)
+    number = None if trained.phase is None else trained.phase.number
+    check_compatible(
+        checkpoint, settings=snapshot.identity(trained.config), corpus=corpora.get(number, ())
+    )
+
+
+def phase_facts(resolved: Resolved) -> dict[str, Any] | None:
+    """Returns what a checkpoint records of the phase that saves it; None without phases."""
+    phase, reading = resolved.phase, resolved.reading
+    if phase is None:
+        return None
+    return {
+        "name": phase.name,
+        "number": phase.number,
+        "first_sample": phase.first.samples,
+        "first_step": phase.first.steps,
+        "first_token": phase.first.tokens,
+        "reading": [
+            [reading.first_sample],
+            *([one.phase, one.corpus, one.samples] for one in reading.corpora),
+        ],
+    }
+
+
+def _check_phase(checkpoint: Checkpoint, trained: Resolved) -> None:
+    """Checks that the phase of a checkpoint began where it begins now."""
+    saved, now = checkpoint.manifest.get("phase"), phase_facts(trained)
+    place = f"{checkpoint.path} was saved"
+    if saved is None or now is None:
+        number = (saved or now or {"number": 0})["number"]
+        if number == 0:  # a first phase reads what a run without phases reads
+            return
+        with_or_without = ("in", "without") if now is None else ("without", "in")
+        had, has = (f"{word} phases" for word in with_or_without)
+        problem = f"{place} by a run {had}, which is now {has}"
+    else:
+        differing = [
+            f"{key.replace('_', ' ')} {saved.get(key)} (here {now[key]})"
+            for key in ("number", "first_sample", "first_step", "first_token", "reading")
+            if saved.get(key) != now[key]
+        ]
+        if not differing:
+            return
+        problem = (
+            f"{place} in phase {saved.get('name')}, and phases up to it have changed:"
+            f" {', '.join(differing)}"
+        )
+    raise ForeignCheckpointError(
+        problem, keys=("phases",), remedy=f"the phases that it was trained with, or {REMEDY}"
+    )
 
 
 def check_compatible(

@@ -1,13 +1,11 @@
 """Loads a run's newest whole checkpoint into a model and its optimisers, on any number of ranks."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from rampcli.checkpoint.compatibility import check_compatible
 from rampcli.checkpoint.shards import shard_of
 from rampcli.checkpoint.state import (
     NO_AVERAGES,
@@ -34,8 +32,7 @@ def load_newest(
     optimizers: Sequence[torch.optim.Optimizer],
     averages: Averages = NO_AVERAGES,
     *,
-    settings: Mapping[str, Any],
-    corpus: tuple[str, ...],
+    check: Callable[[Checkpoint], None],
 ) -> TrainingState:
     """Loads the newest undamaged checkpoint. Every rank calls this.
 
@@ -46,8 +43,7 @@ def load_newest(
         parts: this rank's parts of the model, filled in place.
         optimizers: their optimisers, whose state is filled in place.
         averages: averages of their weights, filled in place.
-        settings: `snapshot.identity` of the run's configuration.
-        corpus: fingerprints of the run's corpora, see `check_compatible`.
+        check: raises a ForeignCheckpointError for a checkpoint of another run.
 
     Returns:
         The state of the checkpoint, or the initial state if there is no checkpoint at all.
@@ -63,7 +59,7 @@ def load_newest(
         return TrainingState()
     for checkpoint in _newest_first(readable):
         if checkpoint is not None:
-            check_compatible(checkpoint, settings=settings, corpus=corpus)
+            check(checkpoint)
         try:
             return _load(run, checkpoint, parts, optimizers, averages)
         except RankError as error:

@@ -132,7 +132,7 @@ def compose_beside_recipe(
         return replace(resolved, notes=(*resolved.notes, unchanged))
     stack = apply_overrides(resolved.config, retuning.words(), place=RETUNE)
     progress = _consumed_samples if resumes else lambda _: 0
-    retuned = resolve(stack, consumed_samples_in=progress, read_files=lambda _: resolved.files)
+    retuned = resolve(stack, consumed_samples_in=progress, read_files=resolved.files_of)
     return replace(retuned, retuning=retuning_of(retuned, recipe))
 
 

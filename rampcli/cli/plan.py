@@ -144,7 +144,7 @@ def with_measured(resolved: "Resolved", paths: Sequence[Path]) -> "Resolved":
     unlike = f" with {', '.join(measured.unlike)}" if measured.unlike else ""
     place = f"measured in {', '.join(map(str, paths))}{unlike}"
     stack = apply_overrides(resolved.config, words, place=place)
-    return resolve(stack, read_files=lambda _: resolved.files)
+    return resolve(stack, read_files=resolved.files_of)
 
 
 def print_plan(resolved: "Resolved", *, as_json: bool = False) -> None:

@@ -22,7 +22,7 @@ def seesaw(resolved: Resolved, factor: float) -> tuple[Resolved, list[str]]:
     """
     words, limit = seesaw_words(resolved, factor)
     stack = apply_overrides(resolved.config, words, place="--seesaw")
-    grown = resolve(stack, read_files=lambda _: resolved.files)
+    grown = resolve(stack, read_files=resolved.files_of)
     steps = resolved.plan.end_step or 0
     saved = 1 - (grown.plan.end_step or 0) / steps
     lines = [

@@ -14,6 +14,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY
+from rampcli.config.phase_keys import split_phase_key
 from rampcli.config.schema import Config
 from rampcli.config.settings import is_of_extension, leaves, settings
 from rampcli.config.values import put, typed
@@ -48,6 +49,8 @@ class Precedence(IntEnum):
     CHOSEN = 3
     """A file of conf/ that the user chose with GROUP=OPTION."""
     USER = 4
+    PHASE = 5
+    """What a phase sets, over the settings of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +283,10 @@ class Stack:
         spellings, words = {}, {}
         for key in self._histories:
             entry = self.entry(key)
-            if entry.by in FOREIGN and key not in FOREIGN:
+            of_phase = split_phase_key(entry.by or "")
+            if entry.by and of_phase and SPELLINGS.get(of_phase[1], of_phase[1]) == key:
+                spellings[key] = entry.by
+            elif entry.by in FOREIGN and key not in FOREIGN:
                 if is_spelling(key, entry):
                     spellings[key] = entry.by
                 elif key not in SUGGESTED:

@@ -16,6 +16,7 @@ from yaml.constructor import SafeConstructor
 from rampcli.config.checks.ranges import check_range
 from rampcli.config.groups import nearest_options
 from rampcli.config.layers import placed
+from rampcli.config.phase_keys import PHASES
 from rampcli.config.settings import choices_in, find_setting, is_mapping, nearest_keys, unknown_key
 from rampcli.config.values import typed
 from rampcli.errors import Remedy, Report, UsageError, set_to, shown, typeable
@@ -389,8 +390,28 @@ def _leaves(node: yaml.Node | None, prefix: str) -> Iterable[tuple[str, int, Any
         key = f"{prefix}.{key_node.value}" if prefix else str(key_node.value)
         # An empty section is a leaf, so that a wrong one is noticed.
         is_section = isinstance(value_node, yaml.MappingNode) and not is_mapping(key)
-        if is_section and value_node.value:
+        if key == PHASES and isinstance(value_node, yaml.SequenceNode):
+            yield from _leaves_of_phases(value_node)
+        elif is_section and value_node.value:
             yield from _leaves(value_node, key)
         else:
             value = SafeConstructor().construct_document(value_node)
             yield key, key_node.start_mark.line + 1, value
+
+
+def _leaves_of_phases(node: yaml.SequenceNode) -> Iterable[tuple[str, int, Any]]:
+    """Yields the leaves of a list of phases, each with its `name`, as `_leaves` does."""
+    for item in node.value:
+        pairs = item.value if isinstance(item, yaml.MappingNode) else []
+        names = [value.value for key, value in pairs if key.value == "name"]
+        line = item.start_mark.line + 1
+        if len(names) != 1 or not str(names[0]).isidentifier():
+            raise UsageError(
+                f"{PHASES}, line {line}: each phase is a mapping with a name of letters, digits"
+                " and _",
+                keys=(PHASES,),
+                remedy="- {name: main, until: 7.5T, data.sequence_length: 4096}",
+            )
+        rest = [(key, value) for key, value in pairs if key.value != "name"]
+        inside = yaml.MappingNode(item.tag, rest, item.start_mark, item.end_mark)
+        yield from _leaves(inside, f"{PHASES}.{names[0]}")

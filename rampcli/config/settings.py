@@ -13,6 +13,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from rampcli.config.fields import Extensible
+from rampcli.config.phase_keys import PHASES, UNTIL, key_inside, phase_key, split_phase_key
 from rampcli.config.schema import Config
 from rampcli.errors import Assignments, Remedy, UsageError, example_of, set_to
 from rampcli.extensions import ENTRY_POINTS, VARIABLE, Extension, find, section_of
@@ -120,6 +121,19 @@ class Setting:
         return " ".join(parts)
 
 
+END_OF_PHASE = Setting(
+    key=UNTIL,
+    type=str,
+    optional=True,
+    default=None,
+    doc="Where the phase ends, counted from the start of the run: `7.5T` tokens, `samples:2B` or"
+    " `steps:10000`. `null`: where the run ends.",
+    unit="tokens, samples or steps",
+    example_value="7.5T",
+)
+"""`phases.NAME.until`."""
+
+
 @cache
 def settings() -> dict[str, Setting]:
     """Returns every setting by dotted key, in the order of the schema."""
@@ -155,7 +169,7 @@ def settings_in(schema: type, prefix: str) -> Iterator[Setting]:
         key = f"{prefix}{_name(field)}"
         if dataclasses.is_dataclass(field.type):
             yield from settings_in(field.type, f"{key}.")  # type: ignore[arg-type]
-        elif _holds_extensions(schema, field):
+        elif _holds_extensions(schema, field) or key == PHASES:
             continue
         else:
             declared = field.type
@@ -188,11 +202,15 @@ def settings_of(extension: Extension) -> list[Setting]:
 def find_setting(key: str) -> Setting | None:
     """Returns a setting or a word of another system, or None.
 
-    Imports the extension that the setting may belong to.
+    In a phase, a key accepts what it accepts in the run. Imports the extension that the setting may
+    belong to.
 
     Raises:
         UsageError: the extension's module cannot be imported.
     """
+    if (inside := key_inside(key)) != key:
+        found = END_OF_PHASE if inside == UNTIL else find_setting(inside)
+        return found and dataclasses.replace(found, key=key)
     known = settings().get(key) or foreign_words().get(key)
     if known is not None:
         return known
@@ -215,7 +233,11 @@ def extension_of(key: str) -> Extension | None:
 
 
 def is_of_extension(key: str) -> bool:
-    """Returns whether a key has the form of an extension's setting, such as `optim.lion.beta1`."""
+    """Returns whether a key has the form of an extension's setting, such as `optim.lion.beta1`.
+
+    The setting may be that of a phase.
+    """
+    key = key_inside(key)
     section, _, rest = key.partition(".")
     return rest.count(".") == 1 and f"{section}." in _EXTENSIBLE and key not in settings()
 
@@ -234,7 +256,7 @@ def _name(field: "dataclasses.Field[Any]") -> str:
 
 def is_mapping(key: str) -> bool:
     """Returns True if a setting takes a mapping."""
-    setting = settings().get(key)
+    setting = settings().get(key_inside(key))
     return setting is not None and get_origin(setting.type) is dict
 
 
@@ -244,6 +266,8 @@ def leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         key, value = f"{prefix}{_name(field)}", getattr(config, field.name)
         if dataclasses.is_dataclass(value):
             yield from leaves(value, f"{key}.")
+        elif key == PHASES:
+            yield from flatten(value, f"{key}.").items()
         elif not _holds_extensions(type(config), field):
             yield key, value
     if isinstance(config, Extensible):
@@ -303,6 +327,8 @@ def unknown_key(
     Args:
         offer: returns the remedies that use other keys or groups instead.
     """
+    if (parts := split_phase_key(key)) is not None:
+        return _unknown_in_phase(*parts, offer=offer)
     sections = [known for known in settings() if known.startswith(f"{key}.")]
     if sections:
         return UsageError(
@@ -345,6 +371,16 @@ def unknown_key(
         keys=(key, *near),
         remedy=[*offer([*near_groups, *near])] or LIST_ALL,
     )
+
+
+def _unknown_in_phase(
+    name: str, key: str, *, offer: Callable[[Sequence[str]], Sequence[Remedy]]
+) -> UsageError:
+    """Returns the error for a key that cannot be set in a phase, which offers keys that can."""
+    error = unknown_key(key, offer=lambda keys: offer([phase_key(name, one) for one in keys]))
+    error.add_context(f"phase {name}")
+    error.keys = tuple(phase_key(name, one) for one in error.keys)
+    return error
 
 
 def how_to_know(extension: str) -> str:

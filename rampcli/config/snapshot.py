@@ -12,8 +12,18 @@ from rampcli.config.checks import CHECKS
 from rampcli.config.checks.ranges import check_ranges
 from rampcli.config.file_facts import VALIDATION_KEY, VOCABULARY_KEY
 from rampcli.config.layers import DEFAULT, Entry, Layer, Precedence, Stack, placed, stack_of
+from rampcli.config.phase_keys import UNTIL, key_inside, split_phase_key
+from rampcli.config.phases import phase_configs
 from rampcli.config.schema import Config
-from rampcli.config.settings import flatten, is_of_extension, leaves, nest, settings, unknown_key
+from rampcli.config.settings import (
+    find_setting,
+    flatten,
+    is_of_extension,
+    leaves,
+    nest,
+    settings,
+    unknown_key,
+)
 from rampcli.errors import Report, UsageError, printable, shown
 from rampcli.words import FOREIGN, SPELLINGS, maxtext_mesh
 
@@ -67,7 +77,10 @@ def identity(config: Config) -> dict[str, Any]:
 
 
 def decides(key: str) -> bool:
-    """Returns whether a setting decides what a run learns."""
+    """Returns whether a setting of a run, or of one of its phases, decides what the run learns."""
+    key = key_inside(key)
+    if key == UNTIL:
+        return True
     return key not in NOT_DECIDING and (key in DECIDING or f"{key.partition('.')[0]}." in DECIDING)
 
 
@@ -153,17 +166,24 @@ def config_in(tree: dict[str, Any], path: Path) -> Config:
     entries = {
         key: Entry(entry.value, printable(places[key])) if key in places else entry
         for key, entry in {**layer.entries, **own}.items()
-        if key in places or key in own or entry.value != settings()[key].default
+        if key in places or key in own or _differs_from_default(key, entry.value)
     }
     config = Stack(overrides=(Layer(layer.name, layer.precedence, entries),)).config()
+    applying = [one for _, _, one in phase_configs(config)] or [config]
     for checks in ((check_ranges,), CHECKS):  # the others rely on the ranges
         for check in checks:
-            for misfit in check(config):
+            for misfit in (misfit for one in applying for misfit in check(one)):
                 misfit.set_by = misfit.set_by or (str(path),)
                 report.errors.append(misfit)
         report.close()
-    _check_complete(config, path)
+    for one in applying:
+        _check_complete(one, path)
     return config
+
+
+def _differs_from_default(key: str, value: Any) -> bool:
+    """Returns whether a value must be set. That of a phase must, as the run may have another."""
+    return split_phase_key(key) is not None or value != settings()[key].default
 
 
 def _check_complete(config: Config, path: Path) -> None:
@@ -188,7 +208,7 @@ def _check_places(places: Any) -> None:
     if not isinstance(places, dict):
         raise UsageError(f"{PLACES} is not a section")
     for key, place in places.items():
-        if key not in settings() and not is_of_extension(key):
+        if find_setting(key) is None and not is_of_extension(key):
             raise unknown_key(key)
         if not isinstance(place, str):
             raise UsageError(f"{PLACES}: the place of {key} is not a string", keys=(key,))

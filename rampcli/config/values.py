@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from rampcli.batch.quantities import parse_count
 from rampcli.config.fields import Extensible
+from rampcli.config.phase_keys import split_phase_key
 from rampcli.config.schema import Config
 from rampcli.config.settings import MOST, Setting, find_setting, settings, unknown_key
 from rampcli.errors import Assignments, UsageError, set_to, shown
@@ -21,6 +22,10 @@ _FRACTION = re.compile(r"([0-9]{1,9})/([1-9][0-9]{0,8})")
 
 def put(config: Config, key: str, value: Any) -> None:
     """Sets a leaf. A field whose name is a Python keyword ends in `_`."""
+    if (parts := split_phase_key(key)) is not None:
+        phase, inside = parts
+        config.phases.setdefault(phase, {})[inside] = value
+        return
     *sections, name = key.split(".")
     section: Any = config
     for part in sections:

@@ -2,16 +2,18 @@
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rampcli.batch.interleaving import count_by_share, halves
 from rampcli.data.corpus import Corpus, Samples
 from rampcli.data.order import SampleOrder
 from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens
+from rampcli.planning.reading_start import FROM_THE_START, CorpusStart, ReadingStart
 
 Indices = NDArray[np.int64]
 
@@ -33,22 +35,43 @@ class Blend:
         shares: positive integers, one per corpus, whose sum is below 2^31 so that products fit into
             64 bits.
         seed: seed of the order; None reads the windows of each corpus in their own order.
+        start: where reading begins, for a phase of a run.
     """
 
     def __init__(
-        self, corpora: Sequence[Corpus], shares: Sequence[int] = (1,), *, seed: int | None = None
+        self,
+        corpora: Sequence[Corpus],
+        shares: Sequence[int] = (1,),
+        *,
+        seed: int | None = None,
+        start: ReadingStart = FROM_THE_START,
     ) -> None:
         self.corpora = corpora
         self.shares = shares
         self.seed = seed
+        self.start = start
+
+    def starting_at(self, start: ReadingStart) -> "Blend":
+        """Returns the same corpora, whose reading begins elsewhere."""
+        return Blend(self.corpora, self.shares, seed=self.seed, start=start)
+
+    @cached_property
+    def starts(self) -> Sequence[CorpusStart]:
+        """Where the order of each corpus begins, and how much of it was read before."""
+        numbers = range(len(self.corpora))
+        return self.start.corpora or [CorpusStart(phase=0, corpus=number) for number in numbers]
 
     @cached_property
     def orders(self) -> list[SampleOrder | None]:
         """The order of the windows of each corpus. Each must have at least one."""
         seed = self.seed
         return [
-            None if seed is None else SampleOrder(windows=corpus.windows, seed=seed, corpus=number)
-            for number, corpus in enumerate(self.corpora)
+            None
+            if seed is None
+            else SampleOrder(
+                windows=corpus.windows, seed=seed, corpus=start.corpus, phase=start.phase
+            )
+            for corpus, start in zip(self.corpora, self.starts, strict=True)
         ]
 
     @property
@@ -63,17 +86,12 @@ class Blend:
         return alone, with_shares
 
     def read(self, samples: Indices) -> Samples:
-        """Reads samples by their indices."""
+        """Reads samples by their indices, from the start of the run."""
         return self.read_windows(*self.locate(samples))
 
     def counts(self, samples: int) -> list[int]:
         """Returns how many of the first `samples` come from each corpus."""
-        counts = [samples] * len(self.shares)
-        for low, middle, high in _halves(len(self.shares)):
-            left, both = sum(self.shares[low:middle]), sum(self.shares[low:high])
-            first = (counts[low] * left + both // 2) // both
-            counts[low:high] = [first] * (middle - low) + [counts[low] - first] * (high - middle)
-        return counts
+        return count_by_share(self.shares, samples)
 
     def most_samples(self, limit: int) -> int:
         """Returns the most samples, up to a limit, for which the corpora have enough windows."""
@@ -88,20 +106,21 @@ class Blend:
         """Returns the corpus and the window of each sample.
 
         Args:
-            samples: indices from 0, of any shape; both results have the same shape.
+            samples: indices from the start of the run, of any shape; both results have the same
+                shape.
         """
-        which, index = self.assign(samples)
+        which, index = self.assign(samples - self.start.first_sample)
         windows = index.copy()
-        for number, order in enumerate(self.orders):
+        for number, (order, start) in enumerate(zip(self.orders, self.starts, strict=True)):
             if order is not None:
                 here = which == number
-                windows[here] = order.windows_of(index[here])
+                windows[here] = order.windows_of(index[here] + start.samples)
         return which, windows
 
     def assign(self, samples: Indices) -> tuple[Indices, Indices]:
         """Returns the corpus of each sample, and the sample's index among those of its corpus."""
         which, index = np.zeros_like(samples), samples.copy()
-        for low, middle, high in _halves(len(self.shares)):
+        for low, middle, high in halves(len(self.shares)):
             here = which == low
             inside = index[here]
             left, both = sum(self.shares[low:middle]), sum(self.shares[low:high])
@@ -145,17 +164,6 @@ class Corpora:
     tokenizer: str | None = None
     vocab_size: int | None = None
     special_tokens: SpecialTokens = NONE_KNOWN
-
-
-def _halves(corpora: int) -> Iterator[tuple[int, int, int]]:
-    """Yields (first, middle, end) of each range that is halved; a range comes before its halves."""
-    halves = [(0, corpora)]
-    while halves:
-        low, high = halves.pop()
-        if high - low > 1:
-            middle = (low + high) // 2
-            yield low, middle, high
-            halves += [(low, middle), (middle, high)]
 
 
 def _rounded(counts: Indices, share: int, of: int) -> Indices:

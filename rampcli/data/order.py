@@ -22,13 +22,16 @@ class SampleOrder:
     Args:
         windows: number of windows in the corpus; each epoch is a permutation of them.
         corpus: index of the corpus in a blend.
+        phase: number of the phase of the run in which the order begins.
     """
 
-    def __init__(self, *, windows: int, seed: int, corpus: int = 0) -> None:
+    def __init__(self, *, windows: int, seed: int, corpus: int = 0, phase: int = 0) -> None:
         if windows < 1:
             raise ValueError(f"windows={windows} is less than one")
         self.windows = windows
         self.key = f"{seed}" if corpus == 0 else f"{seed} of corpus {corpus}"
+        if phase > 0:
+            self.key += f" from phase {phase} on"
         self._half_bits = max(1, ((windows - 1).bit_length() + 1) // 2)
 
     def windows_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -79,7 +79,7 @@ def _check_world(resolved: Resolved, stages: Sequence[StagePlan], world_size: in
             micro_batch_size=batch.micro_batch_size,
             accumulate_grad_batches=batch.accumulate_grad_batches,
         )
-        check_stages(resolved.config, [resized])
+        check_stages(resolved.of(stage).config, [resized])
         resolved.loading(resized)
 
 

@@ -2,15 +2,14 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
-from rampcli.checkpoint.compatibility import check_compatible
+from rampcli.checkpoint.compatibility import check_resumable
 from rampcli.checkpoint.starting_weights import (
     check_starting_model,
     check_starting_weights,
     check_tensors,
 )
-from rampcli.config import snapshot
 from rampcli.config.corpora import missing_corpora, missing_weights
 from rampcli.config.layers import sources_named
 from rampcli.config.schema import Config
@@ -37,8 +36,8 @@ def check(resolved: Resolved) -> tuple[Checkpoint | None, list[JobScript]]:
     """
     directory, launcher = RunDirectory(resolved.run_dir), launcher_of(resolved.config)
     with sources_named(resolved.config):
-        corpus = check_corpora(resolved)
-        newest = _newest_checkpoint(resolved, corpus)
+        corpora = check_corpora(resolved)
+        newest = _newest_checkpoint(resolved, corpora)
         folder = check_starting_weights(resolved.config) if newest is None else None
         if folder is not None:
             check_tensors(resolved.config, folder)
@@ -58,8 +57,9 @@ def check_files(resolved: Resolved) -> tuple[Checkpoint | None, list[str]]:
         RampcliError: the run cannot start anywhere.
     """
     with sources_named(resolved.config):
-        is_elsewhere = bool(missing_corpora(resolved.config))
-        newest = _newest_checkpoint(resolved, () if is_elsewhere else check_corpora(resolved))
+        applying = resolved.phases or (resolved,)
+        is_elsewhere = any(missing_corpora(each.config) for each in applying)
+        newest = _newest_checkpoint(resolved, {} if is_elsewhere else check_corpora(resolved))
         return newest, check_model_here(resolved.config) if newest is None else []
 
 
@@ -79,25 +79,27 @@ def check_model_here(config: Config) -> list[str]:
     return [] if folder is None or is_pinned(str(text)) else check_tensors(config, folder)
 
 
-def check_corpora(resolved: Resolved) -> tuple[str, ...]:
+def check_corpora(resolved: Resolved) -> dict[int | None, tuple[str, ...]]:
     """Checks that the corpora, if any, can be read, and that prompts can be continued.
 
     Corpora that were opened while the configuration was resolved are not read again.
 
     Returns:
-        The fingerprints of the training corpora; none if they were not opened.
+        The fingerprints of the training corpora, as `check_resumable` takes them; none of corpora
+        that were not opened.
 
     Raises:
         RampcliError: they cannot.
     """
-    config, files = resolved.config, resolved.files
-    if not files.opened:
-        files = read_corpora(config)
-    if config.generate.prompts:
-        from rampcli.data.prompts import check_text_prompts
+    found: dict[int | None, tuple[str, ...]] = {}
+    for each in resolved.phases or (resolved,):
+        files = each.files if each.files.opened else read_corpora(each.config)
+        if each.config.generate.prompts:
+            from rampcli.data.prompts import check_text_prompts
 
-        check_text_prompts(config)
-    return files.fingerprints
+            check_text_prompts(each.config)
+        found[None if each.phase is None else each.phase.number] = files.fingerprints
+    return found
 
 
 def refusals(resolved: Resolved, newest: Checkpoint | None) -> Iterator[UsageError]:
@@ -157,7 +159,9 @@ def disk_warnings(resolved: Resolved) -> list[str]:
     return [f"the disk of {place} has {space.describe()}; try: {space.remedy()}"]
 
 
-def _newest_checkpoint(resolved: Resolved, corpus: tuple[str, ...]) -> Checkpoint | None:
+def _newest_checkpoint(
+    resolved: Resolved, corpora: Mapping[int | None, tuple[str, ...]]
+) -> Checkpoint | None:
     """Returns the checkpoint that the run resumes from, as `resume` allows, or None.
 
     Its configuration must be the run's, and its corpora too if their fingerprints are known here.
@@ -183,7 +187,7 @@ def _newest_checkpoint(resolved: Resolved, corpus: tuple[str, ...]) -> Checkpoin
             keys=("resume",),
             remedy="another name= or run_dir=, or resume=auto",
         )
-    check_compatible(found[-1], settings=snapshot.identity(config), corpus=corpus)
+    check_resumable(found[-1], resolved, corpora=corpora)
     return found[-1]
 
 

@@ -14,9 +14,9 @@ Each step takes what the one before returns and changes nothing. Its errors go i
 the next step goes on without what is wrong, so that a user sees all errors at once.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rampcli.batch.node_policies import POLICY_KEY, BestPolicy, NemoPolicy
@@ -36,6 +36,7 @@ from rampcli.config.file_facts import (
     without_files,
 )
 from rampcli.config.layers import PYTHON, Precedence, Stack, edited_stack, with_values
+from rampcli.config.phases import phase_entries, phase_stack, run_stack
 from rampcli.config.rl import rl_notes, unit_of
 from rampcli.config.schema import Config
 from rampcli.config.settings import settings
@@ -46,6 +47,7 @@ from rampcli.estimate.memory import micro_batch_part
 from rampcli.models.micro_batch import SMALLEST_FLEX_HEAD, mask_bytes
 from rampcli.planning.compilation import is_on_gpus, with_compilation
 from rampcli.planning.corpus_passes import pass_notes
+from rampcli.planning.phases import completed_run, phase_notes, without_farther_ends
 from rampcli.planning.reduction import with_reduction
 from rampcli.planning.run_plan import Resolved, run_dir_of, run_plan
 from rampcli.planning.stage_memory import shorten_bytes
@@ -53,6 +55,24 @@ from rampcli.planning.stage_memory import shorten_bytes
 NEMO, BEST = NemoPolicy.name, BestPolicy.name
 MUCH = 0.1
 """Share of a run's time above which a node policy that saves it is named."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Completed:
+    """A complete and checked configuration, before it is planned.
+
+    Attributes:
+        stack: its layers in canonical keys, before files were read.
+        facts: what its files have decided.
+        notes: what a user may not expect of its words and files.
+        batch_is_known: whether its words for the batch could be read.
+    """
+
+    config: Config
+    stack: Stack
+    facts: FileFacts
+    notes: tuple[str, ...]
+    batch_is_known: bool
 
 
 def resolve(
@@ -80,6 +100,84 @@ def resolve(
         if isinstance(config, Stack)
         else edited_stack(config, PYTHON, Precedence.USER, report=report)
     )
+    if phase_entries(stack):
+        return resolve_phases(
+            stack, consumed_samples_in=consumed_samples_in, read_files=read_files, report=report
+        )
+    completed = complete(stack, read_files, report)
+    planned = None
+    if completed.batch_is_known:
+        planned = _planned(completed.config, consumed_samples_in, report)
+    for error in report.errors:
+        error.remedies = tuple(_own_value(remedy, completed.stack) for remedy in error.remedies)
+    report.close()
+    assert planned is not None
+    planned = with_compilation(with_reduction(replace(planned, files=completed.facts)))
+    notes = (*completed.notes, *_notes(planned), *_policy_notes(planned), *pass_notes(planned))
+    return replace(planned, notes=notes)
+
+
+def resolve_phases(
+    stack: Stack,
+    *,
+    consumed_samples_in: Callable[[Path], int],
+    read_files: ReadFiles,
+    report: Report,
+) -> Resolved:
+    """Checks the settings of each phase of a run as `resolve` does, and plans all phases together.
+
+    Raises:
+        UsageError: all errors together; each says which phase it is about, unless it is about all.
+    """
+    entries, run = phase_entries(stack), run_stack(stack)
+    run = without_farther_ends(run, stack)
+    found: dict[str, list[tuple[str, UsageError]]] = {}
+    completed: dict[str, Completed] = {}
+    for name, own in entries.items():
+        errors = Report()
+        completed[name] = complete(phase_stack(run, name, own, report=errors), read_files, errors)
+        for error in errors.errors:
+            own_stack = completed[name].stack
+            error.remedies = tuple(_own_value(one, own_stack) for one in error.remedies)
+            found.setdefault(error.message, []).append((name, error))
+    for same in found.values():
+        name, error = same[0]
+        if len(same) < len(entries):
+            error.add_context(f"phase {name}")
+        report.errors.append(error)
+    report.close()
+    config = completed_run(run, entries, {name: one.config for name, one in completed.items()})
+    consumed_samples = consumed_samples_in(run_dir_of(config))
+    planned = run_plan(config, consumed_samples=consumed_samples)
+    phases = tuple(
+        with_compilation(with_reduction(replace(phase, files=completed[phase.name].facts)))
+        for phase in planned.phases
+    )
+    chosen = {phase.name: phase.config for phase in phases}
+    settings = {name: chosen.get(name, one.config) for name, one in completed.items()}
+    planned = replace(planned, config=completed_run(run, entries, settings), phases=phases)
+    return replace(planned, notes=tuple(dict.fromkeys(_notes_of_phases(planned, completed))))
+
+
+def _notes_of_phases(planned: Resolved, completed: Mapping[str, Completed]) -> Iterator[str]:
+    """Yields notes on a run in phases. Those on a single phase name it."""
+    yield from phase_notes(planned)
+    yield from _last_step_notes(planned)
+    noted: dict[str, list[str]] = {}
+    for phase in planned.phases:
+        for note in (*completed[phase.name].notes, *_notes(phase)):
+            noted.setdefault(note, []).append(phase.name)
+    for note, names in noted.items():
+        yield note if len(names) == len(planned.phases) else f"phase {', '.join(names)}: {note}"
+    yield from pass_notes(planned)
+
+
+def complete(stack: Stack, read_files: ReadFiles, report: Report) -> Completed:
+    """Takes the steps from the layers of a configuration to its complete and checked settings.
+
+    Args:
+        report: receives the errors.
+    """
     translation = None
     with _new_errors(report, stack):
         translation = translate(stack)
@@ -87,20 +185,23 @@ def resolve(
     stack = without_alternatives(stack)
     stack = with_extensions(stack, report)
     checked = _checked(stack, report)
-    complete, facts, file_notes = _with_files(checked, read_files, report)
-    planned = None
-    if translation is not None:  # otherwise, the batch is unknown
-        planned = _planned(complete, consumed_samples_in, report)
-    for error in report.errors:
-        error.remedies = tuple(_own_value(remedy, stack) for remedy in error.remedies)
-    report.close()
-    assert planned is not None
-    planned = with_compilation(with_reduction(planned))
-    notes = (*batch_notes, *file_notes, *rl_notes(planned.config), *export_notes(planned.config))
-    notes += (*_warmup_notes(planned), *_last_step_notes(planned), *_profile_notes(planned))
-    notes += (*_policy_notes(planned), *_precision_notes(planned), *_mask_notes(planned))
-    planned = replace(planned, files=facts)
-    return replace(planned, notes=(*notes, *pass_notes(planned)))
+    config, facts, file_notes = _with_files(checked, read_files, report)
+    return Completed(
+        config=config,
+        stack=stack,
+        facts=facts,
+        notes=(*batch_notes, *file_notes),
+        batch_is_known=translation is not None,
+    )
+
+
+def _notes(planned: Resolved) -> tuple[str, ...]:
+    """Returns notes on the settings of a run, or of a phase, and on its plan."""
+    notes = (*rl_notes(planned.config), *export_notes(planned.config))
+    notes += (*_warmup_notes(planned), *_profile_notes(planned))
+    if planned.phase is None:
+        notes += (*_last_step_notes(planned),)
+    return (*notes, *_precision_notes(planned), *_mask_notes(planned))
 
 
 def _own_value(remedy: Remedy, stack: Stack) -> Remedy:
@@ -171,6 +272,8 @@ def _planned(
 def _warmup_notes(resolved: Resolved) -> list[str]:
     """Returns a note if the run ends before its learning rate has reached the peak."""
     optim, end = resolved.config.optim, resolved.plan.end_sample
+    if resolved.phase is not None:
+        return []
     warmup_samples = resolved.learning_rate().warmup_samples
     if end is None or end >= warmup_samples:
         return []
@@ -202,13 +305,14 @@ def _policy_notes(resolved: Resolved) -> list[str]:
 
 def _last_step_notes(resolved: Resolved) -> list[str]:
     """Returns a note if the last step, or every step, has a learning rate of 0."""
-    plan, optim = resolved.plan, resolved.config.optim
+    plan, end = resolved.plan, resolved.at(resolved.plan.end_sample or 0)
+    optim = end.config.optim
     if optim.lr == 0:
         return ["optim.lr=0: no step changes a weight"]
     if plan.end_sample is None:
         return []
     batch = plan.stages[-1].global_batch_size
-    last = resolved.learning_rate().at(plan.end_sample, global_batch_size=batch)
+    last = end.rate().at(plan.end_sample, global_batch_size=batch)
     if last > 1e-9 * optim.lr:  # the end of a cosine is rounded
         return []
     return [

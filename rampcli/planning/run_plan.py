@@ -3,7 +3,6 @@
 Commands, workers and jobs all plan here.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,10 +10,13 @@ from rampcli.batch.loading import count_readers, samples_to_load
 from rampcli.batch.micro_batch import LARGEST, UNLIMITED
 from rampcli.batch.nodes import Fleet
 from rampcli.batch.pairs import PROMPTS_KEY, PairBatch, PairSettings
+from rampcli.batch.phased_plan import PhasedPlan, PhasePlan
 from rampcli.batch.pipeline import check_pipeline
 from rampcli.batch.plan import GLOBAL_KEY, SAMPLES, ParallelSizes
+from rampcli.batch.position import START, Position
 from rampcli.batch.quantities import as_written
-from rampcli.batch.run_settings import BatchSettings, RunLength
+from rampcli.batch.ramp import StageExtent
+from rampcli.batch.run_settings import BatchSettings, FirstEnd, RunLength
 from rampcli.batch.throughput import (
     EFFICIENCY_KEY,
     Throughput,
@@ -33,9 +35,11 @@ from rampcli.config.schema import Config
 from rampcli.errors import Report, UsageError, set_to
 from rampcli.estimate.model_size import flops_per_token
 from rampcli.extensions import DECAY_STYLE
+from rampcli.planning.reading_start import FROM_THE_START, ReadingStart
 from rampcli.planning.retuning import Retuning
 from rampcli.schedule.couplings import Couplings
 from rampcli.schedule.learning_rate import LearningRate
+from rampcli.schedule.phase_rate import PhaseRate, Rate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +51,13 @@ class Resolved:
         notes: what a user may not expect of the configuration.
         files: what its files have decided.
         retuning: how the batch differs from the recipe's; None if it does not or was not compared.
+        phases: the phases of the run, each as a run of its own; empty for a run without phases.
+            Then `config` has the settings of the run, and `phases` those that apply.
+        phase: the phase of the run that this is.
+        earlier: the phases before this one.
+        whole: the plan of the run that this is a phase of; None if this is the run.
+        phase_rate: learning rate of this phase.
+        reading: where this phase begins to read its corpora.
     """
 
     config: Config
@@ -54,6 +65,45 @@ class Resolved:
     notes: tuple[str, ...] = ()
     files: FileFacts = field(default_factory=FileFacts)
     retuning: Retuning | None = None
+    phases: "tuple[Resolved, ...]" = ()
+    phase: PhasePlan | None = None
+    earlier: "tuple[Resolved, ...]" = ()
+    whole: PhasedPlan | None = None
+    phase_rate: PhaseRate | None = None
+    reading: ReadingStart = FROM_THE_START
+
+    @property
+    def whole_plan(self) -> TrainingPlan:
+        """The plan of the whole run, also if this is one of its phases."""
+        return self.whole or self.plan
+
+    def trained_by(self, consumed_samples: int) -> "Resolved":
+        """Returns the phase whose step ended at `consumed_samples`; the run without phases.
+
+        Of a phase, this is the phase itself or an earlier one.
+        """
+        phases = self.phases or (*self.earlier, self)
+        begun = [
+            one
+            for one in phases[1:]
+            if one.phase is not None and one.phase.first.samples < consumed_samples
+        ]
+        return [phases[0], *begun][-1]
+
+    @property
+    def name(self) -> str:
+        """Name of the phase, or of the run."""
+        return self.config.name if self.phase is None else self.phase.name
+
+    def of(self, stage: StageExtent) -> "Resolved":
+        """Returns the phase of a stage, or the run itself if it has no phases."""
+        return self.at(stage.first_sample)
+
+    def at(self, consumed_samples: int) -> "Resolved":
+        """Returns the phase after `consumed_samples`, or the run itself if it has no phases."""
+        if not isinstance(self.plan, PhasedPlan):
+            return self
+        return self.phases[self.plan.phase_at(consumed_samples).number]
 
     @property
     def run_dir(self) -> Path:
@@ -63,11 +113,14 @@ class Resolved:
     @property
     def tokens(self) -> int | None:
         """Tokens of the run, or None if it has no end or counts prompts."""
-        end = None if is_rl(self.config) else self.plan.end_sample
-        return None if end is None else end * self.plan.sequence_length
+        return None if is_rl(self.config) else self.plan.end_tokens
+
+    def rate(self) -> Rate:
+        """Returns the learning rate over the run, or over this phase of it."""
+        return self.phase_rate or self.learning_rate()
 
     def learning_rate(self) -> LearningRate:
-        """Returns the learning rate over the run."""
+        """Returns the learning rate over a run without phases."""
         optim, schedule = self.config.optim, self.config.schedule
         return LearningRate.over(
             self.plan,
@@ -92,9 +145,14 @@ class Resolved:
             weight_decay_coupling=schedule.weight_decay_coupling,
         )
 
+    def files_of(self, config: Config) -> FileFacts:
+        """Returns what the files of a configuration have decided, which reads the same data."""
+        same = (one.files for one in self.phases if one.config.data == config.data)
+        return next(same, self.files)
+
     def pairs(self, stage: StagePlan) -> PairBatch | None:
         """Returns the pairs of a stage's steps, or None without reinforcement learning."""
-        settings = pair_settings(self.config)
+        settings = pair_settings(self.of(stage).config)
         return None if settings is None else PairBatch.of(stage, settings)
 
     def passes(self, stage: StagePlan) -> tuple[int, int]:
@@ -116,7 +174,7 @@ class Resolved:
         Raises:
             UsageError: the samples are not whole, or the hosts are not.
         """
-        factor = self.config.data.expansion_factor_real_data
+        factor = self.of(stage).config.data.expansion_factor_real_data
         if factor is None or factor <= 0:
             return None
         load = self.samples_to_load(stage) / as_written(min(factor, 1.0))
@@ -132,7 +190,7 @@ class Resolved:
             stage.global_batch_size,
             num_devices=stage.world_size,
             passes=self.plan.loads_per_step(stage),
-            expansion_factor=self.config.data.expansion_factor_real_data,
+            expansion_factor=self.of(stage).config.data.expansion_factor_real_data,
         )
 
 
@@ -151,19 +209,30 @@ def run_plan(config: Config, *, consumed_samples: int = 0) -> Resolved:
     Raises:
         UsageError: all stages that do not divide, with the places that set their sizes.
     """
+    if config.phases:
+        from rampcli.planning.phases import plan_phases
+
+        return plan_phases(config, consumed_samples=consumed_samples)
     with sources_named(config):
-        resolved = Resolved(config=config, plan=_plan(config, consumed_samples))
-        ahead = [
-            stage
-            for stage in resolved.plan.stages
-            if stage.end_sample is None or stage.end_sample > consumed_samples
-        ]
-        _check_stages(resolved, ahead)
+        resolved = Resolved(config=config, plan=plan_config(config, consumed_samples))
+        check_stages_ahead(resolved, consumed_samples)
     return resolved
 
 
-def _plan(config: Config, consumed_samples: int) -> TrainingPlan:
-    """Plans the run. One of reinforcement learning is planned in prompts."""
+def plan_config(
+    config: Config,
+    consumed_samples: int,
+    *,
+    before: Position = START,
+    length: FirstEnd | None = None,
+) -> TrainingPlan:
+    """Plans the run, or one of its phases. A run of reinforcement learning is planned in prompts.
+
+    Args:
+        consumed_samples: progress since the start of what is planned.
+        before: how far the run has come there, if its ramp counts from the start of the run.
+        length: where a phase ends; None for a run, whose settings say so.
+    """
     model, trainer, rampup = config.model, config.trainer, config.rampup
     unit, updates = SAMPLES, 1
     micro_batch_size, micro_batch_rule = config.data.micro_batch_size, str(rampup.micro_batch)
@@ -190,6 +259,7 @@ def _plan(config: Config, consumed_samples: int) -> TrainingPlan:
             semantics=rampup.semantics,
             decrease_batch_size_if_needed=rampup.decrease_batch_size_if_needed,
             micro_batch_rule=micro_batch_rule,
+            before=before,
         ),
         fleet=Fleet(
             num_nodes=trainer.num_nodes,
@@ -200,15 +270,22 @@ def _plan(config: Config, consumed_samples: int) -> TrainingPlan:
         node_policy=rampup.node_policy,
         nodes=rampup.nodes,
         sequence_length=config.data.sequence_length,
-        length=RunLength(
-            max_steps=trainer.max_steps,
-            max_samples=trainer.max_samples,
-            max_tokens=trainer.max_tokens,
-        ),
+        length=length or length_of(config),
         throughput=throughput_of(config),
         restart_s=rampup.restart_s,
         restarts_always=rampup.at_boundary == "restart",
         consumed_samples=consumed_samples,
+        may_be_over=length is not None,
+    )
+
+
+def length_of(config: Config) -> RunLength:
+    """Returns where a run ends according to its settings."""
+    trainer = config.trainer
+    return RunLength(
+        max_steps=trainer.max_steps,
+        max_samples=trainer.max_samples,
+        max_tokens=trainer.max_tokens,
     )
 
 
@@ -267,8 +344,18 @@ def throughput_of(config: Config) -> Throughput | None:
     )
 
 
-def _check_stages(resolved: Resolved, stages: Sequence[StagePlan]) -> None:
+def check_stages_ahead(resolved: Resolved, consumed_samples: int) -> None:
+    """Checks the stages of a run without phases, or of a phase, that have not ended.
+
+    Raises:
+        UsageError: all that does not fit.
+    """
     config, report = resolved.config, Report()
+    stages = [
+        stage
+        for stage in resolved.plan.stages
+        if stage.end_sample is None or stage.end_sample > consumed_samples
+    ]
     with report.noting():
         check_pipeline(
             num_pipeline_microbatches=config.parallel.num_pipeline_microbatches,

@@ -17,15 +17,16 @@ CHECKPOINTING_KEY = "trainer.activation_checkpointing"
 
 def stage_memory(resolved: Resolved, stage: StagePlan) -> MemoryEstimate:
     """Returns the estimate of a stage's fullest rank."""
+    config = resolved.of(stage).config
     micro, accumulation = resolved.passes(stage)
     estimate = estimate_memory(
-        resolved.config,
+        config,
         data_parallel_size=stage.data_parallel_size,
         micro_batch_size=micro,
         accumulate_grad_batches=accumulation,
     )
     pairs = resolved.pairs(stage)
-    return estimate if pairs is None else with_rollout(estimate, resolved.config, pairs)
+    return estimate if pairs is None else with_rollout(estimate, config, pairs)
 
 
 def fullest_stage(resolved: Resolved) -> StagePlan:

@@ -21,9 +21,10 @@ def coupled_stages(resolved: Resolved) -> list[dict[str, Any]]:
     `lr_factor` is the factor by which the batch or the stage scales the learning rate. `beta2` and
     `weight_decay` are None if they do not follow the batch.
     """
-    rate, couplings = resolved.learning_rate(), resolved.couplings()
     rows = []
     for stage in (*resolved.plan.passed, *resolved.plan.stages):
+        phase = resolved.of(stage)
+        rate, couplings = phase.rate(), phase.couplings()
         size = stage.global_batch_size
         end = stage.first_sample + size
         values = couplings.at(rate, end, global_batch_size=size)

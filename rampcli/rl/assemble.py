@@ -84,7 +84,7 @@ def build_policy_trainer(
     meshes = build_meshes(device, config.parallel, timeout=PATIENCE)
     prompts = open_prompts(config)
     loaded = load_model_and_state(
-        config,
+        resolved,
         run,
         meshes,
         device,

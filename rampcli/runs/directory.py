@@ -81,7 +81,18 @@ STAGE = {
     **dict.fromkeys(("micro_batch_size", "accumulate_grad_batches"), (POSITIVE, None)),
     "global_batch_size": POSITIVE,
 }
-PLAN = {"sequence_length": POSITIVE, "stages": [STAGE], "restarts_always?": bool}
+PHASE = {
+    "name": str,
+    "sequence_length": POSITIVE,
+    **dict.fromkeys(("first_stage", "stages", "first_sample", "first_step", "first_token"), COUNT),
+    **dict.fromkeys(("samples", "steps", "tokens"), (COUNT, None)),
+}
+PLAN = {
+    "sequence_length?": POSITIVE,
+    "stages": [STAGE],
+    "restarts_always?": bool,
+    "phases?": [PHASE],
+}
 BEFORE_THE_START: dict[str, Any] = {
     "status": "not started",
     "step": 0,

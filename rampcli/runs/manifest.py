@@ -27,6 +27,7 @@ SHAPE = {
     "recent?": [[float]],
     "corpus": str,
     "settings": {...: SETTING},
+    "phase?": {"name": str, "number": COUNT, "reading": [[COUNT]]},
     "files": {...: FILE},
 }
 """Shape of a manifest, in the notation of `rampcli.records`. A manifest may hold more."""

@@ -12,7 +12,7 @@ rate:
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rampcli.schedule.learning_rate import LearningRate
+from rampcli.schedule.phase_rate import Rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,7 @@ class Couplings:
     beta2_coupling: str
     weight_decay_coupling: str
 
-    def at(
-        self, rate: LearningRate, consumed_samples: int, *, global_batch_size: int
-    ) -> StepValues:
+    def at(self, rate: Rate, consumed_samples: int, *, global_batch_size: int) -> StepValues:
         """Returns the values of a step.
 
         Args:

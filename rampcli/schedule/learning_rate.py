@@ -27,6 +27,7 @@ class LearningRate:
     Attributes:
         decay_style: name in `DECAY_STYLES`, or of an extension.
         peak: rate at the end of the warm-up.
+        start: rate at the beginning of the warm-up.
         floor: lowest rate after the warm-up.
         end_sample: samples of the run, or None if it has no end.
         wsd_decay_samples: samples over which `wsd` decays, or None if the run has no end.
@@ -48,6 +49,7 @@ class LearningRate:
     lr_factors: Sequence[float] | None = None
     stage_starts: tuple[int, ...] = (0,)
     own_decay: "Callable[[LearningRate, Step], float] | None" = None
+    start: float = 0.0
 
     @classmethod
     def over(
@@ -85,13 +87,19 @@ class LearningRate:
             consumed_samples: samples consumed at the end of the step.
             global_batch_size: samples of the step.
         """
-        if consumed_samples < self.warmup_samples:
-            rate = self.peak * consumed_samples / self.warmup_samples
-        else:
-            step = Step(consumed_samples, global_batch_size)
-            decay = self.own_decay or DECAY_STYLES[self.decay_style].rate
-            rate = decay(self, step)
+        rate = self.uncoupled_at(consumed_samples, global_batch_size=global_batch_size)
         return rate * self.factor_at(consumed_samples, global_batch_size=global_batch_size)
+
+    def uncoupled_at(self, consumed_samples: int, *, global_batch_size: int) -> float:
+        """Returns the rate of a step before its stage or its batch scales it.
+
+        The arguments are those of `at`.
+        """
+        if consumed_samples < self.warmup_samples:
+            rise = (self.peak - self.start) * consumed_samples / self.warmup_samples
+            return self.start + rise
+        decay = self.own_decay or DECAY_STYLES[self.decay_style].rate
+        return decay(self, Step(consumed_samples, global_batch_size))
 
     def factor_at(self, consumed_samples: int, *, global_batch_size: int) -> float:
         """Returns the factor by which its stage or its batch scales the rate of a step.

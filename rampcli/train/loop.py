@@ -20,7 +20,7 @@ from rampcli.data.loader import Batch, Loader
 from rampcli.parallel.ranks import broadcast_from_rank_0
 from rampcli.runs.directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY
 from rampcli.schedule.couplings import Couplings, StepValues
-from rampcli.schedule.learning_rate import LearningRate
+from rampcli.schedule.phase_rate import Rate
 from rampcli.train.average import WeightAverage
 from rampcli.train.compiling import compile_passes
 from rampcli.train.group_norms import GroupNorms
@@ -53,7 +53,7 @@ class Trainer:
 
     config: Config
     plan: TrainingPlan
-    learning_rate: LearningRate
+    learning_rate: Rate
     couplings: Couplings
     passes: Passes
     optimizers: Sequence[torch.optim.Optimizer]
@@ -196,7 +196,8 @@ class Trainer:
         half_life_tokens = self.config.average.ema
         if self.ema is not None and half_life_tokens is not None:
             self.checkpoints.wait_for_copy()  # a skipped step may not have waited
-            tokens = self.plan.step_tokens(split)
+            stage = self.plan.stage_at(self.state.consumed_samples)
+            tokens = self.plan.of(stage).step_tokens(split)
             self.ema.move(ema_share(tokens, half_life_tokens=half_life_tokens))
 
     def values_after(self, samples: int, split: BatchPlan) -> StepValues:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from rampcli.data.loader import STEPS_AHEAD, Batch, MicroBatch
 from rampcli.parallel.mesh import SHARD
 from rampcli.parallel.ranks import broadcast_from_rank_0
+from rampcli.schedule.learning_rate import LearningRate
 from rampcli.train.loop import Trainer
 from rampcli.train.stopper import Stopper
 from rampcli.train.stopping import StopRequest
@@ -153,6 +154,7 @@ class Bench:
     """
 
     def __init__(self, trainer: Trainer, accumulate: int, pressure: MemoryPressure) -> None:
+        assert isinstance(trainer.learning_rate, LearningRate)  # a trial has no phases
         trainer.learning_rate = replace(trainer.learning_rate, peak=0.0, floor=0.0)
         trainer.observers.at_start(trainer.state)
         trainer.compile()

@@ -1,7 +1,8 @@
 """Megatron-LM: a plan in its words. Its words are NeMo's, so it has no spellings of its own."""
 
 from rampcli.batch.plan import GLOBAL_KEY
-from rampcli.batch.step_schedule import SCHEDULE_KEY, STEPS, threshold_unit, to_entries
+from rampcli.batch.position import STEPS
+from rampcli.batch.step_schedule import SCHEDULE_KEY, threshold_unit, to_entries
 from rampcli.words.translation import Source, Translation, differences, to_flags
 
 ARGUMENTS: dict[str, str] = {

@@ -104,7 +104,11 @@ def build_trainer(
     stop: StopRequest,
     costs: BoundaryCosts,
 ) -> Trainer:
-    """Returns a trainer with everything that a run needs and with the newest checkpoint loaded."""
+    """Returns a trainer with everything that a run needs and with the newest checkpoint loaded.
+
+    Args:
+        resolved: the run, or the phase of it that goes on.
+    """
     config = resolved.config
     if is_rl(config):
         raise UsageError(
@@ -117,7 +121,7 @@ def build_trainer(
     reading = build_reading(config, meshes.data_ranks)
     corpora = open_corpora(config) if reading.reads else None
     loaded = load_model_and_state(
-        config,
+        resolved,
         run,
         meshes,
         device,
@@ -129,12 +133,16 @@ def build_trainer(
     observers = build_observers(resolved, run, passes, loaded, costs, stop)
     return Trainer(
         config=config,
-        plan=resolved.plan,
-        learning_rate=resolved.learning_rate(),
+        plan=resolved.whole_plan,
+        learning_rate=resolved.rate(),
         couplings=resolved.couplings(),
         passes=passes,
         optimizers=loaded.optimizers,
-        loader=Loader(corpora.training if corpora else None, reading=reading, device=device),
+        loader=Loader(
+            corpora.training.starting_at(resolved.reading) if corpora else None,
+            reading=reading,
+            device=device,
+        ),
         validation_loaders={
             name: Loader(
                 corpora.validation[name] if corpora else None, reading=reading, device=device
@@ -164,10 +172,13 @@ Build = Callable[[Resolved, RunDirectory, torch.device, StopRequest, BoundaryCos
 def train(
     run: RunDirectory, stop: StopRequest, *, started: float, build: Build = build_trainer
 ) -> int:
-    """Trains what the run directory's snapshot describes, and returns the exit code."""
+    """Trains what the run directory's snapshot describes, and returns the exit code.
+
+    Of a run in phases, it trains the phase that the newest checkpoint leads to.
+    """
     imported = time.time()
     consumed = consumed_samples(run)
-    resolved = run_plan(snapshot.read(run.config), consumed_samples=consumed)
+    resolved = run_plan(snapshot.read(run.config), consumed_samples=consumed).at(consumed)
     with sources_named(resolved.config):
         trainer_config = resolved.config.trainer
         tries_compiler = trainer_config.compile and is_chosen_by_plan(resolved, COMPILE_KEY)
@@ -315,13 +326,13 @@ def build_observers(
     config = resolved.config
     observers: list[LoopObserver] = []
     if not is_rl(config):  # whose ranks wait for the whole rollouts of others
-        observers.append(StepTimeout(resolved.plan, passes.meshes, config.launch))
+        observers.append(StepTimeout(resolved.whole_plan, passes.meshes, config.launch))
     if config.trainer.gc_every_micro_batches is not None:
         observers.append(GarbageCollection(config.trainer.gc_every_micro_batches))
     if config.data.audit_order:
         observers.append(OrderAudit(passes.meshes.data[DATA], passes.device))
     if dist.get_rank() == 0:
-        journal = Journal(run, resolved.plan, config, passes.device)
+        journal = Journal(run, resolved.whole_plan, config, passes.device)
         observers += [journal, costs]
         # The ranks of reinforcement learning wait for responses, not for data.
         observers.append(FlatRewards(run) if is_rl(config) else SlowData(run))
@@ -338,7 +349,7 @@ def build_observers(
         observers.append(
             TextSamples(
                 run,
-                resolved.plan,
+                resolved.whole_plan,
                 config,
                 passes,
                 tokenizer=loaded.tokenizer,

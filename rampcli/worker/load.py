@@ -1,12 +1,15 @@
 """Builds the model of this rank and loads the newest checkpoint, or the weights to start from."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from rampcli.checkpoint.compatibility import check_resumable, phase_facts
 from rampcli.checkpoint.load import load_newest
 from rampcli.checkpoint.load_weights import open_run, read_weights
 from rampcli.checkpoint.save import Checkpoints
@@ -20,6 +23,7 @@ from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import WeightFolder
 from rampcli.parallel.mesh import Meshes
 from rampcli.parallel.ranks import broadcast_from_rank_0, gather_from_all_ranks
+from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import complete_checkpoints
 from rampcli.train.average import WeightAverage
@@ -47,7 +51,7 @@ class Loaded:
 
 
 def load_model_and_state(
-    config: Config,
+    resolved: Resolved,
     run: RunDirectory,
     meshes: Meshes,
     device: torch.device,
@@ -59,8 +63,13 @@ def load_model_and_state(
     """Builds the model and its optimisers, and loads the newest checkpoint. Every rank calls this.
 
     Args:
+        resolved: the run, or the phase of it that goes on.
         fingerprints: of the data that this rank reads, or None if another rank reads for it.
+
+    Raises:
+        RampcliError: the newest checkpoint is damaged, and the one before it is of another phase.
     """
+    config = resolved.config
     if broadcast_from_rank_0(not complete_checkpoints(run)):
         parts = build_initial_model(config, meshes, device, run=run)
     else:
@@ -71,7 +80,10 @@ def load_model_and_state(
     corpus = agreed_fingerprints(fingerprints)
     ema = None if config.average.ema is None else WeightAverage(parts)
     averages = {} if ema is None else {EMA: ema.values}
-    state = load_newest(run, parts, optimizers, averages, settings=settings, corpus=corpus)
+    number = None if resolved.phase is None else resolved.phase.number
+    check = partial(check_resumable, resolved=resolved, corpora={number: corpus})
+    state = load_newest(run, parts, optimizers, averages, check=check)
+    check_same_phase(resolved, run, state)
     if dist.get_rank() == 0:
         run.drop_rows_after(state.step)
     checkpoints = Checkpoints(
@@ -85,6 +97,7 @@ def load_model_and_state(
             "corpus": corpus[0],
             "world_size": dist.get_world_size(),
             "started_from": starting_step(config, run),
+            **({} if resolved.phase is None else {"phase": phase_facts(resolved)}),
         },
         tokenizer=tokenizer,
         special_tokens=special_tokens,
@@ -99,6 +112,25 @@ def load_model_and_state(
         tokenizer=tokenizer,
         special_tokens=special_tokens,
         ema=ema,
+    )
+
+
+def check_same_phase(resolved: Resolved, run: RunDirectory, state: TrainingState) -> None:
+    """Checks that these processes train the phase of the checkpoint that they have loaded.
+
+    Raises:
+        RampcliError: a newer checkpoint is damaged, and the loaded one is of an earlier phase.
+    """
+    if resolved.whole is None or resolved.phase is None:
+        return
+    phase = resolved.whole.phase_at(state.consumed_samples)
+    if phase.number == resolved.phase.number:
+        return
+    damaged = [str(one.path) for one in complete_checkpoints(run) if one.step > state.step]
+    raise RampcliError(
+        f"the checkpoints after step {state.step} are damaged, and that step is in phase"
+        f" {phase.name}, not in {resolved.phase.name}",
+        remedy=f"rm -r {shlex.join(damaged)}; then the same command resumes from step {state.step}",
     )
 
 

@@ -20,15 +20,18 @@ def compile_next_stage(run: RunDirectory, *, world_size: int) -> None:
     Args:
         world_size: ranks of the next processes.
     """
-    config = snapshot.read(run.config)
-    if not config.trainer.compile or visible_gpus():
+    if visible_gpus():
+        return
+    consumed = consumed_samples(run)
+    resolved = run_plan(snapshot.read(run.config), consumed_samples=consumed)
+    first_stages = [stages[0] for stages in resolved.plan.stages_by_processes()]
+    following = next((stage for stage in first_stages if stage.first_sample > consumed), None)
+    if following is None:
+        return
+    config = resolved.of(following).config
+    if not config.trainer.compile:
         return
     set_matmul_precision(config.trainer.matmul_precision)
-    consumed = consumed_samples(run)
-    plan = run_plan(config, consumed_samples=consumed).plan
-    first_stages = [stages[0] for stages in plan.stages_by_processes()]
-    following = next((stage for stage in first_stages if stage.first_sample > consumed), None)
     with suppress(UsageError):  # the batch of another stage does not divide over these ranks
-        if following is not None:
-            micro = plan.batch_on(following, world_size).micro_batch_size
-            compile_ahead(config, micro_batch_size=micro, world_size=world_size)
+        micro = resolved.plan.batch_on(following, world_size).micro_batch_size
+        compile_ahead(config, micro_batch_size=micro, world_size=world_size)

@@ -147,7 +147,7 @@ class Bench:
 
     def load(self) -> None:
         state = load_newest(
-            self.waiting.run, self.passes.parts, self.optimizers, settings={}, corpus=""
+            self.waiting.run, self.passes.parts, self.optimizers, check=lambda _: None
         )
         assert state.step == self.saves
 

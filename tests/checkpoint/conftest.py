@@ -1,8 +1,10 @@
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 
+from rampcli.checkpoint.compatibility import check_compatible
 from rampcli.checkpoint.load import load_newest
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState
@@ -43,8 +45,7 @@ class Training:
             self.checkpoints.run,
             self.passes.parts,
             self.optimizers,
-            settings=facts["settings"],
-            corpus=(facts["corpus"],),
+            check=partial(check_compatible, settings=facts["settings"], corpus=(facts["corpus"],)),
         )
 
     def step(self, seed: int) -> float:

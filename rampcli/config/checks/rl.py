@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from rampcli.batch.pairs import GENERATIONS_KEY, PAIRS_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, MICRO_KEY
-from rampcli.batch.step_schedule import LENGTH_KEY, SCHEDULE_KEY, TOKENS, threshold_unit
+from rampcli.batch.position import TOKENS
+from rampcli.batch.step_schedule import LENGTH_KEY, SCHEDULE_KEY, threshold_unit
 from rampcli.batch.throughput import EFFICIENCY_KEY
 from rampcli.config.layers import Precedence, stack_of
 from rampcli.config.rewards import KEY, names_code, parse_reward_name

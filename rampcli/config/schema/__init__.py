@@ -67,3 +67,5 @@ class Config(Traced):
     generate: GenerateConfig = field(default_factory=GenerateConfig)
     noise_scale: NoiseScaleConfig = field(default_factory=NoiseScaleConfig)
     profile: ProfileConfig = field(default_factory=ProfileConfig)
+    phases: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Settings of each phase by its name, see `rampcli.config.phases`. A run may have none."""

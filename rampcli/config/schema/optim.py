@@ -1,6 +1,7 @@
 """The settings of the optimiser and of the learning rate."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from rampcli.config.fields import Extensible, setting, with_choices
 from rampcli.config.optimizers import OPTIMIZERS
@@ -65,6 +66,14 @@ class ScheduleConfig(Extensible):
         with_choices("Shape of the decay.", DECAY_STYLES),
         choices=DECAY_STYLES,
         extensible=True,
+    )
+    begin: Literal["continue", "restart"] | None = setting(
+        None,
+        "How a phase's own schedule begins. `continue`: at the rate at which the phase before it"
+        " ended; a warm-up of the phase leads from there to `optim.lr`. `restart`: at `optim.lr`,"
+        " or at 0 with a warm-up of the phase. `null`: `restart` if the phase sets `optim.lr`, else"
+        " `continue`.",
+        example="restart",
     )
     wsd_decay_samples: int | None = setting(
         None,

@@ -74,7 +74,7 @@ class Journal(LoopObserver):
         if step.skipped is not None:
             record_event(self.run, "skip", state, reason=step.skipped)
         batch = step.batch.split
-        tokens = self.plan.step_tokens(batch)
+        tokens = self.plan.of(step.stage).step_tokens(batch)
         if step.tokens is not None:
             tokens = max(1, step.tokens)
         tokens_per_s = tokens / step.step_time_s
@@ -84,7 +84,7 @@ class Journal(LoopObserver):
             "stage": step.stage.stage,
             "consumed_samples": state.consumed_samples,
             # Responses have any length, so prompts do not say how many tokens there were.
-            "consumed_tokens": state.consumed_samples * self.plan.sequence_length
+            "consumed_tokens": self.plan.tokens_at(state.consumed_samples)
             if step.tokens is None
             else None,
             "global_batch_size": batch.global_batch_size,

@@ -1,0 +1,58 @@
+"""Positions in a run, counted in tokens, samples or optimiser steps."""
+
+from dataclasses import dataclass
+
+from rampcli.batch.quantities import parse_whole
+from rampcli.errors import UsageError, set_to
+
+SAMPLES, STEPS, TOKENS = "samples", "steps", "tokens"
+"""What a position or a threshold counts."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Position:
+    """How far a run has come. Samples may differ in length, so each unit is counted."""
+
+    samples: int = 0
+    steps: int = 0
+    tokens: int = 0
+
+    def count(self, unit: str) -> int:
+        """Returns the position in `SAMPLES`, `STEPS` or `TOKENS`."""
+        counts = {SAMPLES: self.samples, STEPS: self.steps, TOKENS: self.tokens}
+        return counts[unit]
+
+
+START = Position()
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A position in one unit: tokens, samples or steps from the start of a run."""
+
+    unit: str
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.count:,} {self.unit}"
+
+
+def parse_goal(text: str, *, key: str) -> Goal:
+    """Returns the position that a text names: `7.5T` tokens, `samples:2B` or `steps:10000`.
+
+    Args:
+        key: setting that has the text, for the error.
+
+    Raises:
+        UsageError: it has another form, or is not above zero.
+    """
+    unit, colon, number = text.strip().rpartition(":")
+    count = parse_whole(number.strip())
+    if unit.strip() not in ((SAMPLES, STEPS, TOKENS) if colon else ("",)) or not count:
+        raise UsageError(
+            f"{key}={text} is not a position: a number of tokens, or of samples or steps with"
+            " `samples:` or `steps:` in front",
+            keys=(key,),
+            remedy=set_to(key, "7.5T", "steps:10000"),
+        )
+    return Goal(unit.strip() or TOKENS, count)

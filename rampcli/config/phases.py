@@ -1,0 +1,159 @@
+"""Phases: parts of a run, each with settings of its own over those of the run.
+
+The settings of a phase apply from the end of the phase before it up to its own `until`. What it
+does not set is as in the run. A run without phases is a run of one.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from rampcli.batch.plan import GLOBAL_KEY
+from rampcli.batch.ramp import RAMP_KEY
+from rampcli.batch.step_schedule import SCHEDULE_KEY
+from rampcli.config.layers import Entry, Layer, Precedence, Stack, merged, stack_of
+from rampcli.config.phase_keys import UNTIL, phase_key, split_phase_key
+from rampcli.config.schema import Config
+from rampcli.errors import Report, UsageError
+from rampcli.words import FOREIGN, SPELLINGS, maxtext
+
+MAY_CHANGE = (
+    *("data.path", "data.blend", "data.split", "data.sequence_length", "data.micro_batch_size"),
+    *("data.validation_path", "data.validation", "data.pad_last_window"),
+    *("data.eod_mask_loss", "data.document_mask", "data.expansion_factor_real_data"),
+    *("model.global_batch_size", "model.rampup_batch_size", "model.step_batch_size_schedule"),
+    *("model.rotary_base", "model.rotary_scale_factor", "model.rotary_low_freq_factor"),
+    *("model.rotary_high_freq_factor", "model.rotary_original_length", "model.sliding_window"),
+    *("optim.lr", "optim.min_lr", "optim.warmup_samples", "optim.warmup_steps"),
+    *("optim.weight_decay", "optim.beta1", "optim.beta2", "optim.eps", "optim.muon_momentum"),
+    *("optim.skip_step_sigma", "schedule.", "parallel.", "throughput.", "loss."),
+    *("rampup.node_policy", "rampup.nodes", "rampup.micro_batch", "rampup.efficiency"),
+    *("rampup.semantics", "rampup.decrease_batch_size_if_needed"),
+    *("trainer.num_nodes", "trainer.accumulate_grad_batches", "trainer.accumulate_reduce"),
+    *("trainer.activation_checkpointing", "trainer.compile", "trainer.gradient_clip_val"),
+    *("trainer.val_every_steps", "trainer.val_samples", "trainer.max_val_samples"),
+    *("checkpoint.every_steps", "noise_scale.every_steps"),
+)
+"""Settings, and sections that end with a dot, that a phase may set."""
+REASONS = {
+    "trainer.max_": "the run ends once; a phase ends at its `until`",
+    "trainer.devices": "all phases run on the same nodes; trainer.num_nodes says on how many",
+    "trainer.": "it holds for the whole run",
+    "model.": "checkpoints of one run have the same tensors",
+    "data.tokenizer": "a token stands for the same text in the whole run",
+    "data.": "it says what a sample is, in the whole run",
+    "optim.": "the state of the optimiser goes on from phase to phase",
+    "seed": "the order of the samples depends on it",
+    "rl.": "reinforcement learning has no phases",
+}
+"""Why a phase may not set other settings, by the beginning of their keys."""
+BATCH_KEYS = (GLOBAL_KEY, RAMP_KEY, SCHEDULE_KEY)
+"""Settings of the batch. A phase that sets one has its own ramp, or none."""
+RATE_KEYS = (
+    *("optim.lr", "optim.min_lr", "optim.warmup_samples", "optim.warmup_steps"),
+    *("schedule.decay_style", "schedule.wsd_decay_samples", "schedule.begin"),
+)
+"""Settings of the learning rate's shape. A phase that sets one has its own schedule."""
+
+
+def phase_entries(stack: Stack) -> dict[str, dict[str, Entry]]:
+    """Returns what each phase sets, in the order in which the phases are first named.
+
+    The end of a phase is under `UNTIL`.
+    """
+    found: dict[str, dict[str, Entry]] = {}
+    for layer in (*stack.composed, *stack.overrides):
+        for key in layer.entries:
+            if (parts := split_phase_key(key)) is not None:
+                name, inside = parts
+                found.setdefault(name, {})[inside] = stack.entry(key)
+    return found
+
+
+def run_stack(stack: Stack) -> Stack:
+    """Returns the layers without what the phases set: the settings of the run."""
+
+    def without(layer: Layer) -> Layer:
+        own = {key: one for key, one in layer.entries.items() if split_phase_key(key) is None}
+        return replace(layer, entries=own)
+
+    composed, overrides = map(tuple, (map(without, stack.composed), map(without, stack.overrides)))
+    return Stack(composed, overrides, stack.choices)
+
+
+def phase_stack(run: Stack, name: str, own: Mapping[str, Entry], *, report: Report) -> Stack:
+    """Returns the layers of a phase: those of the run, and what the phase sets on top.
+
+    Args:
+        run: from `run_stack`.
+        own: what the phase sets, from `phase_entries`.
+        report: receives the errors, also those of settings that a phase may not set.
+    """
+    entries: dict[str, Entry] = {}
+    for inside, entry in own.items():
+        if inside == UNTIL:
+            continue
+        with report.noting():
+            check_may_change(name, inside, entry)
+            made = Layer.of(name, Precedence.PHASE, {inside: entry.value}, report=report)
+            for key, one in made.entries.items():
+                word = phase_key(name, inside)
+                by = one.by if key in FOREIGN else word
+                one = replace(entry, value=one.value, by=by, words=((word, entry),))
+                entries[key] = merged(key, entries.get(key), one)
+    if sets_batch(own):
+        words = [*BATCH_KEYS, *maxtext.WORDS]
+        by = next((entries[key].by for key in words if key in entries), None)
+        for key in (RAMP_KEY, SCHEDULE_KEY):  # those of the run count from its first sample
+            entries.setdefault(key, Entry(None, f"phase {name}", by=by))
+    return run.above(Layer(f"phase {name}", Precedence.PHASE, entries))
+
+
+def sets_batch(own: Iterable[str]) -> bool:
+    """Returns whether a phase sets the batch, and so has its own ramp or none."""
+    keys = {SPELLINGS.get(key, key) for key in own}
+    return not keys.isdisjoint((*BATCH_KEYS, *maxtext.WORDS))
+
+
+def sets_rate(own: Iterable[str]) -> bool:
+    """Returns whether a phase has its own schedule of the learning rate."""
+    return not {SPELLINGS.get(key, key) for key in own}.isdisjoint(RATE_KEYS)
+
+
+def check_may_change(name: str, key: str, entry: Entry) -> None:
+    """Checks that a phase may set a key.
+
+    Raises:
+        UsageError: it holds for the whole run; says why.
+    """
+    ours = SPELLINGS.get(key, key)
+    section = f"{ours.partition('.')[0]}."
+    if ours in MAY_CHANGE or section in MAY_CHANGE:
+        return
+    if ours in maxtext.WORDS:
+        return
+    reason = next(
+        (text for start, text in REASONS.items() if ours.startswith(start)),
+        "it holds for the whole run",
+    )
+    word = phase_key(name, key)
+    raise UsageError(
+        f"{word}: a phase cannot set {key}: {reason}",
+        keys=(word,),
+        remedy=f"{key} for the whole run",
+        set_by=entry.sources(word),
+    )
+
+
+def phase_configs(config: Config) -> Iterator[tuple[str, str | None, Config]]:
+    """Yields the name, the end and the settings of each phase of a resolved configuration.
+
+    Raises:
+        UsageError: a phase sets what it may not set, or a value is of the wrong type.
+    """
+    stack = stack_of(config)
+    run = run_stack(stack)
+    for name, own in phase_entries(stack).items():
+        report = Report()
+        one = phase_stack(run, name, own, report=report)
+        report.close()
+        yield name, own[UNTIL].value if UNTIL in own else None, one.config()

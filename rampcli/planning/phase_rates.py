@@ -1,0 +1,201 @@
+"""The learning rate of each phase of a run.
+
+A phase without a schedule of its own has its part of the schedule of the run, which covers all
+phases. Both count tokens, because samples may differ in length between phases.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from rampcli.batch.phased_plan import PhasedPlan, PhasePlan
+from rampcli.config.extension_settings import extension_function
+from rampcli.config.phase_keys import phase_key
+from rampcli.config.phases import sets_rate
+from rampcli.config.schema import Config
+from rampcli.errors import UsageError, set_to
+from rampcli.extensions import DECAY_STYLE
+from rampcli.planning.run_plan import Resolved
+from rampcli.schedule.learning_rate import DECAY_STYLES, WSD_SHARE, LearningRate
+from rampcli.schedule.phase_rate import PhaseRate
+
+LR_KEY, BEGIN_KEY = "optim.lr", "schedule.begin"
+WARMUP_KEYS = ("optim.warmup_steps", "optim.warmup_samples")
+CONTINUE, RESTART = "continue", "restart"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """What a schedule covers: the whole run, or one phase.
+
+    Attributes:
+        tokens: its length, or None without an end.
+        decay_tokens: length of the final decay that `schedule.wsd_decay_samples` asks for, or None.
+        first_batch: tokens of its first batch.
+        stage_starts: tokens before each stage of the phase, from the start of the schedule.
+    """
+
+    tokens: int | None
+    decay_tokens: int | None
+    first_batch: int
+    stage_starts: tuple[int, ...]
+
+
+def with_rates(
+    phases: Sequence[Resolved], plan: PhasedPlan, own: Sequence[frozenset[str]]
+) -> list[Resolved]:
+    """Returns the phases with their learning rates.
+
+    Args:
+        own: the settings that each phase sets itself.
+
+    Raises:
+        UsageError: a phase begins a schedule in a way that its settings contradict.
+    """
+    largest = max(
+        stage.global_batch_size * phase.sequence_length
+        for phase in plan.phases
+        for stage in (*phase.plan.passed, *phase.plan.stages)
+    )
+    found: list[Resolved] = []
+    for resolved, keys in zip(phases, own, strict=True):
+        phase, config = resolved.phase, resolved.config
+        assert phase is not None
+        if sets_rate(keys):
+            before = _rate_at_end(found[-1]) if found else None
+            start, peak, warmup = _beginning(config, phase, keys, before)
+            rate = _schedule(config, _span_of_phase(config, phase), largest)
+            in_tokens = replace(rate, start=start, peak=peak, warmup_samples=warmup)
+            first_token = 0
+        else:
+            in_tokens = replace(
+                _schedule(config, _span_of_run(config, phase, plan), largest),
+                warmup_samples=_warmup_of_run(config, plan),
+            )
+            first_token = phase.first.tokens
+        phase_rate = PhaseRate(
+            in_tokens=in_tokens,
+            first_sample=phase.first.samples,
+            first_token=first_token,
+            sequence_length=phase.sequence_length,
+        )
+        found.append(replace(resolved, phase_rate=phase_rate))
+    return found
+
+
+def _schedule(config: Config, span: Span, largest: int) -> LearningRate:
+    """Returns a schedule over a span, without a warm-up."""
+    optim, schedule = config.optim, config.schedule
+    decay_tokens = span.decay_tokens
+    if decay_tokens is None and span.tokens is not None:
+        decay_tokens = round(span.tokens * WSD_SHARE)
+    return LearningRate(
+        decay_style=schedule.decay_style,
+        peak=optim.lr,
+        floor=optim.min_lr,
+        warmup_samples=0,
+        end_sample=span.tokens,
+        wsd_decay_samples=decay_tokens,
+        batch_coupling=schedule.batch_coupling,
+        first_batch_size=span.first_batch,
+        largest_batch_size=largest,
+        lr_factors=schedule.lr_factors,
+        stage_starts=span.stage_starts,
+        own_decay=extension_function(DECAY_STYLE, schedule.decay_style, schedule),
+    )
+
+
+def _span_of_run(config: Config, phase: PhasePlan, plan: PhasedPlan) -> Span:
+    first, end = plan.phases[0], plan.end_sample
+    decay = config.schedule.wsd_decay_samples
+    return Span(
+        tokens=plan.end_tokens,
+        decay_tokens=None
+        if decay is None or end is None
+        else plan.tokens_at(end) - plan.tokens_at(max(0, end - decay)),
+        first_batch=_first_batch(first),
+        stage_starts=tuple(map(phase.tokens_at, _stage_starts(phase))),
+    )
+
+
+def _span_of_phase(config: Config, phase: PhasePlan) -> Span:
+    length, decay = phase.sequence_length, config.schedule.wsd_decay_samples
+    return Span(
+        tokens=None if phase.samples is None else phase.samples * length,
+        decay_tokens=None if decay is None else decay * length,
+        first_batch=_first_batch(phase),
+        stage_starts=tuple(
+            (start - phase.first.samples) * length for start in _stage_starts(phase)
+        ),
+    )
+
+
+def _stage_starts(phase: PhasePlan) -> Iterator[int]:
+    return (stage.first_sample for stage in (*phase.plan.passed, *phase.plan.stages))
+
+
+def _first_batch(phase: PhasePlan) -> int:
+    stages = (*phase.plan.passed, *phase.plan.stages)
+    return stages[0].global_batch_size * phase.sequence_length
+
+
+def _warmup_of_run(config: Config, plan: PhasedPlan) -> int:
+    """Returns the tokens of the warm-up of the run."""
+    steps = config.optim.warmup_steps
+    samples = config.optim.warmup_samples or 0
+    return plan.tokens_at(samples if steps is None else plan.samples_at(steps))
+
+
+def _beginning(
+    config: Config, phase: PhasePlan, keys: frozenset[str], before: float | None
+) -> tuple[float, float, int]:
+    """Returns how a phase's own schedule begins: its first rate, its peak, and warm-up in tokens.
+
+    Args:
+        before: rate at which the phase before it has ended, or None if it is the first phase.
+    """
+    optim, lr = config.optim, config.optim.lr
+    has_warmup = before is None or not keys.isdisjoint(WARMUP_KEYS)
+    warmup = 0
+    if has_warmup:
+        steps = optim.warmup_steps
+        samples = optim.warmup_samples or 0 if steps is None else phase.plan.samples_at(steps)
+        warmup = samples * phase.sequence_length
+    _check_warmup(config, phase, warmup)
+    begin = config.schedule.begin or (RESTART if LR_KEY in keys else CONTINUE)
+    if before is None or begin == RESTART:
+        return 0.0, lr, warmup
+    if warmup:
+        return before, lr, warmup
+    if LR_KEY in keys:
+        word = phase_key(phase.name, BEGIN_KEY)
+        raise UsageError(
+            f"phase {phase.name}: {BEGIN_KEY}={CONTINUE} begins at the rate {before:.3g} at which"
+            f" the phase before it ends, so {LR_KEY}={lr:g} would never apply",
+            keys=(BEGIN_KEY, LR_KEY),
+            remedy=[
+                set_to(word, RESTART),
+                set_to(phase_key(phase.name, WARMUP_KEYS[0]), 100, note=", which leads there"),
+            ],
+        )
+    return before, before, 0
+
+
+def _check_warmup(config: Config, phase: PhasePlan, warmup: int) -> None:
+    style = DECAY_STYLES.get(config.schedule.decay_style)
+    if style is not None and style.needs_warmup and not warmup:
+        raise UsageError(
+            f"phase {phase.name}: schedule.decay_style={config.schedule.decay_style} needs a"
+            " warm-up in the phase",
+            keys=("schedule.decay_style", *WARMUP_KEYS),
+            remedy=set_to(phase_key(phase.name, WARMUP_KEYS[0]), 100),
+        )
+
+
+def _rate_at_end(resolved: Resolved) -> float:
+    """Returns the rate of a phase's last step, before its batch scales it."""
+    phase, rate = resolved.phase, resolved.phase_rate
+    assert phase is not None
+    assert rate is not None
+    assert phase.end is not None
+    last = (*phase.plan.passed, *phase.plan.stages)[-1]
+    return rate.uncoupled_at(phase.end.samples, global_batch_size=last.global_batch_size)

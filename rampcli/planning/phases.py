@@ -1,0 +1,232 @@
+"""Plans a run in phases: each phase is planned alone, from where the one before it ends."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rampcli.batch.phased_plan import PhasedPlan, PhasePlan, placed
+from rampcli.batch.position import SAMPLES, START, STEPS, TOKENS, Goal, Position, parse_goal
+from rampcli.batch.run_settings import LENGTH_KEYS, FirstEnd, RunLength
+from rampcli.config.layers import (
+    DEFAULT,
+    Entry,
+    Layer,
+    Precedence,
+    Stack,
+    sources_named,
+    stack_of,
+)
+from rampcli.config.phase_keys import UNTIL, phase_key
+from rampcli.config.phases import phase_configs, phase_entries, sets_batch
+from rampcli.config.schema import Config
+from rampcli.config.settings import leaves
+from rampcli.errors import Report, UsageError, set_to
+from rampcli.planning.phase_rates import with_rates
+from rampcli.planning.reading_start import Readings
+from rampcli.planning.run_plan import Resolved, check_stages_ahead, length_of, plan_config
+from rampcli.words import SPELLINGS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PhaseSettings:
+    """The settings of a phase.
+
+    Attributes:
+        name: its name.
+        until: where it ends, as it is written, or None.
+        config: the settings that apply in it, complete and checked.
+        own: the settings that it sets itself, in canonical keys.
+    """
+
+    name: str
+    until: str | None
+    config: Config
+    own: frozenset[str] = field(default_factory=frozenset)
+
+
+def settings_of_phases(config: Config) -> list[PhaseSettings]:
+    """Returns the settings of the phases of a resolved configuration."""
+    entries = phase_entries(stack_of(config))
+    return [
+        PhaseSettings(name=name, until=until, config=one, own=own_keys(entries[name]))
+        for name, until, one in phase_configs(config)
+    ]
+
+
+def own_keys(entries: dict[str, Any]) -> frozenset[str]:
+    """Returns the settings that a phase sets, in canonical keys."""
+    return frozenset(SPELLINGS.get(key, key) for key in entries) - {UNTIL}
+
+
+def plan_phases(config: Config, *, consumed_samples: int = 0) -> Resolved:
+    """Plans a run with phases.
+
+    Args:
+        config: settings of the run, with those of its phases.
+        consumed_samples: progress of the run. Stages before it are not checked.
+
+    Raises:
+        UsageError: all stages that do not divide, and ends of phases that are out of order.
+    """
+    report = Report()
+    planned: list[Resolved] = []
+    first, first_stage, readings = START, 0, Readings()
+    settings = settings_of_phases(config)
+    end_of_run = _end_of_run(config)
+    for number, one in enumerate(settings):
+        if end_of_run is not None and first.count(end_of_run.unit) >= end_of_run.count:
+            break
+        found = len(report.errors)
+        with report.noting(), sources_named(one.config):
+            is_last = number + 1 == len(settings)
+            length = _length(one, first, end_of_run, is_last=is_last)
+            plan = plan_config(
+                one.config,
+                max(0, consumed_samples - first.samples),
+                before=START if sets_batch(one.own) else first,
+                length=length,
+            )
+            plan = placed(plan, first=first, first_stage=first_stage)
+            phase = PhasePlan(name=one.name, number=number, first=first, plan=plan)
+            resolved = Resolved(
+                config=one.config,
+                plan=plan,
+                phase=phase,
+                reading=readings.begin(one.config, number, first_sample=first.samples),
+            )
+            check_stages_ahead(resolved, consumed_samples)
+            readings.end(phase)
+            planned.append(resolved)
+            first_stage += plan.number_of_stages
+            if phase.end is not None:
+                first = phase.end
+        for error in report.errors[found:]:
+            error.add_context(f"phase {one.name}")
+        if len(report.errors) > found and (guess := _guess(one, first)) is not None:
+            first = guess  # so that errors of later phases are found, too
+    report.close()
+    joined = PhasedPlan.join([one.phase for one in planned if one.phase is not None])
+    own = [one.own for one in settings[: len(planned)]]
+    with sources_named(config):
+        members = with_rates(planned, joined, own)
+    phases: list[Resolved] = []
+    for member in members:
+        phases.append(replace(member, earlier=tuple(phases), whole=joined))
+    return Resolved(config=config, plan=joined, phases=tuple(phases))
+
+
+def phase_notes(resolved: Resolved) -> Iterator[str]:
+    """Yields a note on the phases that the run does not reach."""
+    names = [*resolved.config.phases]
+    if unreached := names[len(resolved.phases) :]:
+        yield (
+            f"the run ends before {'phase' if len(unreached) == 1 else 'phases'}"
+            f" {', '.join(unreached)}"
+        )
+
+
+def _end_of_run(config: Config) -> Goal | None:
+    """Returns where the settings of the run end it, apart from its phases."""
+    length = length_of(config)
+    length.check()
+    counts = {STEPS: length.max_steps, SAMPLES: length.max_samples, TOKENS: length.max_tokens}
+    return next((Goal(unit, count) for unit, count in counts.items() if count is not None), None)
+
+
+def _length(
+    one: PhaseSettings, first: Position, end_of_run: Goal | None, *, is_last: bool
+) -> FirstEnd:
+    """Returns where a phase ends, counted from its beginning.
+
+    Raises:
+        UsageError: it ends before it begins, or has no end although other phases follow.
+    """
+    key = phase_key(one.name, UNTIL)
+    goals = [] if end_of_run is None else [end_of_run]
+    if one.until is not None:
+        goal = parse_goal(one.until, key=key)
+        if goal.count <= first.count(goal.unit):
+            raise UsageError(
+                f"{key}={one.until} is not after the beginning of the phase, at"
+                f" {first.count(goal.unit):,} {goal.unit}",
+                keys=(key,),
+                remedy="a later end, or the phases in another order",
+            )
+        goals.append(goal)
+    elif not is_last:
+        raise UsageError(
+            f"{key} is not set, and another phase follows",
+            keys=(key,),
+            remedy=set_to(key, "7.5T", note=" or another position"),
+        )
+    return FirstEnd(
+        ends=tuple(
+            RunLength(**{f"max_{goal.unit}": goal.count - first.count(goal.unit)}) for goal in goals
+        )
+    )
+
+
+def _guess(one: PhaseSettings, first: Position) -> Position | None:
+    """Returns about where a phase ends that cannot be planned, or None if that is unknown."""
+    try:
+        goal = parse_goal(one.until or "", key=UNTIL)
+    except UsageError:
+        return None
+    if goal.unit == TOKENS:
+        length = one.config.data.sequence_length
+        more = max(0, goal.count - first.tokens) // length
+        return Position(samples=first.samples + more, steps=first.steps + 1, tokens=goal.count)
+    return replace(first, **{goal.unit: max(goal.count, first.count(goal.unit))})
+
+
+def without_farther_ends(run: Stack, stack: Stack) -> Stack:
+    """Returns the layers of a run without an end that is farther from the user than its phases'.
+
+    A recipe's `trainer.max_steps` gives way to phases that the user writes, for example.
+
+    Args:
+        run: the layers without what the phases set.
+        stack: all layers.
+    """
+    keys = [phase_key(name, UNTIL) for name, own in phase_entries(stack).items() if UNTIL in own]
+    ends = [key for key in keys if stack.entry(key).value is not None]
+    nearest = max(map(stack.precedence, ends), default=Precedence.SCHEMA)
+    entries = {
+        key: Entry(None, "phases", by=ends[-1])
+        for key in LENGTH_KEYS
+        if run.entry(key).value is not None and run.precedence(key) < nearest
+    }
+    return run.above(Layer("phases", Precedence.USER, entries)) if entries else run
+
+
+def completed_run(
+    run: Stack, entries: Mapping[str, Mapping[str, Entry]], phases: Mapping[str, Config]
+) -> Config:
+    """Returns the settings of a run with all that applies in its phases, as a snapshot has them.
+
+    What the words, the files and the plan decide in the first phase holds for the run, and what
+    differs in another phase is a setting of that phase. So workers read numbers alone.
+
+    Args:
+        run: the layers without what the phases set.
+        entries: what each phase sets, as `phase_entries` returns it.
+        phases: the complete settings of each phase.
+    """
+    first = stack_of(next(iter(phases.values())))
+    base: dict[str, Entry] = {}
+    for key in first.values():
+        # What a phase sets, or what follows from it, does not hold for the run.
+        source = run if first.precedence(key) is Precedence.PHASE and run.history(key) else first
+        base[key] = source.entry(key)
+    whole = Stack(overrides=(Layer("run", Precedence.USER, base),))
+    settled = dict(leaves(whole.config()))
+    found: dict[str, Entry] = {}
+    for name, config in phases.items():
+        own = {SPELLINGS.get(key, key) for key in entries[name]}
+        found[phase_key(name, UNTIL)] = entries[name].get(UNTIL, Entry(None, DEFAULT))
+        for key, value in leaves(config):
+            if key in own or value != settled.get(key):
+                entry = stack_of(config).entry(key)
+                word = phase_key(name, key)
+                found[word] = dict(entry.words).get(word, entry)
+    return whole.above(Layer("phases", Precedence.USER, found)).config()

@@ -1,0 +1,101 @@
+"""Where a phase begins to read its corpora.
+
+A corpus that a phase reads as an earlier phase has read it, cut into the same samples, goes on in
+the same order where it ended there. Other corpora begin an order of their own.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from rampcli.batch.interleaving import count_by_share
+from rampcli.batch.phased_plan import PhasePlan
+from rampcli.config.corpora import corpora_of
+from rampcli.config.schema import Config
+from rampcli.config.settings import flatten, leaves
+
+CUTTING = (
+    *("data.source", "data.split", "data.sequence_length", "data.pad_last_window"),
+    *("data.tokenizer", "data.task", "data.chat_template", "data.response_end"),
+)
+"""Settings that decide what the samples of a corpus are, besides its path."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CorpusStart:
+    """Where a phase begins to read a corpus.
+
+    Attributes:
+        phase: number of the phase in which the order of its samples began.
+        corpus: number of the corpus among those of that phase.
+        samples: samples of this order that earlier phases have read.
+    """
+
+    phase: int
+    corpus: int
+    samples: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadingStart:
+    """Where a phase begins to read its corpora. A run without phases begins at the first sample.
+
+    Attributes:
+        first_sample: samples of the run before these corpora were first read with these shares.
+        corpora: where the order of each corpus is there; empty for a run without phases.
+    """
+
+    first_sample: int = 0
+    corpora: tuple[CorpusStart, ...] = ()
+
+
+FROM_THE_START = ReadingStart()
+CorpusIdentity = tuple[object, ...]
+
+
+class Readings:
+    """The corpora that the phases of a run read, one phase after the other."""
+
+    def __init__(self) -> None:
+        self.orders: dict[CorpusIdentity, CorpusStart] = {}
+        self.start = ReadingStart()
+        self.interleaved: tuple[tuple[int, CorpusIdentity], ...] = ()
+
+    def begin(self, config: Config, number: int, *, first_sample: int) -> ReadingStart:
+        """Returns where a phase begins to read.
+
+        Args:
+            config: its settings.
+            number: its number, from 0.
+            first_sample: samples of the run before it.
+        """
+        interleaved = tuple(_corpora_read(config))
+        if interleaved != self.interleaved:
+            starts = tuple(
+                self.orders.get(identity, CorpusStart(phase=number, corpus=at))
+                for at, (_, identity) in enumerate(interleaved)
+            )
+            self.interleaved = interleaved
+            self.start = ReadingStart(first_sample=first_sample, corpora=starts)
+        return self.start
+
+    def end(self, phase: PhasePlan) -> None:
+        """Counts what a phase reads, which `begin` was called for last."""
+        if phase.end is None:
+            return
+        shares = [share for share, _ in self.interleaved]
+        counts = count_by_share(shares, phase.end.samples - self.start.first_sample)
+        for (_, identity), start, count in zip(
+            self.interleaved, self.start.corpora, counts, strict=True
+        ):
+            self.orders[identity] = replace(start, samples=start.samples + count)
+
+
+def _corpora_read(config: Config) -> Iterator[tuple[int, CorpusIdentity]]:
+    """Yields the share of each training corpus, and what decides the samples that it has."""
+    values = dict(leaves(config)) | flatten({"data": config.data.extensions})
+    cut = repr([values[key] for key in CUTTING])
+    seen: Counter[str] = Counter()
+    for share, name in [(one, str(path)) for one, path in corpora_of(config)] or [(1, "")]:
+        yield share, (cut, name, seen[name])
+        seen[name] += 1

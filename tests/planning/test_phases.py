@@ -1,0 +1,149 @@
+"""Laws of runs in phases, in arithmetic alone."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from rampcli.config import snapshot
+from rampcli.config.compose import apply_overrides
+from rampcli.data.blend import Blend
+from rampcli.errors import UsageError
+from rampcli.llm import llama3_tiny
+from rampcli.planning.resolve import resolve
+from rampcli.planning.run_plan import run_plan
+
+PHASES = (
+    *("phases.warm.until=200_000", "phases.warm.data.sequence_length=64"),
+    *("phases.warm.model.global_batch_size=16", "phases.main.until=steps:300"),
+    "phases.main.model.step_batch_size_schedule='0:8 50K:16'",
+    *("phases.decay.until=700K", "phases.decay.schedule.decay_style=linear"),
+    *(
+        "phases.long.until=900K",
+        "phases.long.data.sequence_length=256",
+        "phases.long.optim.lr=1e-4",
+    ),
+)
+
+
+def planned(*words):
+    return resolve(apply_overrides(llama3_tiny.pretrain_recipe(), words))
+
+
+@pytest.fixture(scope="module")
+def run():
+    return planned(*PHASES)
+
+
+def rates(resolved):
+    """The learning rate of the first and the last step of each stage."""
+    return [
+        resolved.of(stage).rate().at(end, global_batch_size=stage.global_batch_size)
+        for stage in resolved.plan.stages
+        for end in (stage.first_sample + stage.global_batch_size, stage.end_sample)
+    ]
+
+
+def test_a_phase_begins_where_the_one_before_it_ends(run):
+    phases = run.plan.phases
+    assert [phase.name for phase in phases] == ["warm", "main", "decay", "long"]
+    assert all(one.end == other.first for one, other in pairwise(phases))
+    assert run.plan.end_sample == phases[-1].end.samples
+    assert run.plan.end_step == phases[-1].end.steps
+    assert run.plan.end_tokens == phases[-1].end.tokens
+    assert [stage.stage for stage in run.plan.stages] == list(range(len(run.plan.stages)))
+
+
+def test_a_phase_ends_with_the_step_that_reaches_its_end(run):
+    warm, main, decay, long = run.plan.phases
+    for phase, until in ((warm, 200_000), (decay, 700_000), (long, 900_000)):
+        last = phase.plan.stages[-1].global_batch_size * phase.sequence_length
+        assert phase.end.tokens - last < until <= phase.end.tokens
+    assert main.end.steps == 300
+
+
+def test_workers_plan_from_the_snapshot_what_the_command_planned(run, tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(snapshot.to_yaml(run.config))
+    again = run_plan(snapshot.read(path))
+    assert again.plan == run.plan
+    assert [one.reading for one in again.phases] == [one.reading for one in run.phases]
+    assert rates(again) == rates(run)
+    assert snapshot.to_yaml(again.config) == path.read_text()
+
+
+def test_phases_that_change_nothing_plan_and_read_what_a_run_without_phases_does():
+    words = ("trainer.max_steps=40",)
+    alone = planned(*words)
+    parts = planned(
+        *words, "phases.a.until=steps:10", "phases.b.until=steps:17", "phases.c.until=null"
+    )
+    assert parts.plan.end_sample == alone.plan.end_sample
+    assert parts.plan.end_step == alone.plan.end_step
+    for sample in range(alone.plan.end_sample):
+        one, other = parts.plan.stage_at(sample), alone.plan.stage_at(sample)
+        assert one.global_batch_size == other.global_batch_size
+    assert {one.reading for one in parts.phases} == {replace(parts.phases[0].reading)}
+    for stage in parts.plan.stages:
+        end, size = stage.end_sample, stage.global_batch_size
+        rate = parts.of(stage).rate().at(end, global_batch_size=size)
+        assert rate == pytest.approx(alone.rate().at(end, global_batch_size=size))
+
+
+class Windows:
+    """A corpus whose windows are only counted."""
+
+    name, fingerprint = "windows", ""
+
+    def __init__(self, windows):
+        self.windows = windows
+
+
+def test_a_blend_whose_shares_change_reads_no_sample_again_before_an_epoch_ends():
+    words = ("data.source=text", "trainer.max_samples=900", "model.rampup_batch_size=null")
+    web, code = "0.7,web,0.3,code", "0.2,code,0.8,web"
+    stack = apply_overrides(
+        llama3_tiny.pretrain_recipe(),
+        [
+            *words,
+            "phases.a.until=samples:300",
+            f"phases.a.data.blend=[{web}]",
+            "phases.b.until=samples:600",
+            f"phases.b.data.blend=[{code}]",
+            "phases.c.until=samples:900",
+            f"phases.c.data.blend=[{web}]",
+        ],
+    )
+    from rampcli.config.file_facts import FileFacts
+
+    resolved = resolve(stack, read_files=lambda _: FileFacts(tokens=256, val_samples=4))
+    seen = {"web": [], "code": []}
+    sizes = {"web": 2000, "code": 2000}
+    for phase, names, shares in zip(
+        resolved.phases,
+        (["web", "code"], ["code", "web"], ["web", "code"]),
+        ([7, 3], [1, 4], [7, 3]),
+        strict=True,
+    ):
+        blend = Blend([Windows(sizes[name]) for name in names], shares, seed=1)
+        extent = phase.phase
+        samples = np.arange(extent.first.samples, extent.end.samples)
+        which, windows = blend.starting_at(phase.reading).locate(samples)
+        for number, name in enumerate(names):
+            seen[name] += windows[which == number].tolist()
+    assert all(len(set(windows)) == len(windows) > 0 for windows in seen.values())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("phases.a.seed=3", "phases.a.until=1M"), "the order of the samples depends on it"),
+        (("phases.a.until=1M", "phases.b.until=500K"), "is not after the beginning of the phase"),
+        (("phases.a.optim.lr=1", "phases.b.until=500K"), "phases.a.until is not set"),
+        (("phases.a.until=soon",), "is not a position"),
+    ],
+)
+def test_phases_that_cannot_be_are_refused(words, said):
+    with pytest.raises(UsageError, match=said):
+        planned(*words)
