@@ -208,7 +208,7 @@ def _called(
     if source is None:
         return recipe(**arguments)
     from rampcli.config.schema import Config
-    from rampcli.config.settings import LIST_ALL
+    from rampcli.config.unknown_keys import LIST_ALL
 
     try:
         with reporting_errors(source):

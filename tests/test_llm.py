@@ -10,7 +10,7 @@ import pytest
 from rampcli import llm
 from rampcli.config.groups import some_of
 from rampcli.config.schema import Config
-from rampcli.config.settings import LIST_ALL
+from rampcli.config.unknown_keys import LIST_ALL
 from rampcli.errors import UsageError
 
 RECIPES = list(json.loads((Path(__file__).parent / "recipes" / "goldens.json").read_text("utf-8")))

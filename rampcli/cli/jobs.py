@@ -7,23 +7,24 @@ from rich.table import Table
 from rich.text import Text
 
 from rampcli.errors import visible
-from rampcli.launch.protocol import Job, launcher_of
+from rampcli.launch.protocol import Job, launcher_of, scripts_to_submit
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.tables import build_table
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import consumed_samples
 
 
-def print_scripts(resolved: Resolved, *, one_stage: bool = False) -> None:
+def print_scripts(resolved: Resolved, *, one_stage: bool = False, one_phase: bool = False) -> None:
     """Prints the scripts that a launch would submit, if it submits any.
 
     Args:
         one_stage: print the first one only, as the launch submits no other.
+        one_phase: print those of the phase only.
     """
     directory = RunDirectory(resolved.run_dir)
     launcher = launcher_of(resolved.config)
     scripts = launcher.scripts(resolved, directory, consumed_samples(directory))
-    for script in scripts[:1] if one_stage else scripts:
+    for script in scripts_to_submit(resolved, scripts, one_stage=one_stage, one_phase=one_phase):
         typer.echo("\n# ---- " + visible(str(script.path)))
         typer.echo(visible(script.text, keeps="\n\t"), nl=False)
 

@@ -48,6 +48,7 @@ Retune = Annotated[
     ),
 ]
 OneStage = Annotated[bool, typer.Option("--one-stage", help="Stop at the next stage boundary.")]
+OnePhase = Annotated[bool, typer.Option("--one-phase", help="Stop at the end of the phase.")]
 Run = Annotated[
     str, typer.Argument(metavar="RUN", help="Run directory, or name of a run below runs/.")
 ]

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from rampcli.cli.options import Cfg, ConfigDir, DryRun, Factory, OneStage, Overrides, Retune
+from rampcli.cli.options import (
+    Cfg,
+    ConfigDir,
+    DryRun,
+    Factory,
+    OnePhase,
+    OneStage,
+    Overrides,
+    Retune,
+)
 from rampcli.cli.plan import print_plan
 from rampcli.errors import visible
 
@@ -24,6 +33,7 @@ def pretrain(
     dry_run: DryRun = False,
     cfg: Cfg = False,
     one_stage: OneStage = False,
+    one_phase: OnePhase = False,
     retune: Retune = False,
 ) -> None:
     """Train a recipe through its ramp. Run the same command again to resume."""
@@ -37,7 +47,9 @@ def pretrain(
     refuse_rl(
         resolved.config, "this is a run of reinforcement learning", remedy="rampcli rl, or rl=none"
     )
-    show_or_train(resolved, words, cfg=cfg, dry_run=dry_run, one_stage=one_stage)
+    show_or_train(
+        resolved, words, cfg=cfg, dry_run=dry_run, one_stage=one_stage, one_phase=one_phase
+    )
 
 
 def show_or_train(
@@ -47,6 +59,7 @@ def show_or_train(
     cfg: bool,
     dry_run: bool,
     one_stage: bool,
+    one_phase: bool = False,
     as_json: bool = False,
 ) -> None:
     """Prints a configuration or its plan, if asked to; otherwise trains, and ends the command."""
@@ -65,13 +78,19 @@ def show_or_train(
 
             _print_notes_on_start(resolved, newest)
 
-            print_scripts(resolved, one_stage=one_stage)
+            print_scripts(resolved, one_stage=one_stage, one_phase=one_phase)
     else:
         from rampcli.cli.training import train
 
         gc.enable()  # a command turns it off, and this one lives long
         command = ["rampcli", *sys.argv[1:]]
-        outcome = train(resolved, one_stage=one_stage, command=command, overrides=words)
+        outcome = train(
+            resolved,
+            one_stage=one_stage,
+            one_phase=one_phase,
+            command=command,
+            overrides=words,
+        )
         raise typer.Exit(outcome.exit_code)
 
 

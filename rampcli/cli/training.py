@@ -36,6 +36,7 @@ def run(
     config: Config,
     *,
     one_stage: bool = False,
+    one_phase: bool = False,
     command: Sequence[str] | None = None,
     overrides: Sequence[str] = (),
     observers: Sequence[Observer] = (),
@@ -48,6 +49,7 @@ def run(
     Args:
         config: configuration from a recipe or `compose`. It is not modified.
         one_stage: stop at the next stage boundary.
+        one_phase: stop at the end of the phase.
         command: words of the command that resumes the run; None means the running script. A
             notebook records none.
         overrides: command-line overrides, recorded in the run directory's overrides.txt.
@@ -63,7 +65,12 @@ def run(
     stack = edited_stack(config, PYTHON, Precedence.USER, report=report)
     resolved = resolve_from_checkpoint(with_model_of_folder(stack, report=report), report)
     return train(
-        resolved, one_stage=one_stage, command=command, overrides=overrides, observers=observers
+        resolved,
+        one_stage=one_stage,
+        one_phase=one_phase,
+        command=command,
+        overrides=overrides,
+        observers=observers,
     )
 
 
@@ -71,6 +78,7 @@ def train(
     resolved: Resolved,
     *,
     one_stage: bool = False,
+    one_phase: bool = False,
     command: Sequence[str] | None = None,
     overrides: Sequence[str] = (),
     observers: Sequence[Observer] = (),
@@ -100,6 +108,7 @@ def train(
             command=command,
             overrides=overrides,
             one_stage=one_stage,
+            one_phase=one_phase,
             observers=[progress, *observers],
             signals=signals,
         )

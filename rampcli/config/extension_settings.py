@@ -10,7 +10,8 @@ from typing import Any
 from rampcli.config.checks.ranges import check_range
 from rampcli.config.fields import Extensible
 from rampcli.config.layers import DEFAULT, Entry, Layer, Precedence, Stack, sources_named
-from rampcli.config.settings import extension_of, how_to_know, settings, settings_of
+from rampcli.config.settings import extension_of, settings, settings_of
+from rampcli.config.unknown_keys import how_to_know
 from rampcli.config.values import typed
 from rampcli.errors import Report, UsageError, set_to, shown
 from rampcli.extensions import (

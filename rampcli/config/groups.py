@@ -8,7 +8,7 @@ from typing import Any
 
 from rampcli import plain_yaml
 from rampcli.bundled import bundled
-from rampcli.config.settings import choices_in
+from rampcli.config.unknown_keys import choices_in
 from rampcli.errors import Remedy, UsageError, set_to, shown
 
 LARGEST_FILE_BYTES = 20_000

@@ -48,6 +48,15 @@ REASONS = {
 """Why a phase may not set other settings, by the beginning of their keys."""
 BATCH_KEYS = (GLOBAL_KEY, RAMP_KEY, SCHEDULE_KEY)
 """Settings of the batch. A phase that sets one has its own ramp, or none."""
+REPLACED_BY: Mapping[str, Mapping[str, object]] = {
+    **{key: {RAMP_KEY: None, SCHEDULE_KEY: None} for key in (*BATCH_KEYS, *maxtext.WORDS)},
+    "data.blend": {"data.path": None},
+    "data.path": {"data.blend": None},
+    "schedule.lr_factors": {"schedule.batch_coupling": "none"},
+    "schedule.batch_coupling": {"schedule.lr_factors": None},
+}
+"""What the run says in another way, and a phase replaces by setting a key. The ramp of the run, for
+example, counts from its first sample, and says nothing about a phase with a batch of its own."""
 RATE_KEYS = (
     *("optim.lr", "optim.min_lr", "optim.warmup_samples", "optim.warmup_steps"),
     *("schedule.decay_style", "schedule.wsd_decay_samples", "schedule.begin"),
@@ -100,11 +109,9 @@ def phase_stack(run: Stack, name: str, own: Mapping[str, Entry], *, report: Repo
                 by = one.by if key in FOREIGN else word
                 one = replace(entry, value=one.value, by=by, words=((word, entry),))
                 entries[key] = merged(key, entries.get(key), one)
-    if sets_batch(own):
-        words = [*BATCH_KEYS, *maxtext.WORDS]
-        by = next((entries[key].by for key in words if key in entries), None)
-        for key in (RAMP_KEY, SCHEDULE_KEY):  # those of the run count from its first sample
-            entries.setdefault(key, Entry(None, f"phase {name}", by=by))
+    for key, entry in [*entries.items()]:
+        for other, value in REPLACED_BY.get(key, {}).items():
+            entries.setdefault(other, replace(entry, value=value))
     return run.above(Layer(f"phase {name}", Precedence.PHASE, entries))
 
 

@@ -17,7 +17,8 @@ from rampcli.config.checks.ranges import check_range
 from rampcli.config.groups import nearest_options
 from rampcli.config.layers import placed
 from rampcli.config.phase_keys import PHASES
-from rampcli.config.settings import choices_in, find_setting, is_mapping, nearest_keys, unknown_key
+from rampcli.config.settings import find_setting, is_mapping
+from rampcli.config.unknown_keys import choices_in, nearest_keys, unknown_key
 from rampcli.config.values import typed
 from rampcli.errors import Remedy, Report, UsageError, set_to, shown, typeable
 

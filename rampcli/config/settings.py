@@ -6,32 +6,25 @@ Imports neither hydra nor omegaconf.
 import dataclasses
 import difflib
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from operator import ge, gt, le, lt
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from rampcli.config.fields import Extensible
-from rampcli.config.phase_keys import PHASES, UNTIL, key_inside, phase_key, split_phase_key
+from rampcli.config.phase_keys import PHASES, UNTIL, key_inside
 from rampcli.config.schema import Config
-from rampcli.errors import Assignments, Remedy, UsageError, example_of, set_to
-from rampcli.extensions import ENTRY_POINTS, VARIABLE, Extension, find, section_of
+from rampcli.errors import Assignments, example_of, set_to
+from rampcli.extensions import ENTRY_POINTS, Extension, find, section_of
 from rampcli.words import COMBINED, SPELLINGS, meaning_of
 from rampcli.words.refused import (
-    HYDRA,
-    KNOWN_ELSEWHERE,
-    MEANT,
-    NEMO_SECTIONS,
-    REFUSED,
     VALUES_ELSEWHERE,
-    known_elsewhere,
 )
 
 MOST = 10**18
 """Largest count, so that arithmetic with counts does not overflow."""
 _EXTENSIBLE = frozenset(map(section_of, ENTRY_POINTS))
-LIST_ALL = "rampcli pretrain --factory llama3_tiny --cfg, which lists all settings"
 _TYPE_NAMES = {
     int: "an integer",
     float: "a number",
@@ -300,109 +293,3 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
             branch = branch.setdefault(parent, {})
         branch[name] = value
     return tree
-
-
-def choices_in(section: str, typed: str, *, leave_out: Collection[str] = ()) -> list[Assignments]:
-    """Returns the settings of a section, or of a group, that take what was typed for the whole.
-
-    `adamw_torch` for `optim` means `optim.optimizer=adamw`.
-    """
-    return [
-        set_to(key, choice)
-        for key, setting in settings().items()
-        if key.startswith(f"{section}.") and setting.extensible
-        for choice in setting.choices
-        if typed.lower().startswith(choice) and choice not in leave_out
-    ]
-
-
-def unknown_key(
-    key: str,
-    groups: Collection[str] = (),
-    *,
-    offer: Callable[[Sequence[str]], Sequence[Remedy]] = list,
-) -> UsageError:
-    """Returns the error for a key that cannot be set, which offers keys and config groups.
-
-    Args:
-        offer: returns the remedies that use other keys or groups instead.
-    """
-    if (parts := split_phase_key(key)) is not None:
-        return _unknown_in_phase(*parts, offer=offer)
-    sections = [known for known in settings() if known.startswith(f"{key}.")]
-    if sections:
-        return UsageError(
-            f"{key} is a section, not a setting",
-            keys=(key,),
-            remedy=", ".join(sections[:3]) + ", ...",
-        )
-    if is_mapping(whole := key.rpartition(".")[0]):
-        return UsageError(
-            f"{key} cannot be set on its own: {whole} takes a mapping",
-            keys=(whole,),
-            remedy=settings()[whole].example(),
-        )
-    refused = REFUSED.get(key) or known_elsewhere(key, MEANT)
-    if refused := refused or (HYDRA if key.startswith("hydra.") else None):
-        problem, ways = refused
-        return UsageError(
-            f"{key} {problem}",
-            keys=(key,),
-            remedy=[one for way in ways for one in (offer([way]) if find_setting(way) else [way])],
-        )
-    extension = extension_of(key)
-    name = key.split(".")[1] if is_of_extension(key) else None
-    if name not in (None, *NEMO_SECTIONS) and extension is None:
-        return UsageError(
-            f"there is no setting {key}, and no extension {name}",
-            keys=(key,),
-            remedy=[*offer(nearest_keys(key)), how_to_know(name)],
-        )
-    if extension is None:
-        near = nearest_keys(key)
-    else:
-        own = [setting.key for setting in settings_of(extension)]
-        near = difflib.get_close_matches(key, own) or own[:3]
-    is_known = known_elsewhere(key, KNOWN_ELSEWHERE) is not None
-    among = () if is_known or "." in key else groups
-    near_groups = difflib.get_close_matches(key, among, n=1, cutoff=0.6)
-    return UsageError(
-        f"there is no setting {key}",
-        keys=(key, *near),
-        remedy=[*offer([*near_groups, *near])] or LIST_ALL,
-    )
-
-
-def _unknown_in_phase(
-    name: str, key: str, *, offer: Callable[[Sequence[str]], Sequence[Remedy]]
-) -> UsageError:
-    """Returns the error for a key that cannot be set in a phase, which offers keys that can."""
-    error = unknown_key(key, offer=lambda keys: offer([phase_key(name, one) for one in keys]))
-    error.add_context(f"phase {name}")
-    error.keys = tuple(phase_key(name, one) for one in error.keys)
-    return error
-
-
-def how_to_know(extension: str) -> str:
-    """Returns how to make an extension known."""
-    return f"{VARIABLE}=FILE.py in the environment, if FILE.py registers {extension}"
-
-
-def nearest_keys(key: str) -> list[str]:
-    """Returns up to three settings that mean the same elsewhere, or have a name near to a key's."""
-    if meant := known_elsewhere(key, KNOWN_ELSEWHERE):
-        return [meant]
-    every = (*settings(), *foreign_words())
-    last = key.rpartition(".")[2]
-    names: dict[str, list[str]] = {}
-    for known in every:
-        names.setdefault(known.rpartition(".")[2], []).append(known)
-    near = difflib.get_close_matches(key, every, n=3, cutoff=0.75) if "." in key else []
-    near += names.get(last, [])
-    if not near:
-        near = difflib.get_close_matches(key, every, n=3, cutoff=0.75)
-        for name in difflib.get_close_matches(last, names, n=2, cutoff=0.75):
-            near += names[name]
-    if not near and "." in key:
-        near = [known for known in every if known.startswith(key)]
-    return list(dict.fromkeys(SPELLINGS.get(known, known) for known in near))[:3]

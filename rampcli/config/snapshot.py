@@ -15,15 +15,8 @@ from rampcli.config.layers import DEFAULT, Entry, Layer, Precedence, Stack, plac
 from rampcli.config.phase_keys import UNTIL, key_inside, split_phase_key
 from rampcli.config.phases import phase_configs
 from rampcli.config.schema import Config
-from rampcli.config.settings import (
-    find_setting,
-    flatten,
-    is_of_extension,
-    leaves,
-    nest,
-    settings,
-    unknown_key,
-)
+from rampcli.config.settings import find_setting, flatten, is_of_extension, leaves, nest, settings
+from rampcli.config.unknown_keys import unknown_key
 from rampcli.errors import Report, UsageError, printable, shown
 from rampcli.words import FOREIGN, SPELLINGS, maxtext_mesh
 

@@ -10,7 +10,8 @@ from rampcli.batch.quantities import parse_count
 from rampcli.config.fields import Extensible
 from rampcli.config.phase_keys import split_phase_key
 from rampcli.config.schema import Config
-from rampcli.config.settings import MOST, Setting, find_setting, settings, unknown_key
+from rampcli.config.settings import MOST, Setting, find_setting, settings
+from rampcli.config.unknown_keys import unknown_key
 from rampcli.errors import Assignments, UsageError, set_to, shown
 
 SWITCHES = dict.fromkeys(("true", "yes", "on", "y"), True) | dict.fromkeys(

@@ -50,6 +50,16 @@ class JobScript:
     text: str
 
 
+def scripts_to_submit(
+    resolved: Resolved, scripts: Sequence[JobScript], *, one_stage: bool, one_phase: bool
+) -> Sequence[JobScript]:
+    """Returns the first of the scripts, those of its phase, or all of them."""
+    if one_phase and scripts:
+        phase = resolved.of(scripts[0].stages[0])
+        scripts = [script for script in scripts if resolved.of(script.stages[0]) is phase]
+    return scripts[:1] if one_stage else scripts
+
+
 class Phase(Enum):
     """State of a job, in words that all queues share."""
 
@@ -123,6 +133,7 @@ class Launch:
         gpus: GPUs of this machine that are reserved for the run, as in CUDA_VISIBLE_DEVICES.
         observers: receive progress, if the workers run here.
         one_stage: stop at the next stage boundary.
+        one_phase: stop at the end of the phase.
         signals: stop signals that the main thread collects for this thread, or None.
     """
 
@@ -132,6 +143,7 @@ class Launch:
     gpus: Sequence[str]
     observers: Sequence[Observer]
     one_stage: bool
+    one_phase: bool = False
     signals: StopSignals | None = None
 
 

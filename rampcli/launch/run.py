@@ -8,7 +8,14 @@ from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
 from rampcli.launch.changes import Changes, changes
 from rampcli.launch.observer import Observer, Observers
-from rampcli.launch.protocol import Launch, Launcher, Outcome, launcher_of, launchers
+from rampcli.launch.protocol import (
+    Launch,
+    Launcher,
+    Outcome,
+    launcher_of,
+    launchers,
+    scripts_to_submit,
+)
 from rampcli.launch.run_lock import lock_run
 from rampcli.launch.start_checks import check
 from rampcli.launch.trackers import Trackers
@@ -25,6 +32,7 @@ def run(
     command: Sequence[str] | None = None,
     overrides: Sequence[str] = (),
     one_stage: bool = False,
+    one_phase: bool = False,
     observers: Sequence[Observer] = (),
     signals: StopSignals | None = None,
 ) -> Outcome:
@@ -35,6 +43,7 @@ def run(
             is one.
         overrides: command-line overrides, recorded in overrides.txt.
         one_stage: stop at the next stage boundary.
+        one_phase: stop at the end of the phase.
         observers: receive progress, if the workers run on this machine.
         signals: stop signals that the main thread collects, for a run in another thread.
 
@@ -75,10 +84,13 @@ def run(
             Launch(
                 resolved=resolved,
                 directory=directory,
-                scripts=scripts[:1] if one_stage else scripts,
+                scripts=scripts_to_submit(
+                    resolved, scripts, one_stage=one_stage, one_phase=one_phase
+                ),
                 gpus=gpus,
                 observers=observers,
                 one_stage=one_stage,
+                one_phase=one_phase,
                 signals=signals,
             )
         )

@@ -85,8 +85,8 @@ class Supervisor:
     _early: tuple[StagePlan, Workers] | None = None
     _trackers: Trackers | None = None
 
-    def run_stages(self, *, one_stage: bool) -> dict[str, Any]:
-        """Runs the remaining stages, or those of one group of processes.
+    def run_stages(self, *, one_stage: bool, one_phase: bool = False) -> dict[str, Any]:
+        """Runs the remaining stages, those of one group of processes, or those of one phase.
 
         Returns:
             The final contents of state.json.
@@ -109,14 +109,21 @@ class Supervisor:
             )
             state = self.run.read_state() or BEFORE_THE_START
             while state["status"] != COMPLETE:
-                state = self._run_stage(self.resolved.plan.stage_at(consumed_samples(self.run)))
+                stage = self.resolved.plan.stage_at(consumed_samples(self.run))
+                state = self._run_stage(stage)
                 if (
                     state["status"] != STAGE_BOUNDARY
                     or one_stage
+                    or (one_phase and self._ends_phase(stage))
                     or self.signals.signal is not None
                 ):
                     break
             return state
+
+    def _ends_phase(self, stage: StagePlan) -> bool:
+        """Returns whether the run has left the phase of a stage."""
+        following = self.resolved.at(consumed_samples(self.run))
+        return following is not self.resolved.of(stage)
 
     def _run_stage(self, stage: StagePlan) -> dict[str, Any]:
         """Runs a stage, with restarts, until it ends or the run stops; returns state.json."""

@@ -14,11 +14,11 @@ from rampcli.config.phases import sets_rate
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError, set_to
 from rampcli.extensions import DECAY_STYLE
-from rampcli.planning.run_plan import Resolved
+from rampcli.planning.run_plan import BEGIN_KEY, Resolved
 from rampcli.schedule.learning_rate import DECAY_STYLES, WSD_SHARE, LearningRate
 from rampcli.schedule.phase_rate import PhaseRate
 
-LR_KEY, BEGIN_KEY = "optim.lr", "schedule.begin"
+LR_KEY = "optim.lr"
 WARMUP_KEYS = ("optim.warmup_steps", "optim.warmup_samples")
 CONTINUE, RESTART = "continue", "restart"
 

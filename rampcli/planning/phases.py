@@ -1,11 +1,13 @@
 """Plans a run in phases: each phase is planned alone, from where the one before it ends."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import pairwise
 
+from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.batch.phased_plan import PhasedPlan, PhasePlan, placed
 from rampcli.batch.position import SAMPLES, START, STEPS, TOKENS, Goal, Position, parse_goal
+from rampcli.batch.quantities import counted, listed
 from rampcli.batch.run_settings import LENGTH_KEYS, FirstEnd, RunLength
 from rampcli.config.layers import (
     DEFAULT,
@@ -16,15 +18,23 @@ from rampcli.config.layers import (
     sources_named,
     stack_of,
 )
+from rampcli.config.model_parts import POSITION_EMBEDDINGS
 from rampcli.config.phase_keys import UNTIL, phase_key
-from rampcli.config.phases import phase_configs, phase_entries, sets_batch
+from rampcli.config.phases import phase_configs, phase_entries, sets_batch, sets_rate
+from rampcli.config.rl import is_rl
 from rampcli.config.schema import Config
 from rampcli.config.settings import leaves
 from rampcli.errors import Report, UsageError, set_to
-from rampcli.planning.phase_rates import with_rates
+from rampcli.planning.config_plan import length_of, plan_config
+from rampcli.planning.phase_rates import CONTINUE, with_rates
 from rampcli.planning.reading_start import Readings
-from rampcli.planning.run_plan import Resolved, check_stages_ahead, length_of, plan_config
+from rampcli.planning.run_plan import BEGIN_KEY, Resolved, check_stages_ahead
 from rampcli.words import SPELLINGS
+
+MOST_NAMED = 5
+TINY = 1e-12
+JUMP = 1.5
+"""Factor between the learning rates on both sides of a boundary from which on a note is due."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +63,7 @@ def settings_of_phases(config: Config) -> list[PhaseSettings]:
     ]
 
 
-def own_keys(entries: dict[str, Any]) -> frozenset[str]:
+def own_keys(entries: Iterable[str]) -> frozenset[str]:
     """Returns the settings that a phase sets, in canonical keys."""
     return frozenset(SPELLINGS.get(key, key) for key in entries) - {UNTIL}
 
@@ -68,7 +78,7 @@ def plan_phases(config: Config, *, consumed_samples: int = 0) -> Resolved:
     Raises:
         UsageError: all stages that do not divide, and ends of phases that are out of order.
     """
-    report = Report()
+    report = Report(_misfits(config))
     planned: list[Resolved] = []
     first, first_stage, readings = START, 0, Readings()
     settings = settings_of_phases(config)
@@ -115,14 +125,53 @@ def plan_phases(config: Config, *, consumed_samples: int = 0) -> Resolved:
     return Resolved(config=config, plan=joined, phases=tuple(phases))
 
 
+def _misfits(config: Config) -> Iterator[UsageError]:
+    """Yields why a run cannot have the phases that it has, whatever their plan."""
+    if is_rl(config):
+        yield UsageError(
+            "reinforcement learning has no phases, and this run has"
+            f" {listed([*config.phases], most=MOST_NAMED)}",
+            keys=(GENERATIONS_KEY,),
+            remedy="a recipe without phases",
+        )
+    lengths = {name: one.data.sequence_length for name, _, one in phase_configs(config)}
+    embedding = config.model.position_embedding
+    if POSITION_EMBEDDINGS[embedding].is_learned and len(set(lengths.values())) > 1:
+        shown = [f"{name}={length}" for name, length in lengths.items()]
+        yield UsageError(
+            f"model.position_embedding={embedding} learns a vector for each position, so all phases"
+            f" must have samples of one length, not {listed(shown, most=MOST_NAMED)}",
+            keys=("model.position_embedding",),
+            remedy=set_to("model.position_embedding", "rope"),
+        )
+
+
 def phase_notes(resolved: Resolved) -> Iterator[str]:
-    """Yields a note on the phases that the run does not reach."""
+    """Yields notes on phases that the run does not reach, and on jumps of the learning rate."""
     names = [*resolved.config.phases]
     if unreached := names[len(resolved.phases) :]:
-        yield (
-            f"the run ends before {'phase' if len(unreached) == 1 else 'phases'}"
-            f" {', '.join(unreached)}"
-        )
+        phases = counted(len(unreached), "phase").partition(" ")[2]
+        yield f"the run ends before {phases} {listed(unreached, most=MOST_NAMED)}"
+    for before, after in pairwise(resolved.phases):
+        if after.phase is None or before.phase is None or before.phase.end is None:
+            continue
+        own = own_keys(resolved.config.phases[after.phase.name])
+        last, first = (_uncoupled(one, before.phase.end.samples) for one in (before, after))
+        if not sets_rate(own) and not 1 / JUMP <= (first + TINY) / (last + TINY) <= JUMP:
+            word = set_to(phase_key(after.phase.name, BEGIN_KEY), CONTINUE)
+            yield (
+                f"phase {after.phase.name} sets no learning rate, so that of the run applies again:"
+                f" it goes from {last:.3g} to {first:.3g}; {word} goes on from {last:.3g}"
+            )
+
+
+def _uncoupled(phase: Resolved, consumed_samples: int) -> float:
+    """Returns the learning rate of a phase at its boundary, before the batch scales it."""
+    stages, rate = phase.plan.stages, phase.phase_rate
+    assert rate is not None
+    at = 0 if stages[0].first_sample == consumed_samples else -1
+    size = stages[at].global_batch_size
+    return rate.uncoupled_at(consumed_samples, global_batch_size=size)
 
 
 def _end_of_run(config: Config) -> Goal | None:

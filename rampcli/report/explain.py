@@ -10,7 +10,8 @@ from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.layers import DEFAULT, Entry, stack_of
 from rampcli.config.rl import RESPONSE_KEY, max_response_tokens, unit_of
-from rampcli.config.settings import extension_of, find_setting, leaves, nest, unknown_key
+from rampcli.config.settings import extension_of, find_setting, leaves, nest
+from rampcli.config.unknown_keys import unknown_key
 from rampcli.errors import UsageError, shown
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.choices import costs_of

@@ -17,7 +17,8 @@ from rampcli.data.prompts import Prompts, open_prompts
 from rampcli.errors import UsageError
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.mesh import Meshes, build_meshes
-from rampcli.planning.run_plan import Resolved, pair_settings
+from rampcli.planning.config_plan import pair_settings
+from rampcli.planning.run_plan import Resolved
 from rampcli.rl.bridge import PATIENCE, Bridge
 from rampcli.rl.generating_rank import generate_until_training_ends
 from rampcli.rl.generator import Generator

@@ -44,6 +44,8 @@ class Trainer:
         validation_loaders: read the validation corpora, by name; None if the corpus has no name.
         norms: measures the noise of the gradient, if that is asked for.
         ema: exponential moving average of the weights, if the run has one.
+        first_validated_sample: consumed samples at the start of the run, or of a phase that
+            validates on other samples than the one before it, where a validation is due; else None.
         bytes_of_tokens: bytes of text that each token stands for, int32 [vocabulary], if known.
         micro_batch_s: seconds per micro batch in the last step whose numbers are known.
         compiled_micro_batch_size: micro batch size for which the layers are compiled, if they are.
@@ -68,6 +70,7 @@ class Trainer:
     norms: GroupNorms | None = None
     ema: WeightAverage | None = None
     bytes_of_tokens: Tensor | None = None
+    first_validated_sample: int | None = 0
     micro_batch_s: float = 0.0
     compiled_micro_batch_size: int | None = None
     unfinished: Callable[[], TakenStep] | None = None
@@ -114,6 +117,7 @@ class Trainer:
             self.finish_step()
             consumed = self.state.consumed_samples
             if not self._is_complete() and self.plan.ends_processes(stage, consumed):
+                self._validate_if_phase_ends(stage)
                 return STAGE_BOUNDARY
         self.stopper.agree()  # else, texts that a stop has interrupted would be lost
         self._validate(self._split())
@@ -283,13 +287,21 @@ class Trainer:
             )
             self.observers.after_validation(self.state, validation)
 
+    def _validate_if_phase_ends(self, stage: StagePlan) -> None:
+        """Validates after the last step of a phase, unless that step was validated already."""
+        following = self.plan.stage_at(self.state.consumed_samples)
+        is_new = self.plan.of(following) is not self.plan.of(stage)
+        if is_new and not is_due(self.state.step, self.config.trainer.val_every_steps):
+            self._validate(self.plan.batch_on(stage, dist.get_world_size()))
+
     def _validate_if_owed(self) -> None:
         """Validates if the run starts, or if the validation after this step was interrupted.
 
         At step 0, an earlier validation does not count: the settings may have changed since then.
+        Nor does it at the start of a phase that validates on other samples.
         """
         step = self.state.step
-        is_owed = step == 0 or (
+        is_owed = self.state.consumed_samples == self.first_validated_sample or (
             is_due(step, self.config.trainer.val_every_steps) and not self._is_validated()
         )
         if is_owed and not self._is_complete():

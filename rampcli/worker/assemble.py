@@ -158,6 +158,7 @@ def build_trainer(
         state=loaded.state,
         stopper=Stopper(stop, passes),
         ema=loaded.ema,
+        first_validated_sample=resolved.first_validated_sample,
         runs_ahead=device.type == "cuda",
         norms=None
         if config.noise_scale.every_steps is None
@@ -332,7 +333,8 @@ def build_observers(
     if config.data.audit_order:
         observers.append(OrderAudit(passes.meshes.data[DATA], passes.device))
     if dist.get_rank() == 0:
-        journal = Journal(run, resolved.whole_plan, config, passes.device)
+        phase = None if resolved.phase is None else resolved.phase.name
+        journal = Journal(run, resolved.whole_plan, config, passes.device, phase=phase)
         observers += [journal, costs]
         # The ranks of reinforcement learning wait for responses, not for data.
         observers.append(FlatRewards(run) if is_rl(config) else SlowData(run))

@@ -10,15 +10,8 @@ from hypothesis import settings as run
 from hypothesis import strategies as st
 
 from rampcli.config.schema import Config
-from rampcli.config.settings import (
-    flatten,
-    foreign_words,
-    leaves,
-    nearest_keys,
-    nest,
-    settings,
-    unknown_key,
-)
+from rampcli.config.settings import flatten, foreign_words, leaves, nest, settings
+from rampcli.config.unknown_keys import nearest_keys, unknown_key
 from rampcli.config.values import put
 from rampcli.errors import shown
 from rampcli.words.refused import EPOCHS

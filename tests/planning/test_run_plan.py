@@ -7,8 +7,9 @@ from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import build
 from rampcli.errors import UsageError
 from rampcli.estimate.model_size import flops_per_token
+from rampcli.planning.config_plan import throughput_of
 from rampcli.planning.resolve import resolve
-from rampcli.planning.run_plan import run_plan, throughput_of
+from rampcli.planning.run_plan import run_plan
 
 
 def test_a_snapshot_gives_the_same_plan(composed, tmp_path):

@@ -66,7 +66,7 @@ class LocalLauncher(Launcher):
                 gpus=len(launch.gpus),
                 starts_early=not launch.one_stage,
             )
-            state = supervisor.run_stages(one_stage=launch.one_stage)
+            state = supervisor.run_stages(one_stage=launch.one_stage, one_phase=launch.one_phase)
         return Outcome(
             run=launch.directory,
             status=state["status"],

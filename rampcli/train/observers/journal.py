@@ -27,9 +27,16 @@ class Journal(LoopObserver):
     """Writes rows and states. Only rank 0 has one."""
 
     def __init__(
-        self, run: RunDirectory, plan: TrainingPlan, config: Config, device: torch.device
+        self,
+        run: RunDirectory,
+        plan: TrainingPlan,
+        config: Config,
+        device: torch.device,
+        *,
+        phase: str | None = None,
     ) -> None:
         self.run = run
+        self.of_phase = {} if phase is None else {"phase": phase}
         self.plan = plan
         self.device = device
         self.world_size = dist.get_world_size()
@@ -63,7 +70,14 @@ class Journal(LoopObserver):
 
     def at_stage(self, state: TrainingState, stage: StagePlan) -> None:
         """Writes the event `stage`."""
-        record_event(self.run, "stage", state, stage=stage.stage, world_size=self.world_size)
+        record_event(
+            self.run,
+            "stage",
+            state,
+            stage=stage.stage,
+            world_size=self.world_size,
+            **self.of_phase,
+        )
 
     def after_compile(self, state: TrainingState, *, compile_s: float) -> None:
         """Writes the event `compile`."""
@@ -124,6 +138,7 @@ class Journal(LoopObserver):
             self.run,
             "validation",
             state,
+            **self.of_phase,
             **named,
             loss=finite(validation.loss),
             bits_per_byte=validation.bits_per_byte,

@@ -8,9 +8,9 @@ from rampcli.config.rl import max_response_tokens
 from rampcli.errors import UsageError, set_to
 from rampcli.estimate.memory import estimate_memory
 from rampcli.estimate.rollout_memory import with_rollout
+from rampcli.planning.config_plan import throughput_of
 from rampcli.planning.memory_remedies import changes_that_fit
 from rampcli.planning.resolve import resolve
-from rampcli.planning.run_plan import throughput_of
 from rampcli.planning.stage_memory import stage_memory
 from tests.prompts import PROMPT_WORDS
 
