@@ -114,14 +114,23 @@ class PhasedPlan(TrainingPlan):
         plans = [phase.plan for phase in phases]
         extents = [stage for plan in plans for stage in (*plan.passed, *plan.stages)]
         passed = max((at + 1 for at, one in enumerate(extents) if not is_planned(one)), default=0)
-        thresholds = [Threshold(stage.first_sample, stage.global_batch_size) for stage in extents]
-        last = plans[-1]
+        *earlier, last = plans
+        sizes = [
+            Threshold(stage.first_sample, stage.global_batch_size)
+            for plan in earlier
+            for stage in (*plan.passed, *plan.stages)
+        ]
+        begun = phases[-1].first.samples
+        sizes += [  # also those that the run does not reach, as in a run without phases
+            Threshold(begun + stage.first_sample, stage.global_batch_size)
+            for stage in last.ramp.stages
+        ]
         return cls(
             global_batch_size=last.global_batch_size,
             semantics=last.semantics,
             sequence_length=last.sequence_length,
             stages=tuple(one for one in extents[passed:] if isinstance(one, StagePlan)),
-            ramp=RampSchedule(thresholds=tuple(thresholds)),
+            ramp=RampSchedule(thresholds=tuple(sizes)),
             fleet=last.fleet,
             micro_batch_rule=last.micro_batch_rule,
             passed=tuple(extents[:passed]),

@@ -1,9 +1,12 @@
 """The learning rate of each phase of a run.
 
 A phase without a schedule of its own has its part of the schedule of the run, which covers all
-phases. Both count tokens, because samples may differ in length between phases.
+phases. Samples may differ in length between phases, so that schedule counts pieces of samples: the
+longest ones of which all samples are whole multiples. If all samples have one length, these are
+samples. A schedule of a phase's own counts its samples.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -28,12 +31,14 @@ class Span:
     """What a schedule covers: the whole run, or one phase.
 
     Attributes:
+        unit: tokens that the schedule counts as one.
         tokens: its length, or None without an end.
         decay_tokens: length of the final decay that `schedule.wsd_decay_samples` asks for, or None.
         first_batch: tokens of its first batch.
         stage_starts: tokens before each stage of the phase, from the start of the schedule.
     """
 
+    unit: int
     tokens: int | None
     decay_tokens: int | None
     first_batch: int
@@ -52,9 +57,7 @@ def with_rates(
         UsageError: a phase begins a schedule in a way that its settings contradict.
     """
     largest = max(
-        stage.global_batch_size * phase.sequence_length
-        for phase in plan.phases
-        for stage in (*phase.plan.passed, *phase.plan.stages)
+        stage.global_batch_size * plan.of(stage).sequence_length for stage in plan.ramp.stages
     )
     found: list[Resolved] = []
     for resolved, keys in zip(phases, own, strict=True):
@@ -63,43 +66,45 @@ def with_rates(
         if sets_rate(keys):
             before = _rate_at_end(found[-1]) if found else None
             start, peak, warmup = _beginning(config, phase, keys, before)
-            rate = _schedule(config, _span_of_phase(config, phase), largest)
-            in_tokens = replace(rate, start=start, peak=peak, warmup_samples=warmup)
-            first_token = 0
+            span, first_token = _span_of_phase(config, phase), 0
         else:
-            in_tokens = replace(
-                _schedule(config, _span_of_run(config, phase, plan), largest),
-                warmup_samples=_warmup_of_run(config, plan),
-            )
-            first_token = phase.first.tokens
+            _check_counts_any_length(config, plan)
+            start, peak, warmup = 0.0, config.optim.lr, _warmup_of_run(config, plan)
+            span, first_token = _span_of_run(config, phase, plan), phase.first.tokens
+        schedule = _schedule(config, span, largest)
         phase_rate = PhaseRate(
-            in_tokens=in_tokens,
+            schedule=replace(schedule, start=start, peak=peak, warmup_samples=warmup // span.unit),
             first_sample=phase.first.samples,
-            first_token=first_token,
-            sequence_length=phase.sequence_length,
+            first_count=first_token // span.unit,
+            counts_per_sample=phase.sequence_length // span.unit,
         )
         found.append(replace(resolved, phase_rate=phase_rate))
     return found
 
 
 def _schedule(config: Config, span: Span, largest: int) -> LearningRate:
-    """Returns a schedule over a span, without a warm-up."""
+    """Returns a schedule over a span, without a warm-up.
+
+    Args:
+        largest: tokens of the largest batch of the run.
+    """
     optim, schedule = config.optim, config.schedule
-    decay_tokens = span.decay_tokens
-    if decay_tokens is None and span.tokens is not None:
-        decay_tokens = round(span.tokens * WSD_SHARE)
+    end = None if span.tokens is None else span.tokens // span.unit
+    decay = None if span.decay_tokens is None else span.decay_tokens // span.unit
+    if decay is None and end is not None:
+        decay = round(end * WSD_SHARE)
     return LearningRate(
         decay_style=schedule.decay_style,
         peak=optim.lr,
         floor=optim.min_lr,
         warmup_samples=0,
-        end_sample=span.tokens,
-        wsd_decay_samples=decay_tokens,
+        end_sample=end,
+        wsd_decay_samples=decay,
         batch_coupling=schedule.batch_coupling,
-        first_batch_size=span.first_batch,
-        largest_batch_size=largest,
+        first_batch_size=span.first_batch // span.unit,
+        largest_batch_size=largest / span.unit,
         lr_factors=schedule.lr_factors,
-        stage_starts=span.stage_starts,
+        stage_starts=tuple(tokens // span.unit for tokens in span.stage_starts),
         own_decay=extension_function(DECAY_STYLE, schedule.decay_style, schedule),
     )
 
@@ -108,6 +113,7 @@ def _span_of_run(config: Config, phase: PhasePlan, plan: PhasedPlan) -> Span:
     first, end = plan.phases[0], plan.end_sample
     decay = config.schedule.wsd_decay_samples
     return Span(
+        unit=math.gcd(*(one.sequence_length for one in plan.phases)),
         tokens=plan.end_tokens,
         decay_tokens=None
         if decay is None or end is None
@@ -120,6 +126,7 @@ def _span_of_run(config: Config, phase: PhasePlan, plan: PhasedPlan) -> Span:
 def _span_of_phase(config: Config, phase: PhasePlan) -> Span:
     length, decay = phase.sequence_length, config.schedule.wsd_decay_samples
     return Span(
+        unit=length,
         tokens=None if phase.samples is None else phase.samples * length,
         decay_tokens=None if decay is None else decay * length,
         first_batch=_first_batch(phase),
@@ -178,6 +185,18 @@ def _beginning(
             ],
         )
     return before, before, 0
+
+
+def _check_counts_any_length(config: Config, plan: PhasedPlan) -> None:
+    """Checks that a schedule of the run need not count samples, if these differ in length."""
+    style = config.schedule.decay_style
+    if style in DECAY_STYLES or plan.has_one_length:
+        return
+    raise UsageError(
+        f"schedule.decay_style={style} counts samples, which differ in length between the phases",
+        keys=("schedule.decay_style", "data.sequence_length"),
+        remedy=[set_to("schedule.decay_style", "linear"), "one data.sequence_length"],
+    )
 
 
 def _check_warmup(config: Config, phase: PhasePlan, warmup: int) -> None:

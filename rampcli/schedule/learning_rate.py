@@ -45,7 +45,7 @@ class LearningRate:
     wsd_decay_samples: int | None
     batch_coupling: str | float
     first_batch_size: int
-    largest_batch_size: int
+    largest_batch_size: float
     lr_factors: Sequence[float] | None = None
     stage_starts: tuple[int, ...] = (0,)
     own_decay: "Callable[[LearningRate, Step], float] | None" = None

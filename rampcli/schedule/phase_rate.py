@@ -1,4 +1,4 @@
-"""The learning rate of a phase: a schedule over the tokens of the run, or over its own."""
+"""The learning rate of a phase: its part of a schedule of the run, or a schedule of its own."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -24,42 +24,42 @@ class PhaseRate:
     """The learning rate of a phase, whose samples may differ in length from those of others.
 
     Attributes:
-        in_tokens: the schedule. It counts tokens where a `LearningRate` counts samples.
+        schedule: what it counts is a sample of the phase, or a whole share of one.
         first_sample: samples that the run has consumed when the phase begins.
-        first_token: tokens of `in_tokens` before the phase: 0 for a schedule of its own.
-        sequence_length: tokens per sample.
+        first_count: what `schedule` has counted by then: 0 for a schedule of the phase's own.
+        counts_per_sample: what `schedule` counts for a sample of the phase.
     """
 
-    in_tokens: LearningRate
+    schedule: LearningRate
     first_sample: int
-    first_token: int
-    sequence_length: int
+    first_count: int
+    counts_per_sample: int
 
     @property
     def largest_batch_size(self) -> float:
         """The largest batch of the run, in samples of the phase's length."""
-        return self.in_tokens.largest_batch_size / self.sequence_length
+        return self.schedule.largest_batch_size / self.counts_per_sample
 
     def at(self, consumed_samples: int, *, global_batch_size: int) -> float:
         """Returns the learning rate of a step of the phase, as `LearningRate.at`."""
-        return self.in_tokens.at(
-            self._tokens(consumed_samples), global_batch_size=self._batch(global_batch_size)
+        return self.schedule.at(
+            self._count(consumed_samples), global_batch_size=self._batch(global_batch_size)
         )
 
     def uncoupled_at(self, consumed_samples: int, *, global_batch_size: int) -> float:
         """Returns the rate of a step before its stage or its batch scales it."""
-        return self.in_tokens.uncoupled_at(
-            self._tokens(consumed_samples), global_batch_size=self._batch(global_batch_size)
+        return self.schedule.uncoupled_at(
+            self._count(consumed_samples), global_batch_size=self._batch(global_batch_size)
         )
 
     def factor_at(self, consumed_samples: int, *, global_batch_size: int) -> float:
         """Returns the factor by which its stage or its batch scales the rate of a step."""
-        return self.in_tokens.factor_at(
-            self._tokens(consumed_samples), global_batch_size=self._batch(global_batch_size)
+        return self.schedule.factor_at(
+            self._count(consumed_samples), global_batch_size=self._batch(global_batch_size)
         )
 
-    def _tokens(self, consumed_samples: int) -> int:
-        return self.first_token + (consumed_samples - self.first_sample) * self.sequence_length
+    def _count(self, consumed_samples: int) -> int:
+        return self.first_count + (consumed_samples - self.first_sample) * self.counts_per_sample
 
     def _batch(self, global_batch_size: int) -> int:
-        return global_batch_size * self.sequence_length
+        return global_batch_size * self.counts_per_sample
