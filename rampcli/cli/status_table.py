@@ -172,6 +172,11 @@ def _figures(status: RunStatus) -> list[str]:
         shown.append(f"validation {losses}")
     elif facts.validation_loss is not None:
         shown.append(f"validation {figure(facts.validation_loss)}")
+    if facts.ema_validation_losses:
+        losses = ", ".join(
+            f"{name} {figure(loss)}".strip() for name, loss in facts.ema_validation_losses.items()
+        )
+        shown.append(f"of the averaged weights {losses}")
     if facts.evaluation is not None:
         shown.append(f"held-out reward {figure(facts.evaluation['greedy'])}")
     if status.saved_step is None:

@@ -78,6 +78,7 @@ class RunStatus:
             **{name: facts.last.get(name) for name in ("loss", "reward", "solved")},
             "validation_loss": facts.validation_loss,
             "validation_losses": facts.validation_losses,
+            "ema_validation_losses": facts.ema_validation_losses,
             "evaluation": facts.evaluation,
             "tokens_per_s": facts.tokens_per_s,
             "quiet_s": None if self.standstill is None else self.standstill.quiet_s,

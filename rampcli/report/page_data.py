@@ -240,6 +240,8 @@ def _curves(events: RunEvents, places: _Places) -> dict[str, Any]:
     for corpus, points in events.validations.items():
         of = "" if corpus is None else f": {printable(corpus)}"
         curves[f"validation{of}"] = points, "loss"
+        if known := [point for point in points if point["ema_loss"] is not None]:
+            curves[f"validation, averaged weights{of}"] = known, "ema_loss"
         if known := [point for point in points if point["bits_per_byte"] is not None]:
             curves[f"bits per byte{of}"] = known, "bits_per_byte"
     curves |= {name: (events.evaluations, name) for name in EVALUATED if events.evaluations}

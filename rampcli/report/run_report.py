@@ -56,10 +56,18 @@ class RunReport:
 
         Losses that are not finite are left out.
         """
+        return self._validated("loss")
+
+    @property
+    def ema_validations(self) -> dict[str, list[tuple[int, float]]]:
+        """The same of the exponential moving average of the weights; empty without one."""
+        return self._validated("ema_loss")
+
+    def _validated(self, column: str) -> dict[str, list[tuple[int, float]]]:
         return {
             corpus or "": known
             for corpus, points in self.facts.events.validations.items()
-            if (known := [(one["step"], one["loss"]) for one in points if one["loss"] is not None])
+            if (known := [(one["step"], one[column]) for one in points if one[column] is not None])
         }
 
     def share_of(self, part: str) -> float | None:
@@ -90,6 +98,7 @@ class RunReport:
             ],
             "stages": [asdict(stage) for stage in self.stages],
             "validations": self.validations,
+            "ema_validations": self.ema_validations,
             "noise_scale": None if self.noise is None else asdict(self.noise),
             "lost_steps": events.lost_steps,
             "counts": events.counts,

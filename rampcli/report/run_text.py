@@ -100,8 +100,9 @@ def closing_lines(report: RunReport) -> Iterator[str]:
         )
     for corpus, losses in report.validations.items():
         name = f" on {corpus}" if corpus else ""
-        outermost = [losses[0], losses[-1]] if len(losses) > 1 else losses
-        yield f"validation loss{name} {' -> '.join(f'{loss:.3f}' for _, loss in outermost)}"
+        averaged = report.ema_validations.get(corpus)
+        of_average = f"; of the averaged weights {_outermost(averaged)}" if averaged else ""
+        yield f"validation loss{name} {_outermost(losses)}{of_average}"
     events = report.facts.events
     boundary_s = events.median_s("boundary", "lost_s")
     save_s, stall_s = (events.median_s("checkpoint", name) for name in ("save_s", "stall_s"))
@@ -130,6 +131,11 @@ def closing_lines(report: RunReport) -> Iterator[str]:
     yield from (f"warning: {reason}" for reason in events.warnings[-MOST_MESSAGES:])
 
 
+def _outermost(losses: Sequence[tuple[int, float]]) -> str:
+    """Returns the first and the last loss, or the only one, as text."""
+    return " -> ".join(f"{loss:.3f}" for _, loss in dict.fromkeys((losses[0], losses[-1])))
+
+
 def comparison_table(reports: Sequence[RunReport]) -> Table:
     """Returns several runs side by side, one per column."""
     rows: dict[str, Callable[[RunReport], str]] = {
@@ -143,8 +149,14 @@ def comparison_table(reports: Sequence[RunReport]) -> Table:
         "loss": lambda one: figure(next((stage.loss for stage in _trained(one)[::-1]), None)),
         "reward": lambda one: figure(next((stage.reward for stage in _trained(one)[::-1]), None)),
         **{
-            f"validation loss {corpus}".strip(): _last_validation(corpus)
+            f"validation loss {corpus}".strip(): _last_loss(corpus, lambda one: one.validations)
             for corpus in dict.fromkeys(name for one in reports for name in one.validations)
+        },
+        **{
+            f"of averaged weights {corpus}".strip(): _last_loss(
+                corpus, lambda one: one.ema_validations
+            )
+            for corpus in dict.fromkeys(name for one in reports for name in one.ema_validations)
         },
         "noise scale": _noise_scale,
         "tokens/s": lambda one: ends([round(stage.tokens_per_s or 0) for stage in _trained(one)]),
@@ -170,8 +182,11 @@ def _noise_scale(report: RunReport) -> str:
     return "-" if report.noise is None else report.noise.short_text()
 
 
-def _last_validation(corpus: str) -> Callable[[RunReport], str]:
-    return lambda one: figure(one.validations[corpus][-1][1] if corpus in one.validations else None)
+def _last_loss(
+    corpus: str, losses_of: Callable[[RunReport], Mapping[str, Sequence[tuple[int, float]]]]
+) -> Callable[[RunReport], str]:
+    """Returns what shows the last loss of a run on a corpus, of those that `losses_of` returns."""
+    return lambda one: figure(losses_of(one)[corpus][-1][1] if corpus in losses_of(one) else None)
 
 
 def _trained(report: RunReport) -> list[TrainedStage]:

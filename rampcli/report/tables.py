@@ -6,6 +6,13 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+VALIDATION_TITLES = {
+    "loss": "validation loss",
+    "ema_loss": "of the averaged weights",
+    "bits_per_byte": "bits per byte",
+}
+"""Titles of the columns of a validation."""
+
 
 def figure(number: float | None) -> str:
     """Returns a reward as text, or "-" if it is unknown."""
@@ -59,15 +66,23 @@ def validation_line(
 ) -> str:
     """Returns the losses of each corpus in one line, from one validation to the next.
 
-    `column` may also be "bits_per_byte".
+    `column` may also be "bits_per_byte", or "ema_loss" of runs that average their weights. The line
+    of the losses ends with those of the averages.
     """
     parts = []
     for corpus, rows in validations.items():
         values = [row.get(column) for row in rows]
         shown = " -> ".join("nan" if value is None else f"{value:.{digits}f}" for value in values)
         parts.append(shown if corpus is None else f"{corpus} {shown}")
-    title = "validation loss" if column == "loss" else "bits per byte"
-    return f"{title} {', '.join(parts)}"
+    line = f"{VALIDATION_TITLES[column]} {', '.join(parts)}"
+    averaged = {
+        corpus: known
+        for corpus, rows in validations.items()
+        if (known := [row for row in rows if row.get("ema_loss") is not None])
+    }
+    if column != "loss" or not averaged:
+        return line
+    return f"{line}; {validation_line(averaged, 'ema_loss', digits=digits)}"
 
 
 def build_table(*columns: str | Text, left: Collection[str] = ("",)) -> Table:

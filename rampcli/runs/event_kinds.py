@@ -62,6 +62,7 @@ EVENTS = {
         | {
             "corpus?": str,
             "loss": NUMBER_OR_NULL,
+            "ema_loss?": NUMBER_OR_NULL,
             "bits_per_byte?": NUMBER_OR_NULL,
             "validation_s?": float,
             "groups?": [[NUMBER_OR_NULL]],

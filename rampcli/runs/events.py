@@ -39,7 +39,7 @@ class RunEvents:
         changes: settings that commands have changed, oldest first, each with `step`, `samples`,
             `time`, `setting`, and its values `old` and `new` as they are typed.
         validations: by the name of the corpus, or None for a corpus without one, points with
-            `step`, `samples`, `time`, `loss` and `bits_per_byte`.
+            `step`, `samples`, `time`, `loss`, `bits_per_byte` and `ema_loss`.
         evaluations: points with the results of evaluations on held-out prompts.
         marks: by kind, points with `step`, `samples`, `time` and `text`. The kind `start` has all
             starts of processes, `restart` those after an interruption.
@@ -135,8 +135,8 @@ class RunEvents:
                 _append(self.changes, self._place(row) | values)
             case "validation":
                 points = self.validations.setdefault(row.get("corpus"), [])
-                bits = row.get("bits_per_byte")
-                self._add_point(points, row, loss=row["loss"], bits_per_byte=bits)
+                others = {name: row.get(name) for name in ("bits_per_byte", "ema_loss")}
+                self._add_point(points, row, loss=row["loss"], **others)
             case "evaluation":
                 results = {name: row[name] for name in EVALUATED}
                 self._add_point(self.evaluations, row, **results)

@@ -130,6 +130,16 @@ class RunFacts:
         return {name: points[-1]["loss"] for name, points in found.items() if name is not None}
 
     @property
+    def ema_validation_losses(self) -> dict[str, float]:
+        """Newest validation loss of the average of the weights, by corpus; "" is the only one."""
+        newest = {name or "": points[-1] for name, points in self.events.validations.items()}
+        return {
+            name: point["ema_loss"]
+            for name, point in newest.items()
+            if point["ema_loss"] is not None
+        }
+
+    @property
     def evaluation(self) -> dict[str, float | None] | None:
         """Newest mean rewards of held-out prompts."""
         newest = self.events.newest.get("evaluation")

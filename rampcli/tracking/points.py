@@ -21,6 +21,8 @@ _GROUPS = {
     ),
     "memory": ("peak_memory_bytes",),
 }
+VALIDATED = ("loss", "ema_loss", "bits_per_byte")
+"""Columns of a validation that have curves."""
 TAGS = {column: f"{group}/{column}" for group, columns in _GROUPS.items() for column in columns}
 """Tags of the columns that every run has. Others are below rl/ or train/."""
 
@@ -70,7 +72,7 @@ def point_of_event(event: dict[str, Any], *, tokens_per_sample: int | None) -> P
     if kind == "validation":
         corpus = event.get("corpus")
         suffix = f"/{visible(corpus)}" if isinstance(corpus, str) else ""
-        tags = {name: f"validation/{name}{suffix}" for name in ("loss", "bits_per_byte")}
+        tags = {name: f"validation/{name}{suffix}" for name in VALIDATED}
     elif kind == "evaluation":
         tags = {name: f"evaluation/{name}" for name in (*EVALUATED, "unscored")}
     else:

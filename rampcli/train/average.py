@@ -1,6 +1,7 @@
 """Averages of the weights over a run."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -31,6 +32,26 @@ class WeightAverage:
         """
         averages, weights = zip(*self._shards(), strict=True)
         torch._foreach_lerp_(averages, weights, share)
+
+    @contextmanager
+    def in_place_of_weights(self) -> Iterator[None]:
+        """Exchanges the weights with their average for a block, in place and bit for bit.
+
+        The tensors stay the same objects, so compiled layers and FSDP use the average. Only one
+        more tensor is in memory at a time. Layers must not hold gathered weights.
+        """
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        for average, weight in self._shards():
+            held = weight.clone()
+            weight.copy_(average)
+            average.copy_(held)
 
     def _shards(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields this rank's shards that are not empty: of an average, and of its weight."""

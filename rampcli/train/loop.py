@@ -27,7 +27,13 @@ from rampcli.train.group_norms import GroupNorms
 from rampcli.train.guard import StepGuard
 from rampcli.train.observers.observer import LoopObserver
 from rampcli.train.passes import Passes
-from rampcli.train.step import TakenStep, accumulate_gradient, update_weights, validate
+from rampcli.train.step import (
+    TakenStep,
+    Validation,
+    accumulate_gradient,
+    update_weights,
+    validate,
+)
 from rampcli.train.stopper import StopAgreed, Stopper
 
 
@@ -269,7 +275,7 @@ class Trainer:
         self.checkpoints.save(self.state, is_last=is_last, on_saved=self.observers.after_checkpoint)
 
     def _validate(self, split: BatchPlan) -> None:
-        """Validates with the split of the step just taken.
+        """Validates the weights and their average, if any, with the split of the step just taken.
 
         At the end of a stage, the split of the next step may need other processes.
         """
@@ -277,15 +283,29 @@ class Trainer:
         if samples:
             self.finish_step()
         for corpus, loader in self.validation_loaders.items() if samples else ():
-            validation = validate(
-                self.passes,
-                loader.read_first(samples, split),
-                samples=samples,
-                corpus=corpus,
-                bytes_of_tokens=self.bytes_of_tokens,
-                between=self.stopper.agree_now_and_then,
-            )
+            validation = self._validate_on(corpus, loader, split)
+            if self.ema is not None:
+                self.checkpoints.wait_for_copy()
+                with self.ema.in_place_of_weights():
+                    of_average = self._validate_on(corpus, loader, split)
+                validation = replace(
+                    validation,
+                    ema_loss=of_average.loss,
+                    validation_s=validation.validation_s + of_average.validation_s,
+                )
             self.observers.after_validation(self.state, validation)
+
+    def _validate_on(self, corpus: str | None, loader: Loader, split: BatchPlan) -> Validation:
+        """Validates the weights as they are on one corpus."""
+        samples = self.config.trainer.val_samples or 0
+        return validate(
+            self.passes,
+            loader.read_first(samples, split),
+            samples=samples,
+            corpus=corpus,
+            bytes_of_tokens=self.bytes_of_tokens,
+            between=self.stopper.agree_now_and_then,
+        )
 
     def _validate_if_phase_ends(self, stage: StagePlan) -> None:
         """Validates after the last step of a phase, unless that step was validated already."""

@@ -2,11 +2,11 @@
 
 import pytest
 
-from distributed.average import averaged, newest_average, weights_at
+from distributed.average import averaged, newest_average
 from rampcli.checkpoint.state import AVERAGE
 from rampcli.checkpoint.tensor_files import TensorFiles
 from rampcli.runs.manifest import complete_checkpoints
-from tiny_runs import GPT
+from tiny_runs import GPT, Run
 
 HALF_LIFE = 150
 """Tokens. The steps of the runs have 32, 64 and 96."""
@@ -72,8 +72,28 @@ def test_an_average_that_is_turned_on_later_begins_at_the_loaded_weights_and_may
     assert not TensorFiles.open(newest.path, newest.files).hold(AVERAGE)
 
 
-def test_an_average_changes_nothing_about_training(run, undisturbed, assert_same_training):
-    run.workers(1, "rampup.at_boundary=continue", "rampup.node_policy=fixed", ON)
-    assert_same_training(run, undisturbed)
-    assert [row["loss"] for row in run.rows] == [row["loss"] for row in undisturbed.rows]
-    assert weights_at(run.directory, len(run.rows)).keys() == newest_average(run.directory).keys()
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        (*EACH, "checkpoint.async=true"),
+        ("parallel.pipeline_parallel_size=2", *EACH, "trainer.precision=bf16"),
+    ],
+)
+def test_the_average_is_validated_and_training_goes_on_with_the_weights(mesh, run):
+    """One average hardly moves from the initial weights, another follows those of each step."""
+    words = [*WORDS, *mesh, "trainer.val_samples=6", "trainer.val_every_steps=1"]
+    words += ["trainer.max_samples=20"]
+    whole, still = (Run(run.path.with_name(name)) for name in ("whole", "still"))
+    whole.workers(2, *words)
+    still.workers(2, *words, "average.ema=1_000_000_000_000_000_000")
+    run.workers(2, *words, "average.ema=1")
+    for each in (run, still):
+        assert [row["loss"] for row in each.rows] == [row["loss"] for row in whole.rows]
+        assert each.validations() == whole.validations()
+    found, kept = (
+        {row["step"]: row["ema_loss"] for row in each.events if row["event"] == "validation"}
+        for each in (run, still)
+    )
+    assert found == pytest.approx(whole.validations(), abs=1e-6)
+    assert kept == dict.fromkeys(whole.validations(), whole.validations()[0])
+    assert len(found) > 4

@@ -69,6 +69,7 @@ def test_each_micro_batch_size_is_compiled_before_its_first_step_and_never_again
     alone = type(run)(run.path.with_name("alone"))
     alone.workers(1, *ramp)
     words = ("trainer.compile=true", "rampup.micro_batch=largest", "data.micro_batch_size=8")
+    words += ("average.ema=1",)  # which is validated in place of the weights that it follows
     command = run.start(*ramp, *words, prepare=log_compilations)
     _, errors = command.communicate()
     assert command.returncode == 0, errors
@@ -78,6 +79,8 @@ def test_each_micro_batch_size_is_compiled_before_its_first_step_and_never_again
     assert [event["step"] for event in compilations] == stages[:2]
     assert [row["accumulate_grad_batches"] for row in run.rows][-1] == 2
     assert len(run.validations()) > len(stages) == 3
+    of_average = {event["step"]: event["ema_loss"] for event in of_kind(run, "validation")}
+    assert of_average == pytest.approx(run.validations(), abs=1e-6)
     # Both layers share one graph. A pass without gradients has another one. torch.compile stops
     # after eight versions of a layer, so none is kept for another size.
     assert len(compiled_again(run)) == len(compilations)

@@ -98,6 +98,7 @@ TWO_STEPS = [
     "trainer.max_samples=22",
     "trainer.val_samples=20",
     "trainer.val_every_steps=1",
+    "average.ema=100",
 ]
 
 
@@ -131,10 +132,10 @@ def stand_still_within(name: str, call: int, folder: str) -> None:
 def test_a_signal_within_an_accumulation_or_a_validation_saves_and_it_is_repeated_after_resuming(
     run, assert_every_sample_is_read_once
 ):
-    # The validation after the first step is interrupted. The next workers repeat it, and are
-    # interrupted in the second step.
+    # The validation after the first step is interrupted while the average takes the place of the
+    # weights. The next workers repeat it, and are interrupted in the second step.
     for number, *within, validated in [
-        (signal.SIGUSR1, "validate", 2, [0]),
+        (signal.SIGUSR1, "validate", 4, [0]),
         (signal.SIGTERM, "accumulate_gradient", 1, [0, 1]),
     ]:
         stand_still = partial(stand_still_within, *within, str(run.path))
@@ -155,6 +156,8 @@ def test_a_signal_within_an_accumulation_or_a_validation_saves_and_it_is_repeate
     undisturbed.workers(2, "rampup.node_policy=fixed", *TWO_STEPS)
     assert [row["loss"] for row in run.rows] == [row["loss"] for row in undisturbed.rows]
     assert run.validations() == undisturbed.validations()
+    of_averages = [[row.get("ema_loss") for row in each.events] for each in (run, undisturbed)]
+    assert [*filter(None, of_averages[0])] == [*filter(None, of_averages[1])] != []
 
 
 def test_torchrun_by_hand_trains_as_well_and_runs_at_the_same_time_do_not_disturb_each_other(

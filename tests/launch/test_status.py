@@ -58,7 +58,8 @@ def event(run: RunDirectory, kind: str, *, time: float = 200.0, **facts) -> None
 def test_a_status_has_the_facts_of_the_last_steps_of_the_plan_and_of_the_newest_events(run):
     for loss, corpus in ((3.0, "wiki"), (2.0, "code"), (2.5, "wiki")):
         facts = {"step": 30, "consumed_samples": 140, "loss": loss}
-        event(run, "validation", **facts, corpus=corpus)
+        of_average = {"ema_loss": loss - 1} if loss < 3 else {}
+        event(run, "validation", **facts, **of_average, corpus=corpus)
     event(run, "slow_data", reason="old")
     event(run, "fault", reason="new")
     shown = {
@@ -66,6 +67,7 @@ def test_a_status_has_the_facts_of_the_last_steps_of_the_plan_and_of_the_newest_
         **{"global_batch_size": 8, "num_nodes": 2, "loss": 2.5, "mfu": 0.4, "step_at": 148.0},
         **{"tokens_per_s": 1024.0, "warnings": 2, "warning": "new", "validation_loss": 2.5},
         "validation_losses": {"wiki": 2.5, "code": 2.0},
+        "ema_validation_losses": {"wiki": 1.5, "code": 1.0},
     }
     assert read_status(run).to_json().items() >= shown.items()
 

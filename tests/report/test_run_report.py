@@ -202,6 +202,17 @@ def test_validations_count_once_per_step_and_by_corpus(run):
     assert found == {"": [(0, 5.5)], "wiki": [(5, 2.5)], "code": [(5, 2.0)]}
 
 
+def test_the_validations_of_averaged_weights_stand_beside_those_of_the_weights(run):
+    for step, loss in ((5, 3.0), (9, 2.0)):
+        place = {"step": step, "consumed_samples": 4 * step}
+        run.append_event("validation", **place, loss=loss, ema_loss=loss - 0.25)
+    report = report_run(read_run(run.path))
+    assert report.validations == {"": [(0, 5.5), (5, 3.0), (9, 2.0)]}
+    assert report.to_json()["ema_validations"] == {"": [(5, 2.75), (9, 1.75)]}
+    line = "validation loss 5.500 -> 2.000; of the averaged weights 2.750 -> 1.750"
+    assert line in closing_lines(report)
+
+
 def test_validations_of_steps_that_are_repeated_do_not_count(run):
     for step, loss in ((5, 3.0), (10, 2.0), (15, 1.0), (8, 2.5)):
         run.append_event("validation", step=step, consumed_samples=4 * step, loss=loss)

@@ -43,3 +43,13 @@ def test_the_validations_of_several_corpora_are_told_apart():
     }
     assert validation_line(found, digits=2) == "validation loss a 2.75 -> 1.50, b 2.00"
     assert validation_line(found, "bits_per_byte") == "bits per byte a 2.750 -> nan, b 2.000"
+
+
+def test_the_averages_are_shown_behind_the_weights_from_their_first_validation_on():
+    found = {
+        "a": [{"loss": 2.75}, {"loss": 2.5, "ema_loss": 2.25}, {"loss": 1.5, "ema_loss": 1.25}],
+        "b": [{"loss": 2.0, "ema_loss": None}],
+    }
+    assert validation_line(found, digits=2) == (
+        "validation loss a 2.75 -> 2.50 -> 1.50, b 2.00; of the averaged weights a 2.25 -> 1.25"
+    )

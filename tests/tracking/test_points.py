@@ -32,6 +32,7 @@ def test_columns_of_reinforcement_learning_are_below_rl():
     [
         ({"loss": 3.0}, {"validation/loss": 3.0}),
         ({"loss": None}, {}),
+        ({"loss": 3.0, "ema_loss": 2.5}, {"validation/loss": 3.0, "validation/ema_loss": 2.5}),
         (
             {"loss": 3.0, "bits_per_byte": 1.5, "corpus": "wi\x1bki"},
             {"validation/loss/wi\\x1bki": 3.0, "validation/bits_per_byte/wi\\x1bki": 1.5},

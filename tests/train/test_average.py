@@ -22,6 +22,25 @@ def test_a_step_moves_the_average_by_its_share_of_the_difference_and_leaves_the_
     assert torch.equal(average.values[layer.bias], layer.bias)
 
 
+def test_the_average_takes_the_place_of_the_weights_bit_for_bit_and_gives_it_back(layer):
+    average = WeightAverage([layer])
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[0.0, -0.0, 1e-42], [torch.nan, torch.inf, 1 / 3]]))
+    average.move(0.3)
+    before = [tensor.clone() for tensor in (layer.weight, average.values[layer.weight])]
+
+    def bits(*tensors):
+        return [tensor.detach().view(torch.int32).tolist() for tensor in tensors]
+
+    def stop():
+        assert bits(average.values[layer.weight], layer.weight) == bits(*before)
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"), average.in_place_of_weights():
+        stop()
+    assert bits(layer.weight, average.values[layer.weight]) == bits(*before)
+
+
 @pytest.mark.parametrize("batches", [[64] * 16, [1024], [32] * 8 + [128] * 6])
 def test_an_average_in_fp32_is_half_way_to_fixed_weights_after_a_half_life(layer, batches):
     average = WeightAverage([layer])

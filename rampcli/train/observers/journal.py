@@ -134,6 +134,8 @@ class Journal(LoopObserver):
     def after_validation(self, state: TrainingState, validation: Validation) -> None:
         """Writes the event `validation`."""
         named = {} if validation.corpus is None else {"corpus": validation.corpus}
+        ema_loss = validation.ema_loss
+        of_average = {} if ema_loss is None else {"ema_loss": finite(ema_loss)}
         record_event(
             self.run,
             "validation",
@@ -141,6 +143,7 @@ class Journal(LoopObserver):
             **self.of_phase,
             **named,
             loss=finite(validation.loss),
+            **of_average,
             bits_per_byte=validation.bits_per_byte,
             samples=validation.samples,
             validation_s=round(validation.validation_s, 3),
