@@ -2,7 +2,10 @@
 
 import math
 
-EMA_KEY = "average.ema"
+EMA = "ema"
+KINDS = (EMA,)
+"""Averages that a run may keep: settings of the section `average`."""
+EMA_KEY = f"average.{EMA}"
 
 
 def ema_share(tokens: int, *, half_life_tokens: int) -> float:

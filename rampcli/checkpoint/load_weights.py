@@ -1,7 +1,8 @@
 """Loads the weights of a run in one process, for export and generation."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -9,11 +10,11 @@ from torch import Tensor
 
 from rampcli.checkpoint.compatibility import check_compatible
 from rampcli.checkpoint.shards import Shard, shard_of
-from rampcli.checkpoint.state import MODEL
+from rampcli.checkpoint.state import MODEL, prefix_of
 from rampcli.checkpoint.tensor_files import SUFFIX, TensorFiles
 from rampcli.config import snapshot
 from rampcli.config.schema import Config
-from rampcli.errors import DamagedFileError, NoCheckpointError, reason_of, visible
+from rampcli.errors import DamagedFileError, NoCheckpointError, UsageError, reason_of, visible
 from rampcli.estimate.model_size import count_parameters
 from rampcli.models.decoder import Decoder, build_decoder
 from rampcli.models.parts import FP32
@@ -22,6 +23,8 @@ from rampcli.runs.manifest import Checkpoint, name_remedy, read_checkpoints
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 """Type of the weights in a forward pass, by `trainer.precision`."""
+ReadWeights = Callable[[Mapping[str, Tensor]], None]
+"""Fills weights in place, by their names."""
 MAX_BYTES_PER_PARAMETER = 64
 """Upper limit for a parameter in a checkpoint: value, optimiser state, and share of the headers."""
 MAX_OTHER_BYTES = 2**30
@@ -109,11 +112,38 @@ def empty_model(
     return model
 
 
-def load_model(config: Config, checkpoint: Checkpoint, device: torch.device) -> Decoder:
-    """Returns the whole model with its weights, which have no gradients."""
+def load_model(
+    config: Config, checkpoint: Checkpoint, device: torch.device, *, average: str | None = None
+) -> Decoder:
+    """Returns the whole model with its weights, which have no gradients.
+
+    Args:
+        average: as of `reader_of`.
+    """
+    read = reader_of(checkpoint, average)
     model = empty_model(config, device)
-    read_weights(checkpoint, dict(model.named_parameters()))
+    read(dict(model.named_parameters()))
     return model
+
+
+def reader_of(checkpoint: Checkpoint, average: str | None) -> ReadWeights:
+    """Returns a function that reads weights, or their averages, in place, by their names.
+
+    Args:
+        average: setting of the section `average`, or None for the weights themselves.
+
+    Raises:
+        UsageError: the checkpoint does not hold this average.
+    """
+    if average is None:
+        return partial(read_weights, checkpoint)
+    prefix = prefix_of(average)
+    if not TensorFiles.open(checkpoint.path, checkpoint.files).hold(prefix):
+        raise UsageError(
+            f"--average {average}: {checkpoint.path} holds no average of the weights",
+            remedy=f"without --average, or a run that trains with average.{average}",
+        )
+    return partial(read_weights, checkpoint, prefix=prefix)
 
 
 def read_weights(

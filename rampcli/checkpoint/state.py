@@ -17,8 +17,6 @@ TOKENIZER, SPECIAL_TOKENS = "tokenizer.json", "special_tokens.json"
 Averages = Mapping[str, Mapping[nn.Parameter, Tensor]]
 """Averages of the weights: by setting of the section `average`, and by parameter."""
 NO_AVERAGES: Averages = MappingProxyType({})
-EMA = "ema"
-"""Setting of the exponential moving average."""
 
 
 @dataclass(slots=True)

@@ -121,6 +121,13 @@ def published(incomplete: str) -> list[str]:
     return [name for name in published_ramps() if name.startswith(incomplete)]
 
 
+def averages(incomplete: str) -> list[str]:
+    """Returns the averages of weights that begin with a word."""
+    from rampcli.batch.averages import KINDS
+
+    return [kind for kind in KINDS if kind.startswith(incomplete)]
+
+
 def shells(incomplete: str) -> list[str]:
     """Returns the shells that begin with a word."""
     return [name for name in SCRIPTS if name.startswith(incomplete)]
@@ -140,6 +147,7 @@ COMPLETERS: dict[str, Callable[[str], list[str]]] = {
     "keys": keys,
     "what_if": words,
     "shell": shells,
+    "average": averages,
 }
 """Completion functions by the name of an option or argument."""
 

@@ -21,6 +21,13 @@ Step = Annotated[
     int | None,
     typer.Option(metavar="N", help="Use the checkpoint after N steps. Default: the newest."),
 ]
+Average = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KIND",
+        help="Use an average of the weights: ema. Default: the weights themselves.",
+    ),
+]
 
 
 def generate(
@@ -51,6 +58,7 @@ def generate(
         int, typer.Option(min=0, max=2**62, metavar="N", help="Random seed of sampling.")
     ] = 0,
     step: Step = None,
+    average: Average = None,
     raw: Annotated[
         bool,
         typer.Option(
@@ -72,6 +80,7 @@ def generate(
         top_k=top_k,
         seed=seed,
         step=step,
+        average=average,
         raw=raw,
         as_json=as_json,
     )
@@ -88,6 +97,7 @@ def export(
         typer.Option(metavar="TYPE", help="Type of the weights: fp32 or bf16. Default: the run's."),
     ] = None,
     step: Step = None,
+    average: Average = None,
     as_json: AsJson = False,
 ) -> None:
     """Export a trained model to a folder for transformers."""
@@ -101,6 +111,7 @@ def export(
         folder=str(folder),
         dtype=dtype,
         step=step,
+        average=average,
         as_json=as_json,
     )
 
@@ -146,10 +157,16 @@ def _run_on_checkpoint(module: str, word: str, **options: Any) -> None:
     The program takes the options, and the path of the run, with
     `rampcli.weights.program.given_options`.
     """
+    from rampcli.batch.averages import KINDS
     from rampcli.launch.program import run_program
     from rampcli.runs.directory import find_run
     from rampcli.runs.manifest import NOT_NAMED, complete_checkpoints, name_remedy
 
+    if options["average"] not in (None, *KINDS):
+        raise UsageError(
+            f"--average {options['average']} is not {' or '.join(KINDS)}",
+            remedy=[f"--average {kind}" for kind in KINDS],
+        )
     run = find_run(word)
     if not (found := complete_checkpoints(run)):
         if (renamed := name_remedy(run)) is not None:

@@ -15,14 +15,13 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from rampcli.checkpoint.load_weights import DTYPES, open_run, read_weights
+from rampcli.checkpoint.load_weights import DTYPES, ReadWeights, open_run, reader_of
 from rampcli.config.schema import Config
 from rampcli.data.special_tokens import GENERATION_FILE
 from rampcli.errors import UsageError, reason_of, visible
 from rampcli.guarded_folder import write_json
 from rampcli.models.huggingface_config import to_huggingface
 from rampcli.models.huggingface_tensors import Place, group_by_tensor, places
-from rampcli.runs.manifest import Checkpoint
 from rampcli.weights.program import given_options, run_and_exit
 from rampcli.weights.tokenizer import (
     read_tokenizer,
@@ -41,7 +40,11 @@ def main() -> None:
     """Exports what the command line asks for and prints what was written."""
     options = given_options()
     written = export(
-        Path(options.run_dir), Path(options.folder), step=options.step, dtype=options.dtype
+        Path(options.run_dir),
+        Path(options.folder),
+        step=options.step,
+        dtype=options.dtype,
+        average=options.average,
     )
     shown = ", ".join(f"{key} {value}" for key, value in written.items() if key != "folder")
     line = json.dumps(written) if options.as_json else visible(f"wrote {options.folder}: {shown}")
@@ -49,7 +52,12 @@ def main() -> None:
 
 
 def export(
-    run_dir: Path, folder: Path, *, step: int | None = None, dtype: str | None = None
+    run_dir: Path,
+    folder: Path,
+    *,
+    step: int | None = None,
+    dtype: str | None = None,
+    average: str | None = None,
 ) -> dict[str, Any]:
     """Writes weights, config.json, generation_config.json and, if the run has one, the tokenizer.
 
@@ -57,10 +65,12 @@ def export(
         folder: new or empty folder to write.
         step: step of the checkpoint. None takes the newest one.
         dtype: a key of `DTYPES`. None takes the precision of the run.
+        average: setting of the section `average` whose average is exported. None exports the
+            weights themselves.
 
     Returns:
-        Folder, step, class in transformers, dtype, tokenizer and the tokens that end a text, as
-        `--json` prints them.
+        Folder, step, average, class in transformers, dtype, tokenizer and the tokens that end a
+        text, as `--json` prints them.
 
     Raises:
         RampcliError: there is nothing to export, transformers has no class for the model, or
@@ -69,6 +79,7 @@ def export(
     """
     folder = _check_free(folder)
     config, checkpoint = open_run(run_dir, step=step)
+    read = reader_of(checkpoint, average)
     chosen = DTYPES[dtype or config.trainer.precision]
     described = to_huggingface(
         config.model,
@@ -81,7 +92,7 @@ def export(
         special_tokens = saved_special_tokens(checkpoint, tokenizer)
         ids = token_ids(special_tokens, tokenizer)
     with _temporary_for(folder) as temporary:
-        _write_weights(config, checkpoint, temporary, dtype=chosen)
+        _write_weights(config, read, temporary, dtype=chosen)
         write_json(temporary / "config.json", described | ids)
         write_json(temporary / GENERATION_FILE, ids)
         if tokenizer is not None:
@@ -90,6 +101,7 @@ def export(
     return {
         "folder": str(folder),
         "step": checkpoint.step,
+        **({} if average is None else {"average": average}),
         "class": described["architectures"][0],
         "dtype": described["torch_dtype"],
         "tokenizer": None if tokenizer is None else f"{tokenizer.get_vocab_size()} tokens",
@@ -130,9 +142,7 @@ def _temporary_for(folder: Path) -> Iterator[Path]:
         raise
 
 
-def _write_weights(
-    config: Config, checkpoint: Checkpoint, folder: Path, *, dtype: torch.dtype
-) -> None:
+def _write_weights(config: Config, read: ReadWeights, folder: Path, *, dtype: torch.dtype) -> None:
     """Writes the weights file by file, so that only one file's weights are in memory at a time."""
     found = places(config.model, sequence_length=config.data.sequence_length)
     files = list(_split_into_files(found, bytes_per_number=dtype.itemsize))
@@ -145,7 +155,7 @@ def _write_weights(
             for parameters in parameters_of.values()
             for parameter in parameters
         }
-        read_weights(checkpoint, weights)
+        read(weights)
         tensors: dict[str, Tensor] = {}
         for tensor, parameters in parameters_of.items():
             joint = torch.cat([weights.pop(parameter) for parameter in parameters]).to(dtype)

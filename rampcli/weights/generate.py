@@ -44,7 +44,7 @@ def main() -> None:
         )
         print(note, file=sys.stderr)  # noqa: T201
     max_tokens = count_new_tokens(config, prompt, options.max_tokens)
-    model = load_model(config, checkpoint, device_here("auto"))
+    model = load_model(config, checkpoint, device_here("auto"), average=options.average)
     generated = generate_tokens(
         model,
         prompt,
@@ -69,6 +69,7 @@ def main() -> None:
     text = continuation(special_tokens.before_end(tokens), tokenizer, after=after)
     facts = {
         "step": checkpoint.step,
+        **({} if options.average is None else {"average": options.average}),
         "prompt": options.prompt,
         "chat_template": template is not None,
         "text": text,

@@ -9,12 +9,13 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from rampcli.batch.averages import EMA
 from rampcli.checkpoint.compatibility import check_resumable, phase_facts
 from rampcli.checkpoint.load import load_newest
 from rampcli.checkpoint.load_weights import open_run, read_weights
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.starting_weights import check_starting_weights, is_run
-from rampcli.checkpoint.state import EMA, TrainingState
+from rampcli.checkpoint.state import TrainingState
 from rampcli.config import snapshot
 from rampcli.config.schema import Config
 from rampcli.data.special_tokens import SpecialTokens

@@ -31,23 +31,25 @@ def call(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return run_command(words, cwd=cwd)
 
 
-def validation_losses(run: Path) -> list[float]:
+def validation_losses(run: Path, column: str = "loss") -> list[float]:
     return [
-        row["loss"] for row in read_rows(RunDirectory(run).events) if row["event"] == "validation"
+        row[column] for row in read_rows(RunDirectory(run).events) if row["event"] == "validation"
     ]
 
 
 def test_a_trained_model_is_exported_imported_trained_further_and_generates_text(
     tmp_path,
 ):
-    trained = call("pretrain", "-f", "llama3_tiny", *SMALL, *SHORT, cwd=tmp_path)
+    average = ("--average", "ema")
+    averaging = ("average.ema=1000", *SHORT)
+    trained = call("pretrain", "-f", "llama3_tiny", *SMALL, *averaging, cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
-    exported = call("export", "runs/llama3_tiny", "out", cwd=tmp_path)
+    exported = call("export", "runs/llama3_tiny", "out", *average, cwd=tmp_path)
     assert (exported.returncode, exported.stderr) == (0, "")
     assert (
         exported.stdout
-        == "wrote out: step 2, class LlamaForCausalLM, dtype float32, tokenizer 256 tokens,"
-        " eos_token_id None\n"
+        == "wrote out: step 2, average ema, class LlamaForCausalLM, dtype float32, tokenizer 256"
+        " tokens, eos_token_id None\n"
     )
     imported = call("import", "out", "mine/model/small.yaml", cwd=tmp_path)
     assert (imported.returncode, imported.stderr) == (0, "")
@@ -65,12 +67,13 @@ def test_a_trained_model_is_exported_imported_trained_further_and_generates_text
     )
     assert further.returncode == 0, further.stderr
     first, second = (
-        validation_losses(tmp_path / "runs/llama3_tiny"),
+        validation_losses(tmp_path / "runs/llama3_tiny", "ema_loss"),
         validation_losses(tmp_path / "runs/second"),
     )
     assert second[0] == pytest.approx(first[-1], abs=1e-6)
+    assert first[-1] != validation_losses(tmp_path / "runs/llama3_tiny")[-1]
     assert second[-1] < second[0]
-    shown = call("generate", "runs/llama3_tiny", "-p", "def é", cwd=tmp_path)
+    shown = call("generate", "runs/llama3_tiny", "-p", "def é", *average, cwd=tmp_path)
     assert (shown.returncode, shown.stderr) == (0, "")
     assert shown.stdout.startswith("def é")
     assert len(shown.stdout) > len("def é\n")
@@ -124,6 +127,7 @@ def test_a_model_of_another_shape_is_refused_with_the_settings_that_fit(rampcli,
         ),
         (["export", "nowhere", "x"], 2, "nowhere is not a run directory"),
         (["export", "begun", "x", "--dtype", "fp8"], 2, "neither fp32 nor bf16"),
+        (["export", "begun", "x", "--average", "swa"], 2, "--average swa is not ema"),
         (["import", "./nowhere", "mine/model/x.yaml"], 2, "cannot read nowhere/config.json"),
         (["import", "nowhere", "mine/model/x.yaml"], 2, "nowhere is not a path here"),
         (["import", "begun", "x.yaml"], 2, "x.yaml is not a file of the group model"),

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
+from rampcli.batch.averages import EMA
 from rampcli.checkpoint.load_weights import read_weights
-from rampcli.checkpoint.state import EMA, MODEL, prefix_of
+from rampcli.checkpoint.state import MODEL, prefix_of
 from rampcli.config import snapshot
 from rampcli.models.decoder import build_decoder
 from rampcli.models.initialize import initial_rows

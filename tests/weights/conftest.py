@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from models.families import FAMILIES
+from rampcli.batch.averages import EMA
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config.schema import Config, ModelConfig
@@ -26,6 +27,7 @@ def trained(build_passes, tmp_path):
         special_tokens: SpecialTokens = NONE_KNOWN,
         *,
         sequence_length: int = 16,
+        average_share: float | None = None,
     ) -> tuple[Path, Decoder]:
         config = Config(model=model or FAMILIES[family])
         config.data.sequence_length = sequence_length
@@ -36,10 +38,15 @@ def trained(build_passes, tmp_path):
         torch.manual_seed(0)
         for parameter in passes.parts[0].parameters():
             torch.nn.init.normal_(parameter, std=0.2)
+        averages = {}
+        if average_share is not None:  # of each weight
+            weights = passes.parts[0].parameters()
+            averages[EMA] = {weight: weight.detach() * average_share for weight in weights}
         checkpoints = Checkpoints(
             run,
             passes.parts,
             [],
+            averages,
             keep_last=1,
             facts={"corpus": "corpus", "settings": identity(config)},
             tokenizer=tokenizer,

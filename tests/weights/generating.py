@@ -18,6 +18,7 @@ def generate_here(run_dir: Path, **options: Any) -> None:
         "top_k": None,
         "seed": 0,
         "step": None,
+        "average": None,
         "raw": False,
         "as_json": False,
     }

@@ -77,6 +77,22 @@ def test_bf16_weights_are_exported_as_bf16(trained, tmp_path):
     assert torch.equal(theirs.lm_head.weight, model.output.weight.bfloat16())
 
 
+def test_an_average_is_exported_and_one_that_the_checkpoint_lacks_is_refused(trained, tmp_path):
+    run, model = trained("llama3", average_share=0.5)
+    assert export(run, tmp_path / "out", average="ema")["average"] == "ema"
+    theirs = load_in_transformers(tmp_path / "out")
+    assert torch.equal(theirs.lm_head.weight, model.output.weight / 2)
+    assert "average" not in export(run, tmp_path / "weights")
+    shutil.rmtree(tmp_path / "run")
+    run, _ = trained("llama3")
+    with pytest.raises(UsageError) as refused:
+        export(run, tmp_path / "other", average="ema")
+    assert refused.value.message == (
+        f"--average ema: {run}/checkpoints/step_00000003 holds no average of the weights"
+    )
+    assert not (tmp_path / "other").exists()
+
+
 def test_the_tokenizer_is_exported_with_the_weights(trained, tmp_path):
     model = replace(FAMILIES["llama3"], vocab_size=256)
     run, _ = trained("llama3", byte_tokenizer().to_str(), model)
@@ -203,7 +219,8 @@ def test_an_error_of_the_safetensors_library_gives_one_message_and_leaves_no_fil
     trained, tmp_path
 ):
     run, _ = trained("llama3")
-    options = {"run_dir": str(run), "folder": str(tmp_path / "out"), "step": None, "dtype": None}
+    given = dict.fromkeys(("step", "dtype", "average"))
+    options = {"run_dir": str(run), "folder": str(tmp_path / "out"), **given}
     program = [sys.executable, "-P", "-m", "rampcli.weights.export", json.dumps(options)]
     done = subprocess.run(
         ["prlimit", "--fsize=10000", *program], capture_output=True, text=True, check=False
