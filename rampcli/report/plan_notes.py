@@ -142,10 +142,9 @@ def _noise_notes(resolved: Resolved) -> Iterator[str]:
 
 def _average_notes(resolved: Resolved) -> Iterator[str]:
     """Yields a note if the moving average still holds the initial weights when the run ends."""
-    half_life_tokens, plan = resolved.config.average.ema, resolved.plan
-    if half_life_tokens is None or plan.end_sample is None:
+    half_life_tokens, tokens = resolved.config.average.ema, resolved.plan.end_tokens
+    if half_life_tokens is None or tokens is None:
         return
-    tokens = plan.end_sample * plan.sequence_length
     kept = 1 - ema_share(tokens, half_life_tokens=half_life_tokens)
     if kept >= NOTED_SHARE:
         yield (
