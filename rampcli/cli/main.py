@@ -19,6 +19,7 @@ from rampcli.cli.data import data
 from rampcli.cli.doctor import doctor
 from rampcli.cli.explain import explain
 from rampcli.cli.light_typer import LightTyper
+from rampcli.cli.phases import phases
 from rampcli.cli.plan import plan
 from rampcli.cli.pretrain import pretrain
 from rampcli.cli.propose import propose
@@ -54,6 +55,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "report": report,
     "compare": compare,
     "cbs": cbs,
+    "phases": phases,
     "serve": serve,
     "cancel": cancel,
     "doctor": doctor,

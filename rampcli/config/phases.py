@@ -4,7 +4,7 @@ The settings of a phase apply from the end of the phase before it up to its own 
 does not set is as in the run. A run without phases is a run of one.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from rampcli.batch.plan import GLOBAL_KEY
@@ -80,12 +80,19 @@ def phase_entries(stack: Stack) -> dict[str, dict[str, Entry]]:
 
 def run_stack(stack: Stack) -> Stack:
     """Returns the layers without what the phases set: the settings of the run."""
+    return _filtered(stack, lambda key: split_phase_key(key) is None)
 
-    def without(layer: Layer) -> Layer:
-        own = {key: one for key, one in layer.entries.items() if split_phase_key(key) is None}
-        return replace(layer, entries=own)
 
-    composed, overrides = map(tuple, (map(without, stack.composed), map(without, stack.overrides)))
+def without_phases(stack: Stack, names: Collection[str]) -> Stack:
+    """Returns the layers without what some phases set."""
+    return _filtered(stack, lambda key: (split_phase_key(key) or ("",))[0] not in names)
+
+
+def _filtered(stack: Stack, keeps: Callable[[str], bool]) -> Stack:
+    def kept(layer: Layer) -> Layer:
+        return replace(layer, entries={k: one for k, one in layer.entries.items() if keeps(k)})
+
+    composed, overrides = map(tuple, (map(kept, stack.composed), map(kept, stack.overrides)))
     return Stack(composed, overrides, stack.choices)
 
 
@@ -126,18 +133,22 @@ def sets_rate(own: Iterable[str]) -> bool:
     return not {SPELLINGS.get(key, key) for key in own}.isdisjoint(RATE_KEYS)
 
 
+def may_change(key: str) -> bool:
+    """Returns whether a phase may set a key."""
+    ours = SPELLINGS.get(key, key)
+    section = f"{ours.partition('.')[0]}."
+    return ours in MAY_CHANGE or section in MAY_CHANGE or ours in maxtext.WORDS
+
+
 def check_may_change(name: str, key: str, entry: Entry) -> None:
     """Checks that a phase may set a key.
 
     Raises:
         UsageError: it holds for the whole run; says why.
     """
+    if may_change(key):
+        return
     ours = SPELLINGS.get(key, key)
-    section = f"{ours.partition('.')[0]}."
-    if ours in MAY_CHANGE or section in MAY_CHANGE:
-        return
-    if ours in maxtext.WORDS:
-        return
     reason = next(
         (text for start, text in REASONS.items() if ours.startswith(start)),
         "it holds for the whole run",

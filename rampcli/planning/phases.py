@@ -231,17 +231,20 @@ def _guess(one: PhaseSettings, first: Position) -> Position | None:
 def without_farther_ends(run: Stack, stack: Stack) -> Stack:
     """Returns the layers of a run without an end that is farther from the user than its phases'.
 
-    A recipe's `trainer.max_steps` gives way to phases that the user writes, for example.
+    A recipe's `trainer.max_steps` gives way to phases that the user writes, for example. It stays
+    if the last phase has no end of its own.
 
     Args:
         run: the layers without what the phases set.
         stack: all layers.
     """
-    keys = [phase_key(name, UNTIL) for name, own in phase_entries(stack).items() if UNTIL in own]
-    ends = [key for key in keys if stack.entry(key).value is not None]
-    nearest = max(map(stack.precedence, ends), default=Precedence.SCHEMA)
+    *_, last = phase_entries(stack)
+    end = phase_key(last, UNTIL)
+    if not stack.history(end) or stack.entry(end).value is None:
+        return run
+    nearest = stack.precedence(end)
     entries = {
-        key: Entry(None, "phases", by=ends[-1])
+        key: Entry(None, "phases", by=end)
         for key in LENGTH_KEYS
         if run.entry(key).value is not None and run.precedence(key) < nearest
     }
