@@ -40,14 +40,14 @@ class PhasePlan:
     @property
     def samples(self) -> int | None:
         """Samples of the phase, or None if it has no end."""
-        end = _last(self.plan).end_sample
+        end = self.plan.end_sample
         return None if end is None else end - self.first.samples
 
     @property
     def steps(self) -> int | None:
         """Optimiser steps of the phase, or None if it has no end."""
-        last = _last(self.plan)
-        return None if last.steps is None else last.first_step + last.steps - self.first.steps
+        end = self.plan.end_step
+        return None if end is None else end - self.first.steps
 
     @property
     def end(self) -> Position | None:
@@ -66,7 +66,7 @@ class PhasePlan:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the phase as `rampcli plan --json` and plan.json have it."""
-        stages = (*self.plan.passed, *self.plan.stages)
+        stages = self.plan.extents
         return {
             "name": self.name,
             "sequence_length": self.sequence_length,
@@ -112,13 +112,13 @@ class PhasedPlan(TrainingPlan):
     def join(cls, phases: Sequence[PhasePlan]) -> "PhasedPlan":
         """Returns the plan of a run from those of its phases."""
         plans = [phase.plan for phase in phases]
-        extents = [stage for plan in plans for stage in (*plan.passed, *plan.stages)]
+        extents = [stage for plan in plans for stage in plan.extents]
         passed = max((at + 1 for at, one in enumerate(extents) if not is_planned(one)), default=0)
         *earlier, last = plans
         sizes = [
             Threshold(stage.first_sample, stage.global_batch_size)
             for plan in earlier
-            for stage in (*plan.passed, *plan.stages)
+            for stage in plan.extents
         ]
         begun = phases[-1].first.samples
         sizes += [  # also those that the run does not reach, as in a run without phases
@@ -222,7 +222,3 @@ class PhasedPlan(TrainingPlan):
 def is_planned(stage: StageExtent) -> bool:
     """Returns whether the processes of a stage are planned. A finished one may fit no nodes."""
     return isinstance(stage, StagePlan)
-
-
-def _last(plan: TrainingPlan) -> StageExtent:
-    return (*plan.passed, *plan.stages)[-1]

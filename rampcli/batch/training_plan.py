@@ -62,14 +62,19 @@ class TrainingPlan:
     notes: tuple[str, ...] = ()
 
     @property
+    def extents(self) -> "tuple[StageExtent, ...]":
+        """All stages of the run, including those in `passed`."""
+        return (*self.passed, *self.stages)
+
+    @property
     def end_sample(self) -> int | None:
         """Consumed samples at the end of the run, or None if it has no end."""
-        return self.stages[-1].end_sample
+        return (self.stages or self.passed)[-1].end_sample
 
     @property
     def end_step(self) -> int | None:
         """Optimiser steps of the whole run, or None if it has no end."""
-        last = self.stages[-1]
+        last = (self.stages or self.passed)[-1]
         return None if last.steps is None else last.first_step + last.steps
 
     @property
@@ -85,7 +90,7 @@ class TrainingPlan:
     @property
     def number_of_stages(self) -> int:
         """Stages of the whole run, including those in `passed`."""
-        return len(self.passed) + len(self.stages)
+        return len(self.extents)
 
     @property
     def end_tokens(self) -> int | None:
@@ -123,7 +128,7 @@ class TrainingPlan:
 
     def stage(self, number: int) -> StageExtent:
         """Returns a stage by its number, from 0."""
-        return (*self.passed, *self.stages)[number]
+        return self.extents[number]
 
     def is_complete(self, consumed_samples: int) -> bool:
         """Returns whether the run is complete after `consumed_samples`."""
@@ -218,8 +223,7 @@ class TrainingPlan:
             "sequence_length": self.sequence_length,
             "restarts_always": self.restarts_always,
             "stages": [
-                {name: getattr(stage, name, None) for name in names}
-                for stage in (*self.passed, *self.stages)
+                {name: getattr(stage, name, None) for name in names} for stage in self.extents
             ],
         }
 

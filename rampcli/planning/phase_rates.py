@@ -137,11 +137,11 @@ def _span_of_phase(config: Config, phase: PhasePlan) -> Span:
 
 
 def _stage_starts(phase: PhasePlan) -> Iterator[int]:
-    return (stage.first_sample for stage in (*phase.plan.passed, *phase.plan.stages))
+    return (stage.first_sample for stage in phase.plan.extents)
 
 
 def _first_batch(phase: PhasePlan) -> int:
-    stages = (*phase.plan.passed, *phase.plan.stages)
+    stages = phase.plan.extents
     return stages[0].global_batch_size * phase.sequence_length
 
 
@@ -216,5 +216,5 @@ def _rate_at_end(resolved: Resolved) -> float:
     assert phase is not None
     assert rate is not None
     assert phase.end is not None
-    last = (*phase.plan.passed, *phase.plan.stages)[-1]
+    last = phase.plan.extents[-1]
     return rate.uncoupled_at(phase.end.samples, global_batch_size=last.global_batch_size)

@@ -84,20 +84,20 @@ def plan_phases(config: Config, *, consumed_samples: int = 0) -> Resolved:
     settings = settings_of_phases(config)
     end_of_run = _end_of_run(config)
     for number, one in enumerate(settings):
-        if end_of_run is not None and first.count(end_of_run.unit) >= end_of_run.count:
+        if _is_reached(end_of_run, first):
             break
         found = len(report.errors)
         with report.noting(), sources_named(one.config):
             is_last = number + 1 == len(settings)
             length = _length(one, first, end_of_run, is_last=is_last)
-            plan = plan_config(
-                one.config,
-                max(0, consumed_samples - first.samples),
-                before=START if sets_batch(one.own) else first,
-                length=length,
-            )
+            consumed = max(0, consumed_samples - first.samples)
+            before = START if sets_batch(one.own) else first
+            plan = plan_config(one.config, consumed, before=before, length=length)
             plan = placed(plan, first=first, first_stage=first_stage)
             phase = PhasePlan(name=one.name, number=number, first=first, plan=plan)
+            is_last = is_last or _is_reached(end_of_run, phase.end)
+            if is_last and not plan.stages:  # all are finished, and the last one must fit
+                plan_config(one.config, 0, before=before, length=length)
             resolved = Resolved(
                 config=one.config,
                 plan=plan,
@@ -167,7 +167,7 @@ def phase_notes(resolved: Resolved) -> Iterator[str]:
 
 def _uncoupled(phase: Resolved, consumed_samples: int) -> float:
     """Returns the learning rate of a phase at its boundary, before the batch scales it."""
-    stages, rate = phase.plan.stages, phase.phase_rate
+    stages, rate = phase.plan.extents, phase.phase_rate
     assert rate is not None
     at = 0 if stages[0].first_sample == consumed_samples else -1
     size = stages[at].global_batch_size
@@ -180,6 +180,10 @@ def _end_of_run(config: Config) -> Goal | None:
     length.check()
     counts = {STEPS: length.max_steps, SAMPLES: length.max_samples, TOKENS: length.max_tokens}
     return next((Goal(unit, count) for unit, count in counts.items() if count is not None), None)
+
+
+def _is_reached(goal: Goal | None, position: Position | None) -> bool:
+    return goal is not None and position is not None and position.count(goal.unit) >= goal.count
 
 
 def _length(

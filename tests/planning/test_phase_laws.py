@@ -1,5 +1,8 @@
 """Laws of runs in phases that hold for all phases: positions, batches and learning rates."""
 
+from pathlib import Path
+
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +17,9 @@ from drawn_phases import (
     simulated,
     steps_of,
 )
+from rampcli.config import snapshot
+from rampcli.config.settings import leaves
+from rampcli.planning.run_plan import run_plan
 
 
 @given(
@@ -66,3 +72,18 @@ def test_each_step_of_each_phase_is_the_one_that_counting_by_hand_takes(drawn):
         assert plan.tokens_at(at["samples"]) - tokens == size * length
         before, tokens = at["samples"], at["tokens"]
     assert (plan.end_sample, plan.end_step, plan.end_tokens) == (before, len(taken), tokens)
+
+
+@given(drawn=simulated(), rate=schedules_of_rate())
+@settings(max_examples=30)
+def test_workers_plan_from_the_snapshot_what_the_command_planned(drawn, rate):
+    words, taken = drawn
+    run = planned([*words, *rate])
+    tree = yaml.safe_load(snapshot.to_yaml(run.config))
+    config = snapshot.config_in(tree, Path("config.yaml"))
+    assert dict(leaves(config)) == dict(leaves(run.config))
+    for consumed in (0, taken[len(taken) // 2][2]["samples"], run.plan.end_sample):
+        again = run_plan(config, consumed_samples=consumed)
+        assert again.plan == run.plan
+        assert [one.reading for one in again.phases] == [one.reading for one in run.phases]
+        assert [one.rate() for one in again.phases] == [one.rate() for one in run.phases]

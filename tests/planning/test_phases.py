@@ -147,3 +147,28 @@ def test_a_blend_whose_shares_change_reads_no_sample_again_before_an_epoch_ends(
 def test_phases_that_cannot_be_are_refused(words, said):
     with pytest.raises(UsageError, match=said):
         planned(*words)
+
+
+FOUR_RANKS = (
+    *("trainer.devices=4", "trainer.num_nodes=1", "data.micro_batch_size=1"),
+    *("model.rampup_batch_size=null", "phases.a.until=steps:3", "phases.b.until=steps:6"),
+    "phases.a.model.global_batch_size=2",
+)
+
+
+def resumed(consumed_samples, *words):
+    stack = apply_overrides(llama3_tiny.pretrain_recipe(), [*FOUR_RANKS, *words])
+    return resolve(stack, consumed_samples_in=lambda _: consumed_samples)
+
+
+def test_a_finished_phase_need_not_fit_the_processes_that_resume():
+    run = resumed(6, "phases.b.model.global_batch_size=4")
+    assert [stage.global_batch_size for stage in run.plan.passed] == [2]
+    assert [stage.global_batch_size for stage in run.plan.stages] == [4]
+    assert [phase.end.samples for phase in run.plan.phases] == [6, 18]
+
+
+@pytest.mark.parametrize("end", ["trainer.max_steps=null", "trainer.max_steps=5"])
+def test_the_last_phase_fits_even_if_it_is_finished(end):
+    with pytest.raises(UsageError, match="=6 does not divide"):
+        resumed(24, "phases.b.model.global_batch_size=6", end)
