@@ -68,6 +68,26 @@ def own_keys(entries: Iterable[str]) -> frozenset[str]:
     return frozenset(SPELLINGS.get(key, key) for key in entries) - {UNTIL}
 
 
+class PhaseErrors:
+    """Errors of the phases of a run. One that all phases have is reported once."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, list[tuple[str, UsageError]]] = {}
+
+    def add(self, phase: str, errors: Iterable[UsageError]) -> None:
+        """Adds the errors of a phase."""
+        for error in errors:
+            self.found.setdefault(error.message, []).append((phase, error))
+
+    def report_to(self, report: Report, *, phases: int) -> None:
+        """Adds the errors to a report. Those that not all of the phases have name their phase."""
+        for same in self.found.values():
+            phase, error = same[0]
+            if len(same) < phases:
+                error.add_context(f"phase {phase}")
+            report.errors.append(error)
+
+
 def plan_phases(config: Config, *, consumed_samples: int = 0) -> Resolved:
     """Plans a run with phases.
 
@@ -78,51 +98,86 @@ def plan_phases(config: Config, *, consumed_samples: int = 0) -> Resolved:
     Raises:
         UsageError: all stages that do not divide, and ends of phases that are out of order.
     """
-    report = Report(_misfits(config))
-    planned: list[Resolved] = []
-    first, first_stage, readings = START, 0, Readings()
+    report, errors, planned = Report(_misfits(config)), PhaseErrors(), list[Resolved]()
+    first, readings, end_of_run = START, Readings(), _end_of_run(config)
     settings = settings_of_phases(config)
-    end_of_run = _end_of_run(config)
     for number, one in enumerate(settings):
         if _is_reached(end_of_run, first):
             break
-        found = len(report.errors)
-        with report.noting(), sources_named(one.config):
+        found, after = Report(), None
+        with found.noting(), sources_named(one.config):
             is_last = number + 1 == len(settings)
             length = _length(one, first, end_of_run, is_last=is_last)
-            consumed = max(0, consumed_samples - first.samples)
-            before = START if sets_batch(one.own) else first
-            plan = plan_config(one.config, consumed, before=before, length=length)
-            plan = placed(plan, first=first, first_stage=first_stage)
-            phase = PhasePlan(name=one.name, number=number, first=first, plan=plan)
-            is_last = is_last or _is_reached(end_of_run, phase.end)
-            if is_last and not plan.stages:  # all are finished, and the last one must fit
-                plan_config(one.config, 0, before=before, length=length)
-            resolved = Resolved(
-                config=one.config,
-                plan=plan,
-                phase=phase,
-                reading=readings.begin(one.config, number, first_sample=first.samples),
+            begins = Beginning(
+                number=number,
+                first=first,
+                first_stage=sum(each.plan.number_of_stages for each in planned),
+                consumed_samples=consumed_samples,
             )
-            check_stages_ahead(resolved, consumed_samples)
-            readings.end(phase)
+            resolved = _plan_phase(one, begins, length, readings)
+            after = resolved.phase and resolved.phase.end
+            if (is_last or _is_reached(end_of_run, after)) and not resolved.plan.stages:
+                plan_config(
+                    one.config, 0, before=_progress_of_ramp(one, first), length=length
+                )  # must fit
             planned.append(resolved)
-            first_stage += plan.number_of_stages
-            if phase.end is not None:
-                first = phase.end
-        for error in report.errors[found:]:
-            error.add_context(f"phase {one.name}")
-        if len(report.errors) > found and (guess := _guess(one, first)) is not None:
-            first = guess  # so that errors of later phases are found, too
+        errors.add(one.name, found.errors)
+        # A guess of the end serves to find the errors of later phases, too.
+        first = after or _guess(one, first) or first
+    errors.report_to(report, phases=len(settings))
     report.close()
     joined = PhasedPlan.join([one.phase for one in planned if one.phase is not None])
-    own = [one.own for one in settings[: len(planned)]]
     with sources_named(config):
-        members = with_rates(planned, joined, own)
+        members = with_rates(planned, joined, [one.own for one in settings[: len(planned)]])
     phases: list[Resolved] = []
     for member in members:
         phases.append(replace(member, earlier=tuple(phases), whole=joined))
     return Resolved(config=config, plan=joined, phases=tuple(phases))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Beginning:
+    """Where a phase begins.
+
+    Attributes:
+        number: its number, from 0.
+        first: how far the run has come there.
+        first_stage: stages of the phases before it.
+        consumed_samples: progress of the run, from its start.
+    """
+
+    number: int
+    first: Position
+    first_stage: int
+    consumed_samples: int
+
+
+def _progress_of_ramp(one: PhaseSettings, first: Position) -> Position:
+    """Returns how far the ramp of a phase has come when the phase begins at `first`."""
+    return START if sets_batch(one.own) else first
+
+
+def _plan_phase(
+    one: PhaseSettings, begins: Beginning, length: FirstEnd, readings: Readings
+) -> Resolved:
+    """Returns a phase with its plan, in which stages count from the start of the run.
+
+    Raises:
+        UsageError: a stage that is still to come does not divide.
+    """
+    alone = plan_config(
+        one.config,
+        max(0, begins.consumed_samples - begins.first.samples),
+        before=_progress_of_ramp(one, begins.first),
+        length=length,
+    )
+    plan = placed(alone, first=begins.first, first_stage=begins.first_stage)
+    phase = PhasePlan(name=one.name, number=begins.number, first=begins.first, plan=plan)
+    reading = readings.begin(one.config, begins.number, first_sample=begins.first.samples)
+    readings.end(phase)
+    resolved = Resolved(config=one.config, plan=plan, phase=phase, reading=reading)
+    check_stages_ahead(resolved, begins.consumed_samples)
+    return resolved
 
 
 def _misfits(config: Config) -> Iterator[UsageError]:

@@ -47,7 +47,7 @@ from rampcli.estimate.memory import micro_batch_part
 from rampcli.models.micro_batch import SMALLEST_FLEX_HEAD, mask_bytes
 from rampcli.planning.compilation import is_on_gpus, with_compilation
 from rampcli.planning.corpus_passes import pass_notes
-from rampcli.planning.phases import completed_run, phase_notes, without_farther_ends
+from rampcli.planning.phases import PhaseErrors, completed_run, phase_notes, without_farther_ends
 from rampcli.planning.reduction import with_reduction
 from rampcli.planning.run_plan import Resolved, run_dir_of, run_plan
 from rampcli.planning.stage_memory import shorten_bytes
@@ -131,20 +131,16 @@ def resolve_phases(
     """
     entries, run = phase_entries(stack), run_stack(stack)
     run = without_farther_ends(run, stack)
-    found: dict[str, list[tuple[str, UsageError]]] = {}
+    errors = PhaseErrors()
     completed: dict[str, Completed] = {}
     for name, own in entries.items():
-        errors = Report()
-        completed[name] = complete(phase_stack(run, name, own, report=errors), read_files, errors)
-        for error in errors.errors:
-            own_stack = completed[name].stack
-            error.remedies = tuple(_own_value(one, own_stack) for one in error.remedies)
-            found.setdefault(error.message, []).append((name, error))
-    for same in found.values():
-        name, error = same[0]
-        if len(same) < len(entries):
-            error.add_context(f"phase {name}")
-        report.errors.append(error)
+        found = Report()
+        one = complete(phase_stack(run, name, own, report=found), read_files, found)
+        for error in found.errors:
+            error.remedies = tuple(_own_value(each, one.stack) for each in error.remedies)
+        errors.add(name, found.errors)
+        completed[name] = one
+    errors.report_to(report, phases=len(entries))
     report.close()
     config = completed_run(run, entries, {name: one.config for name, one in completed.items()})
     consumed_samples = consumed_samples_in(run_dir_of(config))
