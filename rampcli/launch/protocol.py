@@ -60,7 +60,7 @@ def scripts_to_submit(
     return scripts[:1] if one_stage else scripts
 
 
-class Phase(Enum):
+class JobPhase(Enum):
     """State of a job, in words that all queues share."""
 
     WAITING = "waits, or will run again"
@@ -95,7 +95,7 @@ class Job:
     dependency: str | None = None
     state: str | None = None
     reason: str | None = None
-    phase: Phase = Phase.OVER
+    phase: JobPhase = JobPhase.OVER
 
     @classmethod
     def of(cls, script: JobScript, directory: RunDirectory) -> "Job":
@@ -111,7 +111,7 @@ class Job:
     @property
     def is_active(self) -> bool:
         """True if the job waits, runs or will run again."""
-        return self.phase is not Phase.OVER
+        return self.phase is not JobPhase.OVER
 
     def record(self) -> dict[str, Any]:
         """Returns the facts that a launcher records: all but those that its queue reports."""

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 
 from rampcli.errors import DamagedFileError, RampcliError, UsageError
-from rampcli.launch.protocol import Job, Phase, launchers
+from rampcli.launch.protocol import Job, JobPhase, launchers
 from rampcli.launch.run_lock import Holder
 from rampcli.runs.directory import RunDirectory
 
@@ -33,7 +33,7 @@ class Answer:
     def is_usable(self, holder: Holder | bool) -> bool:
         """Returns whether the queue need not be asked again."""
         now = time.monotonic()
-        agrees = bool(holder) == any(job.phase is Phase.RUNNING for job in self.jobs)
+        agrees = bool(holder) == any(job.phase is JobPhase.RUNNING for job in self.jobs)
         has_settled = agrees or now - self.holds_since > SETTLING_S
         lasts_s = ASK_EVERY_S if has_settled else ASK_SOON_S
         return holder == self.holder and now - self.at < lasts_s

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rampcli.launch.protocol import Job, Phase
+from rampcli.launch.protocol import Job, JobPhase
 from rampcli.launch.queues import Queues
 from rampcli.launch.run_lock import Holder, holder_of
 from rampcli.locks import is_held
@@ -157,7 +157,7 @@ def _state(
     has_failed = status == "failed" and recorded["error"]["understood"]
     if status == COMPLETE or (is_held and has_failed):
         return status
-    has_job = any(job.phase is Phase.RUNNING for job in jobs)
+    has_job = any(job.phase is JobPhase.RUNNING for job in jobs)
     # The locks of another machine may be invisible here.
     if is_held or (status == "running" and has_job):
         return STARTING if facts.is_starting else TRAINING
@@ -166,7 +166,7 @@ def _state(
     if has_job and status == BEFORE_THE_START["status"]:
         return STARTING
     # A job of a run that has stopped is about to end, or has just started.
-    if not has_job and any(job.phase is Phase.WAITING for job in jobs):
+    if not has_job and any(job.phase is JobPhase.WAITING for job in jobs):
         return WAITING
     return CRASHED if status == "running" else _STATES.get(status, status)
 

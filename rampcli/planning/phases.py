@@ -115,7 +115,7 @@ def plan_phases(config: Config, *, consumed_samples: int = 0) -> Resolved:
                 consumed_samples=consumed_samples,
             )
             resolved = _plan_phase(one, begins, length, readings)
-            after = resolved.phase and resolved.phase.end
+            after = None if resolved.phase is None else resolved.phase.end
             if (is_last or _is_reached(end_of_run, after)) and not resolved.plan.stages:
                 plan_config(
                     one.config, 0, before=_progress_of_ramp(one, first), length=length

@@ -19,11 +19,11 @@ from rampcli.launch.doctor.check import Check
 from rampcli.launch.protocol import (
     SUBMITTED,
     Job,
+    JobPhase,
     JobScript,
     Launch,
     Launcher,
     Outcome,
-    Phase,
     StartRanks,
 )
 from rampcli.launch.slurm import FOLDER, chain, commands
@@ -33,8 +33,8 @@ from rampcli.launch.slurm.workers import SrunWorkers
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 
-PHASES = {"RUNNING": Phase.RUNNING, "COMPLETING": Phase.ENDING} | dict.fromkeys(
-    commands.OVER, Phase.OVER
+PHASES = {"RUNNING": JobPhase.RUNNING, "COMPLETING": JobPhase.ENDING} | dict.fromkeys(
+    commands.OVER, JobPhase.OVER
 )
 """Phases of the states that Slurm reports. In other states, a job waits."""
 CAN_SAVE = frozenset({"RUNNING", "SUSPENDED"})
@@ -229,7 +229,7 @@ def _find(job: Job, known: Sequence[commands.QueuedJob], *, folder: str) -> Job:
 
 
 def _with_state(job: Job, state: str) -> Job:
-    return replace(job, state=state, phase=PHASES.get(state, Phase.WAITING))
+    return replace(job, state=state, phase=PHASES.get(state, JobPhase.WAITING))
 
 
 LAUNCHER = SlurmLauncher()

@@ -11,10 +11,10 @@ from rampcli.launch.protocol import (
     SEARCH_PROGRAM,
     SUBMITTED,
     Job,
+    JobPhase,
     JobScript,
     Launcher,
     Outcome,
-    Phase,
 )
 
 
@@ -87,7 +87,7 @@ def _list_of(directory):
 
 def _job(directory, facts):
     waits = (directory.path / facts["script"]).exists()
-    state, phase = ("SHELVED", Phase.WAITING) if waits else (None, Phase.OVER)
+    state, phase = ("SHELVED", JobPhase.WAITING) if waits else (None, JobPhase.OVER)
     return Job(**facts, state=state, phase=phase)
 
 
