@@ -1,13 +1,15 @@
 """Loads the weights of a run in one process, for export and generation."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from rampcli.batch.averages import EMA, LAST, MERGE, MERGE_KEY, merged_checkpoints
+from rampcli.batch.quantities import counted
 from rampcli.checkpoint.compatibility import check_compatible
 from rampcli.checkpoint.shards import Shard, shard_of
 from rampcli.checkpoint.state import MODEL, prefix_of
@@ -19,7 +21,7 @@ from rampcli.estimate.model_size import count_parameters
 from rampcli.models.decoder import Decoder, build_decoder
 from rampcli.models.parts import FP32
 from rampcli.runs.directory import RunDirectory
-from rampcli.runs.manifest import Checkpoint, name_remedy, read_checkpoints
+from rampcli.runs.manifest import Checkpoint, complete_checkpoints, name_remedy, read_checkpoints
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 """Type of the weights in a forward pass, by `trainer.precision`."""
@@ -120,30 +122,80 @@ def load_model(
     Args:
         average: as of `reader_of`.
     """
-    read = reader_of(checkpoint, average)
+    read, _ = reader_of(config, checkpoint, average)
     model = empty_model(config, device)
     read(dict(model.named_parameters()))
     return model
 
 
-def reader_of(checkpoint: Checkpoint, average: str | None) -> ReadWeights:
-    """Returns a function that reads weights, or their averages, in place, by their names.
+def reader_of(
+    config: Config, checkpoint: Checkpoint, average: str | None
+) -> tuple[ReadWeights, list[int]]:
+    """Returns a function that reads weights or an average, and the steps of the weights in it.
 
     Args:
-        average: setting of the section `average`, or None for the weights themselves.
+        checkpoint: the checkpoint whose weights are read. A mean of several ends with it.
+        average: `EMA`, `MERGE` for the mean that the run has set, or a mean such as `last:8`. None
+            reads the weights themselves.
 
     Raises:
-        UsageError: the checkpoint does not hold this average.
+        UsageError: the run does not have this average, or not enough checkpoints.
+        DamagedFileError: a checkpoint of a mean is damaged.
     """
     if average is None:
-        return partial(read_weights, checkpoint)
+        return partial(read_weights, checkpoint), [checkpoint.step]
+    if average != EMA:
+        merged = _merged(config, checkpoint, average)
+        return partial(read_mean, merged), [one.step for one in merged]
     prefix = prefix_of(average)
     if not TensorFiles.open(checkpoint.path, checkpoint.files).hold(prefix):
         raise UsageError(
             f"--average {average}: {checkpoint.path} holds no average of the weights",
             remedy=f"without --average, or a run that trains with average.{average}",
         )
-    return partial(read_weights, checkpoint, prefix=prefix)
+    return partial(read_weights, checkpoint, prefix=prefix), [checkpoint.step]
+
+
+def _merged(config: Config, newest: Checkpoint, average: str) -> list[Checkpoint]:
+    """Returns the checkpoints of a mean, oldest first, after checking all of their files."""
+    run = RunDirectory(newest.path.parents[1])
+    text = config.average.merge if average == MERGE else average
+    if text is None:
+        raise UsageError(
+            f"--average {average}: {MERGE_KEY} is null in {run.config}",
+            remedy=f"--average {LAST}2 for the mean of the last two checkpoints",
+        )
+    count = merged_checkpoints(text, name="--average")
+    found = [one for one in complete_checkpoints(run) if one.step <= newest.step]
+    if len(found) < count:
+        fewer = f"--average {LAST}{len(found)}" if len(found) > 1 else "without --average"
+        raise UsageError(
+            f"--average {average}: {text} needs {counted(count, 'checkpoint')} up to step"
+            f" {newest.step:,}, and {run.path} has {len(found)}",
+            remedy=[fewer, "a run with a larger checkpoint.keep_last"],
+        )
+    merged = found[-count:]
+    for checkpoint in merged:
+        check_compatible(checkpoint, settings=snapshot.identity(config))
+        if (damage := _damage_of(config, checkpoint)) is not None:
+            raise DamagedFileError(visible(f"{checkpoint.path.name} is damaged: {damage}"))
+    return merged
+
+
+def read_mean(checkpoints: Sequence[Checkpoint], weights: Mapping[str, Tensor]) -> None:
+    """Reads the mean of the weights in several checkpoints, in place, by their names.
+
+    The weights of two checkpoints are in memory at a time.
+
+    Raises:
+        DamagedFileError: a checkpoint does not hold them whole.
+    """
+    first, *others = checkpoints
+    read_weights(first, weights)
+    for number, checkpoint in enumerate(others, start=2):
+        more = {name: torch.empty_like(weight) for name, weight in weights.items()}
+        read_weights(checkpoint, more)
+        torch._foreach_lerp_([*weights.values()], [*more.values()], 1 / number)
 
 
 def read_weights(

@@ -25,7 +25,8 @@ Average = Annotated[
     str | None,
     typer.Option(
         metavar="KIND",
-        help="Use an average of the weights: ema. Default: the weights themselves.",
+        help="Use an average of the weights: ema or merge, as the run has set them, or last:N, the"
+        " mean of the last N checkpoints. Default: the weights themselves.",
     ),
 ]
 
@@ -157,14 +158,17 @@ def _run_on_checkpoint(module: str, word: str, **options: Any) -> None:
     The program takes the options, and the path of the run, with
     `rampcli.weights.program.given_options`.
     """
-    from rampcli.batch.averages import KINDS
+    from rampcli.batch.averages import KINDS, is_merge, merged_checkpoints
     from rampcli.launch.program import run_program
     from rampcli.runs.directory import find_run
     from rampcli.runs.manifest import NOT_NAMED, complete_checkpoints, name_remedy
 
-    if options["average"] not in (None, *KINDS):
+    average = options["average"]
+    if average is not None and is_merge(average):
+        merged_checkpoints(average, name="--average")
+    elif average not in (None, *KINDS):
         raise UsageError(
-            f"--average {options['average']} is not {' or '.join(KINDS)}",
+            f"--average {average} is not ema, merge or a mean such as last:2",
             remedy=[f"--average {kind}" for kind in KINDS],
         )
     run = find_run(word)

@@ -191,5 +191,6 @@ class BranchPoint:
             *("rampup.micro_batch=fixed", "rampup.node_policy=fixed", "rampup.nodes=null"),
             *("trainer.accumulate_grad_batches=null", "launch.elastic=false"),
             *("resume=must", "checkpoint.keep_last=1"),
+            *("average.ema=null", "average.merge=null"),
             *("logging.trackers=[]", "profile.steps=null", "generate.prompts=[]"),
         ]

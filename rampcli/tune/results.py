@@ -55,6 +55,7 @@ IRRELEVANT = (
     "seed",
     "resume",
     "checkpoint.",
+    "average.merge",
     "schedule.",
     "throughput.",
     "rampup.",

@@ -65,12 +65,11 @@ def export(
         folder: new or empty folder to write.
         step: step of the checkpoint. None takes the newest one.
         dtype: a key of `DTYPES`. None takes the precision of the run.
-        average: setting of the section `average` whose average is exported. None exports the
-            weights themselves.
+        average: as of `reader_of`. None exports the weights themselves.
 
     Returns:
-        Folder, step, average, class in transformers, dtype, tokenizer and the tokens that end a
-        text, as `--json` prints them.
+        Folder, step, average, steps of a mean, class in transformers, dtype, tokenizer and the
+        tokens that end a text, as `--json` prints them.
 
     Raises:
         RampcliError: there is nothing to export, transformers has no class for the model, or
@@ -79,7 +78,7 @@ def export(
     """
     folder = _check_free(folder)
     config, checkpoint = open_run(run_dir, step=step)
-    read = reader_of(checkpoint, average)
+    read, steps = reader_of(config, checkpoint, average)
     chosen = DTYPES[dtype or config.trainer.precision]
     described = to_huggingface(
         config.model,
@@ -102,6 +101,7 @@ def export(
         "folder": str(folder),
         "step": checkpoint.step,
         **({} if average is None else {"average": average}),
+        **({"steps": steps} if len(steps) > 1 else {}),
         "class": described["architectures"][0],
         "dtype": described["torch_dtype"],
         "tokenizer": None if tokenizer is None else f"{tokenizer.get_vocab_size()} tokens",

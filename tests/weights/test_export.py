@@ -10,9 +10,12 @@ import pytest
 import torch
 
 import rampcli.weights.export as export_module
-from harms import BEHIND_AN_HONEST_MANIFEST
+from harms import BEHIND_AN_HONEST_MANIFEST, flip
 from models.families import FAMILIES
 from rampcli.checkpoint.load_weights import load_model, open_run
+from rampcli.checkpoint.save import Checkpoints
+from rampcli.checkpoint.state import TrainingState
+from rampcli.config import snapshot
 from rampcli.data.special_tokens import SpecialTokens
 from rampcli.data.tokenizer import byte_tokenizer, character_tokenizer
 from rampcli.errors import DamagedFileError, NoCheckpointError, UsageError
@@ -91,6 +94,65 @@ def test_an_average_is_exported_and_one_that_the_checkpoint_lacks_is_refused(tra
         f"--average ema: {run}/checkpoints/step_00000003 holds no average of the weights"
     )
     assert not (tmp_path / "other").exists()
+
+
+@pytest.fixture
+def three(trained):
+    """A run with checkpoints of steps 3, 6 and 9: weights, and 2 and 6 times the weights."""
+    path, model = trained("llama3")
+    run, config = RunDirectory(path), snapshot.read(path / "config.yaml")
+    facts = {"corpus": "corpus", "settings": snapshot.identity(config)}
+    checkpoints = Checkpoints(run, [model], [], keep_last=3, facts=facts)
+    for step, factor in ((6, 2), (9, 3)):
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight *= factor
+        checkpoints.save(TrainingState(step=step, consumed_samples=4 * step))
+    return path, model.output.weight.detach() / 6
+
+
+@pytest.mark.parametrize(
+    ("average", "step", "steps", "mean"),
+    [
+        ("last:2", None, [6, 9], 4.0),
+        ("last:3", 9, [3, 6, 9], 3.0),
+        ("last:2", 6, [3, 6], 1.5),
+        ("merge", None, [6, 9], 4.0),
+    ],
+)
+def test_the_mean_of_checkpoints_is_exported_in_several_files(
+    average, step, steps, mean, three, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(export_module, "MAX_FILE_BYTES", 50_000)
+    run, weight = three
+    config = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(config.replace("merge: null", "merge: last:2"))
+    written = export(run, tmp_path / "out", step=step, average=average)
+    assert (written["average"], written["steps"]) == (average, steps)
+    theirs = load_in_transformers(tmp_path / "out")
+    torch.testing.assert_close(theirs.lm_head.weight, mean * weight)
+
+
+@pytest.mark.parametrize(
+    ("average", "said"),
+    [
+        ("last:4", "last:4 needs 4 checkpoints up to step 9, and {run} has 3"),
+        ("merge", "average.merge is null in {run}/config.yaml"),
+    ],
+)
+def test_a_mean_that_a_run_cannot_have_is_refused(average, said, three, tmp_path):
+    run, _ = three
+    with pytest.raises(UsageError) as refused:
+        export(run, tmp_path / "out", average=average)
+    assert refused.value.message == f"--average {average}: {said.format(run=run)}"
+
+
+def test_a_mean_with_a_damaged_checkpoint_is_refused(three, tmp_path):
+    run, _ = three
+    flip(complete_checkpoints(RunDirectory(run))[0])
+    with pytest.raises(DamagedFileError, match="step_00000003 is damaged"):
+        export(run, tmp_path / "out", average="last:3")
+    assert export(run, tmp_path / "out", average="last:2")["steps"] == [6, 9]
 
 
 def test_the_tokenizer_is_exported_with_the_weights(trained, tmp_path):

@@ -5,7 +5,7 @@ A check yields an error for each misfit that it finds. Each file has the checks 
 
 from collections.abc import Callable, Iterator
 
-from rampcli.config.checks import data, model, optim, rl, run, splits, watch
+from rampcli.config.checks import average, data, model, optim, rl, run, splits, watch
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
 
@@ -16,6 +16,7 @@ CHECKS: tuple[Callable[[Config], Iterator[UsageError]], ...] = (
     *splits.CHECKS,
     *rl.CHECKS,
     *watch.CHECKS,
+    *average.CHECKS,
 )
 """Every check of settings against each other. They rely on `ranges.check_ranges`."""
 CHECKS_OF_WORDS = (*CHECKS, rl.check_reward, optim.check_used, optim.check_coupled)

@@ -18,3 +18,10 @@ class AverageConfig:
         at_least=1,
         example=50_000_000,
     )
+    merge: str | None = setting(
+        None,
+        "Mean of the weights in several checkpoints, which `rampcli export --average merge`"
+        " computes: `last:8` of the last eight. `checkpoint.keep_last` has to keep as many. `null`:"
+        " none.",
+        example="last:2",
+    )

@@ -1,0 +1,33 @@
+"""Checks the settings for averages of the weights."""
+
+from collections.abc import Iterator
+
+from rampcli.batch.averages import LAST, MERGE_KEY, merged_checkpoints
+from rampcli.config.schema import Config
+from rampcli.errors import UsageError, set_to
+
+KEEP_KEY = "checkpoint.keep_last"
+
+
+def check_merge(config: Config) -> Iterator[UsageError]:
+    """Checks that the checkpoints of a mean are kept."""
+    text, kept = config.average.merge, config.checkpoint.keep_last
+    if text is None:
+        return
+    try:
+        count = merged_checkpoints(text)
+    except UsageError as error:
+        yield error
+        return
+    if count > kept:
+        yield UsageError(
+            f"{MERGE_KEY}={text} needs {count} checkpoints, and {KEEP_KEY}={kept} keeps fewer",
+            keys=(MERGE_KEY, KEEP_KEY),
+            remedy=[
+                set_to(KEEP_KEY, count),
+                set_to(MERGE_KEY, f"{LAST}{kept}" if kept > 1 else None),
+            ],
+        )
+
+
+CHECKS = (check_merge,)
