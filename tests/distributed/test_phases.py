@@ -1,0 +1,68 @@
+"""Runs in phases: each phase trains on its own mesh, and stops and resumes where it should."""
+
+import pytest
+
+from once import make_once
+from tiny_runs import Run
+
+PHASES = [
+    "model.num_query_groups=2",
+    "rampup.node_policy=fixed",
+    "trainer.max_samples=82",
+    "phases.short.until=steps:7",
+    "phases.short.data.sequence_length=8",
+    "phases.main.until=samples:40",
+    "phases.decay.until=800",
+    "phases.decay.schedule.decay_style=linear",
+    "phases.decay.optim.min_lr=0",
+    "phases.long.until=null",
+    "phases.long.data.sequence_length=32",
+    "phases.long.model.global_batch_size=8",
+    "phases.long.optim.lr=1e-3",
+    "phases.long.optim.warmup_steps=2",
+    "phases.long.optim.warmup_samples=null",
+    "phases.long.optim.weight_decay=0.2",
+]
+"""The ramp of the run goes on over the first three phases; the last one has a batch of its own."""
+MESHES = [
+    "trainer.num_nodes=2",
+    "data.micro_batch_size=1",
+    "phases.main.parallel.tensor_parallel_size=2",
+    "phases.main.data.micro_batch_size=2",
+    "phases.decay.parallel.context_parallel_size=2",
+    "phases.long.parallel.pipeline_parallel_size=2",
+    "phases.long.data.micro_batch_size=4",
+]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory) -> Run:
+    """Returns the run on one process."""
+
+    def train(path):
+        done = Run(path).pretrain(*PHASES, "trainer.num_nodes=1")
+        assert done.returncode == 0, done.stderr
+
+    return Run(make_once(tmp_path_factory, "phases", train))
+
+
+def test_phases_train_on_meshes_of_their_own_as_on_one_process(run, alone, assert_same_training):
+    done = run.pretrain(*PHASES, *MESHES)
+    assert done.returncode == 0, done.stderr
+    assert {row["world_size"] for row in run.rows} == {2}
+    assert_same_training(run, alone)
+
+
+def test_a_run_in_phases_that_stops_after_each_stage_resumes_on_other_processes(
+    run, alone, assert_same_training
+):
+    stages = alone.rows[-1]["stage"] + 1
+    for stage in range(stages):
+        processes = 1 + stage % 2
+        words = [f"trainer.num_nodes={processes}", f"data.micro_batch_size={3 - processes}"]
+        done = run.pretrain("--one-stage", *PHASES, *words)
+        assert done.returncode == 0, done.stderr
+        assert run.rows[-1]["stage"] == stage
+        assert run.rows[-1]["world_size"] == processes
+    assert run.state["status"] == "complete"
+    assert_same_training(run, alone)
