@@ -14,8 +14,8 @@ from once import make_once
 from rampcli.data.indexed import write_index
 from tiny_runs import GPT, Run
 
-# Four steps through a ramp, with accumulation, masked documents, validations, and checkpoints that
-# are written in the background.
+# Four steps through a ramp, with accumulation, masked documents, validations, averaged weights, and
+# checkpoints that are written in the background.
 WORDS = {
     "data": "indexed",
     "data.split": "[9,1,0]",
@@ -32,6 +32,7 @@ WORDS = {
     "rampup.node_policy": "fixed",
     "checkpoint.every_steps": "2",
     "checkpoint.async": "true",
+    "average.ema": "200",
 }
 TENSOR, PIPELINE, CONTEXT = (
     f"parallel.{axis}_parallel_size" for axis in ("tensor", "pipeline", "context")
