@@ -165,6 +165,7 @@ def assert_same_training(run: Run, undisturbed: Run) -> None:
         for key in ("stage", "global_batch_size", "consumed_tokens", "order_hash", "lr"):
             assert row[key] == reference[key]
         assert row["loss"] == pytest.approx(reference["loss"], abs=1e-5)
+        assert row.get("z_loss", 0) == pytest.approx(reference.get("z_loss", 0), rel=1e-5)
         # The optimiser divides gradients by their size, so it enlarges the rounding of tiny ones.
         assert row["grad_norm"] == pytest.approx(
             reference["grad_norm"], rel=1e-5 if row["step"] == 1 else 2e-4

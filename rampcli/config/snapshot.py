@@ -48,7 +48,7 @@ NOT_IDENTITY = ("model.huggingface_type",)
 """Settings of these sections that change no tensor."""
 DECIDING = (
     *IDENTITY,
-    *("data.", "optim.", "schedule."),
+    *("data.", "loss.", "optim.", "schedule."),
     *("trainer.precision", "trainer.matmul_precision", "trainer.gradient_clip_val"),
 )
 """Settings, and sections that end with a dot, that decide what a run learns."""

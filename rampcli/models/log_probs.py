@@ -65,7 +65,7 @@ class ProjectedLogProbs(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         dtype = torch.promote_types(weight.dtype, torch.float32)
         log_probs, entropies = weight.new_empty((2, len(hidden)), dtype=dtype)
-        for chunk, scores in scores_by_chunk(hidden, weight, temperature=temperature):
+        for chunk, scores, _ in scores_by_chunk(hidden, weight, temperature=temperature):
             score_of_label = scores.gather(1, labels[chunk, None])[:, 0]
             exponentials = scores.exp_()
             total = exponentials.sum(dim=1)
@@ -83,7 +83,7 @@ class ProjectedLogProbs(torch.autograd.Function):
         hidden, weight, labels = ctx.saved_tensors
         scale = -gradients[0][:, None] / ctx.temperature
         found = ProjectionGradients(hidden, weight)
-        for chunk, scores in scores_by_chunk(hidden, weight, temperature=ctx.temperature):
+        for chunk, scores, _ in scores_by_chunk(hidden, weight, temperature=ctx.temperature):
             total = scores.exp_().sum(dim=1, keepdim=True)
             found.add(chunk, scores, total, labels[chunk, None], scale=scale[chunk])
         return found.of_hidden, found.of_weight.to(weight.dtype), None, None

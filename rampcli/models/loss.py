@@ -4,6 +4,7 @@ Tokens are processed in chunks, so the logits of a large vocabulary are never in
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,18 +14,47 @@ from rampcli.models.linear import OutputProjection
 from rampcli.models.parts import chunk_size
 
 
-def summed_loss(hidden: Tensor, output: OutputProjection, labels: Tensor) -> Tensor:
+@dataclass(slots=True)
+class ZLoss:
+    """The z-loss, log(Z)^2, where Z is the sum of the exponentials of a token's logits.
+
+    It keeps log(Z) near 0 (PaLM, arXiv 2204.02311, section 5; ST-MoE, arXiv 2202.08906). A loss
+    that takes a `ZLoss` still returns the cross entropy, but its gradient is that of the cross
+    entropy plus `weight` times the z-loss. Without gradients, it leaves the z-loss out.
+
+    Attributes:
+        weight: factor of the z-loss.
+        sum: z-loss of all valid tokens since this was last set to 0, a float64 scalar.
+    """
+
+    weight: float
+    sum: Tensor
+
+    def add(self, log_z: Tensor, is_counted: Tensor) -> Tensor:
+        """Adds the z-loss of some tokens to the sum.
+
+        Returns the derivatives of the weighted z-loss with respect to log(Z). They have the shape
+        of `log_z` and of `is_counted`, and are 0 for tokens that are not counted.
+        """
+        self.sum += (log_z.square() * is_counted).sum()
+        return 2 * self.weight * log_z * is_counted
+
+
+def summed_loss(
+    hidden: Tensor, output: OutputProjection, labels: Tensor, *, z_loss: ZLoss | None = None
+) -> Tensor:
     """Returns the cross entropy in nats, summed over tokens; a scalar in fp32.
 
     Args:
         hidden: hidden states, [batch, sequence, hidden].
         output: projection to logits.
         labels: int64 [batch, sequence]; negative labels are ignored.
+        z_loss: adds its gradient to the one of the cross entropy.
     """
 
     def compute(hidden: Tensor, weight: Tensor) -> Tensor:
         summed: Tensor = ProjectedCrossEntropy.apply(
-            hidden.flatten(0, 1), weight, labels.flatten(), torch.is_grad_enabled()
+            hidden.flatten(0, 1), weight, labels.flatten(), torch.is_grad_enabled(), z_loss
         )  # type: ignore[no-untyped-call]
         return summed
 
@@ -43,11 +73,16 @@ class ProjectedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(  # noqa: D102
-        ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, needs_gradient: bool
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        labels: Tensor,
+        needs_gradient: bool,
+        z_loss: ZLoss | None,
     ) -> Tensor:
         gradients = ProjectionGradients(hidden, weight) if needs_gradient else None
         loss = weight.new_zeros((), dtype=torch.float32)
-        for chunk, scores in scores_by_chunk(hidden, weight):
+        for chunk, scores, largest in scores_by_chunk(hidden, weight):
             wanted = labels[chunk, None]
             is_counted = wanted >= 0
             wanted = wanted.clamp(min=0)
@@ -55,25 +90,33 @@ class ProjectedCrossEntropy(torch.autograd.Function):
             total = scores.exp_().sum(dim=1, keepdim=True)
             loss += ((total.log() - score_of_label) * is_counted).sum()
             if gradients is not None:
+                if z_loss is not None:
+                    # In the gradient, the softmax has this factor, and the label's 1 has not. A
+                    # factor of exactly 0 could not be divided by, and eps is 0 up to rounding.
+                    factor = 1 + z_loss.add(total.log() + largest, is_counted)
+                    total /= factor.where(factor != 0, torch.finfo(factor.dtype).eps)
                 gradients.add(chunk, scores, total, wanted, scale=is_counted)
         if gradients is not None:
             ctx.save_for_backward(gradients.of_hidden, gradients.of_weight.to(weight.dtype))
         return loss
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:  # noqa: D102
+    def backward(  # noqa: D102
+        ctx: Any, *gradients: Tensor
+    ) -> tuple[Tensor, Tensor, None, None, None]:
         (scale,) = gradients
         hidden_gradient, weight_gradient = ctx.saved_tensors
-        return hidden_gradient.mul_(scale), weight_gradient.mul_(scale), None, None
+        return hidden_gradient.mul_(scale), weight_gradient.mul_(scale), None, None, None
 
 
 def scores_by_chunk(
     hidden: Tensor, weight: Tensor, *, temperature: float = 1.0
-) -> Iterator[tuple[slice, Tensor]]:
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Yields chunks of tokens with their logits, shifted so that the largest of a token is 0.
 
     The logits are divided by the temperature. They are [tokens, vocabulary], in fp32 or the
-    weight's wider type, and may be overwritten: the next chunk uses the same memory.
+    weight's wider type, and may be overwritten: the next chunk uses the same memory. Then come the
+    largest logits, [tokens, 1], before the division.
     """
     at_once = chunk_size(len(hidden), len(weight), device=hidden.device.type)
     logits = weight.new_empty((at_once, len(weight)))
@@ -84,10 +127,11 @@ def scores_by_chunk(
         states = hidden[chunk]
         logits, scores = logits[: len(states)], scores[: len(states)]
         torch.mm(states, weight.t(), out=logits)
-        torch.sub(logits, logits.amax(dim=1, keepdim=True).to(dtype), out=scores)
+        largest = logits.amax(dim=1, keepdim=True).to(dtype)
+        torch.sub(logits, largest, out=scores)
         if temperature != 1:
             scores.div_(temperature)
-        yield chunk, scores
+        yield chunk, scores, largest
 
 
 class ProjectionGradients:
@@ -114,12 +158,13 @@ class ProjectionGradients:
 
         Args:
             exponentials: of the scores, [tokens, vocabulary].
-            total: their sum for each token, [tokens, 1].
+            total: divisor of each token's exponentials, [tokens, 1]. Their sum makes them the
+                softmax.
             labels: int64 [tokens, 1], without ignored labels.
             scale: factor of each token's gradient, [tokens, 1].
         """
-        # The gradient with respect to the logits is softmax(logits) - onehot(label). Here it is
-        # scaled by `total`: dividing the narrow factor of each product is cheaper.
+        # The gradient with respect to the logits is exponentials / total - onehot(label). Here it
+        # is scaled by `total`: dividing the narrow factor of each product is cheaper.
         logit_gradient = exponentials.scatter_add_(1, labels, -total).to(self.weight.dtype)
         scale = scale / total
         torch.mm(logit_gradient, self.weight, out=self.of_hidden[chunk]).mul_(scale)

@@ -30,6 +30,8 @@ class Pipeline:
         parts: this rank's stages of the model, as `layers_of_rank` divides it.
         mesh: the pipeline axis.
         scale_loss: scales the last stage's loss before the backward pass.
+        after_trial: called after passes on arbitrary numbers, which come before others in the first
+            run with a number of micro batches. Nothing that they have added up counts.
     """
 
     def __init__(
@@ -38,11 +40,13 @@ class Pipeline:
         mesh: DeviceMesh,
         device: torch.device,
         scale_loss: Callable[[Tensor], Tensor],
+        after_trial: Callable[[], None],
     ) -> None:
         self.parts = parts
         self.mesh = mesh
         self.device = device
         self.scale_loss = scale_loss
+        self.after_trial = after_trial
         self.is_last = mesh.get_local_rank() == mesh.size() - 1
         self._schedules: dict[tuple[bool, int, torch.Size], Any] = {}
 
@@ -117,6 +121,7 @@ class Pipeline:
                     ranks * len(self.parts),
                     self.device,
                     group=self.mesh.get_group(),
+                    after_trial=self.after_trial,
                 )
                 for index, part in enumerate(self.parts)
             ]

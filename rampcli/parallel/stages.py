@@ -6,7 +6,7 @@ interleaved schedule keeps what it sends until the last one.
 
 import copy
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,15 @@ class PipelineStagePart(PipelineStage):
     """A stage that allocates a buffer when it starts to receive into it.
 
     The pass that takes the received tensor frees the buffer.
+
+    Args:
+        args, keywords: of torch's class.
+        after_trial: called after passes on arbitrary numbers, in which torch learns the shapes.
     """
+
+    def __init__(self, *args: Any, after_trial: Callable[[], None], **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self.after_trial = after_trial
 
     def _prepare_forward_infra(self, num_microbatches: int, *args: Any, **keywords: Any) -> Any:
         result = super()._prepare_forward_infra(1, *args, **keywords)
@@ -33,6 +41,7 @@ class PipelineStagePart(PipelineStage):
         self._grads = _with_new_buffers(self.grad_recv_info[0], torch.device("meta"))
         self.grad_recv_info = dict.fromkeys(range(num_microbatches), self._grads)
         self.chunks = num_microbatches
+        self.after_trial()
         return result
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[Any]:

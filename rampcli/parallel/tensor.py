@@ -8,6 +8,7 @@ split (`tensor_plan`, see `rampcli.models.parts`).
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from inspect import signature
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +24,9 @@ from torch.distributed.tensor.parallel import (
     loss_parallel,
     parallelize_module,
 )
+
+from rampcli.models.loss import ZLoss
+from rampcli.parallel.layout import local_part
 
 
 def _gathered_input(module: nn.Module) -> ParallelStyle:
@@ -72,16 +76,48 @@ def split_layers(model: nn.Module, mesh: DeviceMesh) -> None:
     model.loss = summed_loss_of_shards  # type: ignore[assignment]  # a function, not a module
 
 
-def summed_loss_of_shards(hidden: Tensor, output: nn.Module, labels: Tensor) -> Tensor:
+def summed_loss_of_shards(
+    hidden: Tensor, output: nn.Module, labels: Tensor, *, z_loss: ZLoss | None = None
+) -> Tensor:
     """Computes `rampcli.models.loss.summed_loss` from logits that are sharded by vocabulary.
 
     Each rank holds the logits of its vocabulary shard for all tokens at once.
     """
     logits, labels = output(hidden).flatten(0, 1).float(), labels.flatten()
-    loss = F.cross_entropy(
-        logits, labels.where(labels >= 0, -100), ignore_index=-100, reduction="sum"
+    log_probs, is_counted = logits.log_softmax(dim=1), labels >= 0
+    gradient_only = None
+    if z_loss is not None and torch.is_grad_enabled():
+        # Before the loss, so that its backward pass comes after the one of the loss, which needs
+        # more memory.
+        gradient_only = ZLossOfShards.apply(
+            local_part(logits), local_part(log_probs.detach()), is_counted, z_loss
+        )  # type: ignore[no-untyped-call]
+    loss = _whole(
+        F.nll_loss(log_probs, labels.where(is_counted, -100), ignore_index=-100, reduction="sum")
     )
-    return _whole(loss)
+    return loss if gradient_only is None else loss + gradient_only
+
+
+class ZLossOfShards(torch.autograd.Function):
+    """Maps this rank's logits and their log-probabilities, [tokens, vocabulary / ranks], to 0.
+
+    The gradient of this 0 is the one of the weighted z-loss. Ranks need not exchange anything.
+    """
+
+    @staticmethod
+    def forward(  # noqa: D102
+        ctx: Any, logits: Tensor, log_probs: Tensor, is_counted: Tensor, z_loss: ZLoss
+    ) -> Tensor:
+        # Every logit exceeds its log-probability by log(Z). The largest is rounded least.
+        log_z = logits.amax(dim=1) - log_probs.amax(dim=1)
+        ctx.save_for_backward(log_probs, z_loss.add(log_z, is_counted))
+        return logits.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:  # noqa: D102
+        (scale,) = gradients
+        log_probs, of_log_z = ctx.saved_tensors
+        return log_probs.exp().mul_((scale * of_log_z)[:, None]), None, None, None
 
 
 def token_log_probs_of_shards(

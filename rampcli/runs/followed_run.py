@@ -25,6 +25,7 @@ from rampcli.runs.stages import SPAN_COLUMNS, Spans
 
 CHARTED = (
     "loss",
+    "z_loss",
     "lr",
     "grad_norm",
     *SCALE_COLUMNS,

@@ -43,6 +43,7 @@ METRICS_ROW = {
     "accumulate_grad_batches": POSITIVE,
     "world_size": POSITIVE,
     "loss": NUMBER_OR_NULL,
+    "z_loss?": NUMBER_OR_NULL,
     "step_time_s": RATE,
     "samples_per_s": RATE,
     "tokens_per_s": RATE,

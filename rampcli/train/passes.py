@@ -1,6 +1,7 @@
 """Forward and backward passes over micro batches, on any mesh."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -11,11 +12,12 @@ from rampcli.config.schema import Config
 from rampcli.data.corpus import IGNORED
 from rampcli.data.loader import MicroBatch
 from rampcli.models.decoder import Decoder
+from rampcli.models.loss import ZLoss, summed_loss
 from rampcli.parallel.context import pieces_of
 from rampcli.parallel.fsdp import free_gathered_weights, set_gradient_reduction
 from rampcli.parallel.mesh import CONTEXT, PIPELINE, TENSOR, Meshes
 from rampcli.parallel.pipeline import Pipeline
-from rampcli.parallel.tensor import loss_over
+from rampcli.parallel.tensor import loss_over, summed_loss_of_shards
 
 
 class Passes:
@@ -28,6 +30,8 @@ class Passes:
         forward_micro_batches: micro batches that a forward pass should take at once, to fill a
             pipeline.
         returns_loss: whether this rank returns the loss, rather than 0.
+        z_loss: adds the z-loss to what is differentiated, and sums it up over the passes of the
+            last `forward_backward`. None without it.
         sums_over_ranks: whether ranks sum their losses, gradient norms and token counts.
         reduces_over_replicas: whether gradients are reduced over replicas, which a pipeline always
             does. Both attributes only change to measure how long ranks wait for each other.
@@ -46,9 +50,18 @@ class Passes:
         self.pipeline: Pipeline | None = None
         self.scale: float | Tensor = 1.0
         if meshes.size(PIPELINE) > 1:
-            self.pipeline = Pipeline(parts, meshes.data[PIPELINE], device, self._scale)
+            self.pipeline = Pipeline(
+                parts, meshes.data[PIPELINE], device, self._scale, self._forget_z_loss
+            )
         self.forward_micro_batches = meshes.size(PIPELINE)
         self.returns_loss = meshes.rank(TENSOR) == 0 and parts[-1].is_last
+        self.z_loss: ZLoss | None = None
+        if config.loss.z_weight is not None:
+            none_yet = torch.zeros((), dtype=torch.float64, device=device)
+            self.z_loss = ZLoss(config.loss.z_weight, none_yet)
+            loss = summed_loss if meshes.size(TENSOR) == 1 else summed_loss_of_shards
+            for part in parts:
+                part.loss = partial(loss, z_loss=self.z_loss)
         self.sums_over_ranks = True
         self.reduces_over_replicas = True
 
@@ -70,6 +83,7 @@ class Passes:
                 progress at once.
         """
         self.scale = scale
+        self._forget_z_loss()
         if count is None:
             micro_batches = list(micro_batches)
             count = len(micro_batches)
@@ -188,6 +202,10 @@ class Passes:
 
     def _scale(self, loss: Tensor) -> Tensor:
         return loss * self.scale
+
+    def _forget_z_loss(self) -> None:
+        if self.z_loss is not None:
+            self.z_loss.sum.zero_()
 
     def _once_per_loss(self, loss: Tensor) -> Tensor:
         """Returns the loss on the one rank that counts it, and 0 on the others that compute it."""

@@ -31,11 +31,13 @@ class StepResult:
     Attributes:
         loss: mean loss in nats per valid token.
         grad_norm: norm of its gradient before clipping.
+        z_loss: mean z-loss per valid token, without its weight, if it is part of the gradient.
         groups: `groups_sq` and `shares_sq` of `noise_of`, if the step measures them.
     """
 
     loss: float
     grad_norm: float
+    z_loss: float | None = None
     groups: tuple[float, ...] = ()
 
     def noise(self, *, sequences: int) -> Noise | None:
@@ -68,13 +70,21 @@ class DeviceResult:
 
     Args:
         loss, grad_norm: float64 scalars on the device.
-        groups: as of `StepResult`, scalars like them.
+        z_loss, groups: as of `StepResult`, scalars like them.
     """
 
-    def __init__(self, loss: Tensor, grad_norm: Tensor, groups: Sequence[Tensor] = ()) -> None:
+    def __init__(
+        self,
+        loss: Tensor,
+        grad_norm: Tensor,
+        *,
+        z_loss: Tensor | None = None,
+        groups: Sequence[Tensor] = (),
+    ) -> None:
         self.loss = loss
         self.grad_norm = grad_norm
-        numbers = torch.stack([loss, grad_norm, *groups])
+        self.has_z_loss = z_loss is not None
+        numbers = torch.stack([loss, grad_norm, *([] if z_loss is None else [z_loss]), *groups])
         self._arrived: torch.cuda.Event | None = None
         if numbers.is_cuda:  # Only a copy to pinned memory lets the host continue.
             pinned = torch.empty_like(numbers, device="cpu", pin_memory=True)
@@ -99,7 +109,8 @@ class DeviceResult:
             with waiting:
                 self._arrived.synchronize()
         loss, grad_norm, *groups = self._numbers.tolist()
-        return StepResult(loss, grad_norm, tuple(groups))
+        z_loss = groups.pop(0) if self.has_z_loss else None
+        return StepResult(loss, grad_norm, z_loss, tuple(groups))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,8 +173,8 @@ def accumulate_gradient(
 ) -> DeviceResult:
     """Runs forward and backward over the micro batches, then clips. Gradients are left in `.grad`.
 
-    The gradient is the one of the mean loss over all valid tokens of the global batch. A GPU may
-    still compute it when this returns.
+    The gradient is the one of the mean loss over all valid tokens of the global batch, and of the
+    weighted mean z-loss if there is one. A GPU may still compute it when this returns.
 
     Args:
         micro_batches: this rank's share of the global batch.
@@ -180,9 +191,15 @@ def accumulate_gradient(
         loss = passes.forward_backward(groups, scale=ranks / max(1, global_tokens), between=between)
         measured = norms.addends(groups, global_tokens=global_tokens) if norms else []
     norm = squared_norm(passes.parts, device=passes.device)
-    totals = passes.total(torch.stack([loss.double() / ranks, norm, *measured]))
-    mean_loss, squares, *of_groups = totals.unbind()
-    result = DeviceResult(mean_loss, squares.sqrt(), of_groups)
+    z_loss = [] if passes.z_loss is None else [passes.z_loss.sum * passes.returns_loss]
+    totals = passes.total(torch.stack([loss.double() / ranks, norm, *z_loss, *measured]))
+    mean_loss, squares, *others = totals.unbind()
+    result = DeviceResult(
+        mean_loss,
+        squares.sqrt(),
+        z_loss=others.pop(0) / max(1, global_tokens) if z_loss else None,
+        groups=others,
+    )
     scale_gradients(passes.parts, grad_norm=result.grad_norm, gradient_clip_val=gradient_clip_val)
     return result
 

@@ -1,7 +1,7 @@
 """Measures memory and processor time of the last projection with the cross entropy.
 
-Also with the log-probability of each label, from which reinforcement learning computes its loss.
-Compares whole logits with logits that are computed in chunks.
+Also with a z-loss, and with the log-probability of each label, from which reinforcement learning
+computes its loss. Compares whole logits with logits that are computed in chunks.
 
     python tests/benchmarks/bench_loss.py [TOKENS [VOCABULARY [HIDDEN]]]
 """
@@ -12,7 +12,13 @@ import subprocess
 import sys
 import time
 
-WAYS = ("whole logits", "in chunks", "log-probs, whole", "log-probs, chunks")
+WAYS = (
+    "whole logits",
+    "in chunks",
+    "in chunks, z-loss",
+    "log-probs, whole",
+    "log-probs, chunks",
+)
 PASSES = 3
 
 
@@ -26,7 +32,7 @@ def measure(way: str, tokens: int, vocabulary: int, hidden: int) -> None:
 
     from rampcli.models.linear import OutputProjection
     from rampcli.models.log_probs import token_log_probs
-    from rampcli.models.loss import summed_loss
+    from rampcli.models.loss import ZLoss, summed_loss
     from rampcli.models.parts import Linear
 
     torch.manual_seed(0)
@@ -52,6 +58,9 @@ def measure(way: str, tokens: int, vocabulary: int, hidden: int) -> None:
     compute = {
         "whole logits": whole_cross_entropy,
         "in chunks": lambda: summed_loss(states, output, labels),
+        "in chunks, z-loss": lambda: summed_loss(
+            states, output, labels, z_loss=ZLoss(1e-5, torch.zeros((), dtype=torch.float64))
+        ),
         "log-probs, whole": whole_log_probs,
         "log-probs, chunks": lambda: token_log_probs(states, output, labels, temperature=0.7)[
             0

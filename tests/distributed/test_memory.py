@@ -68,6 +68,7 @@ SETTINGS = {
         ("llama with many words", FULL | {"data_parallel_shard_size": 1}, TWO_SIZES),
         ("wide llama", EMA | FULL, ((1, 1),)),
         ("gpt", {"tensor_parallel_size": 2}, TWO_SIZES),
+        ("llama with many words", FULL | {"tensor_parallel_size": 2, "z_weight": 0.1}, TWO_SIZES),
         ("qwen3", BF16 | SELECTIVE | {"tensor_parallel_size": 2}, ((4, 1),)),
         ("llama", FULL | MUON | {"tensor_parallel_size": 2}, ((1, 1),)),
         ("mistral", {"context_parallel_size": 2}, TWO_SIZES),
@@ -96,7 +97,14 @@ def configured(model: str, options: dict[str, Any]) -> Config:
     for key, value in options.items():
         (section,) = (
             each
-            for each in (config.trainer, config.parallel, config.optim, config.data, config.average)
+            for each in (
+                config.trainer,
+                config.parallel,
+                config.optim,
+                config.data,
+                config.average,
+                config.loss,
+            )
             if hasattr(each, key)
         )
         setattr(section, key, value)

@@ -29,6 +29,7 @@ TENSOR, PIPELINE, CONTEXT = (
 )
 SHARD, VIRTUAL = "parallel.data_parallel_shard_size", "parallel.virtual_pipeline_parallel_size"
 MICRO = "data.micro_batch_size"
+Z_LOSS = {"loss.z_weight": 0.1}
 MESHES = {
     "ddp2": ("llama", 2, {SHARD: 1, MICRO: 2}),
     "fsdp2": ("llama", 2, {MICRO: 2}),
@@ -75,10 +76,11 @@ MESHES = {
 }
 FAMILIES = {
     "llama": {},
-    "deep llama": {"model.num_layers": 4},
-    "gpt": GPT,
-    "qwen": {"model.qk_norm": "true", "model.head_size": 16, "model.tie_embeddings": "true"},
-    "mistral": {"model.sliding_window": 5},
+    "deep llama": Z_LOSS | {"model.num_layers": 4},
+    "gpt": Z_LOSS | GPT,
+    "qwen": Z_LOSS
+    | {"model.qk_norm": "true", "model.head_size": 16, "model.tie_embeddings": "true"},
+    "mistral": Z_LOSS | {"model.sliding_window": 5},
     "muon": {"optim.optimizer": "muon"},
 }
 

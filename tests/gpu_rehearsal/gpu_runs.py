@@ -76,6 +76,7 @@ def assert_same_numbers(run: Run, reference: Run, *, within: float) -> None:
     for row, expected in zip(run.rows, reference.rows, strict=True):
         assert row["order_hash"] == expected["order_hash"]
         assert row["loss"] == pytest.approx(expected["loss"], abs=within)
+        assert row.get("z_loss", 0) == pytest.approx(expected.get("z_loss", 0), rel=10 * within)
         assert row["grad_norm"] == pytest.approx(expected["grad_norm"], rel=10 * within)
     assert run.validations() == pytest.approx(reference.validations(), abs=within)
 

@@ -47,9 +47,10 @@ COUPLED = {
     "schedule.beta2_coupling": "half_life",
     "schedule.weight_decay_coupling": "timescale",
 }
+Z_LOSS = {"loss.z_weight": 0.2}
 NOISE = {"noise_scale.every_steps": 1}
 MESHES = {
-    "one rank": (1, FP32 | NOISE | {MICRO: 4}),
+    "one rank": (1, FP32 | NOISE | Z_LOSS | {MICRO: 4}),
     "one rank, bf16, muon, layers recomputed": (1, BF16 | MUON | {RECOMPUTE: "full"}),
     "fsdp2, coupled to the batch": (2, FP32 | COUPLED),
     "ddp2, muon, coupled to the batch": (2, MUON | COUPLED | {SHARD: 1}),
@@ -60,10 +61,10 @@ MESHES = {
     ),
     "tp2 x fsdp2, gradients reduced after each micro batch": (
         4,
-        NOISE | {TENSOR: 2, MICRO: 1, "trainer.accumulate_reduce": "each"},
+        NOISE | Z_LOSS | {TENSOR: 2, MICRO: 1, "trainer.accumulate_reduce": "each"},
     ),
     "tp2, muon": (2, MUON | {TENSOR: 2}),
-    "pp2, bf16": (2, BF16 | NOISE | {PIPELINE: 2, MICRO: 1}),
+    "pp2, bf16": (2, BF16 | NOISE | Z_LOSS | {PIPELINE: 2, MICRO: 1}),
     "pp2 interleaved, layers recomputed": (
         2,
         DEEP | {PIPELINE: 2, VIRTUAL: 2, RECOMPUTE: "full"},

@@ -280,6 +280,17 @@ def test_a_report_shows_the_same_as_the_page_and_prints(browser, page, trained, 
     json.loads(browser.find("#data").get_attribute("textContent"))
 
 
+def test_a_run_with_a_z_loss_has_a_chart_of_it(browser, tmp_path):
+    run = write_run(tmp_path / "stable")
+    rows = [json.loads(line) | {"z_loss": 9.0} for line in run.metrics.read_text().splitlines()]
+    run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    report = tmp_path / "report.html"
+    write_report_html([run], report)
+    browser.open(report.as_uri())
+    wait_for(lambda: browser.fact("step"), "the report")
+    assert "z-loss: from 9 to 9" in browser.charts()["z_loss"]
+
+
 def test_the_noise_scale_is_shown_beside_the_batch(browser, tmp_path):
     """And its lower end alone until the other one is known."""
     run = write_run(tmp_path / "noisy")

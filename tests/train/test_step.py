@@ -81,6 +81,30 @@ def test_the_loss_is_the_mean_over_all_valid_tokens(
     assert validate(passes, split(samples, 2), samples=4).loss == pytest.approx(mean, abs=1e-6)
 
 
+@pytest.mark.parametrize("micro_batch_size", [1, SAMPLES])
+@pytest.mark.parametrize("family", ["small_llama", "small_gpt"])
+def test_the_gradient_is_the_one_of_the_mean_loss_and_of_the_weighted_mean_z_loss(
+    family, micro_batch_size, samples, request, build_passes, gradient_on
+):
+    """The oracle is the same model in double precision. The GPT ties its embeddings."""
+    config, (tokens, labels) = request.getfixturevalue(family), samples
+    assert gradient_on(config, split(samples, 1))[0].z_loss is None
+    config.loss.z_weight = 0.3
+    passes = build_passes(config)
+    exact, valid = build_passes(config).parts[0].double(), labels.flatten() != IGNORED
+    logits = exact(tokens).flatten(0, 1)[valid]
+    loss = F.cross_entropy(logits, labels.flatten()[valid])
+    z_loss = logits.logsumexp(dim=1).square().mean()
+    (loss + 0.3 * z_loss).backward()
+    result, gradient = gradient_on(config, split(samples, micro_batch_size))
+    assert result.loss == pytest.approx(loss.item(), abs=1e-6)
+    assert result.z_loss == pytest.approx(z_loss.item(), rel=1e-6)
+    for name, parameter in exact.named_parameters():
+        torch.testing.assert_close(gradient[name].double(), parameter.grad, atol=1e-6, rtol=1e-4)
+    validation = validate(passes, split(samples, micro_batch_size), samples=SAMPLES)
+    assert validation.loss == pytest.approx(loss.item(), abs=1e-6)
+
+
 @pytest.mark.parametrize("passes_in_all", [2, MOST_GROUPS + 3])
 def test_the_groups_of_a_validation_add_up_to_its_loss(
     passes_in_all, small_llama, samples, build_passes

@@ -32,6 +32,7 @@ NOT_IN_RL = {
     ),
     "average.ema": (None, ", whose steps have no fixed number of tokens", None),
     "noise_scale.every_steps": (None, ": it measures gradients of pretraining", None),
+    "loss.z_weight": (None, ", whose loss has no z-loss", None),
     "parallel.pipeline_parallel_size": (1, *_SPLITS),
     "parallel.context_parallel_size": (1, *_SPLITS),
     "trainer.compile": (

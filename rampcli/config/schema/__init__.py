@@ -11,6 +11,7 @@ from rampcli.config.schema.average import AverageConfig
 from rampcli.config.schema.checkpoint import CheckpointConfig
 from rampcli.config.schema.data import DataConfig
 from rampcli.config.schema.launch import LaunchConfig
+from rampcli.config.schema.loss import LossConfig
 from rampcli.config.schema.model import ModelConfig
 from rampcli.config.schema.optim import OptimConfig, ScheduleConfig
 from rampcli.config.schema.rampup import RampupConfig
@@ -55,6 +56,7 @@ class Config(Traced):
     data: DataConfig = field(default_factory=DataConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     rl: RLConfig = field(default_factory=RLConfig)

@@ -214,6 +214,7 @@ const CHARTS = {
       curves: together(columnCurves({ loss: "training" }, loss),
         eventCurves((name) => (name.startsWith("validation") ? name : null))),
     },
+    { id: "z_loss", title: "Z-loss", unit: "mean of log(Z)², unweighted", show: compact, log: true, smooth: true, curves: columnCurves({ z_loss: "z-loss" }, { smooth: true, log: true }) },
     { id: "bits", title: "Bits per byte", unit: "of validation text", show: compact, curves: eventCurves((name) => (name.startsWith("bits per byte") ? name : null)) },
     { id: "lr", title: "Learning rate", show: compact, curves: columnCurves({ lr: "learning rate" }), fromZero: true },
     {

@@ -105,6 +105,7 @@ class Journal(LoopObserver):
             "accumulate_grad_batches": batch.accumulate_grad_batches,
             "world_size": self.world_size,
             "loss": finite(step.result.loss),
+            **({} if step.result.z_loss is None else {"z_loss": finite(step.result.z_loss)}),
             "grad_norm": finite(step.result.grad_norm),
             "lr": step.lr,
             "step_time_s": round(step.step_time_s, 6),

@@ -1,3 +1,6 @@
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -52,6 +55,15 @@ def test_recording_a_step_runs_no_torch_operation(resolved, run, journal):
         with pytest.raises(AssertionError):
             torch.zeros(1).item()
     assert len(list(read_rows(run.metrics))) == 60
+
+
+def test_a_row_has_the_z_loss_of_a_step_that_has_one(resolved, run, journal):
+    step = step_of(resolved, 0, 0.5)
+    for z_loss in (None, 17.5, math.inf):
+        result = replace(step.result, z_loss=z_loss)
+        journal.after_step(TrainingState(step=1, consumed_samples=4), replace(step, result=result))
+    rows = list(read_rows(run.metrics))
+    assert [row.get("z_loss", "absent") for row in rows] == ["absent", 17.5, None]
 
 
 def test_throughput_is_that_of_the_step_and_its_batch(resolved, run, journal):

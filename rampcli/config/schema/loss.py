@@ -1,0 +1,18 @@
+"""Settings of the loss that is differentiated."""
+
+from dataclasses import dataclass
+
+from rampcli.config.fields import setting
+
+
+@dataclass(kw_only=True, slots=True)
+class LossConfig:
+    """The loss of pretraining, which is the cross entropy, and what is added to it."""
+
+    z_weight: float | None = setting(
+        None,
+        "Weight of the z-loss, which keeps logits from drifting: log(Z)^2, where Z is the sum of"
+        " the exponentials of a token's logits. PaLM has 1e-4, OLMo 3 has 1e-5. `null`: no z-loss.",
+        above=0,
+        example=1e-5,
+    )
