@@ -6,9 +6,10 @@ from typing import Any
 from rampcli.batch.pairs import PAIRS_KEY
 from rampcli.batch.plan import MICRO_KEY
 from rampcli.config.layers import stack_of
+from rampcli.config.phase_keys import phase_key
 from rampcli.config.rl import RESPONSE_KEY, max_response_tokens
 from rampcli.config.schema import Config
-from rampcli.errors import OutOfMemoryError, Remedy, set_to
+from rampcli.errors import Assignments, OutOfMemoryError, Remedy, set_to
 from rampcli.estimate.rollout_memory import generating_bytes
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import (
@@ -30,6 +31,7 @@ def out_of_memory(resolved: Resolved, *, consumed_samples: int, reason: str) -> 
     # Imported here, because workers that do not run out of memory never need it.
     from rampcli.planning.memory_remedies import changes_that_fit
 
+    resolved = resolved.at(consumed_samples)
     config, stage = resolved.config, resolved.plan.stage_at(consumed_samples)
     key = MICRO_KEY if resolved.pairs(stage) is None else PAIRS_KEY
     settings = {
@@ -37,10 +39,24 @@ def out_of_memory(resolved: Resolved, *, consumed_samples: int, reason: str) -> 
         CHECKPOINTING_KEY: config.trainer.activation_checkpointing,
     }
     needed = stage_memory(resolved, stage).peak_bytes
-    changes = changes_that_fit(resolved, _enough(config, needed))
+    changes = (
+        changes_that_fit(resolved, _enough(config, needed))
+        if resolved.phase is None
+        else _changes_of_phase(resolved.phase.name, config, resolved.passes(stage)[0])
+    )
     return _error(
         reason, config, settings, needed, [*changes, "more devices that share the weights"]
     )
+
+
+def _changes_of_phase(phase: str, config: Config, micro_batch_size: int) -> list[Assignments]:
+    """Returns settings of a phase with which it needs less memory, and keeps its batches."""
+    changes = []
+    if micro_batch_size % 2 == 0:
+        changes.append(set_to(phase_key(phase, MICRO_KEY), micro_batch_size // 2))
+    if config.trainer.activation_checkpointing != "full":
+        changes.append(set_to(phase_key(phase, CHECKPOINTING_KEY), "full"))
+    return changes
 
 
 def rollout_out_of_memory(

@@ -5,6 +5,7 @@ Commands, workers and jobs all plan here.
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rampcli.batch.loading import count_readers, samples_to_load
 from rampcli.batch.pairs import PairBatch
@@ -18,6 +19,7 @@ from rampcli.batch.throughput import (
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.checks.optim import check_factors
 from rampcli.config.checks.splits import check_stages
+from rampcli.config.corpora import validation_paths
 from rampcli.config.extension_settings import extension_function
 from rampcli.config.file_facts import FileFacts
 from rampcli.config.layers import sources_named
@@ -35,11 +37,11 @@ from rampcli.schedule.phase_rate import PhaseRate, Rate
 
 BEGIN_KEY = "schedule.begin"
 VALIDATING = (
-    *("data.path", "data.blend", "data.split", "data.validation", "data.validation_path"),
+    *("data.validation", "data.validation_path", "trainer.val_samples"),
     *("data.sequence_length", "data.document_mask", "data.eod_mask_loss", "data.pad_last_window"),
-    "trainer.val_samples",
 )
-"""Settings that decide which samples a phase validates on."""
+HELD_OUT = ("data.path", "data.blend", "data.split")
+"""Settings that decide which samples are validated on; the last ones if no corpora are named."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,10 +82,7 @@ class Resolved:
         """
         if self.phase is None or not self.earlier:
             return 0
-        before, now = (
-            {key: value for key, value in leaves(one.config) if key in VALIDATING}
-            for one in (self.earlier[-1], self)
-        )
+        before, now = (_validated_on(one.config) for one in (self.earlier[-1], self))
         return None if before == now else self.phase.first.samples
 
     @property
@@ -206,6 +205,12 @@ class Resolved:
             passes=self.plan.loads_per_step(stage),
             expansion_factor=self.of(stage).config.data.expansion_factor_real_data,
         )
+
+
+def _validated_on(config: Config) -> dict[str, Any]:
+    """Returns the settings that decide which samples are validated on."""
+    keys = VALIDATING if validation_paths(config) else (*VALIDATING, *HELD_OUT)
+    return {key: value for key, value in leaves(config) if key in keys}
 
 
 def run_dir_of(config: Config) -> Path:

@@ -11,6 +11,7 @@ from rampcli.config.compose import apply_overrides
 from rampcli.data.blend import Blend
 from rampcli.errors import UsageError
 from rampcli.llm import llama3_tiny
+from rampcli.planning.out_of_memory import out_of_memory
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import run_plan
 
@@ -172,3 +173,20 @@ def test_a_finished_phase_need_not_fit_the_processes_that_resume():
 def test_the_last_phase_fits_even_if_it_is_finished(end):
     with pytest.raises(UsageError, match="=6 does not divide"):
         resumed(24, "phases.b.model.global_batch_size=6", end)
+
+
+def test_a_phase_validates_before_its_first_step_if_it_validates_on_other_samples(run):
+    warm, main, decay, long = run.phases
+    starts = [one.first_validated_sample for one in (warm, main, decay, long)]
+    assert starts == [0, main.phase.first.samples, None, long.phase.first.samples]
+
+
+def test_a_phase_that_runs_out_of_memory_names_settings_of_its_own(run):
+    consumed = run.phases[1].phase.first.samples
+    error = out_of_memory(run, consumed_samples=consumed, reason="rank 0 ran out of memory")
+    assert "phases.main.trainer.activation_checkpointing=full" in str(error)
+    shown = [word for remedy in error.remedies for word in str(remedy).split() if "=" in word]
+    again = planned(*PHASES, *shown)
+    assert [one.global_batch_size for one in again.plan.stages] == [
+        one.global_batch_size for one in run.plan.stages
+    ]
