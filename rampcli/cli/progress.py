@@ -12,12 +12,12 @@ from rampcli.batch.ramp import StageExtent
 from rampcli.batch.training_plan import StagePlan
 from rampcli.cli.console import is_notebook
 from rampcli.cli.progress_line import Line, Picture, line_for
-from rampcli.config.corpora import BLEND_KEY, describe_data, validation_names
+from rampcli.config.corpora import BLEND_KEY, validation_names
 from rampcli.errors import RampcliError, printable, visible
 from rampcli.launch.elastic import World
 from rampcli.launch.observer import Observer
-from rampcli.planning.corpus_passes import describe_passes
 from rampcli.planning.run_plan import Resolved
+from rampcli.report.phases import data_lines
 from rampcli.report.standstill_text import ranks_text, standstill_text
 from rampcli.report.tables import (
     duration,
@@ -56,8 +56,7 @@ class Progress(Observer):
 
     def __init__(self, resolved: Resolved, run: RunDirectory, console: Console) -> None:
         self.config, self.plan = resolved.config, resolved.plan
-        data = (f"data: {describe_data(resolved.config)}", *describe_passes(resolved))
-        self.opening = "".join(f"{printable(line)}\n" for line in data)
+        self.opening = "".join(f"{printable(line)}\n" for line in data_lines(resolved))
         self.run = run
         self.console = console
         self.line: Line | None = None

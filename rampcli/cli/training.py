@@ -12,7 +12,6 @@ from rampcli.cli.console import build_console, say
 from rampcli.cli.jobs import jobs_table
 from rampcli.cli.progress import Progress
 from rampcli.config import snapshot
-from rampcli.config.corpora import describe_data
 from rampcli.config.layers import PYTHON, Precedence, edited_stack, stack_of
 from rampcli.config.rl import is_rl
 from rampcli.config.schema import Config
@@ -22,9 +21,9 @@ from rampcli.launch.observer import Observer
 from rampcli.launch.protocol import SUBMITTED, Outcome, launcher_of
 from rampcli.launch.start_checks import disk_warnings
 from rampcli.lifeline import StopSignals
-from rampcli.planning.corpus_passes import describe_passes
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.overlap import overlap_result
+from rampcli.report.phases import data_lines
 from rampcli.report.profiles import profile_parts
 from rampcli.report.tables import evaluation_line, validation_line
 from rampcli.runs.directory import COMPLETE, STAGE_BOUNDARY, RunDirectory
@@ -171,8 +170,7 @@ def _print_outcome(outcome: Outcome, console: Console, resolved: Resolved) -> No
         _print_complete(outcome, console)
     elif outcome.status == SUBMITTED:
         status = f"rampcli status {shlex.quote(str(outcome.run.path))}"
-        data = (f"data: {describe_data(resolved.config)}", *describe_passes(resolved))
-        facts = (*data, f"run directory: {visible(str(outcome.run.path))}")
+        facts = (*data_lines(resolved), f"run directory: {visible(str(outcome.run.path))}")
         say(console, jobs_table(outcome.jobs), *facts, f"follow its progress with:\n  {status}")
     else:
         _print_stopped(outcome, console)

@@ -1,47 +1,162 @@
-"""How often a run reads each of its corpora."""
+"""How often a run reads each of its corpora.
+
+A phase that cuts a corpus into other samples reads them in an order of its own, from the start. The
+samples of two orders overlap at random, so which tokens both read is known only on average.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
-from rampcli.batch.quantities import counted
+from rampcli.batch.interleaving import count_by_share
+from rampcli.batch.quantities import counted, listed, shorten
 from rampcli.config.file_facts import CorpusFacts
 from rampcli.config.rl import unit_of
+from rampcli.planning.reading_start import CorpusStart
 from rampcli.planning.run_plan import Resolved
 
 MOST_PASSES = 5
 """Passes over a corpus above which a note is due. Up to four cost little (arXiv 2305.16264)."""
 MOST_NOTES = 3
+MOST_PHASES = 6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """What a run reads of a corpus in one order of its samples.
+
+    Attributes:
+        facts: the corpus, cut into the samples of this order.
+        sequence_length: tokens per sample.
+        samples: samples that are read, or None if the run has no end.
+        first_phase: phase in which the order begins, or None in a run without phases.
+    """
+
+    facts: CorpusFacts
+    sequence_length: int
+    samples: int | None
+    first_phase: str | None
+
+    @property
+    def passes(self) -> float:
+        """How often each sample is read. It is infinite without an end."""
+        return float("inf") if self.samples is None else self.samples / self.facts.samples
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the corpus, in samples of this length."""
+        return self.facts.samples * self.sequence_length
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CorpusPasses:
-    """A corpus of a run.
+    """A corpus of a run, and how often the run reads it.
 
     Attributes:
-        facts: its name, samples and share.
-        passes: how often the run reads each sample, or None if it has no end.
+        orders: the orders in which its samples are read. A run without phases has one.
     """
 
-    facts: CorpusFacts
-    passes: float | None
+    orders: tuple[Reading, ...]
+
+    @property
+    def facts(self) -> CorpusFacts:
+        """The corpus, as it is cut where it is read first."""
+        return self.orders[0].facts
+
+    @property
+    def passes(self) -> float | None:
+        """How often each token is read on average, or None if the run has no end."""
+        found = sum(one.passes for one in self.orders)
+        return None if found == float("inf") else found
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the corpus."""
+        return max(one.tokens for one in self.orders)
+
+    @property
+    def distinct_tokens(self) -> int:
+        """Tokens that are read at least once: exact in one order, and expected in several.
+
+        The training part of a corpus begins with its first document in every order. So the first
+        tokens are in all orders, and those at the end only in the longest.
+        """
+        found, start = 0.0, 0
+        for end in sorted({one.tokens for one in self.orders}):
+            unread = prod(1 - min(1.0, one.passes) for one in self.orders if one.tokens >= end)
+            found += (end - start) * (1 - unread)
+            start = end
+        return round(found)
+
+    @property
+    def read_again_tokens(self) -> int | None:
+        """Tokens that are read although they were read before; None if the run has no end."""
+        if self.passes is None:
+            return None
+        read = sum((one.samples or 0) * one.sequence_length for one in self.orders)
+        return read - self.distinct_tokens
 
 
-def corpus_passes(resolved: Resolved) -> list[CorpusPasses]:
-    """Returns the training corpora of a run, as far as their files were read."""
-    corpora, end_sample = resolved.files.corpora, resolved.plan.end_sample
-    shares = sum(one.share for one in corpora)
-    return [
-        CorpusPasses(
-            facts=one,
-            passes=None if end_sample is None else end_sample * one.share / shares / one.samples,
-        )
-        for one in corpora
-        if one.samples
-    ]
+def corpus_passes(resolved: Resolved, consumed_samples: int | None = None) -> list[CorpusPasses]:
+    """Returns the training corpora of a run, as far as their files were read.
+
+    Args:
+        consumed_samples: samples of the run up to which passes are counted. None counts them all.
+    """
+    found: dict[str, list[Reading]] = {}
+    for one in _readings(resolved, consumed_samples):
+        found.setdefault(one.facts.name, []).append(one)
+    return [CorpusPasses(orders=tuple(orders)) for orders in found.values()]
+
+
+def passes_of_phase(resolved: Resolved, phase: Resolved) -> dict[str, float | None]:
+    """Returns the passes of a run over the corpora of a phase, by name, up to its end.
+
+    They are None if the phase has no end.
+    """
+    found = {one.facts.name: one.passes for one in corpus_passes(resolved, _end_of(phase))}
+    return {one.name: found.get(one.name) for one in phase.files.corpora}
+
+
+def _readings(resolved: Resolved, consumed_samples: int | None) -> Iterator[Reading]:
+    """Yields the orders in which corpora are read, up to a sample of the run."""
+    found: dict[tuple[int, int], Reading] = {}
+    for part in resolved.parts:
+        begin = 0 if part.phase is None else part.phase.first.samples
+        if consumed_samples is not None and begin >= consumed_samples:
+            break
+        ends = [end for end in (_end_of(part), consumed_samples) if end is not None]
+        corpora = part.files.corpora
+        starts = part.reading.corpora or [
+            CorpusStart(phase=0, corpus=number) for number in range(len(corpora))
+        ]
+        counts: list[int] | list[None] = [None] * len(corpora)
+        if ends and corpora:
+            samples = min(ends) - part.reading.first_sample
+            counts = count_by_share([one.share for one in corpora], samples)
+        for facts, start, count in zip(corpora, starts, counts, strict=False):
+            if facts.samples:
+                found[start.phase, start.corpus] = Reading(
+                    facts=facts,
+                    sequence_length=part.config.data.sequence_length,
+                    samples=None if count is None else start.samples + count,
+                    first_phase=resolved.phases[start.phase].name if resolved.phases else None,
+                )
+    yield from found.values()
+
+
+def _end_of(part: Resolved) -> int | None:
+    """Returns the samples at the end of a phase, or of a run without phases; None if it is open."""
+    if part.phase is None:
+        return part.plan.end_sample
+    return None if part.phase.end is None else part.phase.end.samples
 
 
 def describe_passes(resolved: Resolved) -> Iterator[str]:
     """Yields a line for each corpus: its samples, and how often each is read."""
+    if resolved.phases:
+        yield from _describe_in_phases(resolved)
+        return
     unit = unit_of(resolved.config)
     for one in corpus_passes(resolved):
         samples = counted(one.facts.samples, unit.removesuffix("s"))
@@ -50,24 +165,72 @@ def describe_passes(resolved: Resolved) -> Iterator[str]:
         yield f"reads: {one.facts.name}: {samples}{pairs}, each {read}"
 
 
+def _describe_in_phases(resolved: Resolved) -> Iterator[str]:
+    """Yields a line for each corpus: its tokens, how often each is read, and how many again."""
+    for one in corpus_passes(resolved):
+        name, text = one.facts.name, "without end"
+        if one.passes is not None:
+            text = f"{one.passes:.2f} times{_until_each_phase(resolved, name)}"
+        if again := one.read_again_tokens:
+            about = "about " if len(one.orders) > 1 else ""
+            text += f"; {about}{counted_shortly(again)} are read again"
+        yield f"reads: {name}: {shorten(one.tokens)} tokens, each {text}"
+
+
+def _until_each_phase(resolved: Resolved, name: str) -> str:
+    """Returns the passes over a corpus at the end of each phase that reads it."""
+    found = [
+        f"{passes:.2f} after {phase.name}"
+        for phase in resolved.phases
+        if (passes := passes_of_phase(resolved, phase).get(name)) is not None
+    ]
+    return f" ({listed(found, most=MOST_PHASES)})" if len(found) > 1 else ""
+
+
+def counted_shortly(tokens: int) -> str:
+    """Returns a number of tokens in short."""
+    return f"{shorten(tokens)} token{'' if tokens == 1 else 's'}"
+
+
 def pass_notes(resolved: Resolved) -> list[str]:
-    """Returns notes on corpora that are read many times."""
+    """Returns notes on corpora that are read many times, or in several orders."""
     unit, found = unit_of(resolved.config), corpus_passes(resolved)
+    several = [*_notes_on_orders(found)]
     over = [one for one in found if one.passes is not None and one.passes > MOST_PASSES]
     if not over or resolved.plan.end_sample is None:
-        return []
-    most = max(one.passes or 0.0 for one in over)
-    batch = max(stage.global_batch_size for stage in resolved.plan.stages)
-    length = int(resolved.plan.end_sample * MOST_PASSES / most)
-    length -= length % batch  # a run ends with a whole step
+        return several
     notes = [
         f"{'the' if one.facts.samples == 1 else 'each of the'}"
         f" {counted(one.facts.samples, unit.removesuffix('s'))} of {one.facts.name} is read"
         f" {one.passes:.1f} times"
+        if not resolved.phases
+        else f"the tokens of {one.facts.name} are read {one.passes:.1f} times"
         for one in over[:MOST_NOTES]
     ]
     more = len(over) - MOST_NOTES
     notes[-1] += f", and {more} more corpora are read often" if more > 0 else ""
-    if length:
+    if not resolved.phases and (length := _samples_of_few_passes(resolved, over)):
         notes[-1] += f"; trainer.max_samples={length} reads none more than {MOST_PASSES} times"
-    return notes
+    return [*several, *notes]
+
+
+def _samples_of_few_passes(resolved: Resolved, over: list[CorpusPasses]) -> int:
+    """Returns the samples of a shorter run that reads no corpus more than `MOST_PASSES` times."""
+    most = max(one.passes or 0.0 for one in over)
+    batch = max(stage.global_batch_size for stage in resolved.plan.stages)
+    length = int((resolved.plan.end_sample or 0) * MOST_PASSES / most)
+    return length - length % batch  # a run ends with a whole step
+
+
+def _notes_on_orders(corpora: list[CorpusPasses]) -> Iterator[str]:
+    """Yields notes on corpora with tokens that are read again before others are read once."""
+    for one in corpora:
+        later = [order.first_phase for order in one.orders[1:] if order.first_phase is not None]
+        unread = one.tokens - one.distinct_tokens
+        if later and one.read_again_tokens and unread > 0:
+            yield (
+                f"{'phase' if len(later) == 1 else 'phases'} {listed(later, most=MOST_PHASES)}"
+                f" {'cuts' if len(later) == 1 else 'cut'} {one.facts.name} into other samples and"
+                f" {'begins' if len(later) == 1 else 'begin'} another order of them: about"
+                f" {counted_shortly(unread)} are never read"
+            )

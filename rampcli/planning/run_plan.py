@@ -90,6 +90,11 @@ class Resolved:
         """The plan of the whole run, also if this is one of its phases."""
         return self.whole or self.plan
 
+    @property
+    def parts(self) -> "tuple[Resolved, ...]":
+        """The phases of the run, or the run itself if it has no phases."""
+        return self.phases or (self,)
+
     def trained_by(self, consumed_samples: int) -> "Resolved":
         """Returns the phase whose step ended at `consumed_samples`; the run without phases.
 

@@ -35,6 +35,14 @@ def coupled_stages(resolved: Resolved) -> list[dict[str, Any]]:
     return rows
 
 
+def _fixed_values(resolved: Resolved) -> list[dict[str, float]]:
+    """Returns the values of each stage that its batch does not change, also of `passed`."""
+    optims = [
+        resolved.of(stage).config.optim for stage in (*resolved.plan.passed, *resolved.plan.stages)
+    ]
+    return [{"beta2": one.beta2, "weight_decay": one.weight_decay} for one in optims]
+
+
 def compared_stages(resolved: Resolved) -> list[dict[str, float | None]]:
     """Returns `coupled_stages` with nine digits, and None for values that never change."""
     rows, optim = coupled_stages(resolved), resolved.config.optim
@@ -56,17 +64,27 @@ def _digits(value: float) -> float:
 
 def coupling_lines(resolved: Resolved) -> list[str]:
     """Returns a line for each value that follows the batch: what every stage has."""
-    schedule, rows = resolved.config.schedule, coupled_stages(resolved)
-    is_scaled = schedule.batch_coupling != "none" or schedule.lr_factors is not None
-    return [
-        f"{name} by stage: {listed([f'{row[figure]:{form}}' for row in rows], most=MOST_SHOWN)}"
-        for name, figure, form, is_shown in (
-            ("factor of the learning rate", "lr_factor", ".3g", is_scaled),
-            ("beta2", "beta2", ".6g", rows[0]["beta2"] is not None),
-            ("weight decay", "weight_decay", ".3g", rows[0]["weight_decay"] is not None),
-        )
-        if is_shown
-    ]
+    rows, fixed = coupled_stages(resolved), _fixed_values(resolved)
+    schedules = [part.config.schedule for part in resolved.parts]
+    is_scaled = any(one.batch_coupling != "none" or one.lr_factors is not None for one in schedules)
+    lines = []
+    for name, figure, form, is_shown in (
+        ("factor of the learning rate", "lr_factor", ".3g", is_scaled),
+        ("beta2", "beta2", ".6g", any(row["beta2"] is not None for row in rows)),
+        (
+            "weight decay",
+            "weight_decay",
+            ".3g",
+            any(row["weight_decay"] is not None for row in rows),
+        ),
+    ):
+        if is_shown:
+            values = [
+                f"{own[figure] if row[figure] is None else row[figure]:{form}}"
+                for row, own in zip(rows, fixed, strict=True)
+            ]
+            lines.append(f"{name} by stage: {listed(values, most=MOST_SHOWN)}")
+    return lines
 
 
 def coupling_notes(resolved: Resolved) -> Iterator[str]:
@@ -78,12 +96,13 @@ def coupling_notes(resolved: Resolved) -> Iterator[str]:
         DECAY_KEY: schedule.weight_decay_coupling,
     }
     chosen = {key: f"{key}={value}" for key, value in couplings.items() if value not in ("none", 0)}
-    sizes = {stage.global_batch_size for stage in resolved.plan.ramp.stages}
+    sizes = _batch_sizes(resolved)
     if chosen and len(sizes) == 1:
+        unit = "" if resolved.whole is None else " tokens"
         change = "changes" if len(chosen) == 1 else "change"
         yield (
-            f"every batch has the size {sizes.pop()}, so {listed([*chosen.values()])} {change}"
-            " nothing within the run"
+            f"every batch has the size {sizes.pop()}{unit}, so {listed([*chosen.values()])}"
+            f" {change} nothing within the run"
         )
         return
     for key, field in ((BETA2_KEY, "beta2"), (DECAY_KEY, "weight_decay")):
@@ -100,6 +119,17 @@ def coupling_notes(resolved: Resolved) -> Iterator[str]:
             f"{chosen[DECAY_KEY]} is a rule of AdamW (arXiv 2505.13738); it sets the weight decay"
             " of Muon's matrices, too"
         )
+
+
+def _batch_sizes(resolved: Resolved) -> set[int]:
+    """Returns the sizes of all batches, in tokens if the run has phases: its rate counts them."""
+    if resolved.whole is None:
+        return {stage.global_batch_size for stage in resolved.plan.ramp.stages}
+    return {
+        stage.global_batch_size * phase.sequence_length
+        for phase in resolved.whole.phases
+        for stage in (*phase.plan.passed, *phase.plan.stages)
+    }
 
 
 def differing_couplings(plans: Mapping[str, Resolved]) -> dict[str, dict[str, str]]:
@@ -126,10 +156,11 @@ def differing_couplings(plans: Mapping[str, Resolved]) -> dict[str, dict[str, st
 
 def _numbers(resolved: Resolved, name: str) -> tuple[float, ...]:
     """Returns the values of all stages, or one if they are the same."""
-    rows, optim = coupled_stages(resolved), resolved.config.optim
-    fixed = {"beta2": optim.beta2, "weight_decay": optim.weight_decay}
     field = name.replace(" ", "_")
-    values = [_digits(fixed[field] if row[field] is None else row[field]) for row in rows]
+    values = [
+        _digits(own[field] if row[field] is None else row[field])
+        for row, own in zip(coupled_stages(resolved), _fixed_values(resolved), strict=True)
+    ]
     return (values[0],) if len(set(values)) == 1 else tuple(values)
 
 

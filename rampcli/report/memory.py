@@ -5,11 +5,15 @@ from typing import Any
 
 from rich.table import Table
 
+from rampcli.batch.plan import MICRO_KEY
+from rampcli.batch.quantities import listed
 from rampcli.batch.training_plan import StagePlan
+from rampcli.config.phase_keys import phase_key
 from rampcli.estimate.memory import KINDS, estimate_memory
 from rampcli.planning.memory_remedies import changes_that_fit
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import (
+    CHECKPOINTING_KEY,
     device_memory_bytes,
     fullest_stage,
     shorten_bytes,
@@ -46,16 +50,22 @@ def memory_notes(resolved: Resolved) -> list[str]:
         is_range = len(over) == over[-1] - over[0] + 1
         stages = f"stages {over[0]} to {over[-1]}" if is_range else f"{len(over)} stages"
     device = "process" if config.trainer.accelerator == "cpu" else "GPU"
-    changes = changes_that_fit(resolved, usable)
-    remedy = (
-        f"fits with {', or '.join(map(str, changes))}"
-        if changes
-        else "smaller micro batches, recomputed activations and more shards do not suffice"
-    )
     return [
         f"an estimated {shorten_bytes(max(peaks.values()))} per {device} in {stages}, where"
-        f" {shorten_bytes(usable)} of {shorten_bytes(memory_bytes)} are usable; {remedy}"
+        f" {shorten_bytes(usable)} of {shorten_bytes(memory_bytes)} are usable;"
+        f" {_memory_remedy(resolved, usable)}"
     ]
+
+
+def _memory_remedy(resolved: Resolved, usable: int) -> str:
+    """Returns what makes the stages of a plan fit. Changes of a single phase are not tried."""
+    if resolved.phase is not None:
+        keys = (MICRO_KEY, CHECKPOINTING_KEY)
+        words = listed([phase_key(resolved.name, key) for key in keys])
+        return f"{words} can lower it (which values suffice was not tried)"
+    if changes := changes_that_fit(resolved, usable):
+        return f"fits with {', or '.join(map(str, changes))}"
+    return "smaller micro batches, recomputed activations and more shards do not suffice"
 
 
 def estimates(resolved: Resolved, micro_batches: Sequence[int]) -> list[dict[str, Any]]:

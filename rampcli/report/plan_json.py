@@ -3,15 +3,17 @@
 from dataclasses import asdict
 from typing import Any
 
+from rampcli.config.file_facts import CorpusFacts
 from rampcli.config.rl import is_rl
 from rampcli.estimate.model_size import model_size
 from rampcli.planning.compilation import COMPILE_KEY
-from rampcli.planning.corpus_passes import corpus_passes
+from rampcli.planning.corpus_passes import corpus_passes, passes_of_phase
 from rampcli.planning.reduction import REDUCE_KEY
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import stage_memory
 from rampcli.report.choices import costs_of
 from rampcli.report.couplings import coupled_stages
+from rampcli.report.phases import stage_rates
 from rampcli.report.plan_notes import all_notes
 
 
@@ -42,6 +44,12 @@ def plan_figures(resolved: Resolved) -> dict[str, Any]:
     `corpora` has the training corpora whose files were read: their `name`, `samples`, `pairs` (null
     for other data) and `passes`, how often the run reads each sample (null without an end).
 
+    In a run with phases, each phase has `gradient_reduction`, `compilation`, `first_lr` and
+    `last_lr` (the learning rate of its first and last step, null without an end), and its
+    `corpora`, with the `passes` of the run up to its end. The corpora of the run have `name`,
+    `tokens`, `orders` in which their samples are read, `passes`, and `read_again_tokens`: tokens
+    that were read before, on average if there are several orders.
+
     In reinforcement learning, each stage also has `pairs`: how its prompts and their generations
     are split. It is null for stages in `passed`.
     """
@@ -66,16 +74,22 @@ def plan_figures(resolved: Resolved) -> dict[str, Any]:
     data["seconds"] = plan.run_s()
     model = model_size(resolved.config)
     data["parameters"], data["embedding_parameters"] = model.parameters, model.embeddings
-    trainer = resolved.config.trainer
-    reduction, compilation = costs_of(REDUCE_KEY, resolved), costs_of(COMPILE_KEY, resolved)
-    data["gradient_reduction"] = reduction and {"chosen": trainer.accumulate_reduce, **reduction}
-    data["compilation"] = compilation and {"chosen": trainer.compile, **compilation}
+    if resolved.phases:
+        for row, phase in zip(data["phases"], resolved.phases, strict=True):
+            passes = passes_of_phase(resolved, phase)
+            corpora = [_corpus(one, passes[one.name]) for one in phase.files.corpora]
+            row |= {**_rates(phase), **_choices(phase), "corpora": corpora}
+    else:
+        data |= _choices(resolved)
     data["corpora"] = [
-        {
+        _corpus(one.facts, one.passes)
+        if not resolved.phases
+        else {
             "name": one.facts.name,
-            "samples": one.facts.samples,
-            "pairs": one.facts.pairs,
+            "tokens": one.tokens,
+            "orders": len(one.orders),
             "passes": one.passes,
+            "read_again_tokens": one.read_again_tokens,
         }
         for one in corpus_passes(resolved)
     ]
@@ -84,3 +98,30 @@ def plan_figures(resolved: Resolved) -> dict[str, Any]:
         for row, batch in zip(data["stages"], batches, strict=True):
             row["pairs"] = batch and {"pairs": batch.pairs, **asdict(batch)}
     return data
+
+
+def _corpus(facts: CorpusFacts, passes: float | None) -> dict[str, Any]:
+    return {
+        "name": facts.name,
+        "samples": facts.samples,
+        "pairs": facts.pairs,
+        "passes": passes,
+    }
+
+
+def _choices(resolved: Resolved) -> dict[str, Any]:
+    """Returns what the plan chose for a run without phases, or for a phase, and from what costs."""
+    trainer = resolved.config.trainer
+    reduction = compilation = None
+    if resolved.plan.stages:
+        reduction, compilation = costs_of(REDUCE_KEY, resolved), costs_of(COMPILE_KEY, resolved)
+    return {
+        "gradient_reduction": reduction and {"chosen": trainer.accumulate_reduce, **reduction},
+        "compilation": compilation and {"chosen": trainer.compile, **compilation},
+    }
+
+
+def _rates(phase: Resolved) -> dict[str, float | None]:
+    stages = (*phase.plan.passed, *phase.plan.stages)
+    (first, _), (_, last) = stage_rates(phase, stages[0]), stage_rates(phase, stages[-1])
+    return {"first_lr": first, "last_lr": last}

@@ -17,6 +17,7 @@ from rampcli.planning.run_plan import Resolved
 from rampcli.report.choices import reduction_notes
 from rampcli.report.couplings import coupling_notes
 from rampcli.report.memory import memory_notes
+from rampcli.report.phases import by_phase, phases_named
 
 ESTIMATED, UNKNOWN = "~", "?"
 """Mark times that were not measured but follow from those of other sizes, and unknown ones."""
@@ -29,27 +30,28 @@ def all_notes(resolved: Resolved) -> list[str]:
     """Returns the notes on a plan, on its settings and files, and on what they lead to."""
     return [
         *throughput_notes([resolved]),
-        *_assumption_notes(resolved),
-        *_stage_notes(resolved),
+        *_untimed_notes(resolved),
+        *_passed_notes(resolved),
+        *by_phase(resolved, _policy_notes),
         *resolved.plan.notes,
         *resolved.notes,
-        *_accumulation_notes(resolved),
-        *_noise_notes(resolved),
+        *by_phase(resolved, _accumulation_notes),
+        *by_phase(resolved, _noise_notes),
         *_average_notes(resolved),
-        *coupling_notes(resolved),
-        *reduction_notes(resolved),
-        *memory_notes(resolved),
-        *(f"{setting} does not exist on this machine" for setting in missing_here(resolved.config)),
+        *by_phase(resolved, coupling_notes),
+        *by_phase(resolved, reduction_notes),
+        *by_phase(resolved, memory_notes),
+        *by_phase(resolved, _missing_notes),
     ]
 
 
 def throughput_notes(plans: Sequence[Resolved]) -> list[str]:
     """Returns notes on sizes whose throughput was not measured."""
     sizes: dict[Basis | None, dict[str, None]] = {}
-    for resolved in plans:
-        for stage in resolved.plan.stages:
+    for part in (part for resolved in plans for part in resolved.parts):
+        for stage in part.plan.stages:
             size = f"{stage.micro_batch_size} x {stage.accumulate_grad_batches}"
-            sizes.setdefault(resolved.plan.basis_of(stage), {})[size] = None
+            sizes.setdefault(part.plan.basis_of(stage), {})[size] = None
     notes = []
     if between := sizes.get(Basis.INTERPOLATED):
         notes.append(
@@ -63,6 +65,32 @@ def throughput_notes(plans: Sequence[Resolved]) -> list[str]:
             " are unknown"
         )
     return notes
+
+
+def _untimed_notes(resolved: Resolved) -> Iterator[str]:
+    """Yields a note on phases without a throughput, if others have one."""
+    names = [part.name for part in resolved.parts if part.plan.clock is None]
+    if names and resolved.plan.clock is not None:
+        yield f"no throughput is known for {phases_named(names)}: the hours are unknown"
+
+
+def _passed_notes(resolved: Resolved) -> Iterator[str]:
+    """Yields a note on finished stages that do not fit the fleet."""
+    if resolved.plan.passed:
+        yield (
+            f"stages 0 to {len(resolved.plan.passed) - 1} are finished and do not fit today's"
+            " nodes, so only their batch and samples are planned"
+        )
+
+
+def _policy_notes(resolved: Resolved) -> list[str]:
+    return [*_assumption_notes(resolved), *_stage_notes(resolved)]
+
+
+def _missing_notes(resolved: Resolved) -> Iterator[str]:
+    yield from (
+        f"{setting} does not exist on this machine" for setting in missing_here(resolved.config)
+    )
 
 
 def _assumption_notes(resolved: Resolved) -> list[str]:
@@ -93,13 +121,8 @@ def _is_assumed(stage: StagePlan, plan: TrainingPlan) -> bool:
 
 
 def _stage_notes(resolved: Resolved) -> Iterator[str]:
-    """Yields notes on finished stages, parts of a pipeline, and the policy of nodes."""
+    """Yields notes on parts of a pipeline, and the policy of nodes."""
     plan, config = resolved.plan, resolved.config
-    if plan.passed:
-        yield (
-            f"stages 0 to {len(plan.passed) - 1} are finished and do not fit today's nodes, so only"
-            " their batch and samples are planned"
-        )
     if config.parallel.num_pipeline_microbatches is not None:
         parts = config.parallel.num_pipeline_microbatches
         sizes = sorted({stage.micro_batch_size for stage in plan.stages})

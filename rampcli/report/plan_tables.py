@@ -1,7 +1,7 @@
 """Tables of a plan: its stages, their totals, and the notes below them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from rich.table import Table
@@ -10,18 +10,17 @@ from rampcli.batch.loading import reader_of_each_host
 from rampcli.batch.quantities import as_written, counted, listed, shorten
 from rampcli.batch.throughput import RESTART_KEY, Basis
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
-from rampcli.config.corpora import describe_data
 from rampcli.config.layers import DEFAULT, stack_of
 from rampcli.config.rl import is_rl
 from rampcli.errors import visible
 from rampcli.estimate.model_size import model_size
-from rampcli.planning.corpus_passes import describe_passes
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.choices import compilation_lines
 from rampcli.report.couplings import coupling_lines
 from rampcli.report.memory import memory_cell
 from rampcli.report.model_line import size_text
 from rampcli.report.overlap import overlap_lines
+from rampcli.report.phases import by_phase, corpora_cell, data_lines, stage_rates
 from rampcli.report.plan_notes import ESTIMATED, UNKNOWN, all_notes
 from rampcli.report.tables import build_table, count
 
@@ -33,6 +32,13 @@ MOST_READERS = 5
 MOST_ROWS = 60
 ROWS_AT_THE_ENDS = 20
 """First and last stages to show of a plan with more than `MOST_ROWS` stages."""
+CORPORA = "corpora, passes"
+RANKS_IN_PHASES = {
+    **{"": 20, "from": 19, "dp": 18, "micro": 17, "GPU-hours": 16, "samples": 15, "tokens": 14},
+    **{"accum": 13, "GPUs": 12, "bubble": 11, CORPORA: 10, "first lr": 9, "load": 8},
+    **{"hosts": 8, "steps": 7, "last lr": 6, "memory": 5, "in tokens": 4},
+}
+"""`Column.rank` of the columns of a run in phases. Others are never dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +64,24 @@ def plan_table(resolved: Resolved, *, width: int, bars: bool = True) -> Table:
 
     `dp` is the data-parallel size, `accum` the micro batches per rank and step, `from` the samples
     consumed before the stage, `memory` the estimate of its fullest rank, `first lr` and `last lr`
-    the learning rate of its first and last step.
+    the learning rate of its first and last step. In a run with phases, `length` is that of a sample
+    and `in tokens` the size of a batch; `corpora, passes` has how often the run has read each
+    corpus of the stage when it ends.
 
     Args:
         resolved: configuration and plan.
         width: characters per line. Columns that do not fit are dropped, the bars first.
     """
     columns = columns_of(resolved)[: None if bars else -1]
+    if resolved.phases:
+        columns = [replace(one, rank=RANKS_IN_PHASES.get(one.name, 0)) for one in columns]
     while _width(resolved.plan, columns) > width and any(column.rank for column in columns):
         columns.remove(max(columns, key=lambda column: column.rank))
     return _fill(resolved.plan, columns)
 
 
 def _fill(plan: TrainingPlan, columns: Sequence[Column]) -> Table:
-    table = build_table(*(column.name for column in columns))
+    table = build_table(*(column.name for column in columns), left=("", "phase", CORPORA))
     for stage in _shown_stages(plan):
         table.add_row(*("..." if stage is None else column.cell(stage) for column in columns))
     if any(column.total for column in columns) and len(plan.stages) > 1:
@@ -112,7 +122,7 @@ def _batch_columns(resolved: Resolved) -> list[Column]:
 
     In reinforcement learning, its samples are prompts, and a micro batch is one of pairs.
     """
-    plan, totals = resolved.plan, plan_totals(resolved.plan)
+    plan, totals, has_phases = resolved.plan, plan_totals(resolved.plan), bool(resolved.phases)
     has_pairs, generators = is_rl(resolved.config), resolved.config.rl.rollout_ranks
 
     def of_pairs(name: str) -> Callable[[StagePlan], str]:
@@ -122,12 +132,24 @@ def _batch_columns(resolved: Resolved) -> list[Column]:
         return f"{stage.world_size}+{generators}" if generators else str(stage.world_size)
 
     def tokens(stage: StagePlan) -> str:
-        return _tokens(stage.samples, plan)
+        return in_tokens(stage.samples, stage)
+
+    def in_tokens(samples: int | None, stage: StagePlan) -> str:
+        return "-" if samples is None else shorten(samples * plan.of(stage).sequence_length)
+
+    def length(stage: StagePlan) -> str:
+        return str(plan.of(stage).sequence_length)
+
+    def batch_tokens(stage: StagePlan) -> str:
+        return in_tokens(stage.global_batch_size, stage)
 
     batch, samples = ("prompts", "in all") if has_pairs else ("batch", "samples")
     return [
+        Column("phase", lambda stage: resolved.of(stage).name, is_shown=has_phases),
         Column("stage", lambda stage: str(stage.stage)),
+        Column("length", length, is_shown=has_phases),
         Column(batch, lambda stage: str(stage.global_batch_size)),
+        Column("in tokens", batch_tokens, is_shown=has_phases),
         Column("pairs", of_pairs("pairs"), is_shown=has_pairs),
         Column("nodes", lambda stage: str(stage.num_nodes)),
         Column("GPUs", processes),
@@ -147,9 +169,12 @@ def _cost_columns(resolved: Resolved) -> list[Column]:
 
     The bubble is the share of a step in which the ranks of a pipeline are idle.
     """
-    plan, totals, rate = resolved.plan, plan_totals(resolved.plan), resolved.learning_rate()
-    loads, is_timed = resolved.loading(plan.stages[0]) is not None, plan.clock is not None
-    largest = max(stage.global_batch_size for stage in plan.stages)
+    plan, totals = resolved.plan, plan_totals(resolved.plan)
+    loads = any(resolved.loading(stage) is not None for stage in plan.stages)
+    is_timed = plan.clock is not None
+    sizes = {
+        stage: stage.global_batch_size * plan.of(stage).sequence_length for stage in plan.stages
+    }
 
     def loaded(stage: StagePlan) -> tuple[object, object]:
         return resolved.loading(stage) or ("", "")
@@ -164,26 +189,26 @@ def _cost_columns(resolved: Resolved) -> list[Column]:
     def gpu_hours(stage: StagePlan) -> str:
         return hours(stage, stage.world_size)
 
-    def rate_at(stage: StagePlan, consumed_samples: int | None) -> str:
-        if consumed_samples is None:
-            return "-"
-        return f"{rate.at(consumed_samples, global_batch_size=stage.global_batch_size):.2e}"
+    def rate(stage: StagePlan, end: int) -> str:
+        value = stage_rates(resolved, stage)[end]
+        return "-" if value is None else f"{value:.2e}"
 
-    def first_rate(stage: StagePlan) -> str:
-        return rate_at(stage, stage.first_sample + stage.global_batch_size)
+    def corpora(stage: StagePlan) -> str:
+        return corpora_cell(resolved, stage)
 
     def bar(stage: StagePlan) -> str:
-        return "█" * max(1, round(BAR_WIDTH * stage.global_batch_size / largest))
+        return "█" * max(1, round(BAR_WIDTH * sizes[stage] / max(sizes.values())))
 
     return [
+        Column(CORPORA, cache(corpora), is_shown=bool(resolved.phases)),
         Column("bubble", lambda stage: f"{plan.bubble(stage):.1%}", rank=1, is_shown=plan.is_piped),
         Column("load", lambda stage: str(loaded(stage)[0]), is_shown=loads),
         Column("hosts", lambda stage: str(loaded(stage)[1]), is_shown=loads),
         Column("hours", lambda stage: hours(stage, 1), totals["hours"], is_shown=is_timed),
         Column("GPU-hours", gpu_hours, totals["GPU-hours"], rank=1, is_shown=is_timed),
         Column("memory", cache(lambda stage: memory_cell(resolved, stage)), rank=6),
-        Column("first lr", first_rate, rank=8),
-        Column("last lr", lambda stage: rate_at(stage, stage.end_sample), rank=7),
+        Column("first lr", lambda stage: rate(stage, 0), rank=8),
+        Column("last lr", lambda stage: rate(stage, 1), rank=7),
         Column("", bar, rank=9),
     ]
 
@@ -197,7 +222,7 @@ def total_hours(plans: Sequence[TrainingPlan], known_s: Sequence[float | None]) 
     bases = {plan.basis_of(stage) for plan in plans for stage in plan.stages}
     if not found:
         return UNKNOWN
-    mark = AT_LEAST if Basis.UNKNOWN in bases else ""
+    mark = AT_LEAST if bases & {Basis.UNKNOWN, None} else ""
     mark += ESTIMATED if Basis.INTERPOLATED in bases else ""
     return f"{mark}{as_hours(sum(found))}"
 
@@ -215,7 +240,7 @@ def plan_totals(plan: TrainingPlan) -> dict[str, str]:
     return {
         "samples": count(plan.end_sample),
         "steps": count(plan.end_step),
-        "tokens": _tokens(plan.end_sample, plan),
+        "tokens": "-" if plan.end_tokens is None else shorten(plan.end_tokens),
         "hours": total_hours([plan], [plan.known_s()]) if has_hours else "-",
         "GPU-hours": total_hours([plan], gpu_s) if has_hours else "-",
     }
@@ -233,10 +258,8 @@ def plan_summary(resolved: Resolved) -> list[str]:
             f" {steps}; {place}"
         )
     elif plan.end_sample is not None:
-        tokens = plan.end_sample * plan.sequence_length
-        lines.append(
-            f"{counted(plan.end_sample, 'sample')}, {steps}, {counted(tokens, 'token')}; {place}"
-        )
+        tokens = counted(plan.tokens_at(plan.end_sample), "token")
+        lines.append(f"{counted(plan.end_sample, 'sample')}, {steps}, {tokens}; {place}")
     else:
         lines.append(f"a run without end; {place}")
     if plan.clock is not None:
@@ -245,16 +268,13 @@ def plan_summary(resolved: Resolved) -> list[str]:
         set_by = stack_of(config).entry(RESTART_KEY).place
         cost += "" if set_by == DEFAULT else f" ({set_by})"
         included = f"; the total counts {cost}" if restarts else ""
-        lines.append(
-            f"hours: {plan.clock.throughput.basis}{_bubble_included(plan)}{included}"
-            f"{_unknown_hours(plan)}"
-        )
+        bases = by_phase(resolved, _basis_of_hours)
+        lines.append(f"hours: {'; '.join(bases)}{included}{_unknown_hours(plan)}")
     lines.append(f"model: {size_text(model_size(config), tokens=resolved.tokens)}")
     lines += coupling_lines(resolved)
-    lines += compilation_lines(resolved)
-    lines.append(f"data: {describe_data(config)}")
-    lines += describe_passes(resolved)
-    lines += _describe_reading(resolved)
+    lines += by_phase(resolved, compilation_lines)
+    lines += data_lines(resolved)
+    lines += by_phase(resolved, _describe_reading)
     lines += [] if resolved.retuning is None else resolved.retuning.lines()
     return [*lines, *(f"note: {note}" for note in all_notes(resolved))]
 
@@ -275,19 +295,26 @@ def _pair_lines(resolved: Resolved) -> list[str]:
 
 def _unknown_hours(plan: TrainingPlan) -> str:
     """Returns what the total of the hours leaves out, if that is not all."""
-    unknown = [str(stage.stage) for stage in plan.stages if plan.basis_of(stage) is Basis.UNKNOWN]
+    unknown = [
+        str(stage.stage) for stage in plan.stages if plan.basis_of(stage) in (Basis.UNKNOWN, None)
+    ]
     if not unknown or plan.end_sample is None or plan.known_s() is None:
         return ""
     stages = f"{'stages' if len(unknown) > 1 else 'stage'} {listed(unknown, most=MOST_UNKNOWN)}"
     return f"; the total is a minimum: the hours of {stages} are unknown"
 
 
-def _bubble_included(plan: TrainingPlan) -> str:
-    if plan.clock is None or not plan.is_piped:
-        return ""
-    if plan.clock.throughput.has_bubble:
-        return ", which contains the bubble of its pipeline"
-    return ", plus the bubble of the pipeline"
+def _basis_of_hours(resolved: Resolved) -> list[str]:
+    """Returns what the hours of a run without phases, or of a phase, rest on."""
+    plan = resolved.plan
+    if plan.clock is None:
+        return []
+    bubble = ""
+    if plan.is_piped and plan.clock.throughput.has_bubble:
+        bubble = ", which contains the bubble of its pipeline"
+    elif plan.is_piped:
+        bubble = ", plus the bubble of the pipeline"
+    return [f"{plan.clock.throughput.basis}{bubble}"]
 
 
 def _describe_reading(resolved: Resolved) -> list[str]:
@@ -325,10 +352,6 @@ def _describe_reading(resolved: Resolved) -> list[str]:
         f"reading: {len(groups)} of {stage.num_nodes} hosts read,"
         f" up to {most:g} samples of a step each{also}: {', '.join(shown)}"
     ]
-
-
-def _tokens(samples: int | None, plan: TrainingPlan) -> str:
-    return "-" if samples is None else shorten(samples * plan.sequence_length)
 
 
 def as_hours(seconds: float | None) -> str:

@@ -8,7 +8,8 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rampcli.batch.quantities import scale
+from rampcli.batch.phased_plan import PhasedPlan
+from rampcli.batch.quantities import scale, shorten
 from rampcli.batch.training_plan import TrainingPlan
 from rampcli.guarded_folder import replace_file
 
@@ -23,6 +24,8 @@ CHARACTER_SHARE = 0.013
 def plot_plan(plan: TrainingPlan, path: Path, *, title: str, unit: str = "samples") -> None:
     """Draws batch size over consumed samples, with the nodes below, in greyscale for printing.
 
+    Both count tokens if the samples of the phases of a run differ in length.
+
     Args:
         path: .svg or .png file to write or replace. The same plan gives the same bytes.
         title: line above the picture.
@@ -30,13 +33,22 @@ def plot_plan(plan: TrainingPlan, path: Path, *, title: str, unit: str = "sample
     """
     figure = new_figure()
     batch, nodes = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
-    edges = [*(stage.first_sample for stage in plan.stages), _last_sample(plan)]
-    _draw_batches(batch, [stage.global_batch_size for stage in plan.stages], edges, unit)
+    stages, end, first = plan.stages, _last_sample(plan), plan.stages[0].first_sample
+    edges = [*(stage.first_sample for stage in stages), end]
+    sizes = [stage.global_batch_size for stage in stages]
+    if isinstance(plan, PhasedPlan) and not plan.has_one_length:
+        unit, first, edges = "tokens", plan.tokens_at(first), [*map(plan.tokens_at, edges)]
+        lengths = [plan.of(stage).sequence_length for stage in stages]
+        sizes = [size * length for size, length in zip(sizes, lengths, strict=True)]
+    _draw_batches(batch, sizes, edges, unit)
     batch.set_title(title, fontsize=11, loc="left", parse_math=False)
-    _draw_nodes(nodes, [stage.num_nodes for stage in plan.stages], edges)
-    open_end = "" if plan.end_sample == edges[-1] else "; the last stage continues"
+    _draw_nodes(nodes, [stage.num_nodes for stage in stages], edges)
+    if isinstance(plan, PhasedPlan):
+        names = [plan.phase_at(stage.first_sample).name for stage in stages]
+        _draw_phases(batch, names, edges)
+    open_end = "" if plan.end_sample == end else "; the last stage continues"
     nodes.set_xlabel(f"consumed {unit}{open_end}")
-    nodes.set_xlim(edges[0] if plan.passed else 0, edges[-1])
+    nodes.set_xlim(first if plan.passed else 0, edges[-1])
     sample_ticks(nodes)
     save_figure(figure, path)
 
@@ -92,9 +104,12 @@ def sample_ticks(axes: Axes) -> None:
 
 
 def _last_sample(plan: TrainingPlan) -> int:
-    """Returns the sample at which the picture ends; a long or open last stage is cut."""
+    """Returns the sample at which the picture ends; a long or open last stage is cut.
+
+    The last stage of a run in phases is its last phase, or ends it, and is only cut if it is open.
+    """
     last = plan.stages[-1]
-    if plan.end_sample is not None and len(plan.stages) == 1:
+    if plan.end_sample is not None and (len(plan.stages) == 1 or isinstance(plan, PhasedPlan)):
         return plan.end_sample
     drawn = max(last.first_sample, last.global_batch_size)
     cut = last.first_sample + int(OPEN_SHARE * drawn) + last.global_batch_size
@@ -106,10 +121,11 @@ def _draw_batches(axes: Axes, sizes: Sequence[int], edges: Sequence[int], unit: 
     axes.stairs(sizes, edges, baseline=None, color="black", linewidth=1.8)
     axes.fill_between(edges, [*sizes, sizes[-1]], step="post", color="0.88")
     for left, right, size in zip(edges, edges[1:], sizes, strict=False):
-        fits = (right - left) / (edges[-1] - edges[0]) >= len(str(size)) * CHARACTER_SHARE
+        label = shorten(size) if unit == "tokens" else str(size)
+        fits = (right - left) / (edges[-1] - edges[0]) >= len(label) * CHARACTER_SHARE
         if fits and len(sizes) <= MOST_LABELLED:
             axes.annotate(
-                str(size),
+                label,
                 ((left + right) / 2, size),
                 xytext=(0, 3),
                 textcoords="offset points",
@@ -118,6 +134,24 @@ def _draw_batches(axes: Axes, sizes: Sequence[int], edges: Sequence[int], unit: 
             )
     axes.set_ylim(0, max(sizes) * 1.15)
     axes.set_ylabel(f"global batch size\n({unit})")
+
+
+def _draw_phases(axes: Axes, names: Sequence[str], edges: Sequence[int]) -> None:
+    """Writes the name of each phase at its first stage, above the batches."""
+    for before, name, edge in zip([None, *names], names, edges, strict=False):
+        if name != before:
+            axes.axvline(edge, color="0.6", linewidth=0.8, linestyle=":")
+            axes.annotate(
+                name,
+                (edge, 1.0),
+                xycoords=("data", "axes fraction"),
+                xytext=(3, -2),
+                textcoords="offset points",
+                va="top",
+                fontsize=9,
+                color="0.3",
+                parse_math=False,
+            )
 
 
 def _draw_nodes(axes: Axes, counts: Sequence[int], edges: Sequence[int]) -> None:
