@@ -59,6 +59,10 @@ def candidates(words: Sequence[str], command: Any) -> list[str]:
         return []
     given = sum(not word.startswith("-") for word in before)
     argument = arguments[min(given, len(arguments) - 1)]
+    if argument in TAKE_PHASES:
+        ending = "=" if argument == "overrides" else ""
+        found = _in_phases(incomplete, before, ending=ending)
+        return [*COMPLETERS[argument](incomplete), *found]
     return COMPLETERS.get(argument, _complete_files)(incomplete)
 
 
@@ -133,11 +137,39 @@ def shells(incomplete: str) -> list[str]:
     return [name for name in SCRIPTS if name.startswith(incomplete)]
 
 
+def _in_phases(incomplete: str, before: Sequence[str], *, ending: str) -> list[str]:
+    """Returns completions of `phases.NAME.KEY`, with the names of the words before.
+
+    Args:
+        ending: what follows a key.
+    """
+    from rampcli.config.phase_keys import PHASES, UNTIL, phase_key, split_phase_key
+    from rampcli.config.phases import MAY_CHANGE
+    from rampcli.config.settings import settings
+
+    if not incomplete.startswith(f"{PHASES}."):
+        return [word for word in (f"{PHASES}.",) if word.startswith(incomplete)]
+    name, dot, inside = incomplete.removeprefix(f"{PHASES}.").partition(".")
+    if not dot:
+        parts = (split_phase_key(word.partition("=")[0]) for word in before)
+        names = dict.fromkeys(part[0] for part in parts if part is not None)
+        return [f"{PHASES}.{one}." for one in names if one.startswith(name)]
+    if "=" in inside:
+        is_setting = inside.partition("=")[0] in settings()
+        return [phase_key(name, word) for word in words(inside)] if is_setting else []
+    keys = [key for key in settings() if not {key, f"{key.split('.')[0]}."}.isdisjoint(MAY_CHANGE)]
+    return _up_to_next_dot(
+        [phase_key(name, f"{key}{ending}") for key in (UNTIL, *keys)], incomplete
+    )
+
+
 def _complete_files(_: str) -> list[str]:
     """Returns no completions, so that the shell offers files."""
     return []
 
 
+TAKE_PHASES = ("overrides", "keys")
+"""Arguments that take settings of phases."""
 COMPLETERS: dict[str, Callable[[str], list[str]]] = {
     "factory": recipes,
     "overrides": words,

@@ -68,9 +68,10 @@ def _as_text(fact: dict[str, Any]) -> str:
 
     rows = {
         "meaning": fact["doc"],
-        "value": shown(fact["value"])
-        + (f", which comes to {fact['derived']}" if fact["derived"] is not None else ""),
+        "value": shown(fact["value"]) + _derived(fact["derived"]),
         "set by": fact["set_by"],
+        "in the run": _in_run(fact["in_run"]),
+        "in phases": ", ".join(f"{name}: {shown(own)}" for name, own in fact["in_phases"].items()),
         "instead of": "\n".join(
             f"{shown(entry['value'])} ({entry['set_by']})" for entry in fact["overrode"]
         ),
@@ -85,3 +86,17 @@ def _as_text(fact: dict[str, Any]) -> str:
         for index, line in enumerate(str(text).splitlines() if text else []):
             lines.append(f"  {name if index == 0 else '':<12}{line}")
     return "\n".join(lines)
+
+
+def _derived(derived: Any) -> str:
+    """Returns what a value comes to. That of the end of a phase is a position."""
+    if derived is None:
+        return ""
+    if isinstance(derived, dict):
+        counts = (f"{derived[unit]:,} {unit}" for unit in ("samples", "steps", "tokens"))
+        return f", which comes to {', '.join(counts)}"
+    return f", which comes to {derived}"
+
+
+def _in_run(fact: dict[str, Any] | None) -> str:
+    return "" if fact is None else f"{shown(fact['value'])} ({fact['set_by']})"

@@ -1,22 +1,27 @@
 """Explains settings: what they are, their values, and where the values come from."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import yaml
 
 from rampcli.batch.pairs import PAIRS_KEY, PROMPTS_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
+from rampcli.batch.quantities import listed
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.layers import DEFAULT, Entry, stack_of
+from rampcli.config.phase_keys import UNTIL, phase_key, split_phase_key
 from rampcli.config.rl import RESPONSE_KEY, max_response_tokens, unit_of
 from rampcli.config.settings import extension_of, find_setting, leaves, nest
 from rampcli.config.unknown_keys import unknown_key
 from rampcli.errors import UsageError, shown
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.choices import costs_of
-from rampcli.words import FOREIGN
+from rampcli.words import FOREIGN, SPELLINGS
 from rampcli.words.refused import DERIVED
+
+MOST_OFFERED = 4
 
 
 def explain(key: str, resolved: Resolved) -> dict[str, Any]:
@@ -28,13 +33,20 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
     Returns:
         `key`, `value`, `derived` (the value that a null stands for, or None), `type`, `unit`,
         `default`, `range`, `doc`, `set_by`, `overrode`, a list of `{"set_by", "value"}` with the
-        nearest first, and `costs`, which is what `costs_of` returns.
+        nearest first, `costs`, which is what `costs_of` returns, `in_run`, which is the `value` of
+        the run and its `set_by` if the key is that of a phase, or None, and `in_phases`, the values
+        of the phases that have another value than the run. The end of a phase has its position in
+        `derived`: `samples`, `steps` and `tokens`.
 
     Raises:
         UsageError: there is no such setting.
     """
+    if (parts := split_phase_key(key)) is not None:
+        return _explain_in_phase(*parts, resolved)
     if key in DERIVED:
         return _explain_derived(key, resolved)
+    if resolved.phases:
+        key = _own_key(key)
     setting = find_setting(key)
     if setting is None:
         raise unknown_key(key, offer=lambda keys: [f"rampcli explain {one}" for one in keys])
@@ -61,8 +73,84 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
         "overrode": [
             {"set_by": entry.place, "value": entry.value} for entry in reversed(history[:-1])
         ],
-        "costs": costs_of(key, resolved),
+        "costs": None if resolved.phases else costs_of(key, resolved),
+        "in_run": None,
+        "in_phases": _other_values(key, value, resolved),
     }
+
+
+def _own_key(key: str) -> str:
+    """Returns our key for a spelling. The words of a run with phases are settings of their own.
+
+    Raises:
+        UsageError: a word of MaxText, which several settings follow from.
+    """
+    if key in FOREIGN and key not in SPELLINGS:
+        keys = (GLOBAL_KEY, MICRO_KEY, ACCUMULATE_KEY)
+        raise UsageError(
+            f"{key} is not explained in a run with phases, where {listed(keys)} have its place",
+            keys=(key,),
+            remedy=[f"rampcli explain {one}" for one in keys],
+        )
+    return SPELLINGS.get(key, key)
+
+
+def _explain_in_phase(name: str, inside: str, resolved: Resolved) -> dict[str, Any]:
+    """Returns a setting as it applies in a phase, and what the run has."""
+    inside = _own_key(inside)
+    key = phase_key(name, inside)
+    if (setting := find_setting(key)) is None:
+        raise unknown_key(key, offer=lambda keys: [f"rampcli explain {one}" for one in keys])
+    phase = next((one for one in resolved.phases if one.name == name), None)
+    if phase is None:
+        raise _no_phase(key, name, inside, resolved)
+    if inside != UNTIL:
+        fact, run = explain(inside, phase), explain(inside, resolved)
+        overrode = [entry for entry in fact["overrode"] if entry["set_by"] != fact["set_by"]]
+        in_run = {"value": run["value"], "set_by": run["set_by"]}
+        return {**fact, "key": key, "overrode": overrode, "in_run": in_run}
+    entry = stack_of(resolved.config).entry(key)
+    assert phase.phase is not None
+    end = phase.phase.end
+    return {
+        "key": key,
+        "value": entry.value,
+        "derived": None if end is None else asdict(end),
+        "type": f"{setting.type_name()} or null",
+        "unit": setting.unit,
+        "default": setting.default,
+        "range": None,
+        "doc": setting.doc,
+        "set_by": entry.place,
+        "overrode": [],
+        "costs": None,
+        "in_run": None,
+        "in_phases": {},
+    }
+
+
+def _no_phase(key: str, name: str, inside: str, resolved: Resolved) -> UsageError:
+    """Returns the error for a phase that the run does not have, or does not reach."""
+    if name in resolved.config.phases:
+        return UsageError(
+            f"the run ends before phase {name}, so nothing applies in it",
+            keys=(key,),
+            remedy="a later end of the run",
+        )
+    names = list(resolved.config.phases)
+    has = f", but {listed(names)}" if names else ""
+    return UsageError(
+        f"the run has no phase {name}{has}",
+        keys=(key,),
+        remedy=[f"rampcli explain {phase_key(one, inside)}" for one in names[:MOST_OFFERED]]
+        or f"rampcli explain {key} {phase_key(name, UNTIL)}=7.5T",
+    )
+
+
+def _other_values(key: str, value: Any, resolved: Resolved) -> dict[str, Any]:
+    """Returns the values of the phases that have another value than the run, by name."""
+    values = {part.name: dict(leaves(part.config)) for part in resolved.phases}
+    return {name: own[key] for name, own in values.items() if key in own and own[key] != value}
 
 
 def _explain_derived(key: str, resolved: Resolved) -> dict[str, Any]:
@@ -79,7 +167,8 @@ def _explain_derived(key: str, resolved: Resolved) -> dict[str, Any]:
     return {
         "key": key,
         "value": values[key],
-        **dict.fromkeys(("derived", "type", "default", "range", "costs")),
+        **dict.fromkeys(("derived", "type", "default", "range", "costs", "in_run")),
+        "in_phases": {},
         "unit": "samples",
         "doc": DERIVED[key][0],
         "set_by": "derived, for the largest batch",
@@ -92,7 +181,13 @@ def _largest_stage(resolved: Resolved) -> StagePlan:
 
 
 def derived(resolved: Resolved) -> dict[str, Any]:
-    """Returns the derived value of each setting that may be null, where the batch is largest."""
+    """Returns the derived value of each setting that may be null, where the batch is largest.
+
+    Of a run with phases, it is the run directory alone: the others differ between phases.
+    """
+    run_dir = {"run_dir": str(resolved.run_dir)}
+    if resolved.phases or not resolved.plan.stages:
+        return run_dir
     stage = _largest_stage(resolved)
     pairs = resolved.pairs(stage)
     split = (
@@ -104,10 +199,7 @@ def derived(resolved: Resolved) -> dict[str, Any]:
             RESPONSE_KEY: max_response_tokens(resolved.config),
         }
     )
-    return split | {
-        GLOBAL_KEY: resolved.plan.global_batch_size,
-        "run_dir": str(resolved.run_dir),
-    }
+    return split | run_dir | {GLOBAL_KEY: resolved.plan.global_batch_size}
 
 
 def with_provenance(resolved: Resolved) -> str:

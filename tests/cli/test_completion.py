@@ -97,6 +97,19 @@ def test_keys_are_completed_section_by_section():
     assert offered("explain", "model.gl") == ["model.global_batch_size"]
 
 
+def test_a_phase_is_completed_by_the_names_before_and_to_the_settings_that_it_may_set():
+    assert offered("plan", "-f", "llama3_tiny", "phases.long.until=1M", "phases.") == [
+        "phases.long."
+    ]
+    inside = offered("plan", "-f", "llama3_tiny", "phases.long.")
+    assert {"phases.long.until=", "phases.long.optim."} <= {*inside}
+    assert "phases.long.seed=" not in inside
+    assert offered("explain", "phases.long.optim.weight") == ["phases.long.optim.weight_decay"]
+    assert "phases.long.schedule.decay_style=wsd" in offered(
+        "plan", "-f", "llama3_tiny", "phases.long.schedule.decay_style="
+    )
+
+
 def test_an_enum_and_a_switch_are_completed_to_their_values():
     assert offered("plan", "rampup.node_policy=") == [
         f"rampup.node_policy={name}" for name in ("nemo", "best", "fixed")

@@ -46,6 +46,8 @@ def test_a_setting_is_explained_in_full(explained, gpt3_5b_place):
             {"set_by": "default", "value": 0.001},
         ],
         "costs": None,
+        "in_run": None,
+        "in_phases": {},
     }
 
 
@@ -353,3 +355,34 @@ def test_a_configuration_built_in_python_can_be_explained():
     resolved = resolve(config)
     assert told(explain("model.global_batch_size", resolved)) == ("Python", [("default", "None")])
     assert config == before
+
+
+PHASES = (
+    *("phases.a.until=steps:10", "phases.b.until=steps:20"),
+    *("phases.b.optim.lr=0.5", "phases.b.data.micro_batch_size=1"),
+)
+
+
+def test_a_setting_of_a_phase_is_explained_with_what_the_run_has(explained, gpt3_5b_place):
+    fact = explained("phases.b.optim.lr", *PHASES)
+    assert (fact["value"], fact["set_by"]) == (0.5, "phases.b.optim.lr=0.5 (command line)")
+    assert fact["in_run"] == {"value": 0.00016, "set_by": gpt3_5b_place}
+    assert explained("phases.a.optim.lr", *PHASES)["value"] == 0.00016
+    run = explained("optim.lr", *PHASES)
+    assert (run["value"], run["in_phases"], run["in_run"]) == (0.00016, {"b": 0.5}, None)
+    assert explained("phases.b.model.micro_batch_size", *PHASES)["value"] == 1
+
+
+def test_the_end_of_a_phase_is_explained_as_a_position(explained, composed):
+    end = resolve(apply_overrides(composed, PHASES)).plan.phases[1].end
+    derived = explained("phases.b.until", *PHASES)["derived"]
+    assert derived == {"samples": end.samples, "steps": 20, "tokens": end.tokens}
+
+
+@pytest.mark.parametrize(
+    "key", ["phases.c.until", "phases.b.nothing", "phases.b.per_device_batch_size"]
+)
+def test_what_no_phase_has_is_not_explained(explained, key):
+    with pytest.raises(UsageError) as caught:
+        explained(key, *PHASES)
+    assert caught.value.remedies
