@@ -37,6 +37,9 @@ values of a recipe. The defaults below apply where neither `conf/` nor the recip
 
 `null` means that there is no value. Counts may be written `50_000_000` or `50M`; K, M, B and T are
 decimal. The largest count is 10^18.
+
+`phases.NAME.KEY=VALUE` sets KEY in one [phase](../guides/phases.md) of the run, and
+`phases.NAME.until` says where the phase ends.
 """
 SPELLINGS_INTRODUCTION = """
 ## Spellings of other systems
