@@ -64,7 +64,12 @@ class Speed:
 
 
 def time_left(
-    stages: Sequence[StagePlan], *, consumed_samples: int, speed: Speed, restarts_always: bool
+    stages: Sequence[StagePlan],
+    *,
+    consumed_samples: int,
+    speed: Speed,
+    restarts_always: bool,
+    lengths: Sequence[float] | None = None,
 ) -> tuple[float | None, float | None]:
     """Returns the seconds until the first of some stages ends, and until the last one does.
 
@@ -75,12 +80,15 @@ def time_left(
         consumed_samples: samples that the run has consumed.
         speed: how fast the run trains.
         restarts_always: processes end at every boundary, not only if their number changes.
+        lengths: lengths of the stages' samples, as multiples of those that were trained at this
+            speed; None if they are the same. The time of a sample is taken to grow like its length.
     """
     seconds = [
         None
         if stage.end_sample is None
         else speed.seconds(stage, stage.end_sample - max(stage.first_sample, consumed_samples))
-        for stage in stages
+        * length
+        for stage, length in zip(stages, lengths or [1.0] * len(stages), strict=True)
     ]
     restarts = count_restarts([stage.world_size for stage in stages], always=restarts_always)
     known = [each for each in seconds if each is not None]

@@ -55,7 +55,7 @@ class Progress(Observer):
     """
 
     def __init__(self, resolved: Resolved, run: RunDirectory, console: Console) -> None:
-        self.config, self.plan = resolved.config, resolved.plan
+        self.resolved, self.config, self.plan = resolved, resolved.config, resolved.plan
         self.opening = "".join(f"{printable(line)}\n" for line in data_lines(resolved))
         self.run = run
         self.console = console
@@ -157,7 +157,8 @@ class Progress(Observer):
         if any(other["step"] != row["step"] for other in self._validated.values()):
             self._validated.clear()  # an earlier validation was interrupted
         self._validated[row.get("corpus")] = row
-        if self._validated.keys() >= {*validation_names(self.config)}:
+        config = self.resolved.of(self.stage).config
+        if self._validated.keys() >= {*validation_names(config)}:
             losses = {name: [each] for name, each in self._validated.items()}
             line = validation_line(losses, digits=4)
             self._print(f"{line} after {row['consumed_samples']:,} samples")
@@ -205,9 +206,13 @@ class Progress(Observer):
             shown, end = [f"{' '.join(shown)}: {ranks}"], None
         return Picture(
             name=self._name(self.stage),
-            share=None if not end else min(1.0, facts.consumed_samples / end),
+            share=None if not end else min(1.0, self._share(facts.consumed_samples, end)),
             facts=shown,
         )
+
+    def _share(self, consumed_samples: int, end_sample: int) -> float:
+        """Returns the share of the tokens of the run that its first samples have."""
+        return self.plan.tokens_at(consumed_samples) / self.plan.tokens_at(end_sample)
 
     def _find_standstill(self) -> Standstill | None:
         """Returns the standstill of the run as it was at most `LOOK_EVERY_S` ago."""
@@ -247,7 +252,9 @@ class Progress(Observer):
         return texts
 
     def _name(self, stage: StageExtent) -> str:
-        return f"stage {stage.stage + 1}/{self.plan.number_of_stages}"
+        name = f"stage {stage.stage + 1}/{self.plan.number_of_stages}"
+        phase = self.resolved.of(stage)
+        return name if phase.phase is None else f"phase {phase.name} · {name}"
 
     def _print(self, line: str, *, keeps: str = "") -> None:
         """Prints a line. If the output is closed, the error stops the run, which saves."""

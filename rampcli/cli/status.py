@@ -83,7 +83,9 @@ def details(run: "RunDirectory", status: "RunStatus") -> Iterator["str | Table"]
     facts, saved = status.facts, "nothing saved"
     if status.saved_step is not None:
         saved = f"saved after step {status.saved_step:,}"
-    yield f"step {facts.step:,}, {facts.consumed_samples:,} {snapshot.unit(run.config)}; {saved}"
+    phase = "" if facts.phase is None else f", in phase {facts.phase}"
+    consumed = f"{facts.consumed_samples:,} {snapshot.unit(run.config)}"
+    yield f"step {facts.step:,}, {consumed}{phase}; {saved}"
     if facts.events.warnings:
         yield f"warning: {visible(facts.events.warnings[-1])}"
     if facts.error is not None:

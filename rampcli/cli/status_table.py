@@ -155,6 +155,8 @@ def _notes(run: ListedRun, *, has_texts: bool) -> list[str]:
 def _figures(status: RunStatus) -> list[str]:
     """Returns the facts of a run that have no column, most important first."""
     facts, shown = status.facts, list[str]()
+    if facts.phase is not None:
+        shown.append(f"phase {facts.phase}")
     if (reward := facts.last.get("reward")) is not None:
         shown.append(f"reward {figure(reward)}, solved {share(facts.last.get('solved'))}")
     if status.standstill is not None:

@@ -72,6 +72,7 @@ class RunStatus:
             "consumed_samples": facts.consumed_samples,
             "stage": facts.stage,
             "stages": len(facts.stages) or None,
+            "phase": facts.phase,
             "global_batch_size": facts.global_batch_size,
             "num_nodes": facts.num_nodes,
             "end_sample": facts.end_sample,

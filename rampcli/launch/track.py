@@ -24,6 +24,7 @@ from rampcli.launch.trackers import CATCH_UP_S
 from rampcli.lifeline import die_with_parent
 from rampcli.locks import hold
 from rampcli.runs.directory import RunDirectory
+from rampcli.runs.recorded_phases import tokens_at
 from rampcli.trackers import TRACKERS
 from rampcli.tracking.follow import POLL_S, Follower
 from rampcli.tracking.position import Position, read_position, save_position
@@ -74,7 +75,7 @@ def follow(run: RunDirectory, name: str, end: Future[float]) -> None:
             tracker,
             position,
             partial(save_position, run, name),
-            tokens_per_sample=None if is_rl(config) else config.data.sequence_length,
+            tokens_at=None if is_rl(config) else partial(tokens_at, run.read_plan()),
         )
         while not end.done():
             if not follower.pass_on():

@@ -16,6 +16,7 @@ from rampcli.runs.event_kinds import EVALUATED
 from rampcli.runs.events import Point, RunEvents, thin
 from rampcli.runs.facts import is_training
 from rampcli.runs.followed_run import FollowedRun
+from rampcli.runs.recorded_phases import tokens_at
 from rampcli.runs.stages import Spans
 from rampcli.runs.standstill import find_standstill
 from rampcli.runs.time_parts import time_parts
@@ -68,6 +69,7 @@ def run_data(run: FollowedRun, view: View) -> dict[str, Any]:
         "quiet": quiet(run) if trains else None,
         "state": facts.state,
         "end_sample": facts.end_sample,
+        "phase": facts.phase,
         "stage_left_s": stage_left_s,
         "run_left_s": run_left_s,
         "device": facts.events.device,
@@ -106,7 +108,7 @@ class _Places:
         self.run = run
         self.rows = run.columns.rows
         self.started = run.facts.events.started
-        self.sequence_length = (run.facts.plan or {}).get("sequence_length")
+        self.plan = run.facts.plan
         self.columns = {
             "samples": run.column("consumed_samples"),
             "tokens": self._tokens(),
@@ -136,15 +138,22 @@ class _Places:
         samples = np.array([point["samples"] for point in points], dtype=np.float64)
         times = np.array([point["time"] for point in points], dtype=np.float64)
         places = {"samples": samples, "steps": steps}
-        if self.sequence_length and not self._counts_responses():
-            places["tokens"] = samples * self.sequence_length
-        else:
-            places["tokens"] = self._at_steps("tokens", steps)
+        tokens = [] if self._counts_responses() else self._planned_tokens(points)
+        places["tokens"] = (
+            self._at_steps("tokens", steps)
+            if len(tokens) < len(points)
+            else np.array(tokens, dtype=np.float64)
+        )
         if "time" in self.run.columns and self.started is not None:
             places["time"] = times - self.started
         else:
             places["time"] = self._at_steps("time", steps)
         return {axis: _numbers(places[axis], digits=15) for axis in AXES}
+
+    def _planned_tokens(self, points: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Returns the tokens in the samples of events, without those that are unknown."""
+        found = (tokens_at(self.plan, point["samples"]) for point in points)
+        return [tokens for tokens in found if tokens is not None]
 
     def _at_steps(self, axis: str, steps: NDArray[np.float64]) -> NDArray[np.float64]:
         if self.rows == 0:
@@ -230,7 +239,7 @@ def _beginnings(run: FollowedRun, places: _Places) -> dict[str, float]:
         "steps": float(run.column("step")[0] - 1),
         "time": float(places.columns["time"][0] - run.column("step_time_s")[0]),
     }
-    begin["tokens"] = begin["samples"] * (places.sequence_length or 0)
+    begin["tokens"] = float(tokens_at(places.plan, int(begin["samples"])) or 0)
     return begin
 
 

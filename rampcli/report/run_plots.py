@@ -1,6 +1,6 @@
 """Draws what runs have trained: batch size as planned and as trained, loss, and throughput."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,11 @@ from rampcli.batch.noise_scale import SCALE_COLUMNS
 from rampcli.report.plots import new_figure, sample_ticks, save_figure
 from rampcli.runs.decimation import bucket_edges, bucket_means
 from rampcli.runs.record import RunRecord
+from rampcli.runs.recorded_phases import has_several_lengths, length_at, tokens_at
 from rampcli.runs.stages import Spans
 
+SAMPLES, TOKENS = "consumed_samples", "consumed_tokens"
+"""Columns over which runs are drawn."""
 STYLES = ("-", "--", ":", "-.")
 MOST_POINTS = 2000
 """Points of a line. Of a longer run, the mean of neighbouring steps is drawn."""
@@ -21,6 +24,9 @@ MOST_POINTS = 2000
 
 def plot_runs(records: Sequence[RunRecord], path: Path) -> None:
     """Draws runs over their consumed samples, in greyscale for printing.
+
+    Samples differ in length in some runs with phases. If a run is among them, all runs are drawn
+    over their tokens, and their batches in tokens, if these are known.
 
     Args:
         path: .svg or .png file to write or replace. The same runs give the same bytes.
@@ -34,13 +40,15 @@ def plot_runs(records: Sequence[RunRecord], path: Path) -> None:
         axes.set_ylabel(label)
         axes.grid(color="0.9")
         axes.set_axisbelow(True)
-    has_noise = False
+    has_noise, over = False, _axis(records)
     for number, record in enumerate(records):
         style = {"color": str(0.6 * number / len(records)), "linestyle": STYLES[number % 4]}
-        _draw_batch(panels[0], record, style, labelled=len(records) == 1)
-        has_noise |= _draw_noise_scale(panels[0], record, style, labelled=len(records) == 1)
-        _draw(panels[1], record, "reward" if is_rl else "loss", style)
-        _draw(panels[2], record, "tokens_per_s", style)
+        _draw_batch(panels[0], record, style, over=over, labelled=len(records) == 1)
+        has_noise |= _draw_noise_scale(
+            panels[0], record, style, over=over, labelled=len(records) == 1
+        )
+        _draw(panels[1], record, "reward" if is_rl else "loss", style, over=over)
+        _draw(panels[2], record, "tokens_per_s", style, over=over)
         panels[1].plot([], [], label=plain(record.name), **style)
     if len(records) == 1:
         panels[0].set_title(plain(records[0].name), fontsize=11, loc="left")
@@ -54,26 +62,49 @@ def plot_runs(records: Sequence[RunRecord], path: Path) -> None:
         panels[0].set_ylim(bottom=0)
         panels[0].locator_params(axis="y", integer=True)
     panels[2].set_ylim(bottom=0)
-    panels[2].set_xlabel(f"consumed {records[0].unit}")
+    panels[2].set_xlabel(f"consumed {'tokens' if over == TOKENS else records[0].unit}")
+    if over == TOKENS:
+        panels[0].set_ylabel(f"{panels[0].get_ylabel()}\n(tokens)")
     sample_ticks(panels[2])
     save_figure(figure, path)
 
 
-def _draw_batch(axes: Axes, record: RunRecord, style: dict[str, Any], *, labelled: bool) -> None:
+def _axis(records: Sequence[RunRecord]) -> str:
+    """Returns the column over which runs are drawn."""
+    has_tokens = all(TOKENS in record.metrics for record in records)
+    differs = any(has_several_lengths(record.plan) for record in records)
+    return TOKENS if differs and has_tokens else SAMPLES
+
+
+def _draw_batch(
+    axes: Axes, record: RunRecord, style: dict[str, Any], *, over: str, labelled: bool
+) -> None:
     """Draws the batch size of each step, and the planned one behind it."""
-    planned = record.plan["stages"]
-    samples = _numbers(record, "consumed_samples")
-    last = max([*samples[-1:], *(stage["first_sample"] for stage in planned), 1])
-    edges = [stage["first_sample"] for stage in planned] + [last]
+    planned, plan = record.plan["stages"], record.plan
+    places = _numbers(record, over)
+
+    def place(samples: int) -> int:
+        return samples if over == SAMPLES else tokens_at(plan, samples) or 0
+
+    def size(stage: Mapping[str, Any]) -> int:
+        return place(stage["first_sample"] + stage["global_batch_size"]) - place(
+            stage["first_sample"]
+        )
+
+    last = max([*places[-1:], *(place(stage["first_sample"]) for stage in planned), 1])
+    edges = [place(stage["first_sample"]) for stage in planned] + [last]
     if planned and labelled:
-        stairs = [stage["global_batch_size"] for stage in planned]
+        stairs = [size(stage) for stage in planned]
         axes.stairs(stairs, edges, baseline=None, color="0.75", linewidth=5, label="planned")
     spans = Spans(record.metrics)
     if len(spans.starts):
-        sizes = spans.global_batch_size
+        sizes, samples = spans.global_batch_size, _numbers(record, SAMPLES)
+        if over == TOKENS:
+            ends = zip(samples[spans.starts], sizes, strict=True)
+            sizes = np.array([place(int(end)) - place(int(end - one)) for end, one in ends])
         axes.stairs(
             sizes,
-            [*(samples[spans.starts] - sizes), samples[-1]],
+            [*(places[spans.starts] - sizes), places[-1]],
             baseline=None,
             linewidth=1.5,
             label="trained" if labelled else None,
@@ -82,17 +113,21 @@ def _draw_batch(axes: Axes, record: RunRecord, style: dict[str, Any], *, labelle
 
 
 def _draw_noise_scale(
-    axes: Axes, record: RunRecord, style: dict[str, Any], *, labelled: bool
+    axes: Axes, record: RunRecord, style: dict[str, Any], *, over: str, labelled: bool
 ) -> bool:
     """Draws the noise scale and its interval, and returns whether there is one.
 
     Where only the lower end of the interval is known, it is dotted.
     """
-    columns = [_numbers(record, name) for name in ("consumed_samples", *SCALE_COLUMNS)]
+    columns = [_numbers(record, name) for name in (over, *SCALE_COLUMNS)]
     measured = np.isfinite(columns[2]) if len(columns[2]) else np.zeros(0, dtype=bool)
     if not measured.any():
         return False
     samples, scale, low, high = (column[measured] for column in columns)
+    if over == TOKENS:
+        consumed = _numbers(record, SAMPLES)[measured]
+        lengths = np.array([length_at(record.plan, int(one)) or np.nan for one in consumed])
+        scale, low, high = scale * lengths, low * lengths, high * lengths
     edges = bucket_edges(0, len(samples), most=MOST_POINTS)
     samples = samples[edges[1:] - 1]
     scale, low, high = (bucket_means(column, edges) for column in (scale, low, high))
@@ -103,8 +138,8 @@ def _draw_noise_scale(
     return True
 
 
-def _draw(axes: Axes, record: RunRecord, column: str, style: dict[str, Any]) -> None:
-    samples, values = _numbers(record, "consumed_samples"), _numbers(record, column)
+def _draw(axes: Axes, record: RunRecord, column: str, style: dict[str, Any], *, over: str) -> None:
+    samples, values = _numbers(record, over), _numbers(record, column)
     if len(values):
         edges = bucket_edges(0, len(values), most=MOST_POINTS)
         samples, values = samples[edges[1:] - 1], bucket_means(values, edges)

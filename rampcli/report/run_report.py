@@ -12,6 +12,7 @@ from rampcli.estimate.model_size import ModelSize
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.facts import CRASHED, RunFacts
 from rampcli.runs.record import RunRecord
+from rampcli.runs.recorded_phases import length_at, phase_of
 from rampcli.runs.stages import Spans, TrainedStage, trained_stages
 from rampcli.runs.time_parts import time_parts
 from rampcli.runs.time_spent import STOPPED, TimeSpent
@@ -33,6 +34,7 @@ class RunReport:
         parts: the same in seconds by name, in order, with training divided further.
         tokens_per_s: tokens per second over all steps.
         noise: noise scale after the last step that measured it, or None if none did.
+        noise_length: tokens per sample in that step.
     """
 
     name: str
@@ -49,6 +51,7 @@ class RunReport:
     stages: Sequence[TrainedStage]
     tokens_per_s: float | None
     noise: NoiseScale | None
+    noise_length: int | None = None
 
     @property
     def validations(self) -> dict[str, list[tuple[int, float]]]:
@@ -96,7 +99,11 @@ class RunReport:
                 {"name": name, "s": s, "share": self.share_of(name)}
                 for name, s in self.parts.items()
             ],
-            "stages": [asdict(stage) for stage in self.stages],
+            "phase": facts.phase,
+            "stages": [
+                {**asdict(stage), "phase": phase_of(facts.plan, stage.stage)}
+                for stage in self.stages
+            ],
             "validations": self.validations,
             "ema_validations": self.ema_validations,
             "noise_scale": None if self.noise is None else asdict(self.noise),
@@ -142,13 +149,27 @@ def report_run(record: RunRecord, *, now: float | None = None) -> RunReport:
         stages=trained_stages(facts, spans),
         tokens_per_s=spans.mean_rate("tokens_per_s"),
         noise=last_noise_scale(metrics),
+        noise_length=_noise_length(facts, metrics),
     )
+
+
+def _noise_length(facts: RunFacts, metrics: Mapping[str, NDArray[Any]]) -> int | None:
+    """Returns the tokens per sample of the last step that measured the noise scale."""
+    measured = _measured(metrics)
+    if not len(measured):
+        return None
+    return length_at(facts.plan, int(metrics["consumed_samples"][measured[-1]]))
 
 
 def last_noise_scale(metrics: Mapping[str, NDArray[Any]]) -> NoiseScale | None:
     """Returns the noise scale after the last step that measured it, or None if none did."""
-    measured = np.flatnonzero(np.isfinite(metrics.get(NOISE_COLUMNS[0], np.zeros(0))))
+    measured = _measured(metrics)
     if not len(measured):
         return None
     known = (metrics[name][measured[-1]] if name in metrics else np.nan for name in SCALE_COLUMNS)
     return NoiseScale(*(float(value) if np.isfinite(value) else None for value in known))
+
+
+def _measured(metrics: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
+    """Returns the rows of the steps that measured the noise of the gradient."""
+    return np.flatnonzero(np.isfinite(metrics.get(NOISE_COLUMNS[0], np.zeros(0))))

@@ -11,6 +11,7 @@ from rampcli.errors import visible
 from rampcli.report.model_line import size_text
 from rampcli.report.run_report import RunReport
 from rampcli.report.tables import build_table, count, duration, ends, figure, share
+from rampcli.runs.recorded_phases import phase_of
 from rampcli.runs.stages import TrainedStage
 
 CLOCK = "%d %b %Y %H:%M"
@@ -23,7 +24,7 @@ def summary_lines(report: RunReport) -> Iterator[str]:
     facts = report.facts
     yield (
         f"{report.name}: {report.status} after {facts.consumed_samples:,} {report.unit},"
-        f" {counted(facts.step, 'step')}; {report.path}"
+        f" {counted(facts.step, 'step')}{in_phase(facts.phase)}; {report.path}"
     )
     if report.size is None:
         yield (
@@ -43,6 +44,11 @@ def summary_lines(report: RunReport) -> Iterator[str]:
             yield f"try:   {facts.error['remedy']}"
 
 
+def in_phase(phase: str | None) -> str:
+    """Returns the phase of a run that has some, for a line about it."""
+    return "" if phase is None else f", in phase {phase}"
+
+
 def stage_table(report: RunReport) -> Table:
     """Returns the stages, each as planned and as trained.
 
@@ -51,6 +57,7 @@ def stage_table(report: RunReport) -> Table:
     """
     is_rl = any(stage.pairs is not None for stage in report.stages)
     columns: dict[str, Callable[[TrainedStage], str]] = {
+        "phase": lambda stage: str(phase_of(report.facts.plan, stage.stage)),
         "stage": lambda stage: str(stage.stage),
         "batch": lambda stage: str(stage.global_batch_size),
         "pairs": lambda stage: count(stage.pairs),
@@ -67,9 +74,11 @@ def stage_table(report: RunReport) -> Table:
     }
     for name in ("loss",) if is_rl else ("pairs", "reward", "solved"):
         del columns[name]
+    if report.facts.phase is None:
+        del columns["phase"]
     if all(stage.mfu is None for stage in report.stages):
         del columns["MFU"], columns["causal"]
-    table = build_table(*columns)
+    table = build_table(*columns, left=("phase",))
     for stage in report.stages:
         table.add_row(*(cell(stage) for cell in columns.values()))
     return table
@@ -87,7 +96,7 @@ def time_table(report: RunReport) -> Table:
 
 def closing_lines(report: RunReport) -> Iterator[str]:
     """Yields the noise scale, goodput, validation losses, costs of stops, and messages."""
-    length = (report.facts.plan or {}).get("sequence_length")
+    length = report.noise_length
     if report.noise is not None and length is not None:
         yield (
             f"noise scale of the gradient: {report.noise.text(sequence_length=length)}; the batch"

@@ -15,6 +15,7 @@ from rampcli.report.plan_tables import as_hours
 from rampcli.report.tables import build_table, count, ends, figure
 from rampcli.runs.device_time import time_until
 from rampcli.runs.record import RunRecord
+from rampcli.runs.recorded_phases import tokens_at
 from rampcli.runs.stages import LAST_STEPS
 
 Column = NDArray[Any]
@@ -138,7 +139,6 @@ def time_to_target(record: RunRecord, target: float, measure: Measure) -> TimeTo
     if not np.isnan(times[at]) and first_step == 0:
         running_s, device_s = time_until(record.events, float(times[at]))
     above, above_again = steps[:at][losses[:at] > target], steps[at:][~(losses[at:] <= target)]
-    length = record.plan.get("sequence_length")
     taken = np.searchsorted(record.metrics.get("step", sizes), max(1, steps[at]), side="right")
     return TimeToTarget(
         **facts,
@@ -147,7 +147,7 @@ def time_to_target(record: RunRecord, target: float, measure: Measure) -> TimeTo
         changed=tuple(dict.fromkeys(one["setting"] for one in changes if one["step"] < steps[at])),
         steps=int(steps[at]),
         samples=int(samples[at]),
-        tokens=None if length is None else int(samples[at]) * int(length),
+        tokens=tokens_at(record.plan, int(samples[at])),
         running_s=running_s,
         device_s=device_s,
         devices=_devices(starts, until=float(times[at])),

@@ -16,6 +16,7 @@ from rampcli.locks import is_held
 from rampcli.runs.directory import BEFORE_THE_START, COMPLETE, RunDirectory
 from rampcli.runs.event_kinds import EVALUATED, NEWEST
 from rampcli.runs.events import EventsFile, RunEvents
+from rampcli.runs.recorded_phases import has_several_lengths, length_at, phase_of, tokens_at
 from rampcli.runs.rows import last_events, last_rows
 from rampcli.runs.time_spent import TimeSpent
 
@@ -86,9 +87,12 @@ class RunFacts:
         Args:
             unit: what the run counts. The responses to prompts vary in length.
         """
-        if unit != "samples" or self.plan is None or "sequence_length" not in self.plan:
-            return None
-        return self.consumed_samples * int(self.plan["sequence_length"])
+        return tokens_at(self.plan, self.consumed_samples) if unit == "samples" else None
+
+    @property
+    def phase(self) -> str | None:
+        """Name of the current phase, or None in a run without phases."""
+        return phase_of(self.plan, self.stage)
 
     @property
     def stage(self) -> int:
@@ -205,6 +209,7 @@ class RunFacts:
         return time_left(
             [StagePlan(**{name: stage[name] for name in STAGE_FIELDS}) for stage in ahead],
             consumed_samples=consumed_samples,
+            lengths=self._lengths(ahead, settled[-1]["consumed_samples"]),
             speed=Speed(
                 samples_per_s=samples_per_s,
                 world_size=settled[-1]["world_size"],
@@ -213,6 +218,14 @@ class RunFacts:
             ),
             restarts_always=self.plan.get("restarts_always", True),
         )
+
+    def _lengths(self, ahead: Sequence[Row], consumed_samples: int) -> list[float] | None:
+        """Returns the tokens per sample of some stages, as multiples of those of the last step."""
+        now = length_at(self.plan, consumed_samples)
+        if now is None or not has_several_lengths(self.plan):
+            return None
+        lengths = [length_at(self.plan, stage["first_sample"] + 1) for stage in ahead]
+        return [(length or now) / now for length in lengths]
 
     @property
     def _boundary_s(self) -> float:

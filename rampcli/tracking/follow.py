@@ -10,7 +10,7 @@ from typing import Any
 from rampcli.errors import DamagedFileError
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.rows import Tail, end_of_step
-from rampcli.tracking.points import Point, point_of_event, point_of_step
+from rampcli.tracking.points import Point, TokensAt, point_of_event, point_of_step
 from rampcli.tracking.position import Position
 from rampcli.tracking.tracker import SAMPLES, TOKENS, Tracker
 
@@ -32,7 +32,7 @@ class Follower:
     Args:
         tracker: where points are logged. It was opened at `position`.
         position: how far the tracker has come.
-        tokens_per_sample: None if samples have any length.
+        tokens_at: as in `point_of_event`.
     """
 
     def __init__(
@@ -42,13 +42,13 @@ class Follower:
         position: Position,
         save: Callable[[Position], None],
         *,
-        tokens_per_sample: int | None,
+        tokens_at: TokensAt | None,
     ) -> None:
         self.run = run
         self.tracker = tracker
         self.position = position
         self._save = save
-        self._tokens_per_sample = tokens_per_sample
+        self._tokens_at = tokens_at
         self._already_logged = tracker.logged
         self._events = Tail(run.events, position.events_from)
         self._event_rows = self._events.rows()
@@ -136,7 +136,7 @@ class Follower:
             if event is None:
                 self._event_rows = self._events.rows()  # those that are written from now on
                 return None
-            self._next_event = point_of_event(event, tokens_per_sample=self._tokens_per_sample)
+            self._next_event = point_of_event(event, tokens_at=self._tokens_at)
         return self._next_event
 
     def _log(self, point: Point, *, is_event: bool) -> None:

@@ -1,6 +1,7 @@
 """The points of a run's curves: tags and values of a row of metrics.jsonl or events.jsonl."""
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +9,7 @@ from rampcli.errors import visible
 from rampcli.runs.event_kinds import EVALUATED
 from rampcli.runs.rows import PLACES
 
+TokensAt = Callable[[int], int | None]
 _GROUPS = {
     "train": ("loss", "grad_norm", "lr"),
     "batch": ("global_batch_size", "accumulate_grad_batches", "stage", "world_size"),
@@ -62,11 +64,12 @@ def point_of_step(row: dict[str, Any]) -> Point:
     )
 
 
-def point_of_event(event: dict[str, Any], *, tokens_per_sample: int | None) -> Point | None:
+def point_of_event(event: dict[str, Any], *, tokens_at: TokensAt | None) -> Point | None:
     """Returns the point of a row of events.jsonl, or None for events without values of a curve.
 
     Args:
-        tokens_per_sample: None if samples have any length.
+        tokens_at: returns the tokens in the first samples of the run, or None if they are unknown.
+            None if samples have any length.
     """
     kind = event["event"]
     if kind == "validation":
@@ -82,7 +85,7 @@ def point_of_event(event: dict[str, Any], *, tokens_per_sample: int | None) -> P
         step=event["step"],
         time=event["time"],
         samples=samples,
-        tokens=None if tokens_per_sample is None else samples * tokens_per_sample,
+        tokens=None if tokens_at is None else tokens_at(samples),
         metrics={
             tag: float(event[name]) for name, tag in tags.items() if _is_number(event.get(name))
         },

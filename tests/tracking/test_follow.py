@@ -60,7 +60,7 @@ def following(run):
             tracker,
             read_position(run, "planted"),
             lambda position: save_position(run, "planted", position),
-            tokens_per_sample=16,
+            tokens_at=lambda samples: 16 * samples,
         )
 
     return start

@@ -41,12 +41,12 @@ def test_columns_of_reinforcement_learning_are_below_rl():
 )
 def test_a_validation_has_a_curve_for_each_corpus(facts, metrics):
     event = {"event": "validation", "time": 1.0, "step": 5, "consumed_samples": 20, **facts}
-    point = point_of_event(event, tokens_per_sample=16)
+    point = point_of_event(event, tokens_at=lambda samples: 16 * samples)
     assert (point.metrics, point.step, point.tokens) == (metrics, 5, 320)
 
 
 def test_an_evaluation_has_curves_and_a_checkpoint_has_none():
     event = {"event": "evaluation", "time": 1.0, "step": 5, "consumed_samples": 20}
-    point = point_of_event({**event, "greedy": 0.5, "reason": "none"}, tokens_per_sample=None)
+    point = point_of_event({**event, "greedy": 0.5, "reason": "none"}, tokens_at=None)
     assert point.metrics == {"evaluation/greedy": 0.5}
-    assert point_of_event({"event": "checkpoint"}, tokens_per_sample=None) is None
+    assert point_of_event({"event": "checkpoint"}, tokens_at=None) is None

@@ -11,6 +11,7 @@ class Page {
   constructor(source) {
     this.source = source;
     this.view = { axis: "samples", smooth: 0, log: false, marks: [...DEFAULT_MARKS], range: null };
+    this.axisIsChosen = false;
     this.selected = []; // names, in the order of their colours
     this.slots = new Map();
     this.listed = new Map();
@@ -73,6 +74,7 @@ class Page {
       if (found[index].value) this.data.set(name, found[index].value);
       else if (found[index].status === "fulfilled") this.data.delete(name);
     });
+    this.useUsualAxis();
     this.show();
     const failed = found.find((one) => one.status === "rejected");
     if (failed) throw failed.reason;
@@ -91,6 +93,18 @@ class Page {
       this.slots.set(name, slot);
     }
     return this.slots.get(name);
+  }
+
+  /** Returns the axis where none is chosen. Samples whose length differs do not measure a run. */
+  usualAxis() {
+    return this.runs().some(({ data }) => hasSeveralLengths(data)) ? "tokens" : "samples";
+  }
+
+  useUsualAxis() {
+    const axis = this.usualAxis();
+    if (this.axisIsChosen || this.view.range || axis === this.view.axis) return;
+    this.view.axis = axis;
+    this.buildToolbar();
   }
 
   show() {
@@ -228,6 +242,7 @@ class Page {
 
   choose(axis) {
     this.view.axis = axis;
+    this.axisIsChosen = true;
     this.view.range = null;
     this.change();
   }
@@ -287,7 +302,8 @@ class Page {
   readAddress() {
     const given = new URLSearchParams(location.hash.slice(1));
     if (given.has("run")) this.selected = given.getAll("run");
-    if (given.get("x") in AXES) this.view.axis = given.get("x");
+    this.axisIsChosen = given.get("x") in AXES;
+    if (this.axisIsChosen) this.view.axis = given.get("x");
     const smooth = Number(given.get("smooth"));
     if (smooth >= 0 && smooth <= SMOOTHEST) this.view.smooth = smooth;
     this.view.log = given.get("log") === "1";
@@ -301,7 +317,7 @@ class Page {
     const { view } = this;
     const words = new URLSearchParams();
     if (this.source.live) this.selected.forEach((name) => words.append("run", name));
-    if (view.axis !== "samples") words.set("x", view.axis);
+    if (view.axis !== "samples" || this.usualAxis() !== "samples") words.set("x", view.axis);
     if (view.smooth > 0) words.set("smooth", view.smooth.toPrecision(3));
     if (view.log) words.set("log", "1");
     if (view.marks.join() !== DEFAULT_MARKS.join()) words.set("marks", view.marks.join());

@@ -121,13 +121,24 @@ function plannedStairs(data, axis, value) {
   if (axis === "time" || stages.length === 0 || values.includes(null) || values.includes(undefined)) return null;
   const first = axis === "steps" ? "first_step" : "first_sample";
   const length = axis === "steps" ? "steps" : "samples";
-  const scale = axis === "tokens" ? data.plan.sequence_length : 1;
   if (axis === "tokens" && data.unit === "prompts") return null;
+  const place = axis === "tokens" ? (samples) => tokensAt(data.plan, samples) : (count) => count;
   const last = stages[stages.length - 1];
   const trained = data.trained.edges[axis];
-  const open = Math.max(last[first] * OPEN_SHARE * scale, trained[trained.length - 1] ?? 0, (last[first] + last.global_batch_size) * scale);
-  const end = last[length] === null ? open : (last[first] + last[length]) * scale;
-  return { x: [...stages.map((stage) => stage[first] * scale), end], y: [...values, values[values.length - 1]] };
+  const open = Math.max(place(last[first]) * OPEN_SHARE, trained[trained.length - 1] ?? 0, place(last[first] + last.global_batch_size));
+  const end = last[length] === null ? open : place(last[first] + last[length]);
+  return { x: [...stages.map((stage) => place(stage[first])), end], y: [...values, values[values.length - 1]] };
+}
+
+/** Returns the tokens in the first samples of a run, whose phases may differ in the length of samples. */
+function tokensAt(plan, samples) {
+  const phase = (plan.phases ?? []).findLast((one) => one.first_sample <= samples);
+  return phase ? phase.first_token + (samples - phase.first_sample) * phase.sequence_length : samples * plan.sequence_length;
+}
+
+/** Returns whether the samples of a run differ in length between its phases. */
+function hasSeveralLengths(data) {
+  return new Set((data.plan?.phases ?? []).map((one) => one.sequence_length)).size > 1;
 }
 
 /** Returns processes per node as planned, or null. */
