@@ -7,6 +7,7 @@ of a run in phases belongs to the phase that took its last step.
 from collections.abc import Mapping
 from typing import Any
 
+from rampcli.batch.quantities import counted
 from rampcli.config import snapshot
 from rampcli.config.schema import Config
 from rampcli.errors import ForeignCheckpointError
@@ -14,6 +15,7 @@ from rampcli.planning.run_plan import Resolved
 from rampcli.runs.manifest import Checkpoint
 
 REMEDY = "another name= or run_dir="
+PHASES_REMEDY = f"the phases that it was trained with, or {REMEDY}"
 
 
 def check_resumable(
@@ -36,6 +38,7 @@ def check_resumable(
     check_compatible(
         checkpoint, settings=snapshot.identity(trained.config), corpus=corpora.get(number, ())
     )
+    _check_reading(checkpoint, trained)
 
 
 def phase_facts(resolved: Resolved) -> dict[str, Any] | None:
@@ -68,19 +71,30 @@ def _check_phase(checkpoint: Checkpoint, trained: Resolved) -> None:
         had, has = (f"{word} phases" for word in with_or_without)
         problem = f"{place} by a run {had}, which is now {has}"
     else:
-        differing = [
-            f"{key.replace('_', ' ')} {saved.get(key)} (here {now[key]})"
-            for key in ("number", "first_sample", "first_step", "first_token", "reading")
-            if saved.get(key) != now[key]
-        ]
-        if not differing:
+        began, begins = map(_describe_beginning, (saved, now))
+        if began == begins:
             return
-        problem = (
-            f"{place} in phase {saved.get('name')}, and phases up to it have changed:"
-            f" {', '.join(differing)}"
-        )
+        problem = f"{place} in phase {saved['name']}, which began {began}; here it begins {begins}"
+    raise ForeignCheckpointError(problem, keys=("phases",), remedy=PHASES_REMEDY)
+
+
+def _check_reading(checkpoint: Checkpoint, trained: Resolved) -> None:
+    """Checks that the phase of a checkpoint began where it begins now in its corpora."""
+    saved, now = checkpoint.manifest.get("phase"), phase_facts(trained)
+    if saved is None or now is None or saved["reading"] == now["reading"]:
+        return
     raise ForeignCheckpointError(
-        problem, keys=("phases",), remedy=f"the phases that it was trained with, or {REMEDY}"
+        f"{checkpoint.path} was saved in phase {saved['name']}, whose corpora begin elsewhere here,"
+        " because phases before it read other samples",
+        keys=("phases",),
+        remedy=PHASES_REMEDY,
+    )
+
+
+def _describe_beginning(facts: Mapping[str, Any]) -> str:
+    return (
+        f"after {counted(facts['first_sample'], 'sample')}, {counted(facts['first_step'], 'step')}"
+        f" and {counted(facts['first_token'], 'token')}"
     )
 
 

@@ -27,7 +27,11 @@ SHAPE = {
     "recent?": [[float]],
     "corpus": str,
     "settings": {...: SETTING},
-    "phase?": {"name": str, "number": COUNT, "reading": [[COUNT]]},
+    "phase?": {
+        "name": str,
+        **dict.fromkeys(("number", "first_sample", "first_step", "first_token"), COUNT),
+        "reading": [[COUNT]],
+    },
     "files": {...: FILE},
 }
 """Shape of a manifest, in the notation of `rampcli.records`. A manifest may hold more."""

@@ -1,0 +1,96 @@
+"""Which runs in phases may resume from a checkpoint, by arithmetic alone."""
+
+from pathlib import Path
+
+import pytest
+
+from drawn_phases import planned
+from rampcli.checkpoint.compatibility import check_resumable, phase_facts
+from rampcli.config import snapshot
+from rampcli.errors import ForeignCheckpointError
+from rampcli.runs.manifest import Checkpoint
+
+RUN = (
+    *("model.global_batch_size=2", "model.rampup_batch_size=null", "trainer.max_steps=null"),
+    *("phases.a.until=steps:3", "phases.a.data.sequence_length=32", "phases.b.until=steps:8"),
+    *("phases.c.until=steps:12", "phases.c.data.sequence_length=32"),
+)
+ALONE = ("model.global_batch_size=2", "model.rampup_batch_size=null", "trainer.max_steps=12")
+
+
+def saved_at(steps, words=RUN):
+    """Returns a checkpoint of a run after some steps."""
+    run = planned(words)
+    trained = run.trained_by(steps * 2)
+    facts = phase_facts(trained)
+    manifest = {
+        "step": steps,
+        "consumed_samples": steps * 2,
+        "settings": snapshot.identity(trained.config),
+        **({} if facts is None else {"phase": facts}),
+    }
+    return Checkpoint(Path("run", "checkpoints", "step"), manifest)
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        (8, ["phases.c.until=steps:20"]),
+        (8, ["phases.c.until=steps:20", "phases.d.until=steps:30"]),
+        (8, ["phases.c.data.sequence_length=128", "phases.c.model.global_batch_size=4"]),
+        (6, ["phases.b.until=steps:6", "phases.c.until=steps:7"]),
+        (6, ["phases.b.until=steps:7"]),
+        (3, ["phases.b.data.sequence_length=64"]),
+        (12, ["phases.d.until=steps:30"]),
+    ],
+)
+def test_a_run_may_change_what_its_checkpoint_has_not_reached(steps, words):
+    check_resumable(saved_at(steps), planned([*RUN, *words]), corpora={})
+
+
+@pytest.mark.parametrize(
+    ("steps", "words", "said"),
+    [
+        (8, ["phases.a.until=steps:4"], "which began after 6 samples, 3 steps and 192 tokens;"),
+        (8, ["phases.a.model.global_batch_size=4"], "here it begins after 12 samples, 3 steps and"),
+        (
+            8,
+            ["phases.a.data.sequence_length=64"],
+            "it begins after 6 samples, 3 steps and 384 tokens",
+        ),
+        (8, ["phases.b.data.sequence_length=32"], "data.sequence_length=128 (here 32)"),
+        (12, ["phases.b.until=steps:9"], "in phase c, which began after 16 samples"),
+        (12, ["phases.b.until=steps:20", "phases.c.until=steps:30"], "in phase c, which began"),
+    ],
+)
+def test_a_run_may_not_change_where_phases_up_to_its_checkpoint_began(steps, words, said):
+    with pytest.raises(ForeignCheckpointError) as raised:
+        check_resumable(saved_at(steps), planned([*RUN, *words]), corpora={})
+    assert said in str(raised.value)
+
+
+def test_a_corpus_must_go_on_where_earlier_phases_have_left_it():
+    """Phase c goes on 6 samples into the order that phase a has begun."""
+    saved = saved_at(12)
+    saved.manifest["phase"]["reading"] = [[16], [0, 0, 7]]
+    with pytest.raises(ForeignCheckpointError, match="in phase c, whose corpora begin elsewhere"):
+        check_resumable(saved, planned(RUN), corpora={})
+
+
+def test_the_first_phase_resumes_a_run_without_phases_and_the_other_way_round():
+    check_resumable(saved_at(3, ALONE), planned([*ALONE, "phases.a.until=steps:5"]), corpora={})
+    first = [*ALONE, "phases.a.until=steps:5", "phases.b.until=null"]
+    check_resumable(saved_at(3, first), planned(ALONE), corpora={})
+    with pytest.raises(ForeignCheckpointError, match="by a run in phases, which is now without"):
+        check_resumable(saved_at(8, first), planned(ALONE), corpora={})
+    with pytest.raises(ForeignCheckpointError, match="by a run without phases, which is now in"):
+        check_resumable(saved_at(8, ALONE), planned(first), corpora={})
+
+
+def test_an_earlier_phase_may_be_cut_in_two():
+    cut = ["phases.a.until=steps:1", "phases.a.data.sequence_length=32"]
+    run = [word for word in RUN if not word.startswith("phases.")]
+    run += [*cut, "phases.aa.until=steps:3", "phases.aa.data.sequence_length=32"]
+    run += ["phases.b.until=steps:8", "phases.c.until=steps:12"]
+    run += ["phases.c.data.sequence_length=32"]
+    check_resumable(saved_at(12), planned(run), corpora={})
