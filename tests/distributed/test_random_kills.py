@@ -44,10 +44,14 @@ WORDS = [
     "checkpoint.every_steps=4",
     "checkpoint.async=true",
     "average.ema=2000",
+    f"phases.long.until=samples:{STAGE * (BOUNDARIES // 2) + STAGE // 2}",
+    "phases.short.data.sequence_length=8",
+    "phases.short.optim.weight_decay=0.2",
     "launch.max_restarts=1000",
     "launch.backoff_s=0",
 ]
-"""Stages on one node and on two, in turn."""
+"""Stages on one node and on two, in turn. One of them is cut by the end of a phase."""
+LAST_STAGE = BOUNDARIES + 1
 
 
 class Killer:
@@ -141,7 +145,7 @@ class Killer:
 
     def _is_in_last_stage(self) -> bool:
         return any(
-            row["event"] == "stage" and row["stage"] == BOUNDARIES for row in self.run.events
+            row["event"] == "stage" and row["stage"] == LAST_STAGE for row in self.run.events
         )
 
 
