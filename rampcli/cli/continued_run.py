@@ -11,8 +11,8 @@ from rampcli.cli.composing import resolve_from_checkpoint
 from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides, compose_file
 from rampcli.config.layers import Layer, Precedence
-from rampcli.config.phase_keys import UNTIL, phase_key, split_phase_key
-from rampcli.config.phases import may_change, without_phases
+from rampcli.config.phase_keys import UNTIL, may_change, phase_key, split_phase_key
+from rampcli.config.phases import without_phases
 from rampcli.config.rl import refuse_rl
 from rampcli.config.schema import Config
 from rampcli.errors import NoCheckpointError, Report, UsageError

@@ -279,7 +279,7 @@ def _exists(group: str, option: Any, config_dir: Path | None, place: str, report
 def _file_layer(path: Path, group: str, name: str, report: Report) -> Layer:
     """Returns the settings of a file of conf/; each place is `group/option.yaml:line`."""
     text = path.read_text(encoding="utf-8")
-    with _naming_file(path):
+    with _naming_file(path), placed(name):
         leaves = leaves_of(text, "" if is_global(text) else group)
     return Layer.of(
         name,

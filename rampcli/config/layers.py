@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY
-from rampcli.config.phase_keys import split_phase_key
+from rampcli.config.phase_keys import PHASES, split_phase_key
 from rampcli.config.schema import Config
 from rampcli.config.settings import is_of_extension, leaves, settings
 from rampcli.config.values import put, typed
@@ -198,10 +198,17 @@ class Stack:
 
     @cached_property
     def _histories(self) -> dict[str, list[tuple[Precedence, Entry]]]:
-        """The entries of every setting and word. The last one applies."""
+        """The entries of every setting and word. The last one applies.
+
+        `phases=null` drops the phases of the layers below it.
+        """
         histories: dict[str, list[tuple[Precedence, Entry]]] = {}
         for layer in (_defaults(), *self.composed, *self.overrides):
+            if PHASES in layer.entries:
+                histories = {k: one for k, one in histories.items() if not split_phase_key(k)}
             for key, entry in layer.entries.items():
+                if key == PHASES:
+                    continue
                 history = histories.setdefault(key, [])
                 applies = not history or _replaces(layer, entry, *history[-1])
                 end = len(history) if applies else -1
@@ -241,12 +248,20 @@ class Stack:
         return self.above(Layer(by, self.precedence(by), {key: entry}))
 
     def edits(self, config: Config) -> dict[str, Any]:
-        """Returns the leaves of a configuration that differ from this stack: edits in Python."""
-        return {
+        """Returns the leaves of a configuration that differ from this stack: edits in Python.
+
+        If one of its phases lacks a setting, all phases are set anew.
+        """
+        values = dict(leaves(config))
+        drops = any(split_phase_key(key) and key not in values for key in self._histories)
+        edited = {
             key: value
-            for key, value in leaves(config)
-            if key not in self._histories or value != self.entry(key).value
+            for key, value in values.items()
+            if key not in self._histories
+            or value != self.entry(key).value
+            or (drops and split_phase_key(key))
         }
+        return {PHASES: None, **edited} if drops else edited
 
     def config(self) -> Config:
         """Returns the merged values as a configuration, which remembers this stack."""

@@ -1,6 +1,26 @@
 """Keys of phases: `phases.NAME.KEY` sets KEY in one phase, and `phases.NAME.until` ends it."""
 
+from rampcli.words import SPELLINGS, maxtext
+
 PHASES, UNTIL = "phases", "until"
+MAY_CHANGE = (
+    *("data.path", "data.blend", "data.split", "data.sequence_length", "data.micro_batch_size"),
+    *("data.validation_path", "data.validation", "data.pad_last_window"),
+    *("data.eod_mask_loss", "data.document_mask", "data.expansion_factor_real_data"),
+    *("model.global_batch_size", "model.rampup_batch_size", "model.step_batch_size_schedule"),
+    *("model.rotary_base", "model.rotary_scale_factor", "model.rotary_low_freq_factor"),
+    *("model.rotary_high_freq_factor", "model.rotary_original_length", "model.sliding_window"),
+    *("optim.lr", "optim.min_lr", "optim.warmup_samples", "optim.warmup_steps"),
+    *("optim.weight_decay", "optim.beta1", "optim.beta2", "optim.eps", "optim.muon_momentum"),
+    *("optim.skip_step_sigma", "schedule.", "parallel.", "throughput.", "loss."),
+    *("rampup.node_policy", "rampup.nodes", "rampup.micro_batch", "rampup.efficiency"),
+    *("rampup.semantics", "rampup.decrease_batch_size_if_needed"),
+    *("trainer.num_nodes", "trainer.accumulate_grad_batches", "trainer.accumulate_reduce"),
+    *("trainer.activation_checkpointing", "trainer.compile", "trainer.gradient_clip_val"),
+    *("trainer.val_every_steps", "trainer.val_samples", "trainer.max_val_samples"),
+    *("checkpoint.every_steps", "noise_scale.every_steps"),
+)
+"""Settings, and sections that end with a dot, that a phase may set."""
 
 
 def phase_key(name: str, key: str) -> str:
@@ -20,3 +40,10 @@ def key_inside(key: str) -> str:
     """Returns the key that a key of a phase sets in it, or the same key outside phases."""
     parts = split_phase_key(key)
     return key if parts is None else parts[1]
+
+
+def may_change(key: str) -> bool:
+    """Returns whether a phase may set a key."""
+    ours = SPELLINGS.get(key, key)
+    section = f"{ours.partition('.')[0]}."
+    return ours in MAY_CHANGE or section in MAY_CHANGE or ours in maxtext.WORDS

@@ -11,29 +11,11 @@ from rampcli.batch.plan import GLOBAL_KEY
 from rampcli.batch.ramp import RAMP_KEY
 from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.config.layers import Entry, Layer, Precedence, Stack, merged, stack_of
-from rampcli.config.phase_keys import UNTIL, phase_key, split_phase_key
+from rampcli.config.phase_keys import UNTIL, may_change, phase_key, split_phase_key
 from rampcli.config.schema import Config
 from rampcli.errors import Report, UsageError
 from rampcli.words import FOREIGN, SPELLINGS, maxtext
 
-MAY_CHANGE = (
-    *("data.path", "data.blend", "data.split", "data.sequence_length", "data.micro_batch_size"),
-    *("data.validation_path", "data.validation", "data.pad_last_window"),
-    *("data.eod_mask_loss", "data.document_mask", "data.expansion_factor_real_data"),
-    *("model.global_batch_size", "model.rampup_batch_size", "model.step_batch_size_schedule"),
-    *("model.rotary_base", "model.rotary_scale_factor", "model.rotary_low_freq_factor"),
-    *("model.rotary_high_freq_factor", "model.rotary_original_length", "model.sliding_window"),
-    *("optim.lr", "optim.min_lr", "optim.warmup_samples", "optim.warmup_steps"),
-    *("optim.weight_decay", "optim.beta1", "optim.beta2", "optim.eps", "optim.muon_momentum"),
-    *("optim.skip_step_sigma", "schedule.", "parallel.", "throughput.", "loss."),
-    *("rampup.node_policy", "rampup.nodes", "rampup.micro_batch", "rampup.efficiency"),
-    *("rampup.semantics", "rampup.decrease_batch_size_if_needed"),
-    *("trainer.num_nodes", "trainer.accumulate_grad_batches", "trainer.accumulate_reduce"),
-    *("trainer.activation_checkpointing", "trainer.compile", "trainer.gradient_clip_val"),
-    *("trainer.val_every_steps", "trainer.val_samples", "trainer.max_val_samples"),
-    *("checkpoint.every_steps", "noise_scale.every_steps"),
-)
-"""Settings, and sections that end with a dot, that a phase may set."""
 REASONS = {
     "trainer.max_": "the run ends once; a phase ends at its `until`",
     "trainer.devices": "all phases run on the same nodes; trainer.num_nodes says on how many",
@@ -70,11 +52,10 @@ def phase_entries(stack: Stack) -> dict[str, dict[str, Entry]]:
     The end of a phase is under `UNTIL`.
     """
     found: dict[str, dict[str, Entry]] = {}
-    for layer in (*stack.composed, *stack.overrides):
-        for key in layer.entries:
-            if (parts := split_phase_key(key)) is not None:
-                name, inside = parts
-                found.setdefault(name, {})[inside] = stack.entry(key)
+    for key in stack.values():
+        if (parts := split_phase_key(key)) is not None:
+            name, inside = parts
+            found.setdefault(name, {})[inside] = stack.entry(key)
     return found
 
 
@@ -131,13 +112,6 @@ def sets_batch(own: Iterable[str]) -> bool:
 def sets_rate(own: Iterable[str]) -> bool:
     """Returns whether a phase has its own schedule of the learning rate."""
     return not {SPELLINGS.get(key, key) for key in own}.isdisjoint(RATE_KEYS)
-
-
-def may_change(key: str) -> bool:
-    """Returns whether a phase may set a key."""
-    ours = SPELLINGS.get(key, key)
-    section = f"{ours.partition('.')[0]}."
-    return ours in MAY_CHANGE or section in MAY_CHANGE or ours in maxtext.WORDS
 
 
 def check_may_change(name: str, key: str, entry: Entry) -> None:

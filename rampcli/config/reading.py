@@ -260,7 +260,7 @@ def key_of(word: str, groups: Collection[str]) -> str:
         else:
             remedy = _example(name) or nearest_options(name, "")
         raise UsageError(f"{word}: + and ~ are not needed here", keys=(name,), remedy=remedy)
-    if key not in groups and find_setting(key) is None:
+    if key not in groups and find_setting(key) is None and (key, text) != (PHASES, "null"):
         raise _unknown(key, text, groups)
     if len(text) > LONGEST_VALUE or max(map(text.count, "[{(,")) > MOST_PARTS:
         raise UsageError(
@@ -402,6 +402,7 @@ def _leaves(node: yaml.Node | None, prefix: str) -> Iterable[tuple[str, int, Any
 
 def _leaves_of_phases(node: yaml.SequenceNode) -> Iterable[tuple[str, int, Any]]:
     """Yields the leaves of a list of phases, each with its `name`, as `_leaves` does."""
+    seen: set[str] = set()
     for item in node.value:
         pairs = item.value if isinstance(item, yaml.MappingNode) else []
         names = [value.value for key, value in pairs if key.value == "name"]
@@ -413,6 +414,13 @@ def _leaves_of_phases(node: yaml.SequenceNode) -> Iterable[tuple[str, int, Any]]
                 keys=(PHASES,),
                 remedy="- {name: main, until: 7.5T, data.sequence_length: 4096}",
             )
+        if names[0] in seen:
+            raise UsageError(
+                f"{PHASES}, line {line}: there are two phases with the name {names[0]}",
+                keys=(PHASES,),
+                remedy="a name for each phase",
+            )
+        seen.add(names[0])
         rest = [(key, value) for key, value in pairs if key.value != "name"]
         inside = yaml.MappingNode(item.tag, rest, item.start_mark, item.end_mark)
         yield from _leaves(inside, f"{PHASES}.{names[0]}")

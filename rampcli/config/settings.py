@@ -260,7 +260,7 @@ def leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         if dataclasses.is_dataclass(value):
             yield from leaves(value, f"{key}.")
         elif key == PHASES:
-            yield from flatten(value, f"{key}.").items()
+            yield from flatten(value or {}, f"{key}.").items()
         elif not _holds_extensions(type(config), field):
             yield key, value
     if isinstance(config, Extensible):

@@ -1,10 +1,13 @@
 """Errors for keys that cannot be set: they offer settings that mean the same or look alike."""
 
 import difflib
+import re
 from collections.abc import Callable, Collection, Sequence
 
-from rampcli.config.phase_keys import phase_key, split_phase_key
+from rampcli.batch.run_settings import LENGTH_KEYS
+from rampcli.config.phase_keys import PHASES, UNTIL, may_change, phase_key, split_phase_key
 from rampcli.config.settings import (
+    END_OF_PHASE,
     extension_of,
     find_setting,
     foreign_words,
@@ -55,6 +58,8 @@ def unknown_key(
     """
     if (parts := split_phase_key(key)) is not None:
         return _unknown_in_phase(*parts, offer=offer)
+    if key.partition(".")[0] == PHASES:
+        return _no_key_of_a_phase(key, offer=offer)
     sections = [known for known in settings() if known.startswith(f"{key}.")]
     if sections:
         return UsageError(
@@ -99,11 +104,54 @@ def unknown_key(
     )
 
 
+def _no_key_of_a_phase(
+    key: str, *, offer: Callable[[Sequence[str]], Sequence[Remedy]]
+) -> UsageError:
+    """Returns the error for a key that begins as those of phases, but is not one."""
+    name, _, inside = key.partition(".")[2].partition(".")
+    if inside:
+        is_nested = split_phase_key(inside) is not None
+        better = inside if is_nested else phase_key(_identifier(name), inside)
+        return UsageError(
+            f"{key}: a phase has no phases"
+            if is_nested
+            else f"{key}: the name of a phase consists of letters, digits and _, and does not begin"
+            " with a digit",
+            keys=(key,),
+            remedy=[*offer([better])] if find_setting(better) else _end_of(name),
+        )
+    drops = [] if name else [set_to(PHASES, None, note=", which drops all phases")]
+    return UsageError(
+        f"{key} is {'a phase' if name else 'a section'}, not a setting",
+        keys=(key,),
+        remedy=[_end_of(name if name not in ("", UNTIL) else "main"), *drops],
+    )
+
+
+def _end_of(phase: str) -> Assignments:
+    """Returns the remedy that gives a phase an end."""
+    return set_to(phase_key(_identifier(phase), UNTIL), END_OF_PHASE.example_value)
+
+
+def _identifier(name: str) -> str:
+    """Returns a name of a phase that resembles one that cannot be."""
+    words = re.sub(r"\W", "_", name)
+    return words if words.isidentifier() else f"phase_{words}"
+
+
 def _unknown_in_phase(
     name: str, key: str, *, offer: Callable[[Sequence[str]], Sequence[Remedy]]
 ) -> UsageError:
     """Returns the error for a key that cannot be set in a phase, which offers keys that can."""
-    error = unknown_key(key, offer=lambda keys: offer([phase_key(name, one) for one in keys]))
+    means_end = bool(difflib.get_close_matches(key, [UNTIL]))
+
+    def offer_inside(keys: Sequence[str]) -> Sequence[Remedy]:
+        changing = [UNTIL] if means_end else [one for one in keys if may_change(one)]
+        if not changing and not set(LENGTH_KEYS).isdisjoint(keys):
+            return [_end_of(name)]
+        return offer([phase_key(name, one) for one in changing])
+
+    error = unknown_key(key, offer=offer_inside)
     error.add_context(f"phase {name}")
     error.keys = tuple(phase_key(name, one) for one in error.keys)
     return error

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from rampcli.batch.phased_plan import PhasedPlan, PhasePlan
 from rampcli.config.extension_settings import extension_function
+from rampcli.config.layers import sources_named
 from rampcli.config.phase_keys import phase_key
 from rampcli.config.phases import sets_rate
 from rampcli.config.schema import Config
@@ -65,10 +66,12 @@ def with_rates(
         assert phase is not None
         if sets_rate(keys):
             before = _rate_at_end(found[-1]) if found else None
-            start, peak, warmup = _beginning(config, phase, keys, before)
+            with sources_named(config):
+                start, peak, warmup = _beginning(config, phase, keys, before)
             span, first_token = _span_of_phase(config, phase), 0
         else:
-            _check_counts_any_length(config, plan)
+            with sources_named(config):
+                _check_counts_any_length(config, plan)
             start, peak, warmup = 0.0, config.optim.lr, _warmup_of_run(config, plan)
             span, first_token = _span_of_run(config, phase, plan), phase.first.tokens
         schedule = _schedule(config, span, largest)

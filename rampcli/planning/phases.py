@@ -19,12 +19,12 @@ from rampcli.config.layers import (
     stack_of,
 )
 from rampcli.config.model_parts import POSITION_EMBEDDINGS
-from rampcli.config.phase_keys import UNTIL, phase_key
+from rampcli.config.phase_keys import UNTIL, may_change, phase_key
 from rampcli.config.phases import phase_configs, phase_entries, sets_batch, sets_rate
 from rampcli.config.rl import is_rl
 from rampcli.config.schema import Config
 from rampcli.config.settings import leaves
-from rampcli.errors import Report, UsageError, set_to
+from rampcli.errors import Remedy, Report, UsageError, set_to
 from rampcli.planning.config_plan import length_of, plan_config
 from rampcli.planning.phase_rates import CONTINUE, with_rates
 from rampcli.planning.reading_start import Readings
@@ -80,12 +80,24 @@ class PhaseErrors:
             self.found.setdefault(error.message, []).append((phase, error))
 
     def report_to(self, report: Report, *, phases: int) -> None:
-        """Adds the errors to a report. Those that not all of the phases have name their phase."""
+        """Adds the errors to a report. Those that not all of the phases have name their phase.
+
+        What is offered for an error of one phase changes that phase alone, if it may.
+        """
         for same in self.found.values():
             phase, error = same[0]
             if len(same) < phases:
                 error.add_context(f"phase {phase}")
+            if len(same) == 1 < phases:
+                error.remedies = tuple(_in_phase(phase, one) for one in error.remedies)
             report.errors.append(error)
+
+
+def _in_phase(phase: str, remedy: Remedy) -> Remedy:
+    """Returns a remedy that sets the settings of a phase, or the same one if a phase may not."""
+    if isinstance(remedy, str):
+        return remedy
+    return remedy.renamed({key: phase_key(phase, key) for key in remedy.values if may_change(key)})
 
 
 def plan_phases(config: Config, *, consumed_samples: int = 0) -> Resolved:
@@ -105,7 +117,7 @@ def plan_phases(config: Config, *, consumed_samples: int = 0) -> Resolved:
         if _is_reached(end_of_run, first):
             break
         found, after = Report(), None
-        with found.noting(), sources_named(one.config):
+        with found.noting(), sources_named(config), sources_named(one.config):
             is_last = number + 1 == len(settings)
             length = _length(one, first, end_of_run, is_last=is_last)
             begins = Beginning(
