@@ -143,8 +143,7 @@ def _in_phases(incomplete: str, before: Sequence[str], *, ending: str) -> list[s
     Args:
         ending: what follows a key.
     """
-    from rampcli.config.phase_keys import PHASES, UNTIL, phase_key, split_phase_key
-    from rampcli.config.phases import MAY_CHANGE
+    from rampcli.config.phase_keys import MAY_CHANGE, PHASES, UNTIL, phase_key, split_phase_key
     from rampcli.config.settings import settings
 
     if not incomplete.startswith(f"{PHASES}."):
