@@ -113,6 +113,7 @@ def _planned(runs: Sequence["RunDirectory"]) -> "Resolved":
     from rampcli.cli.plan import with_measured
     from rampcli.config import snapshot
     from rampcli.config.layers import sources_named
+    from rampcli.config.phases import refuse_phases
     from rampcli.config.rl import refuse_rl
     from rampcli.planning.proposal import as_recipe, differing_keys
     from rampcli.planning.run_plan import run_plan
@@ -125,6 +126,7 @@ def _planned(runs: Sequence["RunDirectory"]) -> "Resolved":
         "a batch is proposed for pretraining, and this is a run of reinforcement learning",
         remedy="the directory of a run of rampcli pretrain",
     )
+    refuse_phases(run.config, "a batch is proposed for a run without phases")
     for other, config in zip(runs[1:], configs[1:], strict=True):
         if keys := differing_keys(run.config, config):
             raise UsageError(

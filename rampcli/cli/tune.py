@@ -56,6 +56,7 @@ def tune(
     largest size that fits.
     """
     from rampcli.cli.composing import compose_words
+    from rampcli.config.phases import refuse_phases
     from rampcli.config.rl import refuse_rl
 
     others = {"--exhaustive": exhaustive, "--fresh": fresh, "--estimate": estimate, "--plot": plot}
@@ -71,6 +72,7 @@ def tune(
         "tune measures steps of pretraining, and this is a run of reinforcement learning",
         remedy="rl=none",
     )
+    refuse_phases(resolved.config, "tune measures steps of a run without phases")
     if estimate:
         _print_estimates(resolved, as_json=as_json)
         return

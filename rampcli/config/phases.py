@@ -10,7 +10,7 @@ from dataclasses import replace
 from rampcli.batch.plan import GLOBAL_KEY
 from rampcli.batch.ramp import RAMP_KEY
 from rampcli.batch.step_schedule import SCHEDULE_KEY
-from rampcli.config.layers import Entry, Layer, Precedence, Stack, merged, stack_of
+from rampcli.config.layers import Entry, Layer, Precedence, Stack, merged, sources_named, stack_of
 from rampcli.config.phase_keys import UNTIL, may_change, phase_key, split_phase_key
 from rampcli.config.schema import Config
 from rampcli.errors import Report, UsageError
@@ -134,6 +134,18 @@ def check_may_change(name: str, key: str, entry: Entry) -> None:
         remedy=f"{key} for the whole run",
         set_by=entry.sources(word),
     )
+
+
+def refuse_phases(config: Config, message: str) -> None:
+    """Refuses a run in phases, for commands that take runs without phases only.
+
+    Raises:
+        UsageError: the run has phases; the message says what the command wants.
+    """
+    if config.phases:
+        keys = tuple(phase_key(name, UNTIL) for name in config.phases)
+        with sources_named(config):
+            raise UsageError(message, keys=keys, remedy="a run without phases")
 
 
 def phase_configs(config: Config) -> Iterator[tuple[str, str | None, Config]]:
