@@ -98,7 +98,8 @@ def test_a_null_in_a_key_contradicts_a_spelling(composed):
 @run(max_examples=50)
 @given(
     drawn=st.dictionaries(
-        st.sampled_from(Precedence), st.tuples(st.sampled_from(NAMES), st.integers(1, 3))
+        st.sampled_from([*Precedence][: Precedence.USER + 1]),
+        st.tuples(st.sampled_from(NAMES), st.integers(1, 3)),
     ),
     edited=st.none() | st.integers(1, 3),
 )
