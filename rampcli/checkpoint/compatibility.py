@@ -11,7 +11,7 @@ from rampcli.batch.quantities import counted
 from rampcli.config import snapshot
 from rampcli.config.schema import Config
 from rampcli.errors import ForeignCheckpointError
-from rampcli.planning.run_plan import Resolved
+from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.runs.manifest import Checkpoint
 
 REMEDY = "another name= or run_dir="
@@ -39,6 +39,21 @@ def check_resumable(
         checkpoint, settings=snapshot.identity(trained.config), corpus=corpora.get(number, ())
     )
     _check_reading(checkpoint, trained)
+
+
+def settings_of_checkpoint(config: Config, checkpoint: Checkpoint) -> Config:
+    """Returns the settings with which a run took the last step of a checkpoint.
+
+    Args:
+        config: from the snapshot of the run.
+
+    Raises:
+        UsageError: the run cannot be planned.
+    """
+    if not config.phases:
+        return config
+    planned = run_plan(config, consumed_samples=checkpoint.consumed_samples)
+    return planned.trained_by(checkpoint.consumed_samples).config
 
 
 def phase_facts(resolved: Resolved) -> dict[str, Any] | None:

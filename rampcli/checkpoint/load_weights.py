@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rampcli.batch.averages import EMA, LAST, MERGE, MERGE_KEY, merged_checkpoints
 from rampcli.batch.quantities import counted
-from rampcli.checkpoint.compatibility import check_compatible
+from rampcli.checkpoint.compatibility import check_compatible, settings_of_checkpoint
 from rampcli.checkpoint.shards import Shard, shard_of
 from rampcli.checkpoint.state import MODEL, prefix_of
 from rampcli.checkpoint.tensor_files import SUFFIX, TensorFiles
@@ -36,6 +36,8 @@ MAX_OTHER_BYTES = 2**30
 def open_run(path: Path, *, step: int | None) -> tuple[Config, Checkpoint]:
     """Returns a run's configuration and its newest whole checkpoint, or the one of `step`.
 
+    The configuration is that of the checkpoint's phase if the run has phases.
+
     Warns on standard error about newer checkpoints that are damaged.
 
     Raises:
@@ -44,7 +46,7 @@ def open_run(path: Path, *, step: int | None) -> tuple[Config, Checkpoint]:
         NoCheckpointError: there is no checkpoint, or it is damaged.
     """
     run = RunDirectory(path)
-    config = snapshot.read(run.config)
+    of_run = snapshot.read(run.config)
     found, unreadable = read_checkpoints(run)
     damages = {
         number: error.message for number, error in unreadable.items() if step in (None, number)
@@ -52,6 +54,7 @@ def open_run(path: Path, *, step: int | None) -> tuple[Config, Checkpoint]:
     for checkpoint in reversed(found):
         if step not in (None, checkpoint.step):
             continue
+        config = settings_of_checkpoint(of_run, checkpoint)
         check_compatible(checkpoint, settings=snapshot.identity(config))
         damage = _damage_of(config, checkpoint)
         if damage is None:
@@ -176,7 +179,8 @@ def _merged(config: Config, newest: Checkpoint, average: str) -> list[Checkpoint
         )
     merged = found[-count:]
     for checkpoint in merged:
-        check_compatible(checkpoint, settings=snapshot.identity(config))
+        settings = snapshot.identity(settings_of_checkpoint(snapshot.read(run.config), checkpoint))
+        check_compatible(checkpoint, settings=settings)
         if (damage := _damage_of(config, checkpoint)) is not None:
             raise DamagedFileError(visible(f"{checkpoint.path.name} is damaged: {damage}"))
     return merged

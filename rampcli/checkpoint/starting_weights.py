@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from rampcli import hub
+from rampcli.checkpoint.compatibility import settings_of_checkpoint
 from rampcli.config import snapshot
 from rampcli.config.layers import Layer, Precedence, Stack, sources_named
 from rampcli.config.model_parts import POSITION_EMBEDDINGS
@@ -123,7 +124,9 @@ def _check_run(config: Config, folder: Path) -> None:
     """Checks that a run has a checkpoint of a model of the configured shape."""
     run = RunDirectory(folder)
     theirs = snapshot.read(run.config)
-    if not complete_checkpoints(run):
+    if checkpoints := complete_checkpoints(run):
+        theirs = settings_of_checkpoint(theirs, checkpoints[-1])
+    else:
         renamed = name_remedy(run)
         wrong = "has not saved a checkpoint yet" if renamed is None else NOT_NAMED
         raise UsageError(

@@ -9,6 +9,7 @@ from typing import Any
 from rampcli.checkpoint.branch_off import branch_off
 from rampcli.checkpoint.compatibility import check_compatible
 from rampcli.config import snapshot
+from rampcli.config.phases import refuse_phases
 from rampcli.config.sweeps import Combination
 from rampcli.errors import NoCheckpointError, UsageError
 from rampcli.launch import run as launch
@@ -148,6 +149,7 @@ def compose_branches(
     """
     folder, checkpoint, recorded = _find(run, at_sample)
     config = snapshot.read(run.config)
+    refuse_phases(config, "rampcli cbs", remedy="a run without phases")
     consumed = recorded["consumed_samples"] if checkpoint is None else checkpoint.consumed_samples
     if checkpoint is not None:
         check_compatible(checkpoint, settings=snapshot.identity(config))

@@ -11,6 +11,7 @@ from rampcli.config.checks.run import check_name
 from rampcli.config.compose import apply_overrides, rl_word, with_own_name
 from rampcli.config.groups import group_names
 from rampcli.config.layers import COMMAND_LINE, Layer, Precedence, Stack
+from rampcli.config.phases import refuse_phases
 from rampcli.config.reading import join_split_lists, parse
 from rampcli.config.rl import refuse_rl
 from rampcli.config.sweeps import Combination
@@ -113,6 +114,9 @@ def compose_beside_recipe(
             " learning",
             remedy="rl=none",
         )
+        refuse_phases(resolved.config, RETUNE)
+    if resolved.phases:
+        return resolved  # its batches have the lengths and schedules of its phases
     recipe = llm.from_factory(factory)
     try:
         retuning = retuning_of(resolved, recipe)

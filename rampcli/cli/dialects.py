@@ -6,7 +6,6 @@ from dataclasses import asdict
 import typer
 
 from rampcli.cli.console import build_console, say
-from rampcli.config.phases import refuse_phases
 from rampcli.config.rl import max_response_tokens
 from rampcli.planning.run_plan import Resolved
 from rampcli.words import translate_plan
@@ -15,12 +14,7 @@ from rampcli.words.translation import Source, Translation
 
 
 def print_dialects(resolved: Resolved, *, as_json: bool) -> None:
-    """Prints the batch as settings of each system, and notes what these cannot express.
-
-    Raises:
-        UsageError: the run has phases, which these systems do not have.
-    """
-    refuse_phases(resolved.config, "--dialects: other systems have no phases")
+    """Prints the batch as settings of each system, and notes what these cannot express."""
     translations = _translations(resolved)
     if as_json:
         typer.echo(json.dumps({name: asdict(one) for name, one in translations.items()}, indent=1))

@@ -66,6 +66,7 @@ def plan(
     """
     from rampcli.cli.composing import compose_beside_recipe
     from rampcli.config.layers import sources_named
+    from rampcli.config.phases import refuse_phases
     from rampcli.launch.start_checks import check_model_here
 
     words = overrides or []
@@ -97,6 +98,9 @@ def plan(
         return
     resolved = compose_beside_recipe(factory, words, config_dir=config_dir, retunes=retune)
     retuning = resolved.retuning
+    for option, is_given in (("--dialects", show_dialects), ("--seesaw", show_seesaw)):
+        if is_given:
+            refuse_phases(resolved.config, option)
     with sources_named(resolved.config):
         notes = check_model_here(resolved.config)
     if measured:
@@ -132,9 +136,11 @@ def with_measured(resolved: "Resolved", paths: Sequence[Path]) -> "Resolved":
     from rampcli.batch.throughput import EFFICIENCY_KEY, RESTART_KEY, to_text
     from rampcli.config.compose import apply_overrides
     from rampcli.config.layers import Precedence, sources_named, stack_of
+    from rampcli.config.phases import refuse_phases
     from rampcli.planning.resolve import resolve
     from rampcli.runs.measured import read_measured
 
+    refuse_phases(resolved.config, "--measured")
     with sources_named(resolved.config):
         measured = read_measured(paths, resolved.config)
     words = [f"{EFFICIENCY_KEY}='{to_text(measured.points)}'"]

@@ -120,13 +120,14 @@ def _planned(runs: Sequence["RunDirectory"]) -> "Resolved":
     from rampcli.runs.measured import has_throughput
 
     configs = [snapshot.read(run.config) for run in runs]
+    for config in configs:
+        refuse_phases(config, "rampcli propose", remedy="runs without phases")
     run = run_plan(configs[0])
     refuse_rl(
         run.config,
         "a batch is proposed for pretraining, and this is a run of reinforcement learning",
         remedy="the directory of a run of rampcli pretrain",
     )
-    refuse_phases(run.config, "a batch is proposed for a run without phases")
     for other, config in zip(runs[1:], configs[1:], strict=True):
         if keys := differing_keys(run.config, config):
             raise UsageError(

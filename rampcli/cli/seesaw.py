@@ -8,7 +8,6 @@ from rampcli.batch.training_plan import TrainingPlan
 from rampcli.config.checks.optim import FACTORS_KEY
 from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import sources_named
-from rampcli.config.phases import refuse_phases
 from rampcli.config.rl import is_rl
 from rampcli.errors import UsageError, set_to, typeable
 from rampcli.planning.resolve import resolve
@@ -46,9 +45,8 @@ def seesaw_words(resolved: Resolved, factor: float) -> tuple[list[str], float]:
 
     Raises:
         UsageError: the batch is scheduled already, the run has no end, or the batch does not grow;
-            or this is a run of reinforcement learning, or in phases.
+            or this is a run of reinforcement learning.
     """
-    refuse_phases(resolved.config, "--seesaw grows the batch of a run without phases")
     with sources_named(resolved.config):
         _check_seesaw(resolved, factor)
     plan, config = resolved.plan, resolved.config

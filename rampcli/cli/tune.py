@@ -67,12 +67,12 @@ def tune(
                 remedy=f"--diagnose without {name}",
             )
     resolved = compose_words(factory, overrides or [], config_dir=config_dir)
+    refuse_phases(resolved.config, "rampcli tune")
     refuse_rl(
         resolved.config,
         "tune measures steps of pretraining, and this is a run of reinforcement learning",
         remedy="rl=none",
     )
-    refuse_phases(resolved.config, "tune measures steps of a run without phases")
     if estimate:
         _print_estimates(resolved, as_json=as_json)
         return

@@ -8,10 +8,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from rampcli.batch.plan import GLOBAL_KEY
+from rampcli.batch.quantities import listed
 from rampcli.batch.ramp import RAMP_KEY
 from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.config.layers import Entry, Layer, Precedence, Stack, merged, sources_named, stack_of
-from rampcli.config.phase_keys import UNTIL, may_change, phase_key, split_phase_key
+from rampcli.config.phase_keys import PHASES, UNTIL, may_change, phase_key, split_phase_key
 from rampcli.config.schema import Config
 from rampcli.errors import Report, UsageError
 from rampcli.words import FOREIGN, SPELLINGS, maxtext
@@ -136,16 +137,25 @@ def check_may_change(name: str, key: str, entry: Entry) -> None:
     )
 
 
-def refuse_phases(config: Config, message: str) -> None:
-    """Refuses a run in phases, for commands that take runs without phases only.
+def refuse_phases(config: Config, command: str, *, remedy: str = f"{PHASES}=null") -> None:
+    """Checks that a run has no phases.
+
+    Args:
+        command: what takes a run without phases only, for the message.
+        remedy: how to get such a run.
 
     Raises:
-        UsageError: the run has phases; the message says what the command wants.
+        UsageError: it has some.
     """
-    if config.phases:
-        keys = tuple(phase_key(name, UNTIL) for name in config.phases)
+    names = [*config.phases]
+    if names:
         with sources_named(config):
-            raise UsageError(message, keys=keys, remedy="a run without phases")
+            raise UsageError(
+                f"{command} takes a run without phases, and this one has"
+                f" {'phase' if len(names) == 1 else 'phases'} {listed(names)}",
+                keys=tuple(phase_key(name, UNTIL) for name in names),
+                remedy=remedy,
+            )
 
 
 def phase_configs(config: Config) -> Iterator[tuple[str, str | None, Config]]:

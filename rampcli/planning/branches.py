@@ -18,7 +18,6 @@ from rampcli.batch.training_plan import StagePlan
 from rampcli.config.compose import apply_overrides
 from rampcli.config.file_facts import ReadFiles
 from rampcli.config.layers import Layer, Precedence, sources_named
-from rampcli.config.phases import refuse_phases
 from rampcli.config.rl import refuse_rl
 from rampcli.errors import Report, UsageError
 from rampcli.planning.resolve import resolve
@@ -57,7 +56,6 @@ class BranchPoint:
             "branches train on samples, and this is a run of reinforcement learning",
             remedy="a run of pretraining",
         )
-        refuse_phases(run.config, "branches leave a run without phases")
         point = cls(
             run=run,
             consumed_samples=consumed_samples,

@@ -46,7 +46,7 @@ class SweepRun:
     @property
     def tokens(self) -> int:
         """Tokens of the whole run."""
-        return (self.plan.end_sample or 0) * self.plan.sequence_length
+        return self.plan.end_tokens or 0
 
     @property
     def hours(self) -> float | None:

@@ -5,10 +5,15 @@ from pathlib import Path
 import pytest
 
 from drawn_phases import planned
-from rampcli.checkpoint.compatibility import check_resumable, phase_facts
+from rampcli.checkpoint.compatibility import (
+    check_resumable,
+    phase_facts,
+    settings_of_checkpoint,
+)
 from rampcli.config import snapshot
 from rampcli.errors import ForeignCheckpointError
 from rampcli.runs.manifest import Checkpoint
+from run_files import manifest
 
 RUN = (
     *("model.global_batch_size=2", "model.rampup_batch_size=null", "trainer.max_steps=null"),
@@ -94,3 +99,17 @@ def test_an_earlier_phase_may_be_cut_in_two():
     run += ["phases.b.until=steps:8", "phases.c.until=steps:12"]
     run += ["phases.c.data.sequence_length=32"]
     check_resumable(saved_at(12), planned(run), corpora={})
+
+
+@pytest.mark.parametrize(("after", "length"), [(-1, 32), (0, 32), (1, 128)])
+def test_a_checkpoint_has_the_settings_of_the_phase_that_took_its_last_step(after, length):
+    resolved = planned(RUN)
+    consumed = resolved.plan.phases[1].first.samples + after
+    checkpoint = Checkpoint(Path("step_10"), manifest(consumed_samples=consumed))
+    assert settings_of_checkpoint(resolved.config, checkpoint).data.sequence_length == length
+
+
+def test_a_checkpoint_of_a_run_without_phases_has_the_settings_of_the_run():
+    config = planned(ALONE).config
+    checkpoint = Checkpoint(Path("step_10"), manifest(consumed_samples=4))
+    assert settings_of_checkpoint(config, checkpoint) is config

@@ -11,6 +11,7 @@ from rampcli.config import snapshot
 from rampcli.guarded_folder import replace_file
 from rampcli.runs.branches import BranchFolder
 from rampcli.runs.directory import RunDirectory
+from recorded_runs import write_run as recorded_run
 from run_files import metrics_row
 
 RUN = (
@@ -253,3 +254,10 @@ def test_measurements_of_another_model_or_other_data_are_refused(write, refused,
 
 def test_a_run_without_end_is_refused(write, refused):
     assert "trainer.max_samples" in refused(write([], "trainer.max_samples=null"))
+
+
+def test_no_batch_is_proposed_for_a_run_with_phases(rampcli, tmp_path):
+    run = recorded_run(tmp_path / "a", "phases.a.until=steps:20", "phases.b.until=steps:40")
+    result = rampcli("propose", str(run.path))
+    assert result.exit_code == 2
+    assert "takes a run without phases" in result.stderr
