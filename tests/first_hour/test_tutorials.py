@@ -18,6 +18,13 @@ NO_BF16 = "lists neither avx512_bf16 nor amx_bf16"
 """Part of a warning of machines on which a recipe trains in fp32."""
 SHORTER = ["trainer.max_samples=16", "model.rampup_batch_size=null", "trainer.num_nodes=1"]
 """What is added to the first run, which takes a minute otherwise."""
+SHORT_PHASES = {
+    "name=three": [
+        f"phases.{name}.until={k}K" for name, k in (("short", 2), ("main", 6), ("decay", 8))
+    ],
+    "name=one": ["trainer.max_tokens=8K", "schedule.wsd_decay_samples=12"],
+}
+"""What is added to the runs of the tutorial on phases, by their last words."""
 EXECUTE = """
 import nbformat
 from nbclient import NotebookClient
@@ -46,7 +53,7 @@ def difference(shown, printed, *, in_one_line=False):
     return differs(without_figures(shown), without_figures(printed))
 
 
-@pytest.mark.parametrize("name", ["first-run", "own-text", "two-machines"])
+@pytest.mark.parametrize("name", ["first-run", "own-text", "phases", "two-machines"])
 def test_a_tutorial_can_be_followed_from_an_empty_folder(newcomer, name):
     for example in examples_of(TUTORIALS / f"{name}.md"):
         example.write_files(newcomer.folder)
@@ -54,6 +61,8 @@ def test_a_tutorial_can_be_followed_from_an_empty_folder(newcomer, name):
         is_ours = program == "rampcli"
         if words == ["pretrain", "--factory", "llama3_tiny"]:
             words += SHORTER
+        elif name == "phases" and "pretrain" in words:
+            words += SHORT_PHASES[words[-1]]
         ended = newcomer.start(*words) if is_ours else newcomer.run(program, *words)
         fails = any(line.startswith("error: ") for line in example.shown)
         assert ended.returncode == (2 if fails else 0), example.place + ended.stdout + ended.stderr
