@@ -33,9 +33,10 @@ from rampcli.config.layers import (
     merged,
     placed,
 )
-from rampcli.config.reading import SettingsLoader, leaves_of, parse
+from rampcli.config.reading import parse
 from rampcli.config.schema import Config
 from rampcli.config.snapshot import MOST_BYTES, PLACES
+from rampcli.config.yaml_leaves import SettingsLoader, leaves_of
 from rampcli.errors import Report, UsageError, shown
 from rampcli.words import SPELLINGS
 from rampcli.words.rl import RL_COMMAND

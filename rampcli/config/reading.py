@@ -1,17 +1,13 @@
-"""Reads settings as they are written: `KEY=VALUE` words in Hydra's grammar, and YAML.
+"""Reads settings as they are written: `KEY=VALUE` words in Hydra's grammar.
 
 Hydra's own parser is imported only for words that need it, because importing it takes half as long
 as a plan. Nearly all words have plain values, such as `512`, `3e-4`, `fixed` or `[256,128,50M]`.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import Any, get_origin
-
-import yaml
-from yaml.constructor import SafeConstructor
 
 from rampcli.config.checks.ranges import check_range
 from rampcli.config.groups import nearest_options
@@ -45,16 +41,6 @@ _PLAIN = re.compile(
 _IS_NUMBER = re.compile(_NUMBER, re.IGNORECASE)
 _CONSTANTS = {"null": None, "true": True, "false": False}
 _LAUNCHER_SECTION = re.compile(r"^([+~]*)(training\.)+")
-
-
-class SettingsLoader(yaml.SafeLoader):
-    """Reads YAML as OmegaConf does: without dates."""
-
-
-SettingsLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
 
 
 def drop_launcher_section(word: str) -> str:
@@ -374,53 +360,3 @@ def as_word(key: str, text: str) -> str:
     except UsageError:
         is_plain = False
     return typeable(f"{key}={text if is_plain else quoted(text)}")
-
-
-@lru_cache(maxsize=100)
-def leaves_of(text: str, prefix: str = "") -> Mapping[str, tuple[int, Any]]:
-    """Returns the line and the value of every leaf of a file. Recipes share most of their files."""
-    root = yaml.compose(text, Loader=SettingsLoader)
-    return {key: (line, value) for key, line, value in _leaves(root, prefix)}
-
-
-def _leaves(node: yaml.Node | None, prefix: str) -> Iterable[tuple[str, int, Any]]:
-    """Yields the dotted key, the line and the value of every leaf of a file."""
-    if not isinstance(node, yaml.MappingNode):
-        return
-    for key_node, value_node in node.value:
-        key = f"{prefix}.{key_node.value}" if prefix else str(key_node.value)
-        # An empty section is a leaf, so that a wrong one is noticed.
-        is_section = isinstance(value_node, yaml.MappingNode) and not is_mapping(key)
-        if key == PHASES and isinstance(value_node, yaml.SequenceNode):
-            yield from _leaves_of_phases(value_node)
-        elif is_section and value_node.value:
-            yield from _leaves(value_node, key)
-        else:
-            value = SafeConstructor().construct_document(value_node)
-            yield key, key_node.start_mark.line + 1, value
-
-
-def _leaves_of_phases(node: yaml.SequenceNode) -> Iterable[tuple[str, int, Any]]:
-    """Yields the leaves of a list of phases, each with its `name`, as `_leaves` does."""
-    seen: set[str] = set()
-    for item in node.value:
-        pairs = item.value if isinstance(item, yaml.MappingNode) else []
-        names = [value.value for key, value in pairs if key.value == "name"]
-        line = item.start_mark.line + 1
-        if len(names) != 1 or not str(names[0]).isidentifier():
-            raise UsageError(
-                f"{PHASES}, line {line}: each phase is a mapping with a name of letters, digits"
-                " and _",
-                keys=(PHASES,),
-                remedy="- {name: main, until: 7.5T, data.sequence_length: 4096}",
-            )
-        if names[0] in seen:
-            raise UsageError(
-                f"{PHASES}, line {line}: there are two phases with the name {names[0]}",
-                keys=(PHASES,),
-                remedy="a name for each phase",
-            )
-        seen.add(names[0])
-        rest = [(key, value) for key, value in pairs if key.value != "name"]
-        inside = yaml.MappingNode(item.tag, rest, item.start_mark, item.end_mark)
-        yield from _leaves(inside, f"{PHASES}.{names[0]}")
