@@ -13,7 +13,7 @@ from rampcli.config.layers import DEFAULT, Entry, Layer, Precedence, Stack, sour
 from rampcli.config.settings import extension_of, settings, settings_of
 from rampcli.config.unknown_keys import how_to_know
 from rampcli.config.values import typed
-from rampcli.errors import Report, UsageError, set_to, shown
+from rampcli.errors import Remedy, Report, UsageError, set_to, shown
 from rampcli.extensions import (
     DATA_SOURCE,
     DECAY_STYLE,
@@ -105,13 +105,13 @@ def _unknown(key: str, name: str) -> UsageError:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     if key == TRACKER:
         message = f"{key}: there is no tracker {name!r}"
-        example = f"some of {', '.join(known)}: {set_to(key, known)}"
+        remedies: list[Remedy] = [f"some of {', '.join(known)}: {set_to(key, known)}"]
     else:
         message = f"{key}={name} is not one of {', '.join(known)}"
-        example = f"{key}={[*near, *known][0]}"
+        remedies = [set_to(key, [*near, *known][0])]
     if not near:
-        example += f", or {how_to_know(name)}"
-    return UsageError(message, keys=(key,), remedy=example)
+        remedies.append(how_to_know(name))
+    return UsageError(message, keys=(key,), remedy=remedies)
 
 
 def _unused(key: str, stack: Stack) -> UsageError:

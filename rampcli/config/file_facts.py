@@ -85,10 +85,16 @@ def without_files(config: Config) -> FileFacts:
     return FileFacts(name=f"data.source={data.source}", tokens=BYTES if has_bytes else None)
 
 
-def with_file_facts(config: Config, facts: FileFacts) -> tuple[Stack, tuple[str, ...]]:
+def with_file_facts(
+    config: Config, facts: FileFacts, *, tensor: int | None = None
+) -> tuple[Stack, tuple[str, ...]]:
     """Returns the layers of a configuration with numbers for the nulls, and notes for the user.
 
     A size of the vocabulary that is unknown stays null.
+
+    Args:
+        tensor: number that divides the vocabulary; None for the tensor-parallel ranks. The phases
+            of a run share one vocabulary, and may differ in these ranks.
 
     Raises:
         UsageError: the tokenizer has more tokens than the weights or any model.
@@ -97,7 +103,8 @@ def with_file_facts(config: Config, facts: FileFacts) -> tuple[Stack, tuple[str,
     notes: list[str] = []
     place = f"files of {facts.name}"
     if config.model.vocab_size is None and (facts.tokens or facts.weights):
-        size = _vocabulary(config, facts)
+        ranks = tensor or config.parallel.tensor_parallel_size
+        size = _vocabulary(facts, ranks)
         origin = place if facts.weights is None else f"weights in {facts.folder}"
         entries[VOCABULARY_KEY] = Entry(size, origin, by=FILES)
         if facts.val_samples is not None:  # data that rampcli brings along needs no note
@@ -121,7 +128,7 @@ def padded(tokens: int, *, tensor: int) -> int:
     return -(-tokens // multiple) * multiple
 
 
-def _vocabulary(config: Config, facts: FileFacts) -> int:
+def _vocabulary(facts: FileFacts, tensor: int) -> int:
     if facts.weights is not None:
         if facts.weights < (facts.tokens or 0):
             raise UsageError(
@@ -134,7 +141,7 @@ def _vocabulary(config: Config, facts: FileFacts) -> int:
                 ],
             )
         return facts.weights
-    size = padded(facts.tokens or 0, tensor=config.parallel.tensor_parallel_size)
+    size = padded(facts.tokens or 0, tensor=tensor)
     if size > MOST_VOCABULARY:
         raise UsageError(
             f"the tokenizer of {facts.name} has {facts.tokens:,} tokens, and a model can have"

@@ -11,7 +11,16 @@ from rampcli.batch.plan import GLOBAL_KEY
 from rampcli.batch.quantities import listed
 from rampcli.batch.ramp import RAMP_KEY
 from rampcli.batch.step_schedule import SCHEDULE_KEY
-from rampcli.config.layers import Entry, Layer, Precedence, Stack, merged, sources_named, stack_of
+from rampcli.config.layers import (
+    PLAN,
+    Entry,
+    Layer,
+    Precedence,
+    Stack,
+    merged,
+    sources_named,
+    stack_of,
+)
 from rampcli.config.phase_keys import PHASES, UNTIL, may_change, phase_key, split_phase_key
 from rampcli.config.schema import Config
 from rampcli.errors import Report, UsageError
@@ -96,7 +105,8 @@ def phase_stack(run: Stack, name: str, own: Mapping[str, Entry], *, report: Repo
             for key, one in made.entries.items():
                 word = phase_key(name, inside)
                 by = one.by if key in FOREIGN else word
-                one = replace(entry, value=one.value, by=by, words=((word, entry),))
+                words = () if entry.place == PLAN else ((word, entry),)
+                one = replace(entry, value=one.value, by=by, words=words)
                 entries[key] = merged(key, entries.get(key), one)
     for key, entry in [*entries.items()]:
         for other, value in REPLACED_BY.get(key, {}).items():

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.batch.phased_plan import PhasedPlan, PhasePlan, placed
@@ -20,16 +21,23 @@ from rampcli.config.layers import (
 )
 from rampcli.config.model_parts import POSITION_EMBEDDINGS
 from rampcli.config.phase_keys import UNTIL, may_change, phase_key
-from rampcli.config.phases import phase_configs, phase_entries, sets_batch, sets_rate
+from rampcli.config.phases import (
+    BATCH_KEYS,
+    REPLACED_BY,
+    phase_configs,
+    phase_entries,
+    sets_batch,
+    sets_rate,
+)
 from rampcli.config.rl import is_rl
 from rampcli.config.schema import Config
 from rampcli.config.settings import leaves
-from rampcli.errors import Remedy, Report, UsageError, set_to
+from rampcli.errors import Remedy, Report, UsageError, set_to, set_together, shown
 from rampcli.planning.config_plan import length_of, plan_config
 from rampcli.planning.phase_rates import CONTINUE, with_rates
 from rampcli.planning.reading_start import Readings
 from rampcli.planning.run_plan import BEGIN_KEY, Resolved, check_stages_ahead
-from rampcli.words import SPELLINGS
+from rampcli.words import FOREIGN, SPELLINGS
 
 MOST_NAMED = 5
 TINY = 1e-12
@@ -219,6 +227,13 @@ def phase_notes(resolved: Resolved) -> Iterator[str]:
     if unreached := names[len(resolved.phases) :]:
         phases = counted(len(unreached), "phase").partition(" ")[2]
         yield f"the run ends before {phases} {listed(unreached, most=MOST_NAMED)}"
+    begins = resolved.phases[0].phase_rate
+    schedule = None if begins is None else begins.schedule
+    if schedule and (schedule.end_sample or schedule.warmup_samples) < schedule.warmup_samples:
+        yield (
+            "the schedule that the run begins with ends within its warm-up: the learning rate does"
+            f" not reach {schedule.peak:g}"
+        )
     for before, after in pairwise(resolved.phases):
         if after.phase is None or before.phase is None or before.phase.end is None:
             continue
@@ -327,29 +342,57 @@ def completed_run(
 ) -> Config:
     """Returns the settings of a run with all that applies in its phases, as a snapshot has them.
 
-    What the words, the files and the plan decide in the first phase holds for the run, and what
-    differs in another phase is a setting of that phase. So workers read numbers alone.
+    Workers read numbers alone: what the files and the plan have decided in the first phase stands
+    for the run, and what differs in another phase is a setting of that phase.
 
     Args:
-        run: the layers without what the phases set.
+        run: the layers in canonical keys, without what the phases set.
         entries: what each phase sets, as `phase_entries` returns it.
         phases: the complete settings of each phase.
+
+    Raises:
+        UsageError: a word of the run gives a phase another batch, although the phase sets none.
     """
     first = stack_of(next(iter(phases.values())))
-    base: dict[str, Entry] = {}
+    base = {key: run.entry(key) for key in run.values() if key not in FOREIGN}
     for key in first.values():
-        # What a phase sets, or what follows from it, does not hold for the run.
-        source = run if first.precedence(key) is Precedence.PHASE and run.history(key) else first
-        base[key] = source.entry(key)
+        is_decided = first.precedence(key) is not Precedence.PHASE and key not in FOREIGN
+        if is_decided and (key not in base or base[key].value is None):
+            base[key] = first.entry(key)
     whole = Stack(overrides=(Layer("run", Precedence.USER, base),))
     settled = dict(leaves(whole.config()))
     found: dict[str, Entry] = {}
     for name, config in phases.items():
-        own = {SPELLINGS.get(key, key) for key in entries[name]}
         found[phase_key(name, UNTIL)] = entries[name].get(UNTIL, Entry(None, DEFAULT))
-        for key, value in leaves(config):
-            if key in own or value != settled.get(key):
-                entry = stack_of(config).entry(key)
-                word = phase_key(name, key)
-                found[word] = dict(entry.words).get(word, entry)
+        for key in _recorded(name, entries[name], config, settled):
+            entry = stack_of(config).entry(key)
+            word = phase_key(name, key)
+            found[word] = dict(entry.words).get(word, entry)
     return whole.above(Layer("phases", Precedence.USER, found)).config()
+
+
+def _recorded(
+    name: str, own: Mapping[str, Entry], config: Config, settled: Mapping[str, Any]
+) -> list[str]:
+    """Returns the settings of a phase that a snapshot records.
+
+    They are those that the phase sets, those that differ from the run, and those that a recorded
+    setting would replace otherwise.
+
+    Raises:
+        UsageError: see `completed_run`.
+    """
+    set_by_phase = {SPELLINGS.get(key, key) for key in own}
+    values = dict(leaves(config))
+    differing = {key for key, value in values.items() if value != settled.get(key)}
+    if not sets_batch(own) and (batch := differing.intersection(BATCH_KEYS)):
+        changed = {key: values[key] for key in BATCH_KEYS if key in batch}
+        raise UsageError(
+            f"phase {name} sets no batch, but words of the run that count per device give it"
+            f" another one: {', '.join(f'{key}={shown(value)}' for key, value in changed.items())}",
+            keys=tuple(changed),
+            remedy=set_together({phase_key(name, key): value for key, value in changed.items()}),
+        )
+    recorded = {*set_by_phase, *differing, *(BATCH_KEYS if sets_batch(own) else ())}
+    recorded |= {other for key in recorded for other in REPLACED_BY.get(key, ())}
+    return [key for key in values if key in recorded]

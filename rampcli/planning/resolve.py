@@ -15,8 +15,9 @@ the next step goes on without what is wrong, so that a user sees all errors at o
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from math import lcm
 from pathlib import Path
 
 from rampcli.batch.node_policies import POLICY_KEY, BestPolicy, NemoPolicy
@@ -53,6 +54,7 @@ from rampcli.planning.run_plan import Resolved, run_dir_of, run_plan
 from rampcli.planning.stage_memory import shorten_bytes
 
 NEMO, BEST = NemoPolicy.name, BestPolicy.name
+TENSOR_KEY = "parallel.tensor_parallel_size"
 MUCH = 0.1
 """Share of a run's time above which a node policy that saves it is named."""
 
@@ -131,18 +133,22 @@ def resolve_phases(
     """
     entries, run = phase_entries(stack), run_stack(stack)
     run = without_farther_ends(run, stack)
+    settled = _settled(run)
     errors = PhaseErrors()
     completed: dict[str, Completed] = {}
+    stacks = {name: phase_stack(run, name, own, report=Report()) for name, own in entries.items()}
+    ranks = lcm(*(max(1, each.entry(TENSOR_KEY).value) for each in stacks.values()))
     for name, own in entries.items():
         found = Report()
-        one = complete(phase_stack(run, name, own, report=found), read_files, found)
+        layers = phase_stack(run, name, own, report=found)
+        one = complete(layers, read_files, found, tensor=ranks)
         for error in found.errors:
             error.remedies = tuple(_own_value(each, one.stack) for each in error.remedies)
         errors.add(name, found.errors)
         completed[name] = one
     errors.report_to(report, phases=len(entries))
     report.close()
-    config = completed_run(run, entries, {name: one.config for name, one in completed.items()})
+    config = completed_run(settled, entries, {name: one.config for name, one in completed.items()})
     consumed_samples = consumed_samples_in(run_dir_of(config))
     planned = run_plan(config, consumed_samples=consumed_samples)
     phases = tuple(
@@ -151,8 +157,15 @@ def resolve_phases(
     )
     chosen = {phase.name: phase.config for phase in phases}
     settings = {name: chosen.get(name, one.config) for name, one in completed.items()}
-    planned = replace(planned, config=completed_run(run, entries, settings), phases=phases)
+    planned = replace(planned, config=completed_run(settled, entries, settings), phases=phases)
     return replace(planned, notes=tuple(dict.fromkeys(_notes_of_phases(planned, completed))))
+
+
+def _settled(run: Stack) -> Stack:
+    """Returns the layers of a run in canonical keys, although it is planned by phases alone."""
+    with suppress(UsageError):  # words may need what only phases set, where errors are found, too
+        run = translate(run)[0]
+    return with_extensions(without_alternatives(run), Report())
 
 
 def _notes_of_phases(planned: Resolved, completed: Mapping[str, Completed]) -> Iterator[str]:
@@ -168,11 +181,14 @@ def _notes_of_phases(planned: Resolved, completed: Mapping[str, Completed]) -> I
     yield from pass_notes(planned)
 
 
-def complete(stack: Stack, read_files: ReadFiles, report: Report) -> Completed:
+def complete(
+    stack: Stack, read_files: ReadFiles, report: Report, *, tensor: int | None = None
+) -> Completed:
     """Takes the steps from the layers of a configuration to its complete and checked settings.
 
     Args:
         report: receives the errors.
+        tensor: as `with_file_facts` takes it.
     """
     translation = None
     with _new_errors(report, stack):
@@ -181,7 +197,7 @@ def complete(stack: Stack, read_files: ReadFiles, report: Report) -> Completed:
     stack = without_alternatives(stack)
     stack = with_extensions(stack, report)
     checked = _checked(stack, report)
-    config, facts, file_notes = _with_files(checked, read_files, report)
+    config, facts, file_notes = _with_files(checked, read_files, report, tensor=tensor)
     return Completed(
         config=config,
         stack=stack,
@@ -230,7 +246,7 @@ def _checked(stack: Stack, report: Report) -> Config:
 
 
 def _with_files(
-    config: Config, read_files: ReadFiles, report: Report
+    config: Config, read_files: ReadFiles, report: Report, *, tensor: int | None = None
 ) -> tuple[Config, FileFacts, tuple[str, ...]]:
     """Returns the configuration with numbers for what its files decide, these facts, and notes.
 
@@ -242,7 +258,7 @@ def _with_files(
     if not report.errors:
         with _new_errors(report, config.stack):
             facts = read_files(config)
-            stack, notes = with_file_facts(config, facts)
+            stack, notes = with_file_facts(config, facts, tensor=tensor)
             config = stack.config()
             Report(check_tensor(config)).close()
     if report.errors and config.model.vocab_size is None:

@@ -86,6 +86,16 @@ class Resolved:
         return None if before == now else self.phase.first.samples
 
     @property
+    def first_step_of_length(self) -> int:
+        """Steps before those that have samples of this length without a break."""
+        first = 0 if self.phase is None else self.phase.first.steps
+        for before in reversed(self.earlier):
+            if before.plan.sequence_length != self.plan.sequence_length or before.phase is None:
+                break
+            first = before.phase.first.steps
+        return first
+
+    @property
     def whole_plan(self) -> TrainingPlan:
         """The plan of the whole run, also if this is one of its phases."""
         return self.whole or self.plan

@@ -6,13 +6,18 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from drawn_phases import ONE_RANK
 from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides
+from rampcli.config.file_facts import without_files
+from rampcli.config.phases import phase_entries, phase_stack, run_stack, sets_batch, sets_rate
+from rampcli.config.settings import leaves
 from rampcli.data.blend import Blend
-from rampcli.errors import UsageError
+from rampcli.errors import Report, UsageError
 from rampcli.llm import llama3_tiny
 from rampcli.planning.out_of_memory import out_of_memory
-from rampcli.planning.resolve import resolve
+from rampcli.planning.phases import settings_of_phases, without_farther_ends
+from rampcli.planning.resolve import complete, resolve
 from rampcli.planning.run_plan import run_plan
 
 PHASES = (
@@ -190,3 +195,41 @@ def test_a_phase_that_runs_out_of_memory_names_settings_of_its_own(run):
     assert [one.global_batch_size for one in again.plan.stages] == [
         one.global_batch_size for one in run.plan.stages
     ]
+
+
+RUNS = (
+    (),
+    ("model.step_batch_size_schedule=steps: 0:4 3:8 8:16",),
+    ("model.global_batch_size=8", "model.rampup_batch_size=[2,2,30]"),
+    ("per_device_batch_size=8",),
+    ("optim.warmup_steps=3",),
+    ("schedule.batch_coupling=sqrt",),
+)
+SETTINGS = (
+    *("model.global_batch_size=4", "model.rampup_batch_size=[4,4,40]", "optim.lr=1e-3"),
+    *("model.rampup_batch_size=null", "model.step_batch_size_schedule=0:4"),
+    *("optim.warmup_samples=8", "schedule.lr_factors=[1]", "per_device_batch_size=4"),
+)
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+@pytest.mark.parametrize("run_words", RUNS, ids=lambda words: " ".join(words) or "recipe")
+def test_what_one_phase_sets_leaves_the_other_as_in_the_run(run_words, name):
+    """The snapshot says of each phase what its own layers say, and who has its own ramp or rate."""
+    for setting in SETTINGS:
+        words = (*ONE_RANK, *run_words, "phases.a.until=steps:5", "phases.b.until=steps:12")
+        words = {word.partition("=")[0]: word for word in (*words, f"phases.{name}.{setting}")}
+        stack = apply_overrides(llama3_tiny.pretrain_recipe(), [*words.values()])
+        try:
+            resolved = resolve(stack)
+        except UsageError:  # these two contradict each other
+            continue
+        user, run = phase_entries(stack), without_farther_ends(run_stack(stack), stack)
+        for phase in settings_of_phases(resolved.config):
+            layers = phase_stack(run, phase.name, user[phase.name], report=Report())
+            want = dict(leaves(complete(layers, without_files, Report()).config))
+            have = dict(leaves(phase.config))
+            chosen = ("trainer.compile", "trainer.accumulate_reduce")
+            assert {k: v for k, v in have.items() if v != want[k] and k not in chosen} == {}
+            assert sets_batch(phase.own) == sets_batch(user[phase.name])
+            assert sets_rate(phase.own) == sets_rate(user[phase.name])
