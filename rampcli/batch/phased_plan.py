@@ -147,6 +147,10 @@ class PhasedPlan(TrainingPlan):
         firsts = [phase.first.samples for phase in self.phases]
         return self.phases[max(0, bisect_right(firsts, consumed_samples) - 1)]
 
+    def begins_phase(self, consumed_samples: int) -> bool:
+        """Returns whether a phase begins after `consumed_samples`."""
+        return any(phase.first.samples == consumed_samples for phase in self.phases)
+
     def of(self, _stage: StageExtent) -> TrainingPlan:
         """Returns the plan of a stage's phase."""
         return self.phase_at(_stage.first_sample).plan

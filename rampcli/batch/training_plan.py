@@ -106,6 +106,10 @@ class TrainingPlan:
         """Returns the samples that the first `steps` optimiser steps of the run consume."""
         return self.ramp.samples_after(steps)
 
+    def begins_phase(self, consumed_samples: int) -> bool:
+        """Returns whether the run or a phase of it begins after `consumed_samples`."""
+        return consumed_samples == 0
+
     def of(self, _stage: StageExtent) -> "TrainingPlan":
         """Returns the plan of a stage's phase: this one, in a run without phases."""
         return self

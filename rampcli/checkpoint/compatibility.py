@@ -9,6 +9,7 @@ from typing import Any
 
 from rampcli.batch.quantities import counted
 from rampcli.config import snapshot
+from rampcli.config.layers import sources_named
 from rampcli.config.schema import Config
 from rampcli.errors import ForeignCheckpointError
 from rampcli.planning.run_plan import Resolved, run_plan
@@ -35,9 +36,10 @@ def check_resumable(
     trained = resolved.trained_by(checkpoint.consumed_samples)
     _check_phase(checkpoint, trained)
     number = None if trained.phase is None else trained.phase.number
-    check_compatible(
-        checkpoint, settings=snapshot.identity(trained.config), corpus=corpora.get(number, ())
-    )
+    with sources_named(trained.config):
+        check_compatible(
+            checkpoint, settings=snapshot.identity(trained.config), corpus=corpora.get(number, ())
+        )
     _check_reading(checkpoint, trained)
 
 

@@ -1,10 +1,11 @@
 """A run that begins at a checkpoint of another one, in a phase of its own."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from rampcli.batch.phased_plan import PhasedPlan
 from rampcli.batch.position import Position, parse_goal
+from rampcli.batch.run_settings import LENGTH_KEYS
 from rampcli.checkpoint.branch_off import branch_off
 from rampcli.checkpoint.compatibility import check_resumable
 from rampcli.cli.composing import resolve_from_checkpoint
@@ -17,6 +18,7 @@ from rampcli.config.rl import refuse_rl
 from rampcli.config.schema import Config
 from rampcli.errors import NoCheckpointError, Report, UsageError
 from rampcli.launch import run as launch
+from rampcli.launch.changes import SMALLEST_JUMP
 from rampcli.launch.start_checks import check
 from rampcli.planning.run_plan import Resolved, run_dir_of, run_plan
 from rampcli.runs.directory import RunDirectory
@@ -78,16 +80,18 @@ def continue_run(
     config = compose_file(old.config)
     trained_with = run_plan(snapshot.read(old.config))
     refuse_rl(config, "reinforcement learning has no phases", remedy="a run of pretraining")
-    if not phase.isidentifier() or phase in config.phases:
+    taken = {*config.phases} or {BEFORE}
+    if not phase.isidentifier() or phase in taken:
         raise UsageError(
-            f"--phase {phase}: {old.path} has a phase of this name"
-            if phase in config.phases
+            f"--phase {phase}: the part before it has this name"
+            if phase in taken
             else f"--phase {phase} is not a name of letters, digits and _",
             remedy="--phase anneal" if phase != "anneal" else "--phase anneal2",
         )
     report = Report()
     own = [word for word in words if _names_run(word)]
     stack = apply_overrides(config, own, report=report)
+    report.close()
     name = stack.entry("name").value
     if name == config.name:
         name = f"{config.name}_{phase}"
@@ -109,10 +113,11 @@ def continue_run(
     layer = Layer.of("rampcli phases", Precedence.USER, ends, report=report)
     stack = stack.above(layer)
     inside = [phase_key(phase, word) for word in words if not _names_run(word)]
-    laid = apply_overrides(
-        stack.config(), inside or [phase_key(phase, f"{UNTIL}=null")], report=report
-    )
+    if (end := _default_end(words, trained_with, consumed, phase)) is not None:
+        inside.append(phase_key(phase, f"{UNTIL}={end}"))
+    laid = apply_overrides(stack.config(), inside, report=report)
     resolved = resolve_from_checkpoint(laid, report)
+    resolved = replace(resolved, notes=(*resolved.notes, *_jump(trained_with, resolved, consumed)))
     return ContinuedRun(
         old=old,
         checkpoint=checkpoint,
@@ -122,6 +127,48 @@ def continue_run(
         resolved=resolved,
         words=tuple(words),
     )
+
+
+def _default_end(
+    words: Sequence[str], trained_with: Resolved, consumed: int, phase: str
+) -> str | None:
+    """Returns where the new phase ends if no word says so: where the other run ends.
+
+    None if a word ends the phase or the run.
+
+    Raises:
+        UsageError: the other run has no end, or it ends where the phase begins.
+    """
+    keys = {word.partition("=")[0] for word in words}
+    if not keys.isdisjoint((UNTIL, *LENGTH_KEYS)):
+        return None
+    end = trained_with.plan.end_sample
+    if end is None or end <= consumed:
+        reason = "has no end" if end is None else "ends where it begins"
+        raise UsageError(
+            f"it is not said where phase {phase} ends, and the other run {reason}",
+            keys=(phase_key(phase, UNTIL),),
+            remedy="until=7.5T or another position",
+        )
+    return f"samples:{end}"
+
+
+def _jump(before: Resolved, after: Resolved, consumed: int) -> Iterator[str]:
+    """Yields a note if the schedule of the run gives the last step before the phase another rate.
+
+    That happens if the new run is longer, for example.
+    """
+    rates = []
+    for resolved in (before, after):
+        trained = resolved.trained_by(consumed)
+        size = resolved.plan.ramp.global_batch_size_at(consumed - 1)
+        rates.append(trained.rate().at(consumed, global_batch_size=size))
+    was, would_be = rates
+    if abs(was - would_be) > SMALLEST_JUMP * was:
+        yield (
+            f"the learning rate jumps: the last step before the phase had {was:.2e}, and has"
+            f" {would_be:.2e} in the schedule of the new run, which covers all of it"
+        )
 
 
 def _names_run(word: str) -> bool:

@@ -173,7 +173,7 @@ def _print_outcome(outcome: Outcome, console: Console, resolved: Resolved) -> No
         facts = (*data_lines(resolved), f"run directory: {visible(str(outcome.run.path))}")
         say(console, jobs_table(outcome.jobs), *facts, f"follow its progress with:\n  {status}")
     else:
-        _print_stopped(outcome, console)
+        _print_stopped(outcome, console, resolved)
 
 
 def _print_complete(outcome: Outcome, console: Console) -> None:
@@ -209,14 +209,20 @@ def _print_complete(outcome: Outcome, console: Console) -> None:
         say(console, "This run was already complete; choose another name= to start a new one.")
 
 
-def _print_stopped(outcome: Outcome, console: Console) -> None:
+def _phase(outcome: Outcome, resolved: Resolved) -> str:
+    """Returns the phase that comes next, in front of its stage; nothing without phases."""
+    coming = resolved.at(outcome.state["consumed_samples"]).phase
+    return "" if coming is None else f"phase {coming.name}, "
+
+
+def _print_stopped(outcome: Outcome, console: Console, resolved: Resolved) -> None:
     """Prints where a run stopped and how to resume it."""
     coming = outcome.state["next"]
     if outcome.status == STAGE_BOUNDARY:
         stage, batch, nodes = coming["stage"] + 1, coming["global_batch_size"], coming["num_nodes"]
         say(
             console,
-            f"stopped after {_consumed(outcome)}, before stage {stage}:"
+            f"stopped after {_consumed(outcome)}, before {_phase(outcome, resolved)}stage {stage}:"
             f" batch {batch} on {nodes} node{'s' if nodes > 1 else ''}",
         )
     else:

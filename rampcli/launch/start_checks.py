@@ -10,10 +10,18 @@ from rampcli.checkpoint.starting_weights import (
     check_starting_weights,
     check_tensors,
 )
+from rampcli.config import snapshot
 from rampcli.config.corpora import missing_corpora, missing_weights
 from rampcli.config.layers import sources_named
+from rampcli.config.phase_keys import UNTIL, phase_key
 from rampcli.config.schema import Config
-from rampcli.errors import NoCheckpointError, Report, UsageError
+from rampcli.errors import (
+    ForeignCheckpointError,
+    NoCheckpointError,
+    Report,
+    UsageError,
+    shown,
+)
 from rampcli.hub import is_pinned
 from rampcli.launch.disk_space import disk_space, existing_part
 from rampcli.launch.environment import check_outer_launcher
@@ -188,7 +196,40 @@ def _newest_checkpoint(
             remedy="another name= or run_dir=, or resume=auto",
         )
     check_resumable(found[-1], resolved, corpora=corpora)
+    _check_finished_phases(resolved, directory, found[-1])
     return found[-1]
+
+
+def _check_finished_phases(resolved: Resolved, directory: RunDirectory, newest: Checkpoint) -> None:
+    """Checks that phases which have ended keep what decides what they have learned.
+
+    Raises:
+        ForeignCheckpointError: one has other settings than those that it was trained with.
+    """
+    try:
+        earlier = snapshot.read(directory.config)
+    except UsageError:
+        return  # a start says that the earlier settings are not known
+    for phase in resolved.phases:
+        extent = phase.phase
+        is_over = (
+            extent is not None
+            and extent.end is not None
+            and (extent.end.samples <= newest.consumed_samples)
+        )
+        if not is_over or extent is None or extent.name not in earlier.phases:
+            continue
+        sets, set_then = (each.phases[extent.name] for each in (resolved.config, earlier))
+        for key in dict.fromkeys((*set_then, *sets)):
+            if key != UNTIL and snapshot.decides(key) and sets.get(key) != set_then.get(key):
+                word = phase_key(extent.name, key)
+                raise ForeignCheckpointError(
+                    f"phase {extent.name} has ended, and was trained with"
+                    f" {key}={shown(set_then.get(key)) if key in set_then else 'that of the run'}"
+                    f" (here {shown(sets.get(key)) if key in sets else 'that of the run'})",
+                    keys=(word,),
+                    remedy="the settings that it was trained with, or another name= or run_dir=",
+                )
 
 
 def _errors_of(check_here: Callable[[Resolved], None], resolved: Resolved) -> list[UsageError]:

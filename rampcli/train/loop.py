@@ -320,10 +320,11 @@ class Trainer:
         At step 0, an earlier validation does not count: the settings may have changed since then.
         Nor does it at the start of a phase that validates on other samples.
         """
-        step = self.state.step
-        is_owed = self.state.consumed_samples == self.first_validated_sample or (
-            is_due(step, self.config.trainer.val_every_steps) and not self._is_validated()
+        step, consumed = self.state.step, self.state.consumed_samples
+        is_point = self.plan.begins_phase(consumed) or is_due(
+            step, self.config.trainer.val_every_steps
         )
+        is_owed = consumed == self.first_validated_sample or (is_point and not self._is_validated())
         if is_owed and not self._is_complete():
             self._validate(self._split())
 

@@ -334,7 +334,14 @@ def build_observers(
         observers.append(OrderAudit(passes.meshes.data[DATA], passes.device))
     if dist.get_rank() == 0:
         phase = None if resolved.phase is None else resolved.phase.name
-        journal = Journal(run, resolved.whole_plan, config, passes.device, phase=phase)
+        journal = Journal(
+            run,
+            resolved.whole_plan,
+            config,
+            passes.device,
+            phase=phase,
+            first_step=resolved.first_step_of_length,
+        )
         observers += [journal, costs]
         # The ranks of reinforcement learning wait for responses, not for data.
         observers.append(FlatRewards(run) if is_rl(config) else SlowData(run))

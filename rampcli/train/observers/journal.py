@@ -24,7 +24,12 @@ from rampcli.train.step import TakenStep, Validation
 
 
 class Journal(LoopObserver):
-    """Writes rows and states. Only rank 0 has one."""
+    """Writes rows and states. Only rank 0 has one.
+
+    Args:
+        phase: name of the phase that is trained, if the run has phases.
+        first_step: steps before those whose samples have the length that is trained now.
+    """
 
     def __init__(
         self,
@@ -34,12 +39,14 @@ class Journal(LoopObserver):
         device: torch.device,
         *,
         phase: str | None = None,
+        first_step: int = 0,
     ) -> None:
         self.run = run
         self.of_phase = {} if phase is None else {"phase": phase}
         self.plan = plan
         self.device = device
         self.world_size = dist.get_world_size()
+        self.first_step = first_step
         self.noise_every_steps = config.noise_scale.every_steps
         self.noise = NoiseAverage()
         peak_tflops = config.trainer.peak_tflops
@@ -56,7 +63,11 @@ class Journal(LoopObserver):
         """Writes the event `start` and the status running."""
         if self.noise_every_steps is not None:
             self.noise = NoiseAverage(
-                last_measurements(self.run.metrics, every_steps=self.noise_every_steps)
+                last_measurements(
+                    self.run.metrics,
+                    every_steps=self.noise_every_steps,
+                    first_step=self.first_step,
+                )
             )
         record_event(
             self.run,
@@ -193,11 +204,12 @@ class Journal(LoopObserver):
         )
 
 
-def last_measurements(metrics: Path, *, every_steps: int) -> list[Noise]:
+def last_measurements(metrics: Path, *, every_steps: int, first_step: int = 0) -> list[Noise]:
     """Returns the measurements of noise that the next average begins with.
 
     Args:
         every_steps: interval between steps that measure.
+        first_step: steps before those whose samples have the length that is trained now.
     """
     rows = last_rows(
         metrics,
@@ -205,7 +217,11 @@ def last_measurements(metrics: Path, *, every_steps: int) -> list[Noise]:
         holding=NOISE_COLUMNS[0],
         among=KEPT_MEASUREMENTS * every_steps,
     )
-    found = ([number(row.get(name)) for name in NOISE_COLUMNS] for row in rows)
+    found = (
+        [number(row.get(name)) for name in NOISE_COLUMNS]
+        for row in rows
+        if row["step"] > first_step
+    )
     return [Noise(*pair) for pair in found if None not in pair]  # type: ignore[arg-type]
 
 
