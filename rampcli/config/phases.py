@@ -21,7 +21,7 @@ from rampcli.config.layers import (
     sources_named,
     stack_of,
 )
-from rampcli.config.phase_keys import PHASES, UNTIL, may_change, phase_key, split_phase_key
+from rampcli.config.phase_keys import UNTIL, may_change, phase_key, split_phase_key
 from rampcli.config.schema import Config
 from rampcli.errors import Report, UsageError
 from rampcli.words import FOREIGN, SPELLINGS, maxtext
@@ -147,7 +147,9 @@ def check_may_change(name: str, key: str, entry: Entry) -> None:
     )
 
 
-def refuse_phases(config: Config, command: str, *, remedy: str = f"{PHASES}=null") -> None:
+def refuse_phases(
+    config: Config, command: str, *, remedy: str = "the same words without phases"
+) -> None:
     """Checks that a run has no phases.
 
     Args:

@@ -89,7 +89,8 @@ def test_options_and_settings_of_a_command_that_is_not_run_here_exist(
     options, _, _ = command.make_parser(context).parse_args(words)
     if "factory" in options:
         monkeypatch.chdir(tmp_path)
-        (tmp_path / "mine" / "model").mkdir(parents=True)
+        example.write_files(tmp_path)
+        (tmp_path / "mine" / "model").mkdir(parents=True, exist_ok=True)
         for model in ("chat", "theirs"):
             (tmp_path / "mine" / "model" / f"{model}.yaml").write_text("num_layers: 2\n")
         if options["factory"] == "mine.py":
@@ -103,7 +104,7 @@ def test_options_and_settings_of_a_command_that_is_not_run_here_exist(
 def check_settings(options, command):
     report = Report()
     factory, config_dir = options["factory"], options.get("config_dir")
-    folder = None if config_dir is None else Path(config_dir)
+    folder = None if config_dir is None else Path(config_dir.replace("REPOSITORY", str(ROOT)))
     words = join_split_lists(
         options.get("rl_overrides", options.get("overrides")) or (), report=report
     )
