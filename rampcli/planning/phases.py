@@ -118,9 +118,9 @@ def plan_phases(config: Config, *, consumed_samples: int = 0) -> Resolved:
     Raises:
         UsageError: all stages that do not divide, and ends of phases that are out of order.
     """
-    report, errors, planned = Report(_misfits(config)), PhaseErrors(), list[Resolved]()
-    first, readings, end_of_run = START, Readings(), _end_of_run(config)
     settings = settings_of_phases(config)
+    report, errors, planned = Report(_misfits(config, settings)), PhaseErrors(), list[Resolved]()
+    first, readings, end_of_run = START, Readings(), _end_of_run(config)
     for number, one in enumerate(settings):
         if _is_reached(end_of_run, first):
             break
@@ -200,7 +200,7 @@ def _plan_phase(
     return resolved
 
 
-def _misfits(config: Config) -> Iterator[UsageError]:
+def _misfits(config: Config, settings: Iterable[PhaseSettings]) -> Iterator[UsageError]:
     """Yields why a run cannot have the phases that it has, whatever their plan."""
     if is_rl(config):
         yield UsageError(
@@ -209,7 +209,7 @@ def _misfits(config: Config) -> Iterator[UsageError]:
             keys=(GENERATIONS_KEY,),
             remedy="a recipe without phases",
         )
-    lengths = {name: one.data.sequence_length for name, _, one in phase_configs(config)}
+    lengths = {one.name: one.config.data.sequence_length for one in settings}
     embedding = config.model.position_embedding
     if POSITION_EMBEDDINGS[embedding].is_learned and len(set(lengths.values())) > 1:
         shown = [f"{name}={length}" for name, length in lengths.items()]
