@@ -8,7 +8,6 @@ round to round. Processor time is the mean over the ranks. The ratio is the medi
 with the quartiles. The average alone is timed too, as a share of a step.
 """
 
-import argparse
 import os
 import statistics
 import sys
@@ -17,7 +16,7 @@ import time
 import torch
 import torch.distributed as dist
 from bench_noise_scale import MODEL, SAMPLES, TOKENS
-from local_ranks import run_ranks
+from local_ranks import measure_cases
 
 from rampcli.batch.averages import ema_share
 from rampcli.config.schema import Config
@@ -92,15 +91,9 @@ def measure(case: str, rounds: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("rounds", nargs="?", type=int, default=30, metavar="ROUNDS")
-    rounds = parser.parse_args().rounds
-    if "RANK" in os.environ:
-        measure(os.environ["BENCH_CASE"], rounds)
-        return
-    print(f"{'':34}  off ms   ratio (quartiles)       average alone", flush=True)
-    for case, (count, _) in CASES.items():
-        run_ranks(__file__, count, str(rounds), BENCH_CASE=case)
+    ranks = {case: count for case, (count, _) in CASES.items()}
+    header = f"{'':34}  off ms   ratio (quartiles)       average alone"
+    measure_cases(__file__, __doc__, measure, ranks, rounds=30, header=header)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ Processor time is the mean over the ranks. Ratios are medians over the rounds. T
 interval of 16 steps is what the ratios say: 15 idle steps, and one that measures.
 """
 
-import argparse
 import os
 import statistics
 import sys
@@ -16,7 +15,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from local_ranks import run_ranks
+from local_ranks import measure_cases
 
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.data.loader import MicroBatch
@@ -100,15 +99,9 @@ def measure(case: str, rounds: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("rounds", nargs="?", type=int, default=10, metavar="ROUNDS")
-    rounds = parser.parse_args().rounds
-    if "RANK" in os.environ:
-        measure(os.environ["BENCH_CASE"], rounds)
-        return
-    print(f"{'':34}  off ms    idle  measured  cost at {INTERVAL}", flush=True)
-    for case, (count, _) in CASES.items():
-        run_ranks(__file__, count, str(rounds), BENCH_CASE=case)
+    ranks = {case: count for case, (count, _) in CASES.items()}
+    header = f"{'':34}  off ms    idle  measured  cost at {INTERVAL}"
+    measure_cases(__file__, __doc__, measure, ranks, rounds=10, header=header)
 
 
 if __name__ == "__main__":

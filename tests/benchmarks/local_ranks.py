@@ -1,8 +1,10 @@
 """Starts the ranks of a benchmark on this machine."""
 
+import argparse
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 
 from rampcli.launch.workers import reserve_port
 
@@ -34,3 +36,32 @@ def run_ranks(script: str, count: int, *arguments: str, **environment: str) -> N
         failed = [rank.wait() for rank in ranks]
     if any(failed):
         raise SystemExit(1)
+
+
+def measure_cases(
+    script: str,
+    doc: str | None,
+    measure: Callable[[str, int], None],
+    ranks: Mapping[str, int],
+    *,
+    rounds: int,
+    header: str,
+) -> None:
+    """Runs a script whose argument is a count of rounds, for each case on ranks of its own.
+
+    Args:
+        doc: its docstring.
+        measure: takes a case and the rounds, in a process that is a rank.
+        ranks: of each case.
+        rounds: the default.
+        header: printed above the rows of the cases.
+    """
+    parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    parser.add_argument("rounds", nargs="?", type=int, default=rounds, metavar="ROUNDS")
+    rounds = parser.parse_args().rounds
+    if "RANK" in os.environ:
+        measure(os.environ["BENCH_CASE"], rounds)
+        return
+    print(header, flush=True)
+    for case, count in ranks.items():
+        run_ranks(script, count, str(rounds), BENCH_CASE=case)
