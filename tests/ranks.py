@@ -1,11 +1,13 @@
 """Ranks for tests: processes that load torch once, live on, and run one function after another."""
 
+import faulthandler
 import multiprocessing
 import os
 import runpy
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
@@ -26,6 +28,8 @@ MOST_THREADS = 50
 
 Torch's caches keep process groups, whose threads for gloo wake a hundred times per second.
 """
+FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
+"""Signals that end a process after a fault in torch or another library."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _living: list[tuple[BaseProcess, Connection]] = []
 
@@ -40,7 +44,9 @@ def run_ranks(
     """Calls a function on every rank of a group, and returns what each rank returned.
 
     The processes are those of earlier calls. If a rank fails or keeps more than `MOST_THREADS`, all
-    of them are killed, and the next call starts new ones.
+    of them are killed, and the next call starts new ones. Users train one run per process, so if a
+    fault ends a rank that has served before, the function is called again in new processes, after a
+    warning.
 
     Args:
         processes: number of ranks.
@@ -50,11 +56,13 @@ def run_ranks(
         folders: working directory of each rank; by default that of this process.
 
     Raises:
-        AssertionError: a rank failed; the message holds what the ranks printed.
+        AssertionError: a rank failed; the message holds what the ranks printed, and the exit codes
+            of those that have ended.
     """
     logs.mkdir(parents=True, exist_ok=True)
     outputs = [(logs / f"rank_{rank}.txt").absolute() for rank in range(processes)]
     places = folders or [Path.cwd()] * processes
+    served = len(_living)
     while len(_living) < processes:
         _living.append(_start_rank())
     ranks = _living[:processes]
@@ -71,12 +79,24 @@ def run_ranks(
             connection.send((function, arguments, outputs[rank], places[rank], variables))
         results = _receive([connection for _, connection in ranks])
     has_failed = len(results) < processes
+    if has_failed:
+        for process, _ in ranks:
+            process.join(0.2)  # one that a signal has ended may not be reaped yet
+    ends = [process.exitcode for process, _ in ranks]
     if has_failed or any(_threads(process) > MOST_THREADS for process, _ in ranks):
         stop_ranks()
     if has_failed:
-        raise AssertionError(
-            "\n".join(f"{output.name}: {output.read_text()[-3000:]}" for output in outputs)
+        printed = "\n".join(
+            f"{output.name}, {'alive' if end is None else f'ended with {end}'}:"
+            f" {output.read_text()[-3000:]}"
+            for output, end in zip(outputs, ends, strict=True)
         )
+        if any(end is not None and -end in FAULTS for end in ends[:served]):
+            warnings.warn(
+                f"a fault has ended a rank that had served before: {printed}", stacklevel=2
+            )
+            return run_ranks(processes, function, *arguments, logs=logs, folders=folders)
+        raise AssertionError(printed)
     return [results[rank] for rank in range(processes)]
 
 
@@ -183,6 +203,7 @@ def _serve(connection: Connection) -> None:
             os.environ.clear()
             os.environ.update(variables | place)
             os.chdir(folder)
+            faulthandler.enable()  # prints where a rank was that a fault in torch has killed
             try:
                 answer = (True, function(*arguments))
             except SystemExit:  # the program has printed the reason
