@@ -1,7 +1,9 @@
 """Averages of the weights over the tokens or the checkpoints of a run."""
 
 import math
+from dataclasses import dataclass
 
+from rampcli.batch.position import Goal, parse_goal
 from rampcli.batch.quantities import parse_whole
 from rampcli.errors import UsageError, set_to
 
@@ -11,15 +13,59 @@ KINDS = (EMA, MERGE)
 EMA_KEY, MERGE_KEY = f"average.{EMA}", f"average.{MERGE}"
 LAST = "last:"
 """Prefix of a number of checkpoints."""
+FROM = "from:"
+"""Prefix of a position in the run."""
 
 
-def ema_share(tokens: int, *, half_life_tokens: int) -> float:
-    """Returns the share of an exponential moving average that some tokens replace.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExponentialMean:
+    """A moving average that forgets by tokens: what a weight counts halves in a half-life."""
 
-    The rest, which stays, is 0.5 to the power of `tokens / half_life_tokens`. So a step of many
-    tokens moves the average as far as several steps of the same tokens and weights would.
+    half_life_tokens: int
+
+    def has_begun(self, _tokens: int) -> bool:
+        """Returns whether the average has a value: always. It begins as the weights do."""
+        return True
+
+    def share(self, begin: int, end: int) -> float:
+        """Returns the share that the weights after a step take.
+
+        The rest, which stays, is 0.5 to the power of `tokens / half_life_tokens`. So a step of many
+        tokens moves the average as far as several steps of the same tokens and weights would.
+
+        Args:
+            begin: tokens of the run before the step.
+            end: tokens of the run after the step.
+        """
+        return -math.expm1(-math.log(2) * (end - begin) / self.half_life_tokens)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UniformMean:
+    """The mean of the weights after each step, by the step's tokens after a position.
+
+    Attributes:
+        first_token: tokens of the run before that position.
     """
-    return -math.expm1(-math.log(2) * tokens / half_life_tokens)
+
+    first_token: int
+
+    def has_begun(self, tokens: int) -> bool:
+        """Returns whether a step has ended behind the position after some tokens of the run."""
+        return tokens > self.first_token
+
+    def share(self, begin: int, end: int) -> float:
+        """Returns the share that the weights after a step take, as `ExponentialMean.share` does.
+
+        It is 0 before the position, and 1 for the first step that ends behind it. It does not
+        depend on earlier calls, so a resumed run goes on exactly.
+        """
+        counted = end - max(begin, self.first_token)
+        return counted / (end - self.first_token) if counted > 0 else 0.0
+
+
+AverageRule = ExponentialMean | UniformMean
+"""How an average follows the weights."""
 
 
 def is_merge(text: str) -> bool:
@@ -39,10 +85,24 @@ def merged_checkpoints(text: str, *, name: str = MERGE_KEY) -> int:
     number = parse_whole(text.strip().removeprefix(LAST)) or 0
     if number < 2 or not is_merge(text):
         is_key = name == MERGE_KEY
+        position = f", or `{FROM}` and a position" if is_key else ""
         raise UsageError(
             f"{name}{'=' if is_key else ' '}{text} is not `{LAST}` and a number of checkpoints from"
-            " 2 on",
+            f" 2 on{position}",
             keys=(name,) if is_key else (),
-            remedy=set_to(name, f"{LAST}2") if is_key else f"{name} {LAST}2",
+            remedy=set_to(name, f"{LAST}2", *([f"{FROM}7.5T"] if is_key else []))
+            if is_key
+            else f"{name} {LAST}2",
         )
     return number
+
+
+def merge_start(text: str | None) -> Goal | None:
+    """Returns the position from which `average.merge` averages; None if it has none.
+
+    Raises:
+        UsageError: what follows `from:` is not a position.
+    """
+    if text is None or not text.strip().startswith(FROM):
+        return None
+    return parse_goal(text.strip().removeprefix(FROM), key=MERGE_KEY, prefix=FROM)

@@ -37,11 +37,12 @@ class Goal:
         return f"{self.count:,} {self.unit}"
 
 
-def parse_goal(text: str, *, key: str) -> Goal:
+def parse_goal(text: str, *, key: str, prefix: str = "") -> Goal:
     """Returns the position that a text names: `7.5T` tokens, `samples:2B` or `steps:10000`.
 
     Args:
         key: setting that has the text, for the error.
+        prefix: what stands before the text in the setting.
 
     Raises:
         UsageError: it has another form, or is not above zero.
@@ -50,9 +51,9 @@ def parse_goal(text: str, *, key: str) -> Goal:
     count = parse_whole(number.strip())
     if unit.strip() not in ((SAMPLES, STEPS, TOKENS) if colon else ("",)) or not count:
         raise UsageError(
-            f"{key}={text} is not a position: a number of tokens, or of samples or steps with"
-            " `samples:` or `steps:` in front",
+            f"{key}={prefix}{text} is not a position: a number of tokens, or of samples or steps"
+            " with `samples:` or `steps:` in front",
             keys=(key,),
-            remedy=set_to(key, "7.5T", "steps:10000"),
+            remedy=set_to(key, f"{prefix}7.5T", f"{prefix}steps:10000"),
         )
     return Goal(unit.strip() or TOKENS, count)

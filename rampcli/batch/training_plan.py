@@ -15,6 +15,7 @@ from rampcli.batch.nodes import Clock, Fleet, Work, count_restarts, restarts_at
 from rampcli.batch.notes import plan_notes
 from rampcli.batch.pipeline import bubble
 from rampcli.batch.plan import FLEET_KEYS, BatchPlan, check_product
+from rampcli.batch.position import SAMPLES, TOKENS, Goal
 from rampcli.batch.ramp import SEMANTICS, RampSchedule, RampStage, StageExtent
 from rampcli.batch.run_settings import BatchSettings, FirstEnd, RunLength
 from rampcli.batch.throughput import Basis, Throughput
@@ -105,6 +106,13 @@ class TrainingPlan:
     def samples_at(self, steps: int) -> int:
         """Returns the samples that the first `steps` optimiser steps of the run consume."""
         return self.ramp.samples_after(steps)
+
+    def tokens_to(self, goal: Goal) -> int:
+        """Returns the tokens of the run before a position."""
+        if goal.unit == TOKENS:
+            return goal.count
+        samples = goal.count if goal.unit == SAMPLES else self.samples_at(goal.count)
+        return self.tokens_at(samples)
 
     def begins_phase(self, consumed_samples: int) -> bool:
         """Returns whether the run or a phase of it begins after `consumed_samples`."""

@@ -7,15 +7,18 @@ of a run in phases belongs to the phase that took its last step.
 from collections.abc import Mapping
 from typing import Any
 
+from rampcli.batch.averages import FROM, MERGE, MERGE_KEY, UniformMean
 from rampcli.batch.quantities import counted
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
 from rampcli.config.schema import Config
-from rampcli.errors import ForeignCheckpointError
+from rampcli.errors import ForeignCheckpointError, set_to
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.runs.manifest import Checkpoint
 
 REMEDY = "another name= or run_dir="
+MERGED_FROM = "merged_from_token"
+"""Fact of a checkpoint's manifest: tokens before the weights that its mean holds."""
 PHASES_REMEDY = f"the phases that it was trained with, or {REMEDY}"
 
 
@@ -41,6 +44,7 @@ def check_resumable(
             checkpoint, settings=snapshot.identity(trained.config), corpus=corpora.get(number, ())
         )
     _check_reading(checkpoint, trained)
+    _check_merge(checkpoint, resolved)
 
 
 def settings_of_checkpoint(config: Config, checkpoint: Checkpoint) -> Config:
@@ -56,6 +60,12 @@ def settings_of_checkpoint(config: Config, checkpoint: Checkpoint) -> Config:
         return config
     planned = run_plan(config, consumed_samples=checkpoint.consumed_samples)
     return planned.trained_by(checkpoint.consumed_samples).config
+
+
+def merge_facts(resolved: Resolved) -> dict[str, int]:
+    """Returns what a checkpoint records of the mean of weights that training computes."""
+    rule = resolved.averages().get(MERGE)
+    return {MERGED_FROM: rule.first_token} if isinstance(rule, UniformMean) else {}
 
 
 def phase_facts(resolved: Resolved) -> dict[str, Any] | None:
@@ -105,6 +115,20 @@ def _check_reading(checkpoint: Checkpoint, trained: Resolved) -> None:
         " because phases before it read other samples",
         keys=("phases",),
         remedy=PHASES_REMEDY,
+    )
+
+
+def _check_merge(checkpoint: Checkpoint, resolved: Resolved) -> None:
+    """Checks that a checkpoint holds the mean of weights that goes on, if that has begun."""
+    first = merge_facts(resolved).get(MERGED_FROM)
+    tokens = resolved.whole_plan.tokens_at(checkpoint.consumed_samples)
+    if first is None or tokens <= first or checkpoint.manifest.get(MERGED_FROM) == first:
+        return
+    raise ForeignCheckpointError(
+        f"{MERGE_KEY}={resolved.config.average.merge} begins before {checkpoint.path}, after"
+        f" {counted(tokens, 'token')}, which holds no mean of the weights from there on",
+        keys=(MERGE_KEY,),
+        remedy=set_to(MERGE_KEY, f"{FROM}{tokens}", None, note=" for weights from here on"),
     )
 
 

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from rampcli.checkpoint.shards import shard_of
 from rampcli.checkpoint.state import (
-    NO_AVERAGES,
-    Averages,
+    AveragesAt,
     TrainingState,
     named_tensors,
+    no_averages,
     prefix_of,
 )
 from rampcli.checkpoint.tensor_files import TensorFiles
@@ -30,7 +30,7 @@ def load_newest(
     run: RunDirectory,
     parts: Sequence[Decoder],
     optimizers: Sequence[torch.optim.Optimizer],
-    averages: Averages = NO_AVERAGES,
+    averages_at: AveragesAt = no_averages,
     *,
     check: Callable[[Checkpoint], None],
 ) -> TrainingState:
@@ -42,7 +42,7 @@ def load_newest(
     Args:
         parts: this rank's parts of the model, filled in place.
         optimizers: their optimisers, whose state is filled in place.
-        averages: averages of their weights, filled in place.
+        averages_at: averages of their weights that a checkpoint has to hold, filled in place.
         check: raises a ForeignCheckpointError for a checkpoint of another run.
 
     Returns:
@@ -61,7 +61,7 @@ def load_newest(
         if checkpoint is not None:
             check(checkpoint)
         try:
-            return _load(run, checkpoint, parts, optimizers, averages)
+            return _load(run, checkpoint, parts, optimizers, averages_at)
         except RankError as error:
             if dist.get_rank() == 0 and checkpoint is not None:
                 reason = f"{checkpoint.path.name} is damaged: {error}"
@@ -86,7 +86,7 @@ def _load(
     checkpoint: Checkpoint | None,
     parts: Sequence[Decoder],
     optimizers: Sequence[torch.optim.Optimizer],
-    averages: Averages,
+    averages_at: AveragesAt,
 ) -> TrainingState:
     """Loads a checkpoint in place and returns its state.
 
@@ -97,6 +97,7 @@ def _load(
     assert checkpoint is not None
     if checkpoint.step > 0:
         make_optimizer_state(optimizers)
+    averages = averages_at(checkpoint.consumed_samples)
     held = {kind: values for kind, values in averages.items() if files.hold(prefix_of(kind))}
     tensors = named_tensors(parts, optimizers, held, copies=True)
     shards = [shard_of(name, tensor) for name, tensor, _ in tensors]

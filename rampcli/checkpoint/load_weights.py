@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from rampcli.batch.averages import EMA, LAST, MERGE, MERGE_KEY, merged_checkpoints
+from rampcli.batch.averages import EMA, LAST, MERGE, MERGE_KEY, merge_start, merged_checkpoints
 from rampcli.batch.quantities import counted
 from rampcli.checkpoint.compatibility import check_compatible, settings_of_checkpoint
 from rampcli.checkpoint.shards import Shard, shard_of
@@ -20,6 +20,7 @@ from rampcli.errors import DamagedFileError, NoCheckpointError, UsageError, reas
 from rampcli.estimate.model_size import count_parameters
 from rampcli.models.decoder import Decoder, build_decoder
 from rampcli.models.parts import FP32
+from rampcli.parallel.layout import local_part
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import Checkpoint, complete_checkpoints, name_remedy, read_checkpoints
 
@@ -147,7 +148,7 @@ def reader_of(
     """
     if average is None:
         return partial(read_weights, checkpoint), [checkpoint.step]
-    if average != EMA:
+    if average != EMA and (average != MERGE or merge_start(config.average.merge) is None):
         merged = _merged(config, checkpoint, average)
         return partial(read_mean, merged), [one.step for one in merged]
     prefix = prefix_of(average)
@@ -189,17 +190,18 @@ def _merged(config: Config, newest: Checkpoint, average: str) -> list[Checkpoint
 def read_mean(checkpoints: Sequence[Checkpoint], weights: Mapping[str, Tensor]) -> None:
     """Reads the mean of the weights in several checkpoints, in place, by their names.
 
-    The weights of two checkpoints are in memory at a time.
+    Only one more tensor is in memory at a time.
 
     Raises:
         DamagedFileError: a checkpoint does not hold them whole.
     """
-    first, *others = checkpoints
-    read_weights(first, weights)
-    for number, checkpoint in enumerate(others, start=2):
-        more = {name: torch.empty_like(weight) for name, weight in weights.items()}
-        read_weights(checkpoint, more)
-        torch._foreach_lerp_([*weights.values()], [*more.values()], 1 / number)
+    first, *others = (TensorFiles.open(one.path, one.files) for one in checkpoints)
+    for name, weight in weights.items():
+        first.read([shard_of(f"{MODEL}{name}", weight)])
+        for number, files in enumerate(others, start=2):
+            more = torch.empty_like(weight)
+            files.read([shard_of(f"{MODEL}{name}", more)])
+            local_part(weight).lerp_(local_part(more), 1 / number)
 
 
 def read_weights(

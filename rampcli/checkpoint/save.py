@@ -19,12 +19,12 @@ import torch.distributed as dist
 
 from rampcli.checkpoint.shards import HostCopies, Shard, shards_to_save
 from rampcli.checkpoint.state import (
-    NO_AVERAGES,
     SPECIAL_TOKENS,
     TOKENIZER,
-    Averages,
+    AveragesAt,
     TrainingState,
     named_tensors,
+    no_averages,
 )
 from rampcli.checkpoint.tensor_files import write_shards
 from rampcli.checksums import page_sums
@@ -79,6 +79,7 @@ class Checkpoints:
     for the copy. Whoever changes averages or weights otherwise calls `wait_for_copy` before.
 
     Args:
+        averages_at: averages of the weights to save after some consumed samples.
         keep_last: complete checkpoints to keep.
         facts: what the checkpoints belong to, for their manifests: `settings`, `corpus`,
             `world_size`.
@@ -91,7 +92,7 @@ class Checkpoints:
         run: RunDirectory,
         parts: Sequence[Decoder],
         optimizers: Sequence[torch.optim.Optimizer],
-        averages: Averages = NO_AVERAGES,
+        averages_at: AveragesAt = no_averages,
         *,
         keep_last: int,
         facts: dict[str, Any],
@@ -103,7 +104,7 @@ class Checkpoints:
         self.run = run
         self.parts = parts
         self.optimizers = optimizers
-        self.averages = averages
+        self.averages_at = averages_at
         self.keep_last = keep_last
         self.facts = facts
         self.texts = (
@@ -153,7 +154,8 @@ class Checkpoints:
         self._step = state.step
         saved = partial(SavedCheckpoint, step=state.step, consumed_samples=state.consumed_samples)
         manifest = {"format": FORMAT, **asdict(state), **self.facts}
-        tensors = list(named_tensors(self.parts, self.optimizers, self.averages, copies=False))
+        averages = self.averages_at(state.consumed_samples)
+        tensors = list(named_tensors(self.parts, self.optimizers, averages, copies=False))
         if self._threads is None or is_last:
             self._write(manifest, lambda: shards_to_save(tensors))
             save_s = time.perf_counter() - began

@@ -1,6 +1,6 @@
 """Contents of a checkpoint: training state in its manifest, and tensors in its other files."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -17,6 +17,13 @@ TOKENIZER, SPECIAL_TOKENS = "tokenizer.json", "special_tokens.json"
 Averages = Mapping[str, Mapping[nn.Parameter, Tensor]]
 """Averages of the weights: by setting of the section `average`, and by parameter."""
 NO_AVERAGES: Averages = MappingProxyType({})
+AveragesAt = Callable[[int], Averages]
+"""Returns the averages that have a value after some consumed samples."""
+
+
+def no_averages(_consumed_samples: int) -> Averages:
+    """Returns no averages: the default of those who save and load."""
+    return NO_AVERAGES
 
 
 @dataclass(slots=True)

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from rampcli.batch.phased_plan import PhasedPlan
 from rampcli.batch.position import Position, parse_goal
 from rampcli.batch.run_settings import LENGTH_KEYS
 from rampcli.checkpoint.branch_off import branch_off
@@ -11,12 +11,13 @@ from rampcli.checkpoint.compatibility import check_resumable
 from rampcli.cli.composing import resolve_from_checkpoint
 from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides, compose_file
-from rampcli.config.layers import Layer, Precedence
+from rampcli.config.layers import Layer, Precedence, Stack, sources_named
 from rampcli.config.phase_keys import UNTIL, may_change, phase_key, split_phase_key
 from rampcli.config.phases import without_phases
+from rampcli.config.reading import join_split_lists
 from rampcli.config.rl import refuse_rl
 from rampcli.config.schema import Config
-from rampcli.errors import NoCheckpointError, Report, UsageError
+from rampcli.errors import ForeignCheckpointError, NoCheckpointError, Report, UsageError
 from rampcli.launch import run as launch
 from rampcli.launch.changes import SMALLEST_JUMP
 from rampcli.launch.start_checks import check
@@ -76,47 +77,32 @@ def continue_run(
     Raises:
         UsageError: the words cannot be laid over the run, or a phase has this name.
         NoCheckpointError: the run has no such checkpoint.
+        ForeignCheckpointError: its checkpoint is not one of the new run.
     """
-    config = compose_file(old.config)
+    config, report = compose_file(old.config), Report()
     trained_with = run_plan(snapshot.read(old.config))
     refuse_rl(config, "reinforcement learning has no phases", remedy="a run of pretraining")
-    taken = {*config.phases} or {BEFORE}
-    if not phase.isidentifier() or phase in taken:
-        raise UsageError(
-            f"--phase {phase}: the part before it has this name"
-            if phase in taken
-            else f"--phase {phase} is not a name of letters, digits and _",
-            remedy="--phase anneal" if phase != "anneal" else "--phase anneal2",
-        )
-    report = Report()
-    own = [word for word in words if _names_run(word)]
-    stack = apply_overrides(config, own, report=report)
+    _check_name(phase, config)
+    of_run, inside = _divided(join_split_lists(words, report=report), phase)
+    stack = apply_overrides(config, of_run, report=report)
     report.close()
-    name = stack.entry("name").value
-    if name == config.name:
-        name = f"{config.name}_{phase}"
-    run_dir = stack.entry("run_dir").value if any(w.startswith("run_dir=") for w in own) else None
-    directory = RunDirectory(run_dir_of(Config(name=name, run_dir=run_dir)))
+    place = _place(stack, of_run, own_name=f"{config.name}_{phase}")
+    directory, checkpoint = RunDirectory(run_dir_of(Config(**place))), None
     found = _recorded(directory, phase)
-    checkpoint = None
     if found is None:
         checkpoint = _checkpoint(old, trained_with, begin)
-        check_resumable(checkpoint, trained_with, corpora={})
         found = checkpoint.step, checkpoint.consumed_samples
     step, consumed = found
-    last = trained_with.trained_by(consumed)
-    before = BEFORE if last.phase is None else last.phase.name
-    if isinstance(trained_with.plan, PhasedPlan) and last.phase is not None:
-        later = trained_with.plan.phases[last.phase.number + 1 :]
-        stack = without_phases(stack, [one.name for one in later])
-    ends = {phase_key(before, UNTIL): f"steps:{step}", "name": name, "run_dir": run_dir}
+    ended = _ended(trained_with, consumed)
+    _check_not_ended(inside, ended)
+    later = [name for name in config.phases if name not in ended]
+    ends = {phase_key(ended[-1], UNTIL): f"steps:{step}", **place}
     layer = Layer.of("rampcli phases", Precedence.USER, ends, report=report)
-    stack = stack.above(layer)
-    inside = [phase_key(phase, word) for word in words if not _names_run(word)]
-    if (end := _default_end(words, trained_with, consumed, phase)) is not None:
-        inside.append(phase_key(phase, f"{UNTIL}={end}"))
-    laid = apply_overrides(stack.config(), inside, report=report)
+    stack = without_phases(stack, later).above(layer)
+    end = _default_end([*of_run, *inside], trained_with, consumed, phase)
+    laid = apply_overrides(stack.config(), [*end, *inside], report=report)
     resolved = resolve_from_checkpoint(laid, report)
+    _check_begins(resolved, checkpoint, phase, step)
     resolved = replace(resolved, notes=(*resolved.notes, *_jump(trained_with, resolved, consumed)))
     return ContinuedRun(
         old=old,
@@ -129,28 +115,122 @@ def continue_run(
     )
 
 
+def _check_name(phase: str, config: Config) -> None:
+    """Checks the name of the new phase.
+
+    Raises:
+        UsageError: it is no name, or a phase of the other run has it.
+    """
+    is_taken = phase in ({*config.phases} or {BEFORE})
+    if phase.isidentifier() and not is_taken:
+        return
+    raise UsageError(
+        f"--phase {phase}: the other run has a phase of this name"
+        if is_taken
+        else f"--phase {phase} is not a name of letters, digits and _",
+        remedy="--phase anneal" if phase != "anneal" else "--phase anneal2",
+    )
+
+
+def _divided(words: Sequence[str], phase: str) -> tuple[list[str], list[str]]:
+    """Returns the words that are settings of the run, and those of phases, the new one first."""
+    of_run, of_phase, of_others = list[str](), list[str](), list[str]()
+    for word in words:
+        key = word.partition("=")[0]
+        parts = split_phase_key(key)
+        if parts is not None:
+            (of_phase if parts[0] == phase else of_others).append(word)
+        elif key == UNTIL or may_change(key):
+            of_phase.append(phase_key(phase, word))
+        else:
+            of_run.append(word)
+    return of_run, [*of_phase, *of_others]
+
+
+def _place(stack: Stack, words: Sequence[str], *, own_name: str) -> dict[str, Any]:
+    """Returns the name and the run directory of the new run: those of words, or its own."""
+    keys = _keys(words)
+    return {
+        "name": stack.entry("name").value if "name" in keys else own_name,
+        "run_dir": stack.entry("run_dir").value if "run_dir" in keys else None,
+    }
+
+
+def _keys(words: Sequence[str]) -> set[str]:
+    return {word.partition("=")[0] for word in words}
+
+
+def _ended(trained_with: Resolved, consumed: int) -> list[str]:
+    """Returns the phases of a run up to the one that has consumed its first samples."""
+    last = trained_with.trained_by(consumed)
+    if last.phase is None:
+        return [BEFORE]
+    return [*(one.name for one in last.earlier), last.name]
+
+
+def _check_not_ended(words: Sequence[str], ended: Sequence[str]) -> None:
+    """Checks that no word sets something in a phase before the new one.
+
+    Raises:
+        UsageError: one does.
+    """
+    for key in _keys(words):
+        parts = split_phase_key(key)
+        if parts is not None and parts[0] in ended:
+            raise UsageError(
+                f"{key}: phase {parts[0]} has ended where the new phase begins",
+                keys=(key,),
+                remedy=f"{parts[1]} for the new phase",
+            )
+
+
+def _check_begins(resolved: Resolved, checkpoint: Checkpoint | None, phase: str, step: int) -> None:
+    """Checks that the new run reaches its new phase, and may begin with the checkpoint.
+
+    Raises:
+        UsageError: it ends before.
+        ForeignCheckpointError: it has other settings than the checkpoint.
+    """
+    if phase not in [one.name for one in resolved.phases]:
+        with sources_named(resolved.config):
+            raise UsageError(
+                f"the run ends before phase {phase} begins, at step {step:,}",
+                keys=LENGTH_KEYS,
+                remedy="a later end of the run",
+            )
+    if checkpoint is None:
+        return
+    try:
+        check_resumable(checkpoint, resolved, corpora={})
+    except ForeignCheckpointError as error:
+        error.remedies = ("the settings and phases that the other run was trained with",)
+        raise
+
+
 def _default_end(
     words: Sequence[str], trained_with: Resolved, consumed: int, phase: str
-) -> str | None:
-    """Returns where the new phase ends if no word says so: where the other run ends.
+) -> list[str]:
+    """Returns the word that ends the new phase if none does: where the other run ends.
 
-    None if a word ends the phase or the run.
+    If a word ends the new run, it ends the phase, too.
 
     Raises:
         UsageError: the other run has no end, or it ends where the phase begins.
     """
-    keys = {word.partition("=")[0] for word in words}
-    if not keys.isdisjoint((UNTIL, *LENGTH_KEYS)):
-        return None
+    end_key, keys = phase_key(phase, UNTIL), _keys(words)
+    if end_key in keys:
+        return []
+    if not keys.isdisjoint(LENGTH_KEYS):
+        return [f"{end_key}=null"]
     end = trained_with.plan.end_sample
     if end is None or end <= consumed:
         reason = "has no end" if end is None else "ends where it begins"
         raise UsageError(
-            f"it is not said where phase {phase} ends, and the other run {reason}",
-            keys=(phase_key(phase, UNTIL),),
+            f"phase {phase} needs an end, because the other run {reason}",
+            keys=(end_key,),
             remedy="until=7.5T or another position",
         )
-    return f"samples:{end}"
+    return [f"{end_key}=samples:{end}"]
 
 
 def _jump(before: Resolved, after: Resolved, consumed: int) -> Iterator[str]:
@@ -169,13 +249,6 @@ def _jump(before: Resolved, after: Resolved, consumed: int) -> Iterator[str]:
             f"the learning rate jumps: the last step before the phase had {was:.2e}, and has"
             f" {would_be:.2e} in the schedule of the new run, which covers all of it"
         )
-
-
-def _names_run(word: str) -> bool:
-    """Returns whether a word is a setting of the run, and not of the new phase."""
-    key = word.partition("=")[0]
-    is_other_phase = split_phase_key(key) is not None
-    return is_other_phase or not (key == UNTIL or may_change(key))
 
 
 def _recorded(directory: RunDirectory, phase: str) -> tuple[int, int] | None:

@@ -13,6 +13,7 @@ from rampcli.errors import visible
 from rampcli.launch.status import RunStatus
 from rampcli.report.standstill_text import quiet_text, ranks_text
 from rampcli.report.tables import duration, figure, share
+from rampcli.runs.event_kinds import LOSSES_OF_AVERAGES
 from rampcli.runs.facts import RunFacts
 
 MOST_WRITTEN_OUT = 1_000_000
@@ -174,11 +175,10 @@ def _figures(status: RunStatus) -> list[str]:
         shown.append(f"validation {losses}")
     elif facts.validation_loss is not None:
         shown.append(f"validation {figure(facts.validation_loss)}")
-    if facts.ema_validation_losses:
-        losses = ", ".join(
-            f"{name} {figure(loss)}".strip() for name, loss in facts.ema_validation_losses.items()
-        )
-        shown.append(f"of the averaged weights {losses}")
+    for column, of_average in LOSSES_OF_AVERAGES.items():
+        if known := facts.losses_of_average(column):
+            losses = ", ".join(f"{name} {figure(loss)}".strip() for name, loss in known.items())
+            shown.append(f"{of_average} {losses}")
     if facts.evaluation is not None:
         shown.append(f"held-out reward {figure(facts.evaluation['greedy'])}")
     if status.saved_step is None:

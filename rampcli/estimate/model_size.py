@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
+from rampcli.batch.averages import merge_start
 from rampcli.config.optimizers import optimizer_of
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.models.parts import FP32, Part, Shape, layer_parts, outer_parts
@@ -66,7 +67,8 @@ def checkpoint_bytes(config: Config) -> int:
 
 def count_averages(config: Config) -> int:
     """Returns how many averages of the weights a run has, each with an fp32 copy of them."""
-    return int(config.average.ema is not None)
+    is_merged = merge_start(config.average.merge) is not None
+    return int(config.average.ema is not None) + int(is_merged)
 
 
 def flops_per_token(model: ModelConfig, *, sequence_length: int, causal: bool = False) -> float:

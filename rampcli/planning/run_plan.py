@@ -7,6 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rampcli.batch.averages import (
+    EMA,
+    MERGE,
+    AverageRule,
+    ExponentialMean,
+    UniformMean,
+    merge_start,
+)
 from rampcli.batch.loading import count_readers, samples_to_load
 from rampcli.batch.pairs import PairBatch
 from rampcli.batch.phased_plan import PhasedPlan, PhasePlan
@@ -142,6 +150,17 @@ class Resolved:
     def tokens(self) -> int | None:
         """Tokens of the run, or None if it has no end or counts prompts."""
         return None if is_rl(self.config) else self.plan.end_tokens
+
+    def averages(self) -> dict[str, AverageRule]:
+        """Returns how the averages follow the weights that training computes, by setting."""
+        half_life_tokens = self.config.average.ema
+        start = merge_start(self.config.average.merge)
+        rules: dict[str, AverageRule] = {}
+        if half_life_tokens is not None:
+            rules[EMA] = ExponentialMean(half_life_tokens=half_life_tokens)
+        if start is not None:
+            rules[MERGE] = UniformMean(first_token=self.whole_plan.tokens_to(start))
+        return rules
 
     def rate(self) -> Rate:
         """Returns the learning rate over the run, or over this phase of it."""

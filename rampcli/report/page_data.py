@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rampcli.errors import printable
 from rampcli.report.standstill_text import standstill_text
 from rampcli.runs.decimation import RowNumbers, bucket_edges, fill_buckets
-from rampcli.runs.event_kinds import EVALUATED
+from rampcli.runs.event_kinds import EVALUATED, LOSSES_OF_AVERAGES
 from rampcli.runs.events import Point, RunEvents, thin
 from rampcli.runs.facts import is_training
 from rampcli.runs.followed_run import FollowedRun
@@ -249,8 +249,9 @@ def _curves(events: RunEvents, places: _Places) -> dict[str, Any]:
     for corpus, points in events.validations.items():
         of = "" if corpus is None else f": {printable(corpus)}"
         curves[f"validation{of}"] = points, "loss"
-        if known := [point for point in points if point["ema_loss"] is not None]:
-            curves[f"validation, averaged weights{of}"] = known, "ema_loss"
+        for column, of_average in LOSSES_OF_AVERAGES.items():
+            if known := [point for point in points if point[column] is not None]:
+                curves[f"validation {of_average}{of}"] = known, column
         if known := [point for point in points if point["bits_per_byte"] is not None]:
             curves[f"bits per byte{of}"] = known, "bits_per_byte"
     curves |= {name: (events.evaluations, name) for name in EVALUATED if events.evaluations}

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from rampcli.batch.averages import EMA_KEY, ema_share
+from rampcli.batch.averages import EMA, EMA_KEY, MERGE, MERGE_KEY
 from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY, micro_batches_by_nodes
 from rampcli.batch.noise_scale import NOISE_KEY, groups_per_step
 from rampcli.batch.notes import accumulation_notes
@@ -164,14 +164,18 @@ def _noise_notes(resolved: Resolved) -> Iterator[str]:
 
 
 def _average_notes(resolved: Resolved) -> Iterator[str]:
-    """Yields a note if the moving average still holds the initial weights when the run ends."""
-    half_life_tokens, tokens = resolved.config.average.ema, resolved.plan.end_tokens
-    if half_life_tokens is None or tokens is None:
-        return
-    kept = 1 - ema_share(tokens, half_life_tokens=half_life_tokens)
+    """Yields notes on averages that still hold the initial weights, or none, when the run ends."""
+    settings, tokens = resolved.config.average, resolved.tokens
+    rules = {} if tokens is None else resolved.averages()
+    if tokens is not None and MERGE in rules and not rules[MERGE].has_begun(tokens):
+        yield (
+            f"{MERGE_KEY}={settings.merge} begins after the end of the run: nothing is averaged in"
+            f" its {tokens:,} tokens"
+        )
+    kept = 0.0 if tokens is None or EMA not in rules else 1 - rules[EMA].share(0, tokens)
     if kept >= NOTED_SHARE:
         yield (
-            f"{EMA_KEY}={half_life_tokens} is long for a run of {tokens:,} tokens: at its end,"
+            f"{EMA_KEY}={settings.ema} is long for a run of {tokens:,} tokens: at its end,"
             f" {kept:.0%} of the average are still the weights with which it began"
         )
 

@@ -59,14 +59,10 @@ class RunReport:
 
         Losses that are not finite are left out.
         """
-        return self._validated("loss")
+        return self.validated("loss")
 
-    @property
-    def ema_validations(self) -> dict[str, list[tuple[int, float]]]:
-        """The same of the exponential moving average of the weights; empty without one."""
-        return self._validated("ema_loss")
-
-    def _validated(self, column: str) -> dict[str, list[tuple[int, float]]]:
+    def validated(self, column: str) -> dict[str, list[tuple[int, float]]]:
+        """Returns the same of a column: "loss", or one of `LOSSES_OF_AVERAGES`."""
         return {
             corpus or "": known
             for corpus, points in self.facts.events.validations.items()
@@ -105,7 +101,8 @@ class RunReport:
                 for stage in self.stages
             ],
             "validations": self.validations,
-            "ema_validations": self.ema_validations,
+            "ema_validations": self.validated("ema_loss"),
+            "merge_validations": self.validated("merge_loss"),
             "noise_scale": None if self.noise is None else asdict(self.noise),
             "lost_steps": events.lost_steps,
             "counts": events.counts,

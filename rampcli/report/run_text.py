@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from operator import methodcaller
 
 from rich.table import Table
 from rich.text import Text
@@ -11,6 +12,7 @@ from rampcli.errors import visible
 from rampcli.report.model_line import size_text
 from rampcli.report.run_report import RunReport
 from rampcli.report.tables import build_table, count, duration, ends, figure, share
+from rampcli.runs.event_kinds import LOSSES_OF_AVERAGES
 from rampcli.runs.recorded_phases import phase_of
 from rampcli.runs.stages import TrainedStage
 
@@ -109,9 +111,13 @@ def closing_lines(report: RunReport) -> Iterator[str]:
         )
     for corpus, losses in report.validations.items():
         name = f" on {corpus}" if corpus else ""
-        averaged = report.ema_validations.get(corpus)
-        of_average = f"; of the averaged weights {_outermost(averaged)}" if averaged else ""
-        yield f"validation loss{name} {_outermost(losses)}{of_average}"
+        averages = {
+            of_average: averaged
+            for column, of_average in LOSSES_OF_AVERAGES.items()
+            if (averaged := report.validated(column).get(corpus))
+        }
+        shown = "".join(f"; {title} {_outermost(found)}" for title, found in averages.items())
+        yield f"validation loss{name} {_outermost(losses)}{shown}"
     events = report.facts.events
     boundary_s = events.median_s("boundary", "lost_s")
     save_s, stall_s = (events.median_s("checkpoint", name) for name in ("save_s", "stall_s"))
@@ -162,10 +168,9 @@ def comparison_table(reports: Sequence[RunReport]) -> Table:
             for corpus in dict.fromkeys(name for one in reports for name in one.validations)
         },
         **{
-            f"of averaged weights {corpus}".strip(): _last_loss(
-                corpus, lambda one: one.ema_validations
-            )
-            for corpus in dict.fromkeys(name for one in reports for name in one.ema_validations)
+            f"{of_average} {corpus}".strip(): _last_loss(corpus, methodcaller("validated", column))
+            for column, of_average in LOSSES_OF_AVERAGES.items()
+            for corpus in dict.fromkeys(name for one in reports for name in one.validated(column))
         },
         "noise scale": _noise_scale,
         "tokens/s": lambda one: ends([round(stage.tokens_per_s or 0) for stage in _trained(one)]),

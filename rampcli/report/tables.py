@@ -6,9 +6,11 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from rampcli.runs.event_kinds import LOSSES_OF_AVERAGES
+
 VALIDATION_TITLES = {
     "loss": "validation loss",
-    "ema_loss": "of the averaged weights",
+    **LOSSES_OF_AVERAGES,
     "bits_per_byte": "bits per byte",
 }
 """Titles of the columns of a validation."""
@@ -66,8 +68,8 @@ def validation_line(
 ) -> str:
     """Returns the losses of each corpus in one line, from one validation to the next.
 
-    `column` may also be "bits_per_byte", or "ema_loss" of runs that average their weights. The line
-    of the losses ends with those of the averages.
+    `column` may also be "bits_per_byte", or one of `LOSSES_OF_AVERAGES` of runs that average their
+    weights. The line of the losses ends with those of the averages.
     """
     parts = []
     for corpus, rows in validations.items():
@@ -75,14 +77,15 @@ def validation_line(
         shown = " -> ".join("nan" if value is None else f"{value:.{digits}f}" for value in values)
         parts.append(shown if corpus is None else f"{corpus} {shown}")
     line = f"{VALIDATION_TITLES[column]} {', '.join(parts)}"
-    averaged = {
-        corpus: known
-        for corpus, rows in validations.items()
-        if (known := [row for row in rows if row.get("ema_loss") is not None])
-    }
-    if column != "loss" or not averaged:
-        return line
-    return f"{line}; {validation_line(averaged, 'ema_loss', digits=digits)}"
+    for averaged in LOSSES_OF_AVERAGES if column == "loss" else ():
+        of_average = {
+            corpus: known
+            for corpus, rows in validations.items()
+            if (known := [row for row in rows if row.get(averaged) is not None])
+        }
+        if of_average:
+            line += f"; {validation_line(of_average, averaged, digits=digits)}"
+    return line
 
 
 def build_table(*columns: str | Text, left: Collection[str] = ("",)) -> Table:

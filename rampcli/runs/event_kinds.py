@@ -6,6 +6,11 @@ from typing import Any
 from rampcli.records import COUNT, POSITIVE
 
 TEXT_OR_NULL, NUMBER_OR_NULL = (str, None), (float, None)
+LOSSES_OF_AVERAGES = {
+    "ema_loss": "of the averaged weights",
+    "merge_loss": "of the merged weights",
+}
+"""Columns of a validation with the losses of averages of the weights, and what views call them."""
 EVALUATED = ("greedy", "greedy_solved", "sampled", "sampled_solved")
 """Results of an evaluation: the mean reward of held-out prompts, and the share that is solved."""
 PLACE = {"step": COUNT, "consumed_samples": COUNT}
@@ -62,11 +67,11 @@ EVENTS = {
         | {
             "corpus?": str,
             "loss": NUMBER_OR_NULL,
-            "ema_loss?": NUMBER_OR_NULL,
             "bits_per_byte?": NUMBER_OR_NULL,
             "validation_s?": float,
             "groups?": [[NUMBER_OR_NULL]],
-        },
+        }
+        | {f"{name}?": NUMBER_OR_NULL for name in LOSSES_OF_AVERAGES},
         keeps_newest=True,
         interrupts=("validation_s", VALIDATION),
         text="validation after step {step:,}",

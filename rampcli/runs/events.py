@@ -8,7 +8,7 @@ from typing import Any
 
 from rampcli.errors import printable, visible
 from rampcli.runs.directory import STAGE_BOUNDARY
-from rampcli.runs.event_kinds import EVALUATED, EVENTS, OTHER
+from rampcli.runs.event_kinds import EVALUATED, EVENTS, LOSSES_OF_AVERAGES, OTHER
 from rampcli.runs.rows import Tail, number, read_rows
 from rampcli.runs.time_spent import RunClock
 
@@ -39,7 +39,8 @@ class RunEvents:
         changes: settings that commands have changed, oldest first, each with `step`, `samples`,
             `time`, `setting`, and its values `old` and `new` as they are typed.
         validations: by the name of the corpus, or None for a corpus without one, points with
-            `step`, `samples`, `time`, `loss`, `bits_per_byte` and `ema_loss`.
+            `step`, `samples`, `time`, `loss`, `bits_per_byte` and the columns of
+            `LOSSES_OF_AVERAGES`.
         evaluations: points with the results of evaluations on held-out prompts.
         marks: by kind, points with `step`, `samples`, `time` and `text`. The kind `start` has all
             starts of processes, `restart` those after an interruption.
@@ -135,7 +136,7 @@ class RunEvents:
                 _append(self.changes, self._place(row) | values)
             case "validation":
                 points = self.validations.setdefault(row.get("corpus"), [])
-                others = {name: row.get(name) for name in ("bits_per_byte", "ema_loss")}
+                others = {name: row.get(name) for name in ("bits_per_byte", *LOSSES_OF_AVERAGES)}
                 self._add_point(points, row, loss=row["loss"], **others)
             case "evaluation":
                 results = {name: row[name] for name in EVALUATED}

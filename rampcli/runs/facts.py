@@ -133,15 +133,14 @@ class RunFacts:
         found = self.events.validations
         return {name: points[-1]["loss"] for name, points in found.items() if name is not None}
 
-    @property
-    def ema_validation_losses(self) -> dict[str, float]:
-        """Newest validation loss of the average of the weights, by corpus; "" is the only one."""
+    def losses_of_average(self, column: str) -> dict[str, float]:
+        """Returns the newest validation loss of an average, by corpus; "" is the only one.
+
+        Args:
+            column: one of `LOSSES_OF_AVERAGES`.
+        """
         newest = {name or "": points[-1] for name, points in self.events.validations.items()}
-        return {
-            name: point["ema_loss"]
-            for name, point in newest.items()
-            if point["ema_loss"] is not None
-        }
+        return {name: point[column] for name, point in newest.items() if point[column] is not None}
 
     @property
     def evaluation(self) -> dict[str, float | None] | None:

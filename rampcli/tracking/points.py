@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rampcli.errors import visible
-from rampcli.runs.event_kinds import EVALUATED
+from rampcli.runs.event_kinds import EVALUATED, LOSSES_OF_AVERAGES
 from rampcli.runs.rows import PLACES
 
 TokensAt = Callable[[int], int | None]
@@ -23,7 +23,7 @@ _GROUPS = {
     ),
     "memory": ("peak_memory_bytes",),
 }
-VALIDATED = ("loss", "ema_loss", "bits_per_byte")
+VALIDATED = ("loss", *LOSSES_OF_AVERAGES, "bits_per_byte")
 """Columns of a validation that have curves."""
 TAGS = {column: f"{group}/{column}" for group, columns in _GROUPS.items() for column in columns}
 """Tags of the columns that every run has. Others are below rl/ or train/."""

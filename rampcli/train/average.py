@@ -6,8 +6,16 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from rampcli.batch.averages import AverageRule
+from rampcli.batch.quantities import counted
+from rampcli.checkpoint.load import DAMAGE
+from rampcli.checkpoint.load_weights import read_mean
+from rampcli.errors import DamagedFileError
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.layout import local_part
+from rampcli.parallel.ranks import on_all_ranks
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.manifest import Checkpoint, complete_checkpoints
 
 
 class WeightAverage:
@@ -28,10 +36,14 @@ class WeightAverage:
     def move(self, share: float) -> None:
         """Moves the average towards the weights by a share of the difference, in place.
 
+        With a share of 1, what the average was does not matter: it may be memory without a value.
         Does not wait for the device.
         """
         averages, weights = zip(*self._shards(), strict=True)
-        torch._foreach_lerp_(averages, weights, share)
+        if share == 1.0:
+            torch._foreach_copy_(averages, weights)
+        else:
+            torch._foreach_lerp_(averages, weights, share)
 
     @contextmanager
     def in_place_of_weights(self) -> Iterator[None]:
@@ -58,3 +70,61 @@ class WeightAverage:
         for parameter, average in self.values.items():
             if (weight := local_part(parameter)).numel():
                 yield local_part(average), weight
+
+
+class RunningAverage(WeightAverage):
+    """An average that moves with each step.
+
+    Attributes:
+        rule: how far it moves.
+    """
+
+    def __init__(self, parts: Sequence[Decoder], rule: AverageRule) -> None:
+        super().__init__(parts)
+        self.rule = rule
+
+    def follow(self, begin: int, end: int) -> None:
+        """Moves the average towards the weights after a step.
+
+        Args:
+            begin: tokens of the run before the step.
+            end: tokens of the run after the step.
+        """
+        share = self.rule.share(begin, end)
+        if share > 0.0:
+            self.move(share)
+
+
+def mean_with_checkpoints(
+    parts: Sequence[Decoder], run: RunDirectory, *, step: int, checkpoints: int
+) -> WeightAverage:
+    """Returns the mean of the weights and of those in the checkpoints before them.
+
+    It is the mean that `rampcli export --average last:N` writes once the weights are saved, too.
+    Every rank calls this.
+
+    Args:
+        step: the step after which the weights are as they are.
+        checkpoints: number of checkpoints in the mean, these weights included.
+
+    Raises:
+        RankError: there are fewer, or a rank cannot read one.
+    """
+
+    def find() -> list[Checkpoint]:
+        before = [one for one in complete_checkpoints(run) if one.step < step]
+        if len(before) < checkpoints - 1:
+            kept = counted(len(before), "checkpoint")
+            raise DamagedFileError(f"before step {step:,}, {run.path} has {kept}")
+        return before[1 - checkpoints :]
+
+    found = on_all_ranks(find, errors=DAMAGE)
+    mean = WeightAverage(parts)
+    values = {
+        name: mean.values[parameter]
+        for part in parts
+        for name, parameter in part.named_parameters()
+    }
+    on_all_ranks(lambda: read_mean(found, values), errors=DAMAGE)
+    mean.move(1 / checkpoints)
+    return mean

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -10,18 +10,18 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rampcli.activity import COMPILING, COMPUTING, ENDING, READING, SAVING, begin
-from rampcli.batch.averages import ema_share
+from rampcli.batch.averages import MERGE, MERGE_KEY, merged_checkpoints
 from rampcli.batch.plan import BatchPlan
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config.schema import Config
 from rampcli.data.loader import Batch, Loader
-from rampcli.parallel.ranks import broadcast_from_rank_0
+from rampcli.parallel.ranks import RankError, broadcast_from_rank_0
 from rampcli.runs.directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY
 from rampcli.schedule.couplings import Couplings, StepValues
 from rampcli.schedule.phase_rate import Rate
-from rampcli.train.average import WeightAverage
+from rampcli.train.average import RunningAverage, WeightAverage, mean_with_checkpoints
 from rampcli.train.compiling import compile_passes
 from rampcli.train.group_norms import GroupNorms
 from rampcli.train.guard import StepGuard
@@ -49,7 +49,7 @@ class Trainer:
         runs_ahead: whether steps overlap in this way.
         validation_loaders: read the validation corpora, by name; None if the corpus has no name.
         norms: measures the noise of the gradient, if that is asked for.
-        ema: exponential moving average of the weights, if the run has one.
+        averages: averages that follow the weights, by setting of the section `average`.
         first_validated_sample: consumed samples at the start of the run, or of a phase that
             validates on other samples than the one before it, where a validation is due; else None.
         bytes_of_tokens: bytes of text that each token stands for, int32 [vocabulary], if known.
@@ -74,7 +74,7 @@ class Trainer:
     stopper: Stopper
     runs_ahead: bool = False
     norms: GroupNorms | None = None
-    ema: WeightAverage | None = None
+    averages: Mapping[str, RunningAverage] = field(default_factory=dict)
     bytes_of_tokens: Tensor | None = None
     first_validated_sample: int | None = 0
     micro_batch_s: float = 0.0
@@ -173,7 +173,7 @@ class Trainer:
         self.finish_step()  # its numbers set the limits of this step
         values = self.values_after(split.global_batch_size, split)
         update_weights(self.optimizers, **asdict(values), skip=result.is_harmful(self.guard.limits))
-        self._update_ema(split)
+        self._update_averages(split.global_batch_size)
         stage = self.plan.stage_at(self.state.consumed_samples)
         before = replace(self.state)
 
@@ -197,18 +197,19 @@ class Trainer:
 
         self.unfinished = finish
 
-    def _update_ema(self, split: BatchPlan) -> None:
-        """Moves the exponential moving average, if there is one, by the tokens of a step.
+    def _update_averages(self, samples: int) -> None:
+        """Moves the averages of the weights after a step of `samples` samples.
 
         A skipped step counts as one that leaves the weights as they are: otherwise, the host would
         have to wait until a GPU has decided.
         """
-        half_life_tokens = self.config.average.ema
-        if self.ema is not None and half_life_tokens is not None:
-            self.checkpoints.wait_for_copy()  # a skipped step may not have waited
-            stage = self.plan.stage_at(self.state.consumed_samples)
-            tokens = self.plan.of(stage).step_tokens(split)
-            self.ema.move(ema_share(tokens, half_life_tokens=half_life_tokens))
+        if not self.averages:
+            return
+        self.checkpoints.wait_for_copy()  # a skipped step may not have waited
+        consumed = self.state.consumed_samples
+        begin, end = map(self.plan.tokens_at, (consumed, consumed + samples))
+        for average in self.averages.values():
+            average.follow(begin, end)
 
     def values_after(self, samples: int, split: BatchPlan) -> StepValues:
         """Returns the values of the optimiser for an update after some more samples."""
@@ -275,25 +276,50 @@ class Trainer:
         self.checkpoints.save(self.state, is_last=is_last, on_saved=self.observers.after_checkpoint)
 
     def _validate(self, split: BatchPlan) -> None:
-        """Validates the weights and their average, if any, with the split of the step just taken.
+        """Validates the weights and their averages, with the split of the step just taken.
 
         At the end of a stage, the split of the next step may need other processes.
         """
-        samples = self.config.trainer.val_samples or 0
-        if samples:
-            self.finish_step()
-        for corpus, loader in self.validation_loaders.items() if samples else ():
+        if not self.config.trainer.val_samples:
+            return
+        self.finish_step()
+        averages = self._averages_to_validate()
+        for corpus, loader in self.validation_loaders.items():
             validation = self._validate_on(corpus, loader, split)
-            if self.ema is not None:
+            for kind, average in averages.items():
                 self.checkpoints.wait_for_copy()
-                with self.ema.in_place_of_weights():
+                with average.in_place_of_weights():
                     of_average = self._validate_on(corpus, loader, split)
                 validation = replace(
                     validation,
-                    ema_loss=of_average.loss,
+                    of_averages={**validation.of_averages, kind: of_average.loss},
                     validation_s=validation.validation_s + of_average.validation_s,
                 )
             self.observers.after_validation(self.state, validation)
+
+    def _averages_to_validate(self) -> dict[str, WeightAverage]:
+        """Returns the averages that have begun and, at the end of the run, that of checkpoints."""
+        tokens = self.plan.tokens_at(self.state.consumed_samples)
+        found: dict[str, WeightAverage] = {
+            kind: average
+            for kind, average in self.averages.items()
+            if average.rule.has_begun(tokens)
+        }
+        merged = None if MERGE in self.averages else self.config.average.merge
+        if merged is None or not self._is_complete():
+            return found
+        self.checkpoints.wait()
+        run, step = self.checkpoints.run, self.state.step
+        try:
+            found[MERGE] = mean_with_checkpoints(
+                self.passes.parts, run, step=step, checkpoints=merged_checkpoints(merged)
+            )
+        except RankError as error:
+            if dist.get_rank() == 0:
+                reason = f"{MERGE_KEY}={merged} was not validated: {error}"
+                consumed = self.state.consumed_samples
+                run.append_event("average", step=step, consumed_samples=consumed, reason=reason)
+        return found
 
     def _validate_on(self, corpus: str | None, loader: Loader, split: BatchPlan) -> Validation:
         """Validates the weights as they are on one corpus."""

@@ -150,7 +150,7 @@ class Validation:
             is not finite, or if it is unknown how many bytes a token stands for.
         groups: sum of the losses and number of the valid tokens in each of at most `MOST_GROUPS`
             groups of samples.
-        ema_loss: mean loss of the exponential moving average of the weights, if the run has one.
+        of_averages: mean loss of each average of the weights, by its setting in `average`.
     """
 
     loss: float
@@ -159,7 +159,7 @@ class Validation:
     corpus: str | None = None
     bits_per_byte: float | None = None
     groups: Sequence[tuple[float, float]] = ()
-    ema_loss: float | None = None
+    of_averages: Mapping[str, float] = field(default_factory=dict)
 
 
 def accumulate_gradient(

@@ -55,7 +55,6 @@ IRRELEVANT = (
     "seed",
     "resume",
     "checkpoint.",
-    "average.merge",
     "schedule.",
     "throughput.",
     "rampup.",

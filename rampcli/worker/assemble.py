@@ -157,7 +157,7 @@ def build_trainer(
         observers=ObserverList(observers),
         state=loaded.state,
         stopper=Stopper(stop, passes),
-        ema=loaded.ema,
+        averages=loaded.averages,
         first_validated_sample=resolved.first_validated_sample,
         runs_ahead=device.type == "cuda",
         norms=None

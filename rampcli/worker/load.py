@@ -1,7 +1,7 @@
 """Builds the model of this rank and loads the newest checkpoint, or the weights to start from."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,13 +9,12 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from rampcli.batch.averages import EMA
-from rampcli.checkpoint.compatibility import check_resumable, phase_facts
+from rampcli.checkpoint.compatibility import check_resumable, merge_facts, phase_facts
 from rampcli.checkpoint.load import load_newest
 from rampcli.checkpoint.load_weights import open_run, read_weights
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.starting_weights import check_starting_weights, is_run
-from rampcli.checkpoint.state import TrainingState
+from rampcli.checkpoint.state import Averages, TrainingState
 from rampcli.config import snapshot
 from rampcli.config.schema import Config
 from rampcli.data.special_tokens import SpecialTokens
@@ -27,7 +26,7 @@ from rampcli.parallel.ranks import broadcast_from_rank_0, gather_from_all_ranks
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import complete_checkpoints
-from rampcli.train.average import WeightAverage
+from rampcli.train.average import RunningAverage
 from rampcli.train.build import build_parts
 from rampcli.train.optimizers import build_optimizers, check_coupled
 
@@ -39,7 +38,7 @@ class Loaded:
     Attributes:
         tokenizer: contents of tokenizer.json, if this rank reads data.
         special_tokens: special tokens of the data.
-        ema: exponential moving average of the weights, if the run has one.
+        averages: averages of the weights, by setting of the section `average`.
     """
 
     parts: list[Decoder]
@@ -48,7 +47,7 @@ class Loaded:
     checkpoints: Checkpoints
     tokenizer: str | None
     special_tokens: SpecialTokens
-    ema: WeightAverage | None
+    averages: Mapping[str, RunningAverage]
 
 
 def load_model_and_state(
@@ -79,11 +78,16 @@ def load_model_and_state(
     check_coupled(optimizers, config)
     settings = snapshot.identity(config)
     corpus = agreed_fingerprints(fingerprints)
-    ema = None if config.average.ema is None else WeightAverage(parts)
-    averages = {} if ema is None else {EMA: ema.values}
+    averages = {kind: RunningAverage(parts, rule) for kind, rule in resolved.averages().items()}
+
+    def averages_at(consumed_samples: int) -> Averages:
+        tokens = resolved.whole_plan.tokens_at(consumed_samples)
+        found = averages.items()
+        return {kind: one.values for kind, one in found if one.rule.has_begun(tokens)}
+
     number = None if resolved.phase is None else resolved.phase.number
     check = partial(check_resumable, resolved=resolved, corpora={number: corpus})
-    state = load_newest(run, parts, optimizers, averages, check=check)
+    state = load_newest(run, parts, optimizers, averages_at, check=check)
     check_same_phase(resolved, run, state)
     if dist.get_rank() == 0:
         run.drop_rows_after(state.step)
@@ -91,13 +95,14 @@ def load_model_and_state(
         run,
         parts,
         optimizers,
-        averages,
+        averages_at,
         keep_last=config.checkpoint.keep_last,
         facts={
             "settings": settings,
             "corpus": corpus[0],
             "world_size": dist.get_world_size(),
             "started_from": starting_step(config, run),
+            **merge_facts(resolved),
             **({} if resolved.phase is None else {"phase": phase_facts(resolved)}),
         },
         tokenizer=tokenizer,
@@ -112,7 +117,7 @@ def load_model_and_state(
         checkpoints=checkpoints,
         tokenizer=tokenizer,
         special_tokens=special_tokens,
-        ema=ema,
+        averages=averages,
     )
 
 

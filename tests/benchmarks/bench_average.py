@@ -18,11 +18,11 @@ import torch.distributed as dist
 from bench_noise_scale import MODEL, SAMPLES, TOKENS
 from local_ranks import measure_cases
 
-from rampcli.batch.averages import ema_share
+from rampcli.batch.averages import ExponentialMean
 from rampcli.config.schema import Config
 from rampcli.data.loader import MicroBatch
 from rampcli.parallel.mesh import build_meshes
-from rampcli.train.average import WeightAverage
+from rampcli.train.average import RunningAverage
 from rampcli.train.build import build_parts
 from rampcli.train.optimizers import build_optimizers
 from rampcli.train.passes import Passes
@@ -44,7 +44,7 @@ class Steps:
         parts = build_parts(config, meshes, device)
         self.passes = Passes(config, parts, meshes, device)
         self.optimizers = build_optimizers(parts, config.optim)
-        self.average = WeightAverage(parts)
+        self.average = RunningAverage(parts, ExponentialMean(half_life_tokens=HALF_LIFE))
         tokens = torch.randint(MODEL.vocabulary, (SAMPLES, TOKENS))
         self.batch = [MicroBatch(tokens, tokens)] * micro_batches
         self.tokens = SAMPLES * TOKENS * micro_batches * dist.get_world_size()
@@ -59,7 +59,7 @@ class Steps:
         update_weights(self.optimizers, lr=1e-4)
         stepped = time.process_time()
         if averages:
-            self.average.move(ema_share(self.tokens, half_life_tokens=HALF_LIFE))
+            self.average.follow(0, self.tokens)
         ended = time.process_time()
         took = torch.tensor([ended - began, ended - stepped], dtype=torch.float64)
         dist.all_reduce(took)

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from rampcli.batch.averages import EMA
 from rampcli.checkpoint.load_weights import read_weights
 from rampcli.checkpoint.state import MODEL, prefix_of
 from rampcli.config import snapshot
@@ -11,6 +10,7 @@ from rampcli.models.decoder import build_decoder
 from rampcli.models.initialize import initial_rows
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import Checkpoint, complete_checkpoints
+from rampcli.runs.rows import read_rows
 
 
 def model_of(run: RunDirectory) -> torch.nn.Module:
@@ -26,9 +26,13 @@ def read(run: RunDirectory, checkpoint: Checkpoint, prefix: str) -> dict[str, Te
     return tensors
 
 
-def newest_average(run: RunDirectory) -> dict[str, Tensor]:
-    """Returns the moving average in a run's newest checkpoint."""
-    return read(run, complete_checkpoints(run)[-1], prefix_of(EMA))
+def newest_average(run: RunDirectory, kind: str) -> dict[str, Tensor]:
+    """Returns an average in a run's newest checkpoint.
+
+    Args:
+        kind: setting of the section `average`.
+    """
+    return read(run, complete_checkpoints(run)[-1], prefix_of(kind))
 
 
 def initial_weights(run: RunDirectory) -> dict[str, Tensor]:
@@ -48,18 +52,36 @@ def weights_at(run: RunDirectory, step: int) -> dict[str, Tensor]:
     return {name: one.double() for name, one in read(run, checkpoint, MODEL).items()}
 
 
+def token_ends(run: RunDirectory) -> dict[int, int]:
+    """Returns the tokens of a run after each step."""
+    return {row["step"]: row["consumed_tokens"] for row in read_rows(run.metrics)} | {0: 0}
+
+
 def averaged(run: RunDirectory, *, since_step: int, half_life_tokens: int) -> dict[str, Tensor]:
     """Returns the moving average of a run in float64, from the weights saved after each step.
 
     Args:
         since_step: step with whose weights it begins.
     """
-    config = snapshot.read(run.config)
-    ends = {each.step: each.consumed_samples for each in complete_checkpoints(run)} | {0: 0}
+    ends = token_ends(run)
     average = weights_at(run, since_step)
     for step in range(since_step + 1, max(ends) + 1):
-        tokens = (ends[step] - ends[step - 1]) * config.data.sequence_length
-        kept = 0.5 ** (tokens / half_life_tokens)
+        kept = 0.5 ** ((ends[step] - ends[step - 1]) / half_life_tokens)
         for name, weight in weights_at(run, step).items():
             average[name] = kept * average[name] + (1 - kept) * weight
     return average
+
+
+def merged(run: RunDirectory, *, first_token: int) -> dict[str, Tensor]:
+    """Returns the mean of a run's weights after each step in float64, by tokens after a position.
+
+    Args:
+        first_token: tokens of the run before that position.
+    """
+    ends = token_ends(run)
+    total: dict[str, Tensor] = {}
+    for step in range(1, max(ends) + 1):
+        tokens = max(0, ends[step] - max(first_token, ends[step - 1]))
+        for name, weight in weights_at(run, step).items() if tokens else ():
+            total[name] = total.get(name, 0) + tokens * weight
+    return {name: weights / (max(ends.values()) - first_token) for name, weights in total.items()}

@@ -2,8 +2,9 @@
 
 import pytest
 
-from distributed.average import averaged, newest_average
-from rampcli.checkpoint.state import AVERAGE
+from distributed.average import averaged, merged, newest_average
+from rampcli.batch.averages import EMA, MERGE
+from rampcli.checkpoint.state import AVERAGE, prefix_of
 from rampcli.checkpoint.tensor_files import TensorFiles
 from rampcli.runs.manifest import complete_checkpoints
 from tiny_runs import GPT, Run
@@ -20,12 +21,15 @@ WORDS = [
     "data.micro_batch_size=2",
     "trainer.val_samples=0",
 ]
+FIRST_TOKEN = 80
+"""Tokens before the mean. A step crosses it: the third of one run, the second of the other."""
 ON = f"average.ema={HALF_LIFE}"
+MERGED = f"average.merge=from:{FIRST_TOKEN}"
 EACH = ("data.micro_batch_size=1",)
 
 
-def assert_same(run, expected) -> None:
-    found = newest_average(run.directory)
+def assert_same(run, expected, kind=EMA) -> None:
+    found = newest_average(run.directory, kind)
     assert found.keys() == expected.keys()
     for name, average in found.items():
         assert average.double().numpy() == pytest.approx(expected[name].numpy(), rel=1e-5, abs=1e-7)
@@ -48,16 +52,31 @@ CHAINS = {
 
 
 @pytest.mark.parametrize("family", CHAINS)
-def test_the_average_of_a_ramp_is_exact_on_every_mesh_and_resumes_on_another(family, run):
-    words = [*WORDS, ON]
+def test_the_averages_of_a_ramp_are_exact_on_every_mesh_and_resumes_on_another(family, run):
+    words = [*WORDS, ON, MERGED]
     if family != "llama":
         words += ["model.rampup_batch_size=[3,3,24]", "model.global_batch_size=9"]
         words += [*(f"{key}={value}" for key, value in GPT.items()), "trainer.precision=bf16"]
     for ranks, samples, mesh in CHAINS[family]:
         run.workers(ranks, *words, *mesh, f"trainer.max_samples={samples}")
         assert_same(run, averaged(run.directory, since_step=0, half_life_tokens=HALF_LIFE))
+        if run.rows[-1]["consumed_tokens"] > FIRST_TOKEN:
+            assert_same(run, merged(run.directory, first_token=FIRST_TOKEN), MERGE)
+        else:
+            newest = complete_checkpoints(run.directory)[-1]
+            assert not TensorFiles.open(newest.path, newest.files).hold(prefix_of(MERGE))
     assert len({row["global_batch_size"] for row in run.rows}) == 3
     assert [row for row in run.events if row["event"] == "average"] == []
+
+
+def test_a_mean_goes_on_only_from_the_position_where_it_has_begun(run):
+    words = [*WORDS, "trainer.max_samples=8"]
+    run.workers(1, *words, MERGED)
+    with pytest.raises(AssertionError, match="which holds no mean of the weights from there on"):
+        run.workers(1, *WORDS, "trainer.max_samples=12", "average.merge=from:81")
+    ended = run.rows[-1]["consumed_tokens"]
+    run.workers(1, *WORDS, "trainer.max_samples=12", f"average.merge=from:{ended}")
+    assert_same(run, merged(run.directory, first_token=ended), MERGE)
 
 
 def test_an_average_that_is_turned_on_later_begins_at_the_loaded_weights_and_may_be_turned_off(run):
@@ -79,21 +98,31 @@ def test_an_average_that_is_turned_on_later_begins_at_the_loaded_weights_and_may
         ("parallel.pipeline_parallel_size=2", *EACH, "trainer.precision=bf16"),
     ],
 )
-def test_the_average_is_validated_and_training_goes_on_with_the_weights(mesh, run):
-    """One average hardly moves from the initial weights, another follows those of each step."""
+def test_averages_are_validated_and_training_goes_on_with_the_weights(mesh, run):
+    """One average hardly moves from the initial weights, another follows those of each step.
+
+    A mean begins with the weights after the fourth step, another one is that of two checkpoints.
+    """
     words = [*WORDS, *mesh, "trainer.val_samples=6", "trainer.val_every_steps=1"]
     words += ["trainer.max_samples=20"]
     whole, still = (Run(run.path.with_name(name)) for name in ("whole", "still"))
     whole.workers(2, *words)
-    still.workers(2, *words, "average.ema=1_000_000_000_000_000_000")
-    run.workers(2, *words, "average.ema=1")
+    still.workers(2, *words, "average.ema=1_000_000_000_000_000_000", "average.merge=last:2")
+    run.workers(2, *words, "average.ema=1", "average.merge=from:steps:3")
     for each in (run, still):
         assert [row["loss"] for row in each.rows] == [row["loss"] for row in whole.rows]
         assert each.validations() == whole.validations()
-    found, kept = (
-        {row["step"]: row["ema_loss"] for row in each.events if row["event"] == "validation"}
+    found, kept, since, of_two = (
+        {
+            row["step"]: row[column]
+            for row in each.events
+            if row["event"] == "validation" and column in row
+        }
+        for column in ("ema_loss", "merge_loss")
         for each in (run, still)
     )
     assert found == pytest.approx(whole.validations(), abs=1e-6)
     assert kept == dict.fromkeys(whole.validations(), whole.validations()[0])
-    assert len(found) > 4
+    assert list(since) == [step for step in found if step > 3]
+    assert since[4] == whole.validations()[4]
+    assert list(of_two) == [len(whole.rows)]

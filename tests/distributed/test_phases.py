@@ -1,14 +1,19 @@
 """Runs in phases: each phase trains on its own mesh, and stops and resumes where it should."""
 
 import pytest
+import torch
 
+from distributed.average import averaged, merged, newest_average
 from once import make_once
+from rampcli.batch.averages import EMA, KINDS, MERGE
 from tiny_runs import Run
 
 PHASES = [
     "model.num_query_groups=2",
     "rampup.node_policy=fixed",
     "trainer.max_samples=82",
+    "average.ema=150",
+    "average.merge=from:steps:6",
     "phases.short.until=steps:7",
     "phases.short.data.sequence_length=8",
     "phases.main.until=samples:40",
@@ -23,7 +28,11 @@ PHASES = [
     "phases.long.optim.warmup_samples=null",
     "phases.long.optim.weight_decay=0.2",
 ]
-"""The ramp of the run goes on over the first three phases; the last one has a batch of its own."""
+"""The averages follow the weights over samples of 8, 16 and 32 tokens.
+
+The ramp of the run goes on over the first three phases; the last one has a batch of its own.
+"""
+EACH_STEP = ("checkpoint.every_steps=1", "checkpoint.keep_last=100")
 MESHES = [
     "trainer.num_nodes=2",
     "data.micro_batch_size=1",
@@ -35,15 +44,34 @@ MESHES = [
 ]
 
 
+def assert_same_averages(run: Run, other: Run) -> None:
+    for kind in KINDS:
+        found, expected = (newest_average(one.directory, kind) for one in (run, other))
+        assert found.keys() == expected.keys()
+        for name, average in found.items():
+            torch.testing.assert_close(average, expected[name], rtol=1e-4, atol=1e-6)
+
+
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory) -> Run:
     """Returns the run on one process."""
 
     def train(path):
-        done = Run(path).pretrain(*PHASES, "trainer.num_nodes=1")
+        done = Run(path).pretrain(*PHASES, *EACH_STEP, "trainer.num_nodes=1")
         assert done.returncode == 0, done.stderr
 
     return Run(make_once(tmp_path_factory, "phases", train))
+
+
+def test_averages_count_tokens_over_phases_whose_samples_differ_in_length(alone):
+    lengths = {row["step"]: row["consumed_tokens"] for row in alone.rows}
+    expected = {
+        EMA: averaged(alone.directory, since_step=0, half_life_tokens=150),
+        MERGE: merged(alone.directory, first_token=lengths[6]),
+    }
+    for kind, values in expected.items():
+        for name, average in newest_average(alone.directory, kind).items():
+            torch.testing.assert_close(average.double(), values[name], rtol=1e-5, atol=1e-7)
 
 
 def test_phases_train_on_meshes_of_their_own_as_on_one_process(run, alone, assert_same_training):
@@ -51,6 +79,7 @@ def test_phases_train_on_meshes_of_their_own_as_on_one_process(run, alone, asser
     assert done.returncode == 0, done.stderr
     assert {row["world_size"] for row in run.rows} == {2}
     assert_same_training(run, alone)
+    assert_same_averages(run, alone)
 
 
 def test_a_run_in_phases_that_stops_after_each_stage_resumes_on_other_processes(
@@ -66,3 +95,4 @@ def test_a_run_in_phases_that_stops_after_each_stage_resumes_on_other_processes(
         assert run.rows[-1]["world_size"] == processes
     assert run.state["status"] == "complete"
     assert_same_training(run, alone)
+    assert_same_averages(run, alone)

@@ -44,6 +44,7 @@ WORDS = [
     "checkpoint.every_steps=4",
     "checkpoint.async=true",
     "average.ema=2000",
+    "average.merge=from:steps:9",
     f"phases.long.until=samples:{STAGE * (BOUNDARIES // 2) + STAGE // 2}",
     "phases.short.data.sequence_length=8",
     "phases.short.optim.weight_decay=0.2",

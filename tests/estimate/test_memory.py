@@ -113,6 +113,8 @@ def test_one_rank_holds_the_weights_and_states_of_a_checkpoint(recipe, optimizer
     config.average.ema = 1000
     assert found.at_rest() == replace(alone, weights=alone.weights + weights)
     assert 2 * weights + alone.optimizer == checkpoint_bytes(config)
+    config.average.merge = "from:10B"
+    assert 3 * weights + alone.optimizer == checkpoint_bytes(config)
 
 
 def test_llama3_8b_is_near_what_torchtitan_publishes():

@@ -33,6 +33,7 @@ WORDS = {
     "checkpoint.every_steps": "2",
     "checkpoint.async": "true",
     "average.ema": "200",
+    "average.merge": "from:steps:1",
 }
 TENSOR, PIPELINE, CONTEXT = (
     f"parallel.{axis}_parallel_size" for axis in ("tensor", "pipeline", "context")

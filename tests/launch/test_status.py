@@ -68,6 +68,7 @@ def test_a_status_has_the_facts_of_the_last_steps_of_the_plan_and_of_the_newest_
         **{"tokens_per_s": 1024.0, "warnings": 2, "warning": "new", "validation_loss": 2.5},
         "validation_losses": {"wiki": 2.5, "code": 2.0},
         "ema_validation_losses": {"wiki": 1.5, "code": 1.0},
+        "merge_validation_losses": {},
     }
     assert read_status(run).to_json().items() >= shown.items()
 

@@ -97,7 +97,7 @@ def test_marks_and_validations_have_places_on_all_axes(write):
         "last": 5.5,
     }
     assert data["marks"]["validation"]["count"] == 1
-    assert "validation, averaged weights" not in data["curves"]
+    assert "validation of the averaged weights" not in data["curves"]
 
 
 def test_the_validations_of_averaged_weights_are_a_curve(write):
@@ -105,7 +105,7 @@ def test_the_validations_of_averaged_weights_are_a_curve(write):
     place = {"step": 2 * STEPS, "consumed_samples": 240}
     run.directory.append_event("validation", **place, loss=3.0, ema_loss=2.5)
     run.read()
-    curve = run_data(run, View())["curves"]["validation, averaged weights"]
+    curve = run_data(run, View())["curves"]["validation of the averaged weights"]
     assert (curve["x"]["steps"], curve["y"]) == ([2 * STEPS], [2.5])
 
 

@@ -33,6 +33,11 @@ from rampcli.report.plan_tables import plan_summary
             " two samples without a pipeline",
         ),
         (
+            ("gpt3_5b", "average.merge=from:1B", "trainer.max_samples=100K"),
+            "average.merge=from:1B begins after the end of the run: nothing is averaged in its"
+            " 204,996,608 tokens",
+        ),
+        (
             ("gpt3_5b", "average.ema=100M", "trainer.max_samples=100K"),
             "average.ema=100000000 is long for a run of 204,996,608 tokens: at its end, 24% of the"
             " average are still the weights with which it began",

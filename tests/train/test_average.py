@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from rampcli.batch.averages import ema_share
-from rampcli.train.average import WeightAverage
+from rampcli.batch.averages import ExponentialMean
+from rampcli.train.average import RunningAverage, WeightAverage
 
 
 @pytest.fixture
@@ -41,14 +41,22 @@ def test_the_average_takes_the_place_of_the_weights_bit_for_bit_and_gives_it_bac
     assert bits(layer.weight, average.values[layer.weight]) == bits(*before)
 
 
+def test_an_average_without_a_value_takes_that_of_the_weights(layer):
+    average = WeightAverage([layer])
+    for value in average.values.values():
+        value.fill_(torch.nan)
+    average.move(1.0)
+    assert all(torch.equal(value, weight) for weight, value in average.values.items())
+
+
 @pytest.mark.parametrize("batches", [[64] * 16, [1024], [32] * 8 + [128] * 6])
 def test_an_average_in_fp32_is_half_way_to_fixed_weights_after_a_half_life(layer, batches):
-    average = WeightAverage([layer])
+    average = RunningAverage([layer], ExponentialMean(half_life_tokens=1024))
     with torch.no_grad():
         before = layer.weight.clone()
         layer.weight += 1.0
     for tokens in batches:
-        average.move(ema_share(tokens, half_life_tokens=1024))
+        average.follow(0, tokens)
     torch.testing.assert_close(average.values[layer.weight], before + 0.5)
 
 

@@ -46,7 +46,7 @@ def trained(build_passes, tmp_path):
             run,
             passes.parts,
             [],
-            averages,
+            lambda _: averages,
             keep_last=1,
             facts={"corpus": "corpus", "settings": identity(config)},
             tokenizer=tokenizer,

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from rampcli.batch.averages import LAST, MERGE_KEY, merged_checkpoints
+from rampcli.batch.averages import LAST, MERGE_KEY, merge_start, merged_checkpoints
+from rampcli.config.rl import is_rl
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError, set_to
 
@@ -10,11 +11,20 @@ KEEP_KEY = "checkpoint.keep_last"
 
 
 def check_merge(config: Config) -> Iterator[UsageError]:
-    """Checks that the checkpoints of a mean are kept."""
+    """Checks that a mean can be computed, and that its checkpoints are kept."""
     text, kept = config.average.merge, config.checkpoint.keep_last
     if text is None:
         return
     try:
+        if merge_start(text) is not None:
+            if is_rl(config):
+                yield UsageError(
+                    f"{MERGE_KEY}={text} does not apply to reinforcement learning, whose steps have"
+                    " no fixed number of tokens",
+                    keys=(MERGE_KEY,),
+                    remedy=set_to(MERGE_KEY, f"{LAST}2"),
+                )
+            return
         count = merged_checkpoints(text)
     except UsageError as error:
         yield error

@@ -11,17 +11,18 @@ class AverageConfig:
 
     ema: int | None = setting(
         None,
-        "Half-life of an exponential moving average of the weights: what a weight counts in the"
-        " average halves every so many tokens, whatever the batch. The average is in fp32. `null`:"
-        " no average.",
+        "Half-life of an exponential moving average of the weights, in fp32: after so many tokens,"
+        " what a weight counts in the average has halved. The batch does not matter. `null`: no"
+        " average.",
         unit="tokens",
         at_least=1,
         example=50_000_000,
     )
     merge: str | None = setting(
         None,
-        "Mean of the weights in several checkpoints, which `rampcli export --average merge`"
-        " computes: `last:8` of the last eight. `checkpoint.keep_last` has to keep as many. `null`:"
-        " none.",
+        "Mean of weights. `from:7.5T`: of the weights after each step from a position on, each by"
+        " its step's tokens. The position is in tokens, or is `from:samples:2B` or"
+        " `from:steps:10000`. `last:8`: of the weights in the last eight checkpoints;"
+        " `checkpoint.keep_last` has to keep as many. `null`: none.",
         example="last:2",
     )

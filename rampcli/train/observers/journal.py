@@ -146,8 +146,7 @@ class Journal(LoopObserver):
     def after_validation(self, state: TrainingState, validation: Validation) -> None:
         """Writes the event `validation`."""
         named = {} if validation.corpus is None else {"corpus": validation.corpus}
-        ema_loss = validation.ema_loss
-        of_average = {} if ema_loss is None else {"ema_loss": finite(ema_loss)}
+        averages = validation.of_averages.items()
         record_event(
             self.run,
             "validation",
@@ -155,7 +154,7 @@ class Journal(LoopObserver):
             **self.of_phase,
             **named,
             loss=finite(validation.loss),
-            **of_average,
+            **{f"{kind}_loss": finite(loss) for kind, loss in averages},
             bits_per_byte=validation.bits_per_byte,
             samples=validation.samples,
             validation_s=round(validation.validation_s, 3),
