@@ -128,7 +128,10 @@ def _check_merge(checkpoint: Checkpoint, resolved: Resolved) -> None:
         f"{MERGE_KEY}={resolved.config.average.merge} begins before {checkpoint.path}, after"
         f" {counted(tokens, 'token')}, which holds no mean of the weights from there on",
         keys=(MERGE_KEY,),
-        remedy=set_to(MERGE_KEY, f"{FROM}{tokens}", None, note=" for weights from here on"),
+        remedy=[
+            set_to(MERGE_KEY, f"{FROM}{tokens}", note=" for the weights from here on"),
+            set_to(MERGE_KEY, None),
+        ],
     )
 
 

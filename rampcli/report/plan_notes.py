@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 
-from rampcli.batch.averages import EMA, EMA_KEY, MERGE, MERGE_KEY
+from rampcli.batch.averages import EMA, EMA_KEY, MERGE, MERGE_KEY, merge_start, merged_checkpoints
 from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY, micro_batches_by_nodes
 from rampcli.batch.noise_scale import NOISE_KEY, groups_per_step
 from rampcli.batch.notes import accumulation_notes
 from rampcli.batch.pairs import PAIRS_KEY
 from rampcli.batch.plan import MICRO_KEY
 from rampcli.batch.quantities import listed
+from rampcli.batch.ramp import StageExtent
 from rampcli.batch.throughput import Basis
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.corpora import missing_here
@@ -172,12 +173,37 @@ def _average_notes(resolved: Resolved) -> Iterator[str]:
             f"{MERGE_KEY}={settings.merge} begins after the end of the run: nothing is averaged in"
             f" its {tokens:,} tokens"
         )
+    yield from _checkpoint_notes(resolved)
     kept = 0.0 if tokens is None or EMA not in rules else 1 - rules[EMA].share(0, tokens)
     if kept >= NOTED_SHARE:
         yield (
             f"{EMA_KEY}={settings.ema} is long for a run of {tokens:,} tokens: at its end,"
             f" {kept:.0%} of the average are still the weights with which it began"
         )
+
+
+def _checkpoint_notes(resolved: Resolved) -> Iterator[str]:
+    """Yields a note if a run saves fewer checkpoints than its mean needs."""
+    merge, end_step = resolved.config.average.merge, resolved.plan.end_step
+    if merge is None or end_step is None or merge_start(merge) is not None:
+        return
+    saves = sum(
+        _saves_within(stage, one.config.checkpoint.every_steps)
+        for one in resolved.parts
+        for stage in one.plan.extents
+    )
+    if saves < (needed := merged_checkpoints(merge)):
+        yield (
+            f"{MERGE_KEY}={merge} needs {needed} checkpoints, and the run saves at most"
+            f" {saves}: a smaller checkpoint.every_steps saves more"
+        )
+
+
+def _saves_within(stage: StageExtent, every_steps: int | None) -> int:
+    """Returns how often a stage with an end is saved at most: within it, and at its end."""
+    first, steps = stage.first_step, stage.steps or 0
+    within = 0 if every_steps is None else (first + steps) // every_steps - first // every_steps
+    return within + 1
 
 
 def _accumulation_notes(resolved: Resolved) -> list[str]:

@@ -317,8 +317,7 @@ class Trainer:
         except RankError as error:
             if dist.get_rank() == 0:
                 reason = f"{MERGE_KEY}={merged} was not validated: {error}"
-                consumed = self.state.consumed_samples
-                run.append_event("average", step=step, consumed_samples=consumed, reason=reason)
+                run.append_event("fault", reason=reason)
         return found
 
     def _validate_on(self, corpus: str | None, loader: Loader, split: BatchPlan) -> Validation:

@@ -33,6 +33,16 @@ from rampcli.report.plan_tables import plan_summary
             " two samples without a pipeline",
         ),
         (
+            (
+                "llama3_tiny",
+                "average.merge=last:6",
+                "checkpoint.keep_last=6",
+                "checkpoint.every_steps=300",
+            ),
+            "average.merge=last:6 needs 6 checkpoints, and the run saves at most 5: a smaller"
+            " checkpoint.every_steps saves more",
+        ),
+        (
             ("gpt3_5b", "average.merge=from:1B", "trainer.max_samples=100K"),
             "average.merge=from:1B begins after the end of the run: nothing is averaged in its"
             " 204,996,608 tokens",
