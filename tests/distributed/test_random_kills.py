@@ -16,6 +16,7 @@ import torch
 from commands import Command
 from distributed.average import newest_average
 from processes import children_of, wait_until, wait_until_all_have_ended
+from rampcli.batch.averages import KINDS
 from rampcli.runs.record import read_run
 from rampcli.runs.time_spent import LOST
 from standing import let_go, stand_still_before
@@ -183,9 +184,10 @@ def test_a_run_killed_at_random_instants_equals_an_undisturbed_run(
     assert_every_sample_is_read_once(run)
     assert [row["loss"] for row in run.rows] == [row["loss"] for row in undisturbed.rows]
     assert run.validations() == undisturbed.validations()
-    averages, expected = (newest_average(each.directory) for each in (run, undisturbed))
-    assert averages.keys() == expected.keys()
-    assert all(torch.equal(average, expected[name]) for name, average in averages.items())
+    for kind in KINDS:
+        averages, expected = (newest_average(each.directory, kind) for each in (run, undisturbed))
+        assert averages.keys() == expected.keys()
+        assert all(torch.equal(average, expected[name]) for name, average in averages.items())
     assert run.state["status"] == "complete"
     spent = read_run(run.directory).time_spent()
     first, *_, last = run.events
