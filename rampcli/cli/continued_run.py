@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rampcli.batch.averages import MERGE_KEY
 from rampcli.batch.position import Position, parse_goal
 from rampcli.batch.run_settings import LENGTH_KEYS
 from rampcli.checkpoint.branch_off import branch_off
@@ -201,9 +202,11 @@ def _check_begins(resolved: Resolved, checkpoint: Checkpoint | None, phase: str,
     if checkpoint is None:
         return
     try:
-        check_resumable(checkpoint, resolved, corpora={})
+        with sources_named(resolved.config):
+            check_resumable(checkpoint, resolved, corpora={})
     except ForeignCheckpointError as error:
-        error.remedies = ("the settings and phases that the other run was trained with",)
+        if MERGE_KEY not in error.keys:
+            error.remedies = ("the settings and phases that the other run was trained with",)
         raise
 
 

@@ -59,6 +59,7 @@ def test_a_dry_run_plans_the_new_phase_and_writes_nothing(old):
         (("--phase", "a-b"), 2, "not a name"),
         (("optim.rate=3",), 2, "optim.rate"),
         (("--json",), 2, "--dry-run --json"),
+        (("until=steps:20", "average.merge=from:9"), 4, "from:640 for the weights from here on"),
     ],
 )
 def test_a_phase_that_cannot_begin_is_refused(old, words, code, said):
