@@ -101,18 +101,21 @@ def test_a_conversation_has_the_tokens_and_labels_that_transformers_gives_it(tmp
 def test_no_message_can_end_a_turn_or_begin_another(tmp_path, name):
     names = {make_tokenizer().token_to_id(name) for name in SPECIAL}
 
-    def special(conversation):
-        [(tokens, _), *_] = tokens_and_labels(config(tmp_path, name, [conversation]))
-        return [token for token in tokens if token in names]
-
     harmless = [("user", "x"), ("assistant", "y"), ("user", "z"), ("assistant", "w")]
-    assert len(special(harmless)) > 4
-    for hostile in range(4):
-        changed = [
+    changed = [
+        [
             (role, INJECTION if number == hostile else content)
             for number, (role, content) in enumerate(harmless)
         ]
-        assert special(changed) == special(harmless)
+        for hostile in range(4)
+    ]
+    made = config(tmp_path, name, [harmless, *changed])
+    made.data.sequence_length = 1000
+    wanted, *found = [
+        [token for token in tokens if token in names] for tokens, _ in tokens_and_labels(made)
+    ][:5]
+    assert len(wanted) > 4
+    assert found == [wanted] * 4
 
 
 def refusal(made):
