@@ -1,9 +1,11 @@
 """Commands of the installed wheel, in an empty folder outside the repository."""
 
+import json
 import os
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,13 +23,29 @@ class Newcomer:
     Attributes:
         folder: current directory of the commands.
         python: interpreter of the environment that the wheel is installed in.
+        forking: process that runs commands with this interpreter, see `forking.py`.
     """
 
     folder: Path
     python: Path
+    forking: "subprocess.Popen[str]"
 
     def start(self, *words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Runs `rampcli WORDS`, with further environment variables, and waits until it ends."""
+        """Runs `rampcli WORDS`, with further environment variables, and waits until it ends.
+
+        The command and its workers are forked from a process that has loaded torch.
+        """
+        command = [str(word) for word in words]
+        request = [command, self._environment(variables), str(self.folder)]
+        print(json.dumps(request), file=self.forking.stdin, flush=True)
+        answer = self.forking.stdout.readline()
+        assert answer, f"{command}: the process that runs commands has ended"
+        return subprocess.CompletedProcess(command, *json.loads(answer))
+
+    def start_from_shell(
+        self, *words: str | Path, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs `rampcli WORDS` as a shell does, with further environment variables."""
         return self.run(self.python.with_name("rampcli"), *words, **variables)
 
     def succeed(self, *words: str | Path, **variables: str) -> str:
@@ -44,16 +62,19 @@ class Newcomer:
 
     def run(self, *command: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
         """Runs any program in the folder."""
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "100"}
-        environment.pop("PYTHONPATH", None)
         return subprocess.run(
             command,
             cwd=self.folder,
-            env=environment | variables,
+            env=self._environment(variables),
             capture_output=True,
             text=True,
             check=False,
         )
+
+    def _environment(self, variables: dict[str, str]) -> dict[str, str]:
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "100"}
+        environment.pop("PYTHONPATH", None)
+        return environment | variables
 
 
 @pytest.fixture(scope="session")
@@ -62,9 +83,25 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_once(tmp_path_factory, "installed", _install) / "bin" / "python"
 
 
+@pytest.fixture(scope="session")
+def forking(installed: Path) -> "Iterator[subprocess.Popen[str]]":
+    """Starts `forking.py` with the interpreter of `installed`."""
+    program = Path(__file__).with_name("forking.py")
+    process = subprocess.Popen(
+        [installed, "-P", program],
+        env={**os.environ, "PYTHONPATH": str(program.parents[1])},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        yield process
+        process.stdin.close()
+
+
 @pytest.fixture
-def newcomer(installed: Path, tmp_path: Path) -> Newcomer:
-    return Newcomer(tmp_path, installed)
+def newcomer(installed: Path, forking: "subprocess.Popen[str]", tmp_path: Path) -> Newcomer:
+    return Newcomer(tmp_path, installed, forking)
 
 
 def _install(folder: Path) -> None:

@@ -7,5 +7,6 @@ def test_the_wheel_runs_without_the_repository(newcomer):
     assert where.startswith(str(newcomer.python.parents[1]))
     plan = json.loads(newcomer.succeed("plan", "--factory", "llama3_tiny", "--json"))
     assert plan["stages"][0]["global_batch_size"] == 4
-    newcomer.succeed("pretrain", "--factory", "llama3_tiny", "--dry-run")
+    dry = newcomer.start_from_shell("pretrain", "--factory", "llama3_tiny", "--dry-run")
+    assert dry.returncode == 0, dry.stderr
     assert [*newcomer.folder.iterdir()] == []
