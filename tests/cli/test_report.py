@@ -102,7 +102,7 @@ def test_the_size_of_a_model_is_the_same_in_a_report_its_json_its_page_and_the_l
             assert [shown[key] for key in SIZE] == facts
     rows = [line.split() for line in succeed("compare", "first", "second").splitlines()]
     assert ["parameters", "743K", "-"] in rows
-    assert ["model.of_tomorrow", "-", "1"] in rows
+    assert ["model.of_tomorrow", "unset", "1"] in rows
 
 
 @pytest.mark.usefixtures("runs")

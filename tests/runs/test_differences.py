@@ -14,8 +14,8 @@ def test_only_settings_that_differ_are_listed_as_they_are_typed():
     ]
     assert differing_settings(runs) == {
         "optim.lr": ["0.001", "0.002"],
-        "seed": ["1", "-"],
-        "model.bias": ["-", "true"],
+        "seed": ["1", "unset"],
+        "model.bias": ["unset", "true"],
     }
 
 

@@ -209,7 +209,7 @@ function differences(runs) {
 function settingsTable(runs, keys, label) {
   const columns = [
     { name: "setting", text: true, cell: (key) => element("code", {}, key) },
-    ...runs.map((run) => ({ name: runName(run), text: true, wrap: true, cell: (key) => element("code", {}, run.data.settings[key] ?? "–") })),
+    ...runs.map((run) => ({ name: runName(run), text: true, wrap: true, cell: (key) => element("code", {}, run.data.settings[key] ?? "unset") })),
   ];
   return table(columns, keys, label);
 }
