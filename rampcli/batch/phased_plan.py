@@ -215,11 +215,15 @@ class PhasedPlan(TrainingPlan):
     def to_json(self) -> dict[str, Any]:
         """Returns the document of `rampcli plan --json`, with the phases.
 
-        If their samples differ in length, only the phases have it.
+        Each stage has the name of its phase, as `phase`, and its own `sequence_length`. The run has
+        none if its phases differ in it.
         """
         data = TrainingPlan.to_json(self)
         if not self.has_one_length:
             del data["sequence_length"]
+        for row, stage in zip(data["stages"], self.extents, strict=True):
+            phase = self.phase_at(stage.first_sample)
+            row |= {"phase": phase.name, "sequence_length": phase.sequence_length}
         return data | {"phases": [phase.to_json() for phase in self.phases]}
 
 

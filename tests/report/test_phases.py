@@ -143,6 +143,14 @@ def test_the_json_of_phases_has_rates_and_choices_where_they_hold(run):
     assert {one["orders"] for one in data["corpora"]} == {1, 3}
 
 
+def test_the_json_of_a_stage_has_its_phase_and_the_length_of_its_samples(run):
+    rows = plan_json(run)["stages"]
+    assert [row["phase"] for row in rows] == [run.of(stage).name for stage in run.plan.stages]
+    assert [row["sequence_length"] for row in rows] == [
+        run.plan.of(stage).sequence_length for stage in run.plan.stages
+    ]
+
+
 def test_a_line_about_some_phases_names_them(run):
     def lines(part):
         yield "all"
