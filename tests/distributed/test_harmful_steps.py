@@ -48,6 +48,7 @@ def test_non_finite_steps_are_skipped_on_request_and_every_sample_is_still_read_
         "optim.warmup_samples=0",
         "trainer.on_nonfinite=skip",
         "trainer.val_samples=0",
+        "trainer.max_samples=24",
     )
     assert_every_sample_is_read_once(run)
     skipped = {event["step"]: event["reason"] for event in run.events if event["event"] == "skip"}

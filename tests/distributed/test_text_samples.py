@@ -8,12 +8,12 @@ from tiny_runs import Run
 from weights.generating import generate_here
 
 PROMPTS = ["def f(", "class "]
+MOST_TOKENS = 6
 WORDS = [
     "data=text",
     f"data.path={__file__}",
     "data.sequence_length=32",
     "model.vocab_size=256",
-    "model.num_layers=4",
     "model.rampup_batch_size=null",
     "model.global_batch_size=4",
     "data.micro_batch_size=1",
@@ -25,7 +25,7 @@ WORDS = [
 SAMPLES = [
     f"generate.prompts={json.dumps(PROMPTS)}",
     "generate.every_steps=2",
-    "generate.max_tokens=12",
+    f"generate.max_tokens={MOST_TOKENS}",
 ]
 MESHES = {
     "one rank": (1, []),
@@ -40,14 +40,18 @@ MESHES = {
     ),
     "interleaved pipeline, sharded": (
         4,
-        ["parallel.pipeline_parallel_size=2", "parallel.virtual_pipeline_parallel_size=2"],
+        [
+            "parallel.pipeline_parallel_size=2",
+            "parallel.virtual_pipeline_parallel_size=2",
+            "model.num_layers=4",
+        ],
     ),
 }
 
 
 def generated(run: Run, prompt: str, step: int, capsys) -> str:
     """Returns the text that `rampcli generate` prints."""
-    generate_here(run.path, prompt=prompt, step=step, max_tokens=12, seed=7, as_json=True)
+    generate_here(run.path, prompt=prompt, step=step, max_tokens=MOST_TOKENS, seed=7, as_json=True)
     return json.loads(capsys.readouterr().out)["text"]
 
 
