@@ -19,7 +19,7 @@ SMALL = Sizes(
     },
     large=(("llama3_tiny", 2),),
     sequence_length=32,
-    resumed_steps=80,
+    resumed_steps=50,
     timed=((1, 4), (2, 4)),
     compile=False,
     matrix=128,

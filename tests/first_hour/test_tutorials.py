@@ -16,13 +16,15 @@ FIGURE = re.compile(r"\d+(?:[.,:]\d+)*(?:e[+-]\d+)?")
 CELL = re.compile(r"```python\n((?:.*\n)*?)```\n((?:    .*\n|\n(?=    ))*)")
 NO_BF16 = "lists neither avx512_bf16 nor amx_bf16"
 """Part of a warning of machines on which a recipe trains in fp32."""
-SHORTER = ["trainer.max_samples=16", "model.rampup_batch_size=null", "trainer.num_nodes=1"]
+FEW = "trainer.max_val_samples=8"
+SHORTER = ["trainer.max_samples=16", "model.rampup_batch_size=null", "trainer.num_nodes=1", FEW]
 """What is added to the first run, which takes a minute otherwise."""
 SHORT_PHASES = {
     "name=three": [
-        f"phases.{name}.until={k}K" for name, k in (("short", 2), ("main", 6), ("decay", 8))
+        FEW,
+        *(f"phases.{name}.until={k}K" for name, k in (("short", 2), ("main", 6), ("decay", 8))),
     ],
-    "name=one": ["trainer.max_tokens=8K", "schedule.wsd_decay_samples=12"],
+    "name=one": [FEW, "trainer.max_tokens=8K", "schedule.wsd_decay_samples=12"],
 }
 """What is added to the runs of the tutorial on phases, by their last words."""
 EXECUTE = """
