@@ -28,6 +28,12 @@ ENDLESS = [
     "launch.max_restarts=0",
 ]
 FIXED = ["model.rampup_batch_size=null", "model.global_batch_size=4", "rampup.node_policy=fixed"]
+PHASES = [
+    "phases.short.until=steps:2",
+    "phases.short.data.sequence_length=8",
+    "phases.short.trainer.num_nodes=1",
+    "phases.long.until=null",
+]
 GRACE_S = 300
 JOIN = """
 import torch.distributed as dist
@@ -46,12 +52,14 @@ def run(tmp_path, cluster):  # noqa: ARG001
     return Run(tmp_path / "run")
 
 
-def assert_equals_undisturbed(run, ranks):
+def assert_equals_undisturbed(run, ranks, *words):
     """Checks that ranks which are not disturbed reach the same losses with the same samples."""
     assert_every_sample_is_read_once(run)
     undisturbed = Run(run.path.with_name("undisturbed"))
     consumed = run.rows[-1]["consumed_samples"]
-    undisturbed.workers(ranks, *ENDLESS, *FIXED, f"trainer.max_samples={consumed}")
+    words = [*ENDLESS, *FIXED, *words, f"trainer.max_samples={consumed}"]
+    done = undisturbed.pretrain(*words, f"trainer.num_nodes={ranks}")
+    assert done.returncode == 0, done.stderr
     assert [row["loss"] for row in run.rows] == [row["loss"] for row in undisturbed.rows]
     assert run.validations()
     assert run.validations().items() <= undisturbed.validations().items()
@@ -112,30 +120,37 @@ def ranks_of(run):
     }
 
 
-def test_a_chain_on_more_nodes_trains_as_one_process_does(run, cluster, tmp_path_factory):
+def test_a_chain_over_nodes_and_phases_trains_as_one_process_does(run, cluster, tmp_path_factory):
     words = [
+        "model.num_query_groups=2",
         "model.rampup_batch_size=[2,2,16]",
         "model.global_batch_size=4",
-        "trainer.num_nodes=2",
-        "trainer.max_samples=36",
+        "trainer.max_samples=48",
+        "phases.short.until=samples:36",
+        "phases.short.data.sequence_length=8",
+        "phases.long.until=null",
     ]
+    alone = Run(tmp_path_factory.mktemp("alone") / "run")
+    done = alone.pretrain(
+        "rampup.at_boundary=continue", "rampup.node_policy=fixed", *words, "trainer.num_nodes=1"
+    )
+    assert done.returncode == 0, done.stderr
+    words += ["trainer.num_nodes=2", "phases.long.parallel.tensor_parallel_size=2"]
     submit(run, *words)
     waiting = run.pretrain("launch=slurm", *words)
     assert waiting.returncode == 2
     assert "in the queue" in waiting.stderr or "in use" in waiting.stderr
     wait_until_complete(run, cluster)
-    assert [cluster.job(job)["NumNodes"] for job in jobs(run)] == ["1", "2"]
-    assert {row["stage"]: row["world_size"] for row in run.rows} == {0: 1, 1: 2}
-    (boundary,) = [event for event in run.events if event["event"] == "boundary"]
-    assert boundary["lost_s"] == pytest.approx(sum(boundary[part] for part in PARTS), abs=0.01)
-    alone = Run(tmp_path_factory.mktemp("alone") / "run")
-    alone.workers(
-        1, "rampup.at_boundary=continue", "rampup.node_policy=fixed", *words, "trainer.num_nodes=1"
-    )
+    assert [cluster.job(job)["NumNodes"] for job in jobs(run)] == ["1", "2", "2"]
+    assert {row["stage"]: row["world_size"] for row in run.rows} == {0: 1, 1: 2, 2: 2}
+    boundaries = [event for event in run.events if event["event"] == "boundary"]
+    for boundary in boundaries:
+        assert boundary["lost_s"] == pytest.approx(sum(boundary[part] for part in PARTS), abs=0.01)
+    assert len(boundaries) == 2
     assert_same_training(run, alone)
     status = rampcli("status", run)
     assert " complete " in status
-    assert status.count("COMPLETED") == 2
+    assert status.count("COMPLETED") == 3
     again = run.pretrain("launch=slurm", *words)
     assert (again.returncode, "already complete" in again.stdout) == (0, True)
 
@@ -143,10 +158,13 @@ def test_a_chain_on_more_nodes_trains_as_one_process_does(run, cluster, tmp_path
 PARTS = ("save_s", "exit_s", "wait_s", "start_s", "import_s", "load_s", "first_step_s")
 
 
-def test_a_job_resumes_after_preemption_and_its_time_limit_until_a_rank_is_killed(run, cluster):
+def test_a_job_resumes_in_its_phase_after_preemption_and_its_time_limit_until_a_rank_is_killed(
+    run, cluster
+):
     submit(
         run,
         *ENDLESS,
+        *PHASES,
         "data.micro_batch_size=2",
         "model.rampup_batch_size=[4,2,400_000]",
         "model.global_batch_size=6",
@@ -154,7 +172,8 @@ def test_a_job_resumes_after_preemption_and_its_time_limit_until_a_rank_is_kille
         "launch.slurm.time=600",
         f"launch.grace_s={GRACE_S}",
     )
-    job, later = jobs(run)
+    first, job, later = jobs(run)
+    cluster.wait_for(first, "COMPLETED")
     wait_for_rows(run, 7)
 
     cluster.preempt()
@@ -169,14 +188,15 @@ def test_a_job_resumes_after_preemption_and_its_time_limit_until_a_rank_is_kille
     wait_for_rows(run, 7)
     assert cluster.job(job)["Restarts"] == "2"
     stops = [event["status"] for event in run.events if event["event"] == "stop"]
-    assert stops == ["preempted"] * 2, logs(run)
+    assert stops == ["stage_boundary", "preempted", "preempted"], logs(run)
 
     os.kill(ranks_of(run)[1], signal.SIGKILL)
     cluster.wait_for(job, "FAILED")
     # And not the error of rank 0, which misses it.
     assert "rank 1 was killed by SIGKILL; log: " in run.state["error"]["message"]
     cluster.wait_for(later, "CANCELLED")
-    assert_equals_undisturbed(run, ranks=2)
+    assert [row["world_size"] for row in run.rows[:4]] == [1, 1, 2, 2]
+    assert_equals_undisturbed(run, 2, *PHASES)
 
 
 def reach_the_time_limit(run, cluster, job):
@@ -212,7 +232,7 @@ def test_a_cancelled_chain_saves_and_another_one_resumes(run, cluster):
     wait_until_complete(run, cluster)
     stops = [event["status"] for event in run.events if event["event"] == "stop"]
     assert stops == ["preempted", "preempted", "complete"], logs(run)
-    assert_equals_undisturbed(run, ranks=1)
+    assert_equals_undisturbed(run, 1)
 
 
 def test_a_failed_job_shows_its_error_and_executes_neither_the_name_nor_files_of_its_folder(
