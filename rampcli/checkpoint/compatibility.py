@@ -11,6 +11,7 @@ from rampcli.batch.averages import FROM, MERGE, MERGE_KEY, UniformMean
 from rampcli.batch.quantities import counted
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
+from rampcli.config.phase_keys import UNTIL, phase_key
 from rampcli.config.schema import Config
 from rampcli.errors import ForeignCheckpointError, set_to
 from rampcli.planning.run_plan import Resolved, run_plan
@@ -37,7 +38,8 @@ def check_resumable(
             up to its own began elsewhere.
     """
     trained = resolved.trained_by(checkpoint.consumed_samples)
-    _check_phase(checkpoint, trained)
+    with sources_named(resolved.config):
+        _check_phase(checkpoint, resolved)
     number = None if trained.phase is None else trained.phase.number
     with sources_named(trained.config):
         check_compatible(
@@ -86,8 +88,9 @@ def phase_facts(resolved: Resolved) -> dict[str, Any] | None:
     }
 
 
-def _check_phase(checkpoint: Checkpoint, trained: Resolved) -> None:
+def _check_phase(checkpoint: Checkpoint, resolved: Resolved) -> None:
     """Checks that the phase of a checkpoint began where it begins now."""
+    trained = resolved.trained_by(checkpoint.consumed_samples)
     saved, now = checkpoint.manifest.get("phase"), phase_facts(trained)
     place = f"{checkpoint.path} was saved"
     if saved is None or now is None:
@@ -96,13 +99,32 @@ def _check_phase(checkpoint: Checkpoint, trained: Resolved) -> None:
             return
         with_or_without = ("in", "without") if now is None else ("without", "in")
         had, has = (f"{word} phases" for word in with_or_without)
-        problem = f"{place} by a run {had}, which is now {has}"
+        raise ForeignCheckpointError(
+            f"{place} by a run {had}, which is now {has}", keys=("phases",), remedy=PHASES_REMEDY
+        )
+    began = _describe_beginning(saved)
+    phases = {one.name: facts for one in resolved.parts if (facts := phase_facts(one))}
+    begins = {_describe_beginning(facts): name for name, facts in phases.items()}
+    if began == _describe_beginning(now):
+        return
+    place = f"{place} in phase {saved['name']}"
+    if began in begins:
+        key = phase_key(begins[began], UNTIL)
+        raise ForeignCheckpointError(
+            f"{place}, at step {checkpoint.step}. Here, {key} ends the phase before that step",
+            keys=(key,),
+            remedy=[set_to(key, f"steps:{checkpoint.step}", note=" or a later end"), REMEDY],
+        )
+    if saved["name"] in phases:
+        begins_now = _describe_beginning(phases[saved["name"]])
+        here = f"it begins {begins_now}, because a phase that has ended was changed"
     else:
-        began, begins = map(_describe_beginning, (saved, now))
-        if began == begins:
-            return
-        problem = f"{place} in phase {saved['name']}, which began {began}; here it begins {begins}"
-    raise ForeignCheckpointError(problem, keys=("phases",), remedy=PHASES_REMEDY)
+        here = "no phase begins there"
+    raise ForeignCheckpointError(
+        f"{place}, which began {began}. Here, {here}",
+        keys=("phases",),
+        remedy=f"the settings in {checkpoint.path.parents[1] / 'config.yaml'}, or {REMEDY}",
+    )
 
 
 def _check_reading(checkpoint: Checkpoint, trained: Resolved) -> None:

@@ -56,8 +56,12 @@ def test_a_run_may_change_what_its_checkpoint_has_not_reached(steps, words):
 @pytest.mark.parametrize(
     ("steps", "words", "said"),
     [
-        (8, ["phases.a.until=steps:4"], "which began after 6 samples, 3 steps and 192 tokens;"),
-        (8, ["phases.a.model.global_batch_size=4"], "here it begins after 12 samples, 3 steps and"),
+        (8, ["phases.a.until=steps:4"], "which began after 6 samples, 3 steps and 192 tokens."),
+        (
+            8,
+            ["phases.a.model.global_batch_size=4"],
+            "Here, it begins after 12 samples, 3 steps and",
+        ),
         (
             8,
             ["phases.a.data.sequence_length=64"],
@@ -65,6 +69,9 @@ def test_a_run_may_change_what_its_checkpoint_has_not_reached(steps, words):
         ),
         (8, ["phases.b.data.sequence_length=32"], "data.sequence_length=128 (here 32)"),
         (12, ["phases.b.until=steps:9"], "in phase c, which began after 16 samples"),
+        (12, ["trainer.max_steps=8"], "Here, no phase begins there"),
+        (12, ["phases.c.until=steps:11", "phases.d.until=steps:20"], "phases.c.until=steps:12 or"),
+        (7, ["phases.b.until=steps:6"], "phases.b.until=steps:7 or a later end"),
         (12, ["phases.b.until=steps:20", "phases.c.until=steps:30"], "in phase c, which began"),
     ],
 )
