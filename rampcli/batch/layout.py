@@ -31,6 +31,7 @@ class Layout:
         accumulate_grad_batches: requested for the largest batch, or None.
         decreases: batch sizes that do not fit are decreased.
         decreased_nodes: nodes of each scheduled batch size that was decreased.
+        phase: name of the phase that is planned, or None.
     """
 
     ramp: Sequence[int] | None
@@ -40,6 +41,12 @@ class Layout:
     accumulate_grad_batches: int | None = None
     decreases: bool = False
     decreased_nodes: dict[int, int] = field(default_factory=dict)
+    phase: str | None = None
+
+    @property
+    def of_phase(self) -> str:
+        """Follows the number of a stage in errors, because stages count from 0 in each phase."""
+        return "" if self.phase is None else f" of phase {self.phase}"
 
     def nodes(self, sizes: Sequence[int]) -> list[int | None]:
         """Returns the nodes of each batch size, or None if it does not fit."""
@@ -203,6 +210,7 @@ def lay_out(
         accumulate_grad_batches=batch.accumulate_grad_batches,
         fleet=fleet,
         policy=policy,
+        phase=batch.phase,
     )
     if batch.decrease_batch_size_if_needed:
         _check_decrease(batch, policy)

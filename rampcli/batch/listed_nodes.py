@@ -53,7 +53,7 @@ class ListedNodes:
         most = self.layout.fleet.num_nodes
         if largest is not None and self.nodes[largest] > most:
             raise UsageError(
-                f"{NODES_KEY} has {self.nodes[largest]} nodes for stage {largest}, above"
+                f"{NODES_KEY} has {self.nodes[largest]} nodes for {self._name(largest)}, above"
                 f" {NUM_NODES_KEY}={most}",
                 keys=(NODES_KEY, NUM_NODES_KEY),
                 remedy=set_to(NUM_NODES_KEY, self.nodes[largest]),
@@ -74,7 +74,7 @@ class ListedNodes:
         for number, n in enumerate(self.nodes):
             if n < 1:
                 raise UsageError(
-                    f"{NODES_KEY} has {n} nodes for stage {number}, which needs at least one",
+                    f"{NODES_KEY} has {n} nodes for {self._name(number)}, which needs at least one",
                     keys=(NODES_KEY,),
                     remedy=[*self._suggest()],
                 )
@@ -97,9 +97,8 @@ class ListedNodes:
         if others := [str(number) for number in misfits[1:]]:
             subject, its = ("stage", "its") if len(others) == 1 else ("stages", "their")
             verb = "does" if len(others) == 1 else "do"
-            problem += (
-                f"; {subject} {listed(others, most=MOST_SHOWN)} {verb} not fit {its} nodes either"
-            )
+            shown = f"{listed(others, most=MOST_SHOWN)}{self.layout.of_phase}"
+            problem += f"; {subject} {shown} {verb} not fit {its} nodes either"
         multiple, _ = self.layout.smallest_unit()
         raise UsageError(
             problem,
@@ -113,13 +112,16 @@ class ListedNodes:
         try:
             ranks = self.layout.fleet.data_parallel_size(n)
         except UsageError as error:
-            return f"stage {number} on {counted(n, 'node')}: {error.message}"
+            return f"{self._name(number)} on {counted(n, 'node')}: {error.message}"
         unit = self.layout.micro_batch_rule.smallest_share * ranks
         return (
-            f"batch {size} (stage {number}) is not a multiple of {unit} ="
+            f"batch {size} ({self._name(number)}) is not a multiple of {unit} ="
             f" {self.layout.describe_micro_batch()} x {counted(ranks, 'data-parallel rank')} on"
             f" {counted(n, 'node')}"
         )
+
+    def _name(self, number: int) -> str:
+        return f"stage {number}{self.layout.of_phase}"
 
     @property
     def _schedule_key(self) -> str:

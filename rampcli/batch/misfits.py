@@ -94,12 +94,15 @@ def _refuse(without_nodes: Sequence[tuple[int, int]], sizes: Sequence[int], layo
             keys=keys,
             remedy=[f"batch sizes of at least {multiple}", *smaller],
         )
+    is_one = len(without_nodes) == 1
     if len(sizes) == 1:
         subject = f"{rule.unit.global_key}={sizes[0]}"
+    elif is_one:
+        number, size = without_nodes[0]
+        subject = f"batch {size} (stage {number}{layout.of_phase})"
     else:
         shown = [f"{size} (stage {number})" for number, size in without_nodes]
-        subject = f"batch{'es' if len(shown) > 1 else ''} {listed(shown, most=MOST_SHOWN)}"
-    is_one = len(without_nodes) == 1
+        subject = f"batches {listed(shown, most=MOST_SHOWN)}{layout.of_phase}"
     if all(size % multiple for _, size in without_nodes):
         verb = "is not a multiple" if is_one else "are not multiples"
         problem = f"{verb} of {multiple} = {product}"

@@ -81,6 +81,13 @@ class PhasePlan:
         }
 
 
+def stage_name(stage: StageExtent, phase: PhasePlan | None) -> str:
+    """Returns what errors call a stage: its number in its phase, if the run has phases."""
+    if phase is None:
+        return f"stage {stage.stage}"
+    return f"stage {stage.stage - phase.plan.extents[0].stage} of phase {phase.name}"
+
+
 def placed(plan: TrainingPlan, *, first: Position, first_stage: int) -> TrainingPlan:
     """Returns the plan of a phase alone, with its stages counted from the start of the run."""
 

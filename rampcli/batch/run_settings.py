@@ -79,6 +79,7 @@ class BatchSettings:
         micro_batch_rule: `fixed` or `largest`, see `rampcli.batch.micro_batch`.
         before: how far the run has come at the first sample that is planned. A ramp or a schedule
             counts from the start of the run.
+        phase: name of the phase that is planned, for errors, or None.
     """
 
     global_batch_size: int | None = None
@@ -92,3 +93,4 @@ class BatchSettings:
     decrease_batch_size_if_needed: bool = False
     micro_batch_rule: str = FIXED
     before: Position = START
+    phase: str | None = None

@@ -26,6 +26,7 @@ def plan_config(
     *,
     before: Position = START,
     length: FirstEnd | None = None,
+    phase: str | None = None,
 ) -> TrainingPlan:
     """Plans the run, or one of its phases. A run of reinforcement learning is planned in prompts.
 
@@ -33,6 +34,7 @@ def plan_config(
         consumed_samples: progress since the start of what is planned.
         before: how far the run has come there, if its ramp counts from the start of the run.
         length: where a phase ends; None for a run, whose settings say so.
+        phase: name of the phase, for errors; None for a run.
     """
     model, trainer, rampup = config.model, config.trainer, config.rampup
     unit, updates = SAMPLES, 1
@@ -61,6 +63,7 @@ def plan_config(
             decrease_batch_size_if_needed=rampup.decrease_batch_size_if_needed,
             micro_batch_rule=micro_batch_rule,
             before=before,
+            phase=phase,
         ),
         fleet=Fleet(
             num_nodes=trainer.num_nodes,

@@ -94,7 +94,7 @@ class PhaseErrors:
         """
         for same in self.found.values():
             phase, error = same[0]
-            if len(same) < phases:
+            if len(same) < phases and f"of phase {phase}" not in error.message:
                 error.add_context(f"phase {phase}")
             if len(same) == 1 < phases:
                 error.remedies = tuple(_in_phase(phase, one) for one in error.remedies)
@@ -137,9 +137,8 @@ def plan_phases(config: Config, *, consumed_samples: int = 0) -> Resolved:
             resolved = _plan_phase(one, begins, length, readings)
             after = None if resolved.phase is None else resolved.phase.end
             if (is_last or _is_reached(end_of_run, after)) and not resolved.plan.stages:
-                plan_config(
-                    one.config, 0, before=_progress_of_ramp(one, first), length=length
-                )  # must fit
+                before = _progress_of_ramp(one, first)
+                plan_config(one.config, 0, before=before, length=length, phase=one.name)  # must fit
             planned.append(resolved)
         errors.add(one.name, found.errors)
         # A guess of the end serves to find the errors of later phases, too.
@@ -190,6 +189,7 @@ def _plan_phase(
         max(0, begins.consumed_samples - begins.first.samples),
         before=_progress_of_ramp(one, begins.first),
         length=length,
+        phase=one.name,
     )
     plan = placed(alone, first=begins.first, first_stage=begins.first_stage)
     phase = PhasePlan(name=one.name, number=begins.number, first=begins.first, plan=plan)

@@ -17,7 +17,7 @@ from rampcli.batch.averages import (
 )
 from rampcli.batch.loading import count_readers, samples_to_load
 from rampcli.batch.pairs import PairBatch
-from rampcli.batch.phased_plan import PhasedPlan, PhasePlan
+from rampcli.batch.phased_plan import PhasedPlan, PhasePlan, stage_name
 from rampcli.batch.pipeline import check_pipeline
 from rampcli.batch.quantities import as_written
 from rampcli.batch.ramp import StageExtent
@@ -301,7 +301,7 @@ def check_stages_ahead(resolved: Resolved, consumed_samples: int) -> None:
         )
     report.errors += check_factors(config, resolved.plan.ramp)
     with report.noting():
-        check_stages(config, stages)
+        check_stages(config, stages, phase=resolved.phase)
     with report.noting():
         if config.rampup.efficiency is not None:
             check_curve(config.rampup.efficiency, [stage.micro_batch_size for stage in stages])
@@ -310,6 +310,6 @@ def check_stages_ahead(resolved: Resolved, consumed_samples: int) -> None:
             try:
                 resolved.loading(stage)
             except UsageError as error:
-                error.add_context(f"stage {stage.stage}")
+                error.add_context(stage_name(stage, resolved.phase))
                 raise
     report.close()

@@ -155,6 +155,25 @@ def test_phases_that_cannot_be_are_refused(words, said):
         planned(*words)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("phases.b.rampup.nodes=[1,3,2]",), "batch 8 (stage 1 of phase b) is not a multiple of 3"),
+        (("phases.b.rampup.nodes=[3,2,5]",), "; stage 2 of phase b does not fit its nodes either"),
+        (("phases.b.rampup.nodes=[1,2,8]",), "has 8 nodes for stage 2 of phase b, above"),
+        (("phases.b.rampup.nodes=[1,0,2]",), "has 0 nodes for stage 1 of phase b, which needs"),
+        (("phases.b.data.micro_batch_size=3",), "4 (stage 0) and 8 (stage 1) of phase b are not"),
+        (("phases.b.parallel.data_parallel_shard_size=6",), "stage 0 of phase b: 4 data-parallel"),
+    ],
+)
+def test_errors_number_the_stages_of_a_phase_in_their_phase(words, said):
+    ramp = ("phases.b.model.rampup_batch_size=[4,4,600]", "phases.b.model.global_batch_size=12")
+    fleet = ("trainer.num_nodes=6", "trainer.devices=1", "data.micro_batch_size=1")
+    with pytest.raises(UsageError) as raised:
+        planned(*fleet, "phases.a.until=10K", "phases.b.until=1M", *ramp, *words)
+    assert said in str(raised.value)
+
+
 FOUR_RANKS = (
     *("trainer.devices=4", "trainer.num_nodes=1", "data.micro_batch_size=1"),
     *("model.rampup_batch_size=null", "phases.a.until=steps:3", "phases.b.until=steps:6"),

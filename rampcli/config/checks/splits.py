@@ -1,10 +1,10 @@
 """Checks that the model divides over the tensor, context, pipeline and data-parallel axes."""
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from math import gcd
 
 from rampcli.batch.division import divisors
+from rampcli.batch.phased_plan import PhasePlan, stage_name
 from rampcli.batch.pipeline import MICROBATCHES_KEY, PIPELINE_SIZE_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY, SHARD_KEY
 from rampcli.batch.step_schedule import LENGTH_KEY
@@ -98,17 +98,27 @@ def check_pipeline_parts(config: Config) -> Iterator[UsageError]:
         )
 
 
-def check_stages(config: Config, stages: Sequence[StagePlan]) -> None:
+def check_stages(
+    config: Config, stages: Sequence[StagePlan], *, phase: PhasePlan | None = None
+) -> None:
     """Checks that data-parallel ranks divide into shards and micro batches into pipelines.
+
+    Args:
+        phase: the phase of the stages, or None.
 
     Raises:
         UsageError: all misfits together.
     """
-    checks = (_check_shards, _check_pieces, _check_rounds)
-    Report(chain.from_iterable(check(config, stages) for check in checks)).close()
+    report = Report()
+    report.errors += _check_shards(config, stages, phase)
+    report.errors += _check_pieces(config, stages)
+    report.errors += _check_rounds(config, stages, phase)
+    report.close()
 
 
-def _check_shards(config: Config, stages: Sequence[StagePlan]) -> Iterator[UsageError]:
+def _check_shards(
+    config: Config, stages: Sequence[StagePlan], phase: PhasePlan | None
+) -> Iterator[UsageError]:
     """Checks that the data-parallel ranks of each stage divide into groups that share weights."""
     shard = config.parallel.data_parallel_shard_size
     if shard is None:
@@ -117,7 +127,7 @@ def _check_shards(config: Config, stages: Sequence[StagePlan]) -> Iterator[Usage
         if stage.data_parallel_size % shard:
             common = gcd(*(stage.data_parallel_size for stage in stages))
             yield UsageError(
-                f"stage {stage.stage}: {stage.data_parallel_size} data-parallel"
+                f"{stage_name(stage, phase)}: {stage.data_parallel_size} data-parallel"
                 f" {'ranks do' if stage.data_parallel_size > 1 else 'rank does'} not divide into"
                 f" {SHARD_KEY}={shard}",
                 keys=(SHARD_KEY, "trainer.num_nodes", "trainer.devices"),
@@ -150,7 +160,9 @@ def _check_pieces(config: Config, stages: Sequence[StagePlan]) -> Iterator[Usage
         )
 
 
-def _check_rounds(config: Config, stages: Sequence[StagePlan]) -> Iterator[UsageError]:
+def _check_rounds(
+    config: Config, stages: Sequence[StagePlan], phase: PhasePlan | None
+) -> Iterator[UsageError]:
     """Checks that the interleaved schedule gets whole rounds of micro batches."""
     ranks, pieces = (
         config.parallel.pipeline_parallel_size,
@@ -162,8 +174,8 @@ def _check_rounds(config: Config, stages: Sequence[StagePlan]) -> Iterator[Usage
         micro_batches = stage.accumulate_grad_batches * (pieces or 1)
         if micro_batches % ranks:
             yield UsageError(
-                f"stage {stage.stage}: the interleaved schedule takes micro batches {ranks} at a"
-                f" time, and a step has {micro_batches}",
+                f"{stage_name(stage, phase)}: the interleaved schedule takes micro batches"
+                f" {ranks} at a time, and a step has {micro_batches}",
                 keys=(VIRTUAL_KEY, PIPELINE_SIZE_KEY, GLOBAL_KEY, MICRO_KEY, ACCUMULATE_KEY),
                 remedy=set_to(VIRTUAL_KEY, 1),
             )
