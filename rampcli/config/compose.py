@@ -33,6 +33,8 @@ from rampcli.config.layers import (
     merged,
     placed,
 )
+from rampcli.config.phase_keys import is_dropped
+from rampcli.config.phases import check_dropped_phases
 from rampcli.config.reading import parse
 from rampcli.config.schema import Config
 from rampcli.config.snapshot import MOST_BYTES, PLACES
@@ -161,9 +163,11 @@ def apply_overrides(
         )
     values = {key: value for key, value in words.items() if key not in groups}
     layer = Layer.of(place, Precedence.USER, values, report=found)
+    below = Stack(composed, stack.overrides, choices)
+    found.errors += check_dropped_phases(layer, below)
     if report is None:
         found.close()
-    return Stack(composed, (*stack.overrides, layer), choices)
+    return below.above(layer)
 
 
 def rl_word(recipe: str, *, config_dir: Path | None = None) -> str:
@@ -203,8 +207,8 @@ def _layers(
     Choices replace the defaults of conf/config.yaml in their places. Groups that only a user's
     folder has come last.
 
-    A value goes below the files if a later choice is a group whose file also sets it. The files of
-    the groups in `by_user` get the precedence `CHOSEN`, above the recipe's.
+    A value goes below the files if a later choice is a group whose file also sets it, or drops its
+    phase. The files of the groups in `by_user` get the precedence `CHOSEN`, above the recipe's.
     """
     read = {layer.name: layer for layer in known}
     files: dict[str, Layer] = {}
@@ -226,7 +230,9 @@ def _layers(
         if isinstance(choice, Entry):
             above[key] = choice
         else:
-            below |= {leaf: above.pop(leaf) for leaf in files[key].entries if leaf in above}
+            sets = files[key].entries
+            hidden = [leaf for leaf in above if leaf in sets or is_dropped(leaf, sets)]
+            below |= {leaf: above.pop(leaf) for leaf in hidden}
     _check_spellings([*files.values()], report)
     return (
         Layer("recipe", Precedence.RECIPE, below),

@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY
-from rampcli.config.phase_keys import PHASES, split_phase_key
+from rampcli.config.phase_keys import PHASES, is_dropped, is_phase, split_phase_key
 from rampcli.config.schema import Config
 from rampcli.config.settings import is_of_extension, leaves, settings
 from rampcli.config.values import put, typed
@@ -200,14 +200,14 @@ class Stack:
     def _histories(self) -> dict[str, list[tuple[Precedence, Entry]]]:
         """The entries of every setting and word. The last one applies.
 
-        `phases=null` drops the phases of the layers below it.
+        `phases=null` drops the phases of the layers below it, and `phases.NAME=null` one of them.
         """
         histories: dict[str, list[tuple[Precedence, Entry]]] = {}
         for layer in (_defaults(), *self.composed, *self.overrides):
-            if PHASES in layer.entries:
-                histories = {k: one for k, one in histories.items() if not split_phase_key(k)}
+            if drops := [*filter(is_phase, layer.entries)]:
+                histories = {k: one for k, one in histories.items() if not is_dropped(k, drops)}
             for key, entry in layer.entries.items():
-                if key == PHASES:
+                if is_phase(key):
                     continue
                 history = histories.setdefault(key, [])
                 applies = not history or _replaces(layer, entry, *history[-1])

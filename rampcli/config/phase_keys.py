@@ -1,5 +1,7 @@
 """Keys of phases: `phases.NAME.KEY` sets KEY in one phase, and `phases.NAME.until` ends it."""
 
+from collections.abc import Iterable
+
 from rampcli.words import SPELLINGS, maxtext
 
 PHASES, UNTIL = "phases", "until"
@@ -34,6 +36,20 @@ def split_phase_key(key: str) -> tuple[str, str] | None:
     name, _, inner = rest.partition(".")
     is_inside = section == PHASES and name.isidentifier() and inner
     return (name, inner) if is_inside and inner.partition(".")[0] != PHASES else None
+
+
+def is_phase(key: str) -> bool:
+    """Returns whether a key is a phase itself, `phases.NAME`, or all of them, `phases`.
+
+    Only null can be set there. It drops what the layers below say about the phase.
+    """
+    section, dot, name = key.partition(".")
+    return section == PHASES and (not dot or name.isidentifier())
+
+
+def is_dropped(key: str, by: Iterable[str]) -> bool:
+    """Returns whether one of some keys is the phase that a key is about, or all phases."""
+    return any(key.startswith(f"{one}.") for one in by if is_phase(one))
 
 
 def key_inside(key: str) -> str:

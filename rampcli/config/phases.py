@@ -4,6 +4,7 @@ The settings of a phase apply from the end of the phase before it up to its own 
 does not set is as in the run. A run without phases is a run of one.
 """
 
+import difflib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -21,9 +22,16 @@ from rampcli.config.layers import (
     sources_named,
     stack_of,
 )
-from rampcli.config.phase_keys import UNTIL, may_change, phase_key, split_phase_key
+from rampcli.config.phase_keys import (
+    PHASES,
+    UNTIL,
+    is_phase,
+    may_change,
+    phase_key,
+    split_phase_key,
+)
 from rampcli.config.schema import Config
-from rampcli.errors import Report, UsageError
+from rampcli.errors import Report, UsageError, set_to
 from rampcli.words import FOREIGN, SPELLINGS, maxtext
 
 REASONS = {
@@ -67,6 +75,23 @@ def phase_entries(stack: Stack) -> dict[str, dict[str, Entry]]:
             name, inside = parts
             found.setdefault(name, {})[inside] = stack.entry(key)
     return found
+
+
+def check_dropped_phases(layer: Layer, below: Stack) -> Iterator[UsageError]:
+    """Checks that the layers below one have each phase that its `phases.NAME=null` drops."""
+    names = [*phase_entries(below)]
+    for key, entry in layer.entries.items():
+        name = key.removeprefix(f"{PHASES}.")
+        if key != PHASES and is_phase(key) and name not in names:
+            near = difflib.get_close_matches(name, names)
+            have = f"phase{'s' * (len(names) > 1)} {listed(names)}" if names else "no phases"
+            yield UsageError(
+                f"{key}=null drops nothing: the recipe and its files have {have}",
+                keys=(key,),
+                remedy=[set_to(f"{PHASES}.{one}", None) for one in near]
+                or "the same words without it",
+                set_by=entry.sources(key),
+            )
 
 
 def run_stack(stack: Stack) -> Stack:

@@ -12,7 +12,7 @@ from typing import Any, get_origin
 from rampcli.config.checks.ranges import check_range
 from rampcli.config.groups import nearest_options
 from rampcli.config.layers import placed
-from rampcli.config.phase_keys import PHASES
+from rampcli.config.phase_keys import is_phase
 from rampcli.config.settings import find_setting, is_mapping
 from rampcli.config.unknown_keys import choices_in, nearest_keys, unknown_key
 from rampcli.config.values import typed
@@ -234,19 +234,21 @@ def key_of(word: str, groups: Collection[str]) -> str:
         raise UsageError(f"{word!r} is not KEY=VALUE", remedy=_as_assignment(word))
     if key != name:
         setting = find_setting(name)
-        if name not in groups and setting is None:
+        deletes_phases = key == f"~{name}" and is_phase(name)
+        if name not in groups and setting is None and not deletes_phases:
             error = _unknown(name, text, groups)
             error.message += "; + and ~ are not needed here"
             raise error
         remedy: Remedy
         if text:
             remedy = set_to(name, text)
-        elif setting is not None and setting.optional:  # what deletes it
+        elif deletes_phases or (setting is not None and setting.optional):  # what deletes it
             remedy = set_to(name, None)
         else:
             remedy = _example(name) or nearest_options(name, "")
         raise UsageError(f"{word}: + and ~ are not needed here", keys=(name,), remedy=remedy)
-    if key not in groups and find_setting(key) is None and (key, text) != (PHASES, "null"):
+    drops_phases = is_phase(key) and text == "null"
+    if key not in groups and find_setting(key) is None and not drops_phases:
         raise _unknown(key, text, groups)
     if len(text) > LONGEST_VALUE or max(map(text.count, "[{(,")) > MOST_PARTS:
         raise UsageError(

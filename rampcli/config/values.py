@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from rampcli.batch.quantities import parse_count
 from rampcli.config.fields import Extensible
-from rampcli.config.phase_keys import PHASES, split_phase_key
+from rampcli.config.phase_keys import is_phase, split_phase_key
 from rampcli.config.schema import Config
 from rampcli.config.settings import MOST, Setting, find_setting, settings
 from rampcli.config.unknown_keys import unknown_key
@@ -47,7 +47,7 @@ def typed(key: str, value: Any) -> Any:
         UsageError: there is no such setting, or the value does not have its type.
     """
     setting = find_setting(key)
-    if key == PHASES and value is None:
+    if is_phase(key) and value is None:
         return None
     if setting is None:
         raise unknown_key(key)

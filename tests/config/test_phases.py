@@ -36,6 +36,22 @@ def test_null_drops_the_phases_below_it_and_those_beside_it_stay():
     assert phases_of(other) == {"b": {"until": "steps:4"}}
 
 
+def test_null_drops_one_phase_below_it_and_what_is_beside_it_stays():
+    config = compose(*RECIPE)
+    assert phases_of(apply_overrides(config, ["phases.b=null"])) == {"a": {"until": "steps:5"}}
+    other = apply_overrides(config, ["phases.b.until=steps:4", "phases.b=null", "phases.a=null"])
+    assert phases_of(other) == {"b": {"until": "steps:4"}}
+    both = apply_overrides(config, ["phases.a=null", "phases.b=null", "trainer.max_steps=3"])
+    assert resolve(both).plan.end_step == 3
+
+
+def test_a_file_drops_a_phase(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "one.yaml").write_text("# @package _global_\nphases: {b: null}\n")
+    stack = apply_overrides(compose(*RECIPE), ["mine=one"], config_dir=tmp_path)
+    assert phases_of(stack) == {"a": {"until": "steps:5"}}
+
+
 def test_phases_are_edited_added_and_deleted_in_python():
     config = compose(*RECIPE)
     config.phases["b"]["optim.lr"] = 1e-4
@@ -81,6 +97,9 @@ def test_a_file_has_phases_as_a_list_or_as_a_mapping(text, tmp_path):
         ("phases..until=1M", "phases.phase_.until=1M"),
         ("phases=5", "phases=null, which drops all phases"),
         ("phases.a=5", "phases.a.until=7.5T"),
+        ("~phases.a", "phases.a=null"),
+        ("phases.bb=null", "phases.b=null"),
+        ("phases.long=null", "the same words without it"),
         ("phases.a.max_steps=5", "phases.a.until=7.5T"),
         ("phases.a.untill=5M", "phases.a.until=5M"),
         ("phases.a.phases.b.until=5M", "phases.b.until=5M"),
