@@ -8,7 +8,7 @@ import difflib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from rampcli.batch.plan import GLOBAL_KEY
+from rampcli.batch.plan import ACCUMULATE_KEY, FLEET_KEYS, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.quantities import listed
 from rampcli.batch.ramp import RAMP_KEY
 from rampcli.batch.step_schedule import SCHEDULE_KEY
@@ -31,7 +31,7 @@ from rampcli.config.phase_keys import (
     split_phase_key,
 )
 from rampcli.config.schema import Config
-from rampcli.errors import Report, UsageError, set_to
+from rampcli.errors import Report, UsageError, set_to, shown
 from rampcli.words import FOREIGN, SPELLINGS, maxtext
 
 REASONS = {
@@ -48,8 +48,14 @@ REASONS = {
 """Why a phase may not set other settings, by the beginning of their keys."""
 BATCH_KEYS = (GLOBAL_KEY, RAMP_KEY, SCHEDULE_KEY)
 """Settings of the batch. A phase that sets one has its own ramp, or none."""
+RAMP_WORDS = (maxtext.ENABLE, *maxtext.RAMP_WORDS)
+"""Words for a ramp that count per device."""
 REPLACED_BY: Mapping[str, Mapping[str, object]] = {
-    **{key: {RAMP_KEY: None, SCHEDULE_KEY: None} for key in (*BATCH_KEYS, *maxtext.WORDS)},
+    **{key: {RAMP_KEY: None, SCHEDULE_KEY: None} for key in RAMP_WORDS},
+    **{
+        key: {RAMP_KEY: None, SCHEDULE_KEY: None, **dict.fromkeys(RAMP_WORDS)}
+        for key in (*BATCH_KEYS, maxtext.PER_DEVICE)
+    },
     "data.blend": {"data.path": None},
     "data.path": {"data.blend": None},
     "schedule.lr_factors": {"schedule.batch_coupling": "none"},
@@ -143,6 +149,51 @@ def sets_batch(own: Iterable[str]) -> bool:
     """Returns whether a phase sets the batch, and so has its own ramp or none."""
     keys = {SPELLINGS.get(key, key) for key in own}
     return not keys.isdisjoint((*BATCH_KEYS, *maxtext.WORDS))
+
+
+def check_keeps_batch(name: str, own: Mapping[str, Entry], config: Config, run: Stack) -> None:
+    """Checks that a phase which sets no batch has the one of the run.
+
+    Words of other systems count per device, so they mean another batch on other devices.
+
+    Args:
+        own: what the phase sets.
+        config: the complete settings of the phase.
+        run: the layers of the run, in canonical keys.
+
+    Raises:
+        UsageError: it has another batch.
+    """
+    stack = stack_of(config)
+    changed = [key for key in BATCH_KEYS if stack.entry(key).value != run.entry(key).value]
+    if sets_batch(own) or not changed:
+        return
+    decided = [pair for key in changed for pair in _words_of(key, stack, run)]
+    counted = [
+        source
+        for key, entry in own.items()
+        if SPELLINGS.get(key, key) in (*FLEET_KEYS, ACCUMULATE_KEY, MICRO_KEY)
+        for source in entry.sources(phase_key(name, key))
+    ]
+    words = [f"{word}={shown(entry.value)}" for word, entry in dict(decided).items()]
+    means = [f"{key}={shown(stack.entry(key).value)}" for key in changed]
+    instead = [shown(run.entry(key).value) for key in changed]
+    raise UsageError(
+        f"phase {name} sets no batch, but {listed(words)} gives it another one than the"
+        f" run: {listed(means)} instead of {listed(instead)}",
+        keys=tuple(changed),
+        remedy=set_to(
+            phase_key(name, GLOBAL_KEY),
+            stack.entry(GLOBAL_KEY).value,
+            note=" or another batch" + ", without a ramp" * (RAMP_KEY in changed),
+        ),
+        set_by=[source for word, entry in decided for source in entry.sources(word)] + counted,
+    )
+
+
+def _words_of(key: str, *stacks: Stack) -> tuple[tuple[str, Entry], ...]:
+    """Returns the words that decide a key in the first of some stacks in which words do."""
+    return next((one.entry(key).words for one in stacks if one.entry(key).words), ())
 
 
 def sets_rate(own: Iterable[str]) -> bool:

@@ -24,6 +24,7 @@ from rampcli.config.phase_keys import UNTIL, may_change, phase_key
 from rampcli.config.phases import (
     BATCH_KEYS,
     REPLACED_BY,
+    check_keeps_batch,
     phase_configs,
     phase_entries,
     sets_batch,
@@ -32,7 +33,7 @@ from rampcli.config.phases import (
 from rampcli.config.rl import is_rl
 from rampcli.config.schema import Config
 from rampcli.config.settings import leaves
-from rampcli.errors import Remedy, Report, UsageError, set_to, set_together, shown
+from rampcli.errors import Remedy, Report, UsageError, set_to
 from rampcli.planning.config_plan import length_of, plan_config
 from rampcli.planning.phase_rates import CONTINUE, with_rates
 from rampcli.planning.reading_start import Readings
@@ -363,36 +364,24 @@ def completed_run(
     settled = dict(leaves(whole.config()))
     found: dict[str, Entry] = {}
     for name, config in phases.items():
+        check_keeps_batch(name, entries[name], config, whole)
         found[phase_key(name, UNTIL)] = entries[name].get(UNTIL, Entry(None, DEFAULT))
-        for key in _recorded(name, entries[name], config, settled):
+        for key in _recorded(entries[name], config, settled):
             entry = stack_of(config).entry(key)
             word = phase_key(name, key)
             found[word] = dict(entry.words).get(word, entry)
     return whole.above(Layer("phases", Precedence.USER, found)).config()
 
 
-def _recorded(
-    name: str, own: Mapping[str, Entry], config: Config, settled: Mapping[str, Any]
-) -> list[str]:
+def _recorded(own: Mapping[str, Entry], config: Config, settled: Mapping[str, Any]) -> list[str]:
     """Returns the settings of a phase that a snapshot records.
 
     They are those that the phase sets, those that differ from the run, and those that a recorded
     setting would replace otherwise.
-
-    Raises:
-        UsageError: see `completed_run`.
     """
     set_by_phase = {SPELLINGS.get(key, key) for key in own}
     values = dict(leaves(config))
     differing = {key for key, value in values.items() if value != settled.get(key)}
-    if not sets_batch(own) and (batch := differing.intersection(BATCH_KEYS)):
-        changed = {key: values[key] for key in BATCH_KEYS if key in batch}
-        raise UsageError(
-            f"phase {name} sets no batch, but words of the run that count per device give it"
-            f" another one: {', '.join(f'{key}={shown(value)}' for key, value in changed.items())}",
-            keys=tuple(changed),
-            remedy=set_together({phase_key(name, key): value for key, value in changed.items()}),
-        )
     recorded = {*set_by_phase, *differing, *(BATCH_KEYS if sets_batch(own) else ())}
     recorded |= {other for key in recorded for other in REPLACED_BY.get(key, ())}
     return [key for key in values if key in recorded]

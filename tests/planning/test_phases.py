@@ -174,6 +174,42 @@ def test_errors_number_the_stages_of_a_phase_in_their_phase(words, said):
     assert said in str(raised.value)
 
 
+MAXTEXT_RAMP = (
+    *("per_device_batch_size=8", "enable_rampup_batch_size=true", "global_rampup_samples=500"),
+    *("per_device_batch_size_start=2", "per_device_batch_size_increment=2"),
+)
+
+
+@pytest.mark.parametrize(
+    ("word", "batch"),
+    [
+        ("model.global_batch_size=64", 64),
+        ("model.rampup_batch_size=null", 32),
+        ("per_device_batch_size=4", 16),
+        ("enable_rampup_batch_size=false", 32),
+    ],
+)
+def test_a_phase_that_sets_its_batch_has_no_ramp_of_the_run_in_maxtext_s_words(word, batch):
+    fleet = ("trainer.num_nodes=2", "trainer.devices=2", "phases.a.until=10K", "phases.b.until=1M")
+    run = planned(*fleet, *MAXTEXT_RAMP, f"phases.b.{word}")
+    assert [one.global_batch_size for one in run.phases[1].plan.stages] == [batch]
+
+
+@pytest.mark.parametrize(
+    "words", [MAXTEXT_RAMP, MAXTEXT_RAMP[:1], ("gradient_accumulation_steps=2",)]
+)
+def test_a_word_that_gives_a_phase_another_batch_is_refused_with_the_batch_that_it_means(words):
+    run = ("trainer.num_nodes=2", "trainer.devices=2", "model.rampup_batch_size=null", *words)
+    run += ("phases.a.until=10K", "phases.b.until=1M", "phases.b.trainer.num_nodes=1")
+    run += ("data.micro_batch_size=8",) if len(words) == 1 else ()
+    with pytest.raises(UsageError, match="phase b sets no batch, but") as raised:
+        planned(*run)
+    assert raised.value.set_by[-1] == "phases.b.trainer.num_nodes=1 (command line)"
+    (remedy,) = raised.value.remedies
+    again = planned(*run, str(remedy).split()[0])
+    assert len(again.phases[1].plan.stages) == 1
+
+
 FOUR_RANKS = (
     *("trainer.devices=4", "trainer.num_nodes=1", "data.micro_batch_size=1"),
     *("model.rampup_batch_size=null", "phases.a.until=steps:3", "phases.b.until=steps:6"),
