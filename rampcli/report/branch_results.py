@@ -120,9 +120,9 @@ def _notes(
     """Returns what is uncertain about the results.
 
     Args:
-        ended: groups of the branches that were validated at their end, none where a loss is not
-            finite.
-        known: those of them with groups.
+        ended: groups of each branch that was validated at its end. The list is empty if a loss of
+            the branch is not finite.
+        known: the branches of `ended` whose list is not empty.
     """
     notes = []
     for multiple, branch in branches.items():

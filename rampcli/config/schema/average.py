@@ -11,18 +11,18 @@ class AverageConfig:
 
     ema: int | None = setting(
         None,
-        "Half-life of an exponential moving average of the weights, in fp32: after so many tokens,"
-        " what a weight counts in the average has halved. The batch does not matter. `null`: no"
-        " average.",
+        "Half-life of an exponential moving average of the weights: after this many tokens, the"
+        " weights of a step count half as much in the average, whatever the batch size. The average"
+        " is kept in fp32. `null`: no average.",
         unit="tokens",
         at_least=1,
         example=50_000_000,
     )
     merge: str | None = setting(
         None,
-        "Mean of weights. `from:7.5T`: of the weights after each step from a position on, each by"
-        " its step's tokens. The position is in tokens, or is `from:samples:2B` or"
-        " `from:steps:10000`. `last:8`: of the weights in the last eight checkpoints;"
-        " `checkpoint.keep_last` has to keep as many. `null`: none.",
+        "Mean of the weights. `from:7.5T`: the mean over all steps from a position on. Each step's"
+        " weights count by its tokens. The position is in tokens, or is `from:samples:2B` or"
+        " `from:steps:10000`. `last:8`: the mean of the last eight checkpoints, so"
+        " `checkpoint.keep_last` must be at least 8. `null`: no mean.",
         example="last:2",
     )

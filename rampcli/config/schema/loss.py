@@ -11,8 +11,9 @@ class LossConfig:
 
     z_weight: float | None = setting(
         None,
-        "Weight of the z-loss, which keeps logits from drifting: log(Z)^2, where Z is the sum of"
-        " the exponentials of a token's logits. PaLM has 1e-4, OLMo 3 has 1e-5. `null`: no z-loss.",
+        "Weight of the z-loss, which is added to the cross entropy and keeps the logits from"
+        " growing. It is the mean of log(Z)^2 over tokens, where Z is the sum of the exponentials"
+        " of a token's logits. PaLM uses 1e-4, OLMo 3 uses 1e-5. `null`: no z-loss.",
         above=0,
         example=1e-5,
     )
