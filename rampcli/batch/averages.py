@@ -42,7 +42,7 @@ class ExponentialMean:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UniformMean:
-    """The mean of the weights after each step, by the step's tokens after a position.
+    """The mean of the weights after each step, each by its step's tokens after a position.
 
     Attributes:
         first_token: tokens of the run before that position.
@@ -51,13 +51,13 @@ class UniformMean:
     first_token: int
 
     def has_begun(self, tokens: int) -> bool:
-        """Returns whether a step has ended behind the position after some tokens of the run."""
+        """Returns whether a step has ended after the position, by the tokens of the run."""
         return tokens > self.first_token
 
     def share(self, begin: int, end: int) -> float:
         """Returns the share that the weights after a step take, as `ExponentialMean.share` does.
 
-        It is 0 before the position, and 1 for the first step that ends behind it. It does not
+        It is 0 before the position, and 1 for the first step that ends after it. It does not
         depend on earlier calls, so a resumed run goes on exactly.
         """
         counted = end - max(begin, self.first_token)

@@ -24,7 +24,7 @@ def test_a_share_of_few_tokens_is_not_rounded_away():
     steps=st.lists(st.tuples(st.integers(1, 1000), st.integers(-9, 9)), min_size=1, max_size=30),
     first=st.integers(0, 5000),
 )
-def test_a_mean_counts_the_weights_after_each_step_by_its_tokens_behind_a_position(steps, first):
+def test_a_mean_counts_the_weights_after_each_step_by_its_tokens_after_a_position(steps, first):
     rule = UniformMean(first_token=first)
     mean, total, counted, begin = 123.0, 0, 0, 0
     for tokens, weight in steps:
