@@ -1,7 +1,8 @@
-"""A run directory of two stages, written without training."""
+"""Run directories of two stages, and of three phases, written without training."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
@@ -48,4 +49,63 @@ def write_run(path: Path, *words: str, loss: float | None = 4.0) -> RunDirectory
         (now, "stop", {"step": 2 * STEPS, "status": "preempted", "save_s": 0.0}),
     ):
         directory.append_row(directory.events, {"event": event, "time": time, **facts})
+    return directory
+
+
+PHASES = (
+    *("model.rampup_batch_size=null", "model.global_batch_size=8"),
+    *("phases.a.until=steps:10", "phases.b.until=steps:20", "phases.b.data.sequence_length=256"),
+    *("phases.c.until=steps:30", "phases.c.data.sequence_length=64"),
+)
+
+
+def write_phased_run(path: Path, *words: str, steps: int = 16) -> RunDirectory:
+    """Writes a run that has stopped after some steps of one second, each of 8 samples.
+
+    Its phases a, b and c have samples of 128, 256 and 64 tokens. After the last step of phase
+    number n, its validation loss is 4 - n, and before the first step of the next one, it is 9.
+    """
+    directory = RunDirectory(path)
+    recipe = llm.from_factory("llama3_tiny")
+    recipe.name = path.name
+    resolved = resolve(apply_overrides(recipe, (*PHASES, *words)))
+    plan = resolved.plan
+    describe(directory, resolved, [])
+    directory.write_state(state(status="preempted", step=steps))
+
+    def record(kind: str, step: int, **facts: Any) -> None:
+        place = {"step": step, "consumed_samples": 8 * step}
+        directory.append_row(
+            directory.events, {"event": kind, "time": 100.0 + step, **place, **facts}
+        )
+
+    def validate(step: int, phase: str, loss: float) -> None:
+        record("validation", step, phase=phase, loss=loss, validation_s=0.0)
+
+    record("start", 0)
+    for number, phase in enumerate(resolved.phases):
+        first, last = phase.phase.first.steps, phase.plan.end_step
+        if first <= steps:
+            if first > 0:
+                validate(first, phase.name, 9.0)
+            record("stage", first, stage=number, phase=phase.name)
+        if last <= steps:
+            validate(last, phase.name, 4.0 - number)
+    rows = []
+    for step in range(1, steps + 1):
+        stage = plan.stage_at(8 * (step - 1))
+        row = metrics_row(
+            step=step,
+            stage=stage.stage,
+            consumed_samples=8 * step,
+            consumed_tokens=plan.tokens_at(8 * step),
+            global_batch_size=8,
+            loss=5.0 / step,
+            step_time_s=1.0,
+            samples_per_s=8.0,
+            tokens_per_s=8.0 * plan.of(stage).sequence_length,
+        )
+        rows.append(row | {"time": 100.0 + step})
+    directory.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    record("stop", steps, status="preempted", save_s=0.0)
     return directory

@@ -25,8 +25,8 @@ MOST_POINTS = 2000
 def plot_runs(records: Sequence[RunRecord], path: Path) -> None:
     """Draws runs over their consumed samples, in greyscale for printing.
 
-    Samples differ in length in some runs with phases. If a run is among them, all runs are drawn
-    over their tokens, and their batches in tokens, if these are known.
+    With phases, samples may differ in length. Then all runs are drawn over their tokens, and their
+    batches in tokens, if these are known.
 
     Args:
         path: .svg or .png file to write or replace. The same runs give the same bytes.
@@ -72,7 +72,7 @@ def plot_runs(records: Sequence[RunRecord], path: Path) -> None:
 def _axis(records: Sequence[RunRecord]) -> str:
     """Returns the column over which runs are drawn."""
     has_tokens = all(TOKENS in record.metrics for record in records)
-    differs = any(has_several_lengths(record.plan) for record in records)
+    differs = has_several_lengths(*(record.plan for record in records))
     return TOKENS if differs and has_tokens else SAMPLES
 
 

@@ -16,6 +16,7 @@ from rampcli.runs.recorded_phases import length_at, phase_of
 from rampcli.runs.stages import Spans, TrainedStage, trained_stages
 from rampcli.runs.time_parts import time_parts
 from rampcli.runs.time_spent import STOPPED, TimeSpent
+from rampcli.runs.trained_phases import TrainedPhase, trained_phases
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +33,7 @@ class RunReport:
         ended_at: last sign of life, in seconds since 1970.
         time: where the time went.
         parts: the same in seconds by name, in order, with training divided further.
+        stages, phases: as planned and as trained. A run without phases has none.
         tokens_per_s: tokens per second over all steps.
         noise: noise scale after the last step that measured it, or None if none did.
         noise_length: tokens per sample in that step.
@@ -49,6 +51,7 @@ class RunReport:
     time: TimeSpent
     parts: dict[str, float]
     stages: Sequence[TrainedStage]
+    phases: Sequence[TrainedPhase]
     tokens_per_s: float | None
     noise: NoiseScale | None
     noise_length: int | None = None
@@ -96,6 +99,7 @@ class RunReport:
                 for name, s in self.parts.items()
             ],
             "phase": facts.phase,
+            "phases": [asdict(phase) for phase in self.phases],
             "stages": [
                 {**asdict(stage), "phase": phase_of(facts.plan, stage.stage)}
                 for stage in self.stages
@@ -129,6 +133,7 @@ def report_run(record: RunRecord, *, now: float | None = None) -> RunReport:
     facts = record.facts
     metrics = {name: values for name, values in record.metrics.items() if values.dtype != object}
     spans, spent = Spans(metrics), facts.time_spent(now=now)
+    stages = trained_stages(facts, spans)
     parts = time_parts(spent, facts, spans, RunDirectory(record.path), unit=record.unit)
     ended_at, status = facts.events.ended, facts.recorded["status"]
     return RunReport(
@@ -143,7 +148,8 @@ def report_run(record: RunRecord, *, now: float | None = None) -> RunReport:
         ended_at=None if ended_at is None else max(ended_at, facts.last_step_at or 0.0, now or 0.0),
         time=spent,
         parts=parts,
-        stages=trained_stages(facts, spans),
+        stages=stages,
+        phases=trained_phases(facts, stages, record.events),
         tokens_per_s=spans.mean_rate("tokens_per_s"),
         noise=last_noise_scale(metrics),
         noise_length=_noise_length(facts, metrics),

@@ -11,10 +11,19 @@ from rampcli.batch.quantities import counted, shorten
 from rampcli.errors import visible
 from rampcli.report.model_line import size_text
 from rampcli.report.run_report import RunReport
-from rampcli.report.tables import build_table, count, duration, ends, figure, share
+from rampcli.report.tables import (
+    VALIDATION_TITLES,
+    build_table,
+    count,
+    duration,
+    ends,
+    figure,
+    share,
+)
 from rampcli.runs.event_kinds import LOSSES_OF_AVERAGES
 from rampcli.runs.recorded_phases import phase_of
 from rampcli.runs.stages import TrainedStage
+from rampcli.runs.trained_phases import TrainedPhase
 
 CLOCK = "%d %b %Y %H:%M"
 MOST_MESSAGES = 5
@@ -184,6 +193,39 @@ def comparison_table(reports: Sequence[RunReport]) -> Table:
         if set(cells) != {"-"}:
             table.add_row(Text(visible(name)), *(Text(visible(text)) for text in cells))
     return table
+
+
+def phases_table(reports: Sequence[RunReport]) -> Table:
+    """Returns the phases of several runs, one per row. Those of one name follow each other.
+
+    `tokens at end` counts from the start of the run. The losses are those at the end of the phase:
+    the mean over its last steps, and the validation after them.
+    """
+    phases = [(one.name, phase) for one in reports for phase in one.phases]
+    columns: dict[str, Callable[[TrainedPhase], str]] = {
+        "length": lambda phase: count(phase.sequence_length),
+        "batch": lambda phase: ends(phase.global_batch_sizes),
+        "steps": lambda phase: _of(phase.steps, phase.planned_steps),
+        "tokens at end": lambda phase: "-" if phase.end_token is None else shorten(phase.end_token),
+        "loss": lambda phase: figure(phase.loss),
+    }
+    for column in ("loss", *LOSSES_OF_AVERAGES):
+        found = dict.fromkeys(one for _, phase in phases for one in phase.validation_losses[column])
+        for corpus in found:
+            title = f"{VALIDATION_TITLES[column]} {corpus}".strip()
+            columns[title] = _validation_loss(column, corpus)
+    table = build_table("phase", "run", *map(visible, columns), left=("phase", "run"))
+    for name in dict.fromkeys(phase.name for _, phase in phases):
+        for run, phase in phases:
+            if phase.name == name:
+                cells = (name, run, *(cell(phase) for cell in columns.values()))
+                table.add_row(*(Text(visible(text)) for text in cells))
+    return table
+
+
+def _validation_loss(column: str, corpus: str) -> Callable[[TrainedPhase], str]:
+    """Returns what shows a loss on a corpus at the end of a phase."""
+    return lambda phase: figure(phase.validation_losses[column].get(corpus))
 
 
 def _tokens_per_parameter(report: RunReport) -> str:

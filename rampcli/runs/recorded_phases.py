@@ -35,9 +35,14 @@ def tokens_at(plan: Plan | None, consumed_samples: int) -> int | None:
     return None if length is None else consumed_samples * int(length)
 
 
-def has_several_lengths(plan: Plan | None) -> bool:
-    """Returns whether the samples of a run differ in length between its phases."""
-    return len({one["sequence_length"] for one in recorded_phases(plan)}) > 1
+def has_several_lengths(*plans: Plan | None) -> bool:
+    """Returns whether samples differ in length within or between runs, some of which have phases.
+
+    Runs whose length is unknown do not count.
+    """
+    parts = [one for plan in plans for one in recorded_phases(plan) or [plan or {}]]
+    lengths = {one.get("sequence_length") for one in parts} - {None}
+    return any(map(recorded_phases, plans)) and len(lengths) > 1
 
 
 def _phase_at(plan: Plan | None, consumed_samples: int) -> Mapping[str, Any] | None:

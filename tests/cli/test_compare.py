@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from recorded_runs import write_run
+from recorded_runs import write_phased_run, write_run
 from report.svg_texts import texts
 
 
@@ -52,3 +52,21 @@ def test_runs_of_the_same_name_are_told_apart_by_their_paths(succeed, tmp_path):
     for words in (["--target-loss", "3.5"], []):
         printed = succeed("compare", *words, "small", "large").split()
         assert {"runs/small", "runs/large"} <= set(printed)
+
+
+def test_phases_are_compared_beside_the_settings_in_which_they_differ(succeed, tmp_path):
+    write_phased_run(tmp_path / "runs/x", steps=30)
+    write_phased_run(tmp_path / "runs/y", "phases.b.optim.lr=1e-4", steps=16)
+    lines = [line.split() for line in succeed("compare", "x", "y", "--plot", "a.svg").splitlines()]
+    assert ["b", "x", "256", "8", "10", "30.7K", "0.334", "3.000"] in lines
+    assert ["b", "y", "256", "8", "6", "of", "10", "30.7K", "-", "-"] in lines
+    assert ["phases.b.optim.lr", "unset", "0.0001"] in lines
+    assert "consumed tokens" in texts((tmp_path / "a.svg").read_bytes())
+    facts = json.loads(succeed("compare", "x", "y", "--json"))
+    losses = [run["phases"][1]["validation_losses"]["loss"] for run in facts["runs"]]
+    assert losses == [{"": 3.0}, {}]
+
+
+@pytest.mark.usefixtures("runs")
+def test_runs_without_phases_are_compared_without_them(succeed):
+    assert "phase" not in succeed("compare", "small", "large")

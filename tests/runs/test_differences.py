@@ -19,5 +19,19 @@ def test_only_settings_that_differ_are_listed_as_they_are_typed():
     }
 
 
+def test_settings_of_phases_come_last_phase_by_phase():
+    runs = [
+        {"phases.a.until": "1M", "phases.b.until": "2M", "seed": 1},
+        {"phases.a.optim.lr": 0.1, "phases.c.until": "3M", "phases.a.until": "2M", "seed": 2},
+    ]
+    assert differing_settings(runs) == {
+        "seed": ["1", "2"],
+        "phases.a.until": ["1M", "2M"],
+        "phases.a.optim.lr": ["unset", "0.1"],
+        "phases.b.until": ["2M", "unset"],
+        "phases.c.until": ["unset", "3M"],
+    }
+
+
 def test_one_run_differs_from_nothing():
     assert differing_settings([{"seed": 1}]) == {}

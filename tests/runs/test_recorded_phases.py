@@ -6,27 +6,20 @@ import pytest
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
-from rampcli.launch.run import describe
 from rampcli.launch.status import read_status
 from rampcli.planning.resolve import resolve
 from rampcli.report.page_data import View, run_data
 from rampcli.report.run_plots import plot_runs
 from rampcli.report.run_report import report_run
 from rampcli.report.run_text import stage_table, summary_lines
-from rampcli.runs.directory import RunDirectory
 from rampcli.runs.facts import read_facts
 from rampcli.runs.followed_run import FollowedRun
 from rampcli.runs.record import read_run
-from rampcli.runs.recorded_phases import length_at, phase_of, tokens_at
+from rampcli.runs.recorded_phases import has_several_lengths, length_at, phase_of, tokens_at
+from recorded_runs import PHASES, write_phased_run
 from report.svg_texts import texts
 from report.table_cells import cells
-from run_files import metrics_row, state
 
-PHASES = (
-    *("model.rampup_batch_size=null", "model.global_batch_size=8"),
-    *("phases.a.until=steps:10", "phases.b.until=steps:20", "phases.b.data.sequence_length=256"),
-    *("phases.c.until=steps:30", "phases.c.data.sequence_length=64"),
-)
 TAKEN = 16
 """Steps that the run has taken: it is in its second phase."""
 
@@ -37,41 +30,8 @@ def plan():
 
 
 @pytest.fixture(scope="module")
-def run(plan, tmp_path_factory):
-    directory = RunDirectory(tmp_path_factory.mktemp("runs") / "a")
-    describe(directory, plan, [])
-    directory.write_state(state(status="preempted", step=TAKEN))
-    rows = [
-        metrics_row(
-            step=step,
-            stage=int(step > 10),
-            consumed_samples=8 * step,
-            consumed_tokens=plan.plan.tokens_at(8 * step),
-            global_batch_size=8,
-            world_size=1,
-            loss=1.0,
-            step_time_s=1.0,
-            samples_per_s=8.0,
-            tokens_per_s=8.0 * (256 if step > 10 else 128),
-        )
-        | {"time": 100.0 + step}
-        for step in range(1, TAKEN + 1)
-    ]
-    directory.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for event in (
-        {"event": "start", "time": 100.0, "step": 0},
-        {
-            "event": "validation",
-            "time": 114.0,
-            "step": 14,
-            "consumed_samples": 112,
-            "loss": 1.0,
-            "validation_s": 1.0,
-        },
-        {"event": "stop", "time": 117.0, "step": TAKEN, "status": "preempted", "save_s": 0.0},
-    ):
-        directory.append_row(directory.events, event)
-    return directory
+def run(tmp_path_factory):
+    return write_phased_run(tmp_path_factory.mktemp("runs") / "a", steps=TAKEN)
 
 
 def test_tokens_and_phases_of_a_recorded_plan_are_those_of_the_plan(plan):
@@ -101,7 +61,7 @@ def test_the_page_places_a_phased_run_on_its_tokens(run, plan):
     followed.read()
     data = run_data(followed, View())
     assert data["phase"] == "b"
-    assert data["curves"]["validation"]["x"]["tokens"] == [plan.plan.tokens_at(112)]
+    assert data["curves"]["validation"]["x"]["tokens"] == [plan.plan.tokens_at(80)]
     assert data["trained"]["edges"]["tokens"][-1] == plan.plan.tokens_at(8 * TAKEN)
 
 
@@ -114,3 +74,12 @@ def test_the_time_left_grows_with_the_length_of_the_samples(run):
 def test_a_picture_of_a_phased_run_counts_tokens(run, tmp_path):
     plot_runs([read_run(run)], tmp_path / "a.svg")
     assert "consumed tokens" in texts((tmp_path / "a.svg").read_bytes())
+
+
+def test_lengths_differ_within_runs_in_phases_and_between_them_and_others():
+    phases = {"phases": [{"sequence_length": 128}, {"sequence_length": 128}]}
+    short, long, unknown = {"sequence_length": 128}, {"sequence_length": 256}, {"stages": []}
+    assert not has_several_lengths(phases, short, unknown, None)
+    assert has_several_lengths(phases, long)
+    assert has_several_lengths({"phases": [{"sequence_length": 64}, {"sequence_length": 128}]})
+    assert not has_several_lengths(short, long)

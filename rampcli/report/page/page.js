@@ -97,7 +97,7 @@ class Page {
 
   /** Returns the axis where none is chosen. Samples whose length differs do not measure a run. */
   usualAxis() {
-    return this.runs().some(({ data }) => hasSeveralLengths(data)) ? "tokens" : "samples";
+    return hasSeveralLengths(this.runs()) ? "tokens" : "samples";
   }
 
   useUsualAxis() {

@@ -136,9 +136,11 @@ function tokensAt(plan, samples) {
   return phase ? phase.first_token + (samples - phase.first_sample) * phase.sequence_length : samples * plan.sequence_length;
 }
 
-/** Returns whether the samples of a run differ in length between its phases. */
-function hasSeveralLengths(data) {
-  return new Set((data.plan?.phases ?? []).map((one) => one.sequence_length)).size > 1;
+/** Returns whether samples differ in length within or between runs, some of which have phases. */
+function hasSeveralLengths(runs) {
+  const plans = runs.flatMap(({ data }) => data.plan ?? []);
+  const lengths = plans.flatMap((plan) => plan.phases ?? plan).map((one) => one.sequence_length).filter(Boolean);
+  return plans.some((plan) => plan.phases) && new Set(lengths).size > 1;
 }
 
 /** Returns processes per node as planned, or null. */

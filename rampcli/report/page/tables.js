@@ -200,10 +200,18 @@ const NAMES_OF_RUNS = ["name", "run_dir", "resume"]; // settings that tell runs 
 /** Returns the settings in which runs differ. */
 function differences(runs) {
   if (runs.length < 2) return null;
-  const keys = [...new Set(runs.flatMap(({ data }) => Object.keys(data.settings)))];
+  const keys = settingsOf(runs);
   const differ = keys.filter((key) => !NAMES_OF_RUNS.includes(key) && new Set(runs.map(({ data }) => data.settings[key])).size > 1);
   if (differ.length === 0) return section("Settings that differ", element("p", { class: "soft" }, "All settings are the same."));
   return section("Settings that differ", settingsTable(runs, differ, "Settings that differ"));
+}
+
+/** Returns the keys of the settings of some runs. Those of phases come last, phase by phase. */
+function settingsOf(runs) {
+  const keys = [...new Set(runs.flatMap(({ data }) => Object.keys(data.settings)))];
+  const named = (key) => (key.startsWith("phases.") ? key.split(".")[1] : "");
+  const phases = ["", ...new Set(keys.map(named))];
+  return keys.sort((one, other) => phases.indexOf(named(one)) - phases.indexOf(named(other)));
 }
 
 function settingsTable(runs, keys, label) {
@@ -215,7 +223,7 @@ function settingsTable(runs, keys, label) {
 }
 
 function allSettings(runs) {
-  const keys = [...new Set(runs.flatMap(({ data }) => Object.keys(data.settings)))];
+  const keys = settingsOf(runs);
   if (keys.length === 0) return null;
   return element("section", { class: "card" }, element("details", {}, element("summary", {}, `All settings (${keys.length})`), settingsTable(runs, keys, "All settings")));
 }
