@@ -175,7 +175,8 @@ class RunEvents:
         self._note_nodes(row)
         stage = _count(row, "stage", 0)
         if stage != self._stage and self._step > 0:
-            self._mark("stage", row, f"stage {stage}")
+            phase = f"phase {row['phase']}, " if "phase" in row else ""
+            self._mark("stage", row, f"{phase}stage {stage}")
         self._stage = stage
 
     def _show_texts(self, row: Mapping[str, Any]) -> None:

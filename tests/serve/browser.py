@@ -95,6 +95,14 @@ class Browser:
         actions.move_to_element_with_offset(target, int((first - 0.5) * width), 0).click_and_hold()
         actions.move_by_offset(int((last - first) * width), 0).release().perform()
 
+    def point(self, selector: str, share: float) -> None:
+        """Moves the pointer to an element, at a share of its width."""
+        target = self.find(selector)
+        self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", target)
+        actions = ActionChains(self.driver, duration=20)
+        offset = int((share - 0.5) * target.size["width"])
+        actions.move_to_element_with_offset(target, offset, 0).perform()
+
     def picture(self, name: str, *, height: int | None = None) -> None:
         """Writes a screenshot of the page from its top, whole or `height` pixels of it."""
         self.driver.execute_script("scrollTo(0, 0)")

@@ -11,7 +11,7 @@ from selenium.webdriver.common.keys import Keys
 from commands import Command
 from rampcli.report.page_files import write_report_html
 from rampcli.runs.directory import RunDirectory
-from recorded_runs import write_run
+from recorded_runs import write_phased_run, write_run
 from run_files import failure, state
 from serve.browser import running_browser, wait_for
 from tiny_runs import Run, environment
@@ -25,6 +25,20 @@ WORDS = (
     *("checkpoint.every_steps=40", "trainer.peak_tflops=0.05", "data.sequence_length=32"),
     *("model.hidden_size=64", "trainer.compile=false"),
 )
+DRAWN_TEXTS = """
+    const { fillText } = CanvasRenderingContext2D.prototype;
+    CanvasRenderingContext2D.prototype.fillText = function (text, x, y, ...more) {
+        const chart = this.canvas.closest("[data-chart=batch]");
+        if (chart) {
+            const [canvas, over] = [this.canvas, chart.querySelector(".u-over")]
+                .map((one) => one.getBoundingClientRect());
+            const place = canvas.left + x / devicePixelRatio - over.left;
+            window.drawn = { ...window.drawn, [text]: place / over.width };
+        }
+        fillText.call(this, text, x, y, ...more);
+    };
+"""
+"""Notes each text that the chart of the batch draws, and where, as a share of its width."""
 
 
 def state_of(browser):
@@ -312,3 +326,28 @@ def test_the_noise_scale_is_shown_beside_the_batch(browser, tmp_path):
     browser.drag("[data-chart=noise_scale] .u-over", 0.5, 0.9)
     wait_for(lambda: "at least" not in browser.charts()["noise_scale"], "the part without it")
     assert "noise scale: from" in browser.charts()["noise_scale"]
+
+
+def test_phases_are_named_where_they_begin_and_under_the_pointer(browser, tmp_path):
+    """And drawn over tokens, because their samples differ in length."""
+    report = tmp_path / "report.html"
+    write_report_html([write_phased_run(tmp_path / "phased", steps=25)], report)
+    browser.open(report.as_uri())
+    wait_for(lambda: browser.fact("phase") == "c", "the report")
+    assert browser.find("#axis-tokens").is_selected()
+    browser.driver.execute_script(DRAWN_TEXTS)
+    browser.find("#theme").click()  # which draws the charts again
+    drawn = wait_for(lambda: browser.driver.execute_script("return window.drawn"), "the names")
+    browser.driver.execute_script("localStorage.clear()")
+    step = 8 * 128  # tokens of a step of the first phase; later ones have two and half of them
+    ends = {"a": 0, "b": 10 * step, "c": 30 * step}
+    assert {name: drawn[name] for name in ends} == pytest.approx(
+        {name: begin / (35 * step) for name, begin in ends.items()}, abs=0.01
+    )
+    for mark, at in (("phase b, stage 1", ends["b"]), ("phase c, stage 2", ends["c"])):
+        browser.point("[data-chart=loss] .u-over", at / (32.5 * step))
+        wait_for(lambda mark=mark: mark in browser.texts(".tip:not([hidden])"), mark)
+    browser.point("[data-chart=loss] .u-over", 0.5)
+    wait_for(lambda: "tokens · phase b" in browser.find(".at").text, "the phase in its middle")
+    assert browser.texts('table[aria-label="Stages"] tbody td:first-child') == ["a", "b", "c"]
+    browser.picture("phases")

@@ -211,10 +211,14 @@ class Page {
     this.change();
   }
 
-  /** Says where the crosshair is. */
+  /** Says where the crosshair is, and in which phase of each run. */
   point(at) {
-    const axis = axisLabel(this.view.axis, this.runs());
-    this.at.textContent = at === null ? "" : `${AXES[this.view.axis].show(Math.max(0, at))} ${this.view.axis === "time" ? "" : axis}`;
+    const { axis } = this.view;
+    const runs = this.runs();
+    const place = [AXES[axis].show(Math.max(0, at)), axis === "time" ? null : axisLabel(axis, runs)];
+    const phases = [...new Set(runs.map(({ data }) => phaseAt(data, axis, at)))].filter(Boolean);
+    if (phases.length) place.push(`· phase ${phases.join(", ")}`);
+    this.at.textContent = at === null ? "" : place.filter(Boolean).join(" ");
   }
 
   change() {

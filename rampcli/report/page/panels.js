@@ -154,6 +154,12 @@ function trainedNodes(part, data) {
   return each === null ? part.world_size : Math.ceil(part.world_size / each);
 }
 
+/** Draws the planned phases and batch sizes. */
+function drawStages(chart, runs, view) {
+  drawPhases(chart, runs, view);
+  drawSizes(chart, runs, view);
+}
+
 /** Writes the planned batch sizes above their steps, where there is room. */
 function drawSizes(chart, runs, view) {
   if (runs.length !== 1) return;
@@ -171,6 +177,45 @@ function drawSizes(chart, runs, view) {
     if (right - left < ctx.measureText(text).width + 4 * devicePixelRatio) continue;
     ctx.fillText(text, (left + right) / 2, chart.valToPos(plan.y[index], "y", true) - 7 * devicePixelRatio);
   }
+  ctx.restore();
+}
+
+const FIRST_OF_PHASE = { samples: "first_sample", steps: "first_step", tokens: "first_token" };
+
+/** Returns the name of a stage's phase, or null in a run without phases. */
+function phaseOf(data, stage) {
+  return (data.plan?.phases ?? []).findLast((one) => one.first_stage <= stage)?.name ?? null;
+}
+
+/** Returns the name of the phase at a place on the horizontal axis, or null. */
+function phaseAt(data, axis, at) {
+  const first = FIRST_OF_PHASE[axis];
+  if (first) return (data.plan?.phases ?? []).findLast((one) => one[first] <= at)?.name ?? null;
+  const { edges, parts } = data.trained;
+  const part = parts[edges[axis].findLastIndex((edge) => edge <= at)];
+  return part ? phaseOf(data, part.stage) : null;
+}
+
+/** Draws a line where each planned phase begins, and writes its name beside it, where there is room. */
+function drawPhases(chart, runs, view) {
+  const first = FIRST_OF_PHASE[view.axis];
+  if (runs.length !== 1 || !first) return;
+  const { ctx, bbox } = chart;
+  const pixel = devicePixelRatio;
+  const [low, high] = [bbox.left, bbox.left + bbox.width];
+  const phases = runs[0].data.plan?.phases ?? [];
+  const places = [...phases.map((phase) => chart.valToPos(phase[first], "x", true)), high];
+  ctx.save();
+  ctx.font = `${11 * pixel}px system-ui, sans-serif`;
+  ctx.fillStyle = colour("soft");
+  ctx.textAlign = "left";
+  phases.forEach(({ name }, index) => {
+    const [begin, end] = [Math.max(low, places[index]), Math.min(high, places[index + 1])];
+    if (begin >= end) return;
+    if (begin > low) verticalLine(ctx, Math.round(begin), bbox, colour("axis", 0.75), pixel, []);
+    const text = begin + 4 * pixel;
+    if (text + ctx.measureText(name).width < end) ctx.fillText(name, text, bbox.top + bbox.height - 8 * pixel);
+  });
   ctx.restore();
 }
 
@@ -200,7 +245,7 @@ const CHARTS = {
   Batch: [
     {
       id: "batch", title: "Batch size", unit: "samples per step", wide: true, height: 180, show: whole, tick: compact, fromZero: true,
-      curves: stairs((stage) => stage.global_batch_size, (part) => part.global_batch_size), range: stairsRange, draw: drawSizes, wholeTicks: true, headroom: 0.14,
+      curves: stairs((stage) => stage.global_batch_size, (part) => part.global_batch_size), range: stairsRange, draw: drawStages, wholeTicks: true, headroom: 0.14,
     },
     {
       id: "noise_scale", title: "Noise scale", unit: "samples per step", wide: true, show: compact, log: true, fromZero: true,

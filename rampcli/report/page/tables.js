@@ -125,10 +125,9 @@ function stagesTable(run, several) {
     const [plan, done] = [planned.get(stage)?.[name], sum(stage, name)];
     return plan === done ? whole(done) : [whole(done), element("span", { class: "planned" }, ` of ${plan === null || plan === undefined ? "–" : whole(plan)}`)];
   };
-  const phases = data.plan?.phases ?? [];
   const last = (stage) => (trained.get(stage) ?? []).at(-1);
   const columns = [
-    ...(phases.length ? [{ name: "phase", text: true, cell: (stage) => phases.findLast((one) => one.first_stage <= stage)?.name ?? "–" }] : []),
+    ...(data.plan?.phases ? [{ name: "phase", text: true, cell: (stage) => phaseOf(data, stage) ?? "–" }] : []),
     { name: "stage", cell: (stage) => whole(stage) },
     { name: "batch", cell: (stage) => whole((last(stage) ?? planned.get(stage)).global_batch_size) },
     { name: "nodes", cell: (stage) => { const nodes = planned.get(stage)?.num_nodes; return nodes ? whole(nodes) : "–"; } },
