@@ -59,8 +59,12 @@ PHASES = (
 )
 
 
-def write_phased_run(path: Path, *words: str, steps: int = 16) -> RunDirectory:
+def write_phased_run(
+    path: Path, *words: str, steps: int = 16, origin: int | None = None
+) -> RunDirectory:
     """Writes a run that has stopped after some steps of one second, each of 8 samples.
+
+    With `origin`, the steps up to there are those of the run runs/other.
 
     Its phases a, b and c have samples of 128, 256 and 64 tokens. After the last step of phase
     number n, its validation loss is 4 - n, and before the first step of the next one, it is 9.
@@ -82,17 +86,20 @@ def write_phased_run(path: Path, *words: str, steps: int = 16) -> RunDirectory:
     def validate(step: int, phase: str, loss: float) -> None:
         record("validation", step, phase=phase, loss=loss, validation_s=0.0)
 
-    record("start", 0)
+    begun = origin or 0
+    if origin is not None:
+        record("branch", origin, run="runs/other")
+    record("start", begun)
     for number, phase in enumerate(resolved.phases):
         first, last = phase.phase.first.steps, phase.plan.end_step
-        if first <= steps:
+        if begun <= first <= steps:
             if first > 0:
                 validate(first, phase.name, 9.0)
             record("stage", first, stage=number, phase=phase.name)
-        if last <= steps:
+        if begun < last <= steps:
             validate(last, phase.name, 4.0 - number)
     rows = []
-    for step in range(1, steps + 1):
+    for step in range(begun + 1, steps + 1):
         stage = plan.stage_at(8 * (step - 1))
         row = metrics_row(
             step=step,

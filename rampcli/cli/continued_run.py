@@ -60,6 +60,8 @@ class ContinuedRun:
         check(self.resolved)
         directory = RunDirectory(self.resolved.run_dir)
         launch.describe(directory, self.resolved, self.words)
+        place = {"step": self.step, "consumed_samples": self.first.samples}
+        directory.append_event("branch", **place, run=str(self.old.path))
         trained = self.resolved.trained_by(self.checkpoint.consumed_samples)
         branch_off(self.checkpoint, directory, settings=snapshot.identity(trained.config))
 

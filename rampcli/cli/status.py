@@ -78,6 +78,7 @@ def details(run: "RunDirectory", status: "RunStatus") -> Iterator["str | Table"]
     """Yields the details of the only run: its progress, error, jobs, and how to resume it."""
     from rampcli.cli.jobs import jobs_table
     from rampcli.config import snapshot
+    from rampcli.report.tables import origin_text
     from rampcli.runs.branches import describe_branches
 
     facts, saved = status.facts, "nothing saved"
@@ -86,6 +87,8 @@ def details(run: "RunDirectory", status: "RunStatus") -> Iterator["str | Table"]
     phase = "" if facts.phase is None else f", in phase {facts.phase}"
     consumed = f"{facts.consumed_samples:,} {snapshot.unit(run.config)}"
     yield f"step {facts.step:,}, {consumed}{phase}; {saved}"
+    if facts.events.origin is not None:
+        yield f"continues {origin_text(facts.events.origin)}"
     if facts.events.warnings:
         yield f"warning: {visible(facts.events.warnings[-1])}"
     if facts.error is not None:

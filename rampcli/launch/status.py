@@ -73,6 +73,7 @@ class RunStatus:
             "stage": facts.stage,
             "stages": len(facts.stages) or None,
             "phase": facts.phase,
+            "origin": facts.events.origin,
             "global_batch_size": facts.global_batch_size,
             "num_nodes": facts.num_nodes,
             "end_sample": facts.end_sample,

@@ -70,6 +70,7 @@ def run_data(run: FollowedRun, view: View) -> dict[str, Any]:
         "state": facts.state,
         "end_sample": facts.end_sample,
         "phase": facts.phase,
+        "origin": facts.events.origin,
         "stage_left_s": stage_left_s,
         "run_left_s": run_left_s,
         "device": facts.events.device,

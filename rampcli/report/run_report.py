@@ -89,6 +89,7 @@ class RunReport:
             "embedding_parameters": None if self.size is None else self.size.embeddings,
             "settings_problem": self.settings_problem,
             "tokens": self.tokens,
+            "origin": events.origin,
             "device_name": events.newest.get("start", {}).get("device_name"),
             "began_at": events.started,
             "ended_at": self.ended_at,

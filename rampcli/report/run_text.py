@@ -7,7 +7,7 @@ from operator import methodcaller
 from rich.table import Table
 from rich.text import Text
 
-from rampcli.batch.quantities import counted, shorten
+from rampcli.batch.quantities import counted, listed, shorten
 from rampcli.errors import visible
 from rampcli.report.model_line import size_text
 from rampcli.report.run_report import RunReport
@@ -18,6 +18,7 @@ from rampcli.report.tables import (
     duration,
     ends,
     figure,
+    origin_text,
     share,
 )
 from rampcli.runs.event_kinds import LOSSES_OF_AVERAGES
@@ -37,6 +38,10 @@ def summary_lines(report: RunReport) -> Iterator[str]:
         f"{report.name}: {report.status} after {facts.consumed_samples:,} {report.unit},"
         f" {counted(facts.step, 'step')}{in_phase(facts.phase)}; {report.path}"
     )
+    if facts.events.origin is not None:
+        earlier = [phase.name for phase in report.phases if phase.is_inherited]
+        begun = f"; phases trained before that, not in this run: {listed(earlier)}"
+        yield f"continues {origin_text(facts.events.origin)}{begun if earlier else ''}"
     if report.size is None:
         yield (
             "model: its size is unknown, as this version refuses its settings:"
@@ -74,8 +79,8 @@ def stage_table(report: RunReport) -> Table:
         "pairs": lambda stage: count(stage.pairs),
         "nodes": lambda stage: _of(stage.nodes, stage.planned_nodes),
         "processes": lambda stage: ", ".join(map(str, stage.world_sizes)) or "-",
-        report.unit: lambda stage: _of(stage.samples, stage.planned_samples),
-        "steps": lambda stage: _of(stage.steps, stage.planned_steps),
+        report.unit: lambda stage: _trained_of(stage, stage.samples, stage.planned_samples),
+        "steps": lambda stage: _trained_of(stage, stage.steps, stage.planned_steps),
         "loss": lambda stage: figure(stage.loss),
         "reward": lambda stage: figure(stage.reward),
         "solved": lambda stage: share(stage.solved),
@@ -164,6 +169,7 @@ def comparison_table(reports: Sequence[RunReport]) -> Table:
     """Returns several runs side by side, one per column."""
     rows: dict[str, Callable[[RunReport], str]] = {
         "status": lambda one: one.status,
+        "continues": lambda one: origin_text(one.facts.events.origin),
         "parameters": lambda one: "-" if one.size is None else shorten(one.size.parameters),
         "tokens per parameter": _tokens_per_parameter,
         "consumed": lambda one: f"{one.facts.consumed_samples:,} {one.unit}",
@@ -205,7 +211,7 @@ def phases_table(reports: Sequence[RunReport]) -> Table:
     columns: dict[str, Callable[[TrainedPhase], str]] = {
         "length": lambda phase: count(phase.sequence_length),
         "batch": lambda phase: ends(phase.global_batch_sizes),
-        "steps": lambda phase: _of(phase.steps, phase.planned_steps),
+        "steps": lambda phase: _trained_of(phase, phase.steps, phase.planned_steps),
         "tokens at end": lambda phase: "-" if phase.end_token is None else shorten(phase.end_token),
         "loss": lambda phase: figure(phase.loss),
     }
@@ -247,6 +253,11 @@ def _last_loss(
 
 def _trained(report: RunReport) -> list[TrainedStage]:
     return [stage for stage in report.stages if stage.steps]
+
+
+def _trained_of(part: TrainedStage | TrainedPhase, done: int, planned: int | None) -> str:
+    """Returns `_of` for a stage or a phase, or "-" if another run has trained it."""
+    return "-" if part.is_inherited else _of(done, planned)
 
 
 def _of(done: int | None, planned: int | None) -> str:

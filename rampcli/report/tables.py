@@ -26,6 +26,11 @@ def count(number: float | None) -> str:
     return "-" if number is None else f"{number:,.0f}"
 
 
+def origin_text(origin: Mapping[str, Any] | None) -> str:
+    """Returns the checkpoint of another run with which a run begins, or "-" without one."""
+    return "-" if origin is None else f"{origin['run']} after step {origin['step']:,}"
+
+
 def ends(values: Sequence[int]) -> str:
     """Returns the first and the last value, or the one that both are, or "-" without values."""
     return " to ".join(dict.fromkeys(map(count, (*values[:1], *values[-1:])))) or "-"

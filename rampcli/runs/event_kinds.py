@@ -54,6 +54,7 @@ WARNING = EventKind(
     columns={"reason": str}, keeps_newest=True, text="{reason}", is_logged=True, is_warning=True
 )
 EVENTS = {
+    "branch": EventKind(columns=PLACE | {"run": str}),
     "launch": EventKind(columns={"num_nodes?": POSITIVE}, keeps_newest=True),
     "start": EventKind(
         columns={"step": COUNT, "device?": str, "device_name?": TEXT_OR_NULL},

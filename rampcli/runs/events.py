@@ -8,7 +8,7 @@ from typing import Any
 
 from rampcli.errors import printable, visible
 from rampcli.runs.directory import STAGE_BOUNDARY
-from rampcli.runs.event_kinds import EVALUATED, EVENTS, LOSSES_OF_AVERAGES, OTHER
+from rampcli.runs.event_kinds import EVALUATED, EVENTS, LOSSES_OF_AVERAGES, OTHER, PLACE
 from rampcli.runs.rows import Tail, number, read_rows
 from rampcli.runs.time_spent import RunClock
 
@@ -31,6 +31,8 @@ class RunEvents:
     Attributes:
         started, ended: earliest and latest time, in seconds since 1970, or None without events.
         device: name of rank 0's device, or None.
+        origin: the `run`, `step` and `consumed_samples` of the checkpoint of another run with which
+            the run begins, or None.
         newest: the newest event of each kind that `EVENTS` keeps.
         nodes: number of nodes on which the processes of each stage ran last.
         counts: number of events by kind.
@@ -53,6 +55,7 @@ class RunEvents:
     started: float | None = None
     ended: float | None = None
     device: str | None = None
+    origin: dict[str, Any] | None = None
     newest: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     nodes: dict[int, int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
@@ -78,6 +81,9 @@ class RunEvents:
         """Adds further events, in their order."""
         for row in rows:
             kind, time = row["event"], row["time"]
+            if kind == "branch":
+                self.origin = {name: row[name] for name in PLACE} | {"run": printable(row["run"])}
+                continue  # the run has not started yet
             known = EVENTS.get(kind, OTHER)
             self.started = time if self.started is None else self.started
             self.ended = time if self.ended is None else max(self.ended, time)

@@ -7,6 +7,7 @@ events. They are read from the files of a run, or added as they happen.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import islice
 from typing import Any
 
 from rampcli.batch.time_left import RECENT_STEPS, Speed, median_of, settled_rows, time_left
@@ -17,7 +18,7 @@ from rampcli.runs.directory import BEFORE_THE_START, COMPLETE, RunDirectory
 from rampcli.runs.event_kinds import EVALUATED, NEWEST
 from rampcli.runs.events import EventsFile, RunEvents
 from rampcli.runs.recorded_phases import has_several_lengths, length_at, phase_of, tokens_at
-from rampcli.runs.rows import last_events, last_rows
+from rampcli.runs.rows import last_events, last_rows, read_rows
 from rampcli.runs.time_spent import TimeSpent
 
 CRASHED = "crashed"
@@ -276,6 +277,8 @@ def read_facts(
         rows=last_rows(directory.metrics, RECENT_STEPS),
         has_whole_clock=file is not None and file.read(most_bytes=most_event_bytes),
     )
+    begun = islice(read_rows(directory.events), 1)
+    facts.events.add(row for row in begun if row["event"] == "branch")
     facts.events.add(last_events(directory.events, NEWEST))
     if file is not None and facts.has_whole_clock:
         facts.events.clock = file.events.clock

@@ -1,5 +1,6 @@
 """What a run has trained: its stages, from the columns of its metrics, beside those of its plan."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -95,6 +96,7 @@ class TrainedStage:
         planned_nodes, planned_samples, planned_steps: as planned.
         nodes: nodes on which its processes ran last.
         world_sizes: numbers of processes that have trained it.
+        is_inherited: the run begins after it, at a checkpoint of another run.
         samples, steps: as trained.
         loss: mean over its last steps, in nats per token.
         reward, solved: means over its last steps, in reinforcement learning.
@@ -110,6 +112,7 @@ class TrainedStage:
     planned_steps: int | None
     nodes: int | None
     world_sizes: list[int]
+    is_inherited: bool
     samples: int
     steps: int
     loss: float | None
@@ -131,6 +134,8 @@ def _stage(number: int, planned: Mapping[str, Any], facts: RunFacts, spans: Span
     which = spans.stage == number
     sizes = [planned.get("global_batch_size", 0), *spans.global_batch_size[which].tolist()]
     pairs = spans.last_values("pairs", which, 1)
+    steps, origin = int(spans.steps[which].sum()), facts.events.origin
+    end_step = planned.get("first_step", 0) + (planned.get("steps") or math.inf)
     return TrainedStage(
         stage=number,
         global_batch_size=sizes[-1],
@@ -140,8 +145,9 @@ def _stage(number: int, planned: Mapping[str, Any], facts: RunFacts, spans: Span
         planned_steps=planned.get("steps"),
         nodes=facts.events.nodes.get(number),
         world_sizes=np.unique(spans.world_size[which]).tolist(),
+        is_inherited=not steps and origin is not None and end_step <= origin["step"],
         samples=int(spans.samples[which].sum()),
-        steps=int(spans.steps[which].sum()),
+        steps=steps,
         loss=_mean(spans.last_values("loss", which, LAST_STEPS)),
         reward=_mean(spans.last_values("reward", which, LAST_STEPS)),
         solved=_mean(spans.last_values("solved", which, LAST_STEPS)),

@@ -19,6 +19,7 @@ class TrainedPhase:
         sequence_length: tokens per sample.
         global_batch_sizes: samples per step of each of its stages.
         steps, planned_steps: as trained and as planned.
+        is_inherited: the run begins after it, at a checkpoint of another run.
         end_token: tokens of the run where the phase ends.
         loss: mean over its last steps, in nats per token; None before its end.
         validation_losses: of the validation after its last step: "loss" and the columns of
@@ -31,6 +32,7 @@ class TrainedPhase:
     global_batch_sizes: list[int]
     steps: int
     planned_steps: int | None
+    is_inherited: bool
     end_token: int | None
     loss: float | None
     validation_losses: dict[str, dict[str, float]]
@@ -77,6 +79,7 @@ def _trained(
         global_batch_sizes=[stage.global_batch_size for stage in stages],
         steps=sum(stage.steps for stage in stages),
         planned_steps=phase["steps"],
+        is_inherited=bool(stages) and all(stage.is_inherited for stage in stages),
         end_token=None if phase["tokens"] is None else phase["first_token"] + phase["tokens"],
         loss=stages[-1].loss if stages and has_ended else None,
         validation_losses={

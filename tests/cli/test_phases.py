@@ -3,7 +3,9 @@ import json
 import pytest
 
 from commands import run_command
+from rampcli.report.run_report import report_run
 from rampcli.runs.manifest import complete_checkpoints
+from rampcli.runs.record import read_run
 from tiny_runs import Run, environment
 
 WORDS = (
@@ -36,6 +38,13 @@ def test_a_phase_that_changes_nothing_goes_on_as_the_run_did(old):
     for key in ("loss", "lr", "consumed_tokens"):
         assert [row[key] for row in new.rows] == pytest.approx([row[key] for row in expected])
     assert [row["order_hash"] for row in new.rows] == [row["order_hash"] for row in expected]
+    report = report_run(read_run(new.directory))
+    assert report.to_json()["origin"] == {
+        "run": str(old.path),
+        "step": 5,
+        "consumed_samples": 20,
+    }
+    assert [phase.is_inherited for phase in report.phases] == [True, False]
     again = phases(old, *words, f"run_dir={new.path}")
     assert (again.returncode, "already complete" in again.stdout) == (0, True)
     assert [one.step for one in complete_checkpoints(old.directory)] == [5, 10]

@@ -2,9 +2,12 @@ import json
 
 import pytest
 
+from rampcli.cli.status import details
+from rampcli.launch.status import read_status
 from rampcli.report.run_report import report_run
-from rampcli.report.run_text import phases_table
+from rampcli.report.run_text import comparison_table, phases_table, stage_table, summary_lines
 from rampcli.runs.record import read_run
+from rampcli.runs.stages import Spans, trained_stages
 from recorded_runs import write_phased_run, write_run
 from report.table_cells import cells
 
@@ -16,8 +19,8 @@ ENDS = {"a": 10 * 8 * 128, "b": 10 * 8 * (128 + 256), "c": 10 * 8 * (128 + 256 +
 def write(tmp_path):
     """Returns a function that writes a run in phases and reports it."""
 
-    def make(name, *words, steps):
-        return report_run(read_run(write_phased_run(tmp_path / name, *words, steps=steps)))
+    def make(name, *words, **steps):
+        return report_run(read_run(write_phased_run(tmp_path / name, *words, **steps)))
 
     return make
 
@@ -55,6 +58,46 @@ def test_phases_of_one_name_are_beside_each_other(write):
     assert table["steps"][:2] == ["10", "0 of 10"]
     assert table["tokens at end"][:2] == ["10.2K", "20.5K"]
     assert table["loss"][1] == "-"
+
+
+def test_phases_before_the_checkpoint_of_another_run_are_not_shown_as_untrained(write):
+    report = write("run", steps=16, origin=10)
+    assert [stage.is_inherited for stage in report.stages] == [True, False, False]
+    assert [phase.is_inherited for phase in report.phases] == [True, False, False]
+    assert cells(stage_table(report))["steps"] == ["-", "6 of 10", "0 of 10"]
+    assert cells(phases_table([report]))["steps"] == ["-", "6 of 10", "0 of 10"]
+    assert [*summary_lines(report)][1] == (
+        "continues runs/other after step 10; phases trained before that, not in this run: a"
+    )
+    assert report.to_json()["origin"] == {"run": "runs/other", "step": 10, "consumed_samples": 80}
+    assert cells(comparison_table([report, report]))[report.name][1] == "runs/other after step 10"
+
+
+def test_time_before_a_run_that_continues_another_one_starts_is_none_of_it(tmp_path):
+    run = write_phased_run(tmp_path / "run", steps=16, origin=10)
+    events = run.events.read_text().splitlines(keepends=True)
+    assert '"branch"' in events[0]
+    run.events.write_text("".join([events[0].replace("110.0", "1.0"), *events[1:]]))
+    assert read_run(run).facts.events.started == 110.0
+    assert report_run(read_run(run)).time.elapsed_s == 6.0
+
+
+def test_a_status_names_the_run_that_another_one_continues_however_many_events_there_are(tmp_path):
+    run = write_phased_run(tmp_path / "run", steps=16, origin=10)
+    with run.events.open("a") as file:
+        file.write(10_000 * '{"event": "stage", "time": 120.0, "step": 16, "stage": 1}\n')
+    status = read_status(run)
+    assert status.facts.events.counts["stage"] < 10_000
+    assert status.to_json()["origin"] == {"run": "runs/other", "step": 10, "consumed_samples": 80}
+    assert "continues runs/other after step 10" in [*details(run, status)]
+
+
+def test_steps_that_a_run_has_taken_again_are_its_own(write):
+    run = write("run", steps=16)
+    origin = {"event": "branch", "run": "x", "step": 10, "consumed_samples": 80, "time": 1.0}
+    run.facts.events.add([origin])
+    stages = trained_stages(run.facts, Spans(read_run(run.path).metrics))
+    assert not any(stage.is_inherited for stage in stages)
 
 
 def test_a_run_without_phases_has_none(tmp_path):

@@ -351,3 +351,9 @@ def test_phases_are_named_where_they_begin_and_under_the_pointer(browser, tmp_pa
     wait_for(lambda: "tokens · phase b" in browser.find(".at").text, "the phase in its middle")
     assert browser.texts('table[aria-label="Stages"] tbody td:first-child') == ["a", "b", "c"]
     browser.picture("phases")
+    write_report_html([write_phased_run(tmp_path / "continued", origin=10)], report)
+    browser.open(report.as_uri())
+    wait_for(lambda: browser.fact("phase") == "b", "the report of a run that continues another")
+    steps = browser.texts('table[aria-label="Stages"] tbody td:nth-child(7)')
+    assert steps == ["–", "6 of 10", "0 of 10"]
+    assert "Continues runs/other after step 10." in " ".join(browser.texts("#tables p.soft"))

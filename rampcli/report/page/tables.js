@@ -121,7 +121,14 @@ function stagesTable(run, several) {
   const stages = [...new Set([...planned.keys(), ...trained.keys()])].sort((one, other) => one - other);
   if (stages.length === 0) return null;
   const sum = (stage, name) => (trained.get(stage) ?? []).reduce((total, part) => total + part[name], 0);
+  const { origin } = data;
+  const isInherited = (stage) => {
+    if (!origin || trained.has(stage)) return false;
+    const { first_step: first, steps } = planned.get(stage);
+    return steps !== null && first + steps <= origin.step;
+  };
   const both = (stage, name) => {
+    if (isInherited(stage)) return "–";
     const [plan, done] = [planned.get(stage)?.[name], sum(stage, name)];
     return plan === done ? whole(done) : [whole(done), element("span", { class: "planned" }, ` of ${plan === null || plan === undefined ? "–" : whole(plan)}`)];
   };
@@ -138,7 +145,9 @@ function stagesTable(run, several) {
     { name: "tokens/s", cell: (stage) => { const part = last(stage); return part ? compact(part.tokens_per_s) : "–"; } },
     { name: "last loss", cell: (stage) => { const part = last(stage); return part && part.loss !== null ? compact(part.loss) : "–"; } },
   ];
-  return section(several ? `Stages of ${data.name}` : "Stages, planned and trained", table(columns, stages, "Stages"));
+  const continues = origin && `Continues ${origin.run} after step ${whole(origin.step)}. Stages before that were not trained in this run.`;
+  return section(several ? `Stages of ${data.name}` : "Stages, planned and trained",
+    continues && element("p", { class: "soft" }, continues), table(columns, stages, "Stages"));
 }
 
 const SPENT_COLOURS = {
