@@ -34,6 +34,7 @@ The ramp of the run goes on over the first three phases; the last one has a batc
 """
 EACH_STEP = ("checkpoint.every_steps=1", "checkpoint.keep_last=100")
 MESHES = [
+    "rampup.at_boundary=continue",
     "trainer.num_nodes=2",
     "data.micro_batch_size=1",
     "phases.main.parallel.tensor_parallel_size=2",
@@ -78,6 +79,7 @@ def test_phases_train_on_meshes_of_their_own_as_on_one_process(run, alone, asser
     done = run.pretrain(*PHASES, *MESHES)
     assert done.returncode == 0, done.stderr
     assert {row["world_size"] for row in run.rows} == {2}
+    assert [row["event"] for row in run.events].count("launch") == 4  # one per mesh
     assert_same_training(run, alone)
     assert_same_averages(run, alone)
 
