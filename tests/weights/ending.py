@@ -1,5 +1,6 @@
 """A program that ends in a given way."""
 
+import sys
 from pathlib import Path
 
 from ranks import redirect_output, start_process
@@ -27,4 +28,5 @@ def run_main(what: str, folder: Path) -> tuple[int | None, str, str]:
 
 def _run_main(what: str, output: Path, errors: Path) -> None:
     redirect_output(output, errors)
+    sys.argv = ["program"]  # else those of pytest, which would be read as the program's options
     exec(MAIN.format(what=what), {})
