@@ -1,13 +1,10 @@
 """Shards in safetensors files (format: huggingface.co/docs/safetensors).
 
-Headers give the offsets of each shard in its tensor in the format of torch.distributed.checkpoint,
-so its reader can read these files too. Files are written and read in pieces, which are hashed on
-the way.
+Files are written and read in pieces, which are hashed on the way.
 """
 
 import errno
 import fcntl
-import json
 import math
 import mmap
 import os
@@ -24,13 +21,16 @@ import torch
 from torch import Tensor
 
 from rampcli.checkpoint.shards import Shard, Tiling, overlap
+from rampcli.checkpoint.tensor_headers import (
+    ALIGNED_BYTES,
+    StoredShard,
+    file_header,
+    read_stored_shards,
+)
 from rampcli.checksums import PIECE_BYTES, PageSums, expected_checksum
 from rampcli.errors import DamagedFileError
 from rampcli.guarded_folder import GuardedFolder, open_to_read
-from rampcli.models.huggingface import FLOATS
 from rampcli.parallel.ranks import use_device
-from rampcli.records import parse_json
-from rampcli.safetensors_header import METADATA, is_counts, read_header
 
 SUFFIX = ".safetensors"
 MAX_FILES = 4
@@ -43,13 +43,7 @@ BUFFERS = 2
 """Buffers of a file that is being written: one is filled and hashed while another is written."""
 MIN_FILE_BYTES = 32 * 2**20
 """Smallest worthwhile file. A rank with less than twice this many bytes writes only one."""
-ALIGNED_BYTES = mmap.PAGESIZE
-"""Offsets and sizes of direct writes are multiples of this."""
 DIRECT = getattr(os, "O_DIRECT", 0)
-OFFSETS = "DCP_SHARDING_INFO"
-"""Metadata field with the offsets of each shard in its tensor."""
-TYPES = FLOATS | {"I64": torch.int64}
-NAMES = {dtype: name for name, dtype in TYPES.items()}
 
 
 def write_shards(folder: Path, shards: Sequence[Shard], *, rank: int) -> dict[str, dict[str, Any]]:
@@ -180,36 +174,6 @@ def _fill(
         yield view, filled
 
 
-def file_header(shards: Sequence[Shard]) -> Tensor:
-    """Returns the length and header of a safetensors file as bytes, padded to whole pages."""
-    offsets = {shard.name: {"saved_offsets": shard.offsets} for shard in shards}
-    header: dict[str, Any] = {
-        METADATA: {"format": "pt", "DCP_VERSION": "1.0", OFFSETS: json.dumps(offsets)}
-    }
-    end = 0
-    for shard in shards:
-        begin, end = end, end + shard.values.nbytes
-        header[shard.name] = {
-            "dtype": NAMES[shard.values.dtype],
-            "shape": list(shard.values.shape),
-            "data_offsets": [begin, end],
-        }
-    text = json.dumps(header).encode()
-    text = text.ljust(-(-(len(text) + 8) // ALIGNED_BYTES) * ALIGNED_BYTES - 8)
-    return torch.frombuffer(bytearray(len(text).to_bytes(8, "little") + text), dtype=torch.uint8)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredShard:
-    """A shard in a file: its tensor's name, its offsets there, its shape, and its first byte."""
-
-    name: str
-    dtype: torch.dtype
-    offsets: tuple[int, ...]
-    shape: tuple[int, ...]
-    first_byte: int
-
-
 @dataclass(frozen=True, slots=True)
 class TensorFiles:
     """The tensor files of a checkpoint with their headers.
@@ -232,7 +196,7 @@ class TensorFiles:
         """
         names = [name for name in files if name.endswith(SUFFIX)]
         with ThreadPoolExecutor(READ_AT_ONCE) as pool:
-            stored = pool.map(lambda name: _read_stored(folder / name, files[name]), names)
+            stored = pool.map(lambda name: read_stored_shards(folder / name, files[name]), names)
             return cls(folder, files, dict(zip(names, stored, strict=True)))
 
     def hold(self, prefix: str) -> bool:
@@ -296,29 +260,6 @@ class TensorFiles:
 def _with_rows(shard: Shard) -> Shard:
     """Returns the shard, with one dimension if it has none."""
     return shard if shard.offsets else Shard(shard.name, (0,), shard.values.view(1), (1,))
-
-
-def _read_stored(path: Path, facts: Mapping[str, Any]) -> list[StoredShard]:
-    """Returns the shards in a file."""
-    header = read_header(path)
-    if header.file_bytes != facts["bytes"]:
-        raise DamagedFileError(
-            f"{path.name} has {header.file_bytes} bytes instead of {facts['bytes']}"
-        )
-    if OFFSETS not in header.metadata:
-        raise DamagedFileError(f"{path.name} does not say where its shards lie in their tensors")
-    content = header.metadata[OFFSETS].encode(errors="surrogatepass")
-    offsets_of = parse_json(content, {}, where=f"{OFFSETS} of {path.name}")
-    shards = []
-    for name, stored in header.tensors.items():
-        place = offsets_of.get(name)
-        offsets = place.get("saved_offsets") if isinstance(place, dict) else None
-        dtype = TYPES.get(stored.dtype)
-        if not is_counts(offsets) or len(offsets) != len(stored.shape) or dtype is None:
-            raise DamagedFileError(f"{path.name} holds {name} with an invalid type or offsets")
-        start, shape = tuple(offsets) or (0,), stored.shape or (1,)  # at least one dimension
-        shards.append(StoredShard(name, dtype, start, shape, stored.begin))
-    return shards
 
 
 def _read(
