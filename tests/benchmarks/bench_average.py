@@ -81,7 +81,7 @@ def measure(case: str, rounds: int) -> None:
             shares.append(average / off)
             offs.append(off)
     if dist.get_rank() == 0:
-        low, middle, high = statistics.quantiles(ratios, n=4)
+        low, middle, high = torch.tensor(ratios).quantile(torch.tensor([0.25, 0.5, 0.75])).tolist()
         print(
             f"{case:34} {1000 * statistics.median(offs):7.0f} {middle:7.3f}"
             f" ({low:.3f} to {high:.3f}) {statistics.median(shares):9.2%}"

@@ -7,7 +7,6 @@ the optimiser's part of a step is timed. Processor time is the mean over the ran
 the one of the slowest. The cost of Muon is the median difference of a round's two steps.
 """
 
-import argparse
 import os
 import statistics
 import sys
@@ -15,7 +14,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from local_ranks import run_ranks
+from local_ranks import measure_cases
 
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.data.loader import MicroBatch
@@ -61,7 +60,7 @@ class Steps:
         return took[0].item() / dist.get_world_size(), slowest.item()
 
 
-def measure(rounds: int) -> None:
+def measure(case: str, rounds: int) -> None:
     """Prints a row of the table, as one of several ranks."""
     dist.init_process_group("gloo")
     contenders = {name: Steps(name) for name in ("adamw", "muon")}
@@ -73,23 +72,19 @@ def measure(rounds: int) -> None:
         for clock in range(2):
             cells += [statistics.median(each[name][clock] for each in taken) for name in contenders]
             cells.append(statistics.median(e["muon"][clock] - e["adamw"][clock] for e in taken))
-        print(f"{dist.get_world_size():5}", *(f"{1000 * cell:8.0f}" for cell in cells))
+        print(f"{case:>5}", *(f"{1000 * cell:8.0f}" for cell in cells))
     sys.stdout.flush()
     os._exit(0)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("rounds", nargs="?", type=int, default=10, metavar="ROUNDS")
-    rounds = parser.parse_args().rounds
-    if "RANK" in os.environ:
-        measure(rounds)
-        return
-    print(f"{MODEL.num_layers} layers, width {MODEL.hidden_size}; ms per update")
-    print("         processor time per rank            wall time")
-    print("ranks    adamw     muon     cost    adamw     muon     cost", flush=True)
-    for count in RANKS:
-        run_ranks(__file__, count, str(rounds))
+    header = (
+        f"{MODEL.num_layers} layers, width {MODEL.hidden_size}; ms per update\n"
+        "         processor time per rank            wall time\n"
+        "ranks    adamw     muon     cost    adamw     muon     cost"
+    )
+    ranks = {str(count): count for count in RANKS}
+    measure_cases(__file__, __doc__, measure, ranks, rounds=10, header=header)
 
 
 if __name__ == "__main__":

@@ -10,16 +10,14 @@ A step of m micro batches takes (m + idle) times the time of one micro batch. A 
 through the steps yields both; what a step takes beyond m times the time of one is its bubble.
 """
 
-import argparse
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from local_ranks import run_ranks
+from local_ranks import measure_cases
 
 from rampcli.batch.pipeline import bubble
 from rampcli.batch.plan import ParallelSizes
@@ -34,7 +32,8 @@ MODEL = ModelConfig(
 )
 RANKS, SAMPLES, TOKENS = 2, 2, 256
 MICRO_BATCHES = (2, 4, 8, 16)
-VIRTUAL = (1, 2)
+VIRTUAL = {"1F1B": 1, "interleaved": 2}
+"""Stages of each rank, by schedule."""
 
 
 def build_passes(virtual: int) -> Passes:
@@ -61,38 +60,32 @@ def time_step(passes: Passes, micro_batches: int) -> float:
     return took.item()
 
 
-def measure(rounds: int) -> None:
-    """Prints the bubbles, as one rank of two."""
+def measure(schedule: str, rounds: int) -> None:
+    """Prints the bubbles of a schedule, as one rank of two."""
     dist.init_process_group("gloo")
-    say: Callable[..., None] = print if dist.get_rank() == 0 else lambda *_, **__: None
-    say(f"{MODEL.num_layers} layers, width {MODEL.hidden_size}, {SAMPLES} x {TOKENS} tokens")
-    for virtual in VIRTUAL:
-        passes = build_passes(virtual)
-        steps: dict[int, list[float]] = {count: [] for count in MICRO_BATCHES}
-        for _ in range(1 + rounds):
-            for count, times in steps.items():
-                times.append(time_step(passes, count))
-        fastest = {count: min(times[1:]) for count, times in steps.items()}
-        each, idle_s = statistics.linear_regression(list(fastest), list(fastest.values()))
-        parallel = ParallelSizes(pipeline=RANKS, virtual_pipeline=virtual)
-        say(f"\n{'1F1B' if virtual == 1 else 'interleaved'}:", end=" ")
-        say(f"{1000 * each:.1f} ms per micro batch, idle for {idle_s / each:.2f} of them")
-        say(" m  step, ms  bubble  estimate")
+    passes = build_passes(VIRTUAL[schedule])
+    steps: dict[int, list[float]] = {count: [] for count in MICRO_BATCHES}
+    for _ in range(1 + rounds):
+        for count, times in steps.items():
+            times.append(time_step(passes, count))
+    fastest = {count: min(times[1:]) for count, times in steps.items()}
+    each, idle_s = statistics.linear_regression(list(fastest), list(fastest.values()))
+    parallel = ParallelSizes(pipeline=RANKS, virtual_pipeline=VIRTUAL[schedule])
+    if dist.get_rank() == 0:
+        idle = f"idle for {idle_s / each:.2f} of them"
+        print(f"\n{schedule}: {1000 * each:.1f} ms per micro batch, {idle}")
+        print(" m  step, ms  bubble  estimate")
         for count, took in fastest.items():
             expected = bubble(parallel, accumulate_grad_batches=count)
-            say(f"{count:2} {1000 * took:9.1f} {1 - count * each / took:7.1%} {expected:9.1%}")
+            print(f"{count:2} {1000 * took:9.1f} {1 - count * each / took:7.1%} {expected:9.1%}")
     sys.stdout.flush()
     os._exit(0)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("rounds", nargs="?", type=int, default=8, metavar="ROUNDS")
-    rounds = parser.parse_args().rounds
-    if "RANK" in os.environ:
-        measure(rounds)
-        return
-    run_ranks(__file__, RANKS, str(rounds))
+    ranks = dict.fromkeys(VIRTUAL, RANKS)
+    header = f"{MODEL.num_layers} layers, width {MODEL.hidden_size}, {SAMPLES} x {TOKENS} tokens"
+    measure_cases(__file__, __doc__, measure, ranks, rounds=8, header=header)
 
 
 if __name__ == "__main__":
