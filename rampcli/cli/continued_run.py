@@ -18,6 +18,7 @@ from rampcli.config.phases import without_phases
 from rampcli.config.reading import join_split_lists
 from rampcli.config.rl import refuse_rl
 from rampcli.config.schema import Config
+from rampcli.config.settings import leaves
 from rampcli.errors import ForeignCheckpointError, NoCheckpointError, Report, UsageError
 from rampcli.launch import run as launch
 from rampcli.launch.changes import SMALLEST_JUMP
@@ -159,8 +160,8 @@ def _place(stack: Stack, words: Sequence[str], *, own_name: str) -> dict[str, An
     }
 
 
-def _keys(words: Sequence[str]) -> set[str]:
-    return {word.partition("=")[0] for word in words}
+def _keys(words: Sequence[str]) -> list[str]:
+    return [word.partition("=")[0] for word in words]
 
 
 def _ended(trained_with: Resolved, consumed: int) -> list[str]:
@@ -195,10 +196,11 @@ def _check_begins(resolved: Resolved, checkpoint: Checkpoint | None, phase: str,
         ForeignCheckpointError: it has other settings than the checkpoint.
     """
     if phase not in [one.name for one in resolved.phases]:
+        values = dict(leaves(resolved.config))
         with sources_named(resolved.config):
             raise UsageError(
                 f"the run ends before phase {phase} begins, at step {step:,}",
-                keys=LENGTH_KEYS,
+                keys=tuple(key for key in LENGTH_KEYS if values[key] is not None),
                 remedy="a later end of the run",
             )
     if checkpoint is None:
@@ -225,7 +227,7 @@ def _default_end(
     end_key, keys = phase_key(phase, UNTIL), _keys(words)
     if end_key in keys:
         return []
-    if not keys.isdisjoint(LENGTH_KEYS):
+    if not set(LENGTH_KEYS).isdisjoint(keys):
         return [f"{end_key}=null"]
     end = trained_with.plan.end_sample
     if end is None or end <= consumed:

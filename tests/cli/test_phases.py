@@ -61,12 +61,34 @@ def test_a_dry_run_plans_the_new_phase_and_writes_nothing(old):
 
 
 @pytest.mark.parametrize(
+    ("words", "steps"),
+    [
+        (("trainer.max_steps=14",), [4]),
+        (("phases.next.until=steps:15",), [5]),
+        (("training.until=steps:15", "phases.last.until=steps:17"), [5, 2]),
+        (("phases.last.until=steps:17", "until=steps:15"), [5, 2]),
+    ],
+)
+def test_a_new_phase_comes_first_and_ends_where_a_word_says(old, words, steps):
+    done = phases(old, *words, "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    before, *new = json.loads(done.stdout)["phases"]
+    assert (before["steps"], new[0]["name"]) == (10, "next")
+    assert [one["steps"] for one in new] == steps
+
+
+@pytest.mark.parametrize(
     ("words", "code", "said"),
     [
         (("--from", "steps:3"), 5, "--from steps:5"),
         (("--from", "soon"), 2, "--from=soon is not a position"),
         (("--phase", "a-b"), 2, "not a name"),
         (("optim.rate=3",), 2, "optim.rate"),
+        (("--phase", "before"), 2, "a phase of this name"),
+        (("phases.before.optim.lr=3", "until=1M"), 2, "phase before has ended"),
+        (("trainer.max_steps=7",), 2, "the run ends before phase next"),
+        (("seed=3", "until=1M"), 4, "seed=1234 (here 3)"),
+        (("model.num_layers=1", "until=1M"), 4, "model.num_layers"),
         (("--json",), 2, "--dry-run --json"),
         (("until=steps:20", "average.merge=from:9"), 4, "from:640 for the weights from here on"),
     ],
