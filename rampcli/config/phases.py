@@ -5,7 +5,7 @@ does not set is as in the run. A run without phases is a run of one.
 """
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from rampcli.batch.plan import ACCUMULATE_KEY, FLEET_KEYS, GLOBAL_KEY, MICRO_KEY
@@ -34,10 +34,10 @@ from rampcli.config.schema import Config
 from rampcli.errors import Report, UsageError, set_to, shown
 from rampcli.words import FOREIGN, SPELLINGS, maxtext
 
+MOST_NAMED = 6
 REASONS = {
     "trainer.max_": "the run ends once; a phase ends at its `until`",
     "trainer.devices": "all phases run on the same nodes; trainer.num_nodes says on how many",
-    "trainer.": "it holds for the whole run",
     "model.": "checkpoints of one run have the same tensors",
     "data.tokenizer": "a token stands for the same text in the whole run",
     "data.": "it says what a sample is, in the whole run",
@@ -145,10 +145,14 @@ def phase_stack(run: Stack, name: str, own: Mapping[str, Entry], *, report: Repo
     return run.above(Layer(f"phase {name}", Precedence.PHASE, entries))
 
 
+def own_keys(own: Iterable[str]) -> frozenset[str]:
+    """Returns the settings that a phase sets, in canonical keys."""
+    return frozenset(SPELLINGS.get(key, key) for key in own) - {UNTIL}
+
+
 def sets_batch(own: Iterable[str]) -> bool:
     """Returns whether a phase sets the batch, and so has its own ramp or none."""
-    keys = {SPELLINGS.get(key, key) for key in own}
-    return not keys.isdisjoint((*BATCH_KEYS, *maxtext.WORDS))
+    return not own_keys(own).isdisjoint((*BATCH_KEYS, *maxtext.WORDS))
 
 
 def check_keeps_batch(name: str, own: Mapping[str, Entry], config: Config, run: Stack) -> None:
@@ -198,7 +202,12 @@ def _words_of(key: str, *stacks: Stack) -> tuple[tuple[str, Entry], ...]:
 
 def sets_rate(own: Iterable[str]) -> bool:
     """Returns whether a phase has its own schedule of the learning rate."""
-    return not {SPELLINGS.get(key, key) for key in own}.isdisjoint(RATE_KEYS)
+    return not own_keys(own).isdisjoint(RATE_KEYS)
+
+
+def phases_named(names: Sequence[str]) -> str:
+    """Returns the names of phases: `phase long`, `phases warm and main`."""
+    return f"phase{'' if len(names) == 1 else 's'} {listed(names, most=MOST_NAMED)}"
 
 
 def check_may_change(name: str, key: str, entry: Entry) -> None:
@@ -239,8 +248,7 @@ def refuse_phases(
     if names:
         with sources_named(config):
             raise UsageError(
-                f"{command} takes a run without phases, and this one has"
-                f" {'phase' if len(names) == 1 else 'phases'} {listed(names)}",
+                f"{command} takes a run without phases, and this one has {phases_named(names)}",
                 keys=tuple(phase_key(name, UNTIL) for name in names),
                 remedy=remedy,
             )

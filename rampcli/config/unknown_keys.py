@@ -60,13 +60,8 @@ def unknown_key(
         return _unknown_in_phase(*parts, offer=offer)
     if key.partition(".")[0] == PHASES:
         return _no_key_of_a_phase(key, offer=offer)
-    sections = [known for known in settings() if known.startswith(f"{key}.")]
-    if sections:
-        return UsageError(
-            f"{key} is a section, not a setting",
-            keys=(key,),
-            remedy=", ".join(sections[:3]) + ", ...",
-        )
+    if inside := _settings_in(key):
+        return _is_section(key, inside)
     if is_mapping(whole := key.rpartition(".")[0]):
         return UsageError(
             f"{key} cannot be set on its own: {whole} takes a mapping",
@@ -101,6 +96,19 @@ def unknown_key(
         f"there is no setting {key}",
         keys=(key, *near),
         remedy=[*offer([*near_groups, *near])] or LIST_ALL,
+    )
+
+
+def _settings_in(section: str) -> list[str]:
+    return [key for key in settings() if key.startswith(f"{section}.")]
+
+
+def _is_section(section: str, offered: Sequence[str]) -> UsageError:
+    """Returns the error for a section in place of a setting, which offers its first settings."""
+    return UsageError(
+        f"{section} is a section, not a setting",
+        keys=(section,),
+        remedy=", ".join(offered[:3]) + (", ..." if len(offered) > 3 else ""),
     )
 
 
@@ -143,7 +151,9 @@ def _unknown_in_phase(
     name: str, key: str, *, offer: Callable[[Sequence[str]], Sequence[Remedy]]
 ) -> UsageError:
     """Returns the error for a key that cannot be set in a phase, which offers keys that can."""
-    means_end = bool(difflib.get_close_matches(key, [UNTIL]))
+    if changing := [phase_key(name, one) for one in _settings_in(key) if may_change(one)]:
+        return _is_section(phase_key(name, key), changing)
+    means_end = bool(difflib.get_close_matches(key, [UNTIL, "end"]))
 
     def offer_inside(keys: Sequence[str]) -> Sequence[Remedy]:
         changing = [UNTIL] if means_end else [one for one in keys if may_change(one)]

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from yaml.constructor import SafeConstructor
 
-from rampcli.config.phase_keys import PHASES
+from rampcli.config.phase_keys import PHASES, UNTIL
 from rampcli.config.settings import is_mapping
 from rampcli.errors import UsageError
 
@@ -67,6 +67,8 @@ def _leaves_of_phases(node: yaml.SequenceNode) -> Iterable[tuple[str, int, Any]]
                 remedy="a name for each phase",
             )
         seen.add(names[0])
+        if len(pairs) == 1:  # a phase that sets nothing has no leaf of its own
+            yield f"{PHASES}.{names[0]}.{UNTIL}", line, None
         rest = [(key, value) for key, value in pairs if key.value != "name"]
         inside = yaml.MappingNode(item.tag, rest, item.start_mark, item.end_mark)
         yield from _leaves(inside, f"{PHASES}.{names[0]}")

@@ -11,6 +11,7 @@ from math import prod
 from rampcli.batch.interleaving import count_by_share
 from rampcli.batch.quantities import counted, listed, shorten
 from rampcli.config.file_facts import CorpusFacts
+from rampcli.config.phases import MOST_NAMED, phases_named
 from rampcli.config.rl import unit_of
 from rampcli.planning.reading_start import CorpusStart
 from rampcli.planning.run_plan import Resolved
@@ -18,7 +19,6 @@ from rampcli.planning.run_plan import Resolved
 MOST_PASSES = 5
 """Passes over a corpus above which a note is due. Up to four cost little (arXiv 2305.16264)."""
 MOST_NOTES = 3
-MOST_PHASES = 6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,7 +184,7 @@ def _until_each_phase(resolved: Resolved, name: str) -> str:
         for phase in resolved.phases
         if (passes := passes_of_phase(resolved, phase).get(name)) is not None
     ]
-    return f" ({listed(found, most=MOST_PHASES)})" if len(found) > 1 else ""
+    return f" ({listed(found, most=MOST_NAMED)})" if len(found) > 1 else ""
 
 
 def counted_shortly(tokens: int) -> str:
@@ -229,8 +229,8 @@ def _notes_on_orders(corpora: list[CorpusPasses]) -> Iterator[str]:
         unread = one.tokens - one.distinct_tokens
         if later and one.read_again_tokens and unread > 0:
             yield (
-                f"{'phase' if len(later) == 1 else 'phases'} {listed(later, most=MOST_PHASES)}"
-                f" {'cuts' if len(later) == 1 else 'cut'} {one.facts.name} into other samples and"
+                f"{phases_named(later)} {'cuts' if len(later) == 1 else 'cut'} {one.facts.name}"
+                " into other samples and"
                 f" {'begins' if len(later) == 1 else 'begin'} another order of them: about"
                 f" {counted_shortly(unread)} are never read"
             )

@@ -171,6 +171,13 @@ def _beginning(
         samples = optim.warmup_samples or 0 if steps is None else phase.plan.samples_at(steps)
         warmup = samples * phase.sequence_length
     _check_warmup(config, phase, warmup)
+    if before is None and config.schedule.begin == CONTINUE and BEGIN_KEY in keys:
+        raise UsageError(
+            f"phase {phase.name}: {BEGIN_KEY}={CONTINUE} goes on from the phase before it, and this"
+            " is the first one",
+            keys=(BEGIN_KEY,),
+            remedy=set_to(phase_key(phase.name, BEGIN_KEY), None),
+        )
     begin = config.schedule.begin or (RESTART if LR_KEY in keys else CONTINUE)
     if before is None or begin == RESTART:
         return 0.0, lr, warmup

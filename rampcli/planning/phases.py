@@ -2,13 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any
 
-from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.batch.phased_plan import PhasedPlan, PhasePlan, placed
 from rampcli.batch.position import SAMPLES, START, STEPS, TOKENS, Goal, Position, parse_goal
-from rampcli.batch.quantities import counted, listed
+from rampcli.batch.quantities import listed
 from rampcli.batch.run_settings import LENGTH_KEYS, FirstEnd, RunLength
 from rampcli.config.layers import (
     DEFAULT,
@@ -23,27 +21,24 @@ from rampcli.config.model_parts import POSITION_EMBEDDINGS
 from rampcli.config.phase_keys import UNTIL, may_change, phase_key
 from rampcli.config.phases import (
     BATCH_KEYS,
+    MOST_NAMED,
     REPLACED_BY,
     check_keeps_batch,
+    own_keys,
     phase_configs,
     phase_entries,
+    refuse_phases,
     sets_batch,
-    sets_rate,
 )
 from rampcli.config.rl import is_rl
 from rampcli.config.schema import Config
 from rampcli.config.settings import leaves
 from rampcli.errors import Remedy, Report, UsageError, set_to
 from rampcli.planning.config_plan import length_of, plan_config
-from rampcli.planning.phase_rates import CONTINUE, with_rates
+from rampcli.planning.phase_rates import with_rates
 from rampcli.planning.reading_start import Readings
-from rampcli.planning.run_plan import BEGIN_KEY, Resolved, check_stages_ahead
-from rampcli.words import FOREIGN, SPELLINGS
-
-MOST_NAMED = 5
-TINY = 1e-12
-JUMP = 1.5
-"""Factor between the learning rates on both sides of a boundary from which on a note is due."""
+from rampcli.planning.run_plan import Resolved, check_stages_ahead
+from rampcli.words import FOREIGN
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,13 +67,8 @@ def settings_of_phases(config: Config) -> list[PhaseSettings]:
     ]
 
 
-def own_keys(entries: Iterable[str]) -> frozenset[str]:
-    """Returns the settings that a phase sets, in canonical keys."""
-    return frozenset(SPELLINGS.get(key, key) for key in entries) - {UNTIL}
-
-
 class PhaseErrors:
-    """Errors of the phases of a run. One that all phases have is reported once."""
+    """Errors of the phases of a run. One that all phases have is reported once, for the run."""
 
     def __init__(self) -> None:
         self.found: dict[str, list[tuple[str, UsageError]]] = {}
@@ -91,15 +81,17 @@ class PhaseErrors:
     def report_to(self, report: Report, *, phases: int) -> None:
         """Adds the errors to a report. Those that not all of the phases have name their phase.
 
-        What is offered for an error of one phase changes that phase alone, if it may.
+        What is offered for the error of a phase changes that phase alone, if it may.
         """
         for same in self.found.values():
-            phase, error = same[0]
-            if len(same) < phases and f"of phase {phase}" not in error.message:
-                error.add_context(f"phase {phase}")
-            if len(same) == 1 < phases:
+            if len({phase for phase, _ in same}) == phases:
+                report.errors.append(same[0][1])
+                continue
+            for phase, error in same:
+                if f"of phase {phase}" not in error.message:
+                    error.add_context(f"phase {phase}")
                 error.remedies = tuple(_in_phase(phase, one) for one in error.remedies)
-            report.errors.append(error)
+                report.errors.append(error)
 
 
 def _in_phase(phase: str, remedy: Remedy) -> Remedy:
@@ -204,57 +196,22 @@ def _plan_phase(
 def _misfits(config: Config, settings: Iterable[PhaseSettings]) -> Iterator[UsageError]:
     """Yields why a run cannot have the phases that it has, whatever their plan."""
     if is_rl(config):
-        yield UsageError(
-            "reinforcement learning has no phases, and this run has"
-            f" {listed([*config.phases], most=MOST_NAMED)}",
-            keys=(GENERATIONS_KEY,),
-            remedy="a recipe without phases",
-        )
+        report = Report()
+        with report.noting():
+            refuse_phases(config, "reinforcement learning")
+        yield from report.errors
     lengths = {one.name: one.config.data.sequence_length for one in settings}
     embedding = config.model.position_embedding
     if POSITION_EMBEDDINGS[embedding].is_learned and len(set(lengths.values())) > 1:
         shown = [f"{name}={length}" for name, length in lengths.items()]
-        yield UsageError(
+        error = UsageError(
             f"model.position_embedding={embedding} learns a vector for each position, so all phases"
             f" must have samples of one length, not {listed(shown, most=MOST_NAMED)}",
             keys=("model.position_embedding",),
             remedy=set_to("model.position_embedding", "rope"),
         )
-
-
-def phase_notes(resolved: Resolved) -> Iterator[str]:
-    """Yields notes on phases that the run does not reach, and on jumps of the learning rate."""
-    names = [*resolved.config.phases]
-    if unreached := names[len(resolved.phases) :]:
-        phases = counted(len(unreached), "phase").partition(" ")[2]
-        yield f"the run ends before {phases} {listed(unreached, most=MOST_NAMED)}"
-    begins = resolved.phases[0].phase_rate
-    schedule = None if begins is None else begins.schedule
-    if schedule and (schedule.end_sample or schedule.warmup_samples) < schedule.warmup_samples:
-        yield (
-            "the schedule that the run begins with ends within its warm-up: the learning rate does"
-            f" not reach {schedule.peak:g}"
-        )
-    for before, after in pairwise(resolved.phases):
-        if after.phase is None or before.phase is None or before.phase.end is None:
-            continue
-        own = own_keys(resolved.config.phases[after.phase.name])
-        last, first = (_uncoupled(one, before.phase.end.samples) for one in (before, after))
-        if not sets_rate(own) and not 1 / JUMP <= (first + TINY) / (last + TINY) <= JUMP:
-            word = set_to(phase_key(after.phase.name, BEGIN_KEY), CONTINUE)
-            yield (
-                f"phase {after.phase.name} sets no learning rate, so that of the run applies again:"
-                f" it goes from {last:.3g} to {first:.3g}; {word} goes on from {last:.3g}"
-            )
-
-
-def _uncoupled(phase: Resolved, consumed_samples: int) -> float:
-    """Returns the learning rate of a phase at its boundary, before the batch scales it."""
-    stages, rate = phase.plan.extents, phase.phase_rate
-    assert rate is not None
-    at = 0 if stages[0].first_sample == consumed_samples else -1
-    size = stages[at].global_batch_size
-    return rate.uncoupled_at(consumed_samples, global_batch_size=size)
+        stack_of(config).name_sources(error)
+        yield error
 
 
 def _end_of_run(config: Config) -> Goal | None:
@@ -379,9 +336,8 @@ def _recorded(own: Mapping[str, Entry], config: Config, settled: Mapping[str, An
     They are those that the phase sets, those that differ from the run, and those that a recorded
     setting would replace otherwise.
     """
-    set_by_phase = {SPELLINGS.get(key, key) for key in own}
     values = dict(leaves(config))
     differing = {key for key, value in values.items() if value != settled.get(key)}
-    recorded = {*set_by_phase, *differing, *(BATCH_KEYS if sets_batch(own) else ())}
+    recorded = {*own_keys(own), *differing, *(BATCH_KEYS if sets_batch(own) else ())}
     recorded |= {other for key in recorded for other in REPLACED_BY.get(key, ())}
     return [key for key in values if key in recorded]

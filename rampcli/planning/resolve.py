@@ -37,7 +37,14 @@ from rampcli.config.file_facts import (
     without_files,
 )
 from rampcli.config.layers import PYTHON, Precedence, Stack, edited_stack, with_values
-from rampcli.config.phases import phase_entries, phase_stack, run_stack
+from rampcli.config.phase_keys import phase_key
+from rampcli.config.phases import (
+    own_keys,
+    phase_entries,
+    phase_stack,
+    phases_named,
+    run_stack,
+)
 from rampcli.config.rl import rl_notes, unit_of
 from rampcli.config.schema import Config
 from rampcli.config.settings import settings
@@ -48,7 +55,8 @@ from rampcli.estimate.memory import micro_batch_part
 from rampcli.models.micro_batch import SMALLEST_FLEX_HEAD, mask_bytes
 from rampcli.planning.compilation import is_on_gpus, with_compilation
 from rampcli.planning.corpus_passes import pass_notes
-from rampcli.planning.phases import PhaseErrors, completed_run, phase_notes, without_farther_ends
+from rampcli.planning.phase_notes import phase_notes
+from rampcli.planning.phases import PhaseErrors, completed_run, without_farther_ends
 from rampcli.planning.reduction import with_reduction
 from rampcli.planning.run_plan import Resolved, run_dir_of, run_plan
 from rampcli.planning.stage_memory import shorten_bytes
@@ -172,12 +180,13 @@ def _notes_of_phases(planned: Resolved, completed: Mapping[str, Completed]) -> I
     """Yields notes on a run in phases. Those on a single phase name it."""
     yield from phase_notes(planned)
     yield from _last_step_notes(planned)
+    yield from _profile_notes(planned)
     noted: dict[str, list[str]] = {}
     for phase in planned.phases:
         for note in (*completed[phase.name].notes, *_notes(phase)):
             noted.setdefault(note, []).append(phase.name)
     for note, names in noted.items():
-        yield note if len(names) == len(planned.phases) else f"phase {', '.join(names)}: {note}"
+        yield note if len(names) == len(planned.phases) else f"{phases_named(names)}: {note}"
     yield from pass_notes(planned)
 
 
@@ -210,9 +219,8 @@ def complete(
 def _notes(planned: Resolved) -> tuple[str, ...]:
     """Returns notes on the settings of a run, or of a phase, and on its plan."""
     notes = (*rl_notes(planned.config), *export_notes(planned.config))
-    notes += (*_warmup_notes(planned), *_profile_notes(planned))
     if planned.phase is None:
-        notes += (*_last_step_notes(planned),)
+        notes += (*_warmup_notes(planned), *_profile_notes(planned), *_last_step_notes(planned))
     return (*notes, *_precision_notes(planned), *_mask_notes(planned))
 
 
@@ -284,8 +292,6 @@ def _planned(
 def _warmup_notes(resolved: Resolved) -> list[str]:
     """Returns a note if the run ends before its learning rate has reached the peak."""
     optim, end = resolved.config.optim, resolved.plan.end_sample
-    if resolved.phase is not None:
-        return []
     warmup_samples = resolved.learning_rate().warmup_samples
     if end is None or end >= warmup_samples:
         return []
@@ -317,20 +323,22 @@ def _policy_notes(resolved: Resolved) -> list[str]:
 
 def _last_step_notes(resolved: Resolved) -> list[str]:
     """Returns a note if the last step, or every step, has a learning rate of 0."""
+    if all(part.config.optim.lr == 0 for part in resolved.parts):
+        return ["optim.lr=0: no step changes a weight"]
     plan, end = resolved.plan, resolved.at(resolved.plan.end_sample or 0)
     optim = end.config.optim
-    if optim.lr == 0:
-        return ["optim.lr=0: no step changes a weight"]
     if plan.end_sample is None:
         return []
     batch = plan.stages[-1].global_batch_size
     last = end.rate().at(plan.end_sample, global_batch_size=batch)
     if last > 1e-9 * optim.lr:  # the end of a cosine is rounded
         return []
-    return [
-        "the last step has a learning rate of 0 and changes nothing;"
-        f" optim.min_lr={optim.lr / 100:g} keeps it above 0"
-    ]
+    note, key = "the last step has a learning rate of 0 and changes nothing", "optim.min_lr"
+    if optim.lr == 0:
+        return [note]
+    if end.phase is not None and key in own_keys(resolved.config.phases[end.name]):
+        key = phase_key(end.name, key)
+    return [f"{note}; {key}={optim.lr / 100:g} keeps it above 0"]
 
 
 def _precision_notes(resolved: Resolved) -> list[str]:

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from rampcli.batch.quantities import listed
 from rampcli.batch.ramp import StageExtent
 from rampcli.config.corpora import corpora_of, describe_data
+from rampcli.config.phases import phases_named
 from rampcli.config.schema import Config
 from rampcli.planning.corpus_passes import corpus_passes, describe_passes
 from rampcli.planning.run_plan import Resolved
 
-MOST_NAMED = 6
 MOST_CORPORA = 3
 """Most corpora in a cell."""
 
@@ -33,11 +32,6 @@ def data_lines(resolved: Resolved) -> list[str]:
     """Returns lines about the corpora of a run, and how often it reads each of them."""
     data = by_phase(resolved, lambda part: [describe_data(part.config)])
     return [*(f"data: {line}" for line in data), *describe_passes(resolved)]
-
-
-def phases_named(names: list[str]) -> str:
-    """Returns the names of phases: `phase long`, `phases warm and main`."""
-    return f"phase{'' if len(names) == 1 else 's'} {listed(names, most=MOST_NAMED)}"
 
 
 def stage_rates(resolved: Resolved, stage: StageExtent) -> tuple[float, float | None]:

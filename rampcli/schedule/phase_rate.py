@@ -58,6 +58,10 @@ class PhaseRate:
             self._count(consumed_samples), global_batch_size=self._batch(global_batch_size)
         )
 
+    def is_warming_up(self, consumed_samples: int) -> bool:
+        """Returns whether a step that ends at `consumed_samples` is before the end of a warm-up."""
+        return self._count(consumed_samples) < self.schedule.warmup_samples
+
     def _count(self, consumed_samples: int) -> int:
         return self.first_count + (consumed_samples - self.first_sample) * self.counts_per_sample
 

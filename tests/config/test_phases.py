@@ -89,6 +89,14 @@ def test_a_file_has_phases_as_a_list_or_as_a_mapping(text, tmp_path):
     }
 
 
+def test_a_phase_in_a_list_that_sets_nothing_is_a_phase(tmp_path):
+    (tmp_path / "mine").mkdir()
+    text = "# @package _global_\nphases: [{name: warm, until: 1K}, {name: main}]\n"
+    (tmp_path / "mine" / "two.yaml").write_text(text)
+    stack = apply_overrides(compose("model=llama3_tiny"), ["mine=two"], config_dir=tmp_path)
+    assert phases_of(stack) == {"warm": {"until": "1K"}, "main": {"until": None}}
+
+
 @pytest.mark.parametrize(
     ("word", "remedy"),
     [
@@ -102,6 +110,7 @@ def test_a_file_has_phases_as_a_list_or_as_a_mapping(text, tmp_path):
         ("phases.long=null", "the same words without it"),
         ("phases.a.max_steps=5", "phases.a.until=7.5T"),
         ("phases.a.untill=5M", "phases.a.until=5M"),
+        ("phases.a.end=5M", "phases.a.until=5M"),
         ("phases.a.phases.b.until=5M", "phases.b.until=5M"),
     ],
 )

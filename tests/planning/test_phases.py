@@ -288,3 +288,13 @@ def test_what_one_phase_sets_leaves_the_other_as_in_the_run(run_words, name):
             assert {k: v for k, v in have.items() if v != want[k] and k not in chosen} == {}
             assert sets_batch(phase.own) == sets_batch(user[phase.name])
             assert sets_rate(phase.own) == sets_rate(user[phase.name])
+
+
+def test_an_error_of_some_phases_is_one_of_each_with_a_remedy_of_its_own():
+    phases = [f"phases.{name}.until=steps:{10 * at}" for at, name in enumerate("abc", start=1)]
+    words = [f"phases.{name}.data.micro_batch_size=3" for name in "ab"]
+    with pytest.raises(UsageError) as raised:
+        planned(*ONE_RANK, *phases, *words)
+    for name, error in zip("ab", raised.value.errors, strict=True):
+        assert f"of phase {name}" in error.message
+        assert [*map(str, error.remedies)] == [f"phases.{name}.data.micro_batch_size=2"]
