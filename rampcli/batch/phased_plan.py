@@ -120,7 +120,9 @@ class PhasedPlan(TrainingPlan):
         """Returns the plan of a run from those of its phases."""
         plans = [phase.plan for phase in phases]
         extents = [stage for plan in plans for stage in plan.extents]
-        passed = max((at + 1 for at, one in enumerate(extents) if not is_planned(one)), default=0)
+        # The nodes of a finished stage that fits none are not planned.
+        unplanned = [at for at, one in enumerate(extents) if not isinstance(one, StagePlan)]
+        passed = max(unplanned, default=-1) + 1
         *earlier, last = plans
         sizes = [
             Threshold(stage.first_sample, stage.global_batch_size)
@@ -158,9 +160,9 @@ class PhasedPlan(TrainingPlan):
         """Returns whether a phase begins after `consumed_samples`."""
         return any(phase.first.samples == consumed_samples for phase in self.phases)
 
-    def of(self, _stage: StageExtent) -> TrainingPlan:
+    def of(self, stage: StageExtent) -> TrainingPlan:
         """Returns the plan of a stage's phase."""
-        return self.phase_at(_stage.first_sample).plan
+        return self.phase_at(stage.first_sample).plan
 
     def tokens_at(self, consumed_samples: int) -> int:
         """Returns the tokens in the first `consumed_samples` samples of the run."""
@@ -232,8 +234,3 @@ class PhasedPlan(TrainingPlan):
             phase = self.phase_at(stage.first_sample)
             row |= {"phase": phase.name, "sequence_length": phase.sequence_length}
         return data | {"phases": [phase.to_json() for phase in self.phases]}
-
-
-def is_planned(stage: StageExtent) -> bool:
-    """Returns whether the processes of a stage are planned. A finished one may fit no nodes."""
-    return isinstance(stage, StagePlan)

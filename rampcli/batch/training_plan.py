@@ -118,7 +118,7 @@ class TrainingPlan:
         """Returns whether the run or a phase of it begins after `consumed_samples`."""
         return consumed_samples == 0
 
-    def of(self, _stage: StageExtent) -> "TrainingPlan":
+    def of(self, stage: StageExtent) -> "TrainingPlan":  # noqa: ARG002
         """Returns the plan of a stage's phase: this one, in a run without phases."""
         return self
 

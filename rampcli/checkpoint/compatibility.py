@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from rampcli.batch.averages import FROM, MERGE, MERGE_KEY, UniformMean
+from rampcli.batch.phased_plan import PhasePlan
 from rampcli.batch.quantities import counted
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
 from rampcli.config.phase_keys import UNTIL, phase_key
 from rampcli.config.schema import Config
-from rampcli.errors import ForeignCheckpointError, set_to
+from rampcli.config.settings import leaves
+from rampcli.errors import ForeignCheckpointError, set_to, shown
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.runs.manifest import Checkpoint
 
@@ -47,6 +49,53 @@ def check_resumable(
         )
     _check_reading(checkpoint, trained)
     _check_merge(checkpoint, resolved)
+
+
+def check_ended_phases(earlier: Resolved, resolved: Resolved, *, consumed_samples: int) -> None:
+    """Checks that phases which have ended keep what decides what they have learned.
+
+    Args:
+        earlier: the run as it was trained.
+        resolved: the run that resumes.
+        consumed_samples: progress of the run.
+
+    Raises:
+        ForeignCheckpointError: a phase sets something else than what it was trained with.
+    """
+    for now in resolved.phases:
+        if now.phase is None or now.phase.end is None or now.phase.end.samples > consumed_samples:
+            return
+        for then in earlier.parts:
+            if _overlap(then.phase, now.phase):
+                _check_same_settings(earlier, then, resolved, now)
+
+
+def _overlap(one: PhasePlan | None, other: PhasePlan) -> bool:
+    """Returns whether two phases have samples in common. A run without phases has all of them."""
+    if one is None:
+        return True
+    first = max(one.first.samples, other.first.samples)
+    return all(phase.end is None or first < phase.end.samples for phase in (one, other))
+
+
+def _check_same_settings(
+    earlier: Resolved, then: Resolved, resolved: Resolved, now: Resolved
+) -> None:
+    """Checks what a phase of a run sets, or set, against the phase that trained its samples."""
+    keys = dict.fromkeys(
+        key
+        for run, phase in ((earlier, then), (resolved, now))
+        for key in run.config.phases.get(phase.name, ())
+    )
+    before, here = dict(leaves(then.config)), dict(leaves(now.config))
+    for key in keys:
+        if key != UNTIL and snapshot.decides(key) and before.get(key) != here.get(key):
+            raise ForeignCheckpointError(
+                f"phase {now.name} has ended, and was trained with {key}={shown(before.get(key))}"
+                f" (here {shown(here.get(key))})",
+                keys=(phase_key(now.name, key),),
+                remedy=f"the settings that it was trained with, or {REMEDY}",
+            )
 
 
 def settings_of_checkpoint(config: Config, checkpoint: Checkpoint) -> Config:

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 
-from rampcli.checkpoint.compatibility import check_resumable
+from rampcli.checkpoint.compatibility import check_ended_phases, check_resumable
 from rampcli.checkpoint.starting_weights import (
     check_starting_model,
     check_starting_weights,
@@ -13,22 +13,15 @@ from rampcli.checkpoint.starting_weights import (
 from rampcli.config import snapshot
 from rampcli.config.corpora import missing_corpora, missing_weights
 from rampcli.config.layers import sources_named
-from rampcli.config.phase_keys import UNTIL, phase_key
 from rampcli.config.schema import Config
-from rampcli.errors import (
-    ForeignCheckpointError,
-    NoCheckpointError,
-    Report,
-    UsageError,
-    shown,
-)
+from rampcli.errors import NoCheckpointError, Report, UsageError
 from rampcli.hub import is_pinned
 from rampcli.launch.disk_space import disk_space, existing_part
 from rampcli.launch.environment import check_outer_launcher
 from rampcli.launch.files import read_corpora
 from rampcli.launch.protocol import JobScript, launcher_of
 from rampcli.launch.trackers import check_packages
-from rampcli.planning.run_plan import Resolved
+from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import NOT_NAMED, Checkpoint, complete_checkpoints, name_remedy
 
@@ -65,8 +58,7 @@ def check_files(resolved: Resolved) -> tuple[Checkpoint | None, list[str]]:
         RampcliError: the run cannot start anywhere.
     """
     with sources_named(resolved.config):
-        applying = resolved.phases or (resolved,)
-        is_elsewhere = any(missing_corpora(each.config) for each in applying)
+        is_elsewhere = any(missing_corpora(each.config) for each in resolved.parts)
         newest = _newest_checkpoint(resolved, {} if is_elsewhere else check_corpora(resolved))
         return newest, check_model_here(resolved.config) if newest is None else []
 
@@ -100,7 +92,7 @@ def check_corpora(resolved: Resolved) -> dict[int | None, tuple[str, ...]]:
         RampcliError: they cannot.
     """
     found: dict[int | None, tuple[str, ...]] = {}
-    for each in resolved.phases or (resolved,):
+    for each in resolved.parts:
         files = each.files if each.files.opened else read_corpora(each.config)
         if each.config.generate.prompts:
             from rampcli.data.prompts import check_text_prompts
@@ -196,40 +188,14 @@ def _newest_checkpoint(
             remedy="another name= or run_dir=, or resume=auto",
         )
     check_resumable(found[-1], resolved, corpora=corpora)
-    _check_finished_phases(resolved, directory, found[-1])
+    if resolved.phases:
+        consumed = found[-1].consumed_samples
+        try:
+            earlier = run_plan(snapshot.read(directory.config), consumed_samples=consumed)
+        except UsageError:
+            return found[-1]  # a start says that the earlier settings are not known
+        check_ended_phases(earlier, resolved, consumed_samples=consumed)
     return found[-1]
-
-
-def _check_finished_phases(resolved: Resolved, directory: RunDirectory, newest: Checkpoint) -> None:
-    """Checks that phases which have ended keep what decides what they have learned.
-
-    Raises:
-        ForeignCheckpointError: one has other settings than those that it was trained with.
-    """
-    try:
-        earlier = snapshot.read(directory.config)
-    except UsageError:
-        return  # a start says that the earlier settings are not known
-    for phase in resolved.phases:
-        extent = phase.phase
-        is_over = (
-            extent is not None
-            and extent.end is not None
-            and (extent.end.samples <= newest.consumed_samples)
-        )
-        if not is_over or extent is None or extent.name not in earlier.phases:
-            continue
-        sets, set_then = (each.phases[extent.name] for each in (resolved.config, earlier))
-        for key in dict.fromkeys((*set_then, *sets)):
-            if key != UNTIL and snapshot.decides(key) and sets.get(key) != set_then.get(key):
-                word = phase_key(extent.name, key)
-                raise ForeignCheckpointError(
-                    f"phase {extent.name} has ended, and was trained with"
-                    f" {key}={shown(set_then.get(key)) if key in set_then else 'that of the run'}"
-                    f" (here {shown(sets.get(key)) if key in sets else 'that of the run'})",
-                    keys=(word,),
-                    remedy="the settings that it was trained with, or another name= or run_dir=",
-                )
 
 
 def _errors_of(check_here: Callable[[Resolved], None], resolved: Resolved) -> list[UsageError]:

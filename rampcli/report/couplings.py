@@ -22,7 +22,7 @@ def coupled_stages(resolved: Resolved) -> list[dict[str, Any]]:
     `weight_decay` are None if they do not follow the batch.
     """
     rows = []
-    for stage in (*resolved.plan.passed, *resolved.plan.stages):
+    for stage in resolved.plan.extents:
         phase = resolved.of(stage)
         rate, couplings = phase.rate(), phase.couplings()
         size = stage.global_batch_size
@@ -37,9 +37,7 @@ def coupled_stages(resolved: Resolved) -> list[dict[str, Any]]:
 
 def _fixed_values(resolved: Resolved) -> list[dict[str, float]]:
     """Returns the values of each stage that its batch does not change, also of `passed`."""
-    optims = [
-        resolved.of(stage).config.optim for stage in (*resolved.plan.passed, *resolved.plan.stages)
-    ]
+    optims = [resolved.of(stage).config.optim for stage in resolved.plan.extents]
     return [{"beta2": one.beta2, "weight_decay": one.weight_decay} for one in optims]
 
 
@@ -128,7 +126,7 @@ def _batch_sizes(resolved: Resolved) -> set[int]:
     return {
         stage.global_batch_size * phase.sequence_length
         for phase in resolved.whole.phases
-        for stage in (*phase.plan.passed, *phase.plan.stages)
+        for stage in phase.plan.extents
     }
 
 

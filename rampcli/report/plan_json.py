@@ -122,6 +122,6 @@ def _choices(resolved: Resolved) -> dict[str, Any]:
 
 
 def _rates(phase: Resolved) -> dict[str, float | None]:
-    stages = (*phase.plan.passed, *phase.plan.stages)
+    stages = phase.plan.extents
     (first, _), (_, last) = stage_rates(phase, stages[0]), stage_rates(phase, stages[-1])
     return {"first_lr": first, "last_lr": last}

@@ -6,6 +6,7 @@ import pytest
 
 from drawn_phases import planned
 from rampcli.checkpoint.compatibility import (
+    check_ended_phases,
     check_resumable,
     phase_facts,
     settings_of_checkpoint,
@@ -120,3 +121,40 @@ def test_a_checkpoint_of_a_run_without_phases_has_the_settings_of_the_run():
     config = planned(ALONE).config
     checkpoint = Checkpoint(Path("step_10"), manifest(consumed_samples=4))
     assert settings_of_checkpoint(config, checkpoint) is config
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (["optim.weight_decay=0.3"], None),
+        (["phases.c.optim.weight_decay=0.3", "phases.a.data.micro_batch_size=2"], None),
+        (["phases.b.optim.weight_decay=0.3"], None),
+        (["phases.a.optim.weight_decay=0.1"], None),
+        (["phases.a.optim.weight_decay=0.3"], "phases.a.optim.weight_decay"),
+        (["phases.a.loss.z_weight=1e-4"], "phases.a.loss.z_weight"),
+        (["phases.a.optim.beta1=0.8"], "phases.a.optim.beta1"),
+    ],
+)
+def test_a_phase_that_has_ended_keeps_what_it_was_trained_with(words, key):
+    run = [*RUN, "optim.weight_decay=0.1"]
+    earlier, now = planned(run), planned([*run, *words])
+    if key is None:
+        check_ended_phases(earlier, now, consumed_samples=14)
+        return
+    for one, other in ((earlier, now), (now, earlier)):
+        check_ended_phases(one, other, consumed_samples=4)
+        with pytest.raises(ForeignCheckpointError) as raised:
+            check_ended_phases(one, other, consumed_samples=6)
+        assert raised.value.keys == (key,)
+
+
+def test_an_ended_phase_is_compared_with_the_phases_that_trained_its_samples():
+    run = [word for word in RUN if not word.startswith("phases.")]
+    decayed = "phases.{}.optim.weight_decay=0.3"
+    cut = planned([*run, "phases.a.until=steps:1", "phases.b.until=steps:3", decayed.format("b")])
+    whole = planned([*run, "phases.b.until=steps:3", decayed.format("b")])
+    for one, other in ((cut, whole), (whole, cut)):
+        with pytest.raises(ForeignCheckpointError, match=r"optim\.weight_decay="):
+            check_ended_phases(one, other, consumed_samples=6)
+    renamed = ["phases.first.until=steps:1", "phases.last.until=steps:3", decayed.format("last")]
+    check_ended_phases(cut, planned([*run, *renamed]), consumed_samples=6)
