@@ -45,19 +45,6 @@ APART = ("tests/distributed/", "tests/hostile/")
 """Tests of which each goes to the next free process. Elsewhere, a file goes there as a whole."""
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection():
-    """Keeps the compiled tests, also where PYTHONDONTWRITEBYTECODE is set.
-
-    Pytest rewrites each assertion before it compiles it, which takes seconds.
-    """
-    writes_nothing, sys.dont_write_bytecode = sys.dont_write_bytecode, False
-    try:
-        return (yield)
-    finally:
-        sys.dont_write_bytecode = writes_nothing
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     def place(item):
