@@ -16,6 +16,7 @@ from rampcli.config.phase_keys import UNTIL, phase_key
 from rampcli.config.schema import Config
 from rampcli.config.settings import leaves
 from rampcli.errors import ForeignCheckpointError, set_to, shown
+from rampcli.extensions import OPTIMIZER
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.runs.manifest import Checkpoint
 
@@ -220,8 +221,8 @@ def check_compatible(
 
     Args:
         checkpoint: the checkpoint. Settings that its version did not have count as the default.
-            Two kinds of settings are not compared if the checkpoint lacks them: those of
-            reinforcement learning, and those of an extension, which its name implies.
+            Some settings are not compared if the checkpoint lacks them: those of reinforcement
+            learning, the optimiser, and those of an extension, which its name implies.
         settings: `snapshot.identity` of the run's configuration.
         corpus: fingerprints of the run's corpora: the one that checkpoints get, and the one that
             earlier versions gave them. Empty if the corpora are not open.
@@ -229,7 +230,9 @@ def check_compatible(
     Raises:
         ForeignCheckpointError: it was trained with other settings or on another corpus.
     """
-    unrecorded = {key: value for key, value in settings.items() if key.startswith("rl.")}
+    unrecorded = {
+        key: value for key, value in settings.items() if key.startswith("rl.") or key == OPTIMIZER
+    }
     saved = {**snapshot.identity(Config()), **unrecorded, **checkpoint.manifest["settings"]}
     if differing := [key for key in settings if key in saved and saved[key] != settings[key]]:
         shown = [f"{key}={saved[key]} (here {settings[key]})" for key in differing[:3]]

@@ -36,6 +36,7 @@ IDENTITY = (
     "data.chat_template",
     "rampup.semantics",
     "rampup.decrease_batch_size_if_needed",
+    "optim.optimizer",
     "rl.generations_per_prompt",
     "rl.temperature",
     "rl.top_k",

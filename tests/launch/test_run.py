@@ -73,6 +73,7 @@ def test_a_checkpoint_of_another_text_is_refused_before_anything_is_written(tmp_
         ("data.task_digits", 5),
         ("data.response_end", "x"),
         ("data.chat_template", "none"),
+        ("optim.optimizer", "adamw"),
         ("rl.generations_per_prompt", 8),
         ("rl.temperature", 0.5),
         ("rl.top_k", 3),
@@ -106,6 +107,12 @@ def test_a_setting_newer_than_the_checkpoint_counts_as_its_default(tmp_path):
         ForeignCheckpointError, match=r"rampup\.decrease_batch_size_if_needed=False \(here True\)"
     ):
         run(tiny(tmp_path, "rampup.decrease_batch_size_if_needed=true"))
+
+
+def test_a_checkpoint_that_did_not_record_its_optimizer_resumes(resolved):
+    end = resolved.plan.end_sample
+    leave_checkpoint(resolved, consumed_samples=end, without=["optim.optimizer"])
+    assert run(resolved).status == "complete"
 
 
 def test_a_checkpoint_that_did_not_record_how_responses_were_drawn_and_scored_resumes(tmp_path):
