@@ -132,6 +132,14 @@ def closing_lines(report: RunReport) -> Iterator[str]:
         }
         shown = "".join(f"; {title} {_outermost(found)}" for title, found in averages.items())
         yield f"validation loss{name} {_outermost(losses)}{shown}"
+        ends = {
+            phase.name: loss
+            for phase in report.phases
+            if (loss := phase.validation_losses["loss"].get(corpus)) is not None
+        }
+        if len(ends) > 1:
+            of_phases = (f"{phase} {figure(loss)}" for phase, loss in ends.items())
+            yield f"validation loss{name} at the end of each phase: {', '.join(of_phases)}"
     events = report.facts.events
     boundary_s = events.median_s("boundary", "lost_s")
     save_s, stall_s = (events.median_s("checkpoint", name) for name in ("save_s", "stall_s"))

@@ -5,7 +5,13 @@ import pytest
 from rampcli.cli.status import details
 from rampcli.launch.status import read_status
 from rampcli.report.run_report import report_run
-from rampcli.report.run_text import comparison_table, phases_table, stage_table, summary_lines
+from rampcli.report.run_text import (
+    closing_lines,
+    comparison_table,
+    phases_table,
+    stage_table,
+    summary_lines,
+)
 from rampcli.runs.record import read_run
 from rampcli.runs.stages import Spans, trained_stages
 from recorded_runs import write_phased_run, write_run
@@ -33,6 +39,11 @@ def test_a_phase_that_has_ended_has_the_losses_of_its_last_steps_and_of_its_own_
     assert a.loss == pytest.approx(sum(5.0 / step for step in range(1, 11)) / 10)
     assert (a.validation_losses["loss"], b.validation_losses["loss"]) == ({"": 4.0}, {"": 3.0})
     assert (c.loss, c.validation_losses["loss"]) == (None, {})
+
+
+def test_the_report_says_the_validation_loss_of_each_phase(write):
+    line = "validation loss at the end of each phase: a 4.000, b 3.000"
+    assert line in [*closing_lines(write("run", steps=25))]
 
 
 def test_each_corpus_and_the_averaged_weights_have_losses_of_their_own(tmp_path):
