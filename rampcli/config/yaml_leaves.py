@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from yaml.constructor import SafeConstructor
 
-from rampcli.config.phase_keys import PHASES, UNTIL
+from rampcli.config.phase_keys import PHASES, UNTIL, is_phase
 from rampcli.config.settings import is_mapping
 from rampcli.errors import UsageError
 
@@ -41,9 +41,16 @@ def _leaves(node: yaml.Node | None, prefix: str) -> Iterable[tuple[str, int, Any
             yield from _leaves_of_phases(value_node)
         elif is_section and value_node.value:
             yield from _leaves(value_node, key)
+        elif is_section and is_phase(key) and key != PHASES:
+            yield _empty_phase(key, key_node.start_mark.line + 1)
         else:
             value = SafeConstructor().construct_document(value_node)
             yield key, key_node.start_mark.line + 1, value
+
+
+def _empty_phase(key: str, line: int) -> tuple[str, int, Any]:
+    """Returns the leaf that stands for a phase without settings, which has no other leaf."""
+    return f"{key}.{UNTIL}", line, None
 
 
 def _leaves_of_phases(node: yaml.SequenceNode) -> Iterable[tuple[str, int, Any]]:
@@ -67,8 +74,8 @@ def _leaves_of_phases(node: yaml.SequenceNode) -> Iterable[tuple[str, int, Any]]
                 remedy="a name for each phase",
             )
         seen.add(names[0])
-        if len(pairs) == 1:  # a phase that sets nothing has no leaf of its own
-            yield f"{PHASES}.{names[0]}.{UNTIL}", line, None
+        if len(pairs) == 1:
+            yield _empty_phase(f"{PHASES}.{names[0]}", line)
         rest = [(key, value) for key, value in pairs if key.value != "name"]
         inside = yaml.MappingNode(item.tag, rest, item.start_mark, item.end_mark)
         yield from _leaves(inside, f"{PHASES}.{names[0]}")

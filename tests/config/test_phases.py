@@ -89,10 +89,12 @@ def test_a_file_has_phases_as_a_list_or_as_a_mapping(text, tmp_path):
     }
 
 
-def test_a_phase_in_a_list_that_sets_nothing_is_a_phase(tmp_path):
+@pytest.mark.parametrize(
+    "phases", ["[{name: warm, until: 1K}, {name: main}]", "{warm: {until: 1K}, main: {}}"]
+)
+def test_a_phase_of_a_file_that_sets_nothing_is_a_phase(phases, tmp_path):
     (tmp_path / "mine").mkdir()
-    text = "# @package _global_\nphases: [{name: warm, until: 1K}, {name: main}]\n"
-    (tmp_path / "mine" / "two.yaml").write_text(text)
+    (tmp_path / "mine" / "two.yaml").write_text(f"# @package _global_\nphases: {phases}\n")
     stack = apply_overrides(compose("model=llama3_tiny"), ["mine=two"], config_dir=tmp_path)
     assert phases_of(stack) == {"warm": {"until": "1K"}, "main": {"until": None}}
 
