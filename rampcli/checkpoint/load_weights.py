@@ -161,7 +161,10 @@ def reader_of(
 
 
 def _merged(config: Config, newest: Checkpoint, average: str) -> list[Checkpoint]:
-    """Returns the checkpoints of a mean, oldest first, after checking all of their files."""
+    """Returns the checkpoints of a mean, oldest first.
+
+    Their files are checked, except those of `newest`, which `open_run` has checked.
+    """
     run = RunDirectory(newest.path.parents[1])
     text = config.average.merge if average == MERGE else average
     if text is None:
@@ -178,9 +181,9 @@ def _merged(config: Config, newest: Checkpoint, average: str) -> list[Checkpoint
             f" {newest.step:,}, and {run.path} has {len(found)}",
             remedy=[fewer, "a run with a larger checkpoint.keep_last"],
         )
-    merged = found[-count:]
-    for checkpoint in merged:
-        settings = snapshot.identity(settings_of_checkpoint(snapshot.read(run.config), checkpoint))
+    merged, of_run = found[-count:], snapshot.read(run.config)
+    for checkpoint in merged[:-1]:
+        settings = snapshot.identity(settings_of_checkpoint(of_run, checkpoint))
         check_compatible(checkpoint, settings=settings)
         if (damage := _damage_of(config, checkpoint)) is not None:
             raise DamagedFileError(visible(f"{checkpoint.path.name} is damaged: {damage}"))

@@ -85,10 +85,11 @@ def phase_entries(stack: Stack) -> dict[str, dict[str, Entry]]:
 
 def check_dropped_phases(layer: Layer, below: Stack) -> Iterator[UsageError]:
     """Checks that the layers below one have each phase that its `phases.NAME=null` drops."""
-    names = [*phase_entries(below)]
-    for key, entry in layer.entries.items():
+    drops = {k: one for k, one in layer.entries.items() if k != PHASES and is_phase(k)}
+    names = [*phase_entries(below)] if drops else []
+    for key, entry in drops.items():
         name = key.removeprefix(f"{PHASES}.")
-        if key != PHASES and is_phase(key) and name not in names:
+        if name not in names:
             near = difflib.get_close_matches(name, names)
             have = f"phase{'s' * (len(names) > 1)} {listed(names)}" if names else "no phases"
             yield UsageError(
@@ -208,6 +209,20 @@ def sets_rate(own: Iterable[str]) -> bool:
 def phases_named(names: Sequence[str]) -> str:
     """Returns the names of phases: `phase long`, `phases warm and main`."""
     return f"phase{'' if len(names) == 1 else 's'} {listed(names, most=MOST_NAMED)}"
+
+
+def lines_by_phase(lines: Iterable[tuple[str, str]], *, phases: int) -> Iterator[str]:
+    """Yields each line once. One on some of the phases says which.
+
+    Args:
+        lines: names of phases, each with a line on it.
+        phases: number of all phases.
+    """
+    found: dict[str, list[str]] = {}
+    for name, line in lines:
+        found.setdefault(line, []).append(name)
+    for line, names in found.items():
+        yield line if len(names) == phases else f"{phases_named(names)}: {line}"
 
 
 def check_may_change(name: str, key: str, entry: Entry) -> None:

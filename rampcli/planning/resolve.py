@@ -39,10 +39,10 @@ from rampcli.config.file_facts import (
 from rampcli.config.layers import PYTHON, Precedence, Stack, edited_stack, with_values
 from rampcli.config.phase_keys import phase_key
 from rampcli.config.phases import (
+    lines_by_phase,
     own_keys,
     phase_entries,
     phase_stack,
-    phases_named,
     run_stack,
 )
 from rampcli.config.rl import rl_notes, unit_of
@@ -144,12 +144,13 @@ def resolve_phases(
     settled = _settled(run)
     errors = PhaseErrors()
     completed: dict[str, Completed] = {}
-    stacks = {name: phase_stack(run, name, own, report=Report()) for name, own in entries.items()}
+    reports = {name: Report() for name in entries}
+    stacks = {
+        name: phase_stack(run, name, own, report=reports[name]) for name, own in entries.items()
+    }
     ranks = lcm(*(max(1, each.entry(TENSOR_KEY).value) for each in stacks.values()))
-    for name, own in entries.items():
-        found = Report()
-        layers = phase_stack(run, name, own, report=found)
-        one = complete(layers, read_files, found, tensor=ranks)
+    for name, found in reports.items():
+        one = complete(stacks[name], read_files, found, tensor=ranks)
         for error in found.errors:
             error.remedies = tuple(_own_value(each, one.stack) for each in error.remedies)
         errors.add(name, found.errors)
@@ -181,12 +182,12 @@ def _notes_of_phases(planned: Resolved, completed: Mapping[str, Completed]) -> I
     yield from phase_notes(planned)
     yield from _last_step_notes(planned)
     yield from _profile_notes(planned)
-    noted: dict[str, list[str]] = {}
-    for phase in planned.phases:
-        for note in (*completed[phase.name].notes, *_notes(phase)):
-            noted.setdefault(note, []).append(phase.name)
-    for note, names in noted.items():
-        yield note if len(names) == len(planned.phases) else f"{phases_named(names)}: {note}"
+    notes = (
+        (phase.name, note)
+        for phase in planned.phases
+        for note in (*completed[phase.name].notes, *_notes(phase))
+    )
+    yield from lines_by_phase(notes, phases=len(planned.phases))
     yield from pass_notes(planned)
 
 

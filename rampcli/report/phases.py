@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rampcli.batch.ramp import StageExtent
 from rampcli.config.corpora import corpora_of, describe_data
-from rampcli.config.phases import phases_named
+from rampcli.config.phases import lines_by_phase
 from rampcli.config.schema import Config
 from rampcli.planning.corpus_passes import corpus_passes, describe_passes
 from rampcli.planning.run_plan import Resolved
@@ -20,12 +20,8 @@ def by_phase(resolved: Resolved, lines_of: Callable[[Resolved], Iterable[str]]) 
     A line on some of the phases says which. Finished phases that fit no nodes are left out.
     """
     parts = [part for part in resolved.parts if part.plan.stages]
-    found: dict[str, list[str]] = {}
-    for part in parts:
-        for line in lines_of(part):
-            found.setdefault(line, []).append(part.name)
-    for line, names in found.items():
-        yield line if len(names) == len(parts) else f"{phases_named(names)}: {line}"
+    lines = ((part.name, line) for part in parts for line in lines_of(part))
+    yield from lines_by_phase(lines, phases=len(parts))
 
 
 def data_lines(resolved: Resolved) -> list[str]:
