@@ -84,16 +84,14 @@ def merged_checkpoints(text: str, *, name: str = MERGE_KEY) -> int:
     """
     number = parse_whole(text.strip().removeprefix(LAST)) or 0
     if number < 2 or not is_merge(text):
-        is_key = name == MERGE_KEY
-        position = f", or `{FROM}` and a position" if is_key else ""
-        raise UsageError(
-            f"{name}{'=' if is_key else ' '}{text} is not `{LAST}` and a number of checkpoints from"
-            f" 2 on{position}",
-            keys=(name,) if is_key else (),
-            remedy=set_to(name, f"{LAST}2", *([f"{FROM}7.5T"] if is_key else []))
-            if is_key
-            else f"{name} {LAST}2",
-        )
+        wanted = f"`{LAST}` and a number of checkpoints from 2 on"
+        if name == MERGE_KEY:
+            raise UsageError(
+                f"{name}={text} is not {wanted}, or `{FROM}` and a position",
+                keys=(name,),
+                remedy=set_to(name, f"{LAST}2", f"{FROM}7.5T"),
+            )
+        raise UsageError(f"{name} {text} is not {wanted}", remedy=f"{name} {LAST}2")
     return number
 
 

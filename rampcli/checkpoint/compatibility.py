@@ -49,7 +49,8 @@ def check_resumable(
             checkpoint, settings=snapshot.identity(trained.config), corpus=corpora.get(number, ())
         )
     _check_reading(checkpoint, trained)
-    _check_merge(checkpoint, resolved)
+    with sources_named(resolved.config):
+        _check_merge(checkpoint, resolved)
 
 
 def check_ended_phases(earlier: Resolved, resolved: Resolved, *, consumed_samples: int) -> None:

@@ -206,8 +206,7 @@ def _check_begins(resolved: Resolved, checkpoint: Checkpoint | None, phase: str,
     if checkpoint is None:
         return
     try:
-        with sources_named(resolved.config):
-            check_resumable(checkpoint, resolved, corpora={})
+        check_resumable(checkpoint, resolved, corpora={})
     except ForeignCheckpointError as error:
         if MERGE_KEY not in error.keys:
             error.remedies = ("the settings and phases that the other run was trained with",)

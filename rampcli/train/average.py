@@ -1,6 +1,6 @@
 """Averages of the weights over a run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -93,6 +93,11 @@ class RunningAverage(WeightAverage):
         share = self.rule.share(begin, end)
         if share > 0.0:
             self.move(share)
+
+
+def begun(averages: Mapping[str, RunningAverage], tokens: int) -> dict[str, RunningAverage]:
+    """Returns the averages that have a value after some tokens of the run."""
+    return {kind: one for kind, one in averages.items() if one.rule.has_begun(tokens)}
 
 
 def mean_with_checkpoints(

@@ -21,7 +21,7 @@ from rampcli.parallel.ranks import RankError, broadcast_from_rank_0
 from rampcli.runs.directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY
 from rampcli.schedule.couplings import Couplings, StepValues
 from rampcli.schedule.phase_rate import Rate
-from rampcli.train.average import RunningAverage, WeightAverage, mean_with_checkpoints
+from rampcli.train.average import RunningAverage, WeightAverage, begun, mean_with_checkpoints
 from rampcli.train.compiling import compile_passes
 from rampcli.train.group_norms import GroupNorms
 from rampcli.train.guard import StepGuard
@@ -300,11 +300,7 @@ class Trainer:
     def _averages_to_validate(self) -> dict[str, WeightAverage]:
         """Returns the averages that have begun and, at the end of the run, that of checkpoints."""
         tokens = self.plan.tokens_at(self.state.consumed_samples)
-        found: dict[str, WeightAverage] = {
-            kind: average
-            for kind, average in self.averages.items()
-            if average.rule.has_begun(tokens)
-        }
+        found: dict[str, WeightAverage] = {**begun(self.averages, tokens)}
         merged = None if MERGE in self.averages else self.config.average.merge
         if merged is None or not self._is_complete():
             return found

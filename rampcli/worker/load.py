@@ -26,7 +26,7 @@ from rampcli.parallel.ranks import broadcast_from_rank_0, gather_from_all_ranks
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import complete_checkpoints
-from rampcli.train.average import RunningAverage
+from rampcli.train.average import RunningAverage, begun
 from rampcli.train.build import build_parts
 from rampcli.train.optimizers import build_optimizers, check_coupled
 
@@ -82,8 +82,7 @@ def load_model_and_state(
 
     def averages_at(consumed_samples: int) -> Averages:
         tokens = resolved.whole_plan.tokens_at(consumed_samples)
-        found = averages.items()
-        return {kind: one.values for kind, one in found if one.rule.has_begun(tokens)}
+        return {kind: one.values for kind, one in begun(averages, tokens).items()}
 
     number = None if resolved.phase is None else resolved.phase.number
     check = partial(check_resumable, resolved=resolved, corpora={number: corpus})
