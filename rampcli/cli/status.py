@@ -78,15 +78,14 @@ def details(run: "RunDirectory", status: "RunStatus") -> Iterator["str | Table"]
     """Yields the details of the only run: its progress, error, jobs, and how to resume it."""
     from rampcli.cli.jobs import jobs_table
     from rampcli.config import snapshot
-    from rampcli.report.tables import origin_text
+    from rampcli.report.tables import in_phase, origin_text
     from rampcli.runs.branches import describe_branches
 
     facts, saved = status.facts, "nothing saved"
     if status.saved_step is not None:
         saved = f"saved after step {status.saved_step:,}"
-    phase = "" if facts.phase is None else f", in phase {facts.phase}"
     consumed = f"{facts.consumed_samples:,} {snapshot.unit(run.config)}"
-    yield f"step {facts.step:,}, {consumed}{phase}; {saved}"
+    yield f"step {facts.step:,}, {consumed}{in_phase(facts.phase)}; {saved}"
     if facts.events.origin is not None:
         yield f"continues {origin_text(facts.events.origin)}"
     if facts.events.warnings:

@@ -18,6 +18,7 @@ from rampcli.report.tables import (
     duration,
     ends,
     figure,
+    in_phase,
     origin_text,
     share,
 )
@@ -58,11 +59,6 @@ def summary_lines(report: RunReport) -> Iterator[str]:
         yield f"error: {facts.error['message']}"
         if facts.error["remedy"] is not None:
             yield f"try:   {facts.error['remedy']}"
-
-
-def in_phase(phase: str | None) -> str:
-    """Returns the phase of a run that has some, for a line about it."""
-    return "" if phase is None else f", in phase {phase}"
 
 
 def stage_table(report: RunReport) -> Table:

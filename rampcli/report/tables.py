@@ -26,6 +26,11 @@ def count(number: float | None) -> str:
     return "-" if number is None else f"{number:,.0f}"
 
 
+def in_phase(phase: str | None) -> str:
+    """Returns the phase of a run that has some, for a line about it."""
+    return "" if phase is None else f", in phase {phase}"
+
+
 def origin_text(origin: Mapping[str, Any] | None) -> str:
     """Returns the checkpoint of another run with which a run begins, or "-" without one."""
     return "-" if origin is None else f"{origin['run']} after step {origin['step']:,}"
