@@ -140,7 +140,7 @@ def test_a_rank_that_stays_stopped_ends_the_wait_of_the_others_and_the_run_is_re
     output, errors = supervisor.communicate()
     assert supervisor.returncode == 130, (output, errors)
     named = "ranks waited 4 s for others, as launch.step_timeout_s allows"
-    assert named in output + errors
+    assert named in output + errors, (output, errors)
     train_undisturbed(run, tmp_path, *words)
 
 
