@@ -1,3 +1,4 @@
+import contextlib
 import copy
 import gc
 import os
@@ -70,6 +71,23 @@ class Scheduling(LoadScopeScheduling):
 
 def pytest_xdist_make_scheduler(config, log):
     return Scheduling(config, log)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _leaves_the_start_folder(tmp_path_factory):
+    """Leaves the folder that pytest is started in.
+
+    Fixtures of modules and sessions run before those of a test, and may start processes.
+    """
+    with contextlib.chdir(tmp_path_factory.mktemp("working_directory")):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _starts_in_an_empty_folder(_leaves_the_start_folder, tmp_path):
+    """Makes `tmp_path` the working directory, so that no test finds a user's files or runs."""
+    with contextlib.chdir(tmp_path):
+        yield
 
 
 @pytest.fixture

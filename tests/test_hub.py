@@ -21,9 +21,7 @@ FILES = {"config.json": b"{}", "model.safetensors": b"weights", "pytorch_model.b
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """An empty cache, and an empty folder to work in. Returns HF_HOME."""
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
+    """An empty cache. Returns HF_HOME."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "home" / "hub"))
     return tmp_path / "home"
 
@@ -78,7 +76,7 @@ def test_a_path_is_no_name_on_the_hub(path):
 
 @pytest.mark.usefixtures("cache")
 def test_a_path_goes_before_a_name_on_the_hub(tmp_path):
-    (tmp_path / "work" / "org" / "name").mkdir(parents=True)
+    (tmp_path / "org" / "name").mkdir(parents=True)
     for path in ("org", "org/name", "org/other"):
         assert not is_hub_name(path)
     assert is_hub_name("org/other@main")

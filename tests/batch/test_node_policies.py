@@ -85,14 +85,11 @@ def test_nemo_answers_what_the_launcher_answers(name):
     assert from_case(name) == from_json(NODE_CASES[name]["schedule"])
 
 
-def test_a_schedule_follows_from_the_settings_even_beside_a_stale_file_of_the_launcher(
-    tmp_path, monkeypatch
-):
+def test_a_schedule_follows_from_the_settings_even_beside_a_stale_file_of_the_launcher(tmp_path):
     stale = NODE_CASES[READ_FROM_A_STALE_FILE]
     (tmp_path / "nodes_scheduler.json").write_text(
         json.dumps(stale["input"]["existing_nodes_scheduler_json"]), encoding="utf-8"
     )
-    monkeypatch.chdir(tmp_path)
     assert stale["schedule"] == {"999": 3}
     assert from_case(READ_FROM_A_STALE_FILE) == from_json(
         NODE_CASES["nemo_docs_gpt3_5b"]["schedule"]

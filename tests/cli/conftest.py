@@ -29,9 +29,8 @@ def forgets_extensions(monkeypatch):
 
 
 @pytest.fixture
-def rampcli(tmp_path, monkeypatch, capsys):
-    """Runs a command in this process, in an empty folder and without GPUs."""
-    monkeypatch.chdir(tmp_path)
+def rampcli(monkeypatch, capsys):
+    """Runs a command in this process, without GPUs."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
     def run(*words: str) -> Ended:

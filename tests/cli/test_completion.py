@@ -4,11 +4,11 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import typer
 
+from doc_examples import ROOT
 from rampcli.cli.completion import SCRIPTS, candidates
 from rampcli.cli.main import app
 
@@ -87,7 +87,7 @@ def test_a_published_ramp_is_completed():
 
 def test_a_group_is_completed_to_its_options():
     assert offered("plan", "-f", "gpt3_5b", "model=") == [
-        f"model={path.stem}" for path in sorted(Path("conf/model").glob("*.yaml"))
+        f"model={path.stem}" for path in sorted((ROOT / "conf" / "model").glob("*.yaml"))
     ]
 
 

@@ -78,9 +78,7 @@ def test_the_output_shown_on_a_page_is_what_the_command_prints(
     [example for example in ALL if not runs_here(example)],
     ids=lambda example: example.place,
 )
-def test_options_and_settings_of_a_command_that_is_not_run_here_exist(
-    example, tmp_path, monkeypatch
-):
+def test_options_and_settings_of_a_command_that_is_not_run_here_exist(example, tmp_path):
     """This parses the words as the command does, and lays them over the recipe."""
     command, words = typer.main.get_command(app), list(example.words)
     while hasattr(command, "commands"):
@@ -88,7 +86,6 @@ def test_options_and_settings_of_a_command_that_is_not_run_here_exist(
     context = command.context_class(command, **command.context_settings)
     options, _, _ = command.make_parser(context).parse_args(words)
     if "factory" in options:
-        monkeypatch.chdir(tmp_path)
         example.write_files(tmp_path)
         (tmp_path / "mine" / "model").mkdir(parents=True, exist_ok=True)
         for model in ("chat", "theirs"):

@@ -21,9 +21,8 @@ RUN = (
 
 
 @pytest.fixture
-def write(tmp_path, planned, monkeypatch):
+def write(tmp_path, planned):
     """Returns a function that writes a run with the noise scales [(samples, scale)]."""
-    monkeypatch.chdir(tmp_path)
 
     def write_run(scales, *words, name="small"):
         run = RunDirectory(tmp_path / name)

@@ -118,9 +118,8 @@ def test_control_characters_in_a_run_directory_are_escaped(run, rampcli):
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path):
     """A working folder with runs that were written to one after the other."""
-    monkeypatch.chdir(tmp_path)
     for age, name in enumerate(("new", "old", "odd")):
         run = RunDirectory(tmp_path / "runs" / name)
         run.claim()

@@ -183,10 +183,9 @@ def test_the_options_are_settings_of_corpora_that_pass_the_check():
         ("pairs", {"task": "sort"}, True),
     ],
 )
-def test_files_that_are_not_here_are_named(source, values, here, tmp_path, monkeypatch):
+def test_files_that_are_not_here_are_named(source, values, here, tmp_path):
     for name in ("here.txt", "corpus.idx"):
         (tmp_path / name).touch()
-    monkeypatch.chdir(tmp_path)
     made = config(source, **values)
     key = "validation_path" if "validation_path" in values else "path"
     assert missing_here(made) == ([] if here else [f"data.{key}=other"])

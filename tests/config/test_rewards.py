@@ -15,7 +15,6 @@ def test_a_built_in_function_is_named_by_a_word(name):
 
 def test_a_function_of_a_file_is_named_by_its_path_relative_or_not(tmp_path, monkeypatch):
     (tmp_path / "a b:c.py").touch()
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     absolute = UserFunction(str(tmp_path / "a b:c.py"), "score")
     for source in ("a b:c.py", "./a b:c.py", "~/a b:c.py", absolute.source):

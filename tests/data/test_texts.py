@@ -76,10 +76,7 @@ def test_text_that_is_not_utf_8_is_refused_with_the_command_that_converts_it(
         ("indexed", "x.jsonl.gz"),
     ],
 )
-def test_the_build_that_a_refusal_of_json_lines_names_gives_a_corpus(
-    source, name, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
+def test_the_build_that_a_refusal_of_json_lines_names_gives_a_corpus(source, name, tmp_path):
     (tmp_path / "folder").mkdir()
     for file in ("x.jsonl", "folder/x.ndjson"):
         (tmp_path / file).write_text(ROWS)

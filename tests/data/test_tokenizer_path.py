@@ -14,9 +14,7 @@ MODEL = "org/tiny"
 
 @pytest.fixture
 def cached(tmp_path, monkeypatch):
-    """Fills the cache with files of a model, and works in an empty folder."""
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
+    """Fills the cache with files of a model."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "home" / "hub"))
 
     def fill(files, unknown=None):
@@ -29,8 +27,8 @@ def cached(tmp_path, monkeypatch):
 def test_a_file_a_folder_and_a_model_of_the_hub_name_the_same_tokenizer(cached, tmp_path):
     content = make_tokenizer().to_str().encode()
     cached({"tokenizer.json": content})
-    (tmp_path / "work" / "mine").mkdir()
-    (tmp_path / "work" / "mine" / "tokenizer.json").write_bytes(content)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "tokenizer.json").write_bytes(content)
     for text in ("mine", "mine/tokenizer.json", MODEL):
         name, path = find_tokenizer(text)
         assert path.read_bytes() == content
@@ -42,7 +40,7 @@ def test_a_file_a_folder_and_a_model_of_the_hub_name_the_same_tokenizer(cached, 
 @pytest.mark.parametrize("find", [find_tokenizer, tokenizer_path])
 def test_a_folder_without_a_tokenizer_is_refused(cached, tmp_path, find):
     cached({})
-    (tmp_path / "work" / "mine").mkdir()
+    (tmp_path / "mine").mkdir()
     with pytest.raises(UsageError, match=r"mine has no tokenizer\.json") as refused:
         find("mine")
     assert "save_pretrained" in refused.value.remedy
@@ -57,11 +55,11 @@ def test_a_setting_names_a_model_with_its_commit(cached):
 
 
 def test_a_chat_template_is_found_beside_a_tokenizer_of_the_hub(cached, tmp_path):
-    write_folder(tmp_path / "work", CHATML)
-    files = {path.name: path.read_bytes() for path in (tmp_path / "work").iterdir()}
+    write_folder(tmp_path, CHATML)
+    files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     cached(files)
     path = tokenizer_path(f"{MODEL}@{FIRST}")
-    assert read_chat_template(path.parent) == read_chat_template(tmp_path / "work")
+    assert read_chat_template(path.parent) == read_chat_template(tmp_path)
     assert read_chat_template(path.parent) is not None
 
 
@@ -90,6 +88,6 @@ def test_a_word_for_a_kind_of_tokenizer_is_answered_with_its_setting(cached, nam
 
 def test_a_folder_may_have_the_name_of_a_kind_of_tokenizer(cached, tmp_path):
     cached({})
-    (tmp_path / "work" / "bpe").mkdir()
-    write_folder(tmp_path / "work" / "bpe")
+    (tmp_path / "bpe").mkdir()
+    write_folder(tmp_path / "bpe")
     assert tokenizer_path("bpe") == Path("bpe/tokenizer.json")

@@ -21,8 +21,7 @@ TEXT = "".join(map(chr, range(200, 303))) * 50
 
 
 @pytest.fixture
-def plan_own_text(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def plan_own_text(tmp_path):
     (tmp_path / "mine.txt").write_text(TEXT, encoding="utf-8")
 
     def plan(*words):
@@ -85,8 +84,7 @@ def test_a_corpus_without_tokenizer_needs_a_number(tmp_path):
     assert numbered_config.config.model.vocab_size == 300
 
 
-def test_a_plan_needs_the_corpora_only_for_the_vocabulary(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_plan_needs_the_corpora_only_for_the_vocabulary():
     words = ["data=indexed", "data.path=elsewhere"]
     assert compose_words("llama3_8b", words, config_dir=None).config.trainer.val_samples == 512
     with pytest.raises(UsageError) as refused:

@@ -235,10 +235,9 @@ def test_a_function_that_cannot_be_loaded_is_refused_with_the_reason(name, tmp_p
     wait_until(lambda: not processes_with(str(tmp_path)))
 
 
-def test_a_file_that_is_named_like_a_module_is_offered(tmp_path, monkeypatch):
+def test_a_file_that_is_named_like_a_module_is_offered(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/rewards.py").touch()
-    monkeypatch.chdir(tmp_path)
     with (
         pytest.raises(UsageError, match="No module named 'mine'") as refused,
         Scorer("mine.rewards:score", deadline_s=1),
@@ -279,7 +278,6 @@ def test_a_module_is_imported_from_the_working_directory_only_if_pythonpath_name
     path, imports, tmp_path, monkeypatch
 ):
     (tmp_path / "planted.py").write_text("def score(prompt, response, example): return 7")
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", path.format(here=tmp_path))
     scorer = Scorer("planted:score", deadline_s=10.0)
     if imports:

@@ -15,8 +15,7 @@ from run_files import metrics_row, state
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def run():
     directory = RunDirectory(Path("runs/small"))
     config = apply_overrides(llm.from_factory("llama3_tiny"), ["name=small"])
     describe(directory, resolve(config), [])

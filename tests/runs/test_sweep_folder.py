@@ -5,8 +5,7 @@ from rampcli.runs.sweep_folder import MOST_RUNS, MOST_SETTINGS, SweepFolder, fin
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def folder(tmp_path):
     sweep = SweepFolder(tmp_path / "runs/mine_sweep")
     sweep.claim()
     return sweep

@@ -13,7 +13,6 @@ CACHE, FLIGHT_RECORD = "TORCHINDUCTOR_CACHE_DIR", "TORCH_FR_DUMP_TEMP_FILE"
 @pytest.fixture
 def set_in(tmp_path, monkeypatch):
     """Sets the defaults of rank 3 in an environment with a home folder, and returns it."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def set_in(**environment):

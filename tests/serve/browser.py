@@ -18,8 +18,12 @@ from selenium.webdriver.remote.webelement import WebElement
 
 from processes import PATIENCE_S
 
-SCREENSHOTS = "RAMPCLI_SCREENSHOTS"
-"""Variable with the folder for screenshots. Without it, they go into a temporary one."""
+GIVEN_FOLDER = os.environ.get("RAMPCLI_SCREENSHOTS")
+SCREENSHOTS = Path(GIVEN_FOLDER).absolute() if GIVEN_FOLDER else None
+"""Folder for screenshots, None for a temporary one.
+
+It is relative to the folder that pytest is started in, which tests leave before they run.
+"""
 OPTIONS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -167,6 +171,6 @@ def running_browser(folder: Path) -> Iterator[Browser]:
     # The path of the driver is given, so that selenium looks for none on the network.
     driver = webdriver.Chrome(options=options, service=Service(programs[1]))
     try:
-        yield Browser(driver, Path(os.environ.get(SCREENSHOTS) or folder / "screenshots"))
+        yield Browser(driver, SCREENSHOTS or folder / "screenshots")
     finally:
         driver.quit()

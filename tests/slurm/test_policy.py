@@ -32,10 +32,9 @@ ALONE = ("trainer.num_nodes=1", "rampup.node_policy=fixed", "rampup.at_boundary=
 
 
 @pytest.fixture
-def run(tmp_path, cluster, tmp_path_factory, monkeypatch):  # noqa: ARG001
+def run(tmp_path, cluster, tmp_path_factory):  # noqa: ARG001
     """A run whose jobs are submitted to the cluster, beside the rewards that its words name."""
     (tmp_path / "rewards.py").write_text(REWARDS)
-    monkeypatch.chdir(tmp_path)
     return PolicyRun(tmp_path / "run", weights_to_start_from(tmp_path_factory))
 
 

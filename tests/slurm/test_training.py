@@ -239,7 +239,6 @@ def test_a_failed_job_shows_its_error_and_executes_neither_the_name_nor_files_of
     cluster, tmp_path, monkeypatch
 ):
     plant_modules(tmp_path)
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     run = Run(tmp_path / "runs" / "x; touch ran.name #")
     corpus = tmp_path / "text.txt"

@@ -18,7 +18,6 @@ FILES = {"config.json": CONFIG, "model.safetensors": b""}
 
 @pytest.fixture
 def cached(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "home" / "hub"))
 
     def fill(files, *missing):

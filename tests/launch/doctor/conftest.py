@@ -11,15 +11,6 @@ from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """An empty working directory for a run."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
-
-
 @pytest.fixture
 def run_of() -> Callable[..., Resolved]:
     """Resolves a recipe with overrides."""

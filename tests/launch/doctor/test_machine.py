@@ -5,11 +5,11 @@ CRASHES = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
 ELSEWHERE = ("gpus", "nccl", "processors", "shared memory")
 
 
-def test_a_machine_that_can_train_has_no_failure_and_is_not_changed(folder):
+def test_a_machine_that_can_train_has_no_failure_and_is_not_changed(tmp_path):
     checks = check_machine()
     assert [check for check in checks if check.status is Status.failure] == []
     assert len({check.name for check in checks}) == len(checks) == 14
-    assert list(folder.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_only_warnings_and_failures_have_a_remedy(other_torch, run_of):

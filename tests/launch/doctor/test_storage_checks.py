@@ -21,11 +21,11 @@ def checked(run_of):
 
 @pytest.mark.parametrize("run_dir", ["file/run", "file", "link", "link/run"])
 def test_a_run_directory_that_cannot_be_created_fails_and_the_obstacle_is_named(
-    checked, folder, run_dir
+    checked, tmp_path, run_dir
 ):
-    (folder / "file").touch()
-    (folder / "link").symlink_to("nowhere")
-    blocks = folder / run_dir.split("/")[0]
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nowhere")
+    blocks = tmp_path / run_dir.split("/")[0]
     finding = f"{blocks} is not a folder"
     assert checked(f"run_dir={run_dir}") == {
         "run directory": Check("run directory", Status.failure, finding, FOLDER_REMEDY)
@@ -38,23 +38,23 @@ def test_a_folder_that_is_not_writable_fails_with_the_reason(checked):
     assert found.finding.startswith("cannot write in /proc: ")
 
 
-def test_a_file_that_does_not_fit_leaves_nothing_behind(checked, folder):
+def test_a_file_that_does_not_fit_leaves_nothing_behind(checked, tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
     try:
         found = checked()["run directory"]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert found.finding == f"cannot write in {folder}: File too large"
-    assert list(folder.iterdir()) == []
+    assert found.finding == f"cannot write in {tmp_path}: File too large"
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_an_existing_run_directory_is_checked_and_not_changed(checked, folder):
-    (folder / "runs" / "llama3_tiny").mkdir(parents=True)
+def test_an_existing_run_directory_is_checked_and_not_changed(checked, tmp_path):
+    (tmp_path / "runs" / "llama3_tiny").mkdir(parents=True)
     assert checked()["run directory"] == Check(
         "run directory", Status.ok, "runs/llama3_tiny, is writable"
     )
-    assert list((folder / "runs" / "llama3_tiny").iterdir()) == []
+    assert list((tmp_path / "runs" / "llama3_tiny").iterdir()) == []
 
 
 def test_the_remedy_for_checkpoints_that_do_not_fit_is_a_number_that_fits(checked):

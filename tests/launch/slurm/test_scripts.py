@@ -355,7 +355,6 @@ def test_a_custom_template_is_rendered_without_the_working_directory_on_the_path
     tmp_path, monkeypatch
 ):
     plant_modules(tmp_path)
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", ":")
     scripts(with_template(tmp_path, "#!/bin/bash\n"))
     assert not [*tmp_path.glob("ran.*")]
