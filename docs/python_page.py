@@ -35,7 +35,8 @@ CONFIG = """
 ## `rampcli.Config`
 
 The settings of a run, as plain data that you can change: `recipe.trainer.max_samples = 200`.
-[Settings](config.md) explains each of them.
+[Settings](config.md) explains each of them. The [spellings of other
+systems](config.md#spellings-of-other-systems) are attributes, too.
 
 | attribute | class | settings |
 |---|---|---|

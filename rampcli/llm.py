@@ -12,7 +12,6 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import is_dataclass
 from functools import wraps
 from pathlib import Path
 from types import ModuleType
@@ -208,16 +207,9 @@ def _called(
     if source is None:
         return recipe(**arguments)
     from rampcli.config.schema import Config
-    from rampcli.config.unknown_keys import LIST_ALL
 
-    try:
-        with reporting_errors(source):
-            config = recipe(**arguments)
-    except UsageError as error:
-        cause = error.__cause__  # assigning an attribute that does not exist leaves out the object
-        if isinstance(cause, AttributeError) and (cause.obj is None or is_dataclass(cause.obj)):
-            error.remedies = (LIST_ALL,)
-        raise
+    with reporting_errors(source):
+        config = recipe(**arguments)
     if not isinstance(config, Config):
         raise UsageError(
             f"the recipe {name} returned a value of type {type(config).__name__}, not a Config",

@@ -14,6 +14,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY
+from rampcli.config.attributes import words_assigned
 from rampcli.config.phase_keys import PHASES, is_dropped, is_phase, split_phase_key
 from rampcli.config.schema import Config
 from rampcli.config.settings import is_of_extension, leaves, settings
@@ -250,14 +251,17 @@ class Stack:
     def edits(self, config: Config) -> dict[str, Any]:
         """Returns the leaves of a configuration that differ from this stack: edits in Python.
 
-        If one of its phases lacks a setting, all phases are set anew.
+        A setting to which a word of another system was assigned is under this word, as on a command
+        line. If one of its phases lacks a setting, all phases are set anew.
         """
-        values = dict(leaves(config))
+        values = dict(leaves(config)) | config.words
+        words = words_assigned(config)
         drops = any(split_phase_key(key) and key not in values for key in self._histories)
         edited = {
-            key: value
+            words.get(key, key): value
             for key, value in values.items()
-            if key not in self._histories
+            if key in words
+            or key not in self._histories
             or value != self.entry(key).value
             or (drops and split_phase_key(key))
         }
@@ -269,7 +273,7 @@ class Stack:
         for key, history in self._histories.items():
             precedence, entry = history[-1]
             is_set = precedence is not Precedence.SCHEMA or is_of_extension(key)
-            if is_set and key not in FOREIGN:
+            if is_set and key not in SPELLINGS and (key not in COMBINED or entry.value is not None):
                 # Lists and mappings are copied: changing them in Python leaves the layer as it is.
                 put(config, key, copy(entry.value))
         config.stack = self

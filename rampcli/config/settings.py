@@ -12,6 +12,7 @@ from operator import ge, gt, le, lt
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from rampcli.config.attributes import WORDS
 from rampcli.config.fields import Extensible
 from rampcli.config.phase_keys import PHASES, UNTIL, key_inside
 from rampcli.config.schema import Config
@@ -162,7 +163,7 @@ def settings_in(schema: type, prefix: str) -> Iterator[Setting]:
         key = f"{prefix}{_name(field)}"
         if dataclasses.is_dataclass(field.type):
             yield from settings_in(field.type, f"{key}.")  # type: ignore[arg-type]
-        elif _holds_extensions(schema, field) or key == PHASES:
+        elif _holds_extensions(schema, field) or key in (PHASES, WORDS):
             continue
         else:
             declared = field.type
@@ -261,7 +262,7 @@ def leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(value, f"{key}.")
         elif key == PHASES:
             yield from flatten(value or {}, f"{key}.").items()
-        elif not _holds_extensions(type(config), field):
+        elif key != WORDS and not _holds_extensions(type(config), field):
             yield key, value
     if isinstance(config, Extensible):
         yield from flatten(config.extensions, prefix).items()

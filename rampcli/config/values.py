@@ -3,10 +3,10 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from keyword import iskeyword
 from typing import Any, Literal, get_args, get_origin
 
 from rampcli.batch.quantities import parse_count
+from rampcli.config.attributes import field_name
 from rampcli.config.fields import Extensible
 from rampcli.config.phase_keys import is_phase, split_phase_key
 from rampcli.config.schema import Config
@@ -37,7 +37,7 @@ def put(config: Config, key: str, value: Any) -> None:
     if isinstance(section, dict):
         section[name] = value
     else:
-        setattr(section, f"{name}_" if iskeyword(name) else name, value)
+        setattr(section, field_name(name), value)
 
 
 def typed(key: str, value: Any) -> Any:

@@ -7,6 +7,7 @@ settings in Python. Tutorials are followed in tests/first_hour.
 import ast
 import importlib
 import re
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from rampcli.cli.main import app
 from rampcli.cli.recipes import write_recipe
 from rampcli.config.compose import apply_overrides, rl_word
 from rampcli.config.reading import join_split_lists
-from rampcli.config.settings import find_setting
+from rampcli.config.schema import Config
 from rampcli.config.sweeps import NOT_VARIED, combinations
 from rampcli.errors import Report
 from rampcli.words.rl import RL_COMMAND, expand_words
@@ -143,4 +144,5 @@ def test_python_on_a_page_uses_names_and_settings_that_exist(block):
             assert hasattr(owner, node.attr)
         if isinstance(node, ast.Assign):
             name, _, key = ast.unparse(node.targets[0]).partition(".")
-            assert not (name in ("recipe", "config") and key) or find_setting(key), key
+            if name in ("recipe", "config") and key:
+                attrgetter(key)(Config())  # raises an AttributeError if there is no such name

@@ -9,6 +9,7 @@ from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.layers import Layer, Precedence, Stack, build
 from rampcli.config.settings import foreign_words, leaves, settings
 from rampcli.config.translate import translate
+from rampcli.config.values import put
 from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.planning.resolve import resolve
 from rampcli.words import COMBINED, FOREIGN, SPELLINGS
@@ -217,6 +218,10 @@ def test_words_mean_the_same_on_the_command_line_and_in_a_recipe(typed):
         ["model.step_batch_size_schedule='0:768 1B:1536'"],
         ["model.global_batch_size=1024", "parallel.tensor_parallel_size=2"],
         ["optim.warmup_samples=5K", "trainer.max_tokens=5B"],
+        words(RAMP),
+        ["per_device_batch_size=4", "gradient_accumulation_steps=2"],
+        ["data.global_batch_size=1024", "trainer.strategy.tensor_model_parallel_size=2"],
+        ["train.global_batch_size=1024", "dcn_tensor_parallelism=2", "ici_fsdp_parallelism=-1"],
     ],
     ids=lambda typed: typed[0],
 )
@@ -225,8 +230,7 @@ def test_words_on_the_command_line_and_assignments_in_python_give_the_same_snaps
 ):
     for word in typed:
         key, _, value = word.partition("=")
-        section, name = key.split(".")
-        setattr(getattr(recipe, section), name, value.strip("'"))
+        put(recipe, key, value.strip("'"))
     on_the_line, in_python = resolved_with(composed, *typed), resolve(recipe)
     assert dict(leaves(on_the_line.config)) == dict(leaves(in_python.config))
     assert on_the_line.plan == in_python.plan

@@ -160,6 +160,8 @@ def test_a_refused_spelling_is_placed_where_it_was_set(recipe):
     recipe.model.rampup_batch_size = None
     stack = apply_overrides(recipe, ["data.global_batch_size=100"])
     assert refusal_of(stack).set_by[0] == "data.global_batch_size=100 (command line)"
+    recipe.data.global_batch_size = 100
+    assert refusal_of(recipe).set_by[0] == "data.global_batch_size=100 (Python)"
 
 
 @pytest.mark.parametrize("end", ["max_samples", "max_tokens"])

@@ -6,7 +6,8 @@ Each setting has a description, a unit and a range; conf/ owns the numbers.
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rampcli.config.fields import setting
+from rampcli.config.attributes import Traced
+from rampcli.config.fields import section, setting
 from rampcli.config.schema.average import AverageConfig
 from rampcli.config.schema.checkpoint import CheckpointConfig
 from rampcli.config.schema.data import DataConfig
@@ -28,13 +29,6 @@ from rampcli.config.schema.watch import (
 __all__ = ["Config", "ModelConfig", "ParallelConfig"]
 
 
-class Traced:
-    """Holds the layers that a configuration was made from (`rampcli.config.layers.Stack`)."""
-
-    __slots__ = ("stack",)
-    stack: Any
-
-
 @dataclass(kw_only=True, slots=True)
 class Config(Traced):
     """A run."""
@@ -52,22 +46,24 @@ class Config(Traced):
         "Whether to resume from a checkpoint in the run directory. `auto`: if there is one."
         " `never`: refuse a run directory that has one. `must`: refuse one that has none.",
     )
-    model: ModelConfig = field(default_factory=ModelConfig)
-    data: DataConfig = field(default_factory=DataConfig)
-    trainer: TrainerConfig = field(default_factory=TrainerConfig)
-    parallel: ParallelConfig = field(default_factory=ParallelConfig)
-    loss: LossConfig = field(default_factory=LossConfig)
-    optim: OptimConfig = field(default_factory=OptimConfig)
-    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
-    rl: RLConfig = field(default_factory=RLConfig)
-    rampup: RampupConfig = field(default_factory=RampupConfig)
-    throughput: ThroughputConfig = field(default_factory=ThroughputConfig)
-    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    average: AverageConfig = field(default_factory=AverageConfig)
-    launch: LaunchConfig = field(default_factory=LaunchConfig)
-    logging: LoggingConfig = field(default_factory=LoggingConfig)
-    generate: GenerateConfig = field(default_factory=GenerateConfig)
-    noise_scale: NoiseScaleConfig = field(default_factory=NoiseScaleConfig)
-    profile: ProfileConfig = field(default_factory=ProfileConfig)
+    model: ModelConfig = section(ModelConfig)
+    data: DataConfig = section(DataConfig)
+    trainer: TrainerConfig = section(TrainerConfig)
+    parallel: ParallelConfig = section(ParallelConfig)
+    loss: LossConfig = section(LossConfig)
+    optim: OptimConfig = section(OptimConfig)
+    schedule: ScheduleConfig = section(ScheduleConfig)
+    rl: RLConfig = section(RLConfig)
+    rampup: RampupConfig = section(RampupConfig)
+    throughput: ThroughputConfig = section(ThroughputConfig)
+    checkpoint: CheckpointConfig = section(CheckpointConfig)
+    average: AverageConfig = section(AverageConfig)
+    launch: LaunchConfig = section(LaunchConfig)
+    logging: LoggingConfig = section(LoggingConfig)
+    generate: GenerateConfig = section(GenerateConfig)
+    noise_scale: NoiseScaleConfig = section(NoiseScaleConfig)
+    profile: ProfileConfig = section(ProfileConfig)
     phases: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Settings of each phase by its name, see `rampcli.config.phases`. A run may have none."""
+    words: dict[str, Any] = field(default_factory=dict)
+    """MaxText's words whose meaning depends on other settings, as they were assigned."""

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
+from rampcli.config.attributes import Section
 from rampcli.config.fields import setting
 
 
 @dataclass(kw_only=True, slots=True)
-class AverageConfig:
+class AverageConfig(Section):
     """Averages of the weights, which are saved beside the weights and do not change training."""
 
     ema: int | None = setting(

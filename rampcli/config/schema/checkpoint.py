@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
+from rampcli.config.attributes import Section
 from rampcli.config.fields import setting
 
 
 @dataclass(kw_only=True, slots=True)
-class CheckpointConfig:
+class CheckpointConfig(Section):
     """When checkpoints are saved, and how many are kept."""
 
     every_steps: int | None = setting(

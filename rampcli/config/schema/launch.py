@@ -1,9 +1,10 @@
 """Settings for starting, stopping and resuming workers."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rampcli.config.fields import setting, with_choices
+from rampcli.config.attributes import Section
+from rampcli.config.fields import section, setting, with_choices
 from rampcli.launchers import LAUNCHERS, declarations
 
 T = TypeVar("T")
@@ -12,15 +13,15 @@ T = TypeVar("T")
 def with_launchers(schema: type[T]) -> type[T]:
     """Adds the section of each launcher to a class that becomes a dataclass."""
     for name, declaration in declarations().items():
-        if (section := declaration.section) is not None:
-            schema.__annotations__[name] = section
-            setattr(schema, name, field(default_factory=section))
+        if declaration.section is not None:
+            schema.__annotations__[name] = declaration.section
+            setattr(schema, name, section(declaration.section))
     return schema
 
 
 @dataclass(kw_only=True, slots=True)
 @with_launchers
-class LaunchConfig:
+class LaunchConfig(Section):
     """How workers start, stop and resume."""
 
     launcher: str = setting(

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
+from rampcli.config.attributes import Section
 from rampcli.config.fields import setting
 
 
 @dataclass(kw_only=True, slots=True)
-class LossConfig:
+class LossConfig(Section):
     """The loss of pretraining, which is the cross entropy, and what is added to it."""
 
     z_weight: float | None = setting(

@@ -5,11 +5,12 @@ from typing import Literal
 
 from rampcli.batch.node_policies import DEFAULT_POLICY, NODE_POLICIES
 from rampcli.batch.ramp import SEMANTICS
+from rampcli.config.attributes import Section
 from rampcli.config.fields import setting
 
 
 @dataclass(kw_only=True, slots=True)
-class RampupConfig:
+class RampupConfig(Section):
     """How a ramp is read, and what happens between its stages."""
 
     semantics: str = setting(

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from rampcli.config.attributes import Section
 from rampcli.config.fields import setting
 
 
 @dataclass(kw_only=True, slots=True)
-class RLConfig:
+class RLConfig(Section):
     """Reinforcement learning with GRPO (arXiv 2402.03300).
 
     In such a run, samples are prompts: `model.global_batch_size` is the prompts per step, and ramps

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
+from rampcli.config.attributes import Section
 from rampcli.config.fields import setting
 
 
 @dataclass(kw_only=True, slots=True)
-class ThroughputConfig:
+class ThroughputConfig(Section):
     """Throughput of one GPU, for the hours in a plan.
 
     `rampup.efficiency` takes precedence, then the first of these that is set. These are for a GPU

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from rampcli.config.attributes import Section
 from rampcli.config.fields import setting
 
 Accelerator = Literal["auto", "cpu", "gpu"]
@@ -14,7 +15,7 @@ OnNonfinite = Literal["stop", "skip"]
 
 
 @dataclass(kw_only=True, slots=True)
-class TrainerConfig:
+class TrainerConfig(Section):
     """Hardware, length of the run, and how a step is computed.
 
     At most one of `max_steps`, `max_samples` and `max_tokens` is set. Without them, the run has no
@@ -133,7 +134,7 @@ class TrainerConfig:
 
 
 @dataclass(kw_only=True, slots=True)
-class ParallelConfig:
+class ParallelConfig(Section):
     """How the model is split. The remaining processes are data parallel."""
 
     tensor_parallel_size: int = setting(1, "Ranks that share each layer.", at_least=1)

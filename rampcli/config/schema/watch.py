@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from rampcli.config.attributes import Section
 from rampcli.config.fields import Extensible, setting
 from rampcli.trackers import TRACKERS
 
@@ -23,7 +24,7 @@ class LoggingConfig(Extensible):
 
 
 @dataclass(kw_only=True, slots=True)
-class GenerateConfig:
+class GenerateConfig(Section):
     """Texts that the model continues while it trains, as `rampcli generate` does."""
 
     prompts: list[str] = setting(
@@ -45,7 +46,7 @@ class GenerateConfig:
 
 
 @dataclass(kw_only=True, slots=True)
-class NoiseScaleConfig:
+class NoiseScaleConfig(Section):
     """The noise scale of the gradient, which says how large a batch still pays."""
 
     every_steps: int | None = setting(
@@ -58,7 +59,7 @@ class NoiseScaleConfig:
 
 
 @dataclass(kw_only=True, slots=True)
-class ProfileConfig:
+class ProfileConfig(Section):
     """Profiles of some steps by torch's profiler."""
 
     steps: list[int] | None = setting(

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rampcli.config.attributes import Section
 from rampcli.config.fields import setting
 from rampcli.errors import UsageError, set_to
 from rampcli.launch.slurm.sbatch_options import FORBIDDEN, forbidden_option, is_option
@@ -20,7 +21,7 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=[^\0]*", re.ASCII | re.DOTALL)
 
 
 @dataclass(kw_only=True, slots=True)
-class SlurmConfig:
+class SlurmConfig(Section):
     """Options of the Slurm jobs and the environment of their workers. Scripts quote all values."""
 
     partition: str | None = setting(None, "Partition. `null`: the cluster's default.")
