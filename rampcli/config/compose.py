@@ -154,7 +154,7 @@ def apply_overrides(
         for group, option in words.items()
         if group in groups and _exists(group, option, config_dir, place, found)
     }
-    stack = edited_stack(config, "recipe", Precedence.RECIPE, report=found)
+    stack = edited_stack(config, "recipe", Precedence.EDITED, report=found)
     composed, choices = stack.composed, stack.choices
     if options:
         choices = {key: entry for key, entry in choices.items() if key not in options} | options
@@ -183,7 +183,7 @@ def with_own_name(stack: Stack) -> Stack:
 
     So the run directory is another one, too. A name that the user chooses stays.
     """
-    if stack.entry(GENERATIONS_KEY).value is None or stack.precedence("name") > Precedence.RECIPE:
+    if stack.entry(GENERATIONS_KEY).value is None or stack.precedence("name") > Precedence.EDITED:
         return stack
     name = Entry(f"{stack.entry('name').value}_rl", RL_COMMAND)
     return stack.above(Layer(RL_COMMAND, Precedence.RECIPE, {"name": name}))

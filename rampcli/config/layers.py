@@ -47,10 +47,12 @@ class Precedence(IntEnum):
     SCHEMA = 0
     CONF = 1
     RECIPE = 2
-    CHOSEN = 3
+    EDITED = 3
+    """What a recipe sets in Python, over what it was composed with."""
+    CHOSEN = 4
     """A file of conf/ that the user chose with GROUP=OPTION."""
-    USER = 4
-    PHASE = 5
+    USER = 5
+    PHASE = 6
     """What a phase sets, over the settings of the run."""
 
 

@@ -81,7 +81,7 @@ def _plan_alone(recipe: Config) -> Resolved:
     A recipe for fine-tuning has no model of its own, for example.
     """
     report = Report()
-    stack, _ = translate(edited_stack(recipe, "recipe", Precedence.RECIPE, report=report))
+    stack, _ = translate(edited_stack(recipe, "recipe", Precedence.EDITED, report=report))
     report.close()
     return run_plan(without_alternatives(stack).config())
 
@@ -92,7 +92,7 @@ def _state(rule: Rule, stack: Stack) -> str:
         return "unknown"
     if stack.entry(rule.key).source == RETUNE:
         return "applied"
-    return "kept" if stack.precedence(rule.key) > Precedence.RECIPE else "proposed"
+    return "kept" if stack.precedence(rule.key) > Precedence.EDITED else "proposed"
 
 
 def _rules(resolved: Resolved, recipe: Resolved) -> Iterator[Rule]:

@@ -82,13 +82,23 @@ def test_a_typed_value_is_placed_on_the_command_line_even_if_it_changes_nothing(
     assert place_of(overridden, "optim.beta1").startswith("optim/nemo_gpt3.yaml:")
 
 
-def test_an_assignment_in_python_has_the_precedence_of_the_recipe_under_the_command_line(
-    recipe,
-):
+def test_an_assignment_in_a_recipe_lies_above_its_choices_and_under_the_command_line(recipe):
     recipe.optim.lr = 0.5
     overridden = apply_overrides(recipe, ["seed=5"]).config()
-    assert precedence_of(overridden, "optim.lr") is Precedence.RECIPE
+    assert precedence_of(overridden, "optim.lr") is Precedence.EDITED
     assert precedence_of(overridden, "seed") is Precedence.USER
+
+
+@pytest.mark.parametrize("typed", [[], ["seed=5"]], ids=["alone", "under words"])
+def test_an_assignment_in_a_recipe_replaces_a_choice_that_says_it_otherwise(typed):
+    recipe = compose(
+        *("model=gpt3_5b", "batch=nemo_gpt3", "trainer.num_nodes=16", "trainer.devices=8"),
+        *("parallel.tensor_parallel_size=2", "trainer.max_steps=10"),
+    )
+    recipe.trainer.max_samples, recipe.ici_tensor_parallelism = 4096, 4
+    config = resolve(apply_overrides(recipe, typed)).config
+    assert (config.trainer.max_steps, config.trainer.max_samples) == (None, 4096)
+    assert config.parallel.tensor_parallel_size == 4
 
 
 def history_of(config, key):

@@ -99,7 +99,7 @@ def test_a_null_in_a_key_contradicts_a_spelling(composed):
 @run(max_examples=50)
 @given(
     drawn=st.dictionaries(
-        st.sampled_from([*Precedence][: Precedence.USER + 1]),
+        st.sampled_from([*{*Precedence} - {Precedence.EDITED, Precedence.PHASE}]),
         st.tuples(st.sampled_from(NAMES), st.integers(1, 3)),
     ),
     edited=st.none() | st.integers(1, 3),
@@ -107,7 +107,7 @@ def test_a_null_in_a_key_contradicts_a_spelling(composed):
 def test_the_value_set_nearest_to_the_user_wins(drawn, edited):
     given = [(precedence, *drawn[precedence]) for precedence in sorted(drawn)]
     if edited is not None:  # what a recipe sets in Python lies above the files that a user chooses
-        given.insert(len(given) - (Precedence.USER in drawn), (Precedence.RECIPE, TENSOR, edited))
+        given.insert(len(given) - (Precedence.USER in drawn), (Precedence.EDITED, TENSOR, edited))
     stack = Stack(
         tuple(
             Layer.of(name, precedence, {name: value}, report=Report())
