@@ -5,7 +5,7 @@ applies, unless another spelling of the key is set nearer to the user. Values, p
 (`explain`, `--cfg`) and the sources in errors are all read from the stack.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -254,11 +254,17 @@ class Stack:
         """Returns the leaves of a configuration that differ from this stack: edits in Python.
 
         A setting to which a word of another system was assigned is under this word, as on a command
-        line. If one of its phases lacks a setting, all phases are set anew.
+        line. If one of its phases lacks a setting, or they have another order, all phases are set
+        anew.
+
+        Raises:
+            UsageError: a phase of a list has no name, or that of an earlier one.
         """
         values = dict(leaves(config)) | config.words
         words = words_assigned(config)
-        drops = any(split_phase_key(key) and key not in values for key in self._histories)
+        below, now = (list(filter(split_phase_key, keys)) for keys in (self._histories, values))
+        names_below = _phase_names(below)
+        drops = not {*below} <= {*now} or _phase_names(now)[: len(names_below)] != names_below
         edited = {
             words.get(key, key): value
             for key, value in values.items()
@@ -327,6 +333,11 @@ class Stack:
         return tuple(kept)
 
 
+def _phase_names(keys: Iterable[str]) -> list[str]:
+    """Returns the names of the phases that keys of phases are about, in their order."""
+    return [*dict.fromkeys(key.split(".")[1] for key in keys)]
+
+
 def is_spelling(key: str, entry: Entry) -> bool:
     """Returns whether the word that decided an entry means its key alone."""
     if entry.by in MODEL_WORDS:  # it does, unless the other word of its axis is above 1
@@ -361,9 +372,15 @@ def with_values(config: Config, values: Mapping[str, Any], place: str) -> Stack:
 
 
 def edited_stack(config: Config, name: str, precedence: Precedence, *, report: Report) -> Stack:
-    """Returns the stack of a configuration with what was set in Python as a layer on top."""
+    """Returns the stack of a configuration with what was set in Python as a layer on top.
+
+    Raises:
+        UsageError: a phase of a list has no name, or that of an earlier one.
+    """
     stack = stack_of(config)
-    return stack.above(Layer.of(name, precedence, stack.edits(config), report=report))
+    with placed(name):
+        edits = stack.edits(config)
+    return stack.above(Layer.of(name, precedence, edits, report=report))
 
 
 def build(values: Mapping[str, Any], *, place: str) -> Config:

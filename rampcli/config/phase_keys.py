@@ -1,7 +1,8 @@
 """Keys of phases: `phases.NAME.KEY` sets KEY in one phase, and `phases.NAME.until` ends it."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
+from rampcli.errors import UsageError
 from rampcli.words import SPELLINGS, maxtext
 
 PHASES, UNTIL = "phases", "until"
@@ -56,6 +57,32 @@ def key_inside(key: str) -> str:
     """Returns the key that a key of a phase sets in it, or the same key outside phases."""
     parts = split_phase_key(key)
     return key if parts is None else parts[1]
+
+
+def checked_name(name: object, earlier: Container[str], *, place: str) -> str:
+    """Returns the name of a phase in a list.
+
+    Args:
+        name: None if the phase has none.
+        earlier: names of the phases before it.
+        place: of the phase in the list, to follow `phases` in a message.
+
+    Raises:
+        UsageError: the name is not an identifier, or an earlier phase has it.
+    """
+    if not isinstance(name, str) or not name.isidentifier():
+        raise UsageError(
+            f"{PHASES}{place}: each phase is a mapping with a name of letters, digits and _",
+            keys=(PHASES,),
+            remedy='{"name": "main", "until": "7.5T", "data.sequence_length": 4096}',
+        )
+    if name in earlier:
+        raise UsageError(
+            f"{PHASES}{place}: there are two phases with the name {name}",
+            keys=(PHASES,),
+            remedy="a name for each phase",
+        )
+    return name
 
 
 def may_change(key: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from rampcli.config.attributes import WORDS
 from rampcli.config.fields import Extensible
-from rampcli.config.phase_keys import PHASES, UNTIL, key_inside
+from rampcli.config.phase_keys import PHASES, UNTIL, checked_name, key_inside
 from rampcli.config.schema import Config
 from rampcli.errors import Assignments, example_of, set_to
 from rampcli.extensions import ENTRY_POINTS, Extension, find, section_of
@@ -261,11 +261,36 @@ def leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         if dataclasses.is_dataclass(value):
             yield from leaves(value, f"{key}.")
         elif key == PHASES:
-            yield from flatten(value or {}, f"{key}.").items()
+            yield from phase_leaves(value)
         elif key != WORDS and not _holds_extensions(type(config), field):
             yield key, value
     if isinstance(config, Extensible):
         yield from flatten(config.extensions, prefix).items()
+
+
+def phase_leaves(phases: Any) -> Iterator[tuple[str, Any]]:
+    """Yields every leaf of phases as (dotted key, value).
+
+    Args:
+        phases: a mapping by name, or a list of mappings that have a `name`. Anything else is one
+            leaf, so that it is refused.
+
+    Raises:
+        UsageError: a phase of a list has no name, or that of an earlier one.
+    """
+    if isinstance(phases, list | tuple):
+        named: dict[str, Any] = {}
+        for number, own in enumerate(phases):
+            name = own.get("name") if isinstance(own, Mapping) else None
+            name = checked_name(name, named, place=f"[{number}]")
+            named[name] = {key: value for key, value in own.items() if key != "name"}
+        phases = named
+    if isinstance(phases, Mapping):
+        for name, own in phases.items():
+            # A phase without settings has no other leaf.
+            yield from flatten({name: {UNTIL: None} if own == {} else own}, f"{PHASES}.").items()
+    elif phases is not None:
+        yield PHASES, phases
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

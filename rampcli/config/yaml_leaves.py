@@ -7,9 +7,8 @@ from typing import Any
 import yaml
 from yaml.constructor import SafeConstructor
 
-from rampcli.config.phase_keys import PHASES, UNTIL, is_phase
+from rampcli.config.phase_keys import PHASES, UNTIL, checked_name, is_phase
 from rampcli.config.settings import is_mapping
-from rampcli.errors import UsageError
 
 
 class SettingsLoader(yaml.SafeLoader):
@@ -60,22 +59,10 @@ def _leaves_of_phases(node: yaml.SequenceNode) -> Iterable[tuple[str, int, Any]]
         pairs = item.value if isinstance(item, yaml.MappingNode) else []
         names = [value.value for key, value in pairs if key.value == "name"]
         line = item.start_mark.line + 1
-        if len(names) != 1 or not str(names[0]).isidentifier():
-            raise UsageError(
-                f"{PHASES}, line {line}: each phase is a mapping with a name of letters, digits"
-                " and _",
-                keys=(PHASES,),
-                remedy="- {name: main, until: 7.5T, data.sequence_length: 4096}",
-            )
-        if names[0] in seen:
-            raise UsageError(
-                f"{PHASES}, line {line}: there are two phases with the name {names[0]}",
-                keys=(PHASES,),
-                remedy="a name for each phase",
-            )
-        seen.add(names[0])
+        name = checked_name(names[0] if len(names) == 1 else None, seen, place=f", line {line}")
+        seen.add(name)
         if len(pairs) == 1:
-            yield _empty_phase(f"{PHASES}.{names[0]}", line)
+            yield _empty_phase(f"{PHASES}.{name}", line)
         rest = [(key, value) for key, value in pairs if key.value != "name"]
         inside = yaml.MappingNode(item.tag, rest, item.start_mark, item.end_mark)
-        yield from _leaves(inside, f"{PHASES}.{names[0]}")
+        yield from _leaves(inside, f"{PHASES}.{name}")

@@ -1,12 +1,17 @@
 """Phases as words, as files and as edits in Python, and what drops them."""
 
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import settings as run
+from hypothesis import strategies as st
 
-from rampcli.config.compose import apply_overrides, compose
+from rampcli.config.compose import apply_overrides, compose, compose_file
 from rampcli.config.layers import PYTHON, Precedence, edited_stack
 from rampcli.config.phases import phase_entries
 from rampcli.errors import Report, UsageError
 from rampcli.planning.resolve import resolve
+from tests.config.overrides import refusal_of
 
 RECIPE = (
     *("data=mock", "model=llama3_tiny", "optim=llama3_tiny", "batch=llama3_tiny"),
@@ -97,6 +102,99 @@ def test_a_phase_of_a_file_that_sets_nothing_is_a_phase(phases, tmp_path):
     (tmp_path / "mine" / "two.yaml").write_text(f"# @package _global_\nphases: {phases}\n")
     stack = apply_overrides(compose("model=llama3_tiny"), ["mine=two"], config_dir=tmp_path)
     assert phases_of(stack) == {"warm": {"until": "1K"}, "main": {"until": None}}
+
+
+OWN = st.fixed_dictionaries(
+    {},
+    optional={
+        "data.sequence_length": st.sampled_from([64, 256]),
+        "data": st.fixed_dictionaries({"micro_batch_size": st.sampled_from([1, 2, 4])}),
+        "optim": st.fixed_dictionaries({"lr": st.sampled_from([1e-3, 1e-4])}),
+        "until": st.sampled_from(["10K", "steps:5", 2000]),
+        "train.global_batch_size": st.sampled_from([16, 32]),
+    },
+)
+
+
+def in_file(phases, folder):
+    """Returns the tiny recipe with the phases of a file of settings."""
+    path = folder / "run.yaml"
+    path.write_text(yaml.safe_dump({"phases": phases}, sort_keys=False))
+    return compose_file(path)
+
+
+@run(max_examples=30)
+@given(mapping=st.dictionaries(st.sampled_from(["a", "b", "c"]), OWN, min_size=1))
+def test_phases_in_python_are_a_list_or_a_mapping_as_in_a_file(mapping, tmp_path_factory):
+    listed = [{"name": name, **own} for name, own in mapping.items()]
+    folder = tmp_path_factory.mktemp("phases")
+    read = [phases_of(apply_overrides(in_file(one, folder), [])) for one in (listed, mapping)]
+    assert list(read[0].items()) == list(read[1].items())
+    for phases in (listed, tuple(listed), mapping):
+        config = compose(*RECIPE)
+        config.phases = phases
+        assert list(edited(config).items()) == list(read[0].items())
+
+
+def test_phases_in_python_give_the_run_of_a_file(tmp_path):
+    phases = [
+        {"name": "warm", "until": "10K", "data.sequence_length": 64},
+        {"name": "long", "until": "30K", "data": {"sequence_length": 256}},
+        {"name": "main"},
+    ]
+    base = ("data=mock", "model=llama3_tiny", "optim=llama3_tiny", "batch=llama3_tiny")
+    config = compose(*base, "trainer.max_tokens=50K")
+    config.phases = phases
+    (tmp_path / "mine").mkdir()
+    text = f"# @package _global_\n{yaml.safe_dump({'phases': phases}, sort_keys=False)}"
+    (tmp_path / "mine" / "three.yaml").write_text(text)
+    stack = apply_overrides(
+        compose(*base, "trainer.max_tokens=50K"), ["mine=three"], config_dir=tmp_path
+    )
+    in_python, from_file = resolve(config), resolve(stack)
+    assert in_python.config == from_file.config
+    assert in_python.plan == from_file.plan
+    assert [phase.name for phase in in_python.phases] == ["warm", "long", "main"]
+
+
+def test_phases_that_are_listed_anew_replace_those_of_the_recipe_and_their_order():
+    config = compose(*RECIPE)
+    config.phases = [{"name": "b", **config.phases["b"]}, {"name": "a", "until": "steps:12"}]
+    assert list(edited(config)) == ["b", "a"]
+    assert [*resolve(config).config.phases] == ["b", "a"]
+    config.phases.append({"name": "c", "until": "steps:20"})
+    assert list(edited(config)) == ["b", "a", "c"]
+    config.phases = []
+    assert edited(config) == {}
+
+
+@pytest.mark.parametrize(
+    "phases",
+    [
+        [{"until": "1K"}],
+        [{"name": "a-b", "until": "1K"}],
+        [{"name": 1, "until": "1K"}],
+        [{"name": "a", "until": "1K"}, {"name": "a"}],
+        ["a"],
+        5,
+        "a",
+        {"a": 5},
+        {"a-b": {"until": "1K"}},
+        {"a": {"untill": "1K"}},
+        {"a": {"data": {}}},
+        [{"name": "a", "until": "1K", "model": {"hidden_sise": 4}}],
+    ],
+    ids=str,
+)
+def test_wrong_phases_are_refused_in_python_as_in_a_file(phases, tmp_path):
+    config = compose(*RECIPE)
+    config.phases = phases
+    with pytest.raises(UsageError) as refusal:
+        in_file(phases, tmp_path)
+    here, there = refusal_of(config), refusal.value
+    assert (here.keys, here.remedy) == (there.keys, there.remedy)
+    what = [error.message.partition(": ")[2] or error.message for error in (here, there)]
+    assert what[0] == what[1]
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,7 @@ class Config(Traced):
     noise_scale: NoiseScaleConfig = section(NoiseScaleConfig)
     profile: ProfileConfig = section(ProfileConfig)
     phases: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Settings of each phase by its name, see `rampcli.config.phases`. A run may have none."""
+    """Settings of each phase by its name, see `rampcli.config.phases`. A run may have none, and a
+    recipe may set a list, in which each phase has its `name`."""
     words: dict[str, Any] = field(default_factory=dict)
     """MaxText's words whose meaning depends on other settings, as they were assigned."""
