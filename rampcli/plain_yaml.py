@@ -1,6 +1,7 @@
 """Reads YAML of plain mappings, lists and scalars.
 
-Anchors, aliases, tags and references are refused, because they could fill the memory or run code.
+Anchors, aliases and tags are refused, because they could fill the memory or run code. References
+(`${...}`) are refused in files that the user has not chosen.
 """
 
 import re
@@ -41,8 +42,15 @@ class NotPlainError(Exception):
         self.line = line
 
 
-def read(path: Path, *, most_bytes: int) -> tuple[str, yaml.MappingNode]:
+def read(
+    path: Path, *, most_bytes: int, allows_references: bool = False
+) -> tuple[str, yaml.MappingNode]:
     """Returns the text of a file and its root node, which `values_of` turns into values.
+
+    Args:
+        path: the file.
+        most_bytes: largest size that is read.
+        allows_references: whether a value may have references. They are not resolved here.
 
     Raises:
         NotPlainError: the file cannot be read, is larger than `most_bytes`, or is not a plain
@@ -62,7 +70,7 @@ def read(path: Path, *, most_bytes: int) -> tuple[str, yaml.MappingNode]:
         raise NotPlainError(f"not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(root, yaml.MappingNode) or not root.value:
         raise NotPlainError("no settings")
-    for misfit in _misfits(root):
+    for misfit in _misfits(root, allows_references=allows_references):
         raise misfit
     return text, root
 
@@ -92,7 +100,7 @@ def _check_tokens(text: str) -> None:
             raise NotPlainError(f"more than {DEEPEST_LEVEL} levels", token.start_mark.line + 1)
 
 
-def _misfits(node: yaml.Node) -> Iterator[NotPlainError]:
+def _misfits(node: yaml.Node, *, allows_references: bool) -> Iterator[NotPlainError]:
     """Yields an error for each node that is not a plain setting."""
     if isinstance(node, yaml.ScalarNode):
         line, is_number = node.start_mark.line + 1, node.tag in NUMBERS
@@ -100,10 +108,10 @@ def _misfits(node: yaml.Node) -> Iterator[NotPlainError]:
             yield NotPlainError(f"a number of {len(node.value)} characters", line)
         elif is_number and AMBIGUOUS.match(node.value):
             yield NotPlainError(f"{node.value} is ambiguous: YAML reads it as another number", line)
-        elif "${" in node.value:
+        elif "${" in node.value and not allows_references:
             yield NotPlainError(f"{node.value}: references (${{...}}) are not resolved here", line)
     for child in node.value if isinstance(node, yaml.SequenceNode) else ():
-        yield from _misfits(child)
+        yield from _misfits(child, allows_references=allows_references)
     seen: set[str] = set()
     for name, value in node.value if isinstance(node, yaml.MappingNode) else ():
         line = name.start_mark.line + 1
@@ -113,4 +121,4 @@ def _misfits(node: yaml.Node) -> Iterator[NotPlainError]:
             yield NotPlainError(f"{name.value} is set twice", line)
         else:
             seen.add(name.value)
-        yield from _misfits(value)
+        yield from _misfits(value, allows_references=allows_references)

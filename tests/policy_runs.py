@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from once import make_once
+from rampcli.cli.base import Base
 from rampcli.cli.composing import compose_rl
 from rampcli.launch.run import describe
 from rampcli.launch.workers import RL_WORKER
@@ -91,7 +92,7 @@ class PolicyRun(Run):
 
     def describe(self, *words: str) -> None:
         self.path.mkdir(exist_ok=True)
-        resolved = compose_rl("llama3_tiny", self.overrides(words), config_dir=None)
+        resolved = compose_rl(Base(factory="llama3_tiny"), self.overrides(words))
         describe(self.directory, resolved, [])
 
     def workers(self, processes: int, *words: str, folders: Sequence[Path] | None = None) -> None:

@@ -1,6 +1,7 @@
 """Where a run's initial weights come from (`model.init_from`). Imports no torch."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from rampcli import hub
@@ -192,7 +193,7 @@ def with_model_of_folder(stack: Stack, *, report: Report) -> Stack:
         return stack
     with report.noting(), sources_named(stack):
         layers = _layers_of(stack, report)
-        return Stack(stack.composed, (*layers, *stack.overrides), stack.choices)
+        return replace(stack, overrides=(*layers, *stack.overrides))
     return stack
 
 

@@ -7,13 +7,15 @@ from pathlib import Path
 from rampcli import llm
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.checkpoint.starting_weights import with_model_of_folder
+from rampcli.cli.base import Base
 from rampcli.config.checks.run import check_name
-from rampcli.config.compose import apply_overrides, rl_word, with_own_name
-from rampcli.config.groups import group_names
-from rampcli.config.layers import COMMAND_LINE, Layer, Precedence, Stack
+from rampcli.config.compose import apply_overrides, primary_stack, rl_word, with_own_name
+from rampcli.config.groups import folders, group_names
+from rampcli.config.layers import COMMAND_LINE, Layer, Precedence, Stack, edited_stack
 from rampcli.config.phases import refuse_phases
 from rampcli.config.reading import join_split_lists, parse
 from rampcli.config.rl import refuse_rl
+from rampcli.config.schema import Config
 from rampcli.config.sweeps import Combination
 from rampcli.errors import Assignments, Report, UsageError, UsageErrors
 from rampcli.launch.files import read_files
@@ -26,22 +28,20 @@ from rampcli.runs.manifest import consumed_samples
 from rampcli.words.rl import RL_COMMAND, bare_words, expand_words
 
 
-def compose_rl(factory: str, words: Sequence[str], *, config_dir: Path | None) -> Resolved:
+def compose_rl(base: Base, words: Sequence[str]) -> Resolved:
     """Composes a run of `rampcli rl`, which resumes from its checkpoint.
 
     Args:
-        factory: as in `compose_words`.
+        base: what the words are laid over.
         words: as in `compose_words`, and the words of MaxText's documentation.
-        config_dir: a folder of further group options.
 
     Raises:
         UsageError: all errors together.
     """
     report = Report()
-    rl_words = [rl_word(factory.partition("(")[0].strip(), config_dir=config_dir)]
-    stack = _lay_over(
-        factory, expand_words(words), config_dir=config_dir, report=report, rl_words=rl_words
-    )
+    recipe = (base.factory or "").partition("(")[0].strip()
+    rl_words = [rl_word(recipe, config_dir=base.config_dir)]
+    stack = lay_over(base, expand_words(words), report=report, rl_words=rl_words)
     if stack.entry(GENERATIONS_KEY).value is None:
         error = UsageError(
             f"{RL_COMMAND} generates responses, and {GENERATIONS_KEY} is null",
@@ -63,22 +63,19 @@ def compose_rl(factory: str, words: Sequence[str], *, config_dir: Path | None) -
         raise
 
 
-def compose_words(
-    factory: str, words: Sequence[str], *, config_dir: Path | None, resumes: bool = False
-) -> Resolved:
-    """Lays words over a recipe, checks the result and plans its run.
+def compose_words(base: Base, words: Sequence[str], *, resumes: bool = False) -> Resolved:
+    """Lays words over a recipe or a primary file, checks the result and plans its run.
 
     Args:
-        factory: as it is typed, `llama3_8b` or `'llama3_8b(num_nodes=2)'`.
+        base: what the words are laid over.
         words: `KEY=VALUE` and `GROUP=OPTION`.
-        config_dir: a folder of further group options.
         resumes: whether the run resumes from its checkpoint. Stages before it are not checked.
 
     Raises:
         UsageError: all errors together.
     """
     report = Report()
-    stack = _lay_over(factory, words, config_dir=config_dir, report=report)
+    stack = lay_over(base, words, report=report)
     return (
         resolve_from_checkpoint(stack, report)
         if resumes
@@ -87,26 +84,24 @@ def compose_words(
 
 
 def compose_beside_recipe(
-    factory: str,
+    base: Base,
     words: Sequence[str],
     *,
-    config_dir: Path | None,
     retunes: bool,
     resumes: bool = False,
 ) -> Resolved:
     """Composes as `compose_words`, and compares the batch with the recipe's.
 
     Args:
-        factory: as in `compose_words`.
+        base: as in `compose_words`.
         words: as in `compose_words`.
-        config_dir: a folder of further group options.
         retunes: whether settings that are tied to the batch follow it, unless the user set them.
         resumes: as in `compose_words`.
 
     Raises:
         UsageError: all errors together; or there is nothing that the settings could follow.
     """
-    resolved = compose_words(factory, words, config_dir=config_dir, resumes=resumes)
+    resolved = compose_words(base, words, resumes=resumes)
     if retunes:
         refuse_rl(
             resolved.config,
@@ -117,8 +112,10 @@ def compose_beside_recipe(
         refuse_phases(resolved.config, RETUNE)
     if resolved.phases:
         return resolved  # its batches have the lengths and schedules of its phases
-    recipe = llm.from_factory(factory)
     try:
+        recipe = _start(base)
+        if isinstance(recipe, Stack):
+            recipe = apply_overrides(recipe, []).config()
         retuning = retuning_of(resolved, recipe)
     except UsageError as error:
         if retunes:
@@ -140,27 +137,24 @@ def compose_beside_recipe(
     return replace(retuned, retuning=retuning_of(retuned, recipe))
 
 
-def folder_of_sweep(factory: str, words: Sequence[str], *, config_dir: Path | None) -> Path:
+def folder_of_sweep(base: Base, words: Sequence[str]) -> Path:
     """Returns the folder of a sweep: `run_dir`, or `runs/NAME_sweep`.
 
     Args:
-        factory: as in `compose_words`.
+        base: as in `compose_words`.
         words: those of the command. Settings that vary do not name the folder.
-        config_dir: a folder of further group options.
 
     Raises:
         UsageError: there is no such recipe, or its name cannot name a folder.
     """
-    llm.from_factory(factory)
+    _start(base)
     report = Report()  # errors in words are reported when the runs are composed
-    config = _lay_over(factory, words, config_dir=config_dir, report=report).config()
+    config = lay_over(base, words, report=report, sweeps=True).config()
     Report(check_name(config)).close()
     return Path(config.run_dir or f"runs/{config.name}_sweep")
 
 
-def compose_combination(
-    factory: str, combination: Combination, folder: Path, *, config_dir: Path | None
-) -> Resolved:
+def compose_combination(base: Base, combination: Combination, folder: Path) -> Resolved:
     """Composes a run of a sweep, which resumes from its checkpoint.
 
     The run and its directory, which is in the folder of the sweep, are named by its values.
@@ -169,34 +163,71 @@ def compose_combination(
         UsageError: all errors together.
     """
     report = Report()
-    stack = _lay_over(factory, combination.words, config_dir=config_dir, report=report)
+    stack = lay_over(base, combination.words, report=report, sweeps=True)
     names = {"name": combination.folder, "run_dir": str(folder / combination.folder)}
     layer = Layer.of("sweep", Precedence.USER, names, report=report)
     return resolve_from_checkpoint(stack.above(layer), report)
 
 
-def _lay_over(
-    factory: str,
+def _start(base: Base) -> Config | Stack:
+    """Returns a recipe, or the layers of a primary file, which are composed with the words.
+
+    Raises:
+        UsageError: there is none, or it fails.
+    """
+    primary = base.primary()
+    if base.factory is not None and primary.is_root:
+        return llm.from_factory(base.factory)
+    return primary_stack(primary)
+
+
+def lay_over(
+    base: Base,
     words: Sequence[str],
     *,
-    config_dir: Path | None,
     report: Report,
     rl_words: Sequence[str] = (),
+    sweeps: bool = False,
 ) -> Stack:
-    """Returns the layers of a recipe with the words of `rampcli rl`, if any, and those typed."""
+    """Returns the layers of a base with the words of `rampcli rl`, if any, and those typed.
+
+    Args:
+        base: what the words are laid over.
+        words: those of the command line.
+        report: receives the errors in words.
+        rl_words: words that make a run one of reinforcement learning.
+        sweeps: whether the run is one of a sweep.
+
+    Raises:
+        UsageError: there is no such recipe or primary file.
+    """
     joined = join_split_lists(words, report=report)
-    config = None
+    start: Config | Stack | None = None
     with report.noting():
-        config = llm.from_factory(factory)
-    if config is None:
-        parse(joined, groups=group_names(config_dir), place=COMMAND_LINE, report=report)
+        if not base.has_start(joined):
+            raise UsageError(
+                "nothing says what to run: --factory NAME",
+                remedy="--factory llama3_tiny; rampcli recipes lists all recipes",
+            )
+        start = _start(base)
+    if start is None:
+        among = folders(base.config_dir, base.config_path)
+        parse(joined, groups=group_names(among), place=COMMAND_LINE, report=report)
         report.close()
-    assert config is not None
+    assert start is not None
+    if sweeps:
+        stack = (
+            start
+            if isinstance(start, Stack)
+            else edited_stack(start, "recipe", Precedence.EDITED, report=report)
+        )
+        start = replace(stack, primary=replace(stack.primary, sweeps=True))
+    config_dir = base.config_dir
     if rl_words:
-        config = apply_overrides(
-            config, rl_words, config_dir=config_dir, place=RL_COMMAND, report=report
-        ).config()
-    stack = apply_overrides(config, joined, config_dir=config_dir, report=report)
+        start = apply_overrides(
+            start, rl_words, config_dir=config_dir, place=RL_COMMAND, report=report
+        )
+    stack = apply_overrides(start, joined, config_dir=config_dir, report=report)
     return with_own_name(with_model_of_folder(stack, report=report))
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rampcli.cli.options import AsJson, ConfigDir, Overrides
+from rampcli.cli.base import Base
+from rampcli.cli.options import AsJson, Overrides
 from rampcli.errors import UsageError, visible
 
 if TYPE_CHECKING:
@@ -25,12 +26,8 @@ STYLES = {
 
 
 def doctor(
+    base: Base,
     overrides: Overrides = None,
-    factory: Annotated[
-        str | None,
-        typer.Option("--factory", "-f", metavar="NAME", help="Recipe of the run to check."),
-    ] = None,
-    config_dir: ConfigDir = None,
     gpu: Annotated[
         bool,
         typer.Option(
@@ -51,7 +48,7 @@ def doctor(
 
     words = overrides or []
     if gpu:
-        if factory is not None or words or config_dir is not None:
+        if base.is_given() or words:
             raise UsageError(
                 "--gpu checks this machine with runs of its own, and takes no recipe or settings",
                 remedy="rampcli doctor --gpu",
@@ -60,13 +57,11 @@ def doctor(
         from rampcli.cli.doctor_gpu import check_gpus
 
         raise typer.Exit(check_gpus(as_json=as_json))
-    if factory is None and (words or config_dir is not None):
-        given = f"--config-dir {config_dir}" if not words else words[0]
+    if not base.has_start(words) and (words or base.is_given()):
+        given = f"--config-dir {base.config_dir}" if not words else words[0]
         raise UsageError(f"{given} needs a recipe", remedy="--factory llama3_tiny")
     checks = check_machine(
-        None
-        if factory is None
-        else compose_words(factory, words, config_dir=config_dir, resumes=True)
+        compose_words(base, words, resumes=True) if base.has_start(words) else None
     )
     ok = all(check.status is not Status.failure for check in checks)
     if as_json:

@@ -1,11 +1,13 @@
 """`rampcli explain`: settings, their values, and where the values come from."""
 
 import json
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
-from rampcli.cli.options import AsJson, ConfigDir, Retune
+from rampcli.cli.base import Base
+from rampcli.cli.options import AsJson, Retune
 from rampcli.errors import Report, UsageError, shown, visible
 
 DEFAULT_RECIPE = "llama3_tiny"
@@ -13,15 +15,11 @@ DEFAULT_RL_RECIPE = "sort_digits"
 
 
 def explain(
+    base: Base,
     keys: Annotated[
         list[str],
         typer.Argument(metavar="KEY", help="Settings to explain. KEY=VALUE overrides the recipe."),
     ],
-    factory: Annotated[
-        str | None,
-        typer.Option("--factory", "-f", metavar="NAME", help="Recipe."),
-    ] = None,
-    config_dir: ConfigDir = None,
     as_json: AsJson = False,
     retune: Retune = False,
 ) -> None:
@@ -41,12 +39,14 @@ def explain(
         )
     words = [word for word in joined if "=" in word]
     asks_rl = any(key.startswith("rl.") for key in asked)
-    if factory is None and asks_rl:
-        resolved = compose_rl(DEFAULT_RL_RECIPE, words, config_dir=config_dir)
+    has_start = base.has_start(words)
+    if has_start:
+        resolved = compose_beside_recipe(base, words, retunes=retune)
+    elif asks_rl:
+        resolved = compose_rl(replace(base, factory=DEFAULT_RL_RECIPE), words)
     else:
-        resolved = compose_beside_recipe(
-            factory or DEFAULT_RECIPE, words, config_dir=config_dir, retunes=retune
-        )
+        base = replace(base, factory=DEFAULT_RECIPE)
+        resolved = compose_beside_recipe(base, words, retunes=retune)
     for key in asked:
         with report.noting():
             found.append(explain(key, resolved))
@@ -54,11 +54,11 @@ def explain(
     if as_json:
         typer.echo(json.dumps(found, indent=1))
     else:
-        if factory is None:
+        if not has_start:
             recipe = f"{DEFAULT_RL_RECIPE} under rampcli rl" if asks_rl else DEFAULT_RECIPE
             typer.echo(f"in the recipe {recipe} (--factory chooses another)\n")
         elif asks_rl and not is_rl(resolved.config):
-            note = f"{factory} without reinforcement learning (rl=grpo adds it)"
+            note = f"{base} without reinforcement learning (rl=grpo adds it)"
             typer.echo(visible(note) + "\n")
         typer.echo(visible("\n\n".join(map(_as_text, found)), keeps="\n"))
 

@@ -5,13 +5,14 @@ pydantic takes a third as long as a plan. Commands refuse an option with one val
 twice.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from rampcli.cli.base import VIEWS, with_base
 from rampcli.cli.usage import check_repeated
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -26,7 +27,13 @@ class LightTyper(typer.Typer):
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Command], Command]:
         """Registers a command, as `typer.Typer.command` does."""
-        return super().command(name, cls=_LightCommand, **settings)
+        registers = super().command(name, cls=_LightCommand, **settings)
+
+        def register(command: Command) -> Command:
+            registers(with_base(command))
+            return command
+
+        return register
 
 
 class _Light:
@@ -43,12 +50,24 @@ class _Light:
 
 class _LightCommand(_Light, TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        args = with_views(args)
         check_repeated(self.params, args)
         return super().parse_args(ctx, args)
 
 
 class _LightGroup(_Light, TyperGroup):
     pass
+
+
+def with_views(args: Sequence[str]) -> list[str]:
+    """Returns words in which each `--cfg` has a value: the first view if none is named."""
+    words: list[str] = []
+    for index, word in enumerate(args):
+        words.append(word)
+        if word in ("--cfg", "-c") and args[index + 1 : index + 2] != ["--"]:
+            following = args[index + 1] if index + 1 < len(args) else ""
+            words += [] if following in VIEWS else [VIEWS[0]]
+    return words
 
 
 def _process_value(parameter: Any, is_string: bool, ctx: Any, value: Any) -> Any:

@@ -1,43 +1,16 @@
 """Arguments and options that several commands take."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-Factory = Annotated[
-    str,
-    typer.Option(
-        "--factory",
-        "-f",
-        metavar="NAME",
-        help="Recipe: a name such as llama3_8b, your FILE.py, FILE.py:NAME or MODULE:NAME, or a"
-        " run's config.yaml. Arguments may follow: 'llama3_8b(num_nodes=2)'.",
-    ),
-]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="KEY=VALUE", help="Settings that override the recipe."),
 ]
-ConfigDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--config-dir",
-        metavar="DIR",
-        help="Folder with further config groups.",
-        exists=True,
-        file_okay=False,
-    ),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Check and print the plan without starting the run.")
-]
-Cfg = Annotated[
-    bool,
-    typer.Option(
-        "--cfg", help="Print the configuration and where each value comes from, then exit."
-    ),
 ]
 Retune = Annotated[
     bool,

@@ -59,7 +59,6 @@ def phases(
     show_or_train(
         continued.resolved,
         overrides or [],
-        cfg=False,
         dry_run=dry_run,
         one_stage=False,
         as_json=as_json,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rampcli.cli.options import AsJson, ConfigDir, Factory, Overrides, Retune, plot_of
+from rampcli.cli.base import Base
+from rampcli.cli.options import AsJson, Overrides, Retune, plot_of
 from rampcli.errors import UsageError, visible
 
 if TYPE_CHECKING:
@@ -46,9 +47,8 @@ SeesawFactor = Annotated[
 
 
 def plan(
-    factory: Factory,
+    base: Base,
     overrides: Overrides = None,
-    config_dir: ConfigDir = None,
     as_json: AsJson = False,
     what_if: WhatIf = None,
     plot: Annotated[Path | None, plot_of("batch size and nodes")] = None,
@@ -86,17 +86,16 @@ def plan(
                     remedy=f"{name} without --what-if",
                 )
         if not compare(
-            factory,
+            base,
             words,
             what_if,
-            config_dir=config_dir,
             measured=measured or [],
             retunes=retune,
             as_json=as_json,
         ):
             raise typer.Exit(2)
         return
-    resolved = compose_beside_recipe(factory, words, config_dir=config_dir, retunes=retune)
+    resolved = compose_beside_recipe(base, words, retunes=retune)
     retuning = resolved.retuning
     for option, is_given in (("--dialects", show_dialects), ("--seesaw", show_seesaw)):
         if is_given:

@@ -8,18 +8,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from rampcli.cli.options import (
-    Cfg,
-    ConfigDir,
-    DryRun,
-    Factory,
-    OnePhase,
-    OneStage,
-    Overrides,
-    Retune,
-)
+from rampcli.cli.base import Base
+from rampcli.cli.options import DryRun, OnePhase, OneStage, Overrides, Retune
 from rampcli.cli.plan import print_plan
-from rampcli.errors import visible
 
 if TYPE_CHECKING:
     from rampcli.planning.run_plan import Resolved
@@ -27,11 +18,9 @@ if TYPE_CHECKING:
 
 
 def pretrain(
-    factory: Factory,
+    base: Base,
     overrides: Overrides = None,
-    config_dir: ConfigDir = None,
     dry_run: DryRun = False,
-    cfg: Cfg = False,
     one_stage: OneStage = False,
     one_phase: OnePhase = False,
     retune: Retune = False,
@@ -41,33 +30,24 @@ def pretrain(
     from rampcli.config.rl import refuse_rl
 
     words = overrides or []
-    resolved = compose_beside_recipe(
-        factory, words, config_dir=config_dir, retunes=retune, resumes=True
-    )
+    resolved = compose_beside_recipe(base, words, retunes=retune, resumes=True)
     refuse_rl(
         resolved.config, "this is a run of reinforcement learning", remedy="rampcli rl, or rl=none"
     )
-    show_or_train(
-        resolved, words, cfg=cfg, dry_run=dry_run, one_stage=one_stage, one_phase=one_phase
-    )
+    show_or_train(resolved, words, dry_run=dry_run, one_stage=one_stage, one_phase=one_phase)
 
 
 def show_or_train(
     resolved: "Resolved",
     words: Sequence[str],
     *,
-    cfg: bool,
     dry_run: bool,
     one_stage: bool,
     one_phase: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Prints a configuration or its plan, if asked to; otherwise trains, and ends the command."""
-    if cfg:
-        from rampcli.report.explain import with_provenance
-
-        typer.echo(visible(with_provenance(resolved), keeps="\n"), nl=False)
-    elif dry_run:
+    """Prints the plan of a run, if asked to; otherwise trains, and ends the command."""
+    if dry_run:
         from rampcli.launch.start_checks import check_files
 
         newest, notes = check_files(resolved)

@@ -4,15 +4,15 @@ from typing import Annotated
 
 import typer
 
-from rampcli.cli.options import AsJson, Cfg, ConfigDir, DryRun, Factory, OneStage, Overrides
+from rampcli.cli.base import Base
+from rampcli.cli.options import AsJson, DryRun, OneStage, Overrides
 from rampcli.cli.pretrain import show_or_train
 from rampcli.errors import UsageError
 
 
 def rl(
-    factory: Factory,
+    base: Base,
     rl_overrides: Overrides = None,
-    config_dir: ConfigDir = None,
     dry_run: DryRun = False,
     show_dialects: Annotated[
         bool,
@@ -20,7 +20,6 @@ def rl(
             "--dialects", help="Print the same batch as MaxText, TRL, verl and NeMo-RL settings."
         ),
     ] = False,
-    cfg: Cfg = False,
     one_stage: OneStage = False,
     as_json: AsJson = False,
 ) -> None:
@@ -32,16 +31,13 @@ def rl(
     """
     from rampcli.cli.composing import compose_rl
 
-    if as_json and (cfg or not (dry_run or show_dialects)):
-        remedy = "--dry-run --json without --cfg" if cfg else "--dry-run --json"
-        raise UsageError("--json prints a plan", remedy=remedy)
+    if as_json and not (dry_run or show_dialects):
+        raise UsageError("--json prints a plan", remedy="--dry-run --json")
     words = rl_overrides or []
-    resolved = compose_rl(factory, words, config_dir=config_dir)
-    if show_dialects and not cfg:
+    resolved = compose_rl(base, words)
+    if show_dialects:
         from rampcli.cli.dialects import print_dialects
 
         print_dialects(resolved, as_json=as_json)
     else:
-        show_or_train(
-            resolved, words, cfg=cfg, dry_run=dry_run, one_stage=one_stage, as_json=as_json
-        )
+        show_or_train(resolved, words, dry_run=dry_run, one_stage=one_stage, as_json=as_json)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rampcli.cli.options import AsJson, ConfigDir, Factory, plot_of
+from rampcli.cli.base import Base
+from rampcli.cli.options import AsJson, plot_of
 from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def sweep(
-    factory: Factory,
+    base: Base,
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
@@ -27,7 +28,6 @@ def sweep(
             help="Settings. Those with several values vary: A,B,C or range(8,33,8).",
         ),
     ] = None,
-    config_dir: ConfigDir = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check and print all runs without starting one.")
     ] = False,
@@ -46,9 +46,7 @@ def sweep(
     gc.enable()
     if plot is not None:
         check_picture(plot)
-    folder, runs = compose_sweep(
-        factory, overrides or [], config_dir=config_dir, starts=not dry_run
-    )
+    folder, runs = compose_sweep(base, overrides or [], starts=not dry_run)
     if dry_run:
         _print_plan(folder, runs, as_json=as_json)
         return

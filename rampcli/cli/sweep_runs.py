@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from rampcli.cli.base import Base
 from rampcli.cli.composing import compose_combination, folder_of_sweep
 from rampcli.cli.console import say
 from rampcli.cli.runs_at_once import Ended, ends_all, train_at_once
@@ -44,14 +45,13 @@ MOST_NAMED = 3
 
 
 def compose_sweep(
-    factory: str, words: Sequence[str], *, config_dir: Path | None, starts: bool
+    base: Base, words: Sequence[str], *, starts: bool
 ) -> tuple[SweepFolder, list[SweepRun]]:
     """Composes and checks all runs of a sweep. Nothing is written.
 
     Args:
-        factory: recipe, as it is typed.
+        base: what the words are laid over.
         words: `KEY=VALUE` words, some of which list several values.
-        config_dir: a folder of further group options.
         starts: also check this machine and the scripts of jobs.
 
     Raises:
@@ -61,10 +61,10 @@ def compose_sweep(
     report = Report()
     joined, folder = join_split_lists(words, report=report), SweepFolder(Path())
     with report.noting():
-        folder = SweepFolder(folder_of_sweep(factory, joined, config_dir=config_dir))
+        folder = SweepFolder(folder_of_sweep(base, joined))
     chosen = combinations(
         joined,
-        config_dir=config_dir,
+        among=base.primary().folders,
         report=report,
         varied_before={key for values in folder.read().values() for key in values},
     )
@@ -72,7 +72,7 @@ def compose_sweep(
     composed = []
     for one in chosen:
         with errors.noting(one):
-            resolved = compose_combination(factory, one, folder.path, config_dir=config_dir)
+            resolved = compose_combination(base, one, folder.path)
             _check_kind(resolved)
             composed.append(resolved)
     errors.close()

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rampcli.cli.options import AsJson, ConfigDir, Factory, Overrides, plot_of
+from rampcli.cli.base import Base
+from rampcli.cli.options import AsJson, Overrides, plot_of
 from rampcli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,9 +16,8 @@ if TYPE_CHECKING:
 
 
 def tune(
-    factory: Factory,
+    base: Base,
     overrides: Overrides = None,
-    config_dir: ConfigDir = None,
     exhaustive: Annotated[
         bool,
         typer.Option("--exhaustive", help="Try every size up to the first that does not fit."),
@@ -66,7 +66,7 @@ def tune(
                 f"--diagnose measures a single size, but {name} is about several",
                 remedy=f"--diagnose without {name}",
             )
-    resolved = compose_words(factory, overrides or [], config_dir=config_dir)
+    resolved = compose_words(base, overrides or [])
     refuse_phases(resolved.config, "rampcli tune")
     refuse_rl(
         resolved.config,

@@ -1,6 +1,7 @@
 """Reports errors of Typer in the style of all other errors, and refuses repeated options."""
 
 import difflib
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -23,11 +24,10 @@ COMMANDS_ELSEWHERE = {
 }
 """Our commands for those of other systems."""
 OPTIONS_ELSEWHERE = {
-    **dict.fromkeys(("-m", "--multirun"), "rampcli sweep --factory NAME KEY=VALUE,VALUE"),
-    **dict.fromkeys(("--yaml", "--config", "--config-name"), "--factory FILE.yaml"),
+    **dict.fromkeys(("--yaml", "--config"), "--factory FILE.yaml"),
     "--to-yaml": "--cfg > FILE.yaml",
 }
-"""Our words for options of other systems: Hydra's multirun, and NeMo's files of settings."""
+"""Our words for options of other systems, such as NeMo's files of settings."""
 TyperError: type[Exception] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
 )
@@ -55,7 +55,8 @@ def check_repeated(params: Sequence[Any], args: Sequence[str]) -> None:
         if word == "--":
             return
         name, equals, value = word.partition("=")
-        if not word.startswith("--") and word[:2] in options:  # -fNAME
+        is_known = name in options
+        if not is_known and not word.startswith("--") and word[:2] in options:  # -fNAME
             name, equals, value = word[:2], word[2:3], word[2:]
         param = options.get(name)
         if param is None or param.is_flag:
@@ -121,10 +122,6 @@ def as_usage_error(error: Any) -> UsageError:
             f"{command} has no option {error.option_name}",
             remedy=[*(_as_setting(error) or near), help_word],
         )
-    if message.startswith("missing option '--factory'"):
-        return UsageError(
-            f"{command} needs a recipe: --factory NAME",
-            remedy="--factory llama3_tiny; rampcli recipes lists all recipes",
-        )
+    message = re.sub(r"('--[\w-]+') / '-\w+'", r"\1", message)
     message = message.replace(": Value error, ", ": ").replace(": Input should", ": it should")
     return UsageError(message, remedy=help_word)

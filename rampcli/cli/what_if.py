@@ -11,6 +11,7 @@ import typer
 
 from rampcli.batch.quantities import counted, listed
 from rampcli.batch.throughput import check_curve
+from rampcli.cli.base import Base
 from rampcli.cli.composing import compose_beside_recipe
 from rampcli.cli.console import build_console, say
 from rampcli.cli.plan import with_measured
@@ -28,11 +29,10 @@ from rampcli.report.plan_notes import throughput_notes
 
 
 def compare(
-    factory: str,
+    base: Base,
     words: Sequence[str],
     what_if: Sequence[str],
     *,
-    config_dir: Path | None,
     measured: Sequence[Path],
     retunes: bool,
     as_json: bool,
@@ -40,9 +40,9 @@ def compare(
     """Prints a plan for each value of a setting, or each combination of several, side by side.
 
     Args:
+        base: what the words are laid over.
         words: overrides of the command line.
         what_if: `KEY=VALUE,VALUE,...`, each with another key.
-        config_dir: the user's option files, or None.
         measured: directories to take the throughput from.
         retunes: whether settings that are tied to the batch follow it.
 
@@ -53,14 +53,12 @@ def compare(
         UsageError: `what_if` does not have this form, every plan has the same error, or the plan
             does not depend on a setting.
     """
-    values = _values_of(what_if, config_dir)
+    values = _values_of(what_if, base)
     others = [word for word in words if drop_launcher_section(word).partition("=")[0] not in values]
 
     def plan_with(combination: Sequence[str]) -> Resolved | UsageError:
         try:
-            resolved = compose_beside_recipe(
-                factory, [*others, *combination], config_dir=config_dir, retunes=retunes
-            )
+            resolved = compose_beside_recipe(base, [*others, *combination], retunes=retunes)
             timed = with_measured(resolved, measured) if measured else resolved
             return replace(timed, retuning=resolved.retuning)
         except UsageError as error:
@@ -77,18 +75,18 @@ def compare(
     found = [plan_with(combination) for combination in combinations]
     _raise_shared_errors(found)
     _check_curves([one for one in found if isinstance(one, Resolved)])
-    _check_matters(values, combinations, found, f"rampcli sweep --factory {factory}")
+    _check_matters(values, combinations, found, f"rampcli sweep {base}")
     variants = [(" ".join(words), one) for words, one in zip(combinations, found, strict=True)]
     _print_comparison(variants, as_json=as_json)
     return any(isinstance(one, Resolved) for one in found)
 
 
-def _values_of(what_if: Sequence[str], config_dir: Path | None) -> dict[str, list[str]]:
+def _values_of(what_if: Sequence[str], base: Base) -> dict[str, list[str]]:
     """Returns the words `KEY=VALUE` for each key of `--what-if`."""
     values: dict[str, list[str]] = {}
     for word in what_if:
         try:
-            key, texts = read_values(word, group_names(config_dir))
+            key, texts = read_values(word, group_names(base.primary().folders))
             if key in values:
                 raise UsageError(f"{key} is given twice", keys=(key,), remedy=f"{key}=A,B,C")
         except UsageError as error:

@@ -1,25 +1,31 @@
-"""Composes a recipe's choices from conf/, and applies the overrides of a command line."""
+"""Composes a recipe's choices or a primary file, and applies the overrides of a command line.
+
+Files are composed first (`rampcli.config.composition`). Each becomes a layer, and the words of the
+command line become the layer above them.
+"""
 
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rampcli import plain_yaml
 from rampcli.batch.pairs import GENERATIONS_KEY
-from rampcli.bundled import bundled
+from rampcli.config.composition import (
+    SEARCH_PATH,
+    Composition,
+    composed,
+    folders_named,
+    further_folders,
+)
+from rampcli.config.file_layers import Written, file_layers, missing, notes_on_hydra
 from rampcli.config.groups import (
+    Primary,
     check_folder,
     check_option,
     folders,
     group_names,
-    is_global,
-    option_file,
     option_names,
 )
 from rampcli.config.layers import (
@@ -30,20 +36,30 @@ from rampcli.config.layers import (
     Precedence,
     Stack,
     edited_stack,
-    merged,
     placed,
 )
+from rampcli.config.nemo_files import NemoFiles, Unread, names_of_nemo, nemo_files
 from rampcli.config.phase_keys import is_dropped
 from rampcli.config.phases import check_dropped_phases
-from rampcli.config.reading import parse
+from rampcli.config.reading import (
+    LAUNCHER_SECTION,
+    drop_launcher_section,
+    group_of,
+    override_of,
+    parse,
+)
+from rampcli.config.references import MISSING, Unresolved, has_reference
 from rampcli.config.schema import Config
+from rampcli.config.settings import find_setting, settings
 from rampcli.config.snapshot import MOST_BYTES, PLACES
-from rampcli.config.yaml_leaves import SettingsLoader, leaves_of
+from rampcli.config.values import typed
+from rampcli.config.yaml_files import HYDRA, leaves_of, read_file
 from rampcli.errors import Report, UsageError, shown
 from rampcli.words import SPELLINGS
+from rampcli.words.hydra import SWEEP_DIR, of_sweep
+from rampcli.words.nemo_yaml import is_nemo
 from rampcli.words.rl import RL_COMMAND
 
-ROOT = "config"
 DEFAULT_RL = "grpo"
 """Option of the group `rl` for recipes without one of their own."""
 
@@ -67,7 +83,7 @@ def compose(*choices: str) -> Config:
     options = {
         group: shown(option)
         for group, option in words.items()
-        if group in groups and _exists(group, option, None, place, report)
+        if group in groups and _exists(group, option, (), place, report)
     }
     values = {key: value for key, value in words.items() if key not in groups}
     lines = dict.fromkeys(values, frame.f_lineno)
@@ -76,7 +92,8 @@ def compose(*choices: str) -> Config:
     for word in words:
         chosen |= {word: options[word]} if word in options else {}
         chosen |= {key: entries[key] for key in (word, SPELLINGS.get(word, word)) if key in entries}
-    stack = Stack(_layers(chosen, config_dir=None, known=(), report=report), choices=chosen)
+    stack = Stack(choices=chosen, composition=composed(Primary(), options, {}))
+    stack = _laid(stack, {}, place=caller, report=report)
     report.close()
     return stack.config()
 
@@ -119,8 +136,48 @@ def compose_file(path: Path) -> Config:
     return Stack((layer,), choices=layer.entries).config()
 
 
+def primary_of(text: str) -> Primary | None:
+    """Returns the primary file that a factory is, or None if it is a recipe or a plain file.
+
+    A YAML file is one if it has a defaults list, references, or settings of Hydra. Those of a run,
+    and those that `--cfg` prints, are plain.
+    """
+    path = Path(text.strip()).expanduser()
+    if path.suffix != ".yaml" or not path.is_file():
+        return None
+    try:
+        file = read_file(path, path.name)
+    except UsageError:
+        return None  # `compose_file` says what is wrong
+    leaves = file.leaves()
+    is_of_run = (path.parent / "plan.json").exists() or any(
+        key.startswith(f"{PLACES}.") for key in leaves
+    )
+    values = [value for _, value in leaves.values()]
+    needs_hydra = (
+        file.defaults is not None
+        or is_nemo({key: value for key, (_, value) in leaves.items()})
+        or any(map(has_reference, values))
+        or any(value == MISSING for value in values)
+        or any(key.startswith(f"{HYDRA}.") for key in leaves)
+    )
+    if is_of_run or not needs_hydra:
+        return None
+    return Primary(name=path.stem, config_path=path.parent)
+
+
+def primary_stack(primary: Primary) -> Stack:
+    """Returns the layers of a primary file and of the files that its defaults lists name.
+
+    Raises:
+        UsageError: a file is missing or wrong, or does not compose.
+    """
+    further = further_folders(primary)
+    return Stack(primary=replace(primary, further=(*primary.further, *further)))
+
+
 def apply_overrides(
-    config: Config,
+    config: Config | Stack,
     overrides: Sequence[str],
     *,
     config_dir: Path | None = None,
@@ -129,11 +186,11 @@ def apply_overrides(
 ) -> Stack:
     """Returns the layers of a configuration with a layer of words on top, for `resolve`.
 
-    Another group option (`data=mock`) replaces the option's file. Settings that the recipe made in
-    Python apply over the files and over what it was composed with, in any spelling. The words apply
-    over all of these.
+    Another group option (`data=mock`) replaces the option's file, and `+exp=mine` adds one. What
+    such a file says applies over the recipe. The words that are settings apply over all of these.
 
     Args:
+        config: from a recipe or `compose`, or layers from `primary_stack`.
         overrides: `group=option` and `key=value` words of the command line.
         config_dir: a folder of further group options.
         place: where the words come from, as a person would name it.
@@ -141,33 +198,61 @@ def apply_overrides(
 
     Raises:
         UsageError: without a report, all errors together: words that are not KEY=VALUE, unknown
-            keys or options, and values of the wrong type.
+            keys or options, values of the wrong type, and files that do not compose.
     """
     found = report or Report()
     if config_dir is not None:
         with found.noting():
             check_folder(config_dir)
-    groups = group_names(config_dir)
-    words = parse(overrides, groups=groups, place=place, report=found)
+    stack = (
+        config
+        if isinstance(config, Stack)
+        else edited_stack(config, "recipe", Precedence.EDITED, report=found)
+    )
+    if config_dir is not None:
+        stack = replace(stack, primary=replace(stack.primary, config_dir=config_dir))
+    with found.noting():
+        further = _searched(overrides, place)
+        primary = replace(stack.primary, further=(*stack.primary.further, *further))
+        stack = replace(stack, primary=primary)
+    overrides = [word for word in overrides if not word.startswith(f"{SEARCH_PATH}=")]
+    among = stack.primary.folders
+    groups = group_names(among)
+    choosing = [word for word in overrides if group_of(drop_launcher_section(word), groups)]
+    chosen = parse(choosing, groups=groups, place=place, report=found)
     options = {
-        group: shown(option)
-        for group, option in words.items()
-        if group in groups and _exists(group, option, config_dir, place, found)
+        key: "" if option == "" else shown(option)
+        for key, option in chosen.items()
+        if key.startswith("~") or _exists(key, option, among, place, found)
     }
-    stack = edited_stack(config, "recipe", Precedence.EDITED, report=found)
-    composed, choices = stack.composed, stack.choices
-    if options:
-        choices = {key: entry for key, entry in choices.items() if key not in options} | options
-        composed = _layers(
-            choices, config_dir=config_dir, known=composed, by_user=options, report=found
-        )
-    values = {key: value for key, value in words.items() if key not in groups}
-    layer = Layer.of(place, Precedence.USER, values, report=found)
-    below = Stack(composed, stack.overrides, choices)
-    found.errors += check_dropped_phases(layer, below)
+    with found.noting():
+        stack = _composed_with(stack, options)
+    words = parse(
+        [word for word in overrides if word not in choosing],
+        groups=groups,
+        place=place,
+        report=found,
+        also={SWEEP_DIR, *names_of_nemo(_values_of(stack))},
+    )
+    words = dict(of_sweep(words) if stack.primary.sweeps else words)
+    words.pop(SWEEP_DIR, None)
+    stack = _laid(stack, words, place=place, by_user=options, report=found)
     if report is None:
         found.close()
-    return below.above(layer)
+    return stack
+
+
+def _searched(words: Sequence[str], place: str) -> tuple[Path, ...]:
+    """Returns the folders that `hydra.searchpath=[FOLDER,...]` adds, if a word is that.
+
+    Raises:
+        UsageError: one is not a folder.
+    """
+    for word in words:
+        if word.startswith(f"{SEARCH_PATH}="):
+            entries = override_of(word).value()
+            return folders_named(entries, place=f"{word} ({place})")
+    return ()
 
 
 def rl_word(recipe: str, *, config_dir: Path | None = None) -> str:
@@ -175,7 +260,7 @@ def rl_word(recipe: str, *, config_dir: Path | None = None) -> str:
 
     It chooses the option of the group `rl` that has the recipe's name, or `rl=grpo`.
     """
-    return f"rl={recipe if recipe in option_names('rl', config_dir) else DEFAULT_RL}"
+    return f"rl={recipe if recipe in option_names('rl', folders(config_dir)) else DEFAULT_RL}"
 
 
 def with_own_name(stack: Stack) -> Stack:
@@ -194,104 +279,227 @@ def with_rl(config: Config, recipe: str) -> Config:
     return with_own_name(apply_overrides(config, [rl_word(recipe)], place=RL_COMMAND)).config()
 
 
-def _layers(
-    choices: Mapping[str, str | Entry],
-    *,
-    config_dir: Path | None,
-    known: Iterable[Layer],
-    report: Report,
-    by_user: Collection[str] = (),
-) -> tuple[Layer, ...]:
-    """Returns a layer for each chosen file, in Hydra's order, and the recipe's values above them.
-
-    Choices replace the defaults of conf/config.yaml in their places. Groups that only a user's
-    folder has come last.
-
-    A value goes below the files if a later choice is a group whose file also sets it, or drops its
-    phase. The files of the groups in `by_user` get the precedence `CHOSEN`, above the recipe's.
-    """
-    read = {layer.name: layer for layer in known}
-    files: dict[str, Layer] = {}
-    options = {key: choice for key, choice in choices.items() if not isinstance(choice, Entry)}
-    for group, option in (_defaults() | options).items():
-        name = f"{group}/{option}.yaml"
-        if name in read:
-            files[group] = read[name]
-        elif (path := option_file(group, option, folders(config_dir))) is not None:
-            files[group] = _file_layer(path, group, name, report)
-    files |= {
-        group: replace(files[group], precedence=Precedence.CHOSEN)
-        for group in by_user
-        if group in files
-    }
-    above: dict[str, Entry] = {}
-    below: dict[str, Entry] = {}
-    for key, choice in choices.items():
-        if isinstance(choice, Entry):
-            above[key] = choice
-        else:
-            sets = files[key].entries
-            hidden = [leaf for leaf in above if leaf in sets or is_dropped(leaf, sets)]
-            below |= {leaf: above.pop(leaf) for leaf in hidden}
-    _check_spellings([*files.values()], report)
-    return (
-        Layer("recipe", Precedence.RECIPE, below),
-        *files.values(),
-        Layer("recipe", Precedence.RECIPE, above),
-    )
-
-
-def _check_spellings(files: Sequence[Layer], report: Report) -> None:
-    """Checks that files that are equally near to the user spell a setting alike, or agree."""
-    entries: dict[tuple[Precedence, str], Entry] = {}
-    for layer in files:
-        for key, entry in layer.entries.items():
-            with report.noting():
-                near = (layer.precedence, key)
-                entries[near] = merged(key, entries.get(near), entry)
-
-
-@cache
-def _defaults() -> dict[str, str]:
-    """Returns the default option of each group, in the order of conf/config.yaml."""
-    path = bundled("conf") / f"{ROOT}.yaml"
-    with _naming_file(path):
-        root = yaml.load(path.read_text(encoding="utf-8"), SettingsLoader)
-    return {
-        group: option
-        for entry in root["defaults"]
-        if isinstance(entry, dict)
-        for group, option in entry.items()
-        if group.isidentifier()  # and not an override of one of Hydra's own groups
-    }
-
-
-@contextmanager
-def _naming_file(path: Path) -> Iterator[None]:
-    """Adds its path to an error in a bundled file."""
-    try:
-        yield
-    except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
-        raise UsageError(f"the configuration files do not compose: {path}: {reason}") from error
-
-
-def _exists(group: str, option: Any, config_dir: Path | None, place: str, report: Report) -> bool:
+def _exists(key: str, option: Any, among: Sequence[Path], place: str, report: Report) -> bool:
+    """Returns whether the option that a word chooses exists, and reports it otherwise."""
+    group = key.lstrip("+").partition("@")[0]
     before = len(report.errors)
-    with report.noting(), placed(f"{group}={shown(option)} ({place})"):
-        check_option(group, option, config_dir)
+    with report.noting(), placed(f"{key}={shown(option)} ({place})"):
+        check_option(group, option, among)
     return len(report.errors) == before
 
 
-def _file_layer(path: Path, group: str, name: str, report: Report) -> Layer:
-    """Returns the settings of a file of conf/; each place is `group/option.yaml:line`."""
-    text = path.read_text(encoding="utf-8")
-    with _naming_file(path), placed(name):
-        leaves = leaves_of(text, "" if is_global(text) else group)
-    return Layer.of(
-        name,
-        Precedence.CONF,
-        {key: value for key, (_, value) in leaves.items()},
-        lines={key: line for key, (line, _) in leaves.items()},
+def _composed_with(stack: Stack, options: Mapping[str, str]) -> Stack:
+    """Returns layers whose files are composed with further options.
+
+    Args:
+        stack: the layers, whose files may have been composed before.
+        options: by group, as they are typed.
+    """
+    has_files = stack.composition is not None or stack.primary.is_bundled
+    if has_files and not options:
+        return stack
+    groups = {key.lstrip("+~") for key in options}
+    kept = {key: one for key, one in stack.choices.items() if key.lstrip("+~") not in groups}
+    choices: dict[str, str | Entry] = {**kept, **options}
+    by_user = {*stack.chosen, *options}
+    stack = replace(stack, choices=choices, chosen=frozenset(by_user))
+    return replace(stack, composition=_composition(stack))
+
+
+def compose_explained(stack: Stack) -> Composition:
+    """Returns the composition of a stack's files with its defaults list, tree and choices."""
+    return _composition(stack, explains=True)
+
+
+def _composition(stack: Stack, *, explains: bool = False) -> Composition:
+    every = {key: one for key, one in stack.choices.items() if isinstance(one, str)}
+    recipe = {key: one for key, one in every.items() if key not in stack.chosen}
+    chosen = {key: one for key, one in every.items() if key in stack.chosen}
+    return composed(stack.primary, recipe, chosen, explains=explains)
+
+
+def _values_of(stack: Stack) -> Mapping[str, Any]:
+    """Returns the values of the files, as they were written; none if none were composed."""
+    composition: Composition | None = stack.composition
+    return {} if composition is None else composition.values
+
+
+def _laid(
+    stack: Stack,
+    words: Mapping[str, Any],
+    *,
+    place: str,
+    by_user: Collection[str] = (),
+    report: Report,
+) -> Stack:
+    """Returns the layers of the composed files and of the recipe, with words on top.
+
+    Args:
+        stack: from `_composed_with`.
+        words: by key; `~KEY` deletes what is below.
+        place: where the words come from.
+        by_user: groups whose options the user has just chosen. Their files apply over the recipe.
+        report: receives the errors.
+    """
+    composition: Composition | None = stack.composition
+    nemo: NemoFiles | None = None
+    below, above = _recipe_layers(stack, composition)
+    if composition is not None:
+        stack = _with_recipe_hidden(stack, composition, by_user)
+    written = _written(stack, above, words)
+    if composition is not None and (by_user or written.found or not stack.composed):
+        nemo = nemo_files(
+            composition, written, words, place=place, chosen=stack.chosen, report=report
+        )
+        stack = _with_files(stack, composition, written, nemo, below, above, report)
+    layer = _word_layer(stack, words, written, nemo, place=place, report=report)
+    report.errors += check_dropped_phases(layer, stack)
+    return replace(stack.above(layer), written=written.values)
+
+
+def _with_files(
+    stack: Stack,
+    composition: Composition,
+    written: Written,
+    nemo: NemoFiles | None,
+    below: Layer,
+    above: Layer,
+    report: Report,
+) -> Stack:
+    """Returns layers with those of the composed files, between the two of the recipe."""
+    foreign: Collection[int] = () if nemo is None else nemo.indexes
+    files = file_layers(
+        composition,
+        written,
+        chosen=stack.chosen,
+        sweeps=stack.primary.sweeps,
+        leaves_out=foreign,
         report=report,
     )
+    report.errors += missing(composition, written, foreign)
+    notes = [*notes_on_hydra(composition, foreign)]
+    unread = Unread()
+    if nemo is not None:
+        last = max(foreign)
+        files[last + 1 : last + 1] = nemo.layers
+        notes += [*nemo.notes, *nemo.unread.notes()]
+        unread = nemo.unread
+    return replace(stack, composed=(below, *files, above), notes=tuple(notes), unread=unread)
+
+
+def _written(stack: Stack, recipe: Layer, words: Mapping[str, Any]) -> Written:
+    """Returns the values of files, recipe and words, merged, with their references resolved."""
+    values = dict(_values_of(stack))
+    for layer in (recipe, *stack.overrides):
+        values |= {key: entry.value for key, entry in layer.entries.items()}
+    section = LAUNCHER_SECTION if any(key.startswith(LAUNCHER_SECTION) for key in values) else ""
+    for key, value in words.items():
+        name = f"{section}{key.lstrip('~')}"
+        if key.startswith("~"):
+            values.pop(name, None)
+        else:
+            values[name] = value
+    return Written.of(values)
+
+
+def _set_by(composition: Composition, choices: Collection[str]) -> set[str]:
+    """Returns the keys that the files of some choices set, also in our spelling."""
+    keys = {key for one in composition.files if one.choice in choices for key in one.leaves}
+    return keys | {SPELLINGS.get(key, key) for key in keys}
+
+
+def _with_recipe_hidden(stack: Stack, composition: Composition, by_user: Collection[str]) -> Stack:
+    """Returns layers without what a recipe sets in Python and a file sets that the user chooses."""
+    sets = _set_by(composition, by_user)
+
+    def kept(layer: Layer) -> Layer:
+        entries = {k: one for k, one in layer.entries.items() if k not in sets}
+        return replace(layer, entries=entries)
+
+    overrides = tuple(
+        kept(one) if one.precedence in (Precedence.RECIPE, Precedence.EDITED) else one
+        for one in stack.overrides
+    )
+    return replace(stack, overrides=overrides)
+
+
+def _recipe_layers(stack: Stack, composition: Composition | None) -> tuple[Layer, Layer]:
+    """Returns the layers of a recipe's values, below the files and above them.
+
+    A value goes below the files if a later choice is a group whose file also sets it, or drops its
+    phase.
+    """
+    above: dict[str, Entry] = {}
+    below: dict[str, Entry] = {}
+    for key, choice in stack.choices.items():
+        if isinstance(choice, Entry):
+            above[key] = choice
+        elif composition is not None:
+            sets = _set_by(composition, [key])
+            hidden = [leaf for leaf in above if leaf in sets or is_dropped(leaf, sets)]
+            below |= {leaf: above.pop(leaf) for leaf in hidden}
+    first, last = (Layer("recipe", Precedence.RECIPE, one) for one in (below, above))
+    return first, last
+
+
+def _word_layer(
+    stack: Stack,
+    words: Mapping[str, Any],
+    written: Written,
+    nemo: NemoFiles | None,
+    *,
+    place: str,
+    report: Report,
+) -> Layer:
+    """Returns the layer of some words, typed, with their references resolved."""
+    values: dict[str, Any] = {}
+    references: dict[str, str] = {}
+    deleted: dict[str, Entry] = {}
+    for key, value in words.items():
+        if key.startswith("~"):
+            with report.noting(), placed(f"{key} ({place})"):
+                name = key[1:]
+                _check_deleted(stack, name, value)
+                deleted[name] = Entry(settings()[name].default, f"{place}: {key}")
+        elif written.is_variable(key) or (nemo is not None and find_setting(key) is None):
+            continue
+        elif not has_reference(value):
+            values[key] = value
+        else:
+            for one, each in written.values_of(key).items():
+                name = drop_launcher_section(one)
+                if isinstance(each, Unresolved):
+                    with report.noting(), placed(f"{key}={shown(value)} ({place})"):
+                        raise each.error
+                else:
+                    values[name], references[name] = each, shown(value)
+    layer = Layer.of(place, Precedence.USER, values, references=references, report=report)
+    by_nemo = {} if nemo is None else nemo.by_words
+    return Layer(place, Precedence.USER, {**by_nemo, **deleted, **layer.entries})
+
+
+def _check_deleted(stack: Stack, key: str, value: Any) -> None:
+    """Checks that `~KEY` or `~KEY=VALUE` deletes a value that is there.
+
+    Raises:
+        UsageError: nobody sets the key, or it has another value.
+    """
+    if key not in settings():
+        raise UsageError(
+            f"~{key} deletes nothing: it is not a setting",
+            keys=(key,),
+            remedy="the same words without it",
+        )
+    if stack.precedence(key) is Precedence.SCHEMA:
+        raise UsageError(
+            f"~{key} deletes nothing: nobody sets it",
+            keys=(key,),
+            remedy="the same words without it",
+        )
+    now = stack.entry(key).value
+    if value is not None and typed(key, value) != now:
+        raise UsageError(
+            f"~{key}={shown(value)} deletes nothing: {key} is {shown(now)}",
+            keys=(key,),
+            remedy=f"~{key}={shown(now)}",
+        )

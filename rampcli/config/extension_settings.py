@@ -58,7 +58,7 @@ def with_extensions(stack: Stack, report: Report) -> Stack:
         if key not in settings() and key not in FOREIGN and key not in defaults:
             with report.noting(), sources_named(stack):
                 raise _unused(key, stack)
-    return Stack((layer, *stack.composed), stack.overrides, stack.choices) if defaults else stack
+    return dataclasses.replace(stack, composed=(layer, *stack.composed)) if defaults else stack
 
 
 def extension_function(key: str, name: str, section: Extensible) -> Callable[..., Any] | None:

@@ -1,43 +1,108 @@
-"""Finds the groups and options of conf/ and of a user's folder, and checks the user's files."""
+"""Finds the groups and options of conf/ and of a user's folders."""
 
 import difflib
 import filecmp
 import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rampcli import plain_yaml
 from rampcli.bundled import bundled
 from rampcli.config.unknown_keys import choices_in
 from rampcli.errors import Remedy, UsageError, set_to, shown
 
-LARGEST_FILE_BYTES = 20_000
-_GLOBAL = re.compile(r"\s*#\s*@package\s+_global_\s*")
+ROOT = "config"
+"""The bundled primary file, conf/config.yaml."""
 MOST_OFFERED = 4
 """Names that a remedy lists at most."""
+_PART = re.compile(r"\w[\w-]*")
 
 
-def folders(config_dir: Path | None) -> list[Path]:
-    """Returns the folders that are searched for options, in order."""
-    return [bundled("conf")] if config_dir is None else [bundled("conf"), config_dir]
+@dataclass(frozen=True, slots=True)
+class GroupNames(Collection[str]):
+    """The names of all groups: folders, such as `optim` or `training/gpt3`.
+
+    Folders are looked up, so that a large folder of the user is not walked through. Iterating
+    yields the groups at the top.
+    """
+
+    among: tuple[Path, ...]
+
+    def __contains__(self, name: object) -> bool:
+        parts = str(name).split("/")
+        return all(map(_PART.fullmatch, parts)) and any(
+            (folder / str(name)).is_dir() for folder in self.among
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        names = {
+            path.name
+            for folder in self.among
+            for path in folder.iterdir()
+            if _PART.fullmatch(path.name) and path.name != "__pycache__" and path.is_dir()
+        }
+        return iter(sorted(names))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
-def group_names(config_dir: Path | None = None) -> set[str]:
-    """Returns the names of all groups."""
-    return {
-        path.name
-        for folder in folders(config_dir)
-        for path in folder.iterdir()
-        if path.is_dir() and path.name.isidentifier()
-    }
+def folders(config_dir: Path | None = None, config_path: Path | None = None) -> tuple[Path, ...]:
+    """Returns the folders that are searched for groups and files, in order.
+
+    Args:
+        config_dir: the user's further folder, of `--config-dir`.
+        config_path: the user's folder of the primary file, of `--config-path`. It comes first.
+    """
+    return tuple(filter(None, (config_path, bundled("conf"), config_dir)))
 
 
-def option_names(group: str, config_dir: Path | None = None) -> list[str]:
-    """Returns the options of a group, sorted."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Primary:
+    """What is composed: a primary file, and the folders that are searched.
+
+    Attributes:
+        name: of the primary file, without `.yaml`; None for no file.
+        config_path: the folder of the primary file, searched before conf/; or None.
+        config_dir: a folder that is searched after conf/; or None.
+        further: folders that are searched last.
+        sweeps: whether the runs of a sweep are composed, for which Hydra has settings of their own.
+    """
+
+    name: str | None = ROOT
+    config_path: Path | None = None
+    config_dir: Path | None = None
+    further: tuple[Path, ...] = ()
+    sweeps: bool = False
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The folders that are searched, in order."""
+        return (*folders(self.config_dir, self.config_path), *self.further)
+
+    @property
+    def is_bundled(self) -> bool:
+        """Whether only bundled files can be chosen."""
+        return self.is_root and self.folders == folders()
+
+    @property
+    def is_root(self) -> bool:
+        """Whether the primary file is the bundled one, whose options recipes choose."""
+        return self.name == ROOT and self.config_path is None
+
+
+def group_names(among: Sequence[Path] = ()) -> GroupNames:
+    """Returns the names of all groups in some folders, or in conf/."""
+    return GroupNames(tuple(among) or folders())
+
+
+def option_names(group: str, among: Sequence[Path] = ()) -> list[str]:
+    """Returns the options of a group, sorted, in some folders or in conf/."""
     return sorted(
         {
             path.stem
-            for folder in folders(config_dir)
+            for folder in among or folders()
             for path in (folder / group).glob("*.yaml")
             if path.is_file()
         }
@@ -57,42 +122,49 @@ def some_of(names: list[str]) -> str:
     return f"{' or '.join(offered)}{rest}"
 
 
-def option_file(group: str, option: str, among: list[Path]) -> Path | None:
-    """Returns the file of an option, or None if it does not exist."""
-    return next(
-        (path for folder in among if (path := folder / group / f"{option}.yaml").is_file()), None
-    )
+def file_of(name: str, among: Sequence[Path]) -> Path | None:
+    """Returns the file of a name such as `optim/mine`, or None if no folder has it.
+
+    A name that leads out of the folders has no file.
+    """
+    parts = name.split("/")
+    if not name or any(part in ("", ".", "..") for part in parts):
+        return None
+    return next((path for one in among if (path := one / f"{name}.yaml").is_file()), None)
 
 
-def nearest_options(group: str, name: str, config_dir: Path | None = None) -> Remedy:
+def nearest_options(group: str, name: str, among: Sequence[Path] = ()) -> Remedy:
     """Returns the remedy for a wrong option: the nearest options of its group."""
     ours = option_names(group)
     # The user's own options come first.
-    options = sorted(option_names(group, config_dir), key=ours.__contains__)
+    options = sorted(option_names(group, among), key=ours.__contains__)
     near = difflib.get_close_matches(name, options, n=2, cutoff=0.5)
     offered, rest = first_of([name] if name in options else near or options)
     if not offered:
-        return f"a file {config_dir}/{group}/OPTION.yaml"
+        return f"a file {(among or folders())[-1]}/{group}/OPTION.yaml"
     return set_to(group, *offered, note=rest)
 
 
-def check_option(group: str, option: Any, config_dir: Path | None) -> None:
-    """Checks that an option exists and that its file holds plain settings.
+def check_option(group: str, option: Any, among: Sequence[Path] = ()) -> None:
+    """Checks that an option exists.
+
+    Args:
+        group: name of the group.
+        option: name of the option, or a list of several.
+        among: the folders, or those of conf/.
 
     Raises:
-        UsageError: it does not; names the option or the line of its file.
+        UsageError: there is no such option.
     """
-    name = shown(option)
-    path = option_file(group, name, folders(config_dir)) if Path(name).name == name else None
-    if path is None:
-        raise UsageError(
-            f"{group}={name}: there is no conf/{group}/{name}.yaml",
-            keys=(group,),
-            remedy=choices_in(group, name, leave_out=option_names(group))
-            or nearest_options(group, name, config_dir),
-        )
-    if not path.is_relative_to(bundled("conf")):
-        _check_file(path, place=f"{group}/{name}.yaml", key=group)
+    for one in option if isinstance(option, list) else [option]:
+        name = shown(one)
+        if file_of(f"{group}/{name}", among or folders()) is None:
+            raise UsageError(
+                f"{group}={name}: there is no conf/{group}/{name}.yaml",
+                keys=(group,),
+                remedy=choices_in(group, name, leave_out=option_names(group))
+                or nearest_options(group, name, among),
+            )
 
 
 def check_folder(config_dir: Path) -> None:
@@ -103,43 +175,13 @@ def check_folder(config_dir: Path) -> None:
     Raises:
         UsageError: names the file.
     """
-    for group in sorted(group_names()):
+    for group in group_names():
         for option in option_names(group):
-            ours, mine = (option_file(group, option, [folder]) for folder in folders(config_dir))
-            if ours and mine and not filecmp.cmp(mine, ours, shallow=False):
+            mine, ours = (one / group / f"{option}.yaml" for one in (config_dir, bundled("conf")))
+            if mine.is_file() and not filecmp.cmp(mine, ours, shallow=False):
                 raise UsageError(
                     f"{mine}: {group}={option} is the name of a bundled option",
                     keys=(group,),
                     remedy=f"another name: {group}/my_{option}.yaml",
                     set_by=("--config-dir",),
                 )
-
-
-def is_global(text: str) -> bool:
-    """Returns whether the first line that is not blank is `# @package _global_`, Hydra's header."""
-    return _GLOBAL.fullmatch(next(filter(str.strip, text.splitlines()), "")) is not None
-
-
-def _check_file(path: Path, *, place: str, key: str) -> None:
-    """Checks a file of a user without constructing anything from it."""
-
-    def refuse(reason: str, line: int | None = None) -> UsageError:
-        at = place if line is None else f"{place}:{line}"
-        return UsageError(
-            f"{path}: {reason}", keys=(key,), remedy="plain KEY: VALUE lines", set_by=(at,)
-        )
-
-    try:
-        text, root = plain_yaml.read(path, most_bytes=LARGEST_FILE_BYTES)
-    except plain_yaml.NotPlainError as error:
-        raise refuse(error.reason, error.line) from error
-    for number, text_line in enumerate(text.splitlines(), start=1):
-        comment, header, _ = text_line.partition("@package")
-        if header and comment.lstrip().startswith("#") and not is_global(text):
-            raise refuse("the only package header that is supported is # @package _global_", number)
-    for name, _ in root.value:
-        if name.value in ("defaults", "hydra"):
-            raise refuse(
-                f"{name.value} is not a setting; an option file holds settings only",
-                name.start_mark.line + 1,
-            )

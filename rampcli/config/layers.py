@@ -15,6 +15,7 @@ from typing import Any
 
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY
 from rampcli.config.attributes import words_assigned
+from rampcli.config.groups import Primary
 from rampcli.config.phase_keys import PHASES, is_dropped, is_phase, split_phase_key
 from rampcli.config.schema import Config
 from rampcli.config.settings import is_of_extension, leaves, settings
@@ -68,6 +69,8 @@ class Entry:
             for a value set directly.
         words: the words that decided this value, each with its entry; empty for a value set
             directly.
+        reference: the text with references that the value was computed from; None for a plain
+            value.
     """
 
     value: Any
@@ -75,13 +78,18 @@ class Entry:
     line: int | None = None
     by: str | None = None
     words: tuple[tuple[str, "Entry"], ...] = ()
+    reference: str | None = None
 
     @property
     def place(self) -> str:
-        """`command line`, `data/mock.yaml:4`, or the words that decided the value with theirs."""
+        """`command line`, `data/mock.yaml:4`, or the words that decided the value with theirs.
+
+        A value that follows from a reference has it in front: `${model.hidden_size} (mine.yaml:4)`.
+        """
         if self.words:
             return ", ".join(f"{word}={shown(one.value)} ({one.place})" for word, one in self.words)
-        return self.source if self.line is None else f"{self.source}:{self.line}"
+        place = self.source if self.line is None else f"{self.source}:{self.line}"
+        return place if self.reference is None else f"{self.reference} ({place})"
 
     def words_for(self, key: str) -> tuple[tuple[str, "Entry"], ...]:
         """Returns the words that decided the value of a key: the key itself if it is set."""
@@ -117,6 +125,7 @@ class Layer:
         values: Mapping[str, Any],
         *,
         lines: Mapping[str, int] | None = None,
+        references: Mapping[str, str] | None = None,
         report: Report,
     ) -> "Layer":
         """Types values and returns them as a layer.
@@ -127,11 +136,13 @@ class Layer:
             name: of the layer, which is the source of its values.
             values: by dotted key, as they were written: counts may be `50M`.
             lines: line of each value, for a file.
+            references: the text of each value that was computed from references.
             report: receives the errors. A value with an error is left out.
         """
         entries: dict[str, Entry] = {}
         for word, value in values.items():
-            written = Entry(value, name, (lines or {}).get(word))
+            reference = (references or {}).get(word)
+            written = Entry(value, name, (lines or {}).get(word), reference=reference)
             with report.noting(), placed(*written.sources(word)):
                 entry = replace(written, value=typed(word, value))
                 if word in FOREIGN:
@@ -193,11 +204,23 @@ class Stack:
         overrides: layers above those: edits in Python, the command line, and what follows from
             them.
         choices: what `composed` was made from: option names by group, and entries by setting.
+        primary: the primary file and the folders that `composed` was made from.
+        chosen: the choices that the user made on the command line.
+        composition: the files as they were composed; None for layers that no file is in.
+        written: the merged values as they were written, with their references.
+        notes: what a user may not expect of the files.
+        unread: what files of NeMo say and a run does not do, if there are such files.
     """
 
     composed: tuple[Layer, ...] = ()
     overrides: tuple[Layer, ...] = ()
     choices: Mapping[str, str | Entry] = field(default_factory=dict)
+    primary: Primary = field(default_factory=Primary)
+    chosen: frozenset[str] = frozenset()
+    composition: Any = field(default=None, compare=False)
+    written: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    unread: Any = field(default=None, compare=False)
 
     @cached_property
     def _histories(self) -> dict[str, list[tuple[Precedence, Entry]]]:
@@ -239,7 +262,7 @@ class Stack:
 
     def above(self, *layers: Layer) -> "Stack":
         """Returns the stack with further layers on top."""
-        return Stack(self.composed, (*self.overrides, *layers), self.choices)
+        return replace(self, overrides=(*self.overrides, *layers))
 
     def decided(self, key: str, by: str, value: Any, *, words: Sequence[str] = ()) -> "Stack":
         """Returns the stack with a value that a key has because `by` is set.

@@ -116,7 +116,7 @@ def _filtered(stack: Stack, keeps: Callable[[str], bool]) -> Stack:
         return replace(layer, entries={k: one for k, one in layer.entries.items() if keeps(k)})
 
     composed, overrides = map(tuple, (map(kept, stack.composed), map(kept, stack.overrides)))
-    return Stack(composed, overrides, stack.choices)
+    return replace(stack, composed=composed, overrides=overrides)
 
 
 def phase_stack(run: Stack, name: str, own: Mapping[str, Entry], *, report: Report) -> Stack:

@@ -13,7 +13,7 @@ from rampcli.config.checks.ranges import check_range
 from rampcli.config.groups import nearest_options
 from rampcli.config.layers import placed
 from rampcli.config.phase_keys import is_phase
-from rampcli.config.settings import find_setting, is_mapping
+from rampcli.config.settings import find_setting, flatten, is_mapping, settings
 from rampcli.config.unknown_keys import choices_in, nearest_keys, unknown_key
 from rampcli.config.values import typed
 from rampcli.errors import Remedy, Report, UsageError, set_to, shown, typeable
@@ -30,7 +30,9 @@ _LITERAL_MAPPING = re.compile(
 )
 """A mapping of names to them."""
 _CAST = re.compile(r"\b(int|float|bool|str|json_str)\(")
-_ASSIGNMENT = re.compile(r"[+~]*[A-Za-z_][\w.]*=")
+_ASSIGNMENT = re.compile(r"[+~]*[A-Za-z_][\w./@:-]*=")
+_PREFIX = re.compile(r"(\+{0,2}|~)(?=[^+~]|$)")
+"""What Hydra's grammar puts before a key: to add it, to add or override it, or to delete it."""
 _NAME = re.compile(r"[{,]\s*([^\s{},:]+)\s*:")
 _NUMBER = r"[-+]?(?:0|[1-9](?:_?[0-9]){0,29})(?:\.[0-9]{1,30})?(?:e[-+]?[0-9]{1,3})?"
 _TEXT = r"(?!(?:inf|nan)(?![\w./-]))[a-z_/][\w./-]*|[1-9](?:_?[0-9])*[a-z]"
@@ -40,14 +42,13 @@ _PLAIN = re.compile(
 )
 _IS_NUMBER = re.compile(_NUMBER, re.IGNORECASE)
 _CONSTANTS = {"null": None, "true": True, "false": False}
+LAUNCHER_SECTION = "training."
+"""The section in which NeMo's launcher keeps the settings of a run."""
 _LAUNCHER_SECTION = re.compile(r"^([+~]*)(training\.)+")
 
 
 def drop_launcher_section(word: str) -> str:
-    """Returns a key or `KEY=VALUE` without a leading `training.`.
-
-    NeMo's launcher keeps the settings of a run in this section.
-    """
+    """Returns a key or `KEY=VALUE` without a leading `training.`."""
     return _LAUNCHER_SECTION.sub(r"\1", word)
 
 
@@ -107,28 +108,41 @@ def parse(
     place: str,
     report: Report,
     unique: bool = True,
+    also: Collection[str] = (),
 ) -> dict[str, Any]:
     """Returns `KEY=VALUE` words as a mapping. Values are read in Hydra's grammar.
+
+    A setting has one meaning with `+`, with `++` and without: its value is set. `~KEY` deletes what
+    the files say of it, and stays as `~KEY`. Groups keep what is typed before and after them:
+    `+exp`, `~rl`, `optim@model.optim`. A mapping for a section is one for each of its settings.
 
     Args:
         groups: names of config groups.
         place: where the words come from, for errors.
         report: receives the errors; a word with an error is left out.
         unique: whether two different values for one key are an error. Otherwise the last one holds.
+        also: keys that are no settings and can be set: those of the files that are composed.
     """
     values: dict[str, Any] = {}
     for word in map(drop_launcher_section, words):
         with report.noting(), placed(f"{word or repr(word)} ({place})"):
-            key, value = _read(word, groups)
-            if unique and key in values and values[key] != value:
-                raise UsageError(
-                    f"{key} is given twice: {shown(values[key])} and {shown(value)}",
-                    keys=(key,),
-                    remedy="one of them",
-                )
-            values.pop(key, None)  # so that the key moves to the end
-            values[key] = value
+            for key, value in _read(word, groups, also).items():
+                if unique and key in values and values[key] != value:
+                    raise UsageError(
+                        f"{key} is given twice: {shown(values[key])} and {shown(value)}",
+                        keys=(key,),
+                        remedy="one of them",
+                    )
+                values.pop(key, None)  # so that the key moves to the end
+                values[key] = value
     return values
+
+
+def group_of(word: str, groups: Collection[str]) -> str | None:
+    """Returns the group whose option a word chooses, or None if it sets a setting."""
+    key, _, text = word.partition("=")
+    name = key.lstrip("+~").partition("@")[0]
+    return name if name in groups and not text.startswith("{") else None
 
 
 def is_plain(word: str) -> bool:
@@ -167,29 +181,67 @@ def listed_values(override: Any) -> list[str]:
         return []
 
 
-def _read(word: str, groups: Collection[str]) -> tuple[str, Any]:
-    key, text = key_of(word, groups), word.partition("=")[2]
+def _read(word: str, groups: Collection[str], also: Collection[str] = ()) -> dict[str, Any]:
+    """Returns what a word sets, by key: one key, or those of a section."""
+    key, equals, _ = word.partition("=")
+    prefix, name = _split(key)
+    if group_of(word, groups) is not None and (equals or prefix == "~"):
+        shown_key = f"{prefix[:1]}{name}"
+        return {shown_key: _value_in(name, word[len(prefix) :]) if equals else ""}
+    if prefix == "~":
+        return _deleted(name, word, also)
+    name = key_of(word, groups, also)
+    value = _value_in(name, word[len(prefix) :])
+    if isinstance(value, dict) and find_setting(name) is None:
+        keys = {f"{name}.{inside}": one for inside, one in flatten(value).items()}
+        for inside in keys:
+            key_of(f"{inside}=", groups, also)
+        return keys
+    return {name: value}
+
+
+def _split(key: str) -> tuple[str, str]:
+    """Returns what stands before a key, `+`, `++`, `~` or nothing, and the key."""
+    match = _PREFIX.match(key)
+    prefix = match[0] if match else ""
+    return prefix, key[len(prefix) :]
+
+
+def _deleted(name: str, word: str, also: Collection[str]) -> dict[str, Any]:
+    """Returns the deletion that `~NAME` or `~NAME=VALUE` means."""
+    if is_phase(name):
+        return {name: None}
+    inside = [key for key in settings() if key.startswith(f"{name}.")]
+    if not (find_setting(name) or inside or name in also):
+        raise _unknown(name, "", ())
+    value = _value_in(name, word[1:]) if "=" in word else None
+    return {f"~{key}": value for key in inside or [name]}
+
+
+def _value_in(key: str, word: str) -> Any:
+    """Returns the value of a `KEY=VALUE` word without what stands before the key."""
+    text = word.partition("=")[2]
     if is_plain(word):
-        return key, value_of(word)
+        return value_of(word)
     try:
         override = override_of(word)
     except UsageError:
         if not is_literal(key, text):
             raise
         if text[0] not in "[{":
-            return key, text
+            return text
         items = [item.strip() for item in text[1:-1].split(",")]
         if text[0] == "[":
-            return key, [_item(item) for item in items]
+            return [_item(item) for item in items]
         _check_names(word)
-        return key, dict(re.split(r":\s*", item, maxsplit=1) for item in items)
+        return dict(re.split(r":\s*", item, maxsplit=1) for item in items)
     if not override.is_sweep_override():
         if is_mapping(key):
             _check_names(word)
-        return key, override.value()
+        return override.value()
     kind = _kind(key)
     if kind is str:  # the value may contain commas
-        return key, text
+        return text
     one = next(iter(listed_values(override)), None)
     remedy = _example(key) if one is None else set_to(key, one)
     if get_origin(kind) is list and "[" not in text:
@@ -222,33 +274,25 @@ def _check_names(word: str) -> None:
             )
 
 
-def key_of(word: str, groups: Collection[str]) -> str:
+def key_of(word: str, groups: Collection[str], also: Collection[str] = ()) -> str:
     """Returns the key of a `KEY=VALUE` word whose value is short enough to be parsed.
+
+    Args:
+        word: may have `+` or `++` before its key.
+        groups: names of config groups.
+        also: further keys that can be set.
 
     Raises:
         UsageError: the word is not KEY=VALUE, or there is no such setting or group.
     """
-    key, equals, text = word.partition("=")
-    name = key.lstrip("+~")
-    if (not equals or not key) and key == name:
+    typed_key, equals, text = word.partition("=")
+    prefix, key = _split(typed_key)
+    if not equals or not key:
         raise UsageError(f"{word!r} is not KEY=VALUE", remedy=_as_assignment(word))
-    if key != name:
-        setting = find_setting(name)
-        deletes_phases = key == f"~{name}" and is_phase(name)
-        if name not in groups and setting is None and not deletes_phases:
-            error = _unknown(name, text, groups)
-            error.message += "; + and ~ are not needed here"
-            raise error
-        remedy: Remedy
-        if text:
-            remedy = set_to(name, text)
-        elif deletes_phases or (setting is not None and setting.optional):  # what deletes it
-            remedy = set_to(name, None)
-        else:
-            remedy = _example(name) or nearest_options(name, "")
-        raise UsageError(f"{word}: + and ~ are not needed here", keys=(name,), remedy=remedy)
     drops_phases = is_phase(key) and text == "null"
-    if key not in groups and find_setting(key) is None and not drops_phases:
+    is_tree = text.startswith("{") and any(one.startswith(f"{key}.") for one in settings())
+    is_known = find_setting(key) is not None or key in also or (prefix and key not in groups)
+    if not (is_known or drops_phases or is_tree or group_of(word, groups)):
         raise _unknown(key, text, groups)
     if len(text) > LONGEST_VALUE or max(map(text.count, "[{(,")) > MOST_PARTS:
         raise UsageError(
@@ -260,7 +304,7 @@ def key_of(word: str, groups: Collection[str]) -> str:
             keys=(key,),
             remedy=_example(key),
         )
-    return key
+    return key.partition("@")[0] if group_of(word, groups) else key
 
 
 def _unknown(key: str, text: str, groups: Collection[str]) -> UsageError:
@@ -288,7 +332,7 @@ def _as_typed(key: str, text: str) -> Any:
     assert setting is not None
     listed = f"[{text}]" if setting.type == list[str] and text and "[" not in text else text
     try:
-        value = typed(key, _read(f"{key}={listed}", ())[1])
+        value = typed(key, _value_in(key, f"{key}={listed}"))
     except UsageError:
         return None
     is_choice = not setting.choices or shown(value) in setting.choices
@@ -358,7 +402,7 @@ def quoted(text: str) -> str:
 def as_word(key: str, text: str) -> str:
     """Returns `KEY=VALUE` for a setting that takes a text, quoted for a shell."""
     try:
-        is_plain = _read(f"{key}={text}", ())[1] == text
+        is_plain = _value_in(key, f"{key}={text}") == text
     except UsageError:
         is_plain = False
     return typeable(f"{key}={text if is_plain else quoted(text)}")

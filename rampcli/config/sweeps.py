@@ -71,7 +71,7 @@ class Combination:
 def combinations(
     words: Sequence[str],
     *,
-    config_dir: Path | None,
+    among: Sequence[Path] = (),
     report: Report,
     varied_before: Collection[str] = (),
 ) -> list[Combination]:
@@ -82,18 +82,18 @@ def combinations(
     Args:
         words: `KEY=VALUE` words; `KEY=A,B,C`, `choice(A,B)` and `range(A,B,STEP)` list
             values, for a group also `glob(PATTERN)`.
-        config_dir: a folder of further group options.
+        among: the folders that are searched for groups, or those of conf/.
         report: receives the errors; a word with an error is left out.
         varied_before: settings that have varied before. A single value of one of them is a value of
             the runs, too.
     """
-    groups = group_names(config_dir)
+    groups = group_names(among)
     slots: list[list[str]] = []
     fixed: set[str] = set()
     varied: dict[str, dict[str, str]] = {}  # value by word, by key
     for word in words:
         with report.noting(), placed(f"{word} ({COMMAND_LINE})"):
-            key, texts = _swept_values(word, groups, config_dir)
+            key, texts = _swept_values(word, groups, among)
             canonical = SPELLINGS.get(key, key)
             if not texts and canonical in varied_before:
                 texts = [word.partition("=")[2]]
@@ -198,7 +198,7 @@ def _check_count(word: str, key: str, values: Sequence[str]) -> None:
 
 
 def _swept_values(
-    word: str, groups: Collection[str], config_dir: Path | None
+    word: str, groups: Collection[str], among: Sequence[Path]
 ) -> tuple[str, list[str]]:
     """Returns the key of a word, and its values in Hydra's grammar if it lists values to sweep.
 
@@ -227,7 +227,7 @@ def _swept_values(
             remedy=set_to(key, f"{sweep.start:g},{sweep.end:g}"),
         )
     if isinstance(sweep, Glob):
-        options = option_names(key, config_dir)
+        options = option_names(key, among)
         if not (found := sweep.filter(options)):
             raise UsageError(
                 f"{word}: no option of {key} matches",

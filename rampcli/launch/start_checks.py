@@ -12,7 +12,7 @@ from rampcli.checkpoint.starting_weights import (
 )
 from rampcli.config import snapshot
 from rampcli.config.corpora import missing_corpora, missing_weights
-from rampcli.config.layers import sources_named
+from rampcli.config.layers import sources_named, stack_of
 from rampcli.config.schema import Config
 from rampcli.errors import NoCheckpointError, Report, UsageError
 from rampcli.hub import is_pinned
@@ -123,9 +123,14 @@ def launcher_refusals(resolved: Resolved) -> Iterator[UsageError]:
 def check_launcher(resolved: Resolved) -> None:
     """Checks that this machine has what the launcher needs, and that no other one started this.
 
+    Also checks that the run does all that its files of another system say.
+
     Raises:
         UsageError: it has not, or another one did.
     """
+    for part in resolved.parts:
+        if (unread := stack_of(part.config).unread) is not None:
+            unread.check()
     check_outer_launcher()
     launcher_of(resolved.config).check(resolved)
 

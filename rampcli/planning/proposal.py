@@ -10,7 +10,7 @@ from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.ramp import RAMP_KEY, Threshold
 from rampcli.batch.step_schedule import SCHEDULE_KEY, to_text
 from rampcli.config.compose import apply_overrides
-from rampcli.config.layers import Precedence, Stack, stack_of
+from rampcli.config.layers import Precedence, stack_of
 from rampcli.config.optimizers import OPTIMIZERS
 from rampcli.config.schema import Config
 from rampcli.config.settings import leaves
@@ -54,7 +54,7 @@ def as_recipe(config: Config) -> Config:
     """Returns the settings of a run as those of a recipe, which the user's words change."""
     stack = stack_of(config)
     layers = tuple(replace(layer, precedence=Precedence.RECIPE) for layer in stack.overrides)
-    return Stack(stack.composed, layers, stack.choices).config()
+    return replace(stack, overrides=layers).config()
 
 
 def thresholds_by_name(

@@ -212,7 +212,7 @@ def complete(
         config=config,
         stack=stack,
         facts=facts,
-        notes=(*batch_notes, *file_notes),
+        notes=(*stack.notes, *batch_notes, *file_notes),
         batch_is_known=translation is not None,
     )
 

@@ -6,7 +6,7 @@ A new system is a module with its spellings and a `write` function, and entries 
 
 from collections.abc import Callable
 
-from rampcli.words import bridge, maxtext, maxtext_mesh, megatron, nemo, rl
+from rampcli.words import bridge, hydra, maxtext, maxtext_mesh, megatron, nemo, rl
 from rampcli.words.maxtext_mesh import CombinedWord
 from rampcli.words.translation import Source, Translation
 
@@ -15,6 +15,7 @@ SPELLED_BY: dict[str, dict[str, str]] = {
     "NeMo 2": nemo.NEMO_2,
     "Megatron Bridge": bridge.SPELLINGS,
     "MaxText": maxtext.SPELLINGS,
+    "Hydra": hydra.SPELLINGS,
     f"`{rl.RL_COMMAND}`": rl.SPELLINGS,
 }
 """Our key for each word that means exactly one of our keys, by system."""
@@ -32,6 +33,7 @@ REMARKS = {
         "Replaces a recipe's `model.global_batch_size` by the product of micro batch, data-parallel"
         " ranks and passes."
     ),
+    hydra.RUN_DIR: "Hydra has another setting for the folder of a sweep.",
     "rl.prompts_per_step": "The samples of such a run are prompts.",
 }
 """Facts about spellings that the descriptions of their keys do not give."""

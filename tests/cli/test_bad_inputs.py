@@ -126,8 +126,8 @@ def test_one_report_has_every_error_once(errors_of, tmp_path):
         "data=nothing",
     )
     assert errors == [
-        "there is no setting modle.bias",
         "data=nothing: there is no conf/data/nothing.yaml",
+        "there is no setting modle.bias",
         "optim.lr=fast is not a number",
         "there is no setting optim.learning_rate",
         "optim.beta1=5.0 is not below 1",

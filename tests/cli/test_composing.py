@@ -3,6 +3,7 @@ import json
 import pytest
 
 from rampcli import llm
+from rampcli.cli.base import Base
 from rampcli.cli.composing import compose_words
 from rampcli.config.compose import apply_overrides
 from rampcli.config.settings import leaves
@@ -28,7 +29,7 @@ def behind(tmp_path):
 
 def test_words_are_applied_to_the_recipe_and_resolved():
     words = ["trainer.num_nodes=8", "model.rampup_batch_size=[256,", "256,", "10M]"]
-    typed = compose_words("gpt3_5b", words, config_dir=None)
+    typed = compose_words(Base(factory="gpt3_5b"), words)
     written = resolve(
         apply_overrides(
             llm.gpt3_5b.pretrain_recipe(),
@@ -41,15 +42,15 @@ def test_words_are_applied_to_the_recipe_and_resolved():
 
 def test_stages_before_the_checkpoint_are_not_checked_on_a_resume(behind):
     words = [*FIXED, f"run_dir={behind.path}"]
-    resolved = compose_words("gpt3_5b", words, config_dir=None, resumes=True)
+    resolved = compose_words(Base(factory="gpt3_5b"), words, resumes=True)
     assert [stage.global_batch_size for stage in resolved.plan.passed] == [256]
     assert [stage.global_batch_size for stage in resolved.plan.stages] == [2048]
     with pytest.raises(UsageError, match=r"256 \(stage 0\)"):
-        compose_words("gpt3_5b", words, config_dir=None)
+        compose_words(Base(factory="gpt3_5b"), words)
 
 
 def test_a_run_without_a_run_directory_starts_at_sample_zero(tmp_path):
     with pytest.raises(UsageError, match=r"256 \(stage 0\)"):
         compose_words(
-            "gpt3_5b", [*FIXED, f"run_dir={tmp_path}/nothing"], config_dir=None, resumes=True
+            Base(factory="gpt3_5b"), [*FIXED, f"run_dir={tmp_path}/nothing"], resumes=True
         )

@@ -17,9 +17,11 @@ import rampcli
 from doc_examples import ROOT, differs, examples_of
 from rampcli import llm
 from rampcli.cli import console
+from rampcli.cli.light_typer import with_views
 from rampcli.cli.main import app
 from rampcli.cli.recipes import write_recipe
 from rampcli.config.compose import apply_overrides, rl_word
+from rampcli.config.groups import folders
 from rampcli.config.reading import join_split_lists
 from rampcli.config.schema import Config
 from rampcli.config.sweeps import NOT_VARIED, combinations
@@ -85,7 +87,7 @@ def test_options_and_settings_of_a_command_that_is_not_run_here_exist(example, t
     while hasattr(command, "commands"):
         command = command.commands[words.pop(0)]
     context = command.context_class(command, **command.context_settings)
-    options, _, _ = command.make_parser(context).parse_args(words)
+    options, _, _ = command.make_parser(context).parse_args(with_views(words))
     if "factory" in options:
         example.write_files(tmp_path)
         (tmp_path / "mine" / "model").mkdir(parents=True, exist_ok=True)
@@ -109,7 +111,7 @@ def check_settings(options, command):
     config = llm.from_factory(factory)
     if command == "sweep":  # its last run
         keys = {word.partition("=")[0] for word in words} - {*NOT_VARIED}
-        runs = combinations(words, config_dir=folder, report=report, varied_before=keys)
+        runs = combinations(words, among=folders(folder), report=report, varied_before=keys)
         words = runs[-1].words if runs else ()
     if command == "rl":
         own = [rl_word(factory, config_dir=folder)]

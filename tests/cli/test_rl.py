@@ -6,6 +6,7 @@ import re
 import pytest
 
 from rampcli import llm
+from rampcli.cli.base import Base
 from rampcli.cli.composing import compose_rl, compose_words
 from rampcli.config import snapshot
 from rampcli.config.compose import rl_word
@@ -80,16 +81,16 @@ def test_the_table_shows_prompts_pairs_and_the_whole_product(succeed):
 )
 def test_a_run_has_another_directory_than_pretraining_unless_it_is_given(words, run_dir):
     typed = [*PROMPT_WORDS, *words]
-    assert str(compose_rl("llama3_tiny", typed, config_dir=None).run_dir) == run_dir
+    assert str(compose_rl(Base(factory="llama3_tiny"), typed).run_dir) == run_dir
     # Other commands take the configuration of the same run.
-    planned = compose_words("llama3_tiny", ["rl=grpo", *typed], config_dir=None)
+    planned = compose_words(Base(factory="llama3_tiny"), ["rl=grpo", *typed])
     assert str(planned.run_dir) == run_dir
 
 
 def test_python_composes_the_run_of_the_command():
     written = llm.sort_digits.rl_recipe(num_gpus_per_node=2)
     written.rl.temperature = 0.5
-    typed = compose_rl("sort_digits(num_gpus_per_node=2)", ["rl.temperature=0.5"], config_dir=None)
+    typed = compose_rl(Base(factory="sort_digits(num_gpus_per_node=2)"), ["rl.temperature=0.5"])
     there, here = (snapshot.to_yaml(resolve(one).config) for one in (written, typed.config))
     assert there.replace("rl.temperature: Python", "rl.temperature: command line") == here
 
@@ -108,12 +109,12 @@ def test_a_file_that_the_user_chooses_names_the_run(tmp_path):
         "# @package _global_\nname: mine\nrl:\n  generations_per_prompt: 4\n", encoding="utf-8"
     )
     words = [*PROMPT_WORDS, "rl=mine", "data.micro_batch_size=null", "rl.prompts_per_step=16"]
-    resolved = compose_rl("llama3_tiny", words, config_dir=tmp_path)
+    resolved = compose_rl(Base(factory="llama3_tiny", config_dir=tmp_path), words)
     assert str(resolved.run_dir) == "runs/mine"
 
 
 def test_what_the_command_sets_is_attributed_to_it_and_gives_way_to_typed_words():
-    resolved = compose_rl("llama3_tiny", PROMPT_WORDS, config_dir=None)
+    resolved = compose_rl(Base(factory="llama3_tiny"), PROMPT_WORDS)
     assert stack_of(resolved.config).entry("name").place == "rampcli rl"
     assert stack_of(resolved.config).entry("rl.generations_per_prompt").place.startswith("rl/grpo")
 
@@ -130,7 +131,7 @@ def test_a_recipe_with_an_option_of_its_own_gets_it(tmp_path):
         "trainer.accumulate_grad_batches=null",
         "rl.prompts_per_step=16",
     ]
-    config = compose_rl("llama3_tiny(num_nodes=1)", words, config_dir=tmp_path).config
+    config = compose_rl(Base(factory="llama3_tiny(num_nodes=1)", config_dir=tmp_path), words).config
     assert (config.rl.generations_per_prompt, config.rl.clip_high) == (2, 0.28)
 
 
@@ -141,18 +142,18 @@ def test_a_ramp_of_prompts_resumes_at_its_checkpoint(tmp_path):
     (folder / MANIFEST).write_text(json.dumps(manifest(step=100, consumed_samples=100)))
     words = [*PROMPT_WORDS, "batch_size=8", "model.rampup_batch_size=[1,7,100]"]
     words += ["rampup.node_policy=fixed", "trainer.max_steps=200"]
-    resumed = compose_rl("llama3_tiny", [*words, f"run_dir={run.path}"], config_dir=None)
+    resumed = compose_rl(Base(factory="llama3_tiny"), [*words, f"run_dir={run.path}"])
     assert [stage.global_batch_size for stage in resumed.plan.stages] == [8]
     passed, coming = plan_json(resumed)["stages"]
     assert (passed["pairs"], coming["pairs"]["pairs"]) == (None, 128)
     with pytest.raises(UsageError, match="stage 0"):
-        compose_rl("llama3_tiny", [*words, f"run_dir={tmp_path}/new"], config_dir=None)
+        compose_rl(Base(factory="llama3_tiny"), [*words, f"run_dir={tmp_path}/new"])
 
 
 def test_notes_count_prompts():
     words = [*PROMPT_WORDS, "rl=grpo", "trainer.max_steps=null", "trainer.max_samples=60"]
     words += ["model.step_batch_size_schedule='samples: 0:16 32:8'", "rl.prompts_per_step=null"]
-    notes = compose_rl("llama3_tiny", words, config_dir=None).plan.notes
+    notes = compose_rl(Base(factory="llama3_tiny"), words).plan.notes
     assert notes == (
         "the batch shrinks, as scheduled: 16 to 8 after 32 prompts",
         "a run ends with a whole step: 64 prompts, not trainer.max_samples=60",
@@ -162,7 +163,7 @@ def test_notes_count_prompts():
 def test_a_step_schedule_in_steps_counts_steps_of_reinforcement_learning_too():
     words = [*PROMPT_WORDS, "rl=grpo", "trainer.max_steps=5", "rl.prompts_per_step=null"]
     words += ["model.step_batch_size_schedule='steps: 0:16 3:8'"]
-    plan = compose_rl("llama3_tiny", words, config_dir=None).plan
+    plan = compose_rl(Base(factory="llama3_tiny"), words).plan
     assert [(stage.global_batch_size, stage.steps) for stage in plan.stages] == [(16, 3), (8, 2)]
 
 

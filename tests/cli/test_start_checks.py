@@ -9,6 +9,7 @@ import pytest
 
 from model_folders import MODEL, write_model
 from models.families import GPT
+from rampcli.cli.base import Base
 from rampcli.cli.composing import compose_words
 from rampcli.config import snapshot
 from rampcli.config.schema import ModelConfig
@@ -41,7 +42,7 @@ def other_corpus(folder):
     (folder / "a.txt").write_text("some words of a text " * 100, encoding="utf-8")
     run = RunDirectory(folder / "runs" / "trained")
     run.checkpoint_folder(1).mkdir(parents=True)
-    resolved = compose_words("llama3_tiny", TEXT, config_dir=None)
+    resolved = compose_words(Base(factory="llama3_tiny"), TEXT)
     settings = snapshot.identity(resolved.config)
     facts = manifest(step=1, consumed_samples=4, settings=settings)
     (run.checkpoint_folder(1) / MANIFEST).write_text(json.dumps(facts), encoding="utf-8")
@@ -87,7 +88,7 @@ def test_files_that_do_not_fit_are_refused_by_a_dry_run_the_doctor_and_the_start
 @pytest.mark.parametrize("name", ["backup", "my best", "step_10", "step_00000012"])
 def test_a_renamed_checkpoint_is_offered_its_name_by_a_command_that_works(rampcli, tmp_path, name):
     run = RunDirectory(tmp_path / "runs/trained")
-    resolved = compose_words("llama3_tiny", ["name=trained"], config_dir=None)
+    resolved = compose_words(Base(factory="llama3_tiny"), ["name=trained"])
     describe(run, resolved, [])
     folder = run.checkpoints / name
     folder.mkdir(parents=True)

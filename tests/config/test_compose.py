@@ -109,10 +109,10 @@ def test_all_errors_are_raised_at_once_or_collected_by_a_report(composed):
     report = Report()
     overridden = apply_overrides(composed, words, report=report).config()
     assert [str(error) for error in refusal.value.errors] == [str(error) for error in report.errors]
-    assert [error.keys[:1] for error in report.errors] == [("seeed",), (), ("data",), ("seed",)]
+    assert [error.keys[:1] for error in report.errors] == [("data",), ("seeed",), (), ("seed",)]
     assert [error.set_by for error in report.errors] == [
         (f"{word} (command line)",)
-        for word in ("seeed=5", "model.bias", "data=nothing", "seed=many")
+        for word in ("data=nothing", "seeed=5", "model.bias", "seed=many")
     ]
     assert (overridden.optim.lr, overridden.seed, overridden.data.source) == (
         0.25,
@@ -289,14 +289,14 @@ def test_the_options_of_a_recipe_are_composed_as_hydra_composes_them(name):
 def test_any_options_are_composed_as_hydra_composes_them(tmp_path, words):
     assert_composed_as_by_hydra(list(words))
     with_folder = apply_overrides(compose(), words, config_dir=tmp_path)
-    assert apply_overrides(compose(), words) == with_folder
+    assert apply_overrides(compose(), words).composed == with_folder.composed
 
 
 def test_a_mistake_in_a_bundled_file_is_reported_with_its_path(tmp_path, monkeypatch):
     shutil.copytree(bundled("conf"), tmp_path / "conf")
     path = tmp_path / "conf" / "model" / "llama3_8b.yaml"
     path.write_text("num_layers: [")
-    for module in ("compose", "groups"):
+    for module in ("composition", "groups", "yaml_files"):
         monkeypatch.setattr(f"rampcli.config.{module}.bundled", tmp_path.joinpath)
     with pytest.raises(UsageError, match="do not compose") as refusal:
         compose("model=llama3_8b")

@@ -5,12 +5,13 @@ from rampcli.config.groups import (
     MOST_OFFERED,
     check_folder,
     check_option,
+    file_of,
     folders,
     group_names,
-    option_file,
     option_names,
     some_of,
 )
+from rampcli.config.yaml_files import read_file
 from rampcli.errors import UsageError
 
 BUNDLED = {"batch", "data", "hardware", "launch", "model", "optim", "rl"}
@@ -20,9 +21,14 @@ def names_in(group):
     return sorted(path.stem for path in (bundled("conf") / group).glob("*.yaml"))
 
 
+def read_option(group, option, config_dir):
+    check_option(group, option, folders(config_dir))
+    read_file(config_dir / group / f"{option}.yaml", f"{group}/{option}.yaml")
+
+
 def refusal(group, option, config_dir):
     with pytest.raises(UsageError) as refused:
-        check_option(group, option, config_dir)
+        read_option(group, option, config_dir)
     return refused.value
 
 
@@ -30,32 +36,37 @@ def test_groups_are_the_folders_in_conf_and_in_config_dir(option):
     mine = option("schedule/fast", "decay_style: linear\n")
     (mine / ".hidden").mkdir()
     (mine / "not a group").mkdir()
-    assert group_names() == BUNDLED
-    assert group_names(mine) == {*BUNDLED, "schedule"}
+    (mine / "exp" / "deep").mkdir(parents=True)
+    assert {*group_names()} == BUNDLED
+    names = group_names(folders(mine))
+    assert {*names} == {*BUNDLED, "exp", "schedule"}
+    assert "exp/deep" in names
+    assert {"exp/none", "../exp", ".hidden", "not a group", "/"}.isdisjoint(
+        name for name in ("exp/none", "../exp", ".hidden", "not a group", "/") if name in names
+    )
 
 
 def test_options_are_the_sorted_files_of_both_folders(option):
     mine = option("optim/abc", "lr: 1\n")
     (mine / "optim" / "notes.txt").write_text("no option")
     assert option_names("optim") == names_in("optim")
-    assert option_names("optim", mine) == ["abc", *names_in("optim")]
-    assert option_names("nothing", mine) == []
+    assert option_names("optim", folders(mine)) == ["abc", *names_in("optim")]
+    assert option_names("nothing", folders(mine)) == []
 
 
 def test_an_option_is_found_in_the_first_folder_that_has_it(option):
     mine = option("optim/abc", "lr: 1\n")
-    assert option_file("optim", "abc", folders(mine)) == mine / "optim" / "abc.yaml"
-    assert (
-        option_file("optim", "nemo_adam", folders(mine))
-        == bundled("conf") / "optim" / "nemo_adam.yaml"
-    )
-    assert option_file("optim", "abc", folders(None)) is None
+    assert file_of("optim/abc", folders(mine)) == mine / "optim" / "abc.yaml"
+    assert file_of("optim/nemo_adam", folders(mine)) == bundled("conf") / "optim" / "nemo_adam.yaml"
+    assert file_of("optim/abc", folders()) is None
 
 
 @pytest.mark.parametrize("group", sorted(BUNDLED))
 def test_every_option_in_conf_contains_only_plain_settings(group):
     for name in option_names(group):
-        check_option(group, name, None)
+        check_option(group, name)
+        path = bundled("conf") / group / f"{name}.yaml"
+        assert read_file(path, f"{group}/{name}.yaml").defaults is None
 
 
 def test_few_options_are_all_suggested_and_many_are_counted():
@@ -107,19 +118,19 @@ def test_no_option_name_leads_out_of_the_folder_of_its_group(option):
     ],
 )
 def test_an_option_file_of_plain_settings_is_read(option, text):
-    check_option("optim", "mine", option("optim/mine", text))
+    read_option("optim", "mine", option("optim/mine", text))
 
 
 @pytest.mark.parametrize(
     "header", ["# @package _global_", "#@package _global_", "\n\n# @package _global_"]
 )
 def test_an_option_file_may_set_several_sections(option, header):
-    check_option("batch", "mine", option("batch/mine", f"{header}\ntrainer:\n  max_steps: 5\n"))
+    read_option("batch", "mine", option("batch/mine", f"{header}\ntrainer:\n  max_steps: 5\n"))
 
 
 def test_an_option_file_may_have_the_size_limit_and_not_exceed_it(option, monkeypatch):
-    monkeypatch.setattr("rampcli.config.groups.LARGEST_FILE_BYTES", 100)
-    check_option("optim", "mine", option("optim/mine", "lr: 1\n".ljust(100, "#")))
+    monkeypatch.setattr("rampcli.config.yaml_files.LARGEST_FILE_BYTES", 100)
+    read_option("optim", "mine", option("optim/mine", "lr: 1\n".ljust(100, "#")))
     assert (
         "larger than 100 bytes"
         in refusal("optim", "mine", option("optim/mine", "lr: 1\n".ljust(101, "#"))).message
@@ -127,7 +138,7 @@ def test_an_option_file_may_have_the_size_limit_and_not_exceed_it(option, monkey
 
 
 def test_a_deeply_nested_option_file_is_refused_without_a_crash(option):
-    check_option("optim", "mine", option("optim/mine", f"lr: {'[' * 10}{']' * 10}\n"))
+    read_option("optim", "mine", option("optim/mine", f"lr: {'[' * 10}{']' * 10}\n"))
     refused = refusal("optim", "mine", option("optim/mine", f"lr: {'[' * 600}{']' * 600}\n"))
     assert "more than 20 levels" in refused.message
     assert len(refused.message) < 300

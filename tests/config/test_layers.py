@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rampcli.cli.base import Base
 from rampcli.cli.composing import compose_words
 from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.layers import Entry, Layer, Precedence, Stack, stack_of
@@ -250,7 +251,7 @@ def test_every_value_is_converted_once_between_command_line_and_plan(monkeypatch
 
     monkeypatch.setattr("rampcli.config.layers.typed", count)
     words = ["trainer.num_nodes=8", "data.global_batch_size=4096", "optim.lr=0.5"]
-    resolved = compose_words("gpt3_5b", words, config_dir=None, resumes=True)
+    resolved = compose_words(Base(factory="gpt3_5b"), words, resumes=True)
     entries = [
         (key, str(entry.value))
         for key in (*settings(), *foreign_words())

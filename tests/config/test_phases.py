@@ -46,6 +46,7 @@ def test_null_drops_one_phase_below_it_and_what_is_beside_it_stays():
     assert phases_of(apply_overrides(config, ["phases.b=null"])) == {"a": {"until": "steps:5"}}
     other = apply_overrides(config, ["phases.b.until=steps:4", "phases.b=null", "phases.a=null"])
     assert phases_of(other) == {"b": {"until": "steps:4"}}
+    assert phases_of(apply_overrides(config, ["~phases.b"])) == {"a": {"until": "steps:5"}}
     both = apply_overrides(config, ["phases.a=null", "phases.b=null", "trainer.max_steps=3"])
     assert resolve(both).plan.end_step == 3
 
@@ -205,7 +206,6 @@ def test_wrong_phases_are_refused_in_python_as_in_a_file(phases, tmp_path):
         ("phases..until=1M", "phases.phase_.until=1M"),
         ("phases=5", "phases=null, which drops all phases"),
         ("phases.a=5", "phases.a.until=7.5T"),
-        ("~phases.a", "phases.a=null"),
         ("phases.bb=null", "phases.b=null"),
         ("phases.long=null", "the same words without it"),
         ("phases.a.max_steps=5", "phases.a.until=7.5T"),

@@ -30,7 +30,7 @@ FORMS = st.one_of(
 
 def expand(*words, varied_before=()):
     report = Report()
-    found = combinations(words, config_dir=None, report=report, varied_before=varied_before)
+    found = combinations(words, report=report, varied_before=varied_before)
     report.close()
     return found
 
@@ -50,7 +50,7 @@ def test_the_runs_are_those_of_hydras_own_sweeper_in_its_order(forms):
     words = [f"{key}={text}" for key, text in forms.items()]
     overrides = PARSER.parse_overrides(words)
     report = Report()
-    found = combinations(words, config_dir=None, report=report)
+    found = combinations(words, report=report)
     if report.errors:  # nothing varies, two texts are the same value, or there are too many runs
         message = str(report.errors[0])
         assert re.search("no setting lists several values|twice|has at most 1,000 runs", message)
@@ -105,13 +105,13 @@ def test_a_pattern_lists_the_options_of_a_group():
 )
 def test_the_number_of_runs_is_limited(words, runs):
     report = Report()
-    found = combinations(words, config_dir=None, report=report)
+    found = combinations(words, report=report)
     assert (len(found), len(report.errors)) == ((runs, 0) if runs else (0, 1))
 
 
 def test_values_whose_letters_hydra_does_not_know_are_swept():
     report = Report()
-    found = combinations(["name=ä", "data.path=Bücher,Käse"], config_dir=None, report=report)
+    found = combinations(["name=ä", "data.path=Bücher,Käse"], report=report)
     assert report.errors == []
     assert [one.words for one in found] == [
         ("name=ä", "data.path=Bücher"),

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from rampcli.cli.base import Base
 from rampcli.cli.composing import compose_words
 from rampcli.config.file_facts import FileFacts
 from rampcli.data.tokenizer import byte_tokenizer
@@ -26,7 +27,7 @@ def plan_own_text(tmp_path):
 
     def plan(*words):
         words = ["data.path=mine.txt", *words]
-        return compose_words("shakespeare_char", words, config_dir=None, resumes=True)
+        return compose_words(Base(factory="shakespeare_char"), words, resumes=True)
 
     return plan
 
@@ -76,19 +77,19 @@ def test_a_corpus_without_tokenizer_needs_a_number(tmp_path):
     path = f"data.path={write_files(tmp_path / 'megatron', numbered(300))}"
     words = ["data=indexed", path]
     with pytest.raises(UsageError) as refused:
-        compose_words("llama3_tiny", words, config_dir=None)
+        compose_words(Base(factory="llama3_tiny"), words)
     assert refused.value.keys[0] == "model.vocab_size"
     numbered_config = compose_words(
-        "llama3_tiny", [*words, "model.vocab_size=300"], config_dir=None
+        Base(factory="llama3_tiny"), [*words, "model.vocab_size=300"], config_dir=None
     )
     assert numbered_config.config.model.vocab_size == 300
 
 
 def test_a_plan_needs_the_corpora_only_for_the_vocabulary():
     words = ["data=indexed", "data.path=elsewhere"]
-    assert compose_words("llama3_8b", words, config_dir=None).config.trainer.val_samples == 512
+    assert compose_words(Base(factory="llama3_8b"), words).config.trainer.val_samples == 512
     with pytest.raises(UsageError) as refused:
-        compose_words("llama3_tiny", words, config_dir=None)
+        compose_words(Base(factory="llama3_tiny"), words)
     assert "data.path" in refused.value.keys
 
 

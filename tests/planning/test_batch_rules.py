@@ -4,6 +4,7 @@ from math import log, sqrt
 
 import pytest
 
+from rampcli.cli.base import Base
 from rampcli.cli.composing import compose_beside_recipe
 from rampcli.config import snapshot
 from rampcli.config.layers import stack_of
@@ -14,7 +15,7 @@ TWICE = "model.global_batch_size=1024"
 
 
 def composed(recipe, *words, retunes=False):
-    return compose_beside_recipe(recipe, words, config_dir=None, retunes=retunes)
+    return compose_beside_recipe(Base(factory=recipe), words, retunes=retunes)
 
 
 def settings_of(resolved):

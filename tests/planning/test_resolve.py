@@ -97,6 +97,7 @@ SPELT = {
     "optimizer.lr": {"optim.lr": 0.002},
     "optimizer.min_lr": {"optim.min_lr": 0.0001},
     "gradient_accumulation_steps": {"trainer.accumulate_grad_batches": 8},
+    "hydra.run.dir": {"run_dir": "runs/other"},
     "expansion_factor_real_data": {"data.expansion_factor_real_data": 1.0},
     "num_pipeline_microbatches": {
         "parallel.num_pipeline_microbatches": 2,

@@ -202,7 +202,7 @@ def test_a_word_of_another_system_is_explained_with_its_own_value(explained):
     assert explained("data.global_batch_size")["value"] is None
 
 
-SYSTEMS = r"(NeMo [12]|(NeMo 1 and )?Megatron Bridge|MaxText|`rampcli rl`): "
+SYSTEMS = r"(NeMo [12]|(NeMo 1 and )?Megatron Bridge|MaxText|Hydra|`rampcli rl`): "
 
 
 def test_each_word_of_another_system_is_explained_by_a_sentence_of_its_own(explained):
@@ -213,7 +213,17 @@ def test_each_word_of_another_system_is_explained_by_a_sentence_of_its_own(expla
         named = re.findall(r"`([a-z_.]+)\b[^`]*`", doc)
         known = {key for key in named if key in settings()}
         assert known, word
-        words = {"true", "false", "null", "samples", "steps", "start", "rampcli", *foreign_words()}
+        words = {
+            "true",
+            "false",
+            "null",
+            "samples",
+            "steps",
+            "start",
+            "rampcli",
+            "runs",
+            *foreign_words(),
+        }
         assert set(named) - known <= words, word
         if word in SPELLINGS:
             assert SPELLINGS[word] in named

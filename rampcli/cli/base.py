@@ -1,0 +1,227 @@
+"""What a command composes: the options that all commands which compose a configuration share.
+
+A command that has a parameter `base: Base` gets these options, without naming them.
+"""
+
+import inspect
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+
+import typer
+
+from rampcli.errors import UsageError
+
+if TYPE_CHECKING:
+    from rampcli.config.groups import Primary
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+SOURCES, JOB, HYDRA, ALL = "sources", "job", "hydra", "all"
+VIEWS = (SOURCES, JOB, HYDRA, ALL)
+"""What `--cfg` can show."""
+INFO = ("all", "config", "defaults", "defaults-tree", "searchpath")
+"""What `--info` can show."""
+WORDS = ("overrides", "rl_overrides", "keys")
+"""Names of the parameters that take `KEY=VALUE` words."""
+NEMO_GROUP = "training"
+"""The group whose options are whole runs in NeMo's launcher."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Base:
+    """A recipe or a primary file, the folders that are searched, and what to show of them.
+
+    Each field is the option of its name, as it was given.
+    """
+
+    factory: Annotated[
+        str | None,
+        typer.Option(
+            "--factory",
+            "-f",
+            metavar="NAME",
+            help="Recipe: a name such as llama3_8b, your FILE.py, FILE.py:NAME or MODULE:NAME, or"
+            " a FILE.yaml. Arguments may follow: 'llama3_8b(num_nodes=2)'.",
+        ),
+    ] = None
+    config_name: Annotated[
+        str | None,
+        typer.Option(
+            "--config-name",
+            "-cn",
+            metavar="NAME",
+            help="Primary file in place of a recipe: NAME.yaml in one of the folders.",
+        ),
+    ] = None
+    config_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--config-dir",
+            "-cd",
+            metavar="DIR",
+            help="Folder with further config groups.",
+            exists=True,
+            file_okay=False,
+        ),
+    ] = None
+    config_path: Annotated[
+        Path | None,
+        typer.Option(
+            "--config-path",
+            "-cp",
+            metavar="DIR",
+            help="Folder of the primary file. Its groups come before the bundled ones.",
+            exists=True,
+            file_okay=False,
+        ),
+    ] = None
+    cfg: Annotated[
+        str | None,
+        typer.Option(
+            "--cfg",
+            "-c",
+            metavar="[job|hydra|all]",
+            help="Print the configuration and exit: alone, with the source of each value; job, as"
+            " it was composed; hydra, what Hydra says of itself; all, both.",
+        ),
+    ] = None
+    resolve: Annotated[
+        bool, typer.Option("--resolve", help="With --cfg job: print values for references.")
+    ] = False
+    package: Annotated[
+        str | None,
+        typer.Option("--package", "-p", metavar="KEY", help="With --cfg: print this section only."),
+    ] = None
+    info: Annotated[
+        str | None,
+        typer.Option(
+            "--info",
+            metavar="WHAT",
+            help=f"Print how the configuration is composed, and exit: {', '.join(INFO)}.",
+        ),
+    ] = None
+    multirun: Annotated[
+        bool,
+        typer.Option(
+            "--multirun", "-m", help="Train with every combination of values, as rampcli sweep."
+        ),
+    ] = False
+
+    def __str__(self) -> str:
+        """The recipe or primary file and the folders, as they are typed."""
+        given = {
+            "--factory": self.factory,
+            "--config-path": self.config_path,
+            "--config-name": self.config_name,
+            "--config-dir": self.config_dir,
+        }
+        words = [(name, str(value)) for name, value in given.items() if value is not None]
+        return shlex.join(word for pair in words for word in pair)
+
+    def primary(self) -> "Primary":
+        """Returns the primary file and the folders that are searched.
+
+        A recipe chooses among the options of the bundled primary file. A YAML file that needs Hydra
+        is one itself. Without any of them, the primary is empty.
+        """
+        from rampcli.config.compose import primary_of
+        from rampcli.config.groups import ROOT, Primary
+
+        if self.factory is not None:
+            of_file = primary_of(self.factory) or Primary()
+            return replace(of_file, config_dir=self.config_dir)
+        name = self.config_name or (ROOT if self.config_path else None)
+        return Primary(
+            name=None if name is None else name.removesuffix(".yaml"),
+            config_path=self.config_path,
+            config_dir=self.config_dir,
+        )
+
+    def is_given(self) -> bool:
+        """Returns whether a recipe, a primary file or a folder is named."""
+        return any((self.factory, self.config_name, self.config_dir, self.config_path))
+
+    def has_start(self, words: Sequence[str]) -> bool:
+        """Returns whether words have something to be laid over."""
+        names = {word.lstrip("+").partition("=")[0] for word in words}
+        return bool(self.factory or self.config_name or self.config_path or NEMO_GROUP in names)
+
+
+def with_base(command: Command) -> Command:
+    """Returns a command whose parameter `base` is replaced by the options of `Base`.
+
+    It answers `--cfg`, `--info` and `--multirun` itself.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    if hints.get("base") is not Base:
+        return command
+    own = inspect.signature(command).parameters
+    options = {one.name: one for one in fields(Base)}
+    kinds = get_type_hints(Base, include_extras=True)
+
+    @wraps(command)
+    def wrapped(**given: Any) -> None:
+        base = Base(**{name: given.pop(name) for name in options})
+        words = next((given[name] or [] for name in WORDS if name in given), [])
+        _check(base, command.__name__, as_json=given.get("as_json", False))
+        if base.cfg is not None or base.info is not None:
+            from rampcli.cli.showing import show
+
+            show(base, words, is_rl=command.__name__ == "rl", retunes=given.get("retune", False))
+        elif base.multirun:
+            from rampcli.cli.sweep import sweep
+
+            sweep(base, words, dry_run=given.get("dry_run", True))
+        else:
+            command(base=base, **given)
+
+    parameters = [
+        *(one for name, one in own.items() if name != "base"),
+        *(
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=kinds[name]
+            )
+            for name, one in options.items()
+        ),
+    ]
+    wrapped.__annotations__ = {
+        one.name: hints.get(one.name, kinds.get(one.name)) for one in parameters
+    }
+    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return wrapped  # type: ignore[return-value]
+
+
+def _check(base: Base, command: str, *, as_json: bool) -> None:
+    """Checks options that exclude each other, or that need another.
+
+    Raises:
+        UsageError: they do not fit together.
+    """
+    if base.factory and (base.config_name or base.config_path):
+        other = "--config-name" if base.config_name else "--config-path"
+        raise UsageError(
+            f"--factory {base.factory} and {other} both name what is composed",
+            remedy="one of them",
+        )
+    if base.cfg not in (None, *VIEWS):
+        raise UsageError(f"there is no --cfg {base.cfg}", remedy=f"--cfg {' or '.join(VIEWS[1:])}")
+    if base.info not in (None, *INFO):
+        raise UsageError(f"there is no --info {base.info}", remedy=f"--info {' or '.join(INFO)}")
+    if as_json and (base.cfg is not None or base.info is not None):
+        option = "--cfg" if base.cfg is not None else "--info"
+        raise UsageError(f"{option} prints no JSON", remedy=f"{option} without --json")
+    if base.package is not None and base.cfg is None:
+        raise UsageError(
+            f"--package {base.package} is a part of what --cfg prints",
+            remedy=f"--cfg job --package {base.package}",
+        )
+    if base.resolve and base.cfg in (None, SOURCES):
+        raise UsageError("--resolve says how --cfg job prints", remedy="--cfg job --resolve")
+    if base.multirun and command not in ("pretrain", "plan", "sweep"):
+        raise UsageError(
+            f"rampcli {command} takes one run, and --multirun asks for several",
+            remedy="rampcli sweep",
+        )

@@ -1,0 +1,149 @@
+"""Prints a configuration as it was composed (`--cfg`), and how it is composed (`--info`)."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+import yaml
+
+from rampcli.cli.base import ALL, HYDRA, JOB, SOURCES, Base
+from rampcli.cli.composing import compose_beside_recipe, compose_rl, lay_over
+from rampcli.config.compose import compose_explained, rl_word
+from rampcli.config.composition import Composition
+from rampcli.config.layers import Stack
+from rampcli.config.references import Unresolved, resolved
+from rampcli.config.settings import nest
+from rampcli.errors import Report, UsageError, shown, visible
+from rampcli.report.explain import with_provenance
+from rampcli.words.rl import expand_words
+
+
+def show(base: Base, words: Sequence[str], *, is_rl: bool, retunes: bool) -> None:
+    """Prints what `--cfg` or `--info` asks for.
+
+    Args:
+        base: what the words are laid over, and what is asked for.
+        words: those of the command line.
+        is_rl: whether the command is `rampcli rl`.
+        retunes: whether settings that are tied to the batch follow it.
+
+    Raises:
+        UsageError: the configuration cannot be composed; or, for its sources, not be planned.
+    """
+    if base.cfg == SOURCES and base.package is None:
+        run = (
+            compose_rl(base, words)
+            if is_rl
+            else compose_beside_recipe(base, words, retunes=retunes, resumes=True)
+        )
+        _print(with_provenance(run) + _unread(run.config.stack))
+        return
+    report = Report()
+    rl_words = [rl_word(base.factory or "", config_dir=base.config_dir)] if is_rl else []
+    stack = lay_over(
+        base, expand_words(words) if is_rl else words, report=report, rl_words=rl_words
+    )
+    if base.info is not None:
+        report.close()
+        _print("\n\n".join(_info(base.info, stack)) + "\n")
+        return
+    parts: dict[str, Any] = {}
+    if base.cfg in (HYDRA, ALL):
+        parts[HYDRA] = _of_hydra(stack, words)
+    if base.cfg in (SOURCES, JOB, ALL):
+        if base.resolve:
+            report.close()
+        parts |= _job(stack, resolves=base.resolve)
+    if base.package is not None:
+        text = _yaml(_package(parts, base.package)).rstrip("\n")
+        _print(f"# @package {base.package}\n{text}\n")
+        return
+    _print(_yaml(parts))
+
+
+def _unread(stack: Stack) -> str:
+    """Returns comments with the settings of NeMo's files that do not change the run."""
+    if stack.unread is None or not stack.unread.unchanged:
+        return ""
+    lines = (f"#   {key}: {shown(value)}" for key, value in stack.unread.unchanged.items())
+    return "\n".join(("# settings of NeMo that do not change the run here:", *lines, ""))
+
+
+def _print(text: str) -> None:
+    typer.echo(visible(text, keeps="\n"), nl=False)
+
+
+def _yaml(tree: Any) -> str:
+    text: str = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=float("inf"))
+    return text.removesuffix("...\n")
+
+
+def _job(stack: Stack, *, resolves: bool) -> dict[str, Any]:
+    """Returns the settings as they were composed, nested."""
+    values = dict(stack.written)
+    found = resolved(values)[0] if resolves else {}
+    for key, value in found.items():
+        if isinstance(value, Unresolved):
+            raise value.error
+        values[key] = value
+    return nest(values)
+
+
+def _package(tree: Mapping[str, Any], package: str) -> Any:
+    """Returns the section of a tree that a package names.
+
+    Raises:
+        UsageError: there is none.
+    """
+    part: Any = tree
+    for name in package.split(".") if package != "_global_" else []:
+        if not isinstance(part, Mapping) or name not in part:
+            raise UsageError(
+                f"--package {package}: the configuration has no {package}",
+                remedy=" or ".join(f"--package {name}" for name in list(tree)[:4]),
+            )
+        part = part[name]
+    return part
+
+
+def _of_hydra(stack: Stack, words: Sequence[str]) -> dict[str, Any]:
+    """Returns what an application of Hydra would have in its section `hydra`, where it applies."""
+    import hydra
+
+    config = stack.config()
+    primary = stack.primary
+    return {
+        "run": {"dir": config.run_dir or f"runs/{config.name}"},
+        "sweep": {"dir": config.run_dir or f"runs/{config.name}_sweep"},
+        "searchpath": [str(folder) for folder in primary.folders],
+        "job": {"name": "rampcli", "config_name": primary.name},
+        "overrides": {"task": list(words)},
+        "runtime": {
+            "version": hydra.__version__,
+            "cwd": str(Path.cwd()),
+            "choices": dict(compose_explained(stack).choices),
+        },
+    }
+
+
+def _info(what: str, stack: Stack) -> list[str]:
+    """Returns the parts of `--info`, each a text of several lines."""
+    composition = compose_explained(stack)
+    parts = {
+        "defaults": _defaults_table(composition),
+        "defaults-tree": "\n".join(composition.tree),
+        "searchpath": "\n".join(map(str, stack.primary.folders)),
+        "config": _yaml(_job(stack, resolves=False)).rstrip("\n"),
+    }
+    return list(parts.values()) if what == ALL else [parts[what]]
+
+
+def _defaults_table(composition: Composition) -> str:
+    """Returns the defaults list with the package of each file and the file that names it."""
+    rows = [("config", "package", "parent"), *composition.defaults]
+    widths = [max(len(row[column]) for row in rows) for column in range(2)]
+    return "\n".join(
+        f"{path:<{widths[0]}}  {package:<{widths[1]}}  {parent}".rstrip()
+        for path, package, parent in rows
+    )

@@ -1,0 +1,508 @@
+"""Composes files of settings: Hydra does it, with defaults lists, packages and overrides of groups.
+
+The bundled options of a recipe need none of these, and are put in Hydra's order without it.
+"""
+
+import re
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rampcli.batch.quantities import listed
+from rampcli.bundled import bundled
+from rampcli.config.groups import ROOT, Primary, file_of, folders, nearest_options
+from rampcli.config.layers import placed
+from rampcli.config.reading import quoted
+from rampcli.config.references import check_readable
+from rampcli.config.settings import flatten, nest
+from rampcli.config.yaml_files import DEFAULTS, HYDRA, SELF, SettingsFile, read_file
+from rampcli.errors import UsageError, shown
+from rampcli.words.nemo_yaml import is_nemo
+
+BUNDLED = "pkg://rampcli.conf"
+"""How Hydra's users name conf/ in `hydra.searchpath`."""
+SEARCH_PATH = "hydra.searchpath"
+_PRIMARY = "_rampcli_primary_"
+"""Name of the node in Hydra's ConfigStore that is composed. Its defaults list has the primary."""
+_HYDRAS_OWN = (
+    *("job_logging", "hydra_logging", "help", "hydra_help", "output", "sweeper", "launcher"),
+)
+"""Hydra's groups for what it does in applications that it starts. They are not loaded."""
+_PLAIN_OPTION = re.compile(r"[\w./-]+|\[[\w./,-]*\]")
+_ONE_AT_A_TIME = threading.RLock()
+"""Hydra composes with a state of the whole process."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComposedFile:
+    """A file in the defaults list, in its place.
+
+    Attributes:
+        file: the file as it was read.
+        package: the section that its settings are in; empty for the whole tree.
+        choice: the choice that it follows from, directly or by the defaults list of another file;
+            None for a file that the primary's defaults lists name.
+    """
+
+    file: SettingsFile
+    package: str
+    choice: str | None = None
+
+    @property
+    def leaves(self) -> Mapping[str, tuple[int, Any]]:
+        """The line and the value of each setting, by dotted key in the whole tree."""
+        return self.file.leaves(self.package)
+
+    @property
+    def is_bundled(self) -> bool:
+        """Whether it is in conf/."""
+        return self.file.path.is_relative_to(bundled("conf"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Composition:
+    """What Hydra has composed from files.
+
+    Attributes:
+        files: in the order in which they are merged. The last one that sets a key applies.
+        values: the merged values by dotted key. References are as they were written.
+        defaults: the defaults list as Hydra has it, by path, package and parent.
+        tree: the lines of the tree of defaults.
+        choices: the option of each group.
+    """
+
+    files: tuple[ComposedFile, ...]
+    values: Mapping[str, Any]
+    defaults: tuple[tuple[str, str, str], ...] = ()
+    tree: tuple[str, ...] = ()
+    choices: Mapping[str, str | None] = field(default_factory=dict)
+
+
+def composed(
+    primary: Primary,
+    recipe: Mapping[str, str],
+    chosen: Mapping[str, str],
+    *,
+    explains: bool = False,
+) -> Composition:
+    """Composes the files of a primary and of choices.
+
+    Args:
+        primary: what is composed.
+        recipe: options of a recipe by bundled group. They stand in place of the primary's own.
+        chosen: options that the user chooses by group, as they are typed:
+            `{"optim": "mine", "+exp": "a", "~rl": ""}`.
+        explains: whether the defaults list, its tree and the choices are wanted.
+
+    Raises:
+        UsageError: a file is missing or wrong, or the defaults lists contradict each other.
+    """
+    choices = {**recipe, **chosen}
+    is_plain = all(
+        group in _default_options() and file_of(f"{group}/{option}", folders()) is not None
+        for group, option in choices.items()
+    )
+    if primary.is_bundled and is_plain and not explains:
+        return _in_order(choices)
+    with _ONE_AT_A_TIME:
+        return _by_hydra(primary, recipe, chosen)
+
+
+@cache
+def _default_options() -> dict[str, str]:
+    """Returns the default option of each group, in the order of conf/config.yaml."""
+    entries = read_file(bundled("conf") / f"{ROOT}.yaml", f"{ROOT}.yaml").defaults or []
+    return {
+        group: option
+        for _, entry in entries
+        if isinstance(entry, dict)
+        for group, option in entry.items()
+    }
+
+
+def _in_order(choices: Mapping[str, str]) -> Composition:
+    """Composes bundled files as Hydra does: choices replace the defaults in their places."""
+    files = []
+    for group, option in {**_default_options(), **choices}.items():
+        name = f"{group}/{option}.yaml"
+        file = read_file(bundled("conf") / name, name)
+        package = group if file.package is None else ""
+        choice = group if group in choices else None
+        files.append(ComposedFile(file=file, package=package, choice=choice))
+    values = {key: value for one in files for key, (_, value) in one.leaves.items()}
+    return Composition(files=tuple(files), values=values)
+
+
+def further_folders(primary: Primary) -> tuple[Path, ...]:
+    """Returns the folders that the primary file names in `hydra.searchpath`.
+
+    Raises:
+        UsageError: the file is wrong, or an entry is not a folder.
+    """
+    path = None if primary.name is None else file_of(primary.name, primary.folders)
+    if path is None:
+        return ()
+    file = read_file(path, f"{primary.name}.yaml")
+    leaves = file.leaves()
+    line, entries = leaves.get(SEARCH_PATH, (0, []))
+    if is_nemo(leaves):  # which names the folder of its container
+        return ()
+    return folders_named(entries, place=f"{SEARCH_PATH} ({file.name}:{line})")
+
+
+def folders_named(entries: Any, *, place: str) -> tuple[Path, ...]:
+    """Returns the folders that entries of `hydra.searchpath` name.
+
+    Args:
+        entries: `file://FOLDER`, `FOLDER` or `pkg://rampcli.conf`, which is searched anyway.
+        place: where they are set.
+
+    Raises:
+        UsageError: an entry is another package, or no folder.
+    """
+    found = []
+    for entry in entries if isinstance(entries, list) else [entries]:
+        path = Path(str(entry).removeprefix("file://")).expanduser()
+        if entry == BUNDLED:
+            continue
+        if "://" in str(path) or not path.is_dir():
+            raise UsageError(
+                f"{SEARCH_PATH}: {shown(entry)} is not a folder",
+                keys=(SEARCH_PATH,),
+                remedy=f"an existing folder, file:///FOLDER, or {BUNDLED}",
+                set_by=(place,),
+            )
+        found.append(path)
+    return tuple(found)
+
+
+@dataclass(slots=True)
+class _Read:
+    """The files that Hydra has loaded, by the name that a defaults list has for them.
+
+    Attributes:
+        among: the folders that are searched, in order.
+        files: the files, in the order in which they were loaded.
+    """
+
+    among: tuple[Path, ...]
+    files: dict[str, SettingsFile] = field(default_factory=dict)
+
+    def load(self, name: str) -> SettingsFile:
+        """Reads a file, once."""
+        if name not in self.files:
+            path = file_of(name, self.among)
+            assert path is not None
+            self.files[name] = read_file(path, f"{name}.yaml")
+        return self.files[name]
+
+    def entries_with(self, name: str) -> list[str]:
+        """Returns the places of the entries of defaults lists that name an option or a group."""
+        places = []
+        for path, file in self.files.items():
+            parent = path.rpartition("/")[0]
+            for line, entry in file.defaults or []:
+                ((words, named),) = {entry: ""}.items() if isinstance(entry, str) else entry.items()
+                group = words.split()[-1].partition("@")[0]
+                options = named if isinstance(named, list) else [named]
+                named = {group, *(f"{group}/{option}" for option in options)}
+                named |= {f"{parent}/{one}" for one in named}
+                if name in {one.lstrip("/") for one in named}:
+                    places.append(f"{file.name}:{line}")
+        return list(dict.fromkeys(places))
+
+
+_reading = _Read(())
+"""The files of the composition that goes on, for `_source`."""
+
+
+def _by_hydra(
+    primary: Primary, recipe: Mapping[str, str], chosen: Mapping[str, str]
+) -> Composition:
+    """Composes as `composed`, by Hydra."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.config_store import ConfigStore
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.errors import HydraException
+    from hydra.types import RunMode
+    from omegaconf import OmegaConf
+
+    global _reading
+    read = _reading = _Read(primary.folders)
+    scheme = _source().scheme()
+    options = {**_default_options(), **recipe} if primary.is_root else {}
+    entries = [{group: option} for group, option in options.items()] or filter(None, [primary.name])
+    overrides = [{f"override {HYDRA}/{group}": None} for group in _HYDRAS_OWN]
+    node = {
+        DEFAULTS: [*entries, SELF, *overrides],
+        HYDRA: {
+            "searchpath": [f"{scheme}://{index}" for index, _ in enumerate(read.among)],
+            "output_subdir": None,
+        },
+    }
+    ConfigStore.instance().store(name=_PRIMARY, node=node)
+    with (
+        _as_usage_errors(read),
+        initialize_config_dir(str(Path(__file__).parent), job_name="rampcli", version_base="1.3"),
+    ):
+        loader = GlobalHydra.instance().config_loader()
+
+        def known_with(words: Sequence[str]) -> Collection[str]:
+            # This mode leaves out choices that are not made yet.
+            probed = loader.compute_defaults_list(_PRIMARY, [*words], RunMode.MULTIRUN)
+            known: Collection[str] = probed.overrides.known_choices
+            return known
+
+        words = _typed(chosen)
+        try:
+            found = loader.compute_defaults_list(_PRIMARY, words, RunMode.RUN)
+        except HydraException:
+            if (mended := _with_plus(chosen, known_with)) == words:
+                raise
+            words = mended
+            found = loader.compute_defaults_list(_PRIMARY, words, RunMode.RUN)
+        tree = OmegaConf.to_container(compose(_PRIMARY, overrides=words), resolve=False)
+    assert isinstance(tree, dict)
+    choice_of = {
+        f"{_group_of(word)}/{option}": word
+        for word, options in {**options, **chosen}.items()
+        for option in options.strip("[]").split(",")
+    }
+    for key, override in found.overrides.override_metadata.items():
+        if (choice := choice_of.get(override.containing_config_path)) is not None:
+            option = found.overrides.override_choices[key]
+            choice_of.setdefault(f"{_group_of(key)}/{option}", choice)
+    files = []
+    for one in found.defaults:
+        if one.config_path in read.files:
+            if one.parent in choice_of:
+                choice_of.setdefault(one.config_path, choice_of[one.parent])
+            choice = choice_of.get(one.config_path)
+            file = read.files[one.config_path]
+            files.append(ComposedFile(file=file, package=one.package or "", choice=choice))
+    root = ROOT if primary.is_root else "<root>"
+    return Composition(
+        files=tuple(files),
+        values=flatten({str(key): value for key, value in tree.items()}),
+        defaults=tuple(
+            (one.config_path, one.package or "", (one.parent or "").replace(_PRIMARY, root))
+            for one in found.defaults
+            if one.config_path in read.files
+        ),
+        tree=tuple(_tree_lines(found.defaults_tree, 0)),
+        choices={
+            group: option
+            for group, option in reversed(found.overrides.known_choices.items())
+            if not group.startswith(f"{HYDRA}/")
+        },
+    )
+
+
+def _group_of(word: str) -> str:
+    """Returns the group of a choice such as `+exp` or `optim@model.optim`."""
+    return word.lstrip("+~").partition("@")[0]
+
+
+def _typed(choices: Mapping[str, str]) -> list[str]:
+    """Returns choices as overrides of Hydra's, as they were typed."""
+    return [f"{key}={_as_value(value)}" if value else key for key, value in choices.items()]
+
+
+def _with_plus(
+    choices: Mapping[str, str], known_with: Callable[[Sequence[str]], Collection[str]]
+) -> list[str]:
+    """Returns choices as overrides of Hydra's, with a `+` for groups that no defaults list has.
+
+    Here the `+` may be left out or typed in any case, as it has no second meaning.
+
+    Args:
+        choices: as in `composed`.
+        known_with: returns the groups of the defaults lists with some overrides.
+    """
+    deleted = _typed({key: one for key, one in choices.items() if key.startswith("~")})
+    wanted = {
+        key.lstrip("+"): f"{key.lstrip('+')}={_as_value(value)}"
+        for key, value in choices.items()
+        if not key.startswith("~")
+    }
+    known = {*known_with([])} if wanted else set()
+    added = {key for key in wanted if f"+{key}" in choices} - known
+    if not {*wanted} - added <= known:
+        known |= {*known_with([f"+{wanted[key]}" for key in added])} - added
+    return [*(word if key in known else f"+{word}" for key, word in wanted.items()), *deleted]
+
+
+def _as_value(option: str) -> str:
+    """Returns the name of an option in Hydra's grammar, quoted if that is needed."""
+    return option if _PLAIN_OPTION.fullmatch(option) else quoted(option)
+
+
+@cache
+def _source() -> Any:
+    """Returns the kind of source from which Hydra loads our files and the user's.
+
+    Unlike Hydra's own, it reads plain YAML only, and leaves out what a file says of Hydra itself.
+    """
+    from hydra.core.object_type import ObjectType
+    from hydra.core.plugins import Plugins
+    from hydra.plugins.config_source import ConfigResult, ConfigSource
+    from omegaconf import OmegaConf
+
+    class SettingsSource(ConfigSource):
+        """One of the folders that are searched; its path is the number of the folder."""
+
+        @staticmethod
+        def scheme() -> str:
+            return "rampcli"
+
+        @property
+        def folder(self) -> Path:
+            return _reading.among[int(self.path)]
+
+        def load_config(self, config_path: str) -> ConfigResult:
+            file = _reading.load(config_path.removesuffix(".yaml"))
+            for key, (line, value) in file.leaves().items():
+                with placed(f"{key} ({file.name}:{line})"):
+                    check_readable(value, key)
+            leaves = {key: one for key, (_, one) in file.leaves().items()}
+            settings = {k: one for k, one in leaves.items() if k.partition(".")[0] != HYDRA}
+            defaults = (
+                {} if file.defaults is None else {DEFAULTS: [one for _, one in file.defaults]}
+            )
+            return ConfigResult(
+                provider=self.provider,
+                path=self.full_path(),
+                config=OmegaConf.create(nest(settings) | defaults),
+                header={"package": file.package},
+            )
+
+        def available(self) -> bool:
+            return self.folder.is_dir()
+
+        def is_group(self, config_path: str) -> bool:
+            return (self.folder / config_path).is_dir()
+
+        def is_config(self, config_path: str) -> bool:
+            return file_of(config_path.removesuffix(".yaml"), [self.folder]) is not None
+
+        def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+            found: list[str] = []
+            for path in (self.folder / config_path).iterdir():
+                self._list_add_result(
+                    found, f"{config_path}/{path.name}", path.name, results_filter
+                )
+            return sorted({*found})
+
+    Plugins.instance().register(SettingsSource)
+    return SettingsSource
+
+
+def _tree_lines(node: Any, depth: int) -> Iterator[str]:
+    """Yields the lines of Hydra's tree of defaults below our primary."""
+    one, children = getattr(node, "node", node), getattr(node, "children", None) or []
+    name = one.get_config_path() if not one.is_virtual() else ""
+    if name.startswith(f"{HYDRA}/"):
+        return
+    if name and name != _PRIMARY:
+        is_group = hasattr(one, "group")
+        text = f"{one.get_override_key()}: {one.get_name() or 'null'}" if is_group else name
+        yield f"{'  ' * depth}{text}{':' * bool(children)}"
+        depth += 1
+    for child in children:
+        if not (hasattr(child, "is_self") and child.is_self() and not depth):
+            yield from _tree_lines(child, depth)
+
+
+@contextmanager
+def _as_usage_errors(read: _Read) -> Iterator[None]:
+    """Turns Hydra's errors of a composition into ours, with the places that they are about."""
+    from hydra.errors import HydraException, MissingConfigException
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        yield
+    except MissingConfigException as error:
+        raise _missing(str(error.missing_cfg_file), read) from error
+    except (HydraException, OmegaConfBaseException, ValueError, AssertionError) as error:
+        text = str(error) or str(error.__cause__ or "")
+        for pattern, message, remedy in _MESSAGES:
+            if match := re.search(pattern, text):
+                named = match[1].partition("=")[0]
+                raise UsageError(
+                    message.format(*match.groups()),
+                    keys=(named,),
+                    remedy=remedy.format(*match.groups()),
+                    set_by=read.entries_with(named.partition("@")[0]),
+                ) from error
+        raise UsageError(
+            f"the defaults lists of {_lists(read)} do not compose",
+            remedy="--info defaults-tree with fewer entries, which shows how they do",
+        ) from error
+    except RecursionError as error:
+        raise UsageError(
+            f"the defaults lists of {_lists(read)} name each other in a circle",
+            remedy="one of them without the other",
+        ) from error
+
+
+def _lists(read: _Read) -> str:
+    """Returns the names of the files that have defaults lists."""
+    names = [one.name for one in read.files.values() if one.defaults]
+    return listed(names, most=6) if names else "these files"
+
+
+_MESSAGES = (
+    (
+        r"Could not override '([^']+)'",
+        "the defaults list overrides {0}, which no defaults list has",
+        "the entry without override",
+    ),
+    (
+        r"Could not delete '([^']+)'",
+        "~{0} deletes nothing: no defaults list has {0}",
+        "the same words without it",
+    ),
+    (
+        r"(\S+) appears more than once in the final defaults list",
+        "{0} is in the defaults lists twice",
+        "override {0}: OPTION in place of the second entry, or {0}@SECTION: OPTION",
+    ),
+    (
+        r"Multiple values for ([^\s]+?)\.\s",
+        "the defaults lists choose two options of {0}",
+        "override {0}: OPTION in place of the second entry",
+    ),
+    (
+        r"You must specify '([^']+)'",
+        "an option of {0} must be chosen: its entry in a defaults list is ???",
+        "{0}=OPTION",
+    ),
+    (
+        r"\(override (\S+?)=",
+        "the defaults list overrides {0} in a file that another entry names by a reference",
+        "the entry in the file above",
+    ),
+)
+"""What Hydra says of a composition that fails, what we say of it, and what to do."""
+
+
+def _missing(name: str, read: _Read) -> UsageError:
+    """Returns the error for a file that a defaults list names and that no folder has."""
+    group, _, option = name.rpartition("/")
+    places = read.entries_with(name)
+    if not group:
+        return UsageError(
+            f"there is no file {name}.yaml",
+            remedy=f"a file {name}.yaml in {' or '.join(map(str, read.among))}",
+            set_by=places or (f"--config-name {name}",),
+        )
+    nearest = nearest_options(group, option, read.among)
+    return UsageError(
+        f"there is no {name}.yaml, which a defaults list names",
+        remedy=nearest if isinstance(nearest, str) else str(nearest).replace("=", ": "),
+        set_by=places,
+    )
