@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 BARE = str(Path(__file__).with_name("bare_app.py"))
@@ -29,13 +30,25 @@ PAIRS = {
     "plan --factory llama3_8b model.num_layers=4": [*BARE_DRY_RUN, "model.num_layers=4"],
     "plan --factory llama3_8b model.nm_layers=4": [*BARE_DRY_RUN, "model.nm_layers=4"],
     "plan --factory llama3_8b --config-dir . optim=nemo_adam": BARE_DRY_RUN,
+    "plan --factory llama3_8b --config-dir mine +exp=a": [*BARE_DRY_RUN, "optim=nemo_gpt3"],
     "pretrain --factory llama3_8b --dry-run": BARE_DRY_RUN,
     "explain --factory llama3_8b optim.lr": BARE_DRY_RUN,
     "recipes": BARE_DRY_RUN,
     "status": BARE_DRY_RUN,
     "__complete plan model.": BARE_DRY_RUN,
 }
-"""Commands of the bare application by those of rampcli, which run in an empty folder."""
+"""Commands of the bare application by those of rampcli, which run in a folder with FILES."""
+FILES = {
+    "mine/exp/a.yaml": """\
+# @package _global_
+defaults:
+  - override /optim: nemo_gpt3
+optim:
+  lr: 2e-4
+  min_lr: ${divide:${optim.lr},10}
+""",
+}
+"""A folder of a user whose file has a defaults list and a reference."""
 PLAN = [
     *OURS,
     "plan",
@@ -54,6 +67,14 @@ def processor_seconds(command: list[str], *, cwd: str | None = None) -> float:
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
+    """Writes files by their paths in a folder."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
 def compare(name: str, ours: list[str], other: list[str], rounds: int, *, cwd: str) -> None:
@@ -78,20 +99,18 @@ def main() -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     print(f"{'rampcli ...':<56} {'least s':>7} {'median':>7} {'bare s':>7} {'ratio':>6}")
     small, large = ([word.format(samples=samples) for word in PLAN] for samples in ("1M", "1T"))
-    with tempfile.TemporaryDirectory() as empty:
+    with tempfile.TemporaryDirectory() as folder:
+        write_files(Path(folder), FILES)
         for name, bare in PAIRS.items():
-            compare(name, [*OURS, *name.split()], bare, rounds, cwd=empty)
+            compare(name, [*OURS, *name.split()], bare, rounds, cwd=folder)
         name = "plan of a ramp over 1e12 samples, compared with 1e6"
-        compare(name, large, small, rounds, cwd=empty)
+        compare(name, large, small, rounds, cwd=folder)
 
     bad_inputs = runpy.run_path(str(Path(__file__).resolve().parents[1] / "cli/bad_inputs.py"))
     times = []
     for wrong in bad_inputs["BAD_INPUTS"]:
         with tempfile.TemporaryDirectory() as folder:
-            for name, content in wrong.files.items():
-                path = Path(folder) / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content if isinstance(content, bytes) else content.encode())
+            write_files(Path(folder), wrong.files)
             times.append((processor_seconds([*OURS, *wrong.words], cwd=folder), wrong.title))
     median_s = statistics.median(time for time, _ in times)
     print(f"\n{len(times)} wrong inputs: median {median_s:.3f} s; the slowest")
