@@ -33,7 +33,7 @@ SETTINGS_INTRODUCTION = """# Settings
 Every setting is given as `KEY=VALUE` on the command line, or assigned in Python:
 `recipe.trainer.max_samples = 200`. `rampcli explain KEY` prints what a setting means, its value and
 where that value comes from. `rampcli pretrain --factory NAME --cfg` prints all settings with the
-values of a recipe. The defaults below apply where neither `conf/` nor the recipe sets a value.
+values of a recipe. The defaults below apply where no word, recipe or file sets a value.
 
 `null` means that there is no value. Counts may be written `50_000_000` or `50M`; K, M, B and T are
 decimal. The largest count is 10^18.
