@@ -43,7 +43,7 @@ class NotPlainError(Exception):
 
 
 def read(
-    path: Path, *, most_bytes: int, allows_references: bool = False
+    path: Path, *, most_bytes: int, allows_references: bool = False, may_be_empty: bool = False
 ) -> tuple[str, yaml.MappingNode]:
     """Returns the text of a file and its root node, which `values_of` turns into values.
 
@@ -51,6 +51,7 @@ def read(
         path: the file.
         most_bytes: largest size that is read.
         allows_references: whether a value may have references. They are not resolved here.
+        may_be_empty: whether the file may have no settings. Its root is then an empty mapping.
 
     Raises:
         NotPlainError: the file cannot be read, is larger than `most_bytes`, or is not a plain
@@ -68,7 +69,9 @@ def read(
         raise NotPlainError(f"not YAML: {problem}", line) from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise NotPlainError(f"not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(root, yaml.MappingNode) or not root.value:
+    if may_be_empty and root is None:
+        root = yaml.MappingNode("tag:yaml.org,2002:map", [])
+    elif not isinstance(root, yaml.MappingNode) or (not root.value and not may_be_empty):
         raise NotPlainError("no settings")
     for misfit in _misfits(root, allows_references=allows_references):
         raise misfit

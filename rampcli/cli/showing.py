@@ -12,8 +12,8 @@ from rampcli.cli.composing import compose_beside_recipe, compose_rl, lay_over
 from rampcli.config.compose import compose_explained, rl_word
 from rampcli.config.composition import Composition
 from rampcli.config.layers import Stack
-from rampcli.config.references import Unresolved, resolved
-from rampcli.config.settings import nest
+from rampcli.config.references import Unresolved, has_reference, is_below, resolved
+from rampcli.config.settings import nest, settings
 from rampcli.errors import Report, UsageError, shown, visible
 from rampcli.report.explain import with_provenance
 from rampcli.words.rl import expand_words
@@ -81,7 +81,14 @@ def _yaml(tree: Any) -> str:
 
 def _job(stack: Stack, *, resolves: bool) -> dict[str, Any]:
     """Returns the settings as they were composed, nested."""
-    values = dict(stack.written)
+    written = stack.written
+    defaults = {key: one.default for key, one in settings().items()}
+    referred = [key for key, value in written.items() if has_reference(value)]
+    values = {
+        key: value
+        for key, value in {**defaults, **written}.items()
+        if key in written or not any(is_below(key, one) for one in referred)
+    }
     found = resolved(values)[0] if resolves else {}
     for key, value in found.items():
         if isinstance(value, Unresolved):

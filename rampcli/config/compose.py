@@ -48,7 +48,7 @@ from rampcli.config.reading import (
     override_of,
     parse,
 )
-from rampcli.config.references import MISSING, Unresolved, has_reference
+from rampcli.config.references import MISSING, Unresolved, has_reference, named_in
 from rampcli.config.schema import Config
 from rampcli.config.settings import find_setting, settings
 from rampcli.config.snapshot import MOST_BYTES, PLACES
@@ -173,7 +173,8 @@ def primary_stack(primary: Primary) -> Stack:
         UsageError: a file is missing or wrong, or does not compose.
     """
     further = further_folders(primary)
-    return Stack(primary=replace(primary, further=(*primary.further, *further)))
+    stack = Stack(primary=replace(primary, further=(*primary.further, *further)))
+    return replace(stack, composition=_composition(stack)) if primary.is_bundled else stack
 
 
 def apply_overrides(
@@ -232,7 +233,7 @@ def apply_overrides(
         groups=groups,
         place=place,
         report=found,
-        also={SWEEP_DIR, *names_of_nemo(_values_of(stack))},
+        also={SWEEP_DIR, *names_of_nemo(_values_of(stack)), *named_in(_values_of(stack))},
     )
     words = dict(of_sweep(words) if stack.primary.sweeps else words)
     words.pop(SWEEP_DIR, None)
@@ -377,7 +378,7 @@ def _with_files(
         report=report,
     )
     report.errors += missing(composition, written, foreign)
-    notes = [*notes_on_hydra(composition, foreign)]
+    notes = [*notes_on_hydra(composition, stack.primary.name, foreign)]
     unread = Unread()
     if nemo is not None:
         last = max(foreign)
@@ -392,9 +393,14 @@ def _written(stack: Stack, recipe: Layer, words: Mapping[str, Any]) -> Written:
     values = dict(_values_of(stack))
     for layer in (recipe, *stack.overrides):
         values |= {key: entry.value for key, entry in layer.entries.items()}
-    section = LAUNCHER_SECTION if any(key.startswith(LAUNCHER_SECTION) for key in values) else ""
+    in_section = any(key.startswith(LAUNCHER_SECTION) for key in values)
     for key, value in words.items():
-        name = f"{section}{key.lstrip('~')}"
+        name = key.lstrip("~")
+        inside = f"{LAUNCHER_SECTION}{name}"
+        if in_section and (inside in values or find_setting(name) is not None):
+            name = inside
+        if isinstance(value, dict) and isinstance(values.get(name), dict):
+            value = {**values[name], **value}  # as Hydra merges them
         if key.startswith("~"):
             values.pop(name, None)
         else:
@@ -464,7 +470,8 @@ def _word_layer(
         elif written.is_variable(key) or (nemo is not None and find_setting(key) is None):
             continue
         elif not has_reference(value):
-            values[key] = value
+            merged = written.values.get(key)
+            values[key] = merged if isinstance(value, dict) and merged else value
         else:
             for one, each in written.values_of(key).items():
                 name = drop_launcher_section(one)

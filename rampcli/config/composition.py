@@ -14,7 +14,15 @@ from typing import Any
 
 from rampcli.batch.quantities import listed
 from rampcli.bundled import bundled
-from rampcli.config.groups import ROOT, Primary, file_of, folders, nearest_options
+from rampcli.config.groups import (
+    ROOT,
+    Primary,
+    file_of,
+    folders,
+    nearest_options,
+    option_names,
+    some_of,
+)
 from rampcli.config.layers import placed
 from rampcli.config.reading import quoted
 from rampcli.config.references import check_readable
@@ -278,11 +286,12 @@ def _by_hydra(
             choice_of.setdefault(f"{_group_of(key)}/{option}", choice)
     files = []
     for one in found.defaults:
-        if one.config_path in read.files:
+        name = one.config_path.removesuffix(".yaml")
+        if name in read.files:
             if one.parent in choice_of:
                 choice_of.setdefault(one.config_path, choice_of[one.parent])
             choice = choice_of.get(one.config_path)
-            file = read.files[one.config_path]
+            file = read.files[name]
             files.append(ComposedFile(file=file, package=one.package or "", choice=choice))
     root = ROOT if primary.is_root else "<root>"
     return Composition(
@@ -432,10 +441,11 @@ def _as_usage_errors(read: _Read) -> Iterator[None]:
         for pattern, message, remedy in _MESSAGES:
             if match := re.search(pattern, text):
                 named = match[1].partition("=")[0]
+                options = option_names(named.partition("@")[0], read.among)
                 raise UsageError(
                     message.format(*match.groups()),
                     keys=(named,),
-                    remedy=remedy.format(*match.groups()),
+                    remedy=remedy.format(*match.groups(), options=some_of(options)),
                     set_by=read.entries_with(named.partition("@")[0]),
                 ) from error
         raise UsageError(
@@ -479,7 +489,7 @@ _MESSAGES = (
     (
         r"You must specify '([^']+)'",
         "an option of {0} must be chosen: its entry in a defaults list is ???",
-        "{0}=OPTION",
+        "{0}={options}",
     ),
     (
         r"\(override (\S+?)=",

@@ -189,13 +189,17 @@ def _check_spellings(files: Sequence[Layer], report: Report) -> None:
                 entries[near] = merged(key, entries.get(near), entry)
 
 
-def notes_on_hydra(composition: Composition, leaves_out: Collection[int]) -> Iterator[str]:
+def notes_on_hydra(
+    composition: Composition, primary: str | None, leaves_out: Collection[int]
+) -> Iterator[str]:
     """Yields a note on each setting of Hydra itself in a file that has no effect here."""
-    applied = (RUN_DIR, SWEEP_DIR, SEARCH_PATH)
     files = (one for index, one in enumerate(composition.files) if index not in leaves_out)
     for one in files:
         for key, (line, value) in one.leaves.items():
-            if key.startswith(f"{HYDRA}.") and key not in applied:
+            is_applied = key in (RUN_DIR, SWEEP_DIR) or (
+                key == SEARCH_PATH and one.file.name == f"{primary}.yaml"
+            )
+            if key.startswith(f"{HYDRA}.") and not is_applied:
                 yield f"{key}={shown(value)} ({one.file.name}:{line}) has no effect here"
 
 

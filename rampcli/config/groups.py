@@ -135,6 +135,12 @@ def file_of(name: str, among: Sequence[Path]) -> Path | None:
 
 def nearest_options(group: str, name: str, among: Sequence[Path] = ()) -> Remedy:
     """Returns the remedy for a wrong option: the nearest options of its group."""
+    head, slash, _ = name.rpartition("/")
+    if slash and group_has(f"{group}/{head}", among):
+        inside = [f"{head}/{one}" for one in option_names(f"{group}/{head}", among)]
+        near = difflib.get_close_matches(name, inside, n=2, cutoff=0.5)
+        offered, rest = first_of(near or inside)
+        return set_to(group, *offered, note=rest)
     ours = option_names(group)
     # The user's own options come first.
     options = sorted(option_names(group, among), key=ours.__contains__)
@@ -143,6 +149,11 @@ def nearest_options(group: str, name: str, among: Sequence[Path] = ()) -> Remedy
     if not offered:
         return f"a file {(among or folders())[-1]}/{group}/OPTION.yaml"
     return set_to(group, *offered, note=rest)
+
+
+def group_has(group: str, among: Sequence[Path] = ()) -> bool:
+    """Returns whether a group has options."""
+    return bool(option_names(group, among))
 
 
 def check_option(group: str, option: Any, among: Sequence[Path] = ()) -> None:

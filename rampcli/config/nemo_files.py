@@ -15,7 +15,7 @@ from rampcli.config.settings import find_setting, settings
 from rampcli.config.yaml_files import read_file
 from rampcli.errors import Report, UsageError, printable, shown
 from rampcli.words import nemo_yaml
-from rampcli.words.nemo_keys import NEUTRAL
+from rampcli.words.nemo_keys import CHOICES, NEUTRAL, SAME
 from rampcli.words.nemo_yaml import Decided, is_nemo, read_nemo
 
 NEMOS_DEFAULT = "NeMo's default"
@@ -88,7 +88,10 @@ class NemoFiles:
 def names_of_nemo(values: Mapping[str, Any]) -> frozenset[str]:
     """Returns the names that words may have beside ours, if composed values are NeMo's."""
     names = {drop_launcher_section(key): value for key, value in values.items()}
-    return frozenset(names) | NEUTRAL.keys() if is_nemo(names) else frozenset(names)
+    if not is_nemo(names):
+        return frozenset(names)
+    translated = (one[0] for table in (SAME, CHOICES) for one in table.values())
+    return frozenset({*names, *NEUTRAL, *translated})
 
 
 def nemo_files(
@@ -131,7 +134,8 @@ def nemo_files(
     if not is_nemo({name: one.value for name, one in entries.items()}):
         return None
     for name in words:
-        if name not in settings() or name == GLOBAL_KEY:
+        is_ours = name in settings() and name != GLOBAL_KEY
+        if not is_ours and not (name not in entries and written.is_variable(name)):
             value = _values(written, section + name, written.values.get(section + name))
             entries[name] = Entry(value.get(section + name), place)
     run = read_nemo({name: one.value for name, one in entries.items()})
@@ -152,7 +156,7 @@ def nemo_files(
         by_words=_layer_of(of_words, entries, Precedence.USER, report).entries,
         notes=tuple(f"{_placed(key, entries)} {text}" for key, text in run.notes.items()),
         unread=Unread(
-            unchanged={key: entries[key].value for key in run.unchanged},
+            unchanged={key: _as_written(entries[key].value) for key in run.unchanged},
             unsupported={_placed(key, entries): why for key, why in unsupported.items()},
             remedies=tuple(f"{key}={shown(values[0])}" for key, values in neutral.items()),
         ),
@@ -169,12 +173,15 @@ def _values(written: Written, key: str, value: Any) -> dict[str, Any]:
     }
 
 
+def _as_written(value: Any) -> Any:
+    return value.text if isinstance(value, nemo_yaml.Unresolved) else value
+
+
 def _placed(key: str, entries: Mapping[str, Entry]) -> str:
     """Returns a key of NeMo's with its value and place, if the files have it."""
     if key not in entries:
         return key
-    value = entries[key].value
-    text = value.text if isinstance(value, nemo_yaml.Unresolved) else shown(value)
+    text = shown(_as_written(entries[key].value))
     assigned = f"={printable(text)}" if len(text) <= LONGEST_VALUE else ""
     entry = entries[key]
     return f"{key}{assigned} ({entry.source}{'' if entry.line is None else f':{entry.line}'})"

@@ -33,6 +33,8 @@ _CAST = re.compile(r"\b(int|float|bool|str|json_str)\(")
 _ASSIGNMENT = re.compile(r"[+~]*[A-Za-z_][\w./@:-]*=")
 _PREFIX = re.compile(r"(\+{0,2}|~)(?=[^+~]|$)")
 """What Hydra's grammar puts before a key: to add it, to add or override it, or to delete it."""
+_QUOTED = re.compile(r"""\\.|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""")
+"""A quoted text, or a character that a backslash escapes."""
 _NAME = re.compile(r"[{,]\s*([^\s{},:]+)\s*:")
 _NUMBER = r"[-+]?(?:0|[1-9](?:_?[0-9]){0,29})(?:\.[0-9]{1,30})?(?:e[-+]?[0-9]{1,3})?"
 _TEXT = r"(?!(?:inf|nan)(?![\w./-]))[a-z_/][\w./-]*|[1-9](?:_?[0-9])*[a-z]"
@@ -73,7 +75,8 @@ def join_split_lists(words: Iterable[str], *, report: Report) -> list[str]:
         if word is not None:
             open_word = f"{open_word} {word}" if open_word else word
             opening, closing = _brackets(open_word)
-            if open_word.count(opening) <= open_word.count(closing):
+            bare = _QUOTED.sub("", open_word)
+            if bare.count(opening) <= bare.count(closing):
                 joined.append(open_word)
                 open_word = ""
     return _join_expanded(joined)

@@ -32,6 +32,8 @@ ARITHMETIC: dict[str, Callable[..., Any]] = {
     "divide_ceil": lambda a, b: -(-a // b),
 }
 """Resolvers that files of NeMo use, with their meaning there."""
+NEMO_SECTION = "training."
+"""A training file of NeMo may refer to its own keys as if it stood in its launcher's tree."""
 OMEGACONF = ("oc.env", "oc.select", "oc.decode", "oc.dict.keys", "oc.dict.values")
 """Resolvers of OmegaConf that are known."""
 
@@ -112,6 +114,16 @@ def is_below(key: str, other: str) -> bool:
     return key == other or key.startswith(f"{other}.")
 
 
+def named_in(values: Mapping[str, Any]) -> set[str]:
+    """Returns the keys that the references in some values name, by dotted key."""
+    return {
+        _absolute(name, key)
+        for key, value in values.items()
+        for text in _texts(value)
+        for name in _parsed(text, key)[0]
+    }
+
+
 def above(key: str) -> Iterator[str]:
     """Yields the sections that a key is in: `a.b` and `a` for `a.b.c`."""
     while key := key.rpartition(".")[0]:
@@ -183,8 +195,10 @@ def _tree(values: Mapping[str, Any], named: Collection[str]) -> Any:
 
     known = dict(values)
     for name in named:
-        ours = SPELLINGS.get(name, name)
-        if name not in known and ours in settings():
+        ours, inside = SPELLINGS.get(name, name), name.removeprefix(NEMO_SECTION)
+        if name not in known and inside in known and inside != name:
+            known[name] = f"${{{inside}}}"
+        elif name not in known and ours in settings():
             known[name] = known.get(ours, settings()[ours].default)
     return OmegaConf.create(nest(known))
 

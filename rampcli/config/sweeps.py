@@ -24,6 +24,7 @@ from rampcli.config.reading import (
 from rampcli.config.values import typed
 from rampcli.errors import Report, UsageError, set_to, shown
 from rampcli.words import SPELLINGS
+from rampcli.words.hydra import SWEEP_DIR
 
 MOST_RUNS = 1000
 LONGEST_NAME = 120
@@ -207,7 +208,9 @@ def _swept_values(
     from hydra.core.override_parser.types import Glob, IntervalSweep
     from hydra.errors import HydraException
 
-    key = key_of(word, groups)
+    if word.startswith("~"):
+        return word.partition("=")[0], []
+    key = key_of(word, groups, (SWEEP_DIR,))
     if is_plain(word):
         return key, []
     try:

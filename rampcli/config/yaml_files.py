@@ -93,7 +93,9 @@ def read_file(path: Path, name: str) -> SettingsFile:
         return UsageError(f"{path}: {reason}", remedy="plain KEY: VALUE lines", set_by=(at,))
 
     try:
-        text, _ = plain_yaml.read(path, most_bytes=LARGEST_FILE_BYTES, allows_references=True)
+        text, _ = plain_yaml.read(
+            path, most_bytes=LARGEST_FILE_BYTES, allows_references=True, may_be_empty=True
+        )
     except plain_yaml.NotPlainError as error:
         raise refuse(error.reason, error.line) from error
     file = SettingsFile(path, name, text)
