@@ -8,5 +8,7 @@ from pathlib import Path
 def bundled(name: str) -> Path:
     """Returns the folder `conf` or `recipes` of this installation."""
     package = Path(__file__).resolve().parent
-    installed = package / "_bundled"
-    return (installed if installed.is_dir() else package.parent) / name
+    installed = package / name
+    # A checkout has rampcli/conf as well: a link, so that Hydra finds the package rampcli.conf.
+    is_installed = installed.is_dir() and not installed.is_symlink()
+    return installed if is_installed else package.parent / name

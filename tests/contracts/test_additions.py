@@ -102,7 +102,8 @@ TOY_PARTS = {
 def copy_of_the_package(folder: Path) -> None:
     """Copies the package into a folder, with all additions."""
     for name in ("rampcli", "recipes", "conf"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=ignored)
     for places in ADDITIONS.values():
         for place, changes in places.items():
             path = folder / place.partition(":")[0]
