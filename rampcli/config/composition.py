@@ -23,6 +23,7 @@ from rampcli.config.groups import (
     option_names,
     some_of,
 )
+from rampcli.config.hydra_state import only_own_nodes, state_kept
 from rampcli.config.layers import placed
 from rampcli.config.reading import quoted
 from rampcli.config.references import check_readable
@@ -252,12 +253,19 @@ def _by_hydra(
             "output_subdir": None,
         },
     }
-    ConfigStore.instance().store(name=_PRIMARY, node=node)
     with (
         _as_usage_errors(read),
+        state_kept(),
         initialize_config_dir(str(Path(__file__).parent), job_name="rampcli", version_base="1.3"),
+        only_own_nodes(),
     ):
+        ConfigStore.instance().store(name=_PRIMARY, node=node)
+        # All settings are checked later, with better messages than those of the schema.
+        ConfigStore.instance().store(group="rampcli", name="schema", package="_global_", node={})
         loader = GlobalHydra.instance().config_loader()
+        # Folders of plugins would come before those of the user.
+        searched = loader.get_search_path().get_path()
+        searched[:] = [one for one in searched if one.provider in ("hydra", "schema")]
 
         def known_with(words: Sequence[str]) -> Collection[str]:
             # This mode leaves out choices that are not made yet.
