@@ -28,7 +28,10 @@ RETURNED: dict[str, tuple[type, ...]] = {
     "RampSchedule": (RampStage,),
 }
 """Classes that are shown below the name that returns their objects."""
-ORDER = ("llm", "compose", "run", "Observer", "read_run", "BatchPlan", "RampSchedule")
+ORDER = (
+    *("llm", "compose", "from_hydra", "plan", "print_plan", "run", "Observer", "read_run"),
+    *("BatchPlan", "RampSchedule"),
+)
 """The public names, in the order of their use. Others follow."""
 RECIPE_ARGUMENTS = "(num_nodes=..., num_gpus_per_node=...) -> Config"
 CONFIG = """

@@ -1,7 +1,6 @@
 """Pretrains language models with a batch size that is planned, exact and grows.
 
-`compose`, `run`, `read_run`, `llm`, `BatchPlan`, `Config`, `Observer` and `RampSchedule` are
-imported on first use.
+The names in `__all__` are imported on first use.
 """
 
 import importlib
@@ -11,6 +10,9 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "compose": "rampcli.config.compose",
+    "from_hydra": "rampcli.config.hydra_apps",
+    "plan": "rampcli.cli.composing",
+    "print_plan": "rampcli.cli.plan",
     "read_run": "rampcli.runs.record",
     "run": "rampcli.cli.training",
     "Config": "rampcli.config.schema",
@@ -18,7 +20,10 @@ _HOMES = {
     "Observer": "rampcli.launch.observer",
     "RampSchedule": "rampcli.batch.ramp",
 }
-__all__ = ["BatchPlan", "Config", "Observer", "RampSchedule", "compose", "llm", "read_run", "run"]
+__all__ = [
+    *("BatchPlan", "Config", "Observer", "RampSchedule"),
+    *("compose", "from_hydra", "llm", "plan", "print_plan", "read_run", "run"),
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,7 @@ from rampcli.cli.base import Base
 from rampcli.config.checks.run import check_name
 from rampcli.config.compose import apply_overrides, primary_stack, rl_word, with_own_name
 from rampcli.config.groups import folders, group_names
-from rampcli.config.layers import COMMAND_LINE, Layer, Precedence, Stack, edited_stack
+from rampcli.config.layers import COMMAND_LINE, PYTHON, Layer, Precedence, Stack, edited_stack
 from rampcli.config.phases import refuse_phases
 from rampcli.config.reading import join_split_lists, parse
 from rampcli.config.rl import refuse_rl
@@ -229,6 +229,21 @@ def lay_over(
         )
     stack = apply_overrides(start, joined, config_dir=config_dir, report=report)
     return with_own_name(with_model_of_folder(stack, report=report))
+
+
+def plan(config: Config) -> Resolved:
+    """Checks a configuration and plans its run, as `rampcli plan` does.
+
+    Args:
+        config: from a recipe, `compose` or `from_hydra`. It is not modified.
+
+    Raises:
+        UsageError: all errors together, each with its keys and where their values come from.
+    """
+    report = Report()
+    stack = edited_stack(config, PYTHON, Precedence.USER, report=report)
+    stack = with_model_of_folder(stack, report=report)
+    return resolve(stack, read_files=read_files, report=report)
 
 
 def resolve_from_checkpoint(stack: Stack, report: Report) -> Resolved:

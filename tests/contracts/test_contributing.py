@@ -43,7 +43,7 @@ def test_the_table_covers_the_extensions_that_the_program_is_built_for():
 
 def test_the_tree_names_every_folder_of_the_package_and_no_other():
     tree = section("The house").split("\n\n")[0]
-    package = tree.partition("rampcli/")[2].partition("    conf/")[0]
+    package = tree.partition("rampcli/")[2].partition("\n    conf/")[0]
     named = re.findall(r"^      (\S+)", package, re.MULTILINE)
     assert [name for name in named if not (ROOT / "rampcli" / name).exists()] == []
     folders = {f"{path.parent.name}/" for path in (ROOT / "rampcli").glob("*/__init__.py")}

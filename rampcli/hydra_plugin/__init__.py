@@ -1,0 +1,1 @@
+"""The plugin of Hydra: `hydra_plugins` below is installed beside rampcli."""
