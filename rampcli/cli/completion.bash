@@ -18,7 +18,7 @@ _rampcli_complete() {
     COMPREPLY=()
     while IFS= read -r reply; do
         COMPREPLY+=("${reply#"$prefix"}")
-        if [[ $reply == *[=.] ]]; then compopt -o nospace; fi
+        if [[ $reply == *[=./] ]]; then compopt -o nospace; fi
     done < <(rampcli __complete "${words[@]:1}" 2>/dev/null)
 }
 complete -o default -F _rampcli_complete rampcli

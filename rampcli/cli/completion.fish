@@ -3,4 +3,4 @@ function __rampcli_complete
     rampcli __complete $words[2..-1] 2>/dev/null
 end
 complete -c rampcli -f -a '(__rampcli_complete)'
-complete -c rampcli -n 'contains -- (commandline -opc)[-1] --config-dir --plot --measured' -F
+complete -c rampcli -n 'contains -- (commandline -opc)[-1] --config-dir -cd --config-path -cp --plot --measured' -F

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from rampcli.cli.base import INFO, VIEWS
 from rampcli.errors import UsageError
 
 SCRIPTS = {
@@ -43,9 +44,15 @@ def candidates(words: Sequence[str], command: Any) -> list[str]:
     options = {
         name: option for option in command.params for name in option.opts if name.startswith("-")
     }
+    among = _folders_in(before)
     waiting = options.get(before[-1]) if before else None
     if waiting is not None and not waiting.is_flag:
-        return COMPLETERS.get(waiting.name, _complete_files)(incomplete)
+        found = _completed(waiting.name, incomplete, among)
+        if found or waiting.name != "cfg":  # whose value may be left out
+            return found
+    given, equals, value = incomplete.partition("=")
+    if equals and given in options:
+        return [f"{given}={one}" for one in _completed(options[given].name, value, among)]
     if incomplete.startswith("-"):
         return [name for name in (*options, "--help") if name.startswith(incomplete)]
     if hasattr(command, "commands"):
@@ -57,13 +64,45 @@ def candidates(words: Sequence[str], command: Any) -> list[str]:
     ]
     if not arguments:
         return []
-    given = sum(not word.startswith("-") for word in before)
-    argument = arguments[min(given, len(arguments) - 1)]
+    number = sum(not word.startswith("-") for word in before)
+    argument = arguments[min(number, len(arguments) - 1)]
     if argument in TAKE_PHASES:
         ending = "=" if argument == "overrides" else ""
         found = _in_phases(incomplete, before, ending=ending)
-        return [*COMPLETERS[argument](incomplete), *found]
-    return COMPLETERS.get(argument, _complete_files)(incomplete)
+        return [*_completed(argument, incomplete, among), *found]
+    return _completed(argument, incomplete, among)
+
+
+def _completed(name: str, incomplete: str, among: Sequence[Path]) -> list[str]:
+    """Returns completions of an option's value or of an argument; none if the shell offers files.
+
+    Args:
+        name: of the option or argument.
+        incomplete: the unfinished word.
+        among: the folders with groups.
+    """
+    if name in IN_FOLDERS:
+        return IN_FOLDERS[name](incomplete, among)
+    return COMPLETERS[name](incomplete) if name in COMPLETERS else []
+
+
+def _folders_in(before: Sequence[str]) -> tuple[Path, ...]:
+    """Returns the folders that a command searches for groups, in order.
+
+    Args:
+        before: its words so far.
+    """
+    from rampcli.config.groups import folders
+
+    values: dict[str, str] = {}
+    for index, word in enumerate(before):
+        name, equals, value = word.partition("=")
+        following = before[index + 1] if index + 1 < len(before) else ""
+        values |= {FOLDERS[name]: value if equals else following} if name in FOLDERS else {}
+    paths = {name: Path(value).expanduser() for name, value in values.items() if value}
+    if (file := paths.pop("factory", None)) and file.suffix == ".yaml":
+        paths.setdefault("config_path", file.parent)
+    return folders(**{name: path for name, path in paths.items() if path.is_dir()})
 
 
 def recipes(incomplete: str) -> list[str]:
@@ -73,30 +112,91 @@ def recipes(incomplete: str) -> list[str]:
     return [name for name in recipe_names() if name.startswith(incomplete)]
 
 
-def words(incomplete: str) -> list[str]:
-    """Returns completions of `KEY=VALUE` and `GROUP=OPTION`.
+def words(incomplete: str, among: Sequence[Path] = ()) -> list[str]:
+    """Returns completions of `KEY=VALUE` and `GROUP=OPTION`, also after `+` and `~`.
 
-    Keys are completed up to the next dot; after `=`, values are completed if they are known.
+    Keys are completed up to the next dot, and nested groups up to the next `/`. After `=`, values
+    are completed if they are known.
+
+    Args:
+        incomplete: the unfinished word.
+        among: the folders with groups, or conf/ alone.
     """
     from rampcli.config.groups import group_names, option_names
     from rampcli.config.settings import foreign_words, settings
 
-    key, equals, _ = incomplete.partition("=")
+    sign = incomplete[: len(incomplete) - len(incomplete.lstrip("+~"))]
+    key, equals, value = incomplete.removeprefix(sign).partition("=")
     if equals:
         known = settings() | foreign_words()
+        group = key.partition("@")[0]
         values = (
             known[key].choices
             if key in known
-            else option_names(key)
-            if key in group_names()
+            else option_names(group, among)
+            if group in group_names(among)
             else []
         )
-        return [word for value in values if (word := f"{key}={value}").startswith(incomplete)]
-    names = [*sorted(group_names()), *settings()]
-    return _up_to_next_dot([f"{name}=" for name in names], incomplete)
+        # A list of options, or the values of a sweep.
+        start = f"{sign}{key}={value[: max(value.rfind('['), value.rfind(',')) + 1]}"
+        return [word for one in values if (word := f"{start}{one}").startswith(incomplete)]
+    groups = [f"{sign}{name}" for name in _groups(key, among)]
+    names = [*groups, *(f"{sign}{name}=" for name in settings() if "/" not in key)]
+    return _up_to_next_dot(names, incomplete)
 
 
-def rl_words(incomplete: str) -> list[str]:
+def _groups(incomplete: str, among: Sequence[Path]) -> list[str]:
+    """Returns `GROUP=` for groups with options, and `GROUP/` for those with groups in them."""
+    from rampcli.config.groups import GroupNames, folders, option_names
+
+    parent, slash, _ = incomplete.rpartition("/")
+    inside = [one for folder in among or folders() if (one := folder / parent).is_dir()]
+    found = []
+    for name in GroupNames(tuple(inside)):
+        group = f"{parent}{slash}{name}"
+        found += [f"{group}="] if option_names(group, among) else []
+        found += [f"{group}/"] if {*GroupNames(_below(name, inside))} else []
+    return [name for name in found if name.startswith(incomplete)]
+
+
+def _below(name: str, inside: Sequence[Path]) -> tuple[Path, ...]:
+    return tuple(path for one in inside if (path := one / name).is_dir())
+
+
+def primaries(incomplete: str, among: Sequence[Path]) -> list[str]:
+    """Returns the primary files, without `.yaml`, that begin with a word.
+
+    Of the bundled files, `config` is one.
+    """
+    from rampcli.bundled import bundled
+    from rampcli.config.groups import ROOT
+
+    parent, slash, _ = incomplete.rpartition("/")
+    mine = [one for one in among if one != bundled("conf")]
+    names = {
+        f"{parent}{slash}{path.stem}" for one in mine for path in (one / parent).glob("*.yaml")
+    }
+    return sorted(name for name in {ROOT, *names} if name.startswith(incomplete))
+
+
+def sections(incomplete: str) -> list[str]:
+    """Returns the sections and settings that begin with a word, up to the next dot."""
+    from rampcli.config.settings import settings
+
+    return [name.removesuffix(".") for name in _up_to_next_dot([*settings()], incomplete)]
+
+
+def views(incomplete: str) -> list[str]:
+    """Returns what `--cfg` can show, if it begins with a word."""
+    return [name for name in VIEWS if name.startswith(incomplete)]
+
+
+def infos(incomplete: str) -> list[str]:
+    """Returns what `--info` can show, if it begins with a word."""
+    return [name for name in INFO if name.startswith(incomplete)]
+
+
+def rl_words(incomplete: str, among: Sequence[Path] = ()) -> list[str]:
     """Returns completions of MaxText's words for `rampcli rl`, and those of `words`."""
     from rampcli.words.rl import ALL_PAIRS, BARE_WORDS
 
@@ -106,15 +206,15 @@ def rl_words(incomplete: str) -> list[str]:
         word
         for word in (*bare, *([all_pairs] if "=" in incomplete else []))
         if word.startswith(incomplete) and word != incomplete
-    ] + words(incomplete)
+    ] + words(incomplete, among)
 
 
-def keys(incomplete: str) -> list[str]:
+def keys(incomplete: str, among: Sequence[Path] = ()) -> list[str]:
     """Returns completions of the key of a setting, or of a whole override once it contains `=`."""
     from rampcli.config.settings import foreign_words, settings
 
     if "=" in incomplete:
-        return words(incomplete)
+        return words(incomplete, among)
     return _up_to_next_dot([*settings(), *foreign_words()], incomplete)
 
 
@@ -162,25 +262,33 @@ def _in_phases(incomplete: str, before: Sequence[str], *, ending: str) -> list[s
     )
 
 
-def _complete_files(_: str) -> list[str]:
-    """Returns no completions, so that the shell offers files."""
-    return []
-
-
 TAKE_PHASES = ("overrides", "keys")
 """Arguments that take settings of phases."""
 COMPLETERS: dict[str, Callable[[str], list[str]]] = {
     "factory": recipes,
-    "overrides": words,
-    "rl_overrides": rl_words,
     "recipe": recipes,
     "ramp": published,
-    "keys": keys,
-    "what_if": words,
+    "cfg": views,
+    "info": infos,
+    "package": sections,
     "shell": shells,
     "average": averages,
 }
 """Completion functions by the name of an option or argument."""
+IN_FOLDERS: dict[str, Callable[[str, Sequence[Path]], list[str]]] = {
+    "overrides": words,
+    "rl_overrides": rl_words,
+    "keys": keys,
+    "what_if": words,
+    "config_name": primaries,
+}
+"""Completion functions that look into the folders with groups."""
+FOLDERS = {
+    **dict.fromkeys(("--config-dir", "-cd"), "config_dir"),
+    **dict.fromkeys(("--config-path", "-cp"), "config_path"),
+    **dict.fromkeys(("--factory", "-f"), "factory"),
+}
+"""Options that name a folder with groups, or a primary file in one."""
 
 
 def _up_to_next_dot(names: Sequence[str], incomplete: str) -> list[str]:

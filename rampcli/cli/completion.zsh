@@ -5,7 +5,7 @@ _rampcli_complete() {
     for reply in "${(@f)$(rampcli __complete "${(@)words[2,$CURRENT]}" 2>/dev/null)}"; do
         if [[ -z $reply ]]; then
             continue
-        elif [[ $reply == *[=.] ]]; then
+        elif [[ $reply == *[=./] ]]; then
             open+=("$reply")
         else
             closed+=("$reply")

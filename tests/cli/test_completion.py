@@ -129,6 +129,81 @@ def test_the_shell_offers_files_for_other_words(words):
     assert offered(*words) == []
 
 
+@pytest.fixture
+def mine(tmp_path):
+    """A folder with options of its own, nested groups and primary files, named from outside."""
+    for name in ("optim/fast", "exp/a", "exp/b", "exp/deep/x", "only/inner/y", "first", "second"):
+        path = tmp_path / "mine" / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("seed: 1\n", encoding="utf-8")
+    return "mine"
+
+
+@pytest.mark.parametrize("option", ["--config-dir", "-cd", "--config-path", "-cp", "-f"])
+@pytest.mark.usefixtures("mine")
+def test_groups_and_options_of_the_users_folder_are_offered(option):
+    value = "mine/first.yaml" if option == "-f" else "mine"
+
+    def found(word):
+        return offered("plan", option, value, word)
+
+    assert {"optim=fast", "optim=nemo_adam"} <= {*found("optim=")}
+    assert {"exp=", "exp/", "only/", "optim="} <= {*found("")}
+    assert "only=" not in found("")
+    assert found("ex") == ["exp=", "exp/"]
+    assert found("+ex") == ["+exp=", "+exp/"]
+    assert found("+exp=") == ["+exp=a", "+exp=b"]
+    assert found("exp=[a,") == ["exp=[a,a", "exp=[a,b"]
+    assert found("exp/") == ["exp/deep="]
+    assert found("exp/deep=") == ["exp/deep=x"]
+    assert found("optim@other.optim=fa") == ["optim@other.optim=fast"]
+    assert offered("plan", option, value, "--what-if", "exp=a,") == ["exp=a,a", "exp=a,b"]
+
+
+@pytest.mark.usefixtures("mine")
+def test_a_folder_may_be_given_with_an_equals_sign_and_one_that_is_missing_adds_nothing():
+    assert offered("plan", "--config-dir=mine", "exp=") == ["exp=a", "exp=b"]
+    assert offered("plan", "--config-dir=yours", "exp=") == []
+    assert offered("plan", "exp=") == []
+
+
+@pytest.mark.parametrize("option", ["--config-name", "-cn"])
+@pytest.mark.usefixtures("mine")
+def test_primary_files_are_completed(option):
+    assert offered("plan", "-cp", "mine", option, "") == ["config", "first", "second"]
+    assert offered("plan", "-cd", "mine", option, "s") == ["second"]
+    assert offered("plan", "-cp", "mine", "--config-name=s") == ["--config-name=second"]
+    assert offered("plan", option, "") == ["config"]
+
+
+def test_what_can_be_shown_is_completed():
+    assert offered("plan", "-f", "gpt3_5b", "--cfg", "") == ["sources", "job", "hydra", "all"]
+    assert offered("plan", "-f", "gpt3_5b", "--cfg", "model.gl") == ["model.global_batch_size="]
+    assert offered("plan", "--info", "defaults-") == ["defaults-tree"]
+    assert {*offered("plan", "--cfg", "job", "-p", "launch.s")} == {
+        "launch.slurm",
+        "launch.start_timeout_s",
+        "launch.step_timeout_s",
+    }
+
+
+@pytest.mark.usefixtures("mine")
+def test_completion_imports_no_hydra():
+    program = (
+        "import sys\n"
+        "from rampcli.cli.main import main\n"
+        "sys.argv = ['rampcli', '__complete', 'plan', '-cd', 'mine', 'optim=']\n"
+        "try:\n"
+        "    main()\n"
+        "finally:\n"
+        "    assert not {'hydra', 'omegaconf', 'torch'} & {*sys.modules}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert "optim=fast" in done.stdout.split(), done.stderr
+
+
 def in_bash(line, *pieces):
     script = BASH.format(script=SCRIPTS["bash"].read_text())
     done = subprocess.run(
@@ -215,6 +290,12 @@ words=("$@")
 CURRENT=$#
 _rampcli_complete
 """
+
+
+@pytest.mark.usefixtures("on_path", "mine")
+def test_bash_completes_an_option_of_a_nested_group_of_the_users_folder():
+    pieces = ["rampcli", "plan", "-cd", "mine", "+exp/deep", "="]
+    assert in_bash("rampcli plan -cd mine +exp/deep=", *pieces) == ["x"]
 
 
 def in_zsh(tmp_path, *words):
