@@ -1,5 +1,8 @@
 import json
 import shutil
+import subprocess
+import sys
+import zipfile
 
 from first_hour.conftest import REPOSITORY
 
@@ -24,3 +27,15 @@ def test_an_application_of_hydra_finds_the_groups_and_the_schema_of_the_wheel(ne
     searched = "hydra.searchpath=[pkg://rampcli.conf]"
     assert newcomer.run(newcomer.python, app / "app.py", searched).returncode == 0
     assert newcomer.run(newcomer.python, app / "app.py", "model.num_layer=4").returncode == 1
+
+
+def test_a_wheel_from_the_source_distribution_has_the_groups_and_the_plugin(tmp_path):
+    """rampcli/conf is a link in the repository, which an archive does not keep."""
+    build = (sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, REPOSITORY)
+    subprocess.run(build, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    packed = {*zipfile.ZipFile(wheel).namelist()}
+    conf = {f"rampcli/{path.relative_to(REPOSITORY)}" for path in REPOSITORY.glob("conf/**/*.yaml")}
+    assert conf <= packed
+    assert {"rampcli/conf/__init__.py", "hydra_plugins/rampcli_groups.py"} <= packed
+    assert not [name for name in packed if "__pycache__" in name]
