@@ -132,7 +132,9 @@ def owners_of(files: Sequence[ComposedFile]) -> dict[str, tuple[int, int, str]]:
 
 
 def _is_empty_section(key: str, value: Any) -> bool:
-    return value == {} and any(one.startswith(f"{key}.") for one in settings())
+    """Returns whether a value is an empty section of the schema, or of a file without settings."""
+    known = any(one.startswith(f"{key}.") for one in settings())
+    return value == {} and (known or find_setting(key) is None)
 
 
 def _layer_of(
