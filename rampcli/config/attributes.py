@@ -101,7 +101,7 @@ def _assign_word(section: Section, name: str, value: Any) -> None:
         return
     ours = SPELLINGS[key]
     place, _, own_name = ours.rpartition(".")
-    setattr(attrgetter(place)(config), own_name, value)
+    setattr(attrgetter(place)(config) if place else config, own_name, value)
     config.spelled[ours] = key, value
 
 

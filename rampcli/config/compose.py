@@ -109,7 +109,7 @@ def compose_file(path: Path) -> Config:
             wrong type, all together.
     """
     try:
-        text, _ = plain_yaml.read(path, most_bytes=MOST_BYTES)
+        text, _ = plain_yaml.read(path, most_bytes=MOST_BYTES, allows_references=True)
     except plain_yaml.NotPlainError as error:
         at = "" if error.line is None else f", line {error.line}"
         raise UsageError(

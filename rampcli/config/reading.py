@@ -13,6 +13,7 @@ from rampcli.config.checks.ranges import check_range
 from rampcli.config.groups import nearest_options
 from rampcli.config.layers import placed
 from rampcli.config.phase_keys import is_phase
+from rampcli.config.references import has_reference
 from rampcli.config.settings import find_setting, flatten, is_mapping, settings
 from rampcli.config.unknown_keys import choices_in, nearest_keys, unknown_key
 from rampcli.config.values import typed
@@ -374,6 +375,8 @@ def _as_assignment(word: str) -> str:
 
 
 def _readable(key: str, text: str) -> Remedy | None:
+    if has_reference(text) and text.count("{") == text.count("}"):
+        return set_to(key, quoted(text))
     for opening, closing in ("[]", "{}", "()"):
         if text.count(opening) > text.count(closing):
             return f"closing the bracket: {typeable(f'{key}={text}{closing}')}"

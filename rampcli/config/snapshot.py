@@ -21,6 +21,8 @@ from rampcli.errors import Report, UsageError, printable, shown
 from rampcli.words import FOREIGN, SPELLINGS, maxtext_mesh
 
 MOST_BYTES = 200_000
+_ESCAPED = "$\u00a0{"
+"""Stands for `${` in a place while OmegaConf, which would read it as a reference, writes YAML."""
 PLACES = "set_by"
 """The section with the place of each setting that is not left at its default."""
 IDENTITY = (
@@ -85,10 +87,12 @@ def to_yaml(config: Config) -> str:
     stack = stack_of(config)
     values = dict(leaves(config))
     places = {key: printable(stack.entry(key).place) for key in values}
-    # A reference in a place, such as a folder named ${x}, could not be read back.
-    set_by = {key: place.replace("${", "{") for key, place in places.items() if place != DEFAULT}
+    # A reference in a place stays text, also that of a folder named ${x.
+    set_by = {
+        key: place.replace("${", _ESCAPED) for key, place in places.items() if place != DEFAULT
+    }
     content = nest(values) | ({PLACES: set_by} if set_by else {})
-    return OmegaConf.to_yaml(OmegaConf.create(content))
+    return OmegaConf.to_yaml(OmegaConf.create(content)).replace(_ESCAPED, "${")
 
 
 def unit(path: Path) -> str:
@@ -116,7 +120,8 @@ def read_tree(path: Path) -> dict[str, Any]:
         UsageError: the file does not exist or is not plain YAML.
     """
     try:
-        _, root = plain_yaml.read(path, most_bytes=MOST_BYTES)
+        # The places may name references; typing the values refuses any there.
+        _, root = plain_yaml.read(path, most_bytes=MOST_BYTES, allows_references=True)
         return plain_yaml.values_of(root)
     except plain_yaml.NotPlainError as error:
         at = "" if error.line is None else f", line {error.line}"
