@@ -174,7 +174,7 @@ def primary_stack(primary: Primary) -> Stack:
     """
     further = further_folders(primary)
     stack = Stack(primary=replace(primary, further=(*primary.further, *further)))
-    return replace(stack, composition=_composition(stack)) if primary.is_bundled else stack
+    return replace(stack, composition=composed(Primary(), {}, {})) if primary.is_root else stack
 
 
 def apply_overrides(
@@ -296,7 +296,8 @@ def _composed_with(stack: Stack, options: Mapping[str, str]) -> Stack:
         stack: the layers, whose files may have been composed before.
         options: by group, as they are typed.
     """
-    has_files = stack.composition is not None or stack.primary.is_bundled
+    # A plain file and settings made by hand need no files of conf/ without such a choice.
+    has_files = stack.composition is not None or stack.primary.is_root
     if has_files and not options:
         return stack
     groups = {key.lstrip("+~") for key in options}
