@@ -226,8 +226,11 @@ def apply_overrides(
         for key, option in chosen.items()
         if key.startswith("~") or _exists(key, option, among, place, found)
     }
+    before = len(found.errors)
     with found.noting():
         stack = _composed_with(stack, options)
+    if len(found.errors) > before:
+        found.close()  # without its files, nothing else of the configuration is known
     words = parse(
         [word for word in overrides if word not in choosing],
         groups=groups,

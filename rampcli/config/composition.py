@@ -467,6 +467,11 @@ def _as_usage_errors(read: _Read) -> Iterator[None]:
         ) from error
 
 
+def _own(among: Sequence[Path]) -> list[Path]:
+    """Returns the folders of the user, or all if there are none."""
+    return [one for one in among if one != bundled("conf")] or [*among]
+
+
 def _lists(read: _Read) -> str:
     """Returns the names of the files that have defaults lists."""
     names = [one.name for one in read.files.values() if one.defaults]
@@ -515,7 +520,7 @@ def _missing(name: str, read: _Read) -> UsageError:
     if not group:
         return UsageError(
             f"there is no file {name}.yaml",
-            remedy=f"a file {name}.yaml in {' or '.join(map(str, read.among))}",
+            remedy=f"a file {name}.yaml in {' or '.join(map(str, _own(read.among)))}",
             set_by=places or (f"--config-name {name}",),
         )
     nearest = nearest_options(group, option, read.among)
