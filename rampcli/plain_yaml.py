@@ -19,6 +19,9 @@ LONGEST_NUMBER = 100
 AMBIGUOUS = re.compile(r"[-+]?0[0-7_]+$|[^:]+:")
 """Octal and sexagesimal numbers of YAML 1.1."""
 WORD = "tag:yaml.org,2002:str"
+SCALARS = tuple(
+    f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "timestamp")
+)
 NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _OPENING = (
     yaml.FlowSequenceStartToken,
@@ -111,6 +114,8 @@ def _misfits(node: yaml.Node, *, allows_references: bool) -> Iterator[NotPlainEr
             yield NotPlainError(f"a number of {len(node.value)} characters", line)
         elif is_number and AMBIGUOUS.match(node.value):
             yield NotPlainError(f"{node.value} is ambiguous: YAML reads it as another number", line)
+        elif node.tag not in SCALARS:
+            yield NotPlainError(f"{node.value} has another meaning in YAML; quote it", line)
         elif "${" in node.value and not allows_references:
             yield NotPlainError(f"{node.value}: references (${{...}}) are not resolved here", line)
     for child in node.value if isinstance(node, yaml.SequenceNode) else ():

@@ -5,7 +5,7 @@ A command that has a parameter `base: Base` gets these options, without naming t
 
 import inspect
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import wraps
 from pathlib import Path
@@ -134,6 +134,13 @@ class Base:
             of_file = primary_of(self.factory) or Primary()
             return replace(of_file, config_dir=self.config_dir)
         name = self.config_name or (ROOT if self.config_path else None)
+        own = None if self.config_dir is None else self.config_dir / f"{ROOT}.yaml"
+        if name == ROOT and self.config_path is None and own is not None and own.is_file():
+            raise UsageError(
+                f"{own} has the name of the bundled primary file, which comes first",
+                remedy=f"--config-path {shlex.quote(str(self.config_dir))}",
+                set_by=("--config-dir",),
+            )
         return Primary(
             name=None if name is None else name.removesuffix(".yaml"),
             config_path=self.config_path,
@@ -166,15 +173,22 @@ def with_base(command: Command) -> Command:
     def wrapped(**given: Any) -> None:
         base = Base(**{name: given.pop(name) for name in options})
         words = next((given[name] or [] for name in WORDS if name in given), [])
-        _check(base, command.__name__, as_json=given.get("as_json", False))
+        retunes, as_json = given.get("retune", False), given.get("as_json", False)
+        _check(base, command.__name__, as_json=as_json, retunes=retunes)
         if base.cfg is not None or base.info is not None:
             from rampcli.cli.showing import show
 
             show(base, words, is_rl=command.__name__ == "rl", retunes=given.get("retune", False))
-        elif base.multirun:
+        elif base.multirun and command.__name__ != "sweep":
             from rampcli.cli.sweep import sweep
 
-            sweep(base, words, dry_run=given.get("dry_run", True))
+            _check_only(own, given, ("overrides", "dry_run", "as_json"))
+            sweep(
+                base,
+                words,
+                dry_run=given.get("dry_run", True),
+                as_json=given.get("as_json", False),
+            )
         else:
             command(base=base, **given)
 
@@ -194,7 +208,24 @@ def with_base(command: Command) -> Command:
     return wrapped  # type: ignore[return-value]
 
 
-def _check(base: Base, command: str, *, as_json: bool) -> None:
+def _check_only(
+    own: Mapping[str, inspect.Parameter], given: Mapping[str, Any], allowed: Sequence[str]
+) -> None:
+    """Checks that options which a sweep does not have are not given with `--multirun`.
+
+    Raises:
+        UsageError: one is.
+    """
+    for name, value in given.items():
+        if name not in allowed and value != own[name].default:
+            option = f"--{name.removeprefix('show_').replace('_', '-')}"
+            raise UsageError(
+                f"{option} is about one run, and --multirun asks for several",
+                remedy=f"{option} without --multirun",
+            )
+
+
+def _check(base: Base, command: str, *, as_json: bool, retunes: bool) -> None:
     """Checks options that exclude each other, or that need another.
 
     Raises:
@@ -213,6 +244,11 @@ def _check(base: Base, command: str, *, as_json: bool) -> None:
     if as_json and (base.cfg is not None or base.info is not None):
         option = "--cfg" if base.cfg is not None else "--info"
         raise UsageError(f"{option} prints no JSON", remedy=f"{option} without --json")
+    if retunes and (base.cfg not in (None, SOURCES) or base.package or base.info):
+        raise UsageError(
+            "--retune follows from the plan, which is not made to print what was composed",
+            remedy="--cfg --retune",
+        )
     if base.package is not None and base.cfg is None:
         raise UsageError(
             f"--package {base.package} is a part of what --cfg prints",

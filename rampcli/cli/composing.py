@@ -39,8 +39,7 @@ def compose_rl(base: Base, words: Sequence[str]) -> Resolved:
         UsageError: all errors together.
     """
     report = Report()
-    recipe = (base.factory or "").partition("(")[0].strip()
-    rl_words = [rl_word(recipe, config_dir=base.config_dir)]
+    rl_words = words_of_rl(base, words)
     stack = lay_over(base, expand_words(words), report=report, rl_words=rl_words)
     if stack.entry(GENERATIONS_KEY).value is None:
         error = UsageError(
@@ -61,6 +60,16 @@ def compose_rl(base: Base, words: Sequence[str]) -> Resolved:
                 for each in one.remedies
             )
         raise
+
+
+def words_of_rl(base: Base, words: Sequence[str]) -> list[str]:
+    """Returns the words that make a run one of reinforcement learning: none if its file does."""
+    recipe = (base.factory or "").partition("(")[0].strip()
+    if base.factory is None and base.has_start(words):
+        own = apply_overrides(primary_stack(base.primary()), [], report=Report())
+        if own.entry(GENERATIONS_KEY).value is not None:
+            return []
+    return [rl_word(recipe, config_dir=base.config_dir)]
 
 
 def compose_words(base: Base, words: Sequence[str], *, resumes: bool = False) -> Resolved:

@@ -32,12 +32,12 @@ def explain(
     report, found = Report(), []
     joined = join_split_lists(keys, report=report)
     report.close()
-    asked = [word for word in joined if "=" not in word]
+    words = [word for word in joined if "=" in word or word.startswith("~")]
+    asked = [word for word in joined if word not in words]
     if not asked:
         raise UsageError(
             "explain needs the key of a setting", remedy="rampcli explain model.global_batch_size"
         )
-    words = [word for word in joined if "=" in word]
     asks_rl = any(key.startswith("rl.") for key in asked)
     has_start = base.has_start(words)
     if has_start:

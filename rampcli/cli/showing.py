@@ -8,11 +8,11 @@ import typer
 import yaml
 
 from rampcli.cli.base import ALL, HYDRA, JOB, SOURCES, Base
-from rampcli.cli.composing import compose_beside_recipe, compose_rl, lay_over
-from rampcli.config.compose import compose_explained, rl_word
+from rampcli.cli.composing import compose_beside_recipe, compose_rl, lay_over, words_of_rl
+from rampcli.config.compose import compose_explained
 from rampcli.config.composition import Composition
 from rampcli.config.layers import Stack
-from rampcli.config.references import Unresolved, has_reference, is_below, resolved
+from rampcli.config.references import MISSING, Unresolved, has_reference, is_below, resolved
 from rampcli.config.settings import nest, settings
 from rampcli.errors import Report, UsageError, shown, visible
 from rampcli.report.explain import with_provenance
@@ -40,20 +40,19 @@ def show(base: Base, words: Sequence[str], *, is_rl: bool, retunes: bool) -> Non
         _print(with_provenance(run) + _unread(run.config.stack))
         return
     report = Report()
-    rl_words = [rl_word(base.factory or "", config_dir=base.config_dir)] if is_rl else []
+    rl_words = words_of_rl(base, words) if is_rl else []
     stack = lay_over(
         base, expand_words(words) if is_rl else words, report=report, rl_words=rl_words
     )
+    report.errors = [one for one in report.errors if not one.message.endswith(MISSING)]
+    report.close()
     if base.info is not None:
-        report.close()
         _print("\n\n".join(_info(base.info, stack)) + "\n")
         return
     parts: dict[str, Any] = {}
     if base.cfg in (HYDRA, ALL):
         parts[HYDRA] = _of_hydra(stack, words)
     if base.cfg in (SOURCES, JOB, ALL):
-        if base.resolve:
-            report.close()
         parts |= _job(stack, resolves=base.resolve)
     if base.package is not None:
         text = _yaml(_package(parts, base.package)).rstrip("\n")

@@ -6,6 +6,7 @@ command line become the layer above them.
 
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,13 @@ from rampcli.config.composition import (
     folders_named,
     further_folders,
 )
-from rampcli.config.file_layers import Written, file_layers, missing, notes_on_hydra
+from rampcli.config.file_layers import (
+    Written,
+    file_layers,
+    hydra_values,
+    missing,
+    notes_on_hydra,
+)
 from rampcli.config.groups import (
     Primary,
     check_folder,
@@ -275,7 +282,7 @@ def with_own_name(stack: Stack) -> Stack:
     if stack.entry(GENERATIONS_KEY).value is None or stack.precedence("name") > Precedence.EDITED:
         return stack
     name = Entry(f"{stack.entry('name').value}_rl", RL_COMMAND)
-    return stack.above(Layer(RL_COMMAND, Precedence.RECIPE, {"name": name}))
+    return relaid(stack.above(Layer(RL_COMMAND, Precedence.RECIPE, {"name": name})))
 
 
 def with_rl(config: Config, recipe: str) -> Config:
@@ -357,6 +364,7 @@ def _laid(
             composition, written, words, place=place, chosen=stack.chosen, report=report
         )
         stack = _with_files(stack, composition, written, nemo, below, above, report)
+    stack = replace(stack, overrides=tuple(_anew(one, written) for one in stack.overrides))
     layer = _word_layer(stack, words, written, nemo, place=place, report=report)
     report.errors += check_dropped_phases(layer, stack)
     return replace(stack.above(layer), written=written.values)
@@ -395,8 +403,10 @@ def _with_files(
 def _written(stack: Stack, recipe: Layer, words: Mapping[str, Any]) -> Written:
     """Returns the values of files, recipe and words, merged, with their references resolved."""
     values = dict(_values_of(stack))
+    if stack.composition is not None:
+        values |= hydra_values(stack.composition, sweeps=stack.primary.sweeps)
     for layer in (recipe, *stack.overrides):
-        values |= {key: entry.value for key, entry in layer.entries.items()}
+        values |= {key: one.reference or one.value for key, one in layer.entries.items()}
     in_section = any(key.startswith(LAUNCHER_SECTION) for key in values)
     for key, value in words.items():
         name = key.lstrip("~")
@@ -409,7 +419,28 @@ def _written(stack: Stack, recipe: Layer, words: Mapping[str, Any]) -> Written:
             values.pop(name, None)
         else:
             values[name] = value
+            if name in SPELLINGS:  # so that references to our key find it
+                values[SPELLINGS[name]] = value
     return Written.of(values)
+
+
+def _anew(layer: Layer, written: Written) -> Layer:
+    """Returns a layer of words whose references are resolved again, as other values may differ."""
+    entries = dict(layer.entries)
+    for key, entry in entries.items():
+        found = written.found.get(key)
+        if entry.reference and written.values.get(key) == entry.reference and key in written.found:
+            with suppress(UsageError):
+                value = entry.value if isinstance(found, Unresolved) else typed(key, found)
+                entries[key] = replace(entry, value=value)
+    return replace(layer, entries=entries)
+
+
+def relaid(stack: Stack) -> Stack:
+    """Returns layers whose references are resolved again, after a layer was put on top."""
+    if not any(map(has_reference, _values_of(stack).values())):
+        return stack
+    return _laid(stack, {}, place=COMMAND_LINE, report=Report())
 
 
 def _set_by(composition: Composition, choices: Collection[str]) -> set[str]:

@@ -105,6 +105,11 @@ def file_layers(
         elif written.values.get(key) == value:  # and no word has replaced it
             for one, each in written.values_of(key).items():
                 into[one] = _Value(each, line, shown(value))
+                if one != key and find_setting(drop_launcher_section(one)) is None:
+                    error = unknown_key(drop_launcher_section(one))
+                    error.set_by = (f"{shown(value)} ({files[index].file.name}:{line})",)
+                    report.errors.append(error)
+                    del into[one]
     layers = [
         Layer(one.file.name, Precedence.CONF, {})
         if index in leaves_out
@@ -157,7 +162,10 @@ def _layer_of(
         is_applied = key == RUN_DIR
         is_replaced = key in composition.values and key not in effective and value != MISSING
         is_left_out = written.is_variable(key) or _is_empty_section(key, value)
-        if is_applied or (is_replaced and not is_left_out):
+        if is_applied and has_reference(value):
+            found = written.found.get(key, value)
+            every[key] = _Value(found, line, shown(value))
+        elif is_applied or (is_replaced and not is_left_out):
             every[key] = _Value(value, line)
     typeable: dict[str, _Value] = {}
     replaced: dict[str, Entry] = {}
@@ -167,7 +175,8 @@ def _layer_of(
             with report.noting(), placed(f"{name} ({file.file.name}:{one.line})"):
                 raise one.value.error
         elif has_reference(one.value):
-            replaced[name] = Entry(one.value, file.file.name, one.line)
+            if find_setting(name) is not None:
+                replaced[name] = Entry(one.value, file.file.name, one.line)
         else:
             typeable[name] = one
     layer = Layer.of(
@@ -189,6 +198,15 @@ def _check_spellings(files: Sequence[Layer], report: Report) -> None:
             with report.noting():
                 near = (layer.precedence, key)
                 entries[near] = merged(key, entries.get(near), entry)
+
+
+def hydra_values(composition: Composition, *, sweeps: bool) -> dict[str, Any]:
+    """Returns what the files say of the folder of the run, or of a sweep, as it was written."""
+    values: dict[str, Any] = {}
+    for one in composition.files:
+        leaves = of_sweep(one.leaves) if sweeps else one.leaves
+        values |= {key: value for key, (_, value) in leaves.items() if key == RUN_DIR}
+    return values
 
 
 def notes_on_hydra(

@@ -14,6 +14,8 @@ from rampcli.errors import Remedy, UsageError, set_to, shown
 
 ROOT = "config"
 """The bundled primary file, conf/config.yaml."""
+LONGEST_NAME = 200
+"""Characters of the name of a file that is looked for."""
 MOST_OFFERED = 4
 """Names that a remedy lists at most."""
 _PART = re.compile(r"\w[\w-]*")
@@ -31,6 +33,8 @@ class GroupNames(Collection[str]):
 
     def __contains__(self, name: object) -> bool:
         parts = str(name).split("/")
+        if len(str(name)) > LONGEST_NAME:
+            return False
         return all(map(_PART.fullmatch, parts)) and any(
             (folder / str(name)).is_dir() for folder in self.among
         )
@@ -128,7 +132,7 @@ def file_of(name: str, among: Sequence[Path]) -> Path | None:
     A name that leads out of the folders has no file.
     """
     parts = name.split("/")
-    if not name or any(part in ("", ".", "..") for part in parts):
+    if not name or len(name) > LONGEST_NAME or any(part in ("", ".", "..") for part in parts):
         return None
     return next((path for one in among if (path := one / f"{name}.yaml").is_file()), None)
 
@@ -136,7 +140,7 @@ def file_of(name: str, among: Sequence[Path]) -> Path | None:
 def nearest_options(group: str, name: str, among: Sequence[Path] = ()) -> Remedy:
     """Returns the remedy for a wrong option: the nearest options of its group."""
     head, slash, _ = name.rpartition("/")
-    if slash and group_has(f"{group}/{head}", among):
+    if slash and ".." not in head and group_has(f"{group}/{head}", among):
         inside = [f"{head}/{one}" for one in option_names(f"{group}/{head}", among)]
         near = difflib.get_close_matches(name, inside, n=2, cutoff=0.5)
         offered, rest = first_of(near or inside)
@@ -147,7 +151,8 @@ def nearest_options(group: str, name: str, among: Sequence[Path] = ()) -> Remedy
     near = difflib.get_close_matches(name, options, n=2, cutoff=0.5)
     offered, rest = first_of([name] if name in options else near or options)
     if not offered:
-        return f"a file {(among or folders())[-1]}/{group}/OPTION.yaml"
+        own = [one for one in among if one != bundled("conf")] or [*folders()]
+        return f"a file {own[-1]}/{group}/OPTION.yaml"
     return set_to(group, *offered, note=rest)
 
 

@@ -146,7 +146,9 @@ def group_of(word: str, groups: Collection[str]) -> str | None:
     """Returns the group whose option a word chooses, or None if it sets a setting."""
     key, _, text = word.partition("=")
     name = key.lstrip("+~").partition("@")[0]
-    return name if name in groups and not text.startswith("{") else None
+    if text.startswith("{") or find_setting(name) is not None:
+        return None
+    return name if name in groups else None
 
 
 def is_plain(word: str) -> bool:

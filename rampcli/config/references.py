@@ -6,7 +6,7 @@ Only the resolvers named here are known. None of them runs code.
 import difflib
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
@@ -23,17 +23,38 @@ SECRET = re.compile(r"TOKEN|KEY|PASSW|SECRET|CREDENTIAL", re.IGNORECASE)
 """Parts of the names of environment variables that no configuration may hold."""
 _SELECTED = re.compile(r"\$\{oc\.(?:select|dict\.\w+):\s*([\w.]+)")
 """A key that a resolver names, which has a default of its own if nobody sets the key."""
+
+
+def _of_numbers(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a resolver that takes numbers only: a text times a number could fill the memory."""
+
+    def resolver(*numbers: Any) -> Any:
+        for number in numbers:
+            if isinstance(number, bool) or not isinstance(number, int | float):
+                raise UsageError(
+                    f"computes with {printable(shown(number))}, which is not a number",
+                    remedy="numbers",
+                )
+        return compute(*numbers)
+
+    return resolver
+
+
 ARITHMETIC: dict[str, Callable[..., Any]] = {
-    "add": lambda *numbers: sum(numbers),
-    "subtract": lambda a, b: a - b,
-    "multiply": lambda *numbers: reduce(lambda a, b: a * b, numbers, 1),
-    "divide": lambda a, b: a / b,
-    "divide_floor": lambda a, b: a // b,
-    "divide_ceil": lambda a, b: -(-a // b),
+    "add": _of_numbers(lambda *numbers: sum(numbers)),
+    "subtract": _of_numbers(lambda a, b: a - b),
+    "multiply": _of_numbers(lambda *numbers: reduce(lambda a, b: a * b, numbers, 1)),
+    "divide": _of_numbers(lambda a, b: a / b),
+    "divide_floor": _of_numbers(lambda a, b: a // b),
+    "divide_ceil": _of_numbers(lambda a, b: -(-a // b)),
 }
 """Resolvers that files of NeMo use, with their meaning there."""
 NEMO_SECTION = "training."
 """A training file of NeMo may refer to its own keys as if it stood in its launcher's tree."""
+LONGEST, DEEPEST = 100_000, 50
+"""Characters that a value with references may come to, and levels of references in references."""
+_LONG = ("is too long, or refers too deeply", "fewer references in each other")
+_NAMED = re.compile(r"\$\{\s*(\.*[\w.\[\]]+)\s*\}")
 OMEGACONF = ("oc.env", "oc.select", "oc.decode", "oc.dict.keys", "oc.dict.values")
 """Resolvers of OmegaConf that are known."""
 
@@ -86,6 +107,9 @@ def resolved(values: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]]
                 _check_resolvers(resolvers, key)
         except UsageError as error:
             found[key] = Unresolved(shown(value), error)
+    for key in _too_long(written):
+        if key not in found:
+            found[key] = Unresolved(shown(written[key]), _wrong(key, shown(written[key]), *_LONG))
     own = {key for key in values if any(one in written for one in above(key))}
     with _known_resolvers():
         tree = _tree({k: v for k, v in values.items() if k not in found and k not in own}, needed)
@@ -128,6 +152,48 @@ def above(key: str) -> Iterator[str]:
     """Yields the sections that a key is in: `a.b` and `a` for `a.b.c`."""
     while key := key.rpartition(".")[0]:
         yield key
+
+
+def _too_long(written: Mapping[str, Any]) -> Iterator[str]:
+    """Yields keys whose references would repeat others so often that they fill the memory.
+
+    Args:
+        written: the values that have references, by dotted key.
+    """
+    texts = {key: [*_texts(value)] for key, value in written.items()}
+    names = {
+        key: [_absolute(name, key) for text in one for name in _NAMED.findall(text)]
+        for key, one in texts.items()
+    }
+    sizes: dict[str, tuple[int, int]] = {}  # characters and levels
+
+    def size(key: str, level: int) -> tuple[int, int]:
+        if key not in written or level > 2 * DEEPEST:
+            return 0, 0 if key not in written else level
+        if key not in sizes:
+            below = [size(name, level + 1) for name in names[key]]
+            length = sum(map(len, texts[key])) + sum(one for one, _ in below)
+            sizes[key] = length, 1 + max((deep for _, deep in below), default=0)
+        return sizes[key]
+
+    for key in written:
+        length, levels = size(key, 0)
+        if (length > LONGEST or levels > DEEPEST) and not _is_circular(key, names):
+            yield key
+
+
+def _is_circular(key: str, names: Mapping[str, Sequence[str]]) -> bool:
+    """Returns whether the references of a key lead back to it, which OmegaConf notices."""
+    seen: set[str] = set()
+    waiting = list(names[key])
+    while waiting:
+        name = waiting.pop()
+        if name == key:
+            return True
+        if name not in seen:
+            seen.add(name)
+            waiting += names.get(name, ())
+    return False
 
 
 def _texts(value: Any) -> Iterator[str]:

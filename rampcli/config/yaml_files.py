@@ -154,6 +154,13 @@ def _wrong_defaults(file: SettingsFile) -> Iterator[tuple[int, str]]:
     entries = file.defaults or []
     overrides = False
     for line, entry in entries:
+        texts = [entry] if isinstance(entry, str) else [*entry] if isinstance(entry, dict) else []
+        texts += [str(one) for one in entry.values()] if isinstance(entry, dict) else []
+        if any(not text.partition("@")[0].split() for text in texts[:1] if isinstance(text, str)):
+            yield line, "an entry of the defaults list has no name"
+            return
+        if any(re.search(r"\$\{[^}]*:", str(text)) for text in texts):
+            yield line, "an entry of a defaults list refers to groups only, as in ${optim}"
         if isinstance(entry, str):
             if overrides and entry != SELF:
                 yield line, f"{entry} stands after an override; overrides are the last entries"
@@ -182,6 +189,12 @@ def leaves_of(text: str, prefix: str = "") -> Mapping[str, tuple[int, Any]]:
     for key, value in _parts_of(text)[1]:
         of_hydra = key.value == HYDRA
         for leaf, line, one in _leaves([(key, value)], "" if of_hydra else prefix):
+            if leaf in found:
+                raise UsageError(
+                    f"{leaf} is set twice, in lines {found[leaf][0]} and {line}",
+                    keys=(leaf,),
+                    remedy="one of them",
+                )
             found[leaf] = (line, one)
     return found
 
