@@ -147,6 +147,14 @@ class Base:
             config_dir=self.config_dir,
         )
 
+    def folders(self, words: Sequence[str] = ()) -> tuple[Path, ...]:
+        """Returns the folders that are searched for groups, with those that words add."""
+        from rampcli.config.compose import searched
+        from rampcli.config.composition import further_folders
+
+        primary = self.primary()
+        return (*primary.folders, *further_folders(primary), *searched(words))
+
     def is_given(self) -> bool:
         """Returns whether a recipe, a primary file or a folder is named."""
         return any((self.factory, self.config_name, self.config_dir, self.config_path))

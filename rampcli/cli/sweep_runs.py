@@ -64,7 +64,7 @@ def compose_sweep(
         folder = SweepFolder(folder_of_sweep(base, joined))
     chosen = combinations(
         joined,
-        among=base.primary().folders,
+        among=base.folders(joined),
         report=report,
         varied_before={key for values in folder.read().values() for key in values},
     )

@@ -53,7 +53,7 @@ def compare(
         UsageError: `what_if` does not have this form, every plan has the same error, or the plan
             does not depend on a setting.
     """
-    values = _values_of(what_if, base)
+    values = _values_of(what_if, base.folders(words))
     others = [word for word in words if drop_launcher_section(word).partition("=")[0] not in values]
 
     def plan_with(combination: Sequence[str]) -> Resolved | UsageError:
@@ -81,12 +81,12 @@ def compare(
     return any(isinstance(one, Resolved) for one in found)
 
 
-def _values_of(what_if: Sequence[str], base: Base) -> dict[str, list[str]]:
+def _values_of(what_if: Sequence[str], among: Sequence[Path]) -> dict[str, list[str]]:
     """Returns the words `KEY=VALUE` for each key of `--what-if`."""
     values: dict[str, list[str]] = {}
     for word in what_if:
         try:
-            key, texts = read_values(word, group_names(base.primary().folders))
+            key, texts = read_values(word, group_names(among))
             if key in values:
                 raise UsageError(f"{key} is given twice", keys=(key,), remedy=f"{key}=A,B,C")
         except UsageError as error:

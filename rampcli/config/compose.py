@@ -14,7 +14,6 @@ from typing import Any
 from rampcli import plain_yaml
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.config.composition import (
-    SEARCH_PATH,
     Composition,
     composed,
     folders_named,
@@ -52,6 +51,7 @@ from rampcli.config.reading import (
     LAUNCHER_SECTION,
     drop_launcher_section,
     group_of,
+    names_search_path,
     override_of,
     parse,
 )
@@ -220,10 +220,10 @@ def apply_overrides(
     if config_dir is not None:
         stack = replace(stack, primary=replace(stack.primary, config_dir=config_dir))
     with found.noting():
-        further = _searched(overrides, place)
+        further = searched(overrides, place=place)
         primary = replace(stack.primary, further=(*stack.primary.further, *further))
         stack = replace(stack, primary=primary)
-    overrides = [word for word in overrides if not word.startswith(f"{SEARCH_PATH}=")]
+    overrides = [word for word in overrides if not names_search_path(word)]
     among = stack.primary.folders
     groups = group_names(among)
     choosing = [word for word in overrides if group_of(drop_launcher_section(word), groups)]
@@ -253,17 +253,19 @@ def apply_overrides(
     return stack
 
 
-def _searched(words: Sequence[str], place: str) -> tuple[Path, ...]:
-    """Returns the folders that `hydra.searchpath=[FOLDER,...]` adds, if a word is that.
+def searched(words: Sequence[str], *, place: str = COMMAND_LINE) -> tuple[Path, ...]:
+    """Returns the folders that words `hydra.searchpath=[FOLDER,...]` add.
 
     Raises:
         UsageError: one is not a folder.
     """
-    for word in words:
-        if word.startswith(f"{SEARCH_PATH}="):
-            entries = override_of(word).value()
-            return folders_named(entries, place=f"{word} ({place})")
-    return ()
+    found: list[Path] = []
+    for word in filter(names_search_path, words):
+        override = override_of(word.lstrip("+"))
+        text = word.partition("=")[2]
+        entries = text.split(",") if override.is_sweep_override() else override.value()
+        found += folders_named(entries, place=f"{word} ({place})")
+    return tuple(found)
 
 
 def rl_word(recipe: str, *, config_dir: Path | None = None) -> str:

@@ -25,7 +25,7 @@ from rampcli.config.groups import (
 )
 from rampcli.config.hydra_state import only_own_nodes, state_kept
 from rampcli.config.layers import placed
-from rampcli.config.reading import quoted
+from rampcli.config.reading import SEARCH_PATH, quoted
 from rampcli.config.references import check_readable
 from rampcli.config.settings import flatten, nest
 from rampcli.config.yaml_files import DEFAULTS, HYDRA, SELF, SettingsFile, read_file
@@ -34,7 +34,6 @@ from rampcli.words.nemo_yaml import is_nemo
 
 BUNDLED = "pkg://rampcli.conf"
 """How Hydra's users name conf/ in `hydra.searchpath`."""
-SEARCH_PATH = "hydra.searchpath"
 _PRIMARY = "_rampcli_primary_"
 """Name of the node in Hydra's ConfigStore that is composed. Its defaults list has the primary."""
 _HYDRAS_OWN = (
@@ -523,7 +522,12 @@ def _missing(name: str, read: _Read) -> UsageError:
             remedy=f"a file {name}.yaml in {' or '.join(map(str, _own(read.among)))}",
             set_by=places or (f"--config-name {name}",),
         )
-    nearest = nearest_options(group, option, read.among)
+    leads_out = ".." in name.split("/")
+    nearest = (
+        "the name of a file in the folders that are searched"
+        if leads_out
+        else nearest_options(group, option, read.among)
+    )
     return UsageError(
         f"there is no {name}.yaml, which a defaults list names",
         remedy=nearest if isinstance(nearest, str) else str(nearest).replace("=", ": "),

@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rampcli.config.composition import SEARCH_PATH, ComposedFile, Composition
+from rampcli.config.composition import ComposedFile, Composition
 from rampcli.config.layers import Entry, Layer, Precedence, merged, placed
-from rampcli.config.reading import drop_launcher_section
+from rampcli.config.reading import SEARCH_PATH, drop_launcher_section
 from rampcli.config.references import (
     MISSING,
     Unresolved,

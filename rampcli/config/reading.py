@@ -47,6 +47,7 @@ _IS_NUMBER = re.compile(_NUMBER, re.IGNORECASE)
 _CONSTANTS = {"null": None, "true": True, "false": False}
 LAUNCHER_SECTION = "training."
 """The section in which NeMo's launcher keeps the settings of a run."""
+SEARCH_PATH = "hydra.searchpath"
 _LAUNCHER_SECTION = re.compile(r"^([+~]*)(training\.)+")
 
 
@@ -140,6 +141,11 @@ def parse(
                 values.pop(key, None)  # so that the key moves to the end
                 values[key] = value
     return values
+
+
+def names_search_path(word: str) -> bool:
+    """Returns whether a word names further folders that are searched for groups."""
+    return word.lstrip("+").partition("=")[0] == SEARCH_PATH
 
 
 def group_of(word: str, groups: Collection[str]) -> str | None:

@@ -18,6 +18,7 @@ from rampcli.config.reading import (
     is_plain,
     key_of,
     listed_values,
+    names_search_path,
     override_of,
     parse,
 )
@@ -208,7 +209,7 @@ def _swept_values(
     from hydra.core.override_parser.types import Glob, IntervalSweep
     from hydra.errors import HydraException
 
-    if word.startswith("~"):
+    if word.startswith("~") or names_search_path(word):
         return word.partition("=")[0], []
     key = key_of(word, groups, (SWEEP_DIR,))
     if is_plain(word):

@@ -1,0 +1,104 @@
+"""What the commands that compose a configuration have in common."""
+
+import json
+
+import pytest
+import yaml
+
+FILES = {
+    "mine.yaml": "defaults: [config, _self_]\nname: my\nhydra:\n  run: {dir: 'out/${name}'}\n"
+    "  sweep: {dir: 'many/${name}'}\n",
+    "exp/a.yaml": "# @package _global_\noptim:\n  min_lr: ${divide:${optim.lr},10}\n"
+    "trainer:\n  val_every_steps: ${model.global_batch_size}\n",
+    "rewards.yaml": "defaults: [config, _self_, override rl: sort_digits, override model:"
+    " sort_digits]\ndata: {source: pairs, task: sort}\n",
+}
+COMPOSING = ("pretrain", "plan", "rl", "sweep", "tune", "explain", "doctor")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path):
+    for name, content in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content)
+    return tmp_path
+
+
+@pytest.fixture
+def job(rampcli):
+    """Returns the configuration that `--cfg job --resolve` prints, by section."""
+
+    def composed(*words):
+        ended = rampcli(*words, "--cfg", "job", "--resolve")
+        assert ended.exit_code == 0, ended.stderr
+        return yaml.safe_load(ended.stdout)
+
+    return composed
+
+
+@pytest.mark.parametrize("command", COMPOSING)
+def test_each_command_that_composes_prints_the_same_configuration(job, command):
+    words = ("-cd", ".", "-cn", "mine", "+exp=a", "optim.lr=0.5", "rl=none")
+    own = job(command, *words)
+    assert (own["name"], own["optim"]["min_lr"]) == ("my", 0.05)
+    if command != "rl":
+        assert own == job("plan", *words)
+
+
+def test_folders_of_hydra_are_those_of_the_run_and_of_the_sweep(rampcli):
+    words = ("-cd", ".", "-cn", "mine")
+    assert "run directory out/my\n" in rampcli("plan", *words).stdout
+    swept = rampcli("sweep", *words, "optim.lr=1e-3,2e-3", "--dry-run")
+    assert swept.stdout.endswith("folder: many/my\n")
+    typed = rampcli("plan", *words, "hydra.run.dir=out/typed")
+    assert "run directory out/typed\n" in typed.stdout
+
+
+def test_multirun_is_the_sweep_and_takes_its_options(rampcli):
+    words = ("-f", "llama3_tiny", "optim.lr=1e-3,2e-3")
+    swept = rampcli("sweep", *words, "--dry-run", "--json").stdout
+    for command in ("sweep", "pretrain", "plan"):
+        given = ("--dry-run",) if command != "plan" else ()
+        json_given = ("--json",) if command != "pretrain" else ()
+        ended = rampcli(command, "-m", *words, *given, *json_given)
+        assert ended.exit_code == 0, ended.stderr
+        if json_given:
+            assert json.loads(ended.stdout) == json.loads(swept)
+    refused = rampcli("plan", "-m", "--retune", *words)
+    assert (refused.exit_code, "--retune is about one run" in refused.stderr) == (2, True)
+
+
+def test_a_reference_follows_the_word_of_another_system_and_what_is_retuned(rampcli):
+    words = ("-f", "llama3_tiny", "-cd", ".", "+exp=a")
+    spelled = ("data.global_batch_size=32", "model.rampup_batch_size=null")
+    facts = json.loads(
+        rampcli("explain", "trainer.val_every_steps", *words, *spelled, "--json").stdout
+    )
+    assert (facts[0]["value"], facts[0]["set_by"]) == (
+        32,
+        "${model.global_batch_size} (exp/a.yaml:5)",
+    )
+    keys = ("explain", "optim.lr", "optim.min_lr", "--retune", "--json", *words)
+    rate, least = json.loads(rampcli(*keys, "model.global_batch_size=8", *spelled[1:]).stdout)
+    assert least["value"] == rate["value"] / 10
+
+
+def test_reinforcement_learning_keeps_the_option_of_a_primary_file(job):
+    words = ("-cd", ".", "-cn", "rewards")
+    assert job("rl", *words)["rl"] == job("plan", *words)["rl"]
+
+
+@pytest.mark.parametrize("view", ["job", "hydra", "all"])
+def test_a_view_of_wrong_words_is_refused(rampcli, view):
+    ended = rampcli("plan", "-f", "llama3_tiny", "--cfg", view, "optim.lrr=3")
+    assert (ended.exit_code, ended.stdout) == (2, "")
+
+
+def test_the_search_path_of_a_word_is_that_of_a_folder(rampcli, folder):
+    for command in ("plan", "sweep"):
+        swept = ("optim.lr=1e-3,2e-3", "--dry-run") if command == "sweep" else ()
+        word = f"hydra.searchpath=[file://{folder}]"
+        named = rampcli(command, "-f", "llama3_tiny", "-cd", ".", "+exp=a", *swept)
+        searched = rampcli(command, "-f", "llama3_tiny", word, "+exp=a", *swept)
+        assert searched.stdout == named.stdout
