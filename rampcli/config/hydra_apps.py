@@ -135,7 +135,7 @@ def _no_section(name: str, content: Mapping[str, Any]) -> UsageError:
         keys=(name,),
         remedy=f"from_hydra(cfg.{name})"
         if is_below
-        else "settings of rampcli below a key of their own: from_hydra(cfg.KEY)",
+        else "our settings below a key of their own: from_hydra(cfg.KEY)",
         set_by=(PLACE,),
     )
 

@@ -337,15 +337,12 @@ def _environment(name: str, *default: Any) -> Any:
 def _known_resolvers() -> Iterator[None]:
     """Registers our resolvers for the body. Those of the process are as before afterwards."""
     from omegaconf import OmegaConf
-    from omegaconf.resolvers import oc
+    from omegaconf.basecontainer import BaseContainer
 
-    ours = {name: of for name, of in ARITHMETIC.items() if not OmegaConf.has_resolver(name)}
-    for name, function in ours.items():
-        OmegaConf.register_new_resolver(name, function)
-    OmegaConf.register_new_resolver("oc.env", _environment, replace=True)
+    kept = dict(BaseContainer._resolvers)
+    for name, function in {**ARITHMETIC, "oc.env": _environment}.items():
+        OmegaConf.register_new_resolver(name, function, replace=True)
     try:
         yield
     finally:
-        OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
-        for name in ours:
-            OmegaConf.clear_resolver(name)
+        BaseContainer._resolvers = kept

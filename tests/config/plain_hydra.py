@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
@@ -80,6 +81,11 @@ def _composed(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a primary config without _self_ warns
         with initialize_config_dir(str(main), version_base="1.3"):
+            # Without the folder that our plugin adds, which has conf/ as it is.
+            search_path = GlobalHydra.instance().config_loader().get_search_path().get_path()
+            search_path[:] = [one for one in search_path if one.provider != "rampcli"]
+            loader = GlobalHydra.instance().config_loader()
+            loader.repository.initialize_sources(loader.get_search_path())
             config = compose(
                 config_name or "config", overrides=[*words, f"hydra.searchpath=[file://{other}]"]
             )

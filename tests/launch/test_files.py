@@ -79,9 +79,7 @@ def test_a_corpus_without_tokenizer_needs_a_number(tmp_path):
     with pytest.raises(UsageError) as refused:
         compose_words(Base(factory="llama3_tiny"), words)
     assert refused.value.keys[0] == "model.vocab_size"
-    numbered_config = compose_words(
-        Base(factory="llama3_tiny"), [*words, "model.vocab_size=300"], config_dir=None
-    )
+    numbered_config = compose_words(Base(factory="llama3_tiny"), [*words, "model.vocab_size=300"])
     assert numbered_config.config.model.vocab_size == 300
 
 
