@@ -44,7 +44,8 @@ def show(base: Base, words: Sequence[str], *, is_rl: bool, retunes: bool) -> Non
     stack = lay_over(
         base, expand_words(words) if is_rl else words, report=report, rl_words=rl_words
     )
-    report.errors = [one for one in report.errors if not one.message.endswith(MISSING)]
+    if not base.resolve:  # what must still be set is printed as ???
+        report.errors = [one for one in report.errors if not one.message.endswith(MISSING)]
     report.close()
     if base.info is not None:
         _print("\n\n".join(_info(base.info, stack)) + "\n")
