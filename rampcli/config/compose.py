@@ -502,7 +502,8 @@ def _word_layer(
         if key.startswith("~"):
             with report.noting(), placed(f"{key} ({place})"):
                 name = key[1:]
-                _check_deleted(stack, name, value)
+                if name not in words:
+                    _check_deleted(stack, name, value)
                 deleted[name] = Entry(settings()[name].default, f"{place}: {key}")
         elif written.is_variable(key) or (nemo is not None and find_setting(key) is None):
             continue
@@ -519,7 +520,13 @@ def _word_layer(
                     values[name], references[name] = each, shown(value)
     layer = Layer.of(place, Precedence.USER, values, references=references, report=report)
     by_nemo = {} if nemo is None else nemo.by_words
-    return Layer(place, Precedence.USER, {**by_nemo, **deleted, **layer.entries})
+    order = list(words)
+    last = {
+        key: one
+        for key, one in deleted.items()
+        if key not in words or order.index(f"~{key}") > order.index(key)
+    }
+    return Layer(place, Precedence.USER, {**by_nemo, **deleted, **layer.entries, **last})
 
 
 def _check_deleted(stack: Stack, key: str, value: Any) -> None:

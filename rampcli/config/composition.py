@@ -195,10 +195,12 @@ class _Read:
     Attributes:
         among: the folders that are searched, in order.
         files: the files, in the order in which they were loaded.
+        inlined: the primary file, if its defaults list is that of the composition.
     """
 
     among: tuple[Path, ...]
     files: dict[str, SettingsFile] = field(default_factory=dict)
+    inlined: str | None = None
 
     def load(self, name: str) -> SettingsFile:
         """Reads a file, once."""
@@ -243,7 +245,9 @@ def _by_hydra(
     read = _reading = _Read(primary.folders)
     scheme = _source().scheme()
     options = {**_default_options(), **recipe} if primary.is_root else {}
-    entries = [{group: option} for group, option in options.items()] or filter(None, [primary.name])
+    entries: list[Any] = [{group: option} for group, option in options.items()]
+    if primary.name is not None and not entries:
+        entries = _entries_of(primary.name, read)
     overrides = [{f"override {HYDRA}/{group}": None} for group in _HYDRAS_OWN]
     node = {
         DEFAULTS: [*entries, SELF, *overrides],
@@ -300,7 +304,7 @@ def _by_hydra(
             choice = choice_of.get(one.config_path)
             file = read.files[name]
             files.append(ComposedFile(file=file, package=one.package or "", choice=choice))
-    root = ROOT if primary.is_root else "<root>"
+    root = ROOT if primary.is_root else read.inlined or "<root>"
     return Composition(
         files=tuple(files),
         values=flatten({str(key): value for key, value in tree.items()}),
@@ -309,13 +313,28 @@ def _by_hydra(
             for one in found.defaults
             if one.config_path in read.files
         ),
-        tree=tuple(_tree_lines(found.defaults_tree, 0)),
+        tree=tuple(_tree_of(found.defaults_tree, read.inlined)),
         choices={
             group: option
             for group, option in reversed(found.overrides.known_choices.items())
             if not group.startswith(f"{HYDRA}/")
         },
     )
+
+
+def _entries_of(name: str, read: _Read) -> list[Any]:
+    """Returns the defaults list of a composition that begins with a primary file.
+
+    It is the list of the file, so that its overrides precede those of other files. The name of the
+    file stands for its own settings. A file in a group keeps its list, whose names are relative.
+    """
+    if "/" in name or file_of(name, read.among) is None:
+        return [name]
+    read.inlined = name
+    entries = [one for _, one in read.load(name).defaults or []]
+    overrides = [one for one in entries if isinstance(one, dict) and "override " in str(one)]
+    before = [name if one == SELF else one for one in entries if one not in overrides]
+    return [*before, *([] if SELF in entries else [name]), *overrides]
 
 
 def _group_of(word: str) -> str:
@@ -386,9 +405,9 @@ def _source() -> Any:
                     check_readable(value, key)
             leaves = {key: one for key, (_, one) in file.leaves().items()}
             settings = {k: one for k, one in leaves.items() if k.partition(".")[0] != HYDRA}
-            defaults = (
-                {} if file.defaults is None else {DEFAULTS: [one for _, one in file.defaults]}
-            )
+            is_inlined = config_path.removesuffix(".yaml") == _reading.inlined
+            entries = [] if is_inlined else [one for _, one in file.defaults or []]
+            defaults = {DEFAULTS: entries} if entries else {}
             return ConfigResult(
                 provider=self.provider,
                 path=self.full_path(),
@@ -415,6 +434,17 @@ def _source() -> Any:
 
     Plugins.instance().register(SettingsSource)
     return SettingsSource
+
+
+def _tree_of(tree: Any, inlined: str | None) -> Iterator[str]:
+    """Yields the lines of Hydra's tree of defaults, below the primary file."""
+    if inlined is None:
+        yield from _tree_lines(tree, 0)
+        return
+    yield f"{inlined}:"
+    for line in _tree_lines(tree, 1):
+        if line != f"  {SELF}":  # that of the composition, which has no settings
+            yield line.replace(inlined, SELF) if line.strip() == inlined else line
 
 
 def _tree_lines(node: Any, depth: int) -> Iterator[str]:
