@@ -26,8 +26,6 @@ INFO = ("all", "config", "defaults", "defaults-tree", "searchpath")
 """What `--info` can show."""
 WORDS = ("overrides", "rl_overrides", "keys")
 """Names of the parameters that take `KEY=VALUE` words."""
-NEMO_GROUP = "training"
-"""The group whose options are whole runs in NeMo's launcher."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,8 +159,10 @@ class Base:
 
     def has_start(self, words: Sequence[str]) -> bool:
         """Returns whether words have something to be laid over."""
+        from rampcli.words.nemo import LAUNCHER_GROUP
+
         names = {word.lstrip("+").partition("=")[0] for word in words}
-        return bool(self.factory or self.config_name or self.config_path or NEMO_GROUP in names)
+        return bool(self.factory or self.config_name or self.config_path or LAUNCHER_GROUP in names)
 
 
 def with_base(command: Command) -> Command:
@@ -186,7 +186,7 @@ def with_base(command: Command) -> Command:
         if base.cfg is not None or base.info is not None:
             from rampcli.cli.showing import show
 
-            show(base, words, is_rl=command.__name__ == "rl", retunes=given.get("retune", False))
+            show(base, words, is_rl=command.__name__ == "rl", retunes=retunes)
         elif base.multirun and command.__name__ != "sweep":
             from rampcli.cli.sweep import sweep
 
@@ -195,7 +195,7 @@ def with_base(command: Command) -> Command:
                 base,
                 words,
                 dry_run=given.get("dry_run", True),
-                as_json=given.get("as_json", False),
+                as_json=as_json,
             )
         else:
             command(base=base, **given)

@@ -182,7 +182,7 @@ def _start(base: Base) -> Config | Stack:
     """Returns a recipe, or the layers of a primary file, which are composed with the words.
 
     Raises:
-        UsageError: there is none, or it fails.
+        UsageError: the recipe or the primary file does not exist, or the recipe fails.
     """
     primary = base.primary()
     if base.factory is not None and primary.is_root:

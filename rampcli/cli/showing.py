@@ -101,7 +101,7 @@ def _package(tree: Mapping[str, Any], package: str) -> Any:
     """Returns the section of a tree that a package names.
 
     Raises:
-        UsageError: there is none.
+        UsageError: the tree has no such section.
     """
     part: Any = tree
     for name in package.split(".") if package != "_global_" else []:

@@ -48,7 +48,6 @@ from rampcli.config.nemo_files import NemoFiles, Unread, names_of_nemo, nemo_fil
 from rampcli.config.phase_keys import is_dropped
 from rampcli.config.phases import check_dropped_phases
 from rampcli.config.reading import (
-    LAUNCHER_SECTION,
     drop_launcher_section,
     group_of,
     names_search_path,
@@ -64,6 +63,7 @@ from rampcli.config.yaml_files import HYDRA, leaves_of, read_file
 from rampcli.errors import Report, UsageError, shown
 from rampcli.words import SPELLINGS
 from rampcli.words.hydra import SWEEP_DIR, of_sweep
+from rampcli.words.nemo import LAUNCHER_SECTION
 from rampcli.words.nemo_yaml import is_nemo
 from rampcli.words.rl import RL_COMMAND
 

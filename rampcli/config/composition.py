@@ -21,6 +21,7 @@ from rampcli.config.groups import (
     folders,
     nearest_options,
     option_names,
+    own_folders,
     some_of,
 )
 from rampcli.config.hydra_state import only_own_nodes, state_kept
@@ -311,7 +312,7 @@ def _by_hydra(
         defaults=tuple(
             (one.config_path, one.package or "", (one.parent or "").replace(_PRIMARY, root))
             for one in found.defaults
-            if one.config_path in read.files
+            if one.config_path.removesuffix(".yaml") in read.files
         ),
         tree=tuple(_tree_of(found.defaults_tree, read.inlined)),
         choices={
@@ -496,11 +497,6 @@ def _as_usage_errors(read: _Read) -> Iterator[None]:
         ) from error
 
 
-def _own(among: Sequence[Path]) -> list[Path]:
-    """Returns the folders of the user, or all if there are none."""
-    return [one for one in among if one != bundled("conf")] or [*among]
-
-
 def _lists(read: _Read) -> str:
     """Returns the names of the files that have defaults lists."""
     names = [one.name for one in read.files.values() if one.defaults]
@@ -549,7 +545,7 @@ def _missing(name: str, read: _Read) -> UsageError:
     if not group:
         return UsageError(
             f"there is no file {name}.yaml",
-            remedy=f"a file {name}.yaml in {' or '.join(map(str, _own(read.among)))}",
+            remedy=f"a file {name}.yaml in {' or '.join(map(str, own_folders(read.among)))}",
             set_by=places or (f"--config-name {name}",),
         )
     leads_out = ".." in name.split("/")

@@ -62,6 +62,11 @@ def folders(config_dir: Path | None = None, config_path: Path | None = None) -> 
     return tuple(filter(None, (config_path, bundled("conf"), config_dir)))
 
 
+def own_folders(among: Sequence[Path]) -> list[Path]:
+    """Returns the folders of the user among those that are searched, or conf/ if there are none."""
+    return [one for one in among if one != bundled("conf")] or [*folders()]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Primary:
     """What is composed: a primary file, and the folders that are searched.
@@ -151,8 +156,7 @@ def nearest_options(group: str, name: str, among: Sequence[Path] = ()) -> Remedy
     near = difflib.get_close_matches(name, options, n=2, cutoff=0.5)
     offered, rest = first_of([name] if name in options else near or options)
     if not offered:
-        own = [one for one in among if one != bundled("conf")] or [*folders()]
-        return f"a file {own[-1]}/{group}/OPTION.yaml"
+        return f"a file {own_folders(among)[-1]}/{group}/OPTION.yaml"
     return set_to(group, *offered, note=rest)
 
 

@@ -9,12 +9,13 @@ from rampcli.bundled import bundled
 from rampcli.config.composition import Composition
 from rampcli.config.file_layers import Written, owners_of
 from rampcli.config.layers import Entry, Layer, Precedence
-from rampcli.config.reading import LAUNCHER_SECTION, drop_launcher_section
+from rampcli.config.reading import drop_launcher_section
 from rampcli.config.references import MISSING, Unresolved, has_reference
 from rampcli.config.settings import find_setting, settings
 from rampcli.config.yaml_files import read_file
 from rampcli.errors import Report, UsageError, printable, shown
 from rampcli.words import nemo_yaml
+from rampcli.words.nemo import LAUNCHER_SECTION
 from rampcli.words.nemo_keys import CHOICES, NEUTRAL, SAME
 from rampcli.words.nemo_yaml import Decided, is_nemo, read_nemo
 

@@ -45,8 +45,6 @@ _PLAIN = re.compile(
 )
 _IS_NUMBER = re.compile(_NUMBER, re.IGNORECASE)
 _CONSTANTS = {"null": None, "true": True, "false": False}
-LAUNCHER_SECTION = "training."
-"""The section in which NeMo's launcher keeps the settings of a run."""
 SEARCH_PATH = "hydra.searchpath"
 _LAUNCHER_SECTION = re.compile(r"^([+~]*)(training\.)+")
 

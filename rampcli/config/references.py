@@ -9,13 +9,14 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any
 
 from rampcli.batch.quantities import listed
 from rampcli.config.settings import flatten, nest, settings
 from rampcli.errors import UsageError, printable, shown
 from rampcli.words import SPELLINGS
+from rampcli.words.nemo import LAUNCHER_SECTION
 
 MISSING = "???"
 """The value of a setting that another file or word must set."""
@@ -49,8 +50,6 @@ ARITHMETIC: dict[str, Callable[..., Any]] = {
     "divide_ceil": _of_numbers(lambda a, b: -(-a // b)),
 }
 """Resolvers that files of NeMo use, with their meaning there."""
-NEMO_SECTION = "training."
-"""A training file of NeMo may refer to its own keys as if it stood in its launcher's tree."""
 LONGEST, DEEPEST = 100_000, 50
 """Characters that a value with references may come to, and levels of references in references."""
 _LONG = ("is too long, or refers too deeply", "fewer references in each other")
@@ -206,8 +205,11 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(item)
 
 
-def _parsed(text: str, key: str) -> tuple[list[str], list[str]]:
+@lru_cache(maxsize=500)
+def _parsed(text: str, key: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns the keys and the resolvers that the references of a text name, as it writes them.
+
+    A text is asked for when its file is read, when words are read and when it is resolved.
 
     Raises:
         UsageError: it is not in OmegaConf's grammar.
@@ -232,7 +234,7 @@ def _parsed(text: str, key: str) -> tuple[list[str], list[str]]:
         elif kind == "ResolverNameContext":
             resolvers.append(node.getText())
         nodes += list(getattr(node, "children", None) or [])
-    return keys, resolvers
+    return tuple(keys), tuple(resolvers)
 
 
 def _absolute(name: str, key: str) -> str:
@@ -261,7 +263,9 @@ def _tree(values: Mapping[str, Any], named: Collection[str]) -> Any:
 
     known = dict(values)
     for name in named:
-        ours, inside = SPELLINGS.get(name, name), name.removeprefix(NEMO_SECTION)
+        ours = SPELLINGS.get(name, name)
+        # A training file of NeMo may refer to its own keys as if it stood in its launcher's tree.
+        inside = name.removeprefix(LAUNCHER_SECTION)
         if name not in known and inside in known and inside != name:
             known[name] = f"${{{inside}}}"
         elif name not in known and ours in settings():

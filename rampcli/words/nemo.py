@@ -23,6 +23,9 @@ NEMO_2: dict[str, str] = {
     "trainer.strategy.context_parallel_size": "parallel.context_parallel_size",
 }
 """The data module holds the batch sizes, and MegatronStrategy the axes. Plans are written so."""
+LAUNCHER_GROUP = "training"
+"""The group of NeMo's launcher whose options are whole runs, and the section of their settings."""
+LAUNCHER_SECTION = f"{LAUNCHER_GROUP}."
 MOST_SHOWN = 10
 UNSUPPORTED = (DECREASE_KEY, "trainer.max_samples")
 """Our keys that NeMo has no word for."""

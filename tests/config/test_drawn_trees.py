@@ -60,12 +60,17 @@ FEATURES = (
 drawn = run(max_examples=30, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 
+def composed_by_both(tree):
+    """Returns the values of our settings, and those that plain Hydra composes."""
+    with written(tree.files) as folder:
+        values, _ = compose_ours(folder, tree.config_name, tree.words)
+        return values, compose_plainly(folder, tree.config_name, tree.words)
+
+
 @drawn
 @given(trees())
 def test_settings_have_the_values_that_hydra_composes(tree):
-    with written(tree.files) as folder:
-        values, _ = compose_ours(folder, tree.config_name, tree.words)
-        plain = compose_plainly(folder, tree.config_name, tree.words)
+    values, plain = composed_by_both(tree)
     expected = {key: typed(key, value) for key, value in plain.items()}
     assert {key: values[key] for key in expected} == expected
 
@@ -73,9 +78,7 @@ def test_settings_have_the_values_that_hydra_composes(tree):
 @drawn
 @given(trees())
 def test_settings_that_hydra_lacks_have_their_defaults(tree):
-    with written(tree.files) as folder:
-        values, _ = compose_ours(folder, tree.config_name, tree.words)
-        plain = compose_plainly(folder, tree.config_name, tree.words)
+    values, plain = composed_by_both(tree)
     expected = {key: one.default for key, one in settings().items() if key not in plain}
     assert {key: values[key] for key in expected} == expected
 
