@@ -54,6 +54,8 @@ class Written:
 
     def is_variable(self, key: str) -> bool:
         """Returns whether a key is no setting, but a value that references name."""
+        if not self.named:
+            return False
         name = drop_launcher_section(key)
         is_setting = find_setting(name) is not None or name in FOREIGN or is_of_extension(name)
         return not is_setting and any(
@@ -138,8 +140,9 @@ def owners_of(files: Sequence[ComposedFile]) -> dict[str, tuple[int, int, str]]:
 
 def _is_empty_section(key: str, value: Any) -> bool:
     """Returns whether a value is an empty section of the schema, or of a file without settings."""
-    known = any(one.startswith(f"{key}.") for one in settings())
-    return value == {} and (known or find_setting(key) is None)
+    if value != {}:
+        return False
+    return find_setting(key) is None or any(one.startswith(f"{key}.") for one in settings())
 
 
 def _layer_of(
