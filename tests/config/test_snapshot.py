@@ -130,7 +130,7 @@ def test_any_name_is_kept_by_a_snapshot(name, tmp_path_factory):
     if "${" in name or "/" in name or name in (".", "..") or not name.isprintable():
         return  # not the name of a run
     config = Config(name=name)
-    assert read_back(config, tmp_path_factory.getbasetemp()).name == name
+    assert read_back(config, tmp_path_factory.mktemp("read_back")).name == name
 
 
 @run(max_examples=8)
@@ -143,7 +143,7 @@ def test_any_number_is_kept_by_a_snapshot(lr, samples, tmp_path_factory):
         samples,
         [1, 1, samples],
     )
-    back = read_back(config, tmp_path_factory.getbasetemp())
+    back = read_back(config, tmp_path_factory.mktemp("read_back"))
     assert (back.optim.lr, back.trainer.max_samples, back.model.rampup_batch_size) == (
         lr,
         samples,

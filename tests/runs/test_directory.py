@@ -161,7 +161,10 @@ def test_a_run_directory_of_an_earlier_version_is_recognised_and_a_foreign_folde
     assert sorted(path.name for path in foreign.path.iterdir()) == ["config.yaml", "plan.json"]
 
 
-def test_a_run_is_found_by_its_path_or_by_its_name_below_runs():
+def test_a_run_is_found_by_its_path_or_by_its_name_below_runs(tmp_path, monkeypatch):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
     for name in ("runs/single", "single", "runs/other"):
         Path(name).mkdir(parents=True)
     for name in ("runs/single", "runs/other"):
