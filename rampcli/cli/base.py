@@ -159,10 +159,15 @@ class Base:
 
     def has_start(self, words: Sequence[str]) -> bool:
         """Returns whether words have something to be laid over."""
+        has_file = self.factory or self.config_name or self.config_path
+        return bool(has_file) or any(map(self.is_start, words))
+
+    @staticmethod
+    def is_start(word: str) -> bool:
+        """Returns whether a word chooses what others are laid over: a training file of NeMo."""
         from rampcli.words.nemo import LAUNCHER_GROUP
 
-        names = {word.lstrip("+").partition("=")[0] for word in words}
-        return bool(self.factory or self.config_name or self.config_path or LAUNCHER_GROUP in names)
+        return word.lstrip("+").partition("=")[0] == LAUNCHER_GROUP
 
 
 def with_base(command: Command) -> Command:

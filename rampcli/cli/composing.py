@@ -9,7 +9,13 @@ from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.checkpoint.starting_weights import with_model_of_folder
 from rampcli.cli.base import Base
 from rampcli.config.checks.run import check_name
-from rampcli.config.compose import apply_overrides, primary_stack, rl_word, with_own_name
+from rampcli.config.compose import (
+    apply_overrides,
+    primary_stack,
+    relaid,
+    rl_word,
+    with_own_name,
+)
 from rampcli.config.groups import folders, group_names
 from rampcli.config.layers import COMMAND_LINE, PYTHON, Layer, Precedence, Stack, edited_stack
 from rampcli.config.phases import refuse_phases
@@ -124,7 +130,8 @@ def compose_beside_recipe(
     try:
         recipe = _start(base)
         if isinstance(recipe, Stack):
-            recipe = apply_overrides(recipe, []).config()
+            starts = [word for word in words if base.is_start(word)]
+            recipe = apply_overrides(recipe, starts, config_dir=base.config_dir).config()
         retuning = retuning_of(resolved, recipe)
     except UsageError as error:
         if retunes:
@@ -237,7 +244,7 @@ def lay_over(
             start, rl_words, config_dir=config_dir, place=RL_COMMAND, report=report
         )
     stack = apply_overrides(start, joined, config_dir=config_dir, report=report)
-    return with_own_name(with_model_of_folder(stack, report=report))
+    return relaid(with_own_name(with_model_of_folder(stack, report=report)))
 
 
 def plan(config: Config) -> Resolved:
@@ -251,7 +258,7 @@ def plan(config: Config) -> Resolved:
     """
     report = Report()
     stack = edited_stack(config, PYTHON, Precedence.USER, report=report)
-    stack = with_model_of_folder(stack, report=report)
+    stack = relaid(with_model_of_folder(stack, report=report))
     return resolve(stack, read_files=read_files, report=report)
 
 

@@ -6,8 +6,8 @@ command line become the layer above them.
 
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from rampcli.config.file_layers import (
     hydra_values,
     missing,
     notes_on_hydra,
+    with_references_anew,
 )
 from rampcli.config.groups import (
     Primary,
@@ -61,9 +62,9 @@ from rampcli.config.snapshot import MOST_BYTES, PLACES
 from rampcli.config.values import typed
 from rampcli.config.yaml_files import HYDRA, leaves_of, read_file
 from rampcli.errors import Report, UsageError, shown
-from rampcli.words import SPELLINGS
+from rampcli.words import FOREIGN, SPELLINGS
 from rampcli.words.hydra import SWEEP_DIR, of_sweep
-from rampcli.words.nemo import LAUNCHER_SECTION
+from rampcli.words.nemo import LAUNCHER_GROUP, LAUNCHER_SECTION
 from rampcli.words.nemo_yaml import is_nemo
 from rampcli.words.rl import RL_COMMAND
 
@@ -284,12 +285,13 @@ def with_own_name(stack: Stack) -> Stack:
     if stack.entry(GENERATIONS_KEY).value is None or stack.precedence("name") > Precedence.EDITED:
         return stack
     name = Entry(f"{stack.entry('name').value}_rl", RL_COMMAND)
-    return relaid(stack.above(Layer(RL_COMMAND, Precedence.RECIPE, {"name": name})))
+    return stack.above(Layer(RL_COMMAND, Precedence.RECIPE, {"name": name}))
 
 
 def with_rl(config: Config, recipe: str) -> Config:
     """Returns the configuration that `rampcli rl` makes of a recipe."""
-    return with_own_name(apply_overrides(config, [rl_word(recipe)], place=RL_COMMAND)).config()
+    stack = apply_overrides(config, [rl_word(recipe)], place=RL_COMMAND)
+    return relaid(with_own_name(stack)).config()
 
 
 def _exists(key: str, option: Any, among: Sequence[Path], place: str, report: Report) -> bool:
@@ -360,16 +362,38 @@ def _laid(
     below, above = _recipe_layers(stack, composition)
     if composition is not None:
         stack = _with_recipe_hidden(stack, composition, by_user)
-    written = _written(stack, above, words)
+    every = {**stack.variables, **words}
+    written = _written(stack, above, every)
     if composition is not None and (by_user or written.found or not stack.composed):
-        nemo = nemo_files(
-            composition, written, words, place=place, chosen=stack.chosen, report=report
+        read = partial(
+            nemo_files, composition, words=every, new=words, place=place, chosen=_near(stack)
         )
+        if nemo := read(written, report=Report()):
+            # References may name what the rules for NeMo's keys decide.
+            written = written.over(nemo.values())
+            nemo = read(written, report=report)
         stack = _with_files(stack, composition, written, nemo, below, above, report)
-    stack = replace(stack, overrides=tuple(_anew(one, written) for one in stack.overrides))
+    stack = with_references_anew(stack, written)
     layer = _word_layer(stack, words, written, nemo, place=place, report=report)
     report.errors += check_dropped_phases(layer, stack)
-    return replace(stack.above(layer), written=written.values)
+    variables = {key: value for key, value in every.items() if not _sets(key)}
+    return replace(stack.above(layer), written=written.values, variables=variables)
+
+
+def _near(stack: Stack) -> frozenset[str]:
+    """Returns the choices whose files are nearer to the user than a recipe.
+
+    A training file of NeMo that no recipe is below is a recipe itself.
+    """
+    if stack.primary.is_root:
+        return stack.chosen
+    return frozenset(one for one in stack.chosen if one.lstrip("+") != LAUNCHER_GROUP)
+
+
+def _sets(key: str) -> bool:
+    """Returns whether a word sets or deletes a setting, or is another system's word for one."""
+    name = key.lstrip("~")
+    return find_setting(name) is not None or name in FOREIGN
 
 
 def _with_files(
@@ -386,7 +410,7 @@ def _with_files(
     files = file_layers(
         composition,
         written,
-        chosen=stack.chosen,
+        chosen=_near(stack),
         sweeps=stack.primary.sweeps,
         leaves_out=foreign,
         report=report,
@@ -407,14 +431,17 @@ def _written(stack: Stack, recipe: Layer, words: Mapping[str, Any]) -> Written:
     values = dict(_values_of(stack))
     if stack.composition is not None:
         values |= hydra_values(stack.composition, sweeps=stack.primary.sweeps)
-    for layer in (recipe, *stack.overrides):
-        values |= {key: one.reference or one.value for key, one in layer.entries.items()}
     in_section = any(key.startswith(LAUNCHER_SECTION) for key in values)
+
+    def name_of(key: str) -> str:
+        inside = f"{LAUNCHER_SECTION}{key}"
+        return inside if in_section and (inside in values or find_setting(key)) else key
+
+    for layer in (recipe, *stack.overrides):
+        for key, one in layer.entries.items():
+            values[name_of(key)] = one.value if one.reference is None else one.reference
     for key, value in words.items():
-        name = key.lstrip("~")
-        inside = f"{LAUNCHER_SECTION}{name}"
-        if in_section and (inside in values or find_setting(name) is not None):
-            name = inside
+        name = name_of(key.lstrip("~"))
         if isinstance(value, dict) and isinstance(values.get(name), dict):
             value = {**values[name], **value}  # as Hydra merges them
         if key.startswith("~"):
@@ -426,21 +453,9 @@ def _written(stack: Stack, recipe: Layer, words: Mapping[str, Any]) -> Written:
     return Written.of(values)
 
 
-def _anew(layer: Layer, written: Written) -> Layer:
-    """Returns a layer of words whose references are resolved again, as other values may differ."""
-    entries = dict(layer.entries)
-    for key, entry in entries.items():
-        found = written.found.get(key)
-        if entry.reference and written.values.get(key) == entry.reference and key in written.found:
-            with suppress(UsageError):
-                value = entry.value if isinstance(found, Unresolved) else typed(key, found)
-                entries[key] = replace(entry, value=value)
-    return replace(layer, entries=entries)
-
-
 def relaid(stack: Stack) -> Stack:
-    """Returns layers whose references are resolved again, after a layer was put on top."""
-    if not any(map(has_reference, _values_of(stack).values())):
+    """Returns layers whose references are resolved again, after another layer was added."""
+    if not any(map(has_reference, stack.written.values())):
         return stack
     return _laid(stack, {}, place=COMMAND_LINE, report=Report())
 
@@ -496,7 +511,7 @@ def _word_layer(
 ) -> Layer:
     """Returns the layer of some words, typed, with their references resolved."""
     values: dict[str, Any] = {}
-    references: dict[str, str] = {}
+    references: dict[str, Any] = {}
     deleted: dict[str, Entry] = {}
     for key, value in words.items():
         if key.startswith("~"):
@@ -508,16 +523,16 @@ def _word_layer(
         elif written.is_variable(key) or (nemo is not None and find_setting(key) is None):
             continue
         elif not has_reference(value):
-            merged = written.values.get(key)
+            merged = written.values.get(written.name_of(key))
             values[key] = merged if isinstance(value, dict) and merged else value
         else:
-            for one, each in written.values_of(key).items():
+            for one, each in written.values_of(written.name_of(key)).items():
                 name = drop_launcher_section(one)
                 if isinstance(each, Unresolved):
                     with report.noting(), placed(f"{key}={shown(value)} ({place})"):
                         raise each.error
                 else:
-                    values[name], references[name] = each, shown(value)
+                    values[name], references[name] = each, value
     layer = Layer.of(place, Precedence.USER, values, references=references, report=report)
     by_nemo = {} if nemo is None else nemo.by_words
     order = list(words)

@@ -5,11 +5,13 @@ The values are Hydra's. A file whose value another one has replaced keeps it in 
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rampcli.config.composition import ComposedFile, Composition
-from rampcli.config.layers import Entry, Layer, Precedence, merged, placed
+from rampcli.config.layers import Entry, Layer, Precedence, Stack, merged, placed
+from rampcli.config.phase_keys import key_inside
 from rampcli.config.reading import SEARCH_PATH, drop_launcher_section
 from rampcli.config.references import (
     MISSING,
@@ -21,10 +23,12 @@ from rampcli.config.references import (
 )
 from rampcli.config.settings import find_setting, is_of_extension, settings
 from rampcli.config.unknown_keys import unknown_key
+from rampcli.config.values import typed
 from rampcli.config.yaml_files import HYDRA
 from rampcli.errors import Report, UsageError, example_of, shown
 from rampcli.words import FOREIGN, SPELLINGS
 from rampcli.words.hydra import RUN_DIR, SWEEP_DIR, of_sweep
+from rampcli.words.nemo import LAUNCHER_SECTION
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,16 @@ class Written:
             return cls(values)
         return cls(values, *resolved(values))
 
+    def name_of(self, key: str) -> str:
+        """Returns the key in Hydra's tree of a word, which may leave out NeMo's `training.`."""
+        inside = f"{LAUNCHER_SECTION}{key}"
+        return inside if inside in self.values else key
+
+    def over(self, values: Mapping[str, Any]) -> "Written":
+        """Returns these values over others, which references may name, too."""
+        others = {key: value for key, value in values.items() if self.name_of(key) == key}
+        return Written.of({**others, **self.values})
+
     def values_of(self, key: str) -> dict[str, Any]:
         """Returns what a reference comes to, by key: several keys if it names a section."""
         return {one: value for one, value in self.found.items() if is_below(one, key)}
@@ -63,13 +77,40 @@ class Written:
         )
 
 
+def with_references_anew(stack: Stack, written: Written) -> Stack:
+    """Returns layers whose references have the values that they come to among other values.
+
+    A reference that cannot be resolved there keeps its value.
+    """
+
+    def anew(key: str, entry: Entry) -> Entry:
+        ((word, typed_word),) = entry.words if len(entry.words) == 1 else ((key, entry),)
+        name = written.name_of(word)
+        found = written.found.get(name)
+        is_same = typed_word.value == entry.value  # and not what a rule makes of it
+        if found is None or isinstance(found, Unresolved) or not is_same:
+            return entry
+        if typed_word.reference is None or written.values.get(name) != typed_word.reference:
+            return entry
+        with suppress(UsageError):
+            value = typed(key_inside(word), found)
+            own = replace(typed_word, value=value)
+            return replace(entry, value=value, words=((word, own),)) if entry.words else own
+        return entry
+
+    def layer_anew(layer: Layer) -> Layer:
+        return replace(layer, entries={key: anew(key, one) for key, one in layer.entries.items()})
+
+    return stack.changed(layer_anew) if written.found else stack
+
+
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A value of a file, with its line and the reference that it was computed from, if any."""
+    """A value of a file, its line, and the value as it was written if it has references."""
 
     value: Any
     line: int
-    reference: str | None = None
+    reference: Any = None
 
 
 def file_layers(
@@ -100,13 +141,13 @@ def file_layers(
         index, line, leaf = max(owners[one] for one in (key, *above(key)) if one in owners)
         if index in leaves_out:
             continue
-        reference = None if leaf == key else _raw(files[index], leaf)
+        reference = None if leaf == key else files[index].leaves[leaf][1]
         into = effective[index]
         if not has_reference(value):
             into[key] = _Value(value, line, reference)
         elif written.values.get(key) == value:  # and no word has replaced it
             for one, each in written.values_of(key).items():
-                into[one] = _Value(each, line, shown(value))
+                into[one] = _Value(each, line, value)
                 if one != key and find_setting(drop_launcher_section(one)) is None:
                     error = unknown_key(drop_launcher_section(one))
                     error.set_by = (f"{shown(value)} ({files[index].file.name}:{line})",)
@@ -122,10 +163,6 @@ def file_layers(
     ]
     _check_spellings(layers, report)
     return layers
-
-
-def _raw(file: ComposedFile, key: str) -> str:
-    return shown(file.leaves[key][1])
 
 
 def owners_of(files: Sequence[ComposedFile]) -> dict[str, tuple[int, int, str]]:
@@ -167,7 +204,7 @@ def _layer_of(
         is_left_out = written.is_variable(key) or _is_empty_section(key, value)
         if is_applied and has_reference(value):
             found = written.found.get(key, value)
-            every[key] = _Value(found, line, shown(value))
+            every[key] = _Value(found, line, value)
         elif is_applied or (is_replaced and not is_left_out):
             every[key] = _Value(value, line)
     typeable: dict[str, _Value] = {}
@@ -187,7 +224,9 @@ def _layer_of(
         precedence,
         {key: one.value for key, one in typeable.items()},
         lines={key: one.line for key, one in typeable.items()},
-        references={key: one.reference for key, one in typeable.items() if one.reference},
+        references={
+            key: one.reference for key, one in typeable.items() if one.reference is not None
+        },
         report=report,
     )
     return Layer(layer.name, precedence, {**replaced, **layer.entries})

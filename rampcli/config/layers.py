@@ -5,7 +5,7 @@ applies, unless another spelling of the key is set nearer to the user. Values, p
 (`explain`, `--cfg`) and the sources in errors are all read from the stack.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -69,8 +69,7 @@ class Entry:
             for a value set directly.
         words: the words that decided this value, each with its entry; empty for a value set
             directly.
-        reference: the text with references that the value was computed from; None for a plain
-            value.
+        reference: the value as it was written, with references; None for a plain value.
     """
 
     value: Any
@@ -78,7 +77,7 @@ class Entry:
     line: int | None = None
     by: str | None = None
     words: tuple[tuple[str, "Entry"], ...] = ()
-    reference: str | None = None
+    reference: Any = None
 
     @property
     def place(self) -> str:
@@ -89,7 +88,7 @@ class Entry:
         if self.words:
             return ", ".join(f"{word}={shown(one.value)} ({one.place})" for word, one in self.words)
         place = self.source if self.line is None else f"{self.source}:{self.line}"
-        return place if self.reference is None else f"{self.reference} ({place})"
+        return place if self.reference is None else f"{shown(self.reference)} ({place})"
 
     def words_for(self, key: str) -> tuple[tuple[str, "Entry"], ...]:
         """Returns the words that decided the value of a key: the key itself if it is set."""
@@ -125,7 +124,7 @@ class Layer:
         values: Mapping[str, Any],
         *,
         lines: Mapping[str, int] | None = None,
-        references: Mapping[str, str] | None = None,
+        references: Mapping[str, Any] | None = None,
         report: Report,
     ) -> "Layer":
         """Types values and returns them as a layer.
@@ -136,7 +135,7 @@ class Layer:
             name: of the layer, which is the source of its values.
             values: by dotted key, as they were written: counts may be `50M`.
             lines: line of each value, for a file.
-            references: the text of each value that was computed from references.
+            references: each value that was computed from references, as it was written.
             report: receives the errors. A value with an error is left out.
         """
         entries: dict[str, Entry] = {}
@@ -208,6 +207,8 @@ class Stack:
         chosen: the choices that the user made on the command line.
         composition: the files as they were composed; None for layers that no file is in.
         written: the merged values as they were written, with their references.
+        variables: the words that are no settings, by key: values that references name, and keys of
+            NeMo, of which the layers hold what they decide.
         notes: what a user may not expect of the files.
         unread: what files of NeMo say and a run does not do, if there are such files.
     """
@@ -219,6 +220,7 @@ class Stack:
     chosen: frozenset[str] = frozenset()
     composition: Any = field(default=None, compare=False)
     written: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    variables: Mapping[str, Any] = field(default_factory=dict, compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
     unread: Any = field(default=None, compare=False)
 
@@ -259,6 +261,11 @@ class Stack:
         Settings come first, in the order of the schema.
         """
         return {key: self.entry(key).value for key in self._histories}
+
+    def changed(self, change: Callable[[Layer], Layer]) -> "Stack":
+        """Returns the stack with each of its layers changed."""
+        composed, overrides = map(tuple, (map(change, self.composed), map(change, self.overrides)))
+        return replace(self, composed=composed, overrides=overrides)
 
     def above(self, *layers: Layer) -> "Stack":
         """Returns the stack with further layers on top."""

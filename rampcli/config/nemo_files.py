@@ -1,10 +1,10 @@
 """Turns composed files of NeMo into a layer of our settings (`rampcli.words.nemo_yaml`)."""
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rampcli.batch.plan import GLOBAL_KEY
 from rampcli.bundled import bundled
 from rampcli.config.composition import Composition
 from rampcli.config.file_layers import Written, owners_of
@@ -12,6 +12,7 @@ from rampcli.config.layers import Entry, Layer, Precedence
 from rampcli.config.reading import drop_launcher_section
 from rampcli.config.references import MISSING, Unresolved, has_reference
 from rampcli.config.settings import find_setting, settings
+from rampcli.config.values import typed
 from rampcli.config.yaml_files import read_file
 from rampcli.errors import Report, UsageError, printable, shown
 from rampcli.words import nemo_yaml
@@ -19,6 +20,11 @@ from rampcli.words.nemo import LAUNCHER_SECTION
 from rampcli.words.nemo_keys import CHOICES, NEUTRAL, SAME
 from rampcli.words.nemo_yaml import Decided, is_nemo, read_nemo
 
+_SHARED = {
+    *(word for word, _ in SAME.values()),
+    *("trainer.max_steps", "trainer.devices", "model.ffn_hidden_size"),
+}
+"""Keys of NeMo with the same values as our setting, if we have one of this name."""
 NEMOS_DEFAULT = "NeMo's default"
 LONGEST_VALUE = 80
 """Characters of a value that a note repeats."""
@@ -85,6 +91,11 @@ class NemoFiles:
     notes: tuple[str, ...]
     unread: Unread
 
+    def values(self) -> dict[str, Any]:
+        """Returns the values of our settings that the files and the words say, by dotted key."""
+        entries = [*(layer.entries for layer in self.layers), self.by_words]
+        return {key: one.value for each in entries for key, one in each.items()}
+
 
 def names_of_nemo(values: Mapping[str, Any]) -> frozenset[str]:
     """Returns the names that words may have beside ours, if composed values are NeMo's."""
@@ -98,8 +109,9 @@ def names_of_nemo(values: Mapping[str, Any]) -> frozenset[str]:
 def nemo_files(
     composition: Composition,
     written: Written,
-    words: Collection[str],
     *,
+    words: Collection[str],
+    new: Collection[str],
     place: str,
     chosen: Collection[str],
     report: Report,
@@ -109,7 +121,8 @@ def nemo_files(
     Args:
         composition: what Hydra has composed.
         written: the values of files and words together.
-        words: keys of the words.
+        words: keys of all words.
+        new: keys of the words that no layer holds yet.
         place: where the words come from.
         chosen: the choices of the user.
         report: receives the errors.
@@ -128,23 +141,31 @@ def nemo_files(
         if index in indexes and key.startswith(section):
             name = drop_launcher_section(key)
             raw = composition.values.get(key)
-            reference = shown(raw) if has_reference(raw) else None
+            reference = raw if has_reference(raw) else None
             for one, value in _values(written, key, raw).items():
                 entry = Entry(value, files[index].file.name, line, reference=reference)
                 entries[name + one.removeprefix(key)] = entry
     if not is_nemo({name: one.value for name, one in entries.items()}):
         return None
     for name in words:
-        is_ours = name in settings() and name != GLOBAL_KEY
-        if not is_ours and not (name not in entries and written.is_variable(name)):
-            value = _values(written, section + name, written.values.get(section + name))
-            entries[name] = Entry(value.get(section + name), place)
+        if written.is_variable(name) and name not in entries:
+            continue
+        found = _values(written, section + name, written.values.get(section + name))
+        value = found.get(section + name)
+        if name not in settings():
+            entries[name] = Entry(value, place)
+        elif name in _SHARED and value is not None:
+            with suppress(UsageError):  # it is reported with the errors of our other words
+                entries[name] = Entry(typed(name, value), place)
     run = read_nemo({name: one.value for name, one in entries.items()})
-    typed = {key for key, one in run.settings.items() if not {*words}.isdisjoint(one.keys)}
     is_chosen = any(files[index].choice in chosen for index in indexes)
     level = Precedence.CHOSEN if is_chosen else Precedence.RECIPE
-    of_files = {key: one for key, one in run.settings.items() if key not in typed}
-    of_words = {key: run.settings[key] for key in typed}
+    of_files, of_words = dict(run.settings), dict[str, Decided]()
+    for key, decided in run.settings.items():
+        if not {*words}.isdisjoint(decided.keys):
+            del of_files[key]
+        if not {*new}.isdisjoint(decided.keys):
+            of_words[key] = decided
     replaced = {key for key, ours in run.instead.items() if not {*words}.isdisjoint(ours)}
     unsupported = {key: why for key, why in run.unsupported.items() if key not in replaced}
     neutral = {key: NEUTRAL[key][0] for key in unsupported if NEUTRAL.get(key, ((),))[0]}

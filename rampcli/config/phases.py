@@ -115,8 +115,7 @@ def _filtered(stack: Stack, keeps: Callable[[str], bool]) -> Stack:
     def kept(layer: Layer) -> Layer:
         return replace(layer, entries={k: one for k, one in layer.entries.items() if keeps(k)})
 
-    composed, overrides = map(tuple, (map(kept, stack.composed), map(kept, stack.overrides)))
-    return replace(stack, composed=composed, overrides=overrides)
+    return stack.changed(kept)
 
 
 def phase_stack(run: Stack, name: str, own: Mapping[str, Entry], *, report: Report) -> Stack:

@@ -265,9 +265,11 @@ def _tree(values: Mapping[str, Any], named: Collection[str]) -> Any:
     for name in named:
         ours = SPELLINGS.get(name, name)
         # A training file of NeMo may refer to its own keys as if it stood in its launcher's tree.
-        inside = name.removeprefix(LAUNCHER_SECTION)
-        if name not in known and inside in known and inside != name:
-            known[name] = f"${{{inside}}}"
+        # A word for a file in that tree may leave the section out.
+        outside, inside = name.removeprefix(LAUNCHER_SECTION), f"{LAUNCHER_SECTION}{name}"
+        other = next((one for one in (outside, inside) if one != name and one in known), None)
+        if name not in known and other is not None:
+            known[name] = f"${{{other}}}"
         elif name not in known and ours in settings():
             known[name] = known.get(ours, settings()[ours].default)
     return OmegaConf.create(nest(known))

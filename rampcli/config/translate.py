@@ -14,10 +14,15 @@ from rampcli.batch.plan import (
     NUM_NODES_KEY,
     ParallelSizes,
 )
+from rampcli.batch.quantities import listed
 from rampcli.batch.ramp import RAMP_KEY
 from rampcli.batch.run_settings import LENGTH_KEYS
 from rampcli.batch.step_schedule import SCHEDULE_KEY
+from rampcli.config.file_layers import Written, with_references_anew
 from rampcli.config.layers import Entry, Layer, Precedence, Stack, sources_named
+from rampcli.config.phases import run_stack
+from rampcli.config.references import has_reference
+from rampcli.config.settings import settings
 from rampcli.errors import UsageError, set_to, shown
 from rampcli.words import FOREIGN, maxtext, maxtext_mesh
 from rampcli.words.maxtext import ACCUMULATION, ENABLE, PER_DEVICE, SUGGESTED
@@ -28,6 +33,49 @@ ALTERNATIVES = (
     (RAMP_KEY, SCHEDULE_KEY),
 )
 """Settings that say one thing in different ways."""
+_MOST_ROUNDS = 5
+"""How often references are resolved after words that follow from references."""
+
+
+def with_decided_references(stack: Stack) -> Stack:
+    """Returns layers whose references come to what MaxText's words decide, where they name that.
+
+    References in a phase name settings of the run, as all references do.
+
+    Raises:
+        UsageError: a word follows from a reference to what it decides.
+    """
+    if not any(map(has_reference, stack.written.values())):
+        return stack
+    changed: list[str] = []
+    for _ in range(_MOST_ROUNDS):
+        run = run_stack(stack)
+        values = run.values()
+        try:
+            translated = translate(run)[0].values()
+        except UsageError:
+            if changed:
+                break
+            return stack  # `translate` says what is wrong
+        written = Written(stack.written)
+        decided = {
+            written.name_of(key): translated[key]
+            for key in settings()
+            if translated[key] != values[key]
+        }
+        stack = with_references_anew(stack, Written.of({**stack.written, **decided}))
+        anew = run_stack(stack).values()
+        changed = [key for key in values if anew[key] != values[key]]
+        if not changed:
+            return stack
+    with sources_named(stack):
+        raise UsageError(
+            f"{listed(changed)} would follow from a reference that leads back to it"
+            if len(changed) == 1
+            else f"{listed(changed)} would follow from references to each other",
+            keys=tuple(changed),
+            remedy="the value itself in place of a reference",
+        )
 
 
 def translate(stack: Stack) -> tuple[Stack, tuple[str, ...]]:

@@ -48,7 +48,7 @@ from rampcli.config.phases import (
 from rampcli.config.rl import rl_notes, unit_of
 from rampcli.config.schema import Config
 from rampcli.config.settings import settings
-from rampcli.config.translate import translate, without_alternatives
+from rampcli.config.translate import translate, with_decided_references, without_alternatives
 from rampcli.config.values import put
 from rampcli.errors import Remedy, Report, UsageError, set_to, shown
 from rampcli.estimate.memory import micro_batch_part
@@ -110,6 +110,11 @@ def resolve(
         if isinstance(config, Stack)
         else edited_stack(config, PYTHON, Precedence.USER, report=report)
     )
+    try:
+        stack = with_decided_references(stack)
+    except UsageError as circle:
+        report.errors.append(circle)
+        report.close()
     if phase_entries(stack):
         return resolve_phases(
             stack, consumed_samples_in=consumed_samples_in, read_files=read_files, report=report

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 TWICE = ("-f", "llama32_1b", "model.global_batch_size=1024")
 
 
@@ -44,3 +46,14 @@ def test_other_options_keep_what_a_plan_says_about_its_batch(succeed):
     assert note + ", and --retune has adapted what is tied to it" in " ".join(adapted.split())
     rows = json.loads(succeed("plan", "-f", "llama32_1b", *values, "--json"))
     assert [row["plan"]["retuning"] is None for row in rows] == [True, False]
+
+
+@pytest.mark.parametrize("written", ["[${optim.beta2},1]", "['${optim.beta2}',1]"])
+def test_references_name_the_adapted_values_also_in_lists(succeed, written):
+    words = ("model.rampup_batch_size=[512,512,1024]", f"schedule.lr_factors={written}")
+    facts = succeed(
+        "explain", "schedule.lr_factors", "optim.beta2", *TWICE, *words, "--retune", "--json"
+    )
+    factors, beta2 = (fact["value"] for fact in json.loads(facts))
+    assert factors == [beta2, 1]
+    assert beta2 != 0.95

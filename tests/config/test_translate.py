@@ -10,6 +10,7 @@ from rampcli import llm
 from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.layers import build
 from rampcli.config.settings import leaves
+from rampcli.errors import UsageError
 from rampcli.planning.resolve import resolve
 from remedies import offers
 from tests.config.overrides import RAMP, refusal_of, resolved_with, words
@@ -344,3 +345,29 @@ def test_a_maxtext_ramp_that_lacks_a_word_is_refused_with_maxtexts_default(compo
 def test_a_word_of_a_disabled_ramp_is_refused_although_maxtext_ignores_it(composed, word):
     refusal = refusal_of(apply_overrides(composed, words({word: RAMP[word]})))
     assert f"{word}={RAMP[word]} without enable_rampup_batch_size" in refusal.message
+
+
+@pytest.mark.parametrize("named", ["model.global_batch_size", "data.micro_batch_size"])
+@pytest.mark.parametrize("key", ["optim.warmup_samples", "phases.main.optim.warmup_samples"])
+@given(parts=st.integers(1, 8), nodes=st.integers(1, 4))
+def test_a_reference_names_what_words_decide_as_if_it_were_typed(llama, named, key, parts, nodes):
+    base = (f"per_device_batch_size={parts}", f"trainer.num_nodes={nodes}")
+    section, _, name = named.partition(".")
+    number = getattr(getattr(resolved_with(llama, *base).config, section), name)
+    typed = resolved_with(llama, *base, f"{key}={7 * number}")
+    referring = resolved_with(llama, *base, f"{key}='${{multiply:7,${{{named}}}}}'")
+    assert dict(leaves(referring.config)) == dict(leaves(typed.config))
+    assert referring.plan == typed.plan
+
+
+def test_a_word_follows_from_what_another_word_decides(llama):
+    chain = ("per_device_batch_size=${parallel.tensor_parallel_size}", "ici_tensor_parallelism=2")
+    typed = ("per_device_batch_size=2", "ici_tensor_parallelism=2")
+    assert resolved_with(llama, *chain).plan == resolved_with(llama, *typed).plan
+
+
+def test_a_word_that_follows_from_what_it_decides_is_refused(llama):
+    word = "per_device_batch_size='${multiply:2,${model.global_batch_size}}'"
+    with pytest.raises(UsageError, match="leads back to it") as refusal:
+        resolved_with(llama, word)
+    assert refusal.value.keys == ("per_device_batch_size",)
