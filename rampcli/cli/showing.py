@@ -89,7 +89,11 @@ def _job(stack: Stack, *, resolves: bool) -> dict[str, Any]:
         for key, value in {**defaults, **written}.items()
         if key in written or not any(is_below(key, one) for one in referred)
     }
-    found = resolved(values)[0] if resolves else {}
+    # A section that is a reference beside keys of its own can only be written out.
+    mixed = [key for key in referred if any(one != key and is_below(one, key) for one in written)]
+    found = resolved(values)[0] if resolves or mixed else {}
+    found = {k: v for k, v in found.items() if resolves or any(is_below(k, one) for one in mixed)}
+    values = {key: value for key, value in values.items() if key not in mixed}
     for key, value in found.items():
         if isinstance(value, Unresolved):
             raise value.error

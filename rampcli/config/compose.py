@@ -55,7 +55,7 @@ from rampcli.config.reading import (
     override_of,
     parse,
 )
-from rampcli.config.references import MISSING, Unresolved, has_reference, named_in
+from rampcli.config.references import MISSING, Unresolved, above, has_reference, named_in
 from rampcli.config.schema import Config
 from rampcli.config.settings import find_setting, settings
 from rampcli.config.snapshot import MOST_BYTES, PLACES
@@ -244,7 +244,7 @@ def apply_overrides(
         groups=groups,
         place=place,
         report=found,
-        also={SWEEP_DIR, *names_of_nemo(_values_of(stack)), *named_in(_values_of(stack))},
+        also={SWEEP_DIR, *names_of_nemo(_values_of(stack)), *_named(stack)},
     )
     words = dict(of_sweep(words) if stack.primary.sweeps else words)
     words.pop(SWEEP_DIR, None)
@@ -338,6 +338,18 @@ def _values_of(stack: Stack) -> Mapping[str, Any]:
     """Returns the values of the files, as they were written; none if none were composed."""
     composition: Composition | None = stack.composition
     return {} if composition is None else composition.values
+
+
+def _named(stack: Stack) -> set[str]:
+    """Returns the keys that references in the user's files name, also those that are replaced."""
+    composition: Composition | None = stack.composition
+    files = () if composition is None else composition.files
+    leaves = (one.leaves for one in files if not one.is_bundled)
+    return {
+        name
+        for each in leaves
+        for name in named_in({key: value for key, (_, value) in each.items()})
+    }
 
 
 def _laid(
@@ -441,7 +453,7 @@ def _written(stack: Stack, recipe: Layer, words: Mapping[str, Any]) -> Written:
         for key, one in layer.entries.items():
             values[name_of(key)] = one.value if one.reference is None else one.reference
     for key, value in words.items():
-        name = name_of(key.lstrip("~"))
+        name, value = _whole(name_of(key.lstrip("~")), value, values)
         if isinstance(value, dict) and isinstance(values.get(name), dict):
             value = {**values[name], **value}  # as Hydra merges them
         if key.startswith("~"):
@@ -450,7 +462,27 @@ def _written(stack: Stack, recipe: Layer, words: Mapping[str, Any]) -> Written:
             values[name] = value
             if name in SPELLINGS:  # so that references to our key find it
                 values[SPELLINGS[name]] = value
-    return Written.of(values)
+    return Written.of(values, _named(stack))
+
+
+def _whole(key: str, value: Any, values: Mapping[str, Any]) -> tuple[str, Any]:
+    """Returns the key and the value that a word sets: the whole list if its key is an item of one.
+
+    Raises:
+        UsageError: the key is below another value.
+    """
+    parent, _, index = key.rpartition(".")
+    found = values.get(parent)
+    if isinstance(found, list) and index.isdecimal() and int(index) < len(found):
+        return parent, [*found[: int(index)], value, *found[int(index) + 1 :]]
+    for one in above(key):
+        if one in values and not has_reference(values[one]) and values[one] not in (None, {}):
+            raise UsageError(
+                f"{key} is below {one}, which is {shown(values[one])}",
+                keys=(key,),
+                remedy=f"{one}=VALUE",
+            )
+    return key, value
 
 
 def relaid(stack: Stack) -> Stack:

@@ -46,11 +46,17 @@ class Written:
     named: Collection[str] = ()
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> "Written":
-        """Resolves the references in some values."""
+    def of(cls, values: Mapping[str, Any], named: Collection[str] = ()) -> "Written":
+        """Resolves the references in some values.
+
+        Args:
+            values: as in the class.
+            named: keys that other references name, which the values have replaced.
+        """
         if not any(map(has_reference, values.values())):
-            return cls(values)
-        return cls(values, *resolved(values))
+            return cls(values, named=named)
+        found, names = resolved(values)
+        return cls(values, found, {*names, *named})
 
     def name_of(self, key: str) -> str:
         """Returns the key in Hydra's tree of a word, which may leave out NeMo's `training.`."""
@@ -60,7 +66,7 @@ class Written:
     def over(self, values: Mapping[str, Any]) -> "Written":
         """Returns these values over others, which references may name, too."""
         others = {key: value for key, value in values.items() if self.name_of(key) == key}
-        return Written.of({**others, **self.values})
+        return Written.of({**others, **self.values}, self.named)
 
     def values_of(self, key: str) -> dict[str, Any]:
         """Returns what a reference comes to, by key: several keys if it names a section."""

@@ -13,7 +13,7 @@ from rampcli.config.checks.ranges import check_range
 from rampcli.config.groups import nearest_options
 from rampcli.config.layers import placed
 from rampcli.config.phase_keys import is_phase
-from rampcli.config.references import has_reference
+from rampcli.config.references import above, has_reference
 from rampcli.config.settings import find_setting, flatten, is_mapping, settings
 from rampcli.config.unknown_keys import choices_in, nearest_keys, unknown_key
 from rampcli.config.values import typed
@@ -299,8 +299,17 @@ def key_of(word: str, groups: Collection[str], also: Collection[str] = ()) -> st
     prefix, key = _split(typed_key)
     if not equals or not key:
         raise UsageError(f"{word!r} is not KEY=VALUE", remedy=_as_assignment(word))
+    whole = next((one for one in above(key) if find_setting(one) and not is_mapping(one)), None)
+    if whole is not None:
+        raise UsageError(
+            f"{key} is a part of {whole}, which is set as a whole",
+            keys=(key,),
+            remedy=_example(whole),
+        )
     drops_phases = is_phase(key) and text == "null"
-    is_tree = text.startswith("{") and any(one.startswith(f"{key}.") for one in settings())
+    is_tree = text.startswith("{") and any(
+        one.startswith(f"{key}.") for one in (*settings(), *also)
+    )
     is_known = find_setting(key) is not None or key in also or (prefix and key not in groups)
     if not (is_known or drops_phases or is_tree or group_of(word, groups)):
         raise _unknown(key, text, groups)

@@ -1,6 +1,6 @@
 """Decides between words: MaxText's, whose meaning depends on others, and settings that compete."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from rampcli.batch.micro_batch import LARGEST, STAGE_MICRO_KEY
@@ -21,10 +21,11 @@ from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.config.file_layers import Written, with_references_anew
 from rampcli.config.layers import Entry, Layer, Precedence, Stack, sources_named
 from rampcli.config.phases import run_stack
-from rampcli.config.references import has_reference
+from rampcli.config.reading import drop_launcher_section
+from rampcli.config.references import named_in
 from rampcli.config.settings import settings
 from rampcli.errors import UsageError, set_to, shown
-from rampcli.words import FOREIGN, maxtext, maxtext_mesh
+from rampcli.words import FOREIGN, SPELLINGS, maxtext, maxtext_mesh
 from rampcli.words.maxtext import ACCUMULATION, ENABLE, PER_DEVICE, SUGGESTED
 
 ALTERNATIVES = (
@@ -38,33 +39,28 @@ _MOST_ROUNDS = 5
 
 
 def with_decided_references(stack: Stack) -> Stack:
-    """Returns layers whose references come to what MaxText's words decide, where they name that.
+    """Returns layers whose references come to the values that settings have in the end.
 
-    References in a phase name settings of the run, as all references do.
+    MaxText's words may decide what a reference names, and another spelling may set it. References
+    in a phase name settings of the run, as all references do.
 
     Raises:
         UsageError: a word follows from a reference to what it decides.
     """
-    if not any(map(has_reference, stack.written.values())):
+    named = named_in(stack.written)
+    if not named:
         return stack
     changed: list[str] = []
     for _ in range(_MOST_ROUNDS):
         run = run_stack(stack)
-        values = run.values()
         try:
-            translated = translate(run)[0].values()
+            translated = translate(run)[0]
         except UsageError:
             if changed:
                 break
             return stack  # `translate` says what is wrong
-        written = Written(stack.written)
-        decided = {
-            written.name_of(key): translated[key]
-            for key in settings()
-            if translated[key] != values[key]
-        }
-        stack = with_references_anew(stack, Written.of({**stack.written, **decided}))
-        anew = run_stack(stack).values()
+        stack = with_references_anew(stack, _with_values_of(named, stack, translated))
+        values, anew = run.values(), run_stack(stack).values()
         changed = [key for key in values if anew[key] != values[key]]
         if not changed:
             return stack
@@ -76,6 +72,19 @@ def with_decided_references(stack: Stack) -> Stack:
             keys=tuple(changed),
             remedy="the value itself in place of a reference",
         )
+
+
+def _with_values_of(named: Collection[str], stack: Stack, translated: Stack) -> Written:
+    """Returns what the layers say as it was written, with the values of some keys in the end."""
+    written = Written(stack.written)
+    values: dict[str, Any] = {}
+    for name in named:
+        key = SPELLINGS.get(drop_launcher_section(name), drop_launcher_section(name))
+        if key in settings():
+            place, entry = written.name_of(name), translated.entry(key)
+            is_chain = entry.reference is not None and entry.reference == written.values.get(place)
+            values |= {} if is_chain else {place: entry.value}
+    return Written.of({**written.values, **values})
 
 
 def translate(stack: Stack) -> tuple[Stack, tuple[str, ...]]:
@@ -170,6 +179,8 @@ def _contradiction(stack: Stack, key: str, value: Any, words: Sequence[str]) -> 
 def _translate_batch(stack: Stack) -> tuple[Stack, tuple[str, ...]]:
     """Translates the batch per device, and the words for a ramp."""
     words = _given(stack, maxtext.WORDS)
+    if _ends_ramp(stack, words):
+        words = {word: value for word, value in words.items() if word == PER_DEVICE}
     if not words:
         return stack, ()
     sources = [word for word in words if word != PER_DEVICE] or [PER_DEVICE]
@@ -197,6 +208,25 @@ def _translate_batch(stack: Stack) -> tuple[Stack, tuple[str, ...]]:
         elif key not in SUGGESTED and not (key == GLOBAL_KEY and ENABLE not in words):
             raise _contradiction(stack, key, value, [word])
     return stack, notes
+
+
+def _ends_ramp(stack: Stack, words: Mapping[str, Any]) -> bool:
+    """Returns whether the ramp that words describe is ended by null, nearer to the user.
+
+    Raises:
+        UsageError: null is as near to the user as the words.
+    """
+    ramp, near = stack.entry(RAMP_KEY), stack.precedence(RAMP_KEY)
+    if not words.get(ENABLE) or ramp.value is not None or near is Precedence.SCHEMA:
+        return False
+    nearest = max(map(stack.precedence, words.keys() - {PER_DEVICE}))
+    if near is nearest and ramp.by is None:
+        raise UsageError(
+            f"{ENABLE}=true ramps the batch up, but {RAMP_KEY}=null is given",
+            keys=(ENABLE, RAMP_KEY),
+            remedy="one of them",
+        )
+    return near > nearest
 
 
 def _translate_accumulation(stack: Stack) -> tuple[Stack, tuple[str, ...]]:

@@ -315,3 +315,34 @@ def test_a_mapping_is_set_in_a_file_on_the_command_line_and_in_python_alike(comp
     assigned.data.validation["more"] = "d"
     assert apply_overrides(assigned, []).config().data.validation == {**named, "more": "d"}
     assert typed.data.validation == named
+
+
+VARIABLES = """# @package _global_
+mine: {rate: 3e-3, sizes: [8, 16]}
+optim: {lr: "${mine.rate}"}
+seed: ${mine.sizes[1]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "rate", "seed"),
+    [
+        (("optim.lr=1e-3",), 1e-3, 16),
+        (("~optim.lr", "seed=2"), settings_by_key()["optim.lr"].default, 2),
+        (("mine.rate=2e-3", "mine.sizes.1=4"), 2e-3, 4),
+        (("mine={rate:2e-3,sizes:[1,2]}",), 2e-3, 2),
+    ],
+)
+def test_variables_of_a_file_are_set_also_in_parts_and_may_end_up_without_use(
+    recipe, option, words, rate, seed
+):
+    folder = option("exp/a", VARIABLES)
+    config = resolve(apply_overrides(recipe, ["+exp=a", *words], config_dir=folder)).config
+    assert (config.optim.lr, config.seed) == (rate, seed)
+
+
+@pytest.mark.parametrize("word", ["+mine.rate.b=1", "+optim.lr.b=1", "optim.lr.0=1"])
+def test_a_part_of_a_value_is_no_setting(recipe, option, word):
+    folder = option("exp/a", VARIABLES)
+    with pytest.raises(UsageError, match=r"is below mine.rate|is a part of optim.lr"):
+        apply_overrides(recipe, ["+exp=a", word], config_dir=folder)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides, compose
-from rampcli.config.layers import build
+from rampcli.config.layers import Layer, Precedence, build
 from rampcli.config.settings import leaves
-from rampcli.errors import UsageError
+from rampcli.errors import Report, UsageError
 from rampcli.planning.resolve import resolve
 from remedies import offers
 from tests.config.overrides import RAMP, refusal_of, resolved_with, words
@@ -371,3 +371,37 @@ def test_a_word_that_follows_from_what_it_decides_is_refused(llama):
     with pytest.raises(UsageError, match="leads back to it") as refusal:
         resolved_with(llama, word)
     assert refusal.value.keys == ("per_device_batch_size",)
+
+
+@pytest.mark.parametrize("named", ["model.global_batch_size", "data.global_batch_size"])
+@pytest.mark.parametrize(
+    ("word", "batch"),
+    [
+        ("seed=1", 64),
+        ("model.global_batch_size=32", 32),
+        ("train.global_batch_size=32", 32),
+        ("per_device_batch_size=4", 32),
+    ],
+)
+def test_a_reference_names_the_batch_in_each_spelling_that_sets_it(
+    llama, named, word, batch, tmp_path
+):
+    (tmp_path / "exp").mkdir()
+    (tmp_path / "exp/a.yaml").write_text(
+        "# @package _global_\ndata: {global_batch_size: 64}\n"
+        f"optim: {{warmup_samples: '${{multiply:2,${{{named}}}}}'}}\n"
+    )
+    stack = apply_overrides(llama, ["+exp=a", word], config_dir=tmp_path)
+    assert resolve(stack).config.optim.warmup_samples == 2 * batch
+
+
+@pytest.mark.parametrize("word", ["model.rampup_batch_size=null", "~model.rampup_batch_size"])
+def test_null_nearer_to_the_user_ends_the_ramp_of_words_and_beside_them_is_refused(llama, word):
+    values = RAMP | {"trainer.num_nodes": 16}
+    file = Layer.of("exp.yaml", Precedence.CHOSEN, values, report=Report())
+    layers = apply_overrides(llama, []).above(file)
+    assert len(resolve(layers).plan.stages) > 1
+    (stage,) = resolve(apply_overrides(layers, [word])).plan.stages
+    assert stage.global_batch_size == 2048
+    with pytest.raises(UsageError, match="rampup_batch_size=null is given"):
+        resolved_with(llama, *words(values), "model.rampup_batch_size=null")
