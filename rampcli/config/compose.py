@@ -45,7 +45,13 @@ from rampcli.config.layers import (
     edited_stack,
     placed,
 )
-from rampcli.config.nemo_files import NemoFiles, Unread, names_of_nemo, nemo_files
+from rampcli.config.nemo_files import (
+    NemoFiles,
+    Unread,
+    check_contradictions,
+    names_of_nemo,
+    nemo_files,
+)
 from rampcli.config.phase_keys import is_dropped
 from rampcli.config.phases import check_dropped_phases
 from rampcli.config.reading import (
@@ -62,7 +68,7 @@ from rampcli.config.snapshot import MOST_BYTES, PLACES
 from rampcli.config.values import typed
 from rampcli.config.yaml_files import HYDRA, leaves_of, read_file
 from rampcli.errors import Report, UsageError, shown
-from rampcli.words import FOREIGN, SPELLINGS
+from rampcli.words import SPELLINGS
 from rampcli.words.hydra import SWEEP_DIR, of_sweep
 from rampcli.words.nemo import LAUNCHER_GROUP, LAUNCHER_SECTION
 from rampcli.words.nemo_yaml import is_nemo
@@ -374,11 +380,15 @@ def _laid(
     below, above = _recipe_layers(stack, composition)
     if composition is not None:
         stack = _with_recipe_hidden(stack, composition, by_user)
-    every = {**stack.variables, **words}
-    written = _written(stack, above, every)
+    written = _written(stack, above, words)
     if composition is not None and (by_user or written.found or not stack.composed):
         read = partial(
-            nemo_files, composition, words=every, new=words, place=place, chosen=_near(stack)
+            nemo_files,
+            composition,
+            words=words,
+            before=stack.words,
+            place=place,
+            chosen=_near(stack),
         )
         if nemo := read(written, report=Report()):
             # References may name what the rules for NeMo's keys decide.
@@ -388,8 +398,8 @@ def _laid(
     stack = with_references_anew(stack, written)
     layer = _word_layer(stack, words, written, nemo, place=place, report=report)
     report.errors += check_dropped_phases(layer, stack)
-    variables = {key: value for key, value in every.items() if not _sets(key)}
-    return replace(stack.above(layer), written=written.values, variables=variables)
+    laid = {**stack.words, **{key: Entry(value, place) for key, value in words.items()}}
+    return replace(stack.above(layer), written=written.values, words=laid)
 
 
 def _near(stack: Stack) -> frozenset[str]:
@@ -400,12 +410,6 @@ def _near(stack: Stack) -> frozenset[str]:
     if stack.primary.is_root:
         return stack.chosen
     return frozenset(one for one in stack.chosen if one.lstrip("+") != LAUNCHER_GROUP)
-
-
-def _sets(key: str) -> bool:
-    """Returns whether a word sets or deletes a setting, or is another system's word for one."""
-    name = key.lstrip("~")
-    return find_setting(name) is not None or name in FOREIGN
 
 
 def _with_files(
@@ -452,7 +456,10 @@ def _written(stack: Stack, recipe: Layer, words: Mapping[str, Any]) -> Written:
     for layer in (recipe, *stack.overrides):
         for key, one in layer.entries.items():
             values[name_of(key)] = one.value if one.reference is None else one.reference
-    for key, value in words.items():
+    in_no_layer = {
+        key: one.value for key, one in stack.words.items() if find_setting(key.lstrip("~")) is None
+    }
+    for key, value in {**in_no_layer, **words}.items():
         name, value = _whole(name_of(key.lstrip("~")), value, values)
         if isinstance(value, dict) and isinstance(values.get(name), dict):
             value = {**values[name], **value}  # as Hydra merges them
@@ -567,6 +574,8 @@ def _word_layer(
                     values[name], references[name] = each, value
     layer = Layer.of(place, Precedence.USER, values, references=references, report=report)
     by_nemo = {} if nemo is None else nemo.by_words
+    if nemo is not None:
+        report.errors += check_contradictions(nemo, layer, words)
     order = list(words)
     last = {
         key: one

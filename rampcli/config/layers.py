@@ -207,8 +207,8 @@ class Stack:
         chosen: the choices that the user made on the command line.
         composition: the files as they were composed; None for layers that no file is in.
         written: the merged values as they were written, with their references.
-        variables: the words that are no settings, by key: values that references name, and keys of
-            NeMo, of which the layers hold what they decide.
+        words: the words that were laid on top, as they were written. Those in NeMo's names and
+            those that only references name are in no layer.
         notes: what a user may not expect of the files.
         unread: what files of NeMo say and a run does not do, if there are such files.
     """
@@ -220,7 +220,7 @@ class Stack:
     chosen: frozenset[str] = frozenset()
     composition: Any = field(default=None, compare=False)
     written: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    variables: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    words: Mapping[str, Entry] = field(default_factory=dict, compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
     unread: Any = field(default=None, compare=False)
 

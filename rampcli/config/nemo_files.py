@@ -1,6 +1,6 @@
 """Turns composed files of NeMo into a layer of our settings (`rampcli.words.nemo_yaml`)."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,42 +15,50 @@ from rampcli.config.settings import find_setting, settings
 from rampcli.config.values import typed
 from rampcli.config.yaml_files import read_file
 from rampcli.errors import Report, UsageError, printable, shown
-from rampcli.words import nemo_yaml
+from rampcli.words import FOREIGN, nemo_yaml
 from rampcli.words.nemo import LAUNCHER_SECTION
 from rampcli.words.nemo_keys import CHOICES, NEUTRAL, SAME
-from rampcli.words.nemo_yaml import Decided, is_nemo, read_nemo
+from rampcli.words.nemo_yaml import Decided, NemoRun, is_nemo, read_nemo
 
-_SHARED = {
-    *(word for word, _ in SAME.values()),
-    *("trainer.max_steps", "trainer.devices", "model.ffn_hidden_size"),
-}
-"""Keys of NeMo with the same values as our setting, if we have one of this name."""
 NEMOS_DEFAULT = "NeMo's default"
 LONGEST_VALUE = 80
 """Characters of a value that a note repeats."""
 
+_TRANSLATED = {one[0]: ours for table in (SAME, CHOICES) for ours, one in table.items()}
+"""Our key for each key of NeMo that alone decides a setting."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unread:
-    """What files of NeMo say and a run here does not do.
+    """What files of NeMo say, and what a run here does and does not do of it.
 
     Attributes:
+        given: NeMo's keys that files and words set, with their values.
+        decides: what keys of NeMo decide: our settings, and options such as `model=llama3_8b`.
         unchanged: NeMo's keys that do not change the run, with their values.
-        unsupported: NeMo's keys that change the model or the numbers, each with its place and why
-            it has no equal here.
+        unsupported: NeMo's keys that change the model or the numbers, and why each has no equal
+            here.
+        replaced: NeMo's keys without an equal that settings of the user stand in for.
         remedies: what replaces them, if there is anything.
     """
 
+    given: Mapping[str, Entry] = field(default_factory=dict)
+    decides: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unchanged: Mapping[str, Any] = field(default_factory=dict)
     unsupported: Mapping[str, str] = field(default_factory=dict)
+    replaced: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     remedies: tuple[str, ...] = ()
+
+    def left_out(self) -> list[str]:
+        """Returns a note for each key that a plan leaves out."""
+        return [
+            f"{_placed(key, self.given)} {why}; the plan leaves it out, and a run is refused"
+            for key, why in self.unsupported.items()
+        ]
 
     def notes(self) -> list[str]:
         """Returns the notes of a plan."""
-        found = [
-            f"{key} {why}; the plan leaves it out, and a run is refused"
-            for key, why in self.unsupported.items()
-        ]
+        found = self.left_out()
         if self.unchanged:
             found.append(
                 f"{len(self.unchanged)} settings of NeMo do not change the run here; --cfg lists"
@@ -65,10 +73,12 @@ class Unread:
             UsageError: it does not.
         """
         if self.unsupported:
-            reasons = "; ".join(f"{key} {why}" for key, why in self.unsupported.items())
+            reasons = "; ".join(
+                f"{_placed(key, self.given)} {why}" for key, why in self.unsupported.items()
+            )
             raise UsageError(
                 f"NeMo's configuration says what is not done here: {reasons}",
-                keys=tuple(self.unsupported),
+                keys=tuple(_placed(key, self.given) for key in self.unsupported),
                 remedy=self.remedies or "rampcli plan, which leaves it out",
             )
 
@@ -82,7 +92,7 @@ class NemoFiles:
         layers: what they say.
         by_words: what the words of the command line in NeMo's names say.
         notes: effects that may surprise.
-        unread: what a run does not do.
+        unread: what a run does and does not do of them.
     """
 
     indexes: frozenset[int]
@@ -102,8 +112,7 @@ def names_of_nemo(values: Mapping[str, Any]) -> frozenset[str]:
     names = {drop_launcher_section(key): value for key, value in values.items()}
     if not is_nemo(names):
         return frozenset(names)
-    translated = (one[0] for table in (SAME, CHOICES) for one in table.values())
-    return frozenset({*names, *NEUTRAL, *translated})
+    return frozenset({*names, *NEUTRAL, *_TRANSLATED})
 
 
 def nemo_files(
@@ -111,7 +120,7 @@ def nemo_files(
     written: Written,
     *,
     words: Collection[str],
-    new: Collection[str],
+    before: Mapping[str, Entry],
     place: str,
     chosen: Collection[str],
     report: Report,
@@ -121,8 +130,8 @@ def nemo_files(
     Args:
         composition: what Hydra has composed.
         written: the values of files and words together.
-        words: keys of all words.
-        new: keys of the words that no layer holds yet.
+        words: keys of the words.
+        before: words that were laid on top before these.
         place: where the words come from.
         chosen: the choices of the user.
         report: receives the errors.
@@ -134,40 +143,32 @@ def nemo_files(
         if not one.is_bundled
         and not all(find_setting(drop_launcher_section(key)) for key in one.leaves)
     )
-    owners = owners_of(files)
-    section = LAUNCHER_SECTION if any(k.startswith(LAUNCHER_SECTION) for k in owners) else ""
-    entries: dict[str, Entry] = {}
-    for key, (index, line, _) in owners.items():
-        if index in indexes and key.startswith(section):
-            name = drop_launcher_section(key)
-            raw = composition.values.get(key)
-            reference = raw if has_reference(raw) else None
-            for one, value in _values(written, key, raw).items():
-                entry = Entry(value, files[index].file.name, line, reference=reference)
-                entries[name + one.removeprefix(key)] = entry
-    if not is_nemo({name: one.value for name, one in entries.items()}):
+    keys = owners_of(files)
+    section = LAUNCHER_SECTION if any(k.startswith(LAUNCHER_SECTION) for k in keys) else ""
+    of_these = _entries_of_files(composition, written, indexes, section)
+    if not is_nemo({name: one.value for name, one in of_these.items()}):
         return None
-    for name in words:
-        if written.is_variable(name) and name not in entries:
-            continue
-        found = _values(written, section + name, written.values.get(section + name))
-        value = found.get(section + name)
-        if name not in settings():
-            entries[name] = Entry(value, place)
-        elif name in _SHARED and value is not None:
-            with suppress(UsageError):  # it is reported with the errors of our other words
-                entries[name] = Entry(typed(name, value), place)
+    places = {name: one.source for name, one in before.items()} | dict.fromkeys(words, place)
+    entries = _with_words(of_these, written, places, section)
+    # Words of other systems apply by themselves, as over our own files.
+    of_others = {one for one in places if one in FOREIGN} - {*of_these, *_TRANSLATED}
     run = read_nemo({name: one.value for name, one in entries.items()})
+    by_words = {key for key, one in run.settings.items() if not {*words}.isdisjoint(one.keys)}
     is_chosen = any(files[index].choice in chosen for index in indexes)
     level = Precedence.CHOSEN if is_chosen else Precedence.RECIPE
-    of_files, of_words = dict(run.settings), dict[str, Decided]()
-    for key, decided in run.settings.items():
-        if not {*words}.isdisjoint(decided.keys):
-            del of_files[key]
-        if not {*new}.isdisjoint(decided.keys):
-            of_words[key] = decided
-    replaced = {key for key, ours in run.instead.items() if not {*words}.isdisjoint(ours)}
-    unsupported = {key: why for key, why in run.unsupported.items() if key not in replaced}
+    of_files = {key: one for key, one in run.settings.items() if key not in by_words}
+    of_words = {key: one for key, one in run.settings.items() if key in by_words}
+    replaced = {
+        key: own
+        for key, ours in run.instead.items()
+        if (own := tuple(one for one in ours if one in places))
+    }
+    unsupported = {
+        key: why
+        for key, why in run.unsupported.items()
+        if key not in replaced and key not in of_others
+    }
+    unchanged = [key for key in run.unchanged if key not in of_others]
     neutral = {key: NEUTRAL[key][0] for key in unsupported if NEUTRAL.get(key, ((),))[0]}
     return NemoFiles(
         indexes=indexes,
@@ -178,11 +179,107 @@ def nemo_files(
         by_words=_layer_of(of_words, entries, Precedence.USER, report).entries,
         notes=tuple(f"{_placed(key, entries)} {text}" for key, text in run.notes.items()),
         unread=Unread(
-            unchanged={key: _as_written(entries[key].value) for key in run.unchanged},
-            unsupported={_placed(key, entries): why for key, why in unsupported.items()},
+            given={key: replace(one, value=_as_written(one.value)) for key, one in entries.items()},
+            decides=_decided_by(run),
+            unchanged={key: _as_written(entries[key].value) for key in unchanged},
+            unsupported=unsupported,
+            replaced=replaced,
             remedies=tuple(f"{key}={shown(values[0])}" for key, values in neutral.items()),
         ),
     )
+
+
+def _entries_of_files(
+    composition: Composition, written: Written, indexes: Collection[int], section: str
+) -> dict[str, Entry]:
+    """Returns what files of NeMo set, by NeMo's key.
+
+    Args:
+        composition: what Hydra has composed.
+        written: the values of files and words together.
+        indexes: the numbers of the files.
+        section: what the keys begin with in Hydra's tree.
+    """
+    entries: dict[str, Entry] = {}
+    for key, (index, line, _) in owners_of(composition.files).items():
+        if index in indexes and key.startswith(section):
+            name = drop_launcher_section(key)
+            raw = composition.values.get(key)
+            reference = raw if has_reference(raw) else None
+            for one, value in _values(written, key, raw).items():
+                source = composition.files[index].file.name
+                entry = Entry(value, source, line, reference=reference)
+                entries[name + one.removeprefix(key)] = entry
+    return entries
+
+
+def _with_words(
+    entries: Mapping[str, Entry], written: Written, places: Mapping[str, str], section: str
+) -> dict[str, Entry]:
+    """Returns what files of NeMo set, with the words in NeMo's names on top.
+
+    Args:
+        entries: what the files set.
+        written: the values of files and words together.
+        places: where each word comes from.
+        section: what NeMo's keys begin with in Hydra's tree.
+    """
+    found = dict(entries)
+    for name, place in places.items():
+        is_nemos = name in entries or name in _TRANSLATED
+        if not is_nemos and (name in settings() or written.is_variable(name)):
+            continue
+        key = section + name if section + name in written.values else name
+        entry = Entry(_values(written, key, written.values.get(key)).get(key), place)
+        if name not in settings():
+            found[name] = entry
+        elif entry.value is not None:
+            with suppress(UsageError):  # which is reported with the words in our names
+                found[name] = replace(entry, value=typed(name, entry.value))
+    return found
+
+
+def _decided_by(run: NemoRun) -> dict[str, tuple[str, ...]]:
+    """Returns what each key of NeMo decides: our settings and options."""
+    options = {f"{group}={one.value}": one for group, one in run.options.items()}
+    found: dict[str, tuple[str, ...]] = {}
+    for ours, one in {**options, **run.settings}.items():
+        for key in one.keys:
+            found[key] = (*found.get(key, ()), ours)
+    return found
+
+
+def check_contradictions(
+    nemo: NemoFiles, ours: Layer, words: Collection[str]
+) -> Iterator[UsageError]:
+    """Yields an error for each word in NeMo's names that words in our names leave without effect.
+
+    Args:
+        nemo: the files with the words in NeMo's names.
+        ours: the words in our names.
+        words: keys of all words.
+    """
+    for word in words:
+        decided = () if word in settings() else nemo.unread.decides.get(word, ())
+        if not decided or not all(
+            _differ(nemo.by_words.get(key), ours.entries.get(key)) for key in decided
+        ):
+            continue
+        key, one = decided[0], nemo.unread.given[word]
+        other = ours.entries[key]
+        yield UsageError(
+            f"{word}={shown(one.value)} and {key}={shown(other.value)} are two words for one"
+            " setting and differ",
+            keys=(word, key),
+            remedy="one of them",
+            set_by=(*one.sources(word), *other.sources(key)),
+        )
+
+
+def _differ(one: Entry | None, other: Entry | None) -> bool:
+    """Returns whether two words set a setting to different values. A null contradicts nothing."""
+    values = [each.value for each in (one, other) if each is not None and each.value is not None]
+    return len(values) == 2 and values[0] != values[1]
 
 
 def _values(written: Written, key: str, value: Any) -> dict[str, Any]:

@@ -1,12 +1,103 @@
 """How files of NeMo and the words beside them become one configuration."""
 
+from pathlib import Path
+
 import pytest
+import yaml
 
 from rampcli.config.compose import apply_overrides, primary_of, primary_stack, relaid
 from rampcli.config.groups import Primary
 from rampcli.config.settings import leaves
+from rampcli.errors import UsageError, shown
 from rampcli.planning.resolve import resolve
-from tests.words.test_nemo_yaml import FOLDER
+
+FOLDER = Path(__file__).parents[1] / "words" / "nemo_files"
+
+
+def over(file, *words):
+    """Returns the layers of a file of NeMo with words on top."""
+    return apply_overrides(primary_stack(primary_of(str(file))), words)
+
+
+def facts(stack):
+    """Returns the settings in their order, and what a run does not do."""
+    unread = stack.unread
+    return [*leaves(stack.config())], unread.unsupported, {*unread.unchanged}
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "value"),
+    [
+        ("launcher", "model.optim.lr", 1e-3),
+        ("launcher", "model.micro_batch_size", 1),
+        ("launcher", "model.tensor_model_parallel_size", 1),
+        ("launcher", "model.global_batch_size", 64),
+        ("launcher", "model.hidden_size", 256),
+        ("launcher", "trainer.max_steps", 10_000),
+        ("launcher", "model.optim.sched.constant_steps", 0),
+        ("launcher", "model.hidden_dropout", 0.2),
+        ("launcher", "trainer.limit_val_batches", 0),
+        ("launcher", "model.rampup_batch_size", None),
+        ("launcher", "model.data.data_prefix", "/corpora/wiki"),
+        ("megatron_gpt", "model.hidden_size", 256),
+        ("megatron_gpt", "trainer.max_steps", 1000),
+        ("megatron_gpt", "model.optim.sched.warmup_ratio", 0.2),
+        ("export", "optim.config.lr", 1.0),
+        ("export", "data.global_batch_size", 128),
+        ("export", "trainer.strategy.tensor_model_parallel_size", 1),
+        ("export", "optim.lr_scheduler.constant_steps", 10),
+    ],
+)
+def test_a_word_over_a_file_of_nemo_means_what_the_file_would(file, key, value, tmp_path):
+    tree = yaml.safe_load((FOLDER / f"{file}.yaml").read_text())
+    *sections, name = key.split(".")
+    branch = tree
+    for section in sections:
+        branch = branch[section]
+    branch[name] = value
+    changed = tmp_path / f"{file}.yaml"
+    changed.write_text(yaml.safe_dump(tree, sort_keys=False))
+    expected = facts(over(changed))
+    assert facts(over(FOLDER / f"{file}.yaml", f"{key}={shown(value)}")) == expected
+    assert facts(over(FOLDER / f"{file}.yaml")) != expected
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["model.optim.lr=1e-3", "model.hidden_dropout=0.2"],
+        ["data_dir=/corpora"],
+        ["model.hidden_size=256", "trainer.max_steps=9000", "checkpoint.every_steps=7"],
+    ],
+)
+def test_words_still_apply_when_others_are_laid_on_top(words):
+    file, last = FOLDER / "launcher.yaml", "optim.min_lr=1e-6"
+    first = over(file, *words)
+    again, together = apply_overrides(first.config(), [last]), over(file, *words, last)
+    assert facts(again) == facts(together)
+    assert again.notes == together.notes
+
+
+def test_a_variable_still_applies_when_other_words_are_laid_on_top(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("defaults: [config, _self_]\nwidth: 64\nmodel:\n  hidden_size: ${width}\n")
+    again = apply_overrides(over(file, "width=32").config(), ["optim.lr=0.5"])
+    assert again.config().model.hidden_size == 32
+
+
+def test_two_words_for_one_setting_that_differ_are_refused():
+    over(FOLDER / "launcher.yaml", "model.optim.lr=0.5", "optim.lr=0.5")
+    over(FOLDER / "launcher.yaml", "trainer.val_check_interval=10", "checkpoint.every_steps=5")
+    with pytest.raises(UsageError) as refused:
+        over(FOLDER / "launcher.yaml", "model.optim.lr=0.5", "optim.lr=0.25")
+    assert refused.value.keys == ("model.optim.lr", "optim.lr")
+
+
+def test_words_of_other_systems_apply_to_a_file_of_nemo():
+    stack = over(FOLDER / "megatron_gpt.yaml", "data.global_batch_size=64")
+    assert stack.config().model.global_batch_size == 64
+    assert stack.unread.unsupported == {}
+
 
 VARIABLES = ("data_dir=/data", "base_results_dir=/runs")
 
@@ -72,7 +163,7 @@ def test_words_in_nemos_names_mean_the_same_as_in_the_file(layers_with):
 
 
 def test_words_mean_the_same_at_once_and_one_after_another(layers_with):
-    words = [*CHANGED, "optim.min_lr=${optim.lr}", "seed=5"]
+    words = [*CHANGED, "optim.warmup_samples=${model.global_batch_size}", "seed=5"]
     at_once = one_by_one = layers_with()
     at_once = apply_overrides(at_once, words)
     for word in words:
