@@ -1,6 +1,6 @@
 """Turns the words of a command line into a resolved configuration. All errors are in one report."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,18 +11,28 @@ from rampcli.cli.base import Base
 from rampcli.config.checks.run import check_name
 from rampcli.config.compose import (
     apply_overrides,
+    further_keys,
     primary_stack,
     relaid,
     rl_word,
     with_own_name,
 )
 from rampcli.config.groups import folders, group_names
-from rampcli.config.layers import COMMAND_LINE, PYTHON, Layer, Precedence, Stack, edited_stack
+from rampcli.config.layers import (
+    COMMAND_LINE,
+    PYTHON,
+    Layer,
+    Precedence,
+    Stack,
+    edited_stack,
+    stack_of,
+)
 from rampcli.config.phases import refuse_phases
-from rampcli.config.reading import join_split_lists, parse
+from rampcli.config.reading import group_of, join_split_lists, names_search_path, parse
 from rampcli.config.rl import refuse_rl
 from rampcli.config.schema import Config
-from rampcli.config.sweeps import Combination
+from rampcli.config.settings import find_setting, leaves
+from rampcli.config.sweeps import Combination, joined_words, options_of
 from rampcli.errors import Assignments, Report, UsageError, UsageErrors
 from rampcli.launch.files import read_files
 from rampcli.planning.batch_rules import retuning_of
@@ -151,6 +161,67 @@ def compose_beside_recipe(
     progress = _consumed_samples if resumes else lambda _: 0
     retuned = resolve(stack, consumed_samples_in=progress, read_files=resolved.files_of)
     return replace(retuned, retuning=retuning_of(retuned, recipe))
+
+
+def keys_of_files(base: Base, words: Sequence[str]) -> set[str]:
+    """Returns the keys that words may set besides settings, because files have or name them.
+
+    Args:
+        base: as in `compose_words`.
+        words: those of the command, of which some may list several values. Files are composed with
+            each option of a group, and only if a word has a key that is not a setting.
+    """
+    groups = group_names(base.folders(words))
+    choosing: list[list[str]] = [[word for word in words if names_search_path(word)]]
+    has_other_keys = False
+    for word in words:
+        with Report().noting():
+            if (group := group_of(word, groups)) is not None:
+                choosing.append(options_of(word, group, base.folders(words)))
+            elif find_setting(word.lstrip("+~").partition("=")[0]) is None:
+                has_other_keys = True
+    found: set[str] = set()
+    search_path, *options = choosing
+    for number in range(max(map(len, options), default=1) if has_other_keys else 0):
+        chosen = [one[min(number, len(one) - 1)] for one in options]
+        with Report().noting():
+            found |= further_keys(lay_over(base, [*search_path, *chosen], report=Report()))
+    return found
+
+
+def check_runs_differ(base: Base, runs: Sequence[tuple[Mapping[str, str], Resolved]]) -> None:
+    """Checks that keys of the files which vary change the run.
+
+    Args:
+        base: what the words of the runs are laid over.
+        runs: the values that vary, by key, and the run that they make.
+
+    Raises:
+        UsageError: two runs differ only in such keys and have the same settings.
+    """
+    groups = group_names(base.folders())
+    seen: dict[str, tuple[Mapping[str, str], Resolved]] = {}
+    for values, resolved in runs:
+        keys = [key for key in values if key not in groups and find_setting(key) is None]
+        others = [value for key, value in values.items() if key not in keys]
+        settled = [pair for pair in leaves(resolved.config) if pair[0] not in ("name", "run_dir")]
+        twin_values, twin = seen.setdefault(repr((others, settled)), (values, resolved))
+        if keys and twin is not resolved:
+            varied = [key for key in keys if values[key] != twin_values[key]]
+            reasons = dict.fromkeys(_without_effect(key, twin, resolved) for key in varied)
+            raise UsageError(
+                f"{joined_words(twin_values)} and {joined_words(values)} are the same run:"
+                f" {'; '.join(reasons)}",
+                keys=varied,
+                remedy="a single value",
+            )
+
+
+def _without_effect(key: str, *runs: Resolved) -> str:
+    """Returns why a key does not make runs differ."""
+    unread = [one for run in runs if (one := stack_of(run.parts[0].config).unread) is not None]
+    refused = (f"{key}: {one.unsupported[key]}" for one in unread if key in one.unsupported)
+    return next(refused, f"{key} does not change it")
 
 
 def folder_of_sweep(base: Base, words: Sequence[str]) -> Path:

@@ -70,15 +70,16 @@ def _print_plan(folder: "SweepFolder", runs: Sequence["SweepRun"], *, as_json: b
     from rampcli.cli.console import build_console, say
     from rampcli.launch.queues import Queues
     from rampcli.launch.status import read_status
-    from rampcli.report.plan_notes import throughput_notes
+    from rampcli.report.plan_notes import left_out_notes, throughput_notes
     from rampcli.report.sweep_plan import sweep_plan_table
 
     queues = Queues()
     states = [read_status(run.directory, queues).state for run in runs]
     if as_json:
-        planned = [run.to_json(state) for run, state in zip(runs, states, strict=True)]
-        facts = {"folder": str(folder.path), "runs": planned}
+        rows = [run.to_json(state) for run, state in zip(runs, states, strict=True)]
+        facts = {"folder": str(folder.path), "runs": rows}
         typer.echo(json.dumps(facts, indent=1))
         return
-    notes = (f"note: {note}" for note in throughput_notes([run.resolved for run in runs]))
+    planned = [run.resolved for run in runs]
+    notes = (f"note: {note}" for note in (*throughput_notes(planned), *left_out_notes(planned)))
     say(build_console(), sweep_plan_table(runs, states), f"folder: {folder.path}", *notes)

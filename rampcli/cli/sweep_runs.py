@@ -8,12 +8,17 @@ from pathlib import Path
 from rich.console import Console
 
 from rampcli.cli.base import Base
-from rampcli.cli.composing import compose_combination, folder_of_sweep
+from rampcli.cli.composing import (
+    check_runs_differ,
+    compose_combination,
+    folder_of_sweep,
+    keys_of_files,
+)
 from rampcli.cli.console import say
 from rampcli.cli.runs_at_once import Ended, ends_all, train_at_once
 from rampcli.cli.training import train
 from rampcli.config import snapshot
-from rampcli.config.layers import sources_named
+from rampcli.config.layers import COMMAND_LINE, placed, sources_named, stack_of
 from rampcli.config.reading import join_split_lists
 from rampcli.config.rl import refuse_rl
 from rampcli.config.schema import Config
@@ -65,6 +70,7 @@ def compose_sweep(
     chosen = combinations(
         joined,
         among=base.folders(joined),
+        also=keys_of_files(base, joined),
         report=report,
         varied_before={key for values in folder.read().values() for key in values},
     )
@@ -76,6 +82,10 @@ def compose_sweep(
             _check_kind(resolved)
             composed.append(resolved)
     errors.close()
+    with placed(COMMAND_LINE):
+        check_runs_differ(
+            base, [(one.values, each) for one, each in zip(chosen, composed, strict=True)]
+        )
     for resolved in composed:
         folder.run_path(resolved.run_dir.name)
     _check_same_base(folder, chosen, composed)
@@ -175,6 +185,8 @@ def _check_same_base(
         if (path := RunDirectory(folder.run_path(name)).config).is_file():
             found[name] = _deciding(snapshot.read(path))
     varied = {key for values in listed.values() for key in values} | {*chosen[0].values}
+    if (unread := stack_of(composed[0].config).unread) is not None:
+        varied |= {ours for key in varied for ours in unread.decides.get(key, ())}
     for several in (here, found):
         varied |= {*differing_settings([*several.values()])}
     first = next(iter(here.values()))

@@ -1,7 +1,7 @@
 """`rampcli plan --what-if`: compares plans for several values of a setting."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -12,20 +12,20 @@ import typer
 from rampcli.batch.quantities import counted, listed
 from rampcli.batch.throughput import check_curve
 from rampcli.cli.base import Base
-from rampcli.cli.composing import compose_beside_recipe
+from rampcli.cli.composing import check_runs_differ, compose_beside_recipe, keys_of_files
 from rampcli.cli.console import build_console, say
 from rampcli.cli.plan import with_measured
 from rampcli.config.groups import group_names
-from rampcli.config.layers import sources_named
+from rampcli.config.layers import placed, sources_named
 from rampcli.config.reading import MOST_VALUES, drop_launcher_section
-from rampcli.config.sweeps import read_values
+from rampcli.config.sweeps import prefix_of, read_values
 from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.planning.retuning import RETUNE
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.comparison import comparison_table
 from rampcli.report.couplings import compared_stages, differing_couplings
 from rampcli.report.plan_json import plan_figures, plan_json
-from rampcli.report.plan_notes import throughput_notes
+from rampcli.report.plan_notes import left_out_notes, throughput_notes
 
 
 def compare(
@@ -53,8 +53,13 @@ def compare(
         UsageError: `what_if` does not have this form, every plan has the same error, or the plan
             does not depend on a setting.
     """
-    values = _values_of(what_if, base.folders(words))
-    others = [word for word in words if drop_launcher_section(word).partition("=")[0] not in values]
+    keys = keys_of_files(base, [*map(drop_launcher_section, (*words, *what_if))])
+    values = _values_of(what_if, base.folders(words), keys)
+    others = [
+        word
+        for word in words
+        if drop_launcher_section(word).lstrip("+").partition("=")[0] not in values
+    ]
 
     def plan_with(combination: Sequence[str]) -> Resolved | UsageError:
         try:
@@ -75,18 +80,23 @@ def compare(
     found = [plan_with(combination) for combination in combinations]
     _raise_shared_errors(found)
     _check_curves([one for one in found if isinstance(one, Resolved)])
-    _check_matters(values, combinations, found, f"rampcli sweep {base}")
     variants = [(" ".join(words), one) for words, one in zip(combinations, found, strict=True)]
-    _print_comparison(variants, as_json=as_json)
+    with placed("--what-if"):
+        check_runs_differ(base, [*_fitting(values, combinations, found)])
+    _check_matters(values, combinations, found, f"rampcli sweep {base}")
+    _print_comparison(variants, keys=[*values], as_json=as_json)
     return any(isinstance(one, Resolved) for one in found)
 
 
-def _values_of(what_if: Sequence[str], among: Sequence[Path]) -> dict[str, list[str]]:
+def _values_of(
+    what_if: Sequence[str], among: Sequence[Path], also: Collection[str]
+) -> dict[str, list[str]]:
     """Returns the words `KEY=VALUE` for each key of `--what-if`."""
     values: dict[str, list[str]] = {}
+    groups = group_names(among)
     for word in what_if:
         try:
-            key, texts = read_values(word, group_names(among))
+            key, texts = read_values(word, groups, also)
             if key in values:
                 raise UsageError(f"{key} is given twice", keys=(key,), remedy=f"{key}=A,B,C")
         except UsageError as error:
@@ -94,8 +104,21 @@ def _values_of(what_if: Sequence[str], among: Sequence[Path]) -> dict[str, list[
             if "=" not in word:
                 error.remedies = ("--what-if trainer.num_nodes=8,16,32",)
             raise
-        values[key] = [f"{key}={text}" for text in texts]
+        prefix = prefix_of(drop_launcher_section(word), key, groups)
+        values[key] = [f"{prefix}{key}={text}" for text in texts]
     return values
+
+
+def _fitting(
+    keys: Iterable[str],
+    combinations: Sequence[Sequence[str]],
+    found: Sequence[Resolved | UsageError],
+) -> Iterator[tuple[dict[str, str], Resolved]]:
+    """Yields the values of each plan that fits, by key, and the plan."""
+    for words, one in zip(combinations, found, strict=True):
+        if isinstance(one, Resolved):
+            texts = (word.partition("=")[2] for word in words)
+            yield dict(zip(keys, texts, strict=True)), one
 
 
 def _check_matters(
@@ -157,7 +180,7 @@ def _check_curves(variants: Sequence[Resolved]) -> None:
 
 
 def _print_comparison(
-    variants: Sequence[tuple[str, Resolved | UsageError]], *, as_json: bool
+    variants: Sequence[tuple[str, Resolved | UsageError]], *, keys: Sequence[str], as_json: bool
 ) -> None:
     if as_json:
         rows = [
@@ -176,7 +199,15 @@ def _print_comparison(
     fitting = {word: found for word, found in variants if isinstance(found, Resolved)}
     plans = [*fitting.values()]
     same = _same_notes(fitting)
-    notes = (f"\nnote: {note}" for note in (*throughput_notes(plans), *_batch_notes(plans), *same))
+    notes = (
+        f"\nnote: {note}"
+        for note in (
+            *throughput_notes(plans),
+            *_batch_notes(plans),
+            *left_out_notes(plans, asked=keys),
+            *same,
+        )
+    )
     table = comparison_table(variants, more=differing_couplings(fitting))
     say(build_console(), table, *misfits, *notes)
 

@@ -250,7 +250,7 @@ def apply_overrides(
         groups=groups,
         place=place,
         report=found,
-        also={SWEEP_DIR, *names_of_nemo(_values_of(stack)), *_named(stack)},
+        also={SWEEP_DIR, *further_keys(stack)},
     )
     words = dict(of_sweep(words) if stack.primary.sweeps else words)
     words.pop(SWEEP_DIR, None)
@@ -258,6 +258,11 @@ def apply_overrides(
     if report is None:
         found.close()
     return stack
+
+
+def further_keys(stack: Stack) -> set[str]:
+    """Returns the keys that words may set besides settings: NeMo's own, and keys of the files."""
+    return {*names_of_nemo(_values_of(stack)), *_named(stack)}
 
 
 def searched(words: Sequence[str], *, place: str = COMMAND_LINE) -> tuple[Path, ...]:

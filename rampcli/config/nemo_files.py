@@ -56,6 +56,14 @@ class Unread:
             for key, why in self.unsupported.items()
         ]
 
+    def unchanged_among(self, keys: Collection[str]) -> list[str]:
+        """Returns a note for each of some keys that does not change the run."""
+        return [
+            f"{_placed(key, self.given)} does not change the run here"
+            for key in keys
+            if key in self.unchanged
+        ]
+
     def notes(self) -> list[str]:
         """Returns the notes of a plan."""
         found = self.left_out()

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import islice, product
 from math import prod
 from pathlib import Path
-from typing import Any
 
 from rampcli.config.groups import group_names, option_names
 from rampcli.config.layers import COMMAND_LINE, placed
@@ -22,6 +21,7 @@ from rampcli.config.reading import (
     override_of,
     parse,
 )
+from rampcli.config.settings import find_setting
 from rampcli.config.values import typed
 from rampcli.errors import Report, UsageError, set_to, shown
 from rampcli.words import SPELLINGS
@@ -67,13 +67,19 @@ class Combination:
         return f"{name[:LONGEST_NAME]}~{hashlib.sha256(repr(values).encode()).hexdigest()[:8]}"
 
     def __str__(self) -> str:
-        return " ".join(f"{key}={value}" for key, value in self.values.items())
+        return joined_words(self.values)
+
+
+def joined_words(values: Mapping[str, str]) -> str:
+    """Returns values as a person reads them: `KEY=VALUE KEY=VALUE`."""
+    return " ".join(f"{key}={value}" for key, value in values.items())
 
 
 def combinations(
     words: Sequence[str],
     *,
     among: Sequence[Path] = (),
+    also: Collection[str] = (),
     report: Report,
     varied_before: Collection[str] = (),
 ) -> list[Combination]:
@@ -85,6 +91,7 @@ def combinations(
         words: `KEY=VALUE` words; `KEY=A,B,C`, `choice(A,B)` and `range(A,B,STEP)` list
             values, for a group also `glob(PATTERN)`.
         among: the folders that are searched for groups, or those of conf/.
+        also: keys that are no settings and can be set: those of the files that are composed.
         report: receives the errors; a word with an error is left out.
         varied_before: settings that have varied before. A single value of one of them is a value of
             the runs, too.
@@ -95,14 +102,16 @@ def combinations(
     varied: dict[str, dict[str, str]] = {}  # value by word, by key
     for word in words:
         with report.noting(), placed(f"{word} ({COMMAND_LINE})"):
-            key, texts = _swept_values(word, groups, among)
+            key, texts = _swept_values(word, groups, among, also)
             canonical = SPELLINGS.get(key, key)
             if not texts and canonical in varied_before:
                 texts = [word.partition("=")[2]]
             if canonical in varied or (texts and canonical in fixed):
                 raise UsageError(f"{key} is given twice", keys=(key,), remedy="one list of values")
             if texts:
-                varied[canonical] = _values_by_word(key, texts, groups)
+                varied[canonical] = _values_by_word(
+                    key, texts, groups, prefix=prefix_of(word, key, groups)
+                )
             else:
                 fixed.add(canonical)
             slots.append([*varied.get(canonical, (word,))])
@@ -132,13 +141,15 @@ def _product(
     ]
 
 
-def _values_by_word(key: str, texts: Sequence[str], groups: Collection[str]) -> dict[str, str]:
+def _values_by_word(
+    key: str, texts: Sequence[str], groups: Collection[str], *, prefix: str
+) -> dict[str, str]:
     """Returns the words that set a key, each with its value as `shown` writes it: 1e-3 is 0.001."""
     if key in NOT_VARIED:
         raise UsageError(
             f"{key} cannot vary in a sweep: {NOT_VARIED[key]}", keys=(key,), remedy="a single value"
         )
-    words = [f"{key}={text}" for text in texts]
+    words = [f"{prefix}{key}={text}" for text in texts]
     values = [_value(key, word, groups) or text for word, text in zip(words, texts, strict=True)]
     each = list(dict.fromkeys(values))
     if len(each) < len(values):
@@ -154,10 +165,10 @@ def _value(key: str, word: str, groups: Collection[str]) -> str | None:
     Composing the run reports what is wrong.
     """
     report = Report()
-    read = parse([word], groups=groups, place=COMMAND_LINE, report=report)
+    read = parse([word], groups=groups, place=COMMAND_LINE, report=report, also=(key,))
     with report.noting():
         if key in read:
-            return shown(read[key] if key in groups else typed(key, read[key]))
+            return shown(read[key] if find_setting(key) is None else typed(key, read[key]))
     return None
 
 
@@ -177,18 +188,42 @@ def _check_number(varied: Mapping[str, Collection[object]]) -> None:
         )
 
 
-def read_values(word: str, groups: Collection[str]) -> tuple[str, list[Any]]:
+def read_values(
+    word: str, groups: Collection[str], also: Collection[str] = ()
+) -> tuple[str, list[str]]:
     """Returns the key of a word like `KEY=8,16,32`, and its values as they are typed.
+
+    Args:
+        word: as it is typed.
+        groups: names of config groups.
+        also: further keys that can be set.
 
     Raises:
         UsageError: the word cannot be read, or it has no values or too many.
     """
     word = drop_launcher_section(word)
-    key = key_of(word, groups)
+    key = key_of(word, groups, also)
     override = override_of(word)
     values = listed_values(override) if override.is_sweep_override() else [shown(override.value())]
     _check_count(word, key, values)
     return key, values
+
+
+def prefix_of(word: str, key: str, groups: Collection[str]) -> str:
+    """Returns the `+` before a key that is not a setting, which adds the key to NeMo's files."""
+    if key in groups or find_setting(key) is not None:
+        return ""
+    return word.partition("=")[0].removesuffix(key)
+
+
+def options_of(word: str, group: str, among: Sequence[Path]) -> list[str]:
+    """Returns words that choose each option which a word lists for a group.
+
+    Raises:
+        UsageError: the word cannot be read.
+    """
+    _, texts = _swept_values(word, (group,), among, ())
+    return [f"{word.partition('=')[0]}={text}" for text in texts] or [word]
 
 
 def _check_count(word: str, key: str, values: Sequence[str]) -> None:
@@ -200,7 +235,7 @@ def _check_count(word: str, key: str, values: Sequence[str]) -> None:
 
 
 def _swept_values(
-    word: str, groups: Collection[str], among: Sequence[Path]
+    word: str, groups: Collection[str], among: Sequence[Path], also: Collection[str]
 ) -> tuple[str, list[str]]:
     """Returns the key of a word, and its values in Hydra's grammar if it lists values to sweep.
 
@@ -211,7 +246,7 @@ def _swept_values(
 
     if word.startswith("~") or names_search_path(word):
         return word.partition("=")[0], []
-    key = key_of(word, groups, (SWEEP_DIR,))
+    key = key_of(word, groups, (SWEEP_DIR, *also))
     if is_plain(word):
         return key, []
     try:

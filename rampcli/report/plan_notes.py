@@ -1,6 +1,6 @@
 """What a user may not expect of a plan, as messages for tables and JSON."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from rampcli.batch.averages import EMA, EMA_KEY, MERGE, MERGE_KEY, merge_start, merged_checkpoints
 from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY, micro_batches_by_nodes
@@ -13,6 +13,7 @@ from rampcli.batch.ramp import StageExtent
 from rampcli.batch.throughput import Basis
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.corpora import missing_here
+from rampcli.config.layers import stack_of
 from rampcli.config.phases import phases_named
 from rampcli.config.rl import is_rl
 from rampcli.planning.run_plan import Resolved
@@ -67,6 +68,23 @@ def throughput_notes(plans: Sequence[Resolved]) -> list[str]:
             " are unknown"
         )
     return notes
+
+
+def left_out_notes(plans: Sequence[Resolved], *, asked: Collection[str] = ()) -> list[str]:
+    """Returns notes on what files of NeMo say and plans leave out.
+
+    Args:
+        plans: several plans, of which each may leave out something else.
+        asked: keys that are named if they do not change a run.
+    """
+    parts = (part for resolved in plans for part in resolved.parts)
+    notes = (
+        note
+        for part in parts
+        if (unread := stack_of(part.config).unread) is not None
+        for note in (*unread.left_out(), *unread.unchanged_among(asked))
+    )
+    return [*dict.fromkeys(notes)]
 
 
 def _untimed_notes(resolved: Resolved) -> Iterator[str]:

@@ -30,6 +30,7 @@ USES = {
     "d/wiki.idx": f"{TINY} data=indexed data.path=d/wiki",
 }
 """What is typed to use a file. The file of an option is used by the option's name."""
+NEMO_FILE = Path(__file__).parents[1] / "words/nemo_files/tiny.yaml"
 REPEATED = re.compile(r"<(.+?) x (\d+)>")
 
 
@@ -65,6 +66,7 @@ CONTENTS: dict[str, str | bytes] = {
     "<settings in UTF-16>": "lr: 1\n".encode("utf-16"),
     "<settings that are not text>": b"lr: \xff\xfe\n",
     "<pairs that are not text>": b'{"prompt": "2+2=", "response": "4"}\n{"prompt": "\xff"}',
+    "<a file of NeMo>": NEMO_FILE.read_text().split("\n", 1)[1],
     "<a tokenizer>": '{"version": "1.0", "added_tokens": [], "model": {"type": "WordLevel",'
     ' "unk_token": "0", "vocab": {"0": 0, "\\n": 1}}}',
 }

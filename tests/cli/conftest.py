@@ -4,11 +4,14 @@ import os
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from rampcli import extensions
 from rampcli.cli.main import main
+
+NEMO_FILES = Path(__file__).parents[1] / "words" / "nemo_files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,17 @@ def succeed(rampcli):
         return ended.stdout
 
     return run
+
+
+@pytest.fixture
+def nemo_tree(tmp_path):
+    """Writes NeMo's tree with two training files, and returns the words that name one of them."""
+    folder = tmp_path / "conf" / "training" / "gpt3"
+    folder.mkdir(parents=True)
+    text = (NEMO_FILES / "tiny.yaml").read_text()
+    (folder / "tiny.yaml").write_text(text)
+    (folder / "other.yaml").write_text(text.replace("micro_batch_size: 2", "micro_batch_size: 1"))
+    return ["--config-dir", "conf", "training=gpt3/tiny"]
 
 
 @pytest.fixture

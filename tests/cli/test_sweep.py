@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commands import run_command
-from rampcli.cli.sweep_runs import MOST_NAMED, name_combinations
+from rampcli.cli.base import Base
+from rampcli.cli.sweep_runs import MOST_NAMED, compose_sweep, name_combinations
 from rampcli.config.sweeps import Combination
 from rampcli.launch.run_lock import lock_run
 from rampcli.runs.directory import COMPLETE, RunDirectory
@@ -169,3 +170,58 @@ def test_a_sweep_that_trains_prints_json_alone(tmp_path):
     done = run_command(["sweep", "--factory", "llama3_tiny", *words, "--json"], environment())
     states = [run["state"] for run in json.loads(done.stdout)["runs"]]
     assert (done.returncode, states) == (0, [COMPLETE, COMPLETE])
+
+
+def learning_rates(*words, **base):
+    """Returns the learning rate and the micro batch of each run of a sweep."""
+    _, runs = compose_sweep(Base(**base), words, starts=False)
+    configs = [run.resolved.config for run in runs]
+    return [(config.optim.lr, config.data.micro_batch_size) for config in configs]
+
+
+def test_keys_of_nemo_vary_over_its_files(nemo_tree, tmp_path):
+    file = {"factory": "conf/training/gpt3/tiny.yaml"}
+    tree = {"config_dir": tmp_path / "conf"}
+    varied = "model.optim.lr=0.1,0.2"
+    assert learning_rates(varied, **file) == [(0.1, 2), (0.2, 2)]
+    assert learning_rates(nemo_tree[-1], f"training.{varied}", **tree) == [(0.1, 2), (0.2, 2)]
+    both = learning_rates("training=gpt3/tiny,gpt3/other", varied, **tree)
+    assert both == [(0.1, 2), (0.2, 2), (0.1, 1), (0.2, 1)]
+    fixed = ["model.micro_batch_size=4", "+model.optim.sched.name=CosineAnnealing"]
+    assert learning_rates(*fixed, varied, **file) == [(0.1, 4), (0.2, 4)]
+
+
+def test_a_variable_of_a_file_varies(tmp_path):
+    text = "defaults: [config, _self_]\nrate: 1\noptim:\n  lr: ${rate}\n"
+    (tmp_path / "mine.yaml").write_text(text)
+    assert [lr for lr, _ in learning_rates("rate=0.1,0.2", factory="mine.yaml")] == [0.1, 0.2]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["model.hidden_dropout=0,0.1"], "the same run: model.hidden_dropout: no model here has"),
+        (["model.optim.lr=1,1.0"], "are the same run"),
+        (["+run.name=b,c"], "the same run: run.name does not change it"),
+        (["model.optim.lr=1,2", "optim.lr=3"], "are two words for one setting and differ"),
+        (["model.optim.lrr=1,2"], "there is no setting model.optim.lrr"),
+    ],
+)
+@pytest.mark.usefixtures("nemo_tree")
+def test_a_sweep_over_a_file_of_nemo_whose_runs_would_be_alike_is_refused(words, problem, rampcli):
+    refused = rampcli("sweep", "-f", "conf/training/gpt3/tiny.yaml", *words, "--dry-run")
+    assert refused.exit_code == 2
+    assert problem in refused.stderr
+
+
+@pytest.mark.usefixtures("nemo_tree")
+def test_a_sweep_over_a_file_of_nemo_trains_and_takes_further_values():
+    def sweep(value):
+        words = ["-f", "conf/training/gpt3/tiny.yaml", f"model.optim.lr={value}", "--json"]
+        done = run_command(["sweep", *words], environment())
+        assert done.returncode == 0, done.stderr
+        rows = json.loads(done.stdout)["runs"]
+        return {row["values"]["model.optim.lr"]: row["state"] for row in rows}
+
+    assert sweep("choice(0.1)") == {"0.1": COMPLETE}
+    assert sweep("2e-1") == {"0.2": COMPLETE, "0.1": COMPLETE}

@@ -116,3 +116,42 @@ def test_numbers_that_differ_look_different_and_equal_plans_are_named(succeed, r
     refused = rampcli(*words, *zero)
     assert refused.exit_code == 2
     assert "are the same for each value" in refused.stderr
+
+
+@pytest.mark.parametrize("section", ["", "training."])
+@pytest.mark.parametrize(
+    ("key", "values"), [("model.micro_batch_size", "12"), ("model.data.seq_length", ["8", "16"])]
+)
+def test_keys_of_nemo_are_compared_over_its_files(section, key, values, nemo_tree, succeed, stages):
+    what_if = f"--what-if=+{section}{key}={','.join(values)}"
+    rows = json.loads(succeed("plan", *nemo_tree, f"+{key}=4", what_if, "--json"))
+    alone = [stages(*nemo_tree, f"+{key}={value}") for value in values]
+    assert [row["plan"]["stages"] for row in rows] == alone
+    assert alone[0] != alone[1]
+
+
+def test_a_variable_of_a_file_is_compared(succeed, stages, tmp_path):
+    text = "defaults: [config, _self_]\nsize: 8\nmodel:\n  global_batch_size: ${size}\n"
+    (tmp_path / "mine.yaml").write_text(f"{text}  rampup_batch_size: null\n")
+    rows = json.loads(succeed("plan", "-f", "mine.yaml", "--what-if", "size=8,16", "--json"))
+    alone = [stages("-f", "mine.yaml", f"size={size}") for size in (8, 16)]
+    assert [row["plan"]["stages"] for row in rows] == alone
+
+
+def test_a_compared_key_of_nemo_that_changes_nothing_is_refused_or_noted(
+    rampcli, succeed, nemo_tree
+):
+    refused = rampcli("plan", *nemo_tree, "--what-if", "model.hidden_dropout=0,0.1")
+    assert refused.exit_code == 2
+    assert "are the same run: model.hidden_dropout: no model here has dropout" in refused.stderr
+    refused = rampcli("plan", *nemo_tree, "--what-if", "model.fp8=null,false")
+    assert "model.fp8 does not change it" in refused.stderr
+    left_out = succeed("plan", *nemo_tree, "--what-if", "model.hidden_dropout=0.1")
+    assert "no model here has dropout; the plan leaves it out" in left_out
+    unchanged = succeed("plan", *nemo_tree, "--what-if", "model.fp8=false")
+    assert "note: model.fp8=false (command line) does not change the run here" in unchanged
+
+
+def test_a_compared_key_that_no_file_has_is_refused_with_near_ones(rampcli, nemo_tree):
+    refused = rampcli("plan", *nemo_tree, "--what-if", "model.optim.lrr=1,2")
+    assert (refused.exit_code, "try:    optim.lr=" in refused.stderr) == (2, True)
