@@ -27,7 +27,7 @@ def explain(
     from rampcli.cli.composing import compose_beside_recipe, compose_rl
     from rampcli.config.reading import join_split_lists
     from rampcli.config.rl import is_rl
-    from rampcli.report.explain import explain
+    from rampcli.report.explain import explain_all
 
     report, found = Report(), []
     joined = join_split_lists(keys, report=report)
@@ -49,7 +49,7 @@ def explain(
         resolved = compose_beside_recipe(base, words, retunes=retune)
     for key in asked:
         with report.noting():
-            found.append(explain(key, resolved))
+            found += explain_all(key, resolved)
     report.close()
     if as_json:
         typer.echo(json.dumps(found, indent=1))
@@ -68,7 +68,7 @@ def _as_text(fact: dict[str, Any]) -> str:
 
     rows = {
         "meaning": fact["doc"],
-        "value": shown(fact["value"]) + _derived(fact["derived"]),
+        "value": fact["set_by"] and shown(fact["value"]) + _derived(fact["derived"]),
         "set by": fact["set_by"],
         "in the run": _in_run(fact["in_run"]),
         "in phases": ", ".join(f"{name}: {shown(own)}" for name, own in fact["in_phases"].items()),

@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rampcli.batch.quantities import listed
 from rampcli.bundled import bundled
 from rampcli.config.composition import Composition
 from rampcli.config.file_layers import Written, owners_of
@@ -21,6 +22,8 @@ from rampcli.words.nemo_keys import CHOICES, NEUTRAL, SAME
 from rampcli.words.nemo_yaml import Decided, NemoRun, is_nemo, read_nemo
 
 NEMOS_DEFAULT = "NeMo's default"
+MOST_DECIDED = 6
+"""Settings that the meaning of a key names."""
 LONGEST_VALUE = 80
 """Characters of a value that a note repeats."""
 
@@ -48,6 +51,33 @@ class Unread:
     unsupported: Mapping[str, str] = field(default_factory=dict)
     replaced: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     remedies: tuple[str, ...] = ()
+
+    def decided_by(self, key: str) -> tuple[str, ...] | None:
+        """Returns what a key of NeMo decides; None if the files are not NeMo's or lack the key.
+
+        A key that the files may have decides what its default decides.
+        """
+        if not self.given:
+            return None
+        if (decided := self.decides.get(key) or self.replaced.get(key)) is not None:
+            return decided
+        if key in self.given or key in self.unsupported or key in NEUTRAL:
+            return ()
+        return (_TRANSLATED[key],) if key in _TRANSLATED else None
+
+    def meaning(self, key: str) -> str:
+        """Returns what a key of NeMo does in the run."""
+        if key in self.unsupported:
+            return f"The plan leaves it out, and a run is refused: {self.unsupported[key]}."
+        decided = self.decided_by(key)
+        if not decided:
+            return "It does not change the run here."
+        ours = listed(decided, most=MOST_DECIDED)
+        if key in self.replaced:
+            return f"It has no equal here, and {ours} is set in its place."
+        if key not in self.given:
+            return f"The files do not set it. It would decide {ours}."
+        return f"It decides {ours}."
 
     def left_out(self) -> list[str]:
         """Returns a note for each key that a plan leaves out."""

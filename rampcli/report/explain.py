@@ -11,9 +11,10 @@ from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.quantities import listed
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.layers import DEFAULT, Entry, stack_of
+from rampcli.config.nemo_files import Unread
 from rampcli.config.phase_keys import UNTIL, phase_key, split_phase_key
 from rampcli.config.rl import RESPONSE_KEY, max_response_tokens, unit_of
-from rampcli.config.settings import extension_of, find_setting, leaves, nest
+from rampcli.config.settings import extension_of, find_setting, leaves, nest, settings
 from rampcli.config.unknown_keys import unknown_key
 from rampcli.errors import UsageError, shown
 from rampcli.planning.run_plan import Resolved
@@ -77,6 +78,29 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
         "in_run": None,
         "in_phases": _other_values(key, value, resolved),
     }
+
+
+def explain_all(key: str, resolved: Resolved) -> list[dict[str, Any]]:
+    """Returns what `explain` says of a key, or of a key of NeMo's files and what it decides here.
+
+    Raises:
+        UsageError: there is no such setting.
+    """
+    unread: Unread | None = stack_of(resolved.config).unread
+    decided = None if unread is None or key in settings() else unread.decided_by(key)
+    if unread is None or decided is None:
+        return [explain(key, resolved)]
+    entry = unread.given.get(key)
+    of_nemo: dict[str, Any] = {
+        "key": key,
+        "value": None if entry is None else entry.value,
+        **dict.fromkeys(("derived", "type", "default", "range", "costs", "in_run", "unit")),
+        "in_phases": {},
+        "doc": f"NeMo's key. {unread.meaning(key)}",
+        "set_by": None if entry is None else entry.place,
+        "overrode": [],
+    }
+    return [of_nemo, *(explain(one, resolved) for one in decided if find_setting(one))]
 
 
 def _own_key(key: str) -> str:

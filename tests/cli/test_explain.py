@@ -99,3 +99,46 @@ def test_a_setting_from_config_dir_names_its_line(succeed, tmp_path):
         succeed("explain", "--json", "--config-dir", ".", "optim=mine", "optim.lr")
     )
     assert (fact["value"], fact["set_by"]) == (0.25, "optim/mine.yaml:2")
+
+
+def test_a_key_of_nemo_is_explained_by_the_settings_that_it_decides(succeed, nemo_tree):
+    words = ["--json", *nemo_tree, "trainer.limit_val_batches=3"]
+    facts = json.loads(
+        succeed("explain", *words, "trainer.limit_val_batches", "training.model.micro_batch_size")
+    )
+    assert [(fact["key"], fact["value"]) for fact in facts] == [
+        ("trainer.limit_val_batches", 3),
+        ("trainer.val_samples", 12),
+        ("trainer.max_val_samples", 12),
+        ("model.micro_batch_size", 2),
+        ("data.micro_batch_size", 2),
+    ]
+    assert facts[0]["set_by"] == "command line"
+    assert "trainer.val_samples and trainer.max_val_samples" in facts[0]["doc"]
+    assert facts[4]["set_by"] == "model.micro_batch_size=2 (training/gpt3/tiny.yaml:6)"
+
+
+@pytest.mark.parametrize(
+    ("key", "words", "meaning"),
+    [
+        ("model.hidden_dropout", [], "does not change the run here"),
+        ("model.hidden_dropout", ["model.hidden_dropout=0.1"], "refused: no model here has"),
+        ("model.fp8", [], "does not change the run here"),
+        ("model.fp8", ["model.fp8=true"], "refused: no model here computes in fp8"),
+        ("model.kv_channels", [], "do not set it. It would decide model.head_size"),
+        (
+            "model.optim.name",
+            ["model.optim.name=adam", "optim.optimizer=adamw"],
+            "optim.optimizer is set in its place",
+        ),
+    ],
+)
+def test_a_key_of_nemo_that_decides_nothing_says_why(key, words, meaning, succeed, nemo_tree):
+    fact, *decided = json.loads(succeed("explain", "--json", *nemo_tree, *words, key))
+    assert (fact["key"], meaning in fact["doc"]) == (key, True)
+    assert all(one["key"] in fact["doc"] for one in decided)
+
+
+def test_a_key_that_no_file_of_nemo_has_is_unknown(rampcli, nemo_tree):
+    refused = rampcli("explain", *nemo_tree, "model.optim.lrr")
+    assert (refused.exit_code, "rampcli explain optim.lr" in refused.stderr) == (2, True)
