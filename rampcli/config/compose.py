@@ -71,7 +71,7 @@ from rampcli.errors import Report, UsageError, shown
 from rampcli.words import SPELLINGS
 from rampcli.words.hydra import SWEEP_DIR, of_sweep
 from rampcli.words.nemo import LAUNCHER_GROUP, LAUNCHER_SECTION
-from rampcli.words.nemo_yaml import is_nemo
+from rampcli.words.nemo_yaml import is_nemo, keys_by_setting
 from rampcli.words.rl import RL_COMMAND
 
 DEFAULT_RL = "grpo"
@@ -452,11 +452,13 @@ def _written(stack: Stack, recipe: Layer, words: Mapping[str, Any]) -> Written:
     values = dict(_values_of(stack))
     if stack.composition is not None:
         values |= hydra_values(stack.composition, sweeps=stack.primary.sweeps)
-    in_section = any(key.startswith(LAUNCHER_SECTION) for key in values)
+    sections = {key.split(".")[1] for key in values if key.startswith(LAUNCHER_SECTION)}
+    in_section = bool(sections)
 
     def name_of(key: str) -> str:
         inside = f"{LAUNCHER_SECTION}{key}"
-        return inside if in_section and (inside in values or find_setting(key)) else key
+        is_inside = inside in values or find_setting(key) or key.partition(".")[0] in sections
+        return inside if in_section and is_inside else key
 
     for layer in (recipe, *stack.overrides):
         for key, one in layer.entries.items():
@@ -474,7 +476,28 @@ def _written(stack: Stack, recipe: Layer, words: Mapping[str, Any]) -> Written:
             values[name] = value
             if name in SPELLINGS:  # so that references to our key find it
                 values[SPELLINGS[name]] = value
+    values |= _in_nemos_names(stack, words, values)
     return Written.of(values, _named(stack))
+
+
+def _in_nemos_names(
+    stack: Stack, words: Mapping[str, Any], values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns what our words set under the keys that files of NeMo have for it, if there are any.
+
+    So references to those keys find it.
+    """
+    names = {drop_launcher_section(key): key for key in values}
+    if not is_nemo({name: values[key] for name, key in names.items()}):
+        return {}
+    nemos = keys_by_setting({name: values[key] for name, key in names.items()})
+    ours = {key: one.value for layer in stack.overrides for key, one in layer.entries.items()}
+    ours |= {SPELLINGS.get(key, key): value for key, value in words.items()}
+    return {
+        names[nemos[key]]: value
+        for key, value in ours.items()
+        if key in nemos and nemos[key] in names and nemos[key] not in words
+    }
 
 
 def _whole(key: str, value: Any, values: Mapping[str, Any]) -> tuple[str, Any]:
@@ -558,6 +581,8 @@ def _word_layer(
     references: dict[str, Any] = {}
     deleted: dict[str, Entry] = {}
     for key, value in words.items():
+        if nemo is not None and key in nemo.deleted:
+            continue
         if key.startswith("~"):
             with report.noting(), placed(f"{key} ({place})"):
                 name = key[1:]

@@ -16,10 +16,10 @@ from rampcli.config.settings import find_setting, settings
 from rampcli.config.values import typed
 from rampcli.config.yaml_files import read_file
 from rampcli.errors import Report, UsageError, printable, shown
-from rampcli.words import FOREIGN, nemo_yaml
+from rampcli.words import FOREIGN, SPELLINGS, nemo_yaml
 from rampcli.words.nemo import LAUNCHER_SECTION
 from rampcli.words.nemo_keys import CHOICES, NEUTRAL, SAME
-from rampcli.words.nemo_yaml import Decided, NemoRun, is_nemo, read_nemo
+from rampcli.words.nemo_yaml import Decided, NemoRun, is_nemo, keys_by_setting, read_nemo
 
 NEMOS_DEFAULT = "NeMo's default"
 MOST_DECIDED = 6
@@ -128,7 +128,8 @@ class NemoFiles:
     Attributes:
         indexes: the numbers of the files.
         layers: what they say.
-        by_words: what the words of the command line in NeMo's names say.
+        by_words: what the words of the command line that NeMo's rules read say.
+        deleted: words `~KEY` that delete keys of the files.
         notes: effects that may surprise.
         unread: what a run does and does not do of them.
     """
@@ -136,6 +137,7 @@ class NemoFiles:
     indexes: frozenset[int]
     layers: tuple[Layer, ...]
     by_words: Mapping[str, Entry]
+    deleted: frozenset[str]
     notes: tuple[str, ...]
     unread: Unread
 
@@ -187,15 +189,21 @@ def nemo_files(
     if not is_nemo({name: one.value for name, one in of_these.items()}):
         return None
     places = {name: one.source for name, one in before.items()} | dict.fromkeys(words, place)
-    entries = _with_words(of_these, written, places, section)
+    entries, names = _with_words(of_these, written, places)
     # Words of other systems apply by themselves, as over our own files.
     of_others = {one for one in places if one in FOREIGN} - {*of_these, *_TRANSLATED}
+    of_files = read_nemo({name: one.value for name, one in of_these.items()}).settings
     run = read_nemo({name: one.value for name, one in entries.items()})
-    by_words = {key for key, one in run.settings.items() if not {*words}.isdisjoint(one.keys)}
+    new = {name for name, word in names.items() if word in words}
+    of_words = {key: one for key, one in run.settings.items() if not new.isdisjoint(one.keys)}
+    of_files = {key: one for key, one in of_files.items() if key in run.settings}
+    with_words_only = {key: one for key, one in run.settings.items() if key not in of_files}
+    deleted = {name for name in new if name not in entries}
+    of_words |= {
+        key: run.settings[key] for key, one in of_files.items() if not deleted.isdisjoint(one.keys)
+    }
     is_chosen = any(files[index].choice in chosen for index in indexes)
     level = Precedence.CHOSEN if is_chosen else Precedence.RECIPE
-    of_files = {key: one for key, one in run.settings.items() if key not in by_words}
-    of_words = {key: one for key, one in run.settings.items() if key in by_words}
     replaced = {
         key: own
         for key, ours in run.instead.items()
@@ -212,9 +220,16 @@ def nemo_files(
         indexes=indexes,
         layers=(
             *(_option_layer(group, one.value, report) for group, one in run.options.items()),
-            _layer_of(of_files, entries, level, report),
+            _layer_of(with_words_only, entries, level, report),
+            _layer_of(of_files, of_these, level, report),
         ),
-        by_words=_layer_of(of_words, entries, Precedence.USER, report).entries,
+        by_words=_layer_of(
+            {key: _renamed(one, names) for key, one in of_words.items()},
+            entries | {word: entries[name] for name, word in names.items() if name in entries},
+            Precedence.USER,
+            report,
+        ).entries,
+        deleted=frozenset(word for word in names.values() if word.startswith("~")),
         notes=tuple(f"{_placed(key, entries)} {text}" for key, text in run.notes.items()),
         unread=Unread(
             given={key: replace(one, value=_as_written(one.value)) for key, one in entries.items()},
@@ -252,29 +267,46 @@ def _entries_of_files(
 
 
 def _with_words(
-    entries: Mapping[str, Entry], written: Written, places: Mapping[str, str], section: str
-) -> dict[str, Entry]:
-    """Returns what files of NeMo set, with the words in NeMo's names on top.
+    entries: Mapping[str, Entry], written: Written, places: Mapping[str, str]
+) -> tuple[dict[str, Entry], dict[str, str]]:
+    """Returns what files of NeMo set, with words on top, and the word for each key that words set.
+
+    Our words, and their other spellings, stand for NeMo's keys with the same values.
 
     Args:
         entries: what the files set.
         written: the values of files and words together.
         places: where each word comes from.
-        section: what NeMo's keys begin with in Hydra's tree.
     """
-    found = dict(entries)
-    for name, place in places.items():
+    found, names = dict(entries), dict[str, str]()
+    of_settings = keys_by_setting({name: one.value for name, one in entries.items()})
+    for word, place in places.items():
+        name = word.removeprefix("~")
         is_nemos = name in entries or name in _TRANSLATED
-        if not is_nemos and (name in settings() or written.is_variable(name)):
+        if word != name:
+            if found.pop(name, None) is not None:
+                names[name] = word
             continue
-        key = section + name if section + name in written.values else name
+        if not is_nemos and (ours := of_settings.get(SPELLINGS.get(word, word))) is not None:
+            name = ours
+            if name in places:
+                continue  # the word in NeMo's name says the same, or is refused beside this one
+        elif not is_nemos and (name in settings() or written.is_variable(name)):
+            continue
+        key = written.name_of(word)
         entry = Entry(_values(written, key, written.values.get(key)).get(key), place)
-        if name not in settings():
-            found[name] = entry
+        if word not in settings() and word not in FOREIGN:
+            found[name], names[name] = entry, word
         elif entry.value is not None:
             with suppress(UsageError):  # which is reported with the words in our names
-                found[name] = replace(entry, value=typed(name, entry.value))
-    return found
+                found[name] = replace(entry, value=typed(word, entry.value))
+                names[name] = word
+    return found, names
+
+
+def _renamed(decided: Decided, names: Mapping[str, str]) -> Decided:
+    """Returns a decision with the words that were typed in place of NeMo's keys."""
+    return replace(decided, keys=tuple(names.get(key, key) for key in decided.keys))
 
 
 def _decided_by(run: NemoRun) -> dict[str, tuple[str, ...]]:
@@ -327,7 +359,7 @@ def _values(written: Written, key: str, value: Any) -> dict[str, Any]:
     return {
         one: nemo_yaml.Unresolved(each.text) if isinstance(each, Unresolved) else each
         for one, each in written.values_of(key).items()
-    }
+    } or {key: nemo_yaml.Unresolved(shown(value))}  # another value has replaced it
 
 
 def _as_written(value: Any) -> Any:

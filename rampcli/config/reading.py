@@ -221,7 +221,7 @@ def _deleted(name: str, word: str, also: Collection[str]) -> dict[str, Any]:
     """Returns the deletion that `~NAME` or `~NAME=VALUE` means."""
     if is_phase(name):
         return {name: None}
-    inside = [key for key in settings() if key.startswith(f"{name}.")]
+    inside = [key for key in (*settings(), *also) if key.startswith(f"{name}.")]
     if not (find_setting(name) or inside or name in also):
         raise _unknown(name, "", ())
     value = _value_in(name, word[1:]) if "=" in word else None

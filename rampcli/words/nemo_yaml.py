@@ -417,6 +417,19 @@ def is_nemo(leaves: Mapping[str, Any]) -> bool:
     return any(key.startswith(_MARKS) for key in leaves) or _is_nemo_2(leaves)
 
 
+def keys_by_setting(leaves: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the key that a file has, or would have, for settings of ours with the same values.
+
+    Args:
+        leaves: as in `read_nemo`.
+    """
+    words = _words_2(leaves) if _is_nemo_2(leaves) else _words_1(leaves)
+    names = {ours: name for ours, (name, _) in tables.SAME.items()}
+    names |= {key: key for key in ("trainer.max_steps", "trainer.devices", "model.ffn_hidden_size")}
+    found = {ours: words.spelled(name) for ours, name in names.items()}
+    return {ours: key for ours, key in found.items() if not key.endswith(TARGET)}
+
+
 def _is_nemo_2(leaves: Mapping[str, Any]) -> bool:
     targets = (value for key, value in leaves.items() if key.split(".")[-1] == TARGET)
     return any(str(value).startswith("nemo.") for value in targets)

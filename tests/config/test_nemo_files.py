@@ -1,5 +1,6 @@
 """How files of NeMo and the words beside them become one configuration."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -171,3 +172,33 @@ def test_words_mean_the_same_at_once_and_one_after_another(layers_with):
     one_by_one = relaid(one_by_one)
     assert settings_of(one_by_one) == settings_of(at_once)
     assert one_by_one.unread == at_once.unread
+
+
+@pytest.mark.parametrize("key", ["model.rampup_batch_size", "model.ffn_hidden_size", "model.bias"])
+def test_a_deleted_key_has_nemos_default_as_if_the_file_left_it_out(layers_with, key):
+    content = (FOLDER / "launcher.yaml").read_text()
+    (line,) = re.findall(rf"(?m)^  {key.split('.')[-1]}: .*\n", content)
+    deleted, left_out = layers_with(f"~{key}"), layers_with(changes=[(line, "")])
+    assert settings_of(deleted) == settings_of(left_out) != settings_of(layers_with())
+    assert deleted.unread.unsupported == left_out.unread.unsupported
+
+
+@pytest.mark.parametrize(
+    ("ours", "nemos"),
+    [
+        ("parallel.tensor_parallel_size=4", "model.tensor_model_parallel_size=4"),
+        ("train.global_batch_size=256", "model.global_batch_size=256"),
+        ("optim.lr=1e-3", "model.optim.lr=1e-3"),
+        ("data.micro_batch_size=1", "model.micro_batch_size=1"),
+    ],
+)
+def test_our_words_decide_what_nemos_do(layers_with, ours, nemos):
+    follows = "optim.min_lr='${multiply:0.5,${training.model.optim.lr}}'"
+    assert settings_of(layers_with(ours, follows)) == settings_of(layers_with(nemos, follows))
+
+
+def test_the_value_of_the_file_is_behind_that_of_a_word(layers_with):
+    stack = layers_with("model.optim.lr=1e-3")
+    assert [one.place.partition("=")[0] for one in stack.history("optim.lr")] == [
+        *("default", "model.optim.lr", "model.optim.lr"),
+    ]
