@@ -196,12 +196,13 @@ def nemo_files(
     run = read_nemo({name: one.value for name, one in entries.items()})
     new = {name for name, word in names.items() if word in words}
     of_words = {key: one for key, one in run.settings.items() if not new.isdisjoint(one.keys)}
-    of_files = {key: one for key, one in of_files.items() if key in run.settings}
-    with_words_only = {key: one for key, one in run.settings.items() if key not in of_files}
-    deleted = {name for name in new if name not in entries}
-    of_words |= {
-        key: run.settings[key] for key, one in of_files.items() if not deleted.isdisjoint(one.keys)
+    deleted = {name for name in names if name not in entries}
+    of_files = {
+        key: one
+        for key, one in of_files.items()
+        if key in run.settings and deleted.isdisjoint(one.keys)
     }
+    with_words_only = {key: one for key, one in run.settings.items() if key not in of_files}
     is_chosen = any(files[index].choice in chosen for index in indexes)
     level = Precedence.CHOSEN if is_chosen else Precedence.RECIPE
     replaced = {

@@ -300,7 +300,7 @@ def key_of(word: str, groups: Collection[str], also: Collection[str] = ()) -> st
     if not equals or not key:
         raise UsageError(f"{word!r} is not KEY=VALUE", remedy=_as_assignment(word))
     whole = next((one for one in above(key) if find_setting(one) and not is_mapping(one)), None)
-    if whole is not None:
+    if whole is not None and (prefix or key.rpartition(".")[2].isdecimal()):
         raise UsageError(
             f"{key} is a part of {whole}, which is set as a whole",
             keys=(key,),

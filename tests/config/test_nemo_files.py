@@ -178,7 +178,7 @@ def test_words_mean_the_same_at_once_and_one_after_another(layers_with):
 def test_a_deleted_key_has_nemos_default_as_if_the_file_left_it_out(layers_with, key):
     content = (FOLDER / "launcher.yaml").read_text()
     (line,) = re.findall(rf"(?m)^  {key.split('.')[-1]}: .*\n", content)
-    deleted, left_out = layers_with(f"~{key}"), layers_with(changes=[(line, "")])
+    deleted, left_out = relaid(layers_with(f"~{key}")), layers_with(changes=[(line, "")])
     assert settings_of(deleted) == settings_of(left_out) != settings_of(layers_with())
     assert deleted.unread.unsupported == left_out.unread.unsupported
 
