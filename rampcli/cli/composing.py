@@ -202,7 +202,11 @@ def check_runs_differ(base: Base, runs: Sequence[tuple[Mapping[str, str], Resolv
     groups = group_names(base.folders())
     seen: dict[str, tuple[Mapping[str, str], Resolved]] = {}
     for values, resolved in runs:
-        keys = [key for key in values if key not in groups and find_setting(key) is None]
+        keys = [
+            key
+            for key in values
+            if group_of(f"{key}=", groups) is None and find_setting(key) is None
+        ]
         others = [value for key, value in values.items() if key not in keys]
         settled = [pair for pair in leaves(resolved.config) if pair[0] not in ("name", "run_dir")]
         twin_values, twin = seen.setdefault(repr((others, settled)), (values, resolved))

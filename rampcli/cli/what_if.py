@@ -18,8 +18,8 @@ from rampcli.cli.plan import with_measured
 from rampcli.config.groups import group_names
 from rampcli.config.layers import placed, sources_named
 from rampcli.config.reading import MOST_VALUES, drop_launcher_section
-from rampcli.config.sweeps import prefix_of, read_values
-from rampcli.errors import Report, UsageError, UsageErrors
+from rampcli.config.sweeps import key_as_typed, read_values
+from rampcli.errors import Report, UsageError, UsageErrors, typeable
 from rampcli.planning.retuning import RETUNE
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.comparison import comparison_table
@@ -83,7 +83,8 @@ def compare(
     variants = [(" ".join(words), one) for words, one in zip(combinations, found, strict=True)]
     with placed("--what-if"):
         check_runs_differ(base, [*_fitting(values, combinations, found)])
-    _check_matters(values, combinations, found, f"rampcli sweep {base}")
+    sweep = " ".join(["rampcli sweep", str(base), *map(typeable, others)])
+    _check_matters(values, combinations, found, sweep)
     _print_comparison(variants, keys=[*values], as_json=as_json)
     return any(isinstance(one, Resolved) for one in found)
 
@@ -104,8 +105,8 @@ def _values_of(
             if "=" not in word:
                 error.remedies = ("--what-if trainer.num_nodes=8,16,32",)
             raise
-        prefix = prefix_of(drop_launcher_section(word), key, groups)
-        values[key] = [f"{prefix}{key}={text}" for text in texts]
+        typed_key = key_as_typed(drop_launcher_section(word), key, groups)
+        values[key] = [f"{typed_key}={text}" for text in texts]
     return values
 
 
@@ -142,7 +143,7 @@ def _check_matters(
                 f"--what-if {key}={texts}: batch, memory and time are the same for each value",
                 keys=(key,),
                 set_by=("--what-if",),
-                remedy=f"{sweep} {key}={texts}, which trains with each value",
+                remedy=f"{sweep} {typeable(f'{key}={texts}')}, which trains with each value",
             )
 
 

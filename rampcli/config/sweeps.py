@@ -13,6 +13,7 @@ from rampcli.config.layers import COMMAND_LINE, placed
 from rampcli.config.reading import (
     MOST_VALUES,
     drop_launcher_section,
+    group_of,
     is_literal,
     is_plain,
     key_of,
@@ -61,7 +62,8 @@ class Combination:
         """
         values = sorted(self.values.items())
         exact = ",".join(f"{key}={value}" for key, value in values)
-        name = ",".join(f"{key}={_UNSAFE.sub('-', value)}" for key, value in values)
+        parts = ((_UNSAFE.sub("-", part) for part in pair) for pair in values)
+        name = ",".join("=".join(pair) for pair in parts)
         if name == exact and len(name) <= LONGEST_NAME:
             return name
         return f"{name[:LONGEST_NAME]}~{hashlib.sha256(repr(values).encode()).hexdigest()[:8]}"
@@ -109,9 +111,8 @@ def combinations(
             if canonical in varied or (texts and canonical in fixed):
                 raise UsageError(f"{key} is given twice", keys=(key,), remedy="one list of values")
             if texts:
-                varied[canonical] = _values_by_word(
-                    key, texts, groups, prefix=prefix_of(word, key, groups)
-                )
+                typed_key = key_as_typed(word, key, groups)
+                varied[canonical] = _values_by_word(key, texts, groups, typed_key=typed_key)
             else:
                 fixed.add(canonical)
             slots.append([*varied.get(canonical, (word,))])
@@ -142,14 +143,14 @@ def _product(
 
 
 def _values_by_word(
-    key: str, texts: Sequence[str], groups: Collection[str], *, prefix: str
+    key: str, texts: Sequence[str], groups: Collection[str], *, typed_key: str
 ) -> dict[str, str]:
     """Returns the words that set a key, each with its value as `shown` writes it: 1e-3 is 0.001."""
     if key in NOT_VARIED:
         raise UsageError(
             f"{key} cannot vary in a sweep: {NOT_VARIED[key]}", keys=(key,), remedy="a single value"
         )
-    words = [f"{prefix}{key}={text}" for text in texts]
+    words = [f"{typed_key}={text}" for text in texts]
     values = [_value(key, word, groups) or text for word, text in zip(words, texts, strict=True)]
     each = list(dict.fromkeys(values))
     if len(each) < len(values):
@@ -202,18 +203,27 @@ def read_values(
         UsageError: the word cannot be read, or it has no values or too many.
     """
     word = drop_launcher_section(word)
-    key = key_of(word, groups, also)
+    key = _key(word, groups, also)
     override = override_of(word)
     values = listed_values(override) if override.is_sweep_override() else [shown(override.value())]
     _check_count(word, key, values)
     return key, values
 
 
-def prefix_of(word: str, key: str, groups: Collection[str]) -> str:
-    """Returns the `+` before a key that is not a setting, which adds the key to NeMo's files."""
-    if key in groups or find_setting(key) is not None:
-        return ""
-    return word.partition("=")[0].removesuffix(key)
+def key_as_typed(word: str, key: str, groups: Collection[str]) -> str:
+    """Returns what stands before the `=` of a word: for a setting its key alone, without a `+`.
+
+    The `+` adds a key to NeMo's files, or an option to a defaults list.
+    """
+    is_other = group_of(word, groups) is not None or find_setting(key) is None
+    return word.partition("=")[0] if is_other else key
+
+
+def _key(word: str, groups: Collection[str], also: Collection[str]) -> str:
+    """Returns the key of a word: for a group with the section that its option is put into."""
+    key = key_of(word, groups, also)
+    typed_key = word.partition("=")[0].lstrip("+")
+    return key if group_of(word, groups) is None else typed_key
 
 
 def options_of(word: str, group: str, among: Sequence[Path]) -> list[str]:
@@ -246,7 +256,7 @@ def _swept_values(
 
     if word.startswith("~") or names_search_path(word):
         return word.partition("=")[0], []
-    key = key_of(word, groups, (SWEEP_DIR, *also))
+    key = _key(word, groups, (SWEEP_DIR, *also))
     if is_plain(word):
         return key, []
     try:
@@ -266,7 +276,7 @@ def _swept_values(
             remedy=set_to(key, f"{sweep.start:g},{sweep.end:g}"),
         )
     if isinstance(sweep, Glob):
-        options = option_names(key, among)
+        options = option_names(key.partition("@")[0], among)
         if not (found := sweep.filter(options)):
             raise UsageError(
                 f"{word}: no option of {key} matches",

@@ -1,6 +1,7 @@
 import json
 import os
 from itertools import product
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -195,6 +196,16 @@ def test_a_variable_of_a_file_varies(tmp_path):
     text = "defaults: [config, _self_]\nrate: 1\noptim:\n  lr: ${rate}\n"
     (tmp_path / "mine.yaml").write_text(text)
     assert [lr for lr, _ in learning_rates("rate=0.1,0.2", factory="mine.yaml")] == [0.1, 0.2]
+
+
+@pytest.mark.parametrize("group", ["rates@optim", "deep/rates@optim"])
+def test_options_vary_in_the_section_that_they_are_put_into(group, tmp_path):
+    path = tmp_path / "mine" / group.partition("@")[0]
+    path.mkdir(parents=True)
+    for name, lr in (("a", 0.1), ("b", 0.2)):
+        (path / f"{name}.yaml").write_text(f"lr: {lr}\n")
+    found = learning_rates(f"+{group}=a,b", factory="llama3_tiny", config_dir=Path("mine"))
+    assert [lr for lr, _ in found] == [0.1, 0.2]
 
 
 @pytest.mark.parametrize(

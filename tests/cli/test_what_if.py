@@ -113,9 +113,10 @@ def test_numbers_that_differ_look_different_and_equal_plans_are_named(succeed, r
     equal = succeed(*words, "schedule.batch_coupling=none,0.5,sqrt")
     assert "same for schedule.batch_coupling=0.5 and schedule.batch_coupling=sqrt" in equal
     zero = ("schedule.weight_decay_coupling=none,timescale", "optim.weight_decay=0")
-    refused = rampcli(*words, *zero)
+    refused = rampcli(*words, *zero, "name='a b'")
     assert refused.exit_code == 2
     assert "are the same for each value" in refused.stderr
+    assert f"--factory gpt3_5b {zero[1]} \"name='a b'\" {zero[0]}, which" in refused.stderr
 
 
 @pytest.mark.parametrize("section", ["", "training."])
