@@ -41,7 +41,6 @@ _HYDRAS_OWN = (
     *("job_logging", "hydra_logging", "help", "hydra_help", "output", "sweeper", "launcher"),
 )
 """Hydra's groups for what it does in applications that it starts. They are not loaded."""
-_PLAIN_OPTION = re.compile(r"[\w./-]+|\[[\w./,-]*\]")
 _ONE_AT_A_TIME = threading.RLock()
 """Hydra composes with a state of the whole process."""
 
@@ -373,8 +372,13 @@ def _with_plus(
 
 
 def _as_value(option: str) -> str:
-    """Returns the name of an option in Hydra's grammar, quoted if that is needed."""
-    return option if _PLAIN_OPTION.fullmatch(option) else quoted(option)
+    """Returns the name of an option, or a list of names, in Hydra's grammar.
+
+    Names are quoted, so that they may have any letters, or look like numbers.
+    """
+    if option.startswith("[") and option.endswith("]"):
+        return f"[{','.join(map(quoted, filter(None, option[1:-1].split(','))))}]"
+    return quoted(option)
 
 
 @cache
@@ -467,13 +471,20 @@ def _tree_lines(node: Any, depth: int) -> Iterator[str]:
 @contextmanager
 def _as_usage_errors(read: _Read) -> Iterator[None]:
     """Turns Hydra's errors of a composition into ours, with the places that they are about."""
-    from hydra.errors import HydraException, MissingConfigException
+    from hydra.errors import HydraException, MissingConfigException, OverrideParseException
     from omegaconf.errors import OmegaConfBaseException
 
     try:
         yield
     except MissingConfigException as error:
         raise _missing(str(error.missing_cfg_file), read) from error
+    except OverrideParseException as error:
+        group = error.override.partition("=")[0].lstrip("+~")
+        raise UsageError(
+            f"cannot read {group} as the name of a group",
+            keys=(group,),
+            remedy="a name that consists of the letters A to Z, digits, _ and -",
+        ) from error
     except (HydraException, OmegaConfBaseException, ValueError, AssertionError) as error:
         text = str(error) or str(error.__cause__ or "")
         for pattern, message, remedy in _MESSAGES:

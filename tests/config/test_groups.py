@@ -1,6 +1,7 @@
 import pytest
 
 from rampcli.bundled import bundled
+from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.groups import (
     MOST_OFFERED,
     check_folder,
@@ -11,6 +12,7 @@ from rampcli.config.groups import (
     option_names,
     some_of,
 )
+from rampcli.config.reading import quoted
 from rampcli.config.yaml_files import read_file
 from rampcli.errors import UsageError
 
@@ -84,6 +86,19 @@ def test_a_folder_without_options_is_answered_with_the_file_that_would_be_one(tm
     refused = refusal("mine", "fast", tmp_path)
     assert refused.message == "mine=fast: there is no conf/mine/fast.yaml"
     assert refused.remedy == f"a file {tmp_path}/mine/OPTION.yaml"
+
+
+@pytest.mark.parametrize("name", ["ümläut", "with space", "a=b,c", 'q"uo', "it's", "-dash", "1e3"])
+def test_an_option_may_have_any_name_that_is_quoted_where_needed(option, name):
+    among = option(f"optim/{name}", "lr: 0.25\n")
+    option("optim/plain", "min_lr: 0.125\n")
+    word = f"optim={quoted(name)}"
+    values = apply_overrides(compose(), [word], config_dir=among).values()
+    assert values["optim.lr"] == 0.25
+    if "," not in name:
+        several = [f"optim=[plain,{quoted(name)}]"]
+        values = apply_overrides(compose(), several, config_dir=among).values()
+        assert (values["optim.min_lr"], values["optim.lr"]) == (0.125, 0.25)
 
 
 def test_an_option_named_like_a_bundled_one_is_refused_unless_it_is_a_copy(option):
