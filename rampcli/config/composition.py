@@ -225,6 +225,24 @@ class _Read:
                     places.append(f"{file.name}:{line}")
         return list(dict.fromkeys(places))
 
+    def circle(self) -> dict[str, list[str]]:
+        """Returns the files that name each other in a circle, each with the places that name it.
+
+        Empty if an entry of the circle names its file by a reference.
+        """
+        places = {name: self.entries_with(name) for name in self.files}
+        while True:
+            naming = {one.rpartition(".yaml:")[0] for some in places.values() for one in some}
+            inside = {
+                name: kept
+                for name, some in places.items()
+                if name in naming
+                and (kept := [one for one in some if one.rpartition(".yaml:")[0] in places])
+            }
+            if inside == places:
+                return inside
+            places = inside
+
 
 _reading = _Read(())
 """The files of the composition that goes on, for `_source`."""
@@ -285,6 +303,9 @@ def _by_hydra(
             words = mended
             found = loader.compute_defaults_list(_PRIMARY, words, RunMode.RUN)
         tree = OmegaConf.to_container(compose(_PRIMARY, overrides=words), resolve=False)
+        names = [one.config_path.removesuffix(".yaml") for one in found.defaults]
+        if read.inlined is not None and names.count(read.inlined) > 1:
+            raise _circle(read)
     assert isinstance(tree, dict)
     choice_of = {
         f"{_group_of(word)}/{option}": word
@@ -502,10 +523,22 @@ def _as_usage_errors(read: _Read) -> Iterator[None]:
             remedy="--info defaults-tree with fewer entries, which shows how they do",
         ) from error
     except RecursionError as error:
-        raise UsageError(
-            f"the defaults lists of {_lists(read)} name each other in a circle",
-            remedy="one of them without the other",
-        ) from error
+        raise _circle(read) from error
+
+
+def _circle(read: _Read) -> UsageError:
+    """Returns the error for defaults lists that lead back to where they began."""
+    circle = read.circle()
+    files = [f"{name}.yaml" for name in circle]
+    places = sorted({place for some in circle.values() for place in some})
+    if len(files) == 1:
+        message = f"the defaults list of {files[0]} names the file itself"
+        remedy = "the same list without this entry"
+    else:
+        names = listed(files, most=6) if files else _lists(read)
+        message = f"the defaults lists of {names} name each other in a circle"
+        remedy = "one of them without the other"
+    return UsageError(message, remedy=remedy, set_by=places)
 
 
 def _lists(read: _Read) -> str:

@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from rampcli.bundled import bundled
-from rampcli.config.compose import apply_overrides, compose
-from rampcli.config.groups import group_names, option_names, some_of
+from rampcli.config.compose import apply_overrides, compose, primary_stack
+from rampcli.config.groups import Primary, group_names, option_names, some_of
 from rampcli.config.settings import flatten, leaves
 from rampcli.config.settings import settings as settings_by_key
 from rampcli.config.values import typed
 from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.llm import from_factory, recipe_names
 from rampcli.planning.resolve import resolve
+from tests.config.plain_hydra import compose_plainly
 
 
 def snapshot(config):
@@ -346,3 +347,25 @@ def test_a_part_of_a_value_is_no_setting(recipe, option, word):
     folder = option("exp/a", VARIABLES)
     with pytest.raises(UsageError, match=r"is below mine.rate|is a part of optim.lr"):
         apply_overrides(recipe, ["+exp=a", word], config_dir=folder)
+
+
+@pytest.mark.parametrize(
+    ("files", "places"),
+    [
+        ({"a": ["config", "a"]}, ["a.yaml:3"]),
+        ({"a": ["config", "b", "_self_"], "b": ["a"]}, ["a.yaml:3", "b.yaml:2"]),
+        ({"a": ["b"], "b": ["c"], "c": ["b", "config"]}, ["b.yaml:2", "c.yaml:2"]),
+        ({"a": ["config", "optional g: b"], "g/b": ["/a@x"]}, ["a.yaml:3", "g/b.yaml:2"]),
+        ({"g/a": ["b"], "g/b": ["/g/a"]}, ["g/a.yaml:2", "g/b.yaml:2"]),
+    ],
+)
+def test_files_that_name_each_other_in_a_circle_are_refused_as_by_hydra(option, files, places):
+    for name, entries in files.items():
+        folder = option(name, "\n  - ".join(["defaults:", *entries]))
+    first = next(iter(files))
+    with pytest.raises(RecursionError):
+        compose_plainly(folder, first, [])
+    with pytest.raises(UsageError, match=r"in a circle|names the file itself") as refusal:
+        apply_overrides(primary_stack(Primary(name=first, config_dir=folder)), [])
+    assert list(refusal.value.set_by) == places
+    assert all(name.partition(":")[0] in refusal.value.message for name in places)
