@@ -3,7 +3,9 @@
 The bundled options of a recipe need none of these, and are put in Hydra's order without it.
 """
 
+import os
 import re
+import shlex
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -348,8 +350,13 @@ def _entries_of(name: str, read: _Read) -> list[Any]:
 
     It is the list of the file, so that its overrides precede those of other files. The name of the
     file stands for its own settings. A file in a group keeps its list, whose names are relative.
+
+    Raises:
+        UsageError: no folder has the file.
     """
-    if "/" in name or file_of(name, read.among) is None:
+    if file_of(name, read.among) is None:
+        raise _no_primary(name, read.among)
+    if "/" in name:
         return [name]
     read.inlined = name
     entries = [one for _, one in read.load(name).defaults or []]
@@ -582,6 +589,18 @@ _MESSAGES = (
 """What Hydra says of a composition that fails, what we say of it, and what to do."""
 
 
+def _no_primary(name: str, among: Sequence[Path]) -> UsageError:
+    """Returns the error for a primary file that no folder has, such as the path of a file."""
+    path = Path(f"{name}.yaml")
+    own = [str(one) for one in among if one != bundled("conf")]
+    message = f"there is no file {path}"
+    remedy = f"a file {path} in {' or '.join(own)}" if own else "--config-path with its folder"
+    if os.path.isfile(path):  # unlike Path.is_file, it takes any text
+        message = f"{path} is a path, and --config-name takes a name in a folder that is searched"
+        remedy = shlex.join(("--config-path", str(path.parent), "--config-name", path.stem))
+    return UsageError(message, remedy=remedy, set_by=(f"--config-name {name}",))
+
+
 def _missing(name: str, read: _Read) -> UsageError:
     """Returns the error for a file that a defaults list names and that no folder has."""
     group, _, option = name.rpartition("/")
@@ -590,7 +609,7 @@ def _missing(name: str, read: _Read) -> UsageError:
         return UsageError(
             f"there is no file {name}.yaml",
             remedy=f"a file {name}.yaml in {' or '.join(map(str, own_folders(read.among)))}",
-            set_by=places or (f"--config-name {name}",),
+            set_by=places,
         )
     leads_out = ".." in name.split("/")
     nearest = (

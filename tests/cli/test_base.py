@@ -5,6 +5,8 @@ import json
 import pytest
 import yaml
 
+from rampcli.bundled import bundled
+
 FILES = {
     "mine.yaml": "defaults: [config, _self_]\nname: my\nhydra:\n  run: {dir: 'out/${name}'}\n"
     "  sweep: {dir: 'many/${name}'}\n",
@@ -102,3 +104,22 @@ def test_the_search_path_of_a_word_is_that_of_a_folder(rampcli, folder):
         named = rampcli(command, "-f", "llama3_tiny", "-cd", ".", "+exp=a", *swept)
         searched = rampcli(command, "-f", "llama3_tiny", word, "+exp=a", *swept)
         assert searched.stdout == named.stdout
+
+
+@pytest.mark.parametrize("is_absolute", [False, True])
+@pytest.mark.parametrize("name", ["more/mine.yaml", "more/mine", "./more/mine.yaml"])
+def test_the_path_of_a_primary_file_is_answered_with_its_folder_and_name(
+    rampcli, folder, name, is_absolute
+):
+    (folder / "more").mkdir()
+    (folder / "mine.yaml").rename(folder / "more" / "mine.yaml")
+    refused = rampcli("plan", "-cn", str(folder / name) if is_absolute else name)
+    own = folder / "more" if is_absolute else "more"
+    assert f"error: {own}/mine.yaml is a path" in refused.stderr
+    remedy = ("--config-path", str(own), "--config-name", "mine")
+    assert refused.stderr.endswith(f"try:    {' '.join(remedy)}\n")
+    assert rampcli("plan", *remedy).exit_code == 0
+
+
+def test_a_primary_file_that_does_not_exist_is_never_advised_into_the_package(rampcli):
+    assert str(bundled("conf")) not in rampcli("plan", "-cn", "nope").stderr
