@@ -29,7 +29,7 @@ from rampcli.config.groups import (
 from rampcli.config.hydra_state import only_own_nodes, state_kept
 from rampcli.config.layers import placed
 from rampcli.config.reading import SEARCH_PATH, quoted
-from rampcli.config.references import check_readable
+from rampcli.config.references import Unresolved, check_readable, has_reference, resolved
 from rampcli.config.settings import flatten, nest
 from rampcli.config.yaml_files import DEFAULTS, HYDRA, SELF, SettingsFile, read_file
 from rampcli.errors import UsageError, shown
@@ -161,19 +161,29 @@ def further_folders(primary: Primary) -> tuple[Path, ...]:
     line, entries = leaves.get(SEARCH_PATH, (0, []))
     if is_nemo(leaves):  # which names the folder of its container
         return ()
-    return folders_named(entries, place=f"{SEARCH_PATH} ({file.name}:{line})")
+    own = {key: value for key, (_, value) in leaves.items()}
+    return folders_named(entries, place=f"{SEARCH_PATH} ({file.name}:{line})", among=own)
 
 
-def folders_named(entries: Any, *, place: str) -> tuple[Path, ...]:
+def folders_named(
+    entries: Any, *, place: str, among: Mapping[str, Any] | None = None
+) -> tuple[Path, ...]:
     """Returns the folders that entries of `hydra.searchpath` name.
 
     Args:
         entries: `file://FOLDER`, `FOLDER` or `pkg://rampcli.conf`, which is searched anyway.
         place: where they are set.
+        among: the values that references in them may name, by dotted key.
 
     Raises:
-        UsageError: an entry is another package, or no folder.
+        UsageError: an entry is another package, or no folder, or its reference has no value.
     """
+    if has_reference(entries):
+        with placed(place):
+            values = resolved({**(among or {}), SEARCH_PATH: entries})[0]
+            entries = values.get(SEARCH_PATH, entries)
+            if isinstance(entries, Unresolved):
+                raise entries.error
     found = []
     for entry in entries if isinstance(entries, list) else [entries]:
         path = Path(str(entry).removeprefix("file://")).expanduser()

@@ -123,3 +123,33 @@ def test_the_path_of_a_primary_file_is_answered_with_its_folder_and_name(
 
 def test_a_primary_file_that_does_not_exist_is_never_advised_into_the_package(rampcli):
     assert str(bundled("conf")) not in rampcli("plan", "-cn", "nope").stderr
+
+
+@pytest.mark.parametrize("entry", ["file://${oc.env:MY_CONFIGS}", "${oc.env:NO_CONFIGS,more}"])
+@pytest.mark.parametrize("is_typed", [False, True])
+def test_the_search_path_may_come_from_the_environment(
+    rampcli, folder, monkeypatch, entry, is_typed
+):
+    (folder / "more/exp").mkdir(parents=True)
+    (folder / "more/exp/far.yaml").write_text("# @package _global_\nname: far\n")
+    monkeypatch.setenv("MY_CONFIGS", str(folder / "more"))
+    own = "" if is_typed else f"hydra:\n  searchpath: ['{entry}']\n"
+    (folder / "here.yaml").write_text(f"defaults: [config, _self_]\n{own}")
+    words = ("-cd", ".", "-cn", "here", *([f"hydra.searchpath=[{entry}]"] if is_typed else []))
+    assert "run directory runs/far\n" in rampcli("plan", *words, "exp=far").stdout
+
+
+def test_the_search_path_of_a_file_refers_to_its_own_values_and_to_no_others(rampcli, folder):
+    (folder / "more").mkdir()
+    file = folder / "here.yaml"
+    list_and_folder = "defaults: [config, _self_]\nrun_dir: more\n"
+    file.write_text(f"{list_and_folder}hydra: {{searchpath: ['${{run_dir}}']}}\n")
+    shown = rampcli("plan", "-cd", ".", "-cn", "here", "--info", "searchpath")
+    assert shown.stdout.endswith("\nmore\n")
+    for reference in ("${optim.lrr}", "${optim}", "${oc.env:MY_TOKEN}"):
+        file.write_text(f"defaults: [config, _self_]\nhydra: {{searchpath: ['{reference}']}}\n")
+        refused = rampcli("plan", "-cd", ".", "-cn", "here")
+        assert (refused.exit_code, "set by: hydra.searchpath (here.yaml:2)" in refused.stderr) == (
+            2,
+            True,
+        ), reference
