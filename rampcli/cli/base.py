@@ -257,7 +257,7 @@ def _check(base: Base, command: str, *, as_json: bool, retunes: bool) -> None:
     if as_json and (base.cfg is not None or base.info is not None):
         option = "--cfg" if base.cfg is not None else "--info"
         raise UsageError(f"{option} prints no JSON", remedy=f"{option} without --json")
-    if retunes and (base.cfg not in (None, SOURCES) or base.package or base.info):
+    if retunes and (base.cfg not in (None, SOURCES) or base.info):
         raise UsageError(
             "--retune follows from the plan, which is not made to print what was composed",
             remedy="--cfg --retune",

@@ -13,10 +13,13 @@ from rampcli.config.compose import compose_explained
 from rampcli.config.composition import Composition
 from rampcli.config.layers import Stack
 from rampcli.config.references import MISSING, Unresolved, has_reference, is_below, resolved
-from rampcli.config.settings import nest, settings
+from rampcli.config.settings import leaves, nest, settings
 from rampcli.errors import Report, UsageError, shown, visible
 from rampcli.report.explain import with_provenance
 from rampcli.words.rl import expand_words
+
+WHOLE = "_global_"
+"""The package that is the whole configuration."""
 
 
 def show(base: Base, words: Sequence[str], *, is_rl: bool, retunes: bool) -> None:
@@ -31,13 +34,18 @@ def show(base: Base, words: Sequence[str], *, is_rl: bool, retunes: bool) -> Non
     Raises:
         UsageError: the configuration cannot be composed; or, for its sources, not be planned.
     """
-    if base.cfg == SOURCES and base.package is None:
+    if base.cfg == SOURCES:
         run = (
             compose_rl(base, words)
             if is_rl
             else compose_beside_recipe(base, words, retunes=retunes, resumes=True)
         )
-        _print(with_provenance(run) + _unread(run.config.stack))
+        if base.package is None:
+            _print(with_provenance(run) + _unread(run.config.stack))
+            return
+        _package(nest(dict(leaves(run.config))), base.package)
+        section = base.package.removeprefix(WHOLE)
+        _print(f"# @package {base.package}\n{with_provenance(run, section)}")
         return
     report = Report()
     rl_words = words_of_rl(base, words) if is_rl else []
@@ -53,7 +61,7 @@ def show(base: Base, words: Sequence[str], *, is_rl: bool, retunes: bool) -> Non
     parts: dict[str, Any] = {}
     if base.cfg in (HYDRA, ALL):
         parts[HYDRA] = _of_hydra(stack, words)
-    if base.cfg in (SOURCES, JOB, ALL):
+    if base.cfg in (JOB, ALL):
         parts |= _job(stack, resolves=base.resolve)
     if base.package is not None:
         text = _yaml(_package(parts, base.package)).rstrip("\n")
@@ -108,7 +116,7 @@ def _package(tree: Mapping[str, Any], package: str) -> Any:
         UsageError: the tree has no such section.
     """
     part: Any = tree
-    for name in package.split(".") if package != "_global_" else []:
+    for name in package.split(".") if package != WHOLE else []:
         if not isinstance(part, Mapping) or name not in part:
             raise UsageError(
                 f"--package {package}: the configuration has no {package}",

@@ -226,17 +226,30 @@ def derived(resolved: Resolved) -> dict[str, Any]:
     return split | run_dir | {GLOBAL_KEY: resolved.plan.global_batch_size}
 
 
-def with_provenance(resolved: Resolved) -> str:
-    """Returns the whole configuration as YAML, with the place of each value in a comment."""
+def with_provenance(resolved: Resolved, section: str = "") -> str:
+    """Returns a configuration as YAML, with the place of each value in a comment.
+
+    Args:
+        resolved: what is shown.
+        section: the dotted key of a section or setting that is shown alone; empty for all.
+    """
     stack = stack_of(resolved.config)
     known = derived(resolved)
     values = dict(leaves(resolved.config))
+    part: Any = nest(values)
+    for name in filter(None, section.split(".")):
+        part = part[name]
+    of_part = (
+        _lines(part, f"{section}." if section else "", 0)
+        if isinstance(part, Mapping)
+        else [(section, _yaml(part), 0)]
+    )
     lines = []
-    for key, text, depth in _lines(nest(values), "", 0):
+    for key, text, depth in of_part:
         is_section = key not in values
         comment = "" if is_section else _provenance(key, stack.history(key), known)
         lines.append((f"{'  ' * depth}{text}", comment))
-    width = max(len(text) for text, _ in lines)
+    width = max((len(text) for text, _ in lines), default=0)
     return "".join(
         f"{text:<{width}}  # {comment}\n" if comment else f"{text}\n" for text, comment in lines
     )

@@ -153,3 +153,17 @@ def test_the_search_path_of_a_file_refers_to_its_own_values_and_to_no_others(ram
             2,
             True,
         ), reference
+
+
+def test_a_section_with_its_sources_has_the_lines_of_the_whole(rampcli):
+    words = ("-f", "llama3_tiny", "-cd", ".", "+exp=a", "optim.lr=0.5")
+    whole = [line.split() for line in rampcli("plan", *words, "--cfg").stdout.splitlines()]
+    for section in ("optim", "launch.slurm", "trainer", "_global_"):
+        header, *lines = rampcli("plan", *words, "--cfg", "-p", section).stdout.splitlines()
+        assert header == f"# @package {section}"
+        assert len(lines) > 5
+        assert all(line.split() in whole for line in lines)
+    setting = rampcli("plan", *words, "--cfg", "-p", "trainer.val_every_steps").stdout
+    assert setting.endswith("\n16  # ${model.global_batch_size} (exp/a.yaml:5)\n")
+    refused = rampcli("plan", *words, "--cfg", "-p", "optimm")
+    assert (refused.exit_code, "has no optimm" in refused.stderr) == (2, True)
