@@ -41,6 +41,7 @@ from rampcli.planning.retuning import RETUNE
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import consumed_samples
+from rampcli.words.hydra import name_folder_of_sweep
 from rampcli.words.rl import RL_COMMAND, bare_words, expand_words
 
 
@@ -319,6 +320,8 @@ def lay_over(
             start, rl_words, config_dir=config_dir, place=RL_COMMAND, report=report
         )
     stack = apply_overrides(start, joined, config_dir=config_dir, report=report)
+    for error in report.errors if sweeps else ():
+        name_folder_of_sweep(error)
     return relaid(with_own_name(with_model_of_folder(stack, report=report)))
 
 

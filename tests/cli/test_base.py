@@ -167,3 +167,19 @@ def test_a_section_with_its_sources_has_the_lines_of_the_whole(rampcli):
     assert setting.endswith("\n16  # ${model.global_batch_size} (exp/a.yaml:5)\n")
     refused = rampcli("plan", *words, "--cfg", "-p", "optimm")
     assert (refused.exit_code, "has no optimm" in refused.stderr) == (2, True)
+
+
+def test_errors_about_the_folder_of_a_sweep_name_the_setting_that_was_written(rampcli, folder):
+    (folder / "both.yaml").write_text(
+        "defaults: [config, _self_]\nrun_dir: a\nhydra: {sweep: {dir: b}}\n"
+    )
+    recipe = ("-f", "llama3_tiny")
+    for words in (
+        (*recipe, "run_dir=a", "hydra.sweep.dir=b"),
+        (*recipe, "hydra.sweep.dir=[1]"),
+        ("-cd", ".", "-cn", "both"),
+    ):
+        refused = rampcli("sweep", *words, "optim.lr=1e-3,2e-3", "--dry-run")
+        assert refused.exit_code == 2
+        assert "hydra.sweep.dir" in refused.stderr
+        assert "hydra.run.dir" not in refused.stderr
