@@ -45,6 +45,9 @@ class Section:
         def __getattr__(self, name: str) -> Any:
             return _read_word(self, name)
 
+        def __delattr__(self, name: str) -> None:
+            raise _not_deleted(_key(self, name))
+
 
 class Traced(Section):
     """A whole configuration, and how it was made.
@@ -150,6 +153,17 @@ def _unknown(key: str) -> AttributeError:
     else:
         way = f"try {error.remedy}"
     return AttributeError(f"{error.message}; {way}")
+
+
+def _not_deleted(key: str) -> AttributeError:
+    """Returns the error for an attribute that would be deleted, which offers its default."""
+    from rampcli.config.settings import find_setting
+
+    sections, dot, name = key.rpartition(".")
+    setting = find_setting(f"{sections}{dot}{name.removesuffix('_')}")
+    if setting is None:
+        return _unknown(key)
+    return AttributeError(f"{key} cannot be deleted; try {key} = {setting.default!r}, its default")
 
 
 def field_name(name: str) -> str:

@@ -1,7 +1,9 @@
 """Words of other systems, and names that do not exist, as attributes of a recipe."""
 
+import ast
 import copy
 import dataclasses
+import re
 from operator import attrgetter
 
 import pytest
@@ -194,6 +196,33 @@ def test_a_word_that_is_refused_is_refused_as_an_attribute_with_what_to_do_inste
     for name in ("batch_size", "global_batch_to_train", "nonsense"):
         with pytest.raises(AttributeError, match=rf"^.*\b{name}\b.*; try .*"):
             assign(made(), name, 4)
+
+
+@pytest.mark.parametrize(
+    ("key", "remedy"),
+    [
+        ("optim.lr", "optim.lr = 0.001"),
+        ("checkpoint.async_", "checkpoint.async_ = "),
+        ("model.rampup_batch_size", "model.rampup_batch_size = None"),
+        ("data.global_batch_size", "data.global_batch_size = None"),
+        ("per_device_batch_size", "per_device_batch_size = None"),
+    ],
+)
+def test_a_setting_that_is_deleted_stays_and_its_default_is_offered(key, remedy):
+    recipe = made()
+    before = read(recipe, key)
+    *sections, name = key.split(".")
+    with pytest.raises(AttributeError, match=f"{key} cannot be deleted; try {remedy}") as refusal:
+        delattr(read(recipe, ".".join(sections)) if sections else recipe, name)
+    assert read(recipe, key) == before
+    default = ast.literal_eval(re.fullmatch(r".* = (.*), its default", str(refusal.value))[1])
+    assign(recipe, key, default)
+    assert read(recipe, key) == default
+
+
+def test_a_name_that_does_not_exist_cannot_be_deleted():
+    with pytest.raises(AttributeError, match=r"there is no setting optim\.lrr; the nearest is"):
+        del made().optim.lrr
 
 
 def test_a_section_alone_has_no_words():
