@@ -3,7 +3,7 @@
 `recipe.data.global_batch_size = 16` sets `model.global_batch_size`. A word that means exactly one
 of our keys is a second name of that attribute, so the last assignment applies. MaxText's other
 words have values of their own, which are translated once all settings are known
-(`rampcli.config.translate`).
+(`rampcli.config.translate`). A later assignment to a setting applies over them, too.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from keyword import iskeyword
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from rampcli.words import COMBINED, FOREIGN, SPELLINGS
+from rampcli.words import COMBINED, DECIDED, FOREIGN, SPELLINGS
 
 WORD_SECTIONS = frozenset(
     word.rsplit(".", dots)[0] for word in FOREIGN for dots in range(1, word.count(".") + 1)
@@ -41,6 +41,8 @@ class Section:
                 _set(self, name, value)
             except AttributeError:
                 _assign_word(self, name, value)
+            else:
+                _apply_over_words(self, name, value)
 
         def __getattr__(self, name: str) -> Any:
             return _read_word(self, name)
@@ -54,8 +56,8 @@ class Traced(Section):
 
     Attributes:
         stack: the layers it was made from (`rampcli.config.layers.Stack`); None if made by hand.
-        spelled: the word that was assigned for a setting, and its value, by key. It counts while
-            the setting has this value.
+        spelled: the word that was assigned for a setting, or its own key after other words, and its
+            value, by key. It counts while the setting has this value.
         words: see `rampcli.config.schema.Config`.
     """
 
@@ -108,8 +110,24 @@ def _assign_word(section: Section, name: str, value: Any) -> None:
     config.spelled[ours] = key, value
 
 
+def _apply_over_words(section: Section, name: str, value: Any) -> None:
+    """Lets the assignment of a setting apply over words that were assigned earlier.
+
+    Words that only decide this setting are unset. Beside others, such as the batch per device, it
+    counts as on a command line, also if it equals the value of the recipe.
+    """
+    config: Traced | None = getattr(section, "_config", None)
+    if name.startswith("_") or config is None or not (config.words or config.spelled):
+        return
+    key = _key(section, name)
+    if key in DECIDED:
+        config.words |= {word: None for word in DECIDED[key] if config.words.get(word) is not None}
+    else:
+        config.spelled[key] = key, value
+
+
 def words_assigned(config: Traced) -> dict[str, str]:
-    """Returns the word that a setting was last assigned through, by key."""
+    """Returns the word, or its own key, that a setting was last assigned through, by key."""
     return {
         key: word
         for key, (word, value) in config.spelled.items()

@@ -6,6 +6,7 @@ A new system is a module with its spellings and a `write` function, and entries 
 
 from collections.abc import Callable
 
+from rampcli.batch.ramp import RAMP_KEY
 from rampcli.words import bridge, hydra, maxtext, maxtext_mesh, megatron, nemo, rl
 from rampcli.words.maxtext_mesh import CombinedWord
 from rampcli.words.translation import Source, Translation
@@ -24,6 +25,8 @@ SPELLINGS: dict[str, str] = {
 }
 COMBINED: dict[str, CombinedWord] = maxtext.WORDS | maxtext_mesh.WORDS
 """Each word, all of them MaxText's, whose meaning depends on other settings."""
+DECIDED = maxtext_mesh.DECIDED | {RAMP_KEY: (maxtext.ENABLE, *maxtext.RAMP_WORDS)}
+"""The words of `COMBINED` that decide a key of ours and no other size."""
 FOREIGN = frozenset({*SPELLINGS, *COMBINED})
 """Every word that is accepted."""
 REMARKS = {

@@ -38,6 +38,8 @@ AXES = {
 """The axis of each word."""
 KEYS = {word: MODEL_AXES.get(axis, SHARD_KEY) for word, axis in AXES.items()}
 """The canonical key that each word decides, alone or with others."""
+DECIDED = {key: tuple(word for word, ours in KEYS.items() if ours == key) for key in KEYS.values()}
+"""The words that decide each canonical key."""
 _AXIS_MEANINGS = {
     "tensor": "devices that share each layer",
     "pipeline": "stages of the pipeline",

@@ -79,6 +79,7 @@ def test_an_assigned_word_is_read_back_and_means_what_it_means_on_the_command_li
 
 @given(drawn=st.lists(ASSIGNED, unique_by=lambda one: SPELLINGS.get(one[0], one[0])))
 def test_assigned_words_of_different_settings_mean_what_they_mean_on_the_command_line(drawn):
+    drawn.sort(key=lambda one: one[0] in COMBINED)  # which a later setting would unset
     recipe = made()
     for word, value in drawn:
         assign(recipe, word, value)
@@ -103,6 +104,66 @@ def test_the_last_assignment_applies_in_whichever_words(data, key):
     assert stack.entry(key).value == dict(leaves(recipe))[key] == value
 
 
+@pytest.mark.parametrize("is_composed", [False, True])
+@pytest.mark.parametrize(
+    ("words", "key", "values"),
+    [
+        ({"ici_tensor_parallelism": 4}, "parallel.tensor_parallel_size", (1, 2, 8)),
+        ({"ici_tensor_parallelism": 4}, "trainer.strategy.tensor_model_parallel_size", (1, 2)),
+        (
+            {"ici_pipeline_parallelism": 2, "dcn_pipeline_parallelism": 2},
+            "parallel.pipeline_parallel_size",
+            (1, 2),
+        ),
+        ({"ici_fsdp_parallelism": 4}, "parallel.data_parallel_shard_size", (None, 2)),
+        (
+            {
+                "enable_rampup_batch_size": True,
+                "per_device_batch_size_start": 4,
+                "per_device_batch_size_increment": 2,
+                "global_rampup_samples": 500,
+            },
+            "model.rampup_batch_size",
+            (None, [256, 256, 1000]),
+        ),
+    ],
+)
+def test_a_setting_that_is_assigned_later_applies_over_the_words_that_decide_it(
+    words, key, values, is_composed
+):
+    typed = [f"{word}={shown(value)}" for word, value in words.items()]
+    for value in values:
+        recipe = compose(*CHOICES, *(typed if is_composed else []))
+        for word, one in {} if is_composed else words.items():
+            assign(recipe, word, one)
+        assign(recipe, key, value)
+        assert read(resolve(recipe).config, SPELLINGS.get(key, key)) == value
+
+
+@pytest.mark.parametrize(
+    ("word", "key"),
+    [
+        ("per_device_batch_size", "model.global_batch_size"),
+        ("per_device_batch_size", "data.micro_batch_size"),
+        ("gradient_accumulation_steps", "model.global_batch_size"),
+    ],
+)
+def test_a_value_of_the_recipe_that_is_assigned_after_a_word_counts_as_typed(word, key):
+    recipe = made()
+    value = read(recipe, key)
+    assign(recipe, word, 4)
+    assert read(resolve(recipe).config, key) != value
+    assign(recipe, key, value)
+    stack = apply_overrides(made(), [f"{word}=4", f"{key}={shown(value)}"], place=PYTHON)
+    assert layer_of(recipe) == stack.overrides[-1]
+    if word == "gradient_accumulation_steps":
+        assert all(
+            f"{one} (Python)" in str(refusal_of(recipe)) for one in (f"{word}=4", f"{key}=2048")
+        )
+    else:
+        assert read(resolve(recipe).config, key) == value
+
+
 def test_a_word_that_was_not_assigned_reads_what_it_means():
     recipe = compose(*CHOICES, "per_device_batch_size=4")
     assert all(read(recipe, word) == read(recipe, key) for word, key in SPELLINGS.items())
@@ -121,7 +182,7 @@ def test_a_word_that_a_recipe_was_composed_with_can_be_unset():
     "typed",
     [
         {"per_device_batch_size": 4, "model.global_batch_size": 100},
-        {"ici_tensor_parallelism": 4, "parallel.tensor_parallel_size": 8},
+        {"parallel.tensor_parallel_size": 8, "ici_tensor_parallelism": 4},
         {"data.global_batch_size": 100, "model.rampup_batch_size": None},
         {"train.train_iters": "many"},
         {"enable_rampup_batch_size": True},
