@@ -12,6 +12,7 @@ from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.checks.optim import FACTORS_KEY
 from rampcli.config.layers import with_values
 from rampcli.config.schema import Config
+from rampcli.config.translate import with_decided_references
 from rampcli.errors import UsageError
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.planning.same_batches import micro_batch_settings
@@ -49,7 +50,7 @@ def candidates(resolved: Resolved) -> list[Candidate]:
     batches, found = _batches(resolved.plan), []
     for size in divisors(max(batches), most=MOST_SAMPLES):
         settings = micro_batch_settings(resolved, size)
-        config = with_values(resolved.config, settings, TUNE).config()
+        config = with_decided_references(with_values(resolved.config, settings, TUNE)).config()
         try:
             changed = run_plan(config)
         except UsageError:

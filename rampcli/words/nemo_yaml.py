@@ -102,7 +102,7 @@ class _Words:
         _, value = self.given.get(word, ("", None))
         for part in value if isinstance(value, list) else [value]:
             if isinstance(part, Unresolved):
-                found = re.search(r"\$\{[^}]*\}", part.text)
+                found = re.search(r"\$\{[^${}]*\}", part.text)
                 raise _NoEqual(word, f"names {found[0]}, which is not set" if found else _NOT_SET)
         return self.defaults.get(word) if value is None or value == {} else value
 

@@ -41,6 +41,13 @@ def test_an_accumulation_that_is_set_does_not_limit_the_candidates():
     ]
 
 
+def test_a_size_that_changes_the_batch_by_a_reference_is_no_candidate():
+    words = ["model.rampup_batch_size=null", "trainer.num_nodes=1", "data.micro_batch_size=4"]
+    assert 8 in sizes(tiny(*words, "model.global_batch_size=16"))
+    referring = "model.global_batch_size='${multiply:${data.micro_batch_size},4}'"
+    assert sizes(tiny(*words, referring)) == [4]
+
+
 @pytest.mark.parametrize(
     ("words", "found"),
     [
