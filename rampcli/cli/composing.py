@@ -141,7 +141,7 @@ def compose_beside_recipe(
     try:
         recipe = _start(base)
         if isinstance(recipe, Stack):
-            starts = [word for word in words if base.is_start(word)]
+            starts = [one for one in words if base.is_start(one) or names_search_path(one)]
             recipe = apply_overrides(recipe, starts, config_dir=base.config_dir).config()
         retuning = retuning_of(resolved, recipe)
     except UsageError as error:
@@ -165,7 +165,7 @@ def compose_beside_recipe(
 
 
 def keys_of_files(base: Base, words: Sequence[str]) -> set[str]:
-    """Returns the keys that words may set besides settings, because files have or name them.
+    """Returns the keys besides settings that words may set: those that files have or refer to.
 
     Args:
         base: as in `compose_words`.
@@ -190,34 +190,36 @@ def keys_of_files(base: Base, words: Sequence[str]) -> set[str]:
     return found
 
 
-def check_runs_differ(base: Base, runs: Sequence[tuple[Mapping[str, str], Resolved]]) -> None:
-    """Checks that keys of the files which vary change the run.
+def check_runs_differ(
+    base: Base, words: Sequence[str], runs: Sequence[tuple[Mapping[str, str], Resolved]]
+) -> None:
+    """Checks that each varied key that is not a setting changes the run.
 
     Args:
         base: what the words of the runs are laid over.
+        words: those of the command.
         runs: the values that vary, by key, and the run that they make.
 
     Raises:
         UsageError: two runs differ only in such keys and have the same settings.
     """
-    groups = group_names(base.folders())
+    groups = group_names(base.folders(words))
+    varied = dict.fromkeys(key for values, _ in runs for key in values)
+    keys = [
+        key for key in varied if group_of(f"{key}=", groups) is None and find_setting(key) is None
+    ]
     seen: dict[str, tuple[Mapping[str, str], Resolved]] = {}
     for values, resolved in runs:
-        keys = [
-            key
-            for key in values
-            if group_of(f"{key}=", groups) is None and find_setting(key) is None
-        ]
         others = [value for key, value in values.items() if key not in keys]
         settled = [pair for pair in leaves(resolved.config) if pair[0] not in ("name", "run_dir")]
         twin_values, twin = seen.setdefault(repr((others, settled)), (values, resolved))
         if keys and twin is not resolved:
-            varied = [key for key in keys if values[key] != twin_values[key]]
-            reasons = dict.fromkeys(_without_effect(key, twin, resolved) for key in varied)
+            differing = [key for key in keys if values[key] != twin_values[key]]
+            reasons = dict.fromkeys(_without_effect(key, twin, resolved) for key in differing)
             raise UsageError(
-                f"{joined_words(twin_values)} and {joined_words(values)} are the same run:"
+                f"{joined_words(twin_values)} and {joined_words(values)} give the same plan:"
                 f" {'; '.join(reasons)}",
-                keys=varied,
+                keys=differing,
                 remedy="a single value",
             )
 
@@ -226,7 +228,7 @@ def _without_effect(key: str, *runs: Resolved) -> str:
     """Returns why a key does not make runs differ."""
     unread = [one for run in runs if (one := stack_of(run.parts[0].config).unread) is not None]
     refused = (f"{key}: {one.unsupported[key]}" for one in unread if key in one.unsupported)
-    return next(refused, f"{key} does not change it")
+    return next(refused, f"{key} changes no setting of the run")
 
 
 def folder_of_sweep(base: Base, words: Sequence[str]) -> Path:

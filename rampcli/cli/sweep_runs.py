@@ -84,7 +84,7 @@ def compose_sweep(
     errors.close()
     with placed(COMMAND_LINE):
         check_runs_differ(
-            base, [(one.values, each) for one, each in zip(chosen, composed, strict=True)]
+            base, joined, [(one.values, each) for one, each in zip(chosen, composed, strict=True)]
         )
     for resolved in composed:
         folder.run_path(resolved.run_dir.name)

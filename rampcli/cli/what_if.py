@@ -82,7 +82,7 @@ def compare(
     _check_curves([one for one in found if isinstance(one, Resolved)])
     variants = [(" ".join(words), one) for words, one in zip(combinations, found, strict=True)]
     with placed("--what-if"):
-        check_runs_differ(base, [*_fitting(values, combinations, found)])
+        check_runs_differ(base, words, [*_fitting(values, combinations, found)])
     sweep = " ".join(["rampcli sweep", str(base), *map(typeable, others)])
     _check_matters(values, combinations, found, sweep)
     _print_comparison(variants, keys=[*values], as_json=as_json)

@@ -7,6 +7,7 @@ words have values of their own, which are translated once all settings are known
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cache
 from keyword import iskeyword
@@ -72,9 +73,18 @@ class Traced(Section):
     if not TYPE_CHECKING:
 
         def __setattr__(self, name: str, value: Any) -> None:
+            before = None
+            with suppress(AttributeError):  # not yet set
+                before = object.__getattribute__(self, name)
             if isinstance(value, Section):
                 _set(value, "_config", self)
             Section.__setattr__(self, name, value)
+            if not isinstance(value, Section) or before is None:
+                return
+            for own in (one.name for one in fields(value)):
+                now = getattr(value, own)
+                if _key(value, own) in DECIDED or now != getattr(before, own):
+                    _apply_over_words(value, own, now)
 
 
 class WordSection(Section):

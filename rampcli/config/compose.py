@@ -52,7 +52,7 @@ from rampcli.config.nemo_files import (
     names_of_nemo,
     nemo_files,
 )
-from rampcli.config.phase_keys import is_dropped
+from rampcli.config.phase_keys import is_dropped, is_phase
 from rampcli.config.phases import check_dropped_phases
 from rampcli.config.reading import (
     drop_launcher_section,
@@ -352,7 +352,7 @@ def _values_of(stack: Stack) -> Mapping[str, Any]:
 
 
 def _named(stack: Stack) -> set[str]:
-    """Returns the keys that references in the user's files name, also those that are replaced."""
+    """Returns the keys that references in the user's files name, also replaced references."""
     composition: Composition | None = stack.composition
     files = () if composition is None else composition.files
     leaves = (one.leaves for one in files if not one.is_bundled)
@@ -397,7 +397,7 @@ def _laid(
         )
         if nemo := read(written, report=Report()):
             # References may name what the rules for NeMo's keys decide.
-            written = written.over(nemo.values())
+            written = written.with_defaults(nemo.values())
             nemo = read(written, report=report)
         stack = _with_files(stack, composition, written, nemo, below, above, report)
     stack = with_references_anew(stack, written)
@@ -410,7 +410,7 @@ def _laid(
 def _near(stack: Stack) -> frozenset[str]:
     """Returns the choices whose files are nearer to the user than a recipe.
 
-    A training file of NeMo that no recipe is below is a recipe itself.
+    Without a recipe, a training file of NeMo is the recipe.
     """
     if stack.primary.is_root:
         return stack.chosen
@@ -483,15 +483,20 @@ def _written(stack: Stack, recipe: Layer, words: Mapping[str, Any]) -> Written:
 def _in_nemos_names(
     stack: Stack, words: Mapping[str, Any], values: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns what our words set under the keys that files of NeMo have for it, if there are any.
+    """Returns the values of our words under NeMo's keys for the same settings, for references.
 
-    So references to those keys find it.
+    Empty if no file is NeMo's.
     """
     names = {drop_launcher_section(key): key for key in values}
     if not is_nemo({name: values[key] for name, key in names.items()}):
         return {}
     nemos = keys_by_setting({name: values[key] for name, key in names.items()})
-    ours = {key: one.value for layer in stack.overrides for key, one in layer.entries.items()}
+    ours = {
+        key: one.value
+        for layer in stack.overrides
+        for key, one in layer.entries.items()
+        if nemos.get(key) not in dict(one.words)
+    }
     ours |= {SPELLINGS.get(key, key): value for key, value in words.items()}
     return {
         names[nemos[key]]: value
@@ -521,7 +526,7 @@ def _whole(key: str, value: Any, values: Mapping[str, Any]) -> tuple[str, Any]:
 
 
 def relaid(stack: Stack) -> Stack:
-    """Returns layers whose references are resolved again, after another layer was added."""
+    """Resolves references again after a layer was added. Does nothing without references."""
     if not any(map(has_reference, stack.written.values())):
         return stack
     return _laid(stack, {}, place=COMMAND_LINE, report=Report())
@@ -589,7 +594,9 @@ def _word_layer(
                 if name not in words:
                     _check_deleted(stack, name, value)
                 deleted[name] = Entry(settings()[name].default, f"{place}: {key}")
-        elif written.is_variable(key) or (nemo is not None and find_setting(key) is None):
+        elif written.is_variable(key) or (
+            nemo is not None and find_setting(key) is None and not is_phase(key)
+        ):
             continue
         elif not has_reference(value):
             merged = written.values.get(written.name_of(key))

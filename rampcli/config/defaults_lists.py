@@ -86,7 +86,7 @@ def as_usage_errors(read: LoadedFiles) -> Iterator[None]:
         raise UsageError(
             f"cannot read {group} as the name of a group",
             keys=(group,),
-            remedy="a name that consists of the letters A to Z, digits, _ and -",
+            remedy="a name of the letters a to z and A to Z, digits, _ and -",
         ) from error
     except (HydraException, OmegaConfBaseException, ValueError, AssertionError) as error:
         text = str(error) or str(error.__cause__ or "")
@@ -119,7 +119,7 @@ def circle_of(read: LoadedFiles) -> UsageError:
     else:
         names = listed(files, most=6) if files else _lists(read)
         message = f"the defaults lists of {names} name each other in a circle"
-        remedy = "one of them without the other"
+        remedy = "the lists without the entry that leads back"
     return UsageError(message, remedy=remedy, set_by=places)
 
 

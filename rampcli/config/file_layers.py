@@ -59,12 +59,12 @@ class Written:
         return cls(values, found, {*names, *named})
 
     def name_of(self, key: str) -> str:
-        """Returns the key in Hydra's tree of a word, which may leave out NeMo's `training.`."""
+        """Returns a word's key in Hydra's tree. The word may leave out NeMo's `training.`."""
         inside = f"{LAUNCHER_SECTION}{key}"
         return inside if inside in self.values else key
 
-    def over(self, values: Mapping[str, Any]) -> "Written":
-        """Returns these values over others, which references may name, too."""
+    def with_defaults(self, values: Mapping[str, Any]) -> "Written":
+        """Returns these values and those of further keys, which references may name."""
         others = {key: value for key, value in values.items() if self.name_of(key) == key}
         return Written.of({**others, **self.values}, self.named)
 
@@ -73,7 +73,7 @@ class Written:
         return {one: value for one, value in self.found.items() if is_below(one, key)}
 
     def is_variable(self, key: str) -> bool:
-        """Returns whether a key is no setting, but a value that references name."""
+        """Returns whether a key is not a setting, and references name it."""
         if not self.named:
             return False
         name = drop_launcher_section(key)
@@ -96,10 +96,11 @@ def with_references_anew(stack: Stack, written: Written) -> Stack:
         is_same = typed_word.value == entry.value  # and not what a rule makes of it
         if found is None or isinstance(found, Unresolved) or not is_same:
             return entry
-        if typed_word.reference is None or written.values.get(name) != typed_word.reference:
+        as_written = (written.values.get(one) for one in (name, *above(name)))
+        if typed_word.reference is None or typed_word.reference not in as_written:
             return entry
         with suppress(UsageError):
-            value = typed(key_inside(word), found)
+            value = typed(key_inside(key), found)
             own = replace(typed_word, value=value)
             return replace(entry, value=value, words=((word, own),)) if entry.words else own
         return entry

@@ -1,4 +1,7 @@
-"""Turns composed files of NeMo into a layer of our settings (`rampcli.words.nemo_yaml`)."""
+"""Turns composed files of NeMo into layers of our settings, and says what becomes of each key.
+
+`rampcli.words.nemo_yaml` knows what the keys mean.
+"""
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -10,6 +13,7 @@ from rampcli.bundled import bundled
 from rampcli.config.composition import Composition
 from rampcli.config.file_layers import Written, owners_of
 from rampcli.config.layers import Entry, Layer, Precedence
+from rampcli.config.phase_keys import is_phase, split_phase_key
 from rampcli.config.reading import drop_launcher_section
 from rampcli.config.references import MISSING, Unresolved, has_reference
 from rampcli.config.settings import find_setting, settings
@@ -33,7 +37,7 @@ _TRANSLATED = {one[0]: ours for table in (SAME, CHOICES) for ours, one in table.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unread:
-    """What files of NeMo say, and what a run here does and does not do of it.
+    """Effect of each key of NeMo's files: what it decides, or why it changes nothing here.
 
     Attributes:
         given: NeMo's keys that files and words set, with their values.
@@ -41,7 +45,7 @@ class Unread:
         unchanged: NeMo's keys that do not change the run, with their values.
         unsupported: NeMo's keys that change the model or the numbers, and why each has no equal
             here.
-        replaced: NeMo's keys without an equal that settings of the user stand in for.
+        replaced: NeMo's keys without an equal, and the user's settings that a run uses instead.
         remedies: what replaces them, if there is anything.
     """
 
@@ -55,7 +59,7 @@ class Unread:
     def decided_by(self, key: str) -> tuple[str, ...] | None:
         """Returns what a key of NeMo decides; None if the files are not NeMo's or lack the key.
 
-        A key that the files may have decides what its default decides.
+        For a key that the files leave out, it is the setting that NeMo's default decides.
         """
         if not self.given:
             return None
@@ -74,17 +78,18 @@ class Unread:
             return "It does not change the run here."
         ours = listed(decided, most=MOST_DECIDED)
         if key in self.replaced:
-            return f"It has no equal here, and {ours} is set in its place."
+            return f"Its value has no equal here. The run uses your {ours} instead."
         if key not in self.given:
-            return f"The files do not set it. It would decide {ours}."
+            return f"The files do not set it, so NeMo's default decides {ours}."
         return f"It decides {ours}."
+
+    def _reasons(self) -> list[str]:
+        return [f"{_placed(key, self.given)} {why}" for key, why in self.unsupported.items()]
 
     def left_out(self) -> list[str]:
         """Returns a note for each key that a plan leaves out."""
-        return [
-            f"{_placed(key, self.given)} {why}; the plan leaves it out, and a run is refused"
-            for key, why in self.unsupported.items()
-        ]
+        left = "the plan leaves it out, and a run is refused"
+        return [f"{reason}; {left}" for reason in self._reasons()]
 
     def unchanged_among(self, keys: Collection[str]) -> list[str]:
         """Returns a note for each of some keys that does not change the run."""
@@ -111,12 +116,9 @@ class Unread:
             UsageError: it does not.
         """
         if self.unsupported:
-            reasons = "; ".join(
-                f"{_placed(key, self.given)} {why}" for key, why in self.unsupported.items()
-            )
             raise UsageError(
-                f"NeMo's configuration says what is not done here: {reasons}",
-                keys=tuple(_placed(key, self.given) for key in self.unsupported),
+                f"keys of NeMo's files have no equal here: {'; '.join(self._reasons())}",
+                keys=tuple(self.unsupported),
                 remedy=self.remedies or "rampcli plan, which leaves it out",
             )
 
@@ -128,7 +130,7 @@ class NemoFiles:
     Attributes:
         indexes: the numbers of the files.
         layers: what they say.
-        by_words: what the words of the command line that NeMo's rules read say.
+        by_words: settings that words decide through NeMo's rules.
         deleted: words `~KEY` that delete keys of the files.
         notes: effects that may surprise.
         unread: what a run does and does not do of them.
@@ -190,8 +192,6 @@ def nemo_files(
         return None
     places = {name: one.source for name, one in before.items()} | dict.fromkeys(words, place)
     entries, names = _with_words(of_these, written, places)
-    # Words of other systems apply by themselves, as over our own files.
-    of_others = {one for one in places if one in FOREIGN} - {*of_these, *_TRANSLATED}
     of_files = read_nemo({name: one.value for name, one in of_these.items()}).settings
     run = read_nemo({name: one.value for name, one in entries.items()})
     new = {name for name, word in names.items() if word in words}
@@ -210,12 +210,7 @@ def nemo_files(
         for key, ours in run.instead.items()
         if (own := tuple(one for one in ours if one in places))
     }
-    unsupported = {
-        key: why
-        for key, why in run.unsupported.items()
-        if key not in replaced and key not in of_others
-    }
-    unchanged = [key for key in run.unchanged if key not in of_others]
+    unsupported = {key: why for key, why in run.unsupported.items() if key not in replaced}
     neutral = {key: NEUTRAL[key][0] for key in unsupported if NEUTRAL.get(key, ((),))[0]}
     return NemoFiles(
         indexes=indexes,
@@ -235,7 +230,7 @@ def nemo_files(
         unread=Unread(
             given={key: replace(one, value=_as_written(one.value)) for key, one in entries.items()},
             decides=_decided_by(run),
-            unchanged={key: _as_written(entries[key].value) for key in unchanged},
+            unchanged={key: _as_written(entries[key].value) for key in run.unchanged},
             unsupported=unsupported,
             replaced=replaced,
             remedies=tuple(f"{key}={shown(values[0])}" for key, values in neutral.items()),
@@ -270,7 +265,7 @@ def _entries_of_files(
 def _with_words(
     entries: Mapping[str, Entry], written: Written, places: Mapping[str, str]
 ) -> tuple[dict[str, Entry], dict[str, str]]:
-    """Returns what files of NeMo set, with words on top, and the word for each key that words set.
+    """Returns NeMo's keys as files and words set them, and the word for each that a word sets.
 
     Our words, and their other spellings, stand for NeMo's keys with the same values.
 
@@ -292,10 +287,14 @@ def _with_words(
             name = ours
             if name in places:
                 continue  # the word in NeMo's name says the same, or is refused beside this one
-        elif not is_nemos and (name in settings() or written.is_variable(name)):
+        elif not is_nemos and (
+            find_setting(name) is not None or is_phase(name) or written.is_variable(name)
+        ):
             continue
         key = written.name_of(word)
-        entry = Entry(_values(written, key, written.values.get(key)).get(key), place)
+        raw = written.values.get(key)
+        reference = raw if has_reference(raw) else None
+        entry = Entry(_values(written, key, raw).get(key), place, reference=reference)
         if word not in settings() and word not in FOREIGN:
             found[name], names[name] = entry, word
         elif entry.value is not None:
@@ -323,7 +322,7 @@ def _decided_by(run: NemoRun) -> dict[str, tuple[str, ...]]:
 def check_contradictions(
     nemo: NemoFiles, ours: Layer, words: Collection[str]
 ) -> Iterator[UsageError]:
-    """Yields an error for each word in NeMo's names that words in our names leave without effect.
+    """Yields an error for each word in NeMo's name whose setting another word sets differently.
 
     Args:
         nemo: the files with the words in NeMo's names.
@@ -332,6 +331,9 @@ def check_contradictions(
     """
     for word in words:
         decided = () if word in settings() else nemo.unread.decides.get(word, ())
+        decided = tuple(key for key in decided if split_phase_key(key) is None)
+        if _TRANSLATED.get(word) in decided:
+            decided = (_TRANSLATED[word],)
         if not decided or not all(
             _differ(nemo.by_words.get(key), ours.entries.get(key)) for key in decided
         ):
@@ -339,8 +341,8 @@ def check_contradictions(
         key, one = decided[0], nemo.unread.given[word]
         other = ours.entries[key]
         yield UsageError(
-            f"{word}={shown(one.value)} and {key}={shown(other.value)} are two words for one"
-            " setting and differ",
+            f"{word}={shown(one.value)} and {key}={shown(other.value)} set one setting to"
+            " different values",
             keys=(word, key),
             remedy="one of them",
             set_by=(*one.sources(word), *other.sources(key)),

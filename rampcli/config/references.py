@@ -143,7 +143,7 @@ def named_in(values: Mapping[str, Any]) -> set[str]:
         _absolute(name, key)
         for key, value in values.items()
         for text in _texts(value)
-        for name in _parsed(text, key)[0]
+        for name in (*_parsed(text, key)[0], *_SELECTED.findall(text))
     }
 
 

@@ -39,7 +39,7 @@ _MOST_ROUNDS = 5
 
 
 def with_decided_references(stack: Stack) -> Stack:
-    """Returns layers whose references come to the values that settings have in the end.
+    """Resolves references with the values that remain after MaxText's words are translated.
 
     MaxText's words may decide what a reference names, and another spelling may set it. References
     in a phase name settings of the run, as all references do.
@@ -66,9 +66,9 @@ def with_decided_references(stack: Stack) -> Stack:
             return stack
     with sources_named(stack):
         raise UsageError(
-            f"{listed(changed)} would follow from a reference that leads back to it"
+            f"{listed(changed)} depends on itself through a reference"
             if len(changed) == 1
-            else f"{listed(changed)} would follow from references to each other",
+            else f"{listed(changed)} depend on each other through references",
             keys=tuple(changed),
             remedy="the value itself in place of a reference",
         )

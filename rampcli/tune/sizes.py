@@ -50,9 +50,9 @@ def candidates(resolved: Resolved) -> list[Candidate]:
     batches, found = _batches(resolved.plan), []
     for size in divisors(max(batches), most=MOST_SAMPLES):
         settings = micro_batch_settings(resolved, size)
-        config = with_decided_references(with_values(resolved.config, settings, TUNE)).config()
+        stack = with_values(resolved.config, settings, TUNE)
         try:
-            changed = run_plan(config)
+            changed = run_plan(with_decided_references(stack).config())
         except UsageError:
             continue
         candidate = own_candidate(changed)

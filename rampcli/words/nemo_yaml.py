@@ -418,7 +418,7 @@ def is_nemo(leaves: Mapping[str, Any]) -> bool:
 
 
 def keys_by_setting(leaves: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the key that a file has, or would have, for settings of ours with the same values.
+    """Returns the file's name of NeMo's key for each of our settings that takes the same values.
 
     Args:
         leaves: as in `read_nemo`.

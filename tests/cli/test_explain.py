@@ -125,11 +125,11 @@ def test_a_key_of_nemo_is_explained_by_the_settings_that_it_decides(succeed, nem
         ("model.hidden_dropout", ["model.hidden_dropout=0.1"], "refused: no model here has"),
         ("model.fp8", [], "does not change the run here"),
         ("model.fp8", ["model.fp8=true"], "refused: no model here computes in fp8"),
-        ("model.kv_channels", [], "do not set it. It would decide model.head_size"),
+        ("model.kv_channels", [], "do not set it, so NeMo's default decides model.head_size"),
         (
             "model.optim.name",
             ["model.optim.name=adam", "optim.optimizer=adamw"],
-            "optim.optimizer is set in its place",
+            "The run uses your optim.optimizer instead",
         ),
     ],
 )

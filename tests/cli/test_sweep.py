@@ -211,10 +211,10 @@ def test_options_vary_in_the_section_that_they_are_put_into(group, tmp_path):
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["model.hidden_dropout=0,0.1"], "the same run: model.hidden_dropout: no model here has"),
-        (["model.optim.lr=1,1.0"], "are the same run"),
-        (["+run.name=b,c"], "the same run: run.name does not change it"),
-        (["model.optim.lr=1,2", "optim.lr=3"], "are two words for one setting and differ"),
+        (["model.hidden_dropout=0,0.1"], "the same plan: model.hidden_dropout: no model here has"),
+        (["model.optim.lr=1,1.0"], "give the same plan"),
+        (["+run.name=b,c"], "the same plan: run.name changes no setting of the run"),
+        (["model.optim.lr=1,2", "optim.lr=3"], "set one setting to different values"),
         (["model.optim.lrr=1,2"], "there is no setting model.optim.lrr"),
     ],
 )

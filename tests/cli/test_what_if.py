@@ -144,9 +144,9 @@ def test_a_compared_key_of_nemo_that_changes_nothing_is_refused_or_noted(
 ):
     refused = rampcli("plan", *nemo_tree, "--what-if", "model.hidden_dropout=0,0.1")
     assert refused.exit_code == 2
-    assert "are the same run: model.hidden_dropout: no model here has dropout" in refused.stderr
+    assert "give the same plan: model.hidden_dropout: no model here has dropout" in refused.stderr
     refused = rampcli("plan", *nemo_tree, "--what-if", "model.fp8=null,false")
-    assert "model.fp8 does not change it" in refused.stderr
+    assert "model.fp8 changes no setting of the run" in refused.stderr
     left_out = succeed("plan", *nemo_tree, "--what-if", "model.hidden_dropout=0.1")
     assert "no model here has dropout; the plan leaves it out" in left_out
     unchanged = succeed("plan", *nemo_tree, "--what-if", "model.fp8=false")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.layers import PYTHON, Precedence, edited_stack
-from rampcli.config.schema import Config, ModelConfig
+from rampcli.config.schema import Config, ModelConfig, ParallelConfig
 from rampcli.config.settings import foreign_words, leaves, settings
 from rampcli.config.values import put
 from rampcli.errors import Report, UsageError, shown
@@ -221,6 +221,12 @@ def test_a_section_that_is_put_into_a_configuration_belongs_to_it():
     other = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data))
     other.model.micro_batch_size = 4
     assert (recipe.data.micro_batch_size, other.data.micro_batch_size) == (2, 4)
+
+
+def test_a_section_that_is_assigned_later_applies_over_the_words_that_decide_its_settings():
+    recipe = made()
+    recipe.ici_tensor_parallelism, recipe.parallel = 2, ParallelConfig()
+    assert resolve(recipe).config.parallel.tensor_parallel_size == 1
 
 
 def test_a_default_section_is_one_that_its_class_makes():

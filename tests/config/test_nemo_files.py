@@ -202,3 +202,38 @@ def test_the_value_of_the_file_is_behind_that_of_a_word(layers_with):
     assert [one.place.partition("=")[0] for one in stack.history("optim.lr")] == [
         *("default", "model.optim.lr", "model.optim.lr"),
     ]
+
+
+@pytest.mark.parametrize("word", ["phases=null", "phases.decay.until=3K"])
+def test_phases_that_a_file_of_nemo_means_are_settings_of_the_run(layers_with, word):
+    stack = layers_with(word)
+    phases = [key for key in settings_of(stack) if key.startswith("phases.")]
+    assert bool(phases) is (word != "phases=null")
+    assert stack.unread.unsupported == {}
+
+
+@pytest.mark.parametrize(
+    "reference", ["model.optim.lr='${multiply:1e-4,${model.global_batch_size}}'", "in the file"]
+)
+def test_a_reference_in_nemos_name_sees_what_words_of_maxtext_decide(layers_with, reference):
+    typed = ("per_device_batch_size=1", "model.rampup_batch_size=null")
+    if reference == "in the file":
+        changes = [("lr: 4e-4", "lr: '${multiply:1e-4,${training.model.global_batch_size}}'")]
+        stack = layers_with(*typed, changes=changes)
+    else:
+        stack = layers_with(*typed, reference)
+    found = settings_of(stack)
+    assert found["optim.lr"] == pytest.approx(1e-4 * found["model.global_batch_size"])
+    assert found["model.global_batch_size"] == 32
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("model.optim.sched.name=CosineAnnealing", "schedule.decay_style=linear"),
+        ("model.optim.sched.warmup_steps=4", "optim.warmup_steps=2"),
+    ],
+)
+def test_words_that_differ_are_refused_if_nemos_decides_further_settings(words):
+    with pytest.raises(UsageError, match="set one setting to different values"):
+        over(FOLDER / "launcher.yaml", *words)
