@@ -166,7 +166,9 @@ def _vocabulary(words: _Words) -> int:
         given = [word for word in words.asked if word in words.given]
         reason = "the vocabulary of the tokenizer is not known; set model.vocab_size"
         raise _NoEqual(given[-1] if given else "model.tokenizer.type", reason)
-    unit = words("model.make_vocab_size_divisible_by") * words("model.tensor_model_parallel_size")
+    # A number of ranks below 1 is refused as itself.
+    ranks = max(1, words("model.tensor_model_parallel_size"))
+    unit = ranks * words("model.make_vocab_size_divisible_by")
     return int(-(-tokens // unit) * unit)
 
 
@@ -465,7 +467,7 @@ def _words_2(leaves: Mapping[str, Any]) -> _Words:
         if key.endswith(TARGET):
             value = tables.NAMES_OF_CLASSES.get(_class_of(value), _class_of(value))
         elif key == "optim.config.optimizer":
-            value = tables.NAMES_OF_CLASSES.get(value, value)
+            value = tables.NAMES_OF_CLASSES.get(str(value), value)
         given[word] = (key, value)
     if leaves.get("model.config.gated_linear_unit") and "model.activation" in given:
         key, value = given["model.activation"]
@@ -474,6 +476,19 @@ def _words_2(leaves: Mapping[str, Any]) -> _Words:
         given["model.tokenizer.type"] = (f"data.{TARGET}", "GPT2BPETokenizer")
     _, scheduler = given.get(f"{SCHEDULE}.name", ("", ""))
     return _Words(given, tables.DEFAULTS_2 | tables.DEFAULTS_OF_SCHEDULERS.get(scheduler, {}))
+
+
+def _tried(rule: Rule, words: _Words) -> tuple[Any, _NoEqual | None]:
+    """Returns what a rule gives, or why it gives nothing."""
+    words.asked.clear()
+    try:
+        return rule(words), None
+    except _NoEqual as error:
+        return _LEAVE, error
+    except (TypeError, ValueError, IndexError):
+        return _LEAVE, _NoEqual([*words.asked][-1], "has a value of another type")
+    except ArithmeticError:
+        return _LEAVE, _NoEqual([*words.asked][-1], "has a value out of range")
 
 
 def read_nemo(leaves: Mapping[str, Any]) -> NemoRun:
@@ -490,13 +505,7 @@ def read_nemo(leaves: Mapping[str, Any]) -> NemoRun:
     problems: list[tuple[str, str, str | None]] = []
     looked_at: set[str] = set()
     for key, rule in RULES.items():
-        words.asked.clear()
-        try:
-            value, problem = rule(words), None
-        except _NoEqual as error:
-            value, problem = _LEAVE, error
-        except (TypeError, ValueError, IndexError):
-            value, problem = _LEAVE, _NoEqual([*words.asked][-1], "has a value of another type")
+        value, problem = _tried(rule, words)
         looked_at |= {*words.asked}
         is_shape = key.startswith("model.") and key not in _NOT_OF_CLASSES
         if option != "" and is_shape and next(iter(words.asked)) not in words.given:
@@ -506,10 +515,10 @@ def read_nemo(leaves: Mapping[str, Any]) -> NemoRun:
         elif value is not _LEAVE:
             settings[key] = Decided(value=value, keys=words.keys())
     settings.setdefault("data.source", Decided(value="mock", keys=()))
-    try:
-        problems += [(word, reason, None) for word, reason in _misfits(words)]
-    except _NoEqual as error:
-        problems.append((error.word, error.reason, None))
+    misfits, problem = _tried(lambda words: [*_misfits(words)], words)
+    if problem is not None:
+        misfits = [(problem.word, problem.reason)]
+    problems += [(word, reason, None) for word, reason in misfits]
     problems += [(word, reason, None) for word, reason in _active(words)]
     unsupported: dict[str, str] = {}
     instead: dict[str, tuple[str, ...]] = {}

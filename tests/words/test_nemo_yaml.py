@@ -13,7 +13,7 @@ from rampcli.config.layers import build
 from rampcli.config.settings import find_setting, settings
 from rampcli.planning.resolve import resolve
 from rampcli.words import FOREIGN
-from rampcli.words.nemo_keys import MODELS, NEUTRAL
+from rampcli.words.nemo_keys import DEFAULTS, MODELS, NEUTRAL
 from rampcli.words.nemo_yaml import RULES, Unresolved, is_nemo, read_nemo
 
 FOLDER = Path(__file__).parent / "nemo_files"
@@ -275,3 +275,24 @@ def test_corpora_are_read_in_each_of_nemos_forms(prefix, path, blend):
 def test_what_this_program_cannot_compute_is_unsupported(key, value):
     kind = {"model.data.data_impl": "mmap"} if key.endswith("prefix") else {}
     assert {*read_nemo(GPT | kind | {key: value}).unsupported} == {key}
+
+
+ODD = (0, -1, 0.5, 10**30, math.inf, math.nan, "a", "", None, True, [], [1], ["a", 2], [{"x": 1}])
+
+
+@pytest.mark.parametrize("name", ["GPT", *FILES])
+@pytest.mark.parametrize("value", ODD, ids=repr)
+def test_a_value_of_any_kind_is_read_or_named(name, value):
+    leaves = (
+        leaves_of(name)
+        if name in FILES
+        else GPT | {"model.optim.sched.name": "InverseSquareRootAnnealing"}
+    )
+    further = [] if name == "export" else [*DEFAULTS, "model.optim.sched.warmup_steps"]
+    for key in {*leaves, *further}:
+        run = read_nemo(leaves | {key: value})
+        named = {*run.unchanged, *run.unsupported}
+        decided = {
+            word for one in (*run.settings.values(), *run.options.values()) for word in one.keys
+        }
+        assert key in named | decided
