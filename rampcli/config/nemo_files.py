@@ -285,7 +285,7 @@ def _with_words(
             continue
         if not is_nemos and (ours := of_settings.get(SPELLINGS.get(word, word))) is not None:
             name = ours
-            if name in places:
+            if name != word and name in places:
                 continue  # the word in NeMo's name says the same, or is refused beside this one
         elif not is_nemos and (
             find_setting(name) is not None or is_phase(name) or written.is_variable(name)
