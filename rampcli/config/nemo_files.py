@@ -295,6 +295,9 @@ def _with_words(
         raw = written.values.get(key)
         reference = raw if has_reference(raw) else None
         entry = Entry(_values(written, key, raw).get(key), place, reference=reference)
+        for inside in [one for one in found if one.startswith(f"{name}.")]:
+            names[inside] = word
+            del found[inside]  # a value in place of a section
         if word not in settings() and word not in FOREIGN:
             found[name], names[name] = entry, word
         elif entry.value is not None:

@@ -1,6 +1,7 @@
 """How files of NeMo and the words beside them become one configuration."""
 
 import re
+from functools import reduce
 from pathlib import Path
 
 import pytest
@@ -68,15 +69,16 @@ def test_a_word_over_a_file_of_nemo_means_what_the_file_would(file, key, value, 
     [
         ("export", "data.rampup_batch_size", [32, 32, 4000]),
         ("megatron_gpt", "model.ffn_hidden_size", 256),
+        ("megatron_gpt", "model.data.data_prefix", "/corpora/wiki"),
     ],
 )
 def test_a_word_adds_a_key_as_if_the_file_had_it(file, key, value, tmp_path):
     tree = yaml.safe_load((FOLDER / f"{file}.yaml").read_text())
-    section, _, name = key.rpartition(".")
-    tree[section][name] = value
+    *sections, name = key.split(".")
+    reduce(dict.__getitem__, sections, tree)[name] = value
     changed = tmp_path / f"{file}.yaml"
     changed.write_text(yaml.safe_dump(tree, sort_keys=False))
-    typed, expected = over(FOLDER / f"{file}.yaml", f"{key}={shown(value)}"), over(changed)
+    typed, expected = over(FOLDER / f"{file}.yaml", f"+{key}={shown(value)}"), over(changed)
     assert facts(typed) == facts(expected)
     assert typed.unread.decides == expected.unread.decides
 
