@@ -226,8 +226,10 @@ def check_runs_differ(
 
 def _without_effect(key: str, *runs: Resolved) -> str:
     """Returns why a key does not make runs differ."""
-    unread = [one for run in runs if (one := stack_of(run.parts[0].config).unread) is not None]
-    refused = (f"{key}: {one.unsupported[key]}" for one in unread if key in one.unsupported)
+    effects = [
+        one for run in runs if (one := stack_of(run.parts[0].config).nemo_effects) is not None
+    ]
+    refused = (f"{key}: {one.unsupported[key]}" for one in effects if key in one.unsupported)
     return next(refused, f"{key} changes no setting of the run")
 
 

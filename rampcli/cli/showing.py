@@ -41,7 +41,7 @@ def show(base: Base, words: Sequence[str], *, is_rl: bool, retunes: bool) -> Non
             else compose_beside_recipe(base, words, retunes=retunes, resumes=True)
         )
         if base.package is None:
-            _print(with_provenance(run) + _unread(run.config.stack))
+            _print(with_provenance(run) + _unchanged_keys(run.config.stack))
             return
         _package(nest(dict(leaves(run.config))), base.package)
         section = base.package.removeprefix(WHOLE)
@@ -70,11 +70,11 @@ def show(base: Base, words: Sequence[str], *, is_rl: bool, retunes: bool) -> Non
     _print(_yaml(parts))
 
 
-def _unread(stack: Stack) -> str:
+def _unchanged_keys(stack: Stack) -> str:
     """Returns comments with the settings of NeMo's files that do not change the run."""
-    if stack.unread is None or not stack.unread.unchanged:
+    if stack.nemo_effects is None or not stack.nemo_effects.unchanged:
         return ""
-    lines = (f"#   {key}: {shown(value)}" for key, value in stack.unread.unchanged.items())
+    lines = (f"#   {key}: {shown(value)}" for key, value in stack.nemo_effects.unchanged.items())
     return "\n".join(("# settings of NeMo that do not change the run here:", *lines, ""))
 
 

@@ -185,8 +185,8 @@ def _check_same_base(
         if (path := RunDirectory(folder.run_path(name)).config).is_file():
             found[name] = _deciding(snapshot.read(path))
     varied = {key for values in listed.values() for key in values} | {*chosen[0].values}
-    if (unread := stack_of(composed[0].config).unread) is not None:
-        varied |= {ours for key in varied for ours in unread.decides.get(key, ())}
+    if (effects := stack_of(composed[0].config).nemo_effects) is not None:
+        varied |= {ours for key in varied for ours in effects.decides.get(key, ())}
     for several in (here, found):
         varied |= {*differing_settings([*several.values()])}
     first = next(iter(here.values()))

@@ -46,8 +46,8 @@ from rampcli.config.layers import (
     placed,
 )
 from rampcli.config.nemo_files import (
+    NemoEffects,
     NemoFiles,
-    Unread,
     check_contradictions,
     names_of_nemo,
     nemo_files,
@@ -438,13 +438,15 @@ def _with_files(
     )
     report.errors += missing(composition, written, foreign)
     notes = [*notes_on_hydra(composition, stack.primary.name, foreign)]
-    unread = Unread()
+    nemo_effects = NemoEffects()
     if nemo is not None:
         last = max(foreign)
         files[last + 1 : last + 1] = nemo.layers
-        notes += [*nemo.notes, *nemo.unread.notes()]
-        unread = nemo.unread
-    return replace(stack, composed=(below, *files, above), notes=tuple(notes), unread=unread)
+        notes += [*nemo.notes, *nemo.effects.notes()]
+        nemo_effects = nemo.effects
+    return replace(
+        stack, composed=(below, *files, above), notes=tuple(notes), nemo_effects=nemo_effects
+    )
 
 
 def _written(stack: Stack, recipe: Layer, words: Mapping[str, Any]) -> Written:

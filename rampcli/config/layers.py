@@ -210,7 +210,7 @@ class Stack:
         words: the words that were laid on top, as they were written. Those in NeMo's names and
             those that only references name are in no layer.
         notes: what a user may not expect of the files.
-        unread: what files of NeMo say and a run does not do, if there are such files.
+        nemo_effects: what becomes of each key of NeMo's files, if there are such files.
     """
 
     composed: tuple[Layer, ...] = ()
@@ -222,7 +222,7 @@ class Stack:
     written: Mapping[str, Any] = field(default_factory=dict, compare=False)
     words: Mapping[str, Entry] = field(default_factory=dict, compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
-    unread: Any = field(default=None, compare=False)
+    nemo_effects: Any = field(default=None, compare=False)
 
     @cached_property
     def _histories(self) -> dict[str, list[tuple[Precedence, Entry]]]:

@@ -36,7 +36,7 @@ _TRANSLATED = {one[0]: ours for table in (SAME, CHOICES) for ours, one in table.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Unread:
+class NemoEffects:
     """Effect of each key of NeMo's files: what it decides, or why it changes nothing here.
 
     Attributes:
@@ -133,7 +133,7 @@ class NemoFiles:
         by_words: settings that words decide through NeMo's rules.
         deleted: words `~KEY` that delete keys of the files.
         notes: effects that may surprise.
-        unread: what a run does and does not do of them.
+        effects: what a run does and does not do of them.
     """
 
     indexes: frozenset[int]
@@ -141,7 +141,7 @@ class NemoFiles:
     by_words: Mapping[str, Entry]
     deleted: frozenset[str]
     notes: tuple[str, ...]
-    unread: Unread
+    effects: NemoEffects
 
     def values(self) -> dict[str, Any]:
         """Returns the values of our settings that the files and the words say, by dotted key."""
@@ -227,7 +227,7 @@ def nemo_files(
         ).entries,
         deleted=frozenset(word for word in names.values() if word.startswith("~")),
         notes=tuple(f"{_placed(key, entries)} {text}" for key, text in run.notes.items()),
-        unread=Unread(
+        effects=NemoEffects(
             given={key: replace(one, value=_as_written(one.value)) for key, one in entries.items()},
             decides=_decided_by(run),
             unchanged={key: _as_written(entries[key].value) for key in run.unchanged},
@@ -333,7 +333,7 @@ def check_contradictions(
         words: keys of all words.
     """
     for word in words:
-        decided = () if word in settings() else nemo.unread.decides.get(word, ())
+        decided = () if word in settings() else nemo.effects.decides.get(word, ())
         decided = tuple(key for key in decided if split_phase_key(key) is None)
         if _TRANSLATED.get(word) in decided:
             decided = (_TRANSLATED[word],)
@@ -341,7 +341,7 @@ def check_contradictions(
             _differ(nemo.by_words.get(key), ours.entries.get(key)) for key in decided
         ):
             continue
-        key, one = decided[0], nemo.unread.given[word]
+        key, one = decided[0], nemo.effects.given[word]
         other = ours.entries[key]
         yield UsageError(
             f"{word}={shown(one.value)} and {key}={shown(other.value)} set one setting to"

@@ -129,8 +129,8 @@ def check_launcher(resolved: Resolved) -> None:
         UsageError: it has not, or another one did.
     """
     for part in resolved.parts:
-        if (unread := stack_of(part.config).unread) is not None:
-            unread.check()
+        if (effects := stack_of(part.config).nemo_effects) is not None:
+            effects.check()
     check_outer_launcher()
     launcher_of(resolved.config).check(resolved)
 

@@ -317,7 +317,7 @@ def completed_run(
         is_decided = first.precedence(key) is not Precedence.PHASE and key not in FOREIGN
         if is_decided and (key not in base or base[key].value is None):
             base[key] = first.entry(key)
-    whole = Stack(overrides=(Layer("run", Precedence.USER, base),), unread=first.unread)
+    whole = Stack(overrides=(Layer("run", Precedence.USER, base),), nemo_effects=first.nemo_effects)
     settled = dict(leaves(whole.config()))
     found: dict[str, Entry] = {}
     for name, config in phases.items():

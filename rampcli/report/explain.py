@@ -11,7 +11,7 @@ from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.quantities import listed
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.layers import DEFAULT, Entry, stack_of
-from rampcli.config.nemo_files import Unread
+from rampcli.config.nemo_files import NemoEffects
 from rampcli.config.phase_keys import UNTIL, phase_key, split_phase_key
 from rampcli.config.rl import RESPONSE_KEY, max_response_tokens, unit_of
 from rampcli.config.settings import extension_of, find_setting, leaves, nest, settings
@@ -86,17 +86,17 @@ def explain_all(key: str, resolved: Resolved) -> list[dict[str, Any]]:
     Raises:
         UsageError: there is no such setting.
     """
-    unread: Unread | None = stack_of(resolved.config).unread
-    decided = None if unread is None or key in settings() else unread.decided_by(key)
-    if unread is None or decided is None:
+    effects: NemoEffects | None = stack_of(resolved.config).nemo_effects
+    decided = None if effects is None or key in settings() else effects.decided_by(key)
+    if effects is None or decided is None:
         return [explain(key, resolved)]
-    entry = unread.given.get(key)
+    entry = effects.given.get(key)
     of_nemo: dict[str, Any] = {
         "key": key,
         "value": None if entry is None else entry.value,
         **dict.fromkeys(("derived", "type", "default", "range", "costs", "in_run", "unit")),
         "in_phases": {},
-        "doc": f"NeMo's key. {unread.meaning(key)}",
+        "doc": f"NeMo's key. {effects.meaning(key)}",
         "set_by": None if entry is None else entry.place,
         "overrode": [],
     }

@@ -81,8 +81,8 @@ def left_out_notes(plans: Sequence[Resolved], *, asked: Collection[str] = ()) ->
     notes = (
         note
         for part in parts
-        if (unread := stack_of(part.config).unread) is not None
-        for note in (*unread.left_out(), *unread.unchanged_among(asked))
+        if (effects := stack_of(part.config).nemo_effects) is not None
+        for note in (*effects.left_out(), *effects.unchanged_among(asked))
     )
     return [*dict.fromkeys(notes)]
 

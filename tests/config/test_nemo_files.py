@@ -23,8 +23,8 @@ def over(file, *words):
 
 def facts(stack):
     """Returns the settings in their order, and what a run does not do."""
-    unread = stack.unread
-    return [*leaves(stack.config())], unread.unsupported, {*unread.unchanged}
+    nemo_effects = stack.nemo_effects
+    return [*leaves(stack.config())], nemo_effects.unsupported, {*nemo_effects.unchanged}
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_word_adds_a_key_as_if_the_file_had_it(file, key, value, tmp_path):
     changed.write_text(yaml.safe_dump(tree, sort_keys=False))
     typed, expected = over(FOLDER / f"{file}.yaml", f"+{key}={shown(value)}"), over(changed)
     assert facts(typed) == facts(expected)
-    assert typed.unread.decides == expected.unread.decides
+    assert typed.nemo_effects.decides == expected.nemo_effects.decides
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_two_words_for_one_setting_that_differ_are_refused():
 def test_words_of_other_systems_apply_to_a_file_of_nemo():
     stack = over(FOLDER / "megatron_gpt.yaml", "data.global_batch_size=64")
     assert stack.config().model.global_batch_size == 64
-    assert stack.unread.unsupported == {}
+    assert stack.nemo_effects.unsupported == {}
 
 
 VARIABLES = ("data_dir=/data", "base_results_dir=/runs")
@@ -179,8 +179,10 @@ CHANGED = {
 def test_words_in_nemos_names_mean_the_same_as_in_the_file(layers_with):
     typed, edited = layers_with(*CHANGED), layers_with(changes=CHANGED.values())
     assert settings_of(typed) == settings_of(edited) != settings_of(layers_with())
-    assert typed.unread.unchanged == edited.unread.unchanged
-    assert [one.partition("=")[0] for one in typed.unread.unsupported] == ["model.hidden_dropout"]
+    assert typed.nemo_effects.unchanged == edited.nemo_effects.unchanged
+    assert [one.partition("=")[0] for one in typed.nemo_effects.unsupported] == [
+        "model.hidden_dropout"
+    ]
 
 
 def test_words_mean_the_same_at_once_and_one_after_another(layers_with):
@@ -191,7 +193,7 @@ def test_words_mean_the_same_at_once_and_one_after_another(layers_with):
         one_by_one = apply_overrides(one_by_one, [word])
     one_by_one = relaid(one_by_one)
     assert settings_of(one_by_one) == settings_of(at_once)
-    assert one_by_one.unread == at_once.unread
+    assert one_by_one.nemo_effects == at_once.nemo_effects
 
 
 @pytest.mark.parametrize("key", ["model.rampup_batch_size", "model.ffn_hidden_size", "model.bias"])
@@ -200,7 +202,7 @@ def test_a_deleted_key_has_nemos_default_as_if_the_file_left_it_out(layers_with,
     (line,) = re.findall(rf"(?m)^  {key.split('.')[-1]}: .*\n", content)
     deleted, left_out = relaid(layers_with(f"~{key}")), layers_with(changes=[(line, "")])
     assert settings_of(deleted) == settings_of(left_out) != settings_of(layers_with())
-    assert deleted.unread.unsupported == left_out.unread.unsupported
+    assert deleted.nemo_effects.unsupported == left_out.nemo_effects.unsupported
 
 
 @pytest.mark.parametrize(
@@ -229,7 +231,7 @@ def test_phases_that_a_file_of_nemo_means_are_settings_of_the_run(layers_with, w
     stack = layers_with(word)
     phases = [key for key in settings_of(stack) if key.startswith("phases.")]
     assert bool(phases) is (word != "phases=null")
-    assert stack.unread.unsupported == {}
+    assert stack.nemo_effects.unsupported == {}
 
 
 @pytest.mark.parametrize(
