@@ -386,7 +386,10 @@ def _laid(
     if composition is not None:
         stack = _with_recipe_hidden(stack, composition, by_user)
     written = _written(stack, above, words)
-    if composition is not None and (by_user or written.found or not stack.composed):
+    is_of_nemo = stack.nemo_effects is not None and bool(stack.nemo_effects.given)
+    if composition is not None and (
+        by_user or written.found or not stack.composed or (words and is_of_nemo)
+    ):
         read = partial(
             nemo_files,
             composition,

@@ -196,6 +196,25 @@ def test_words_mean_the_same_at_once_and_one_after_another(layers_with):
     assert one_by_one.nemo_effects == at_once.nemo_effects
 
 
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("tiny", ["model.global_batch_size=16", "seed=5"]),
+        ("tiny", ["model.bias=true", "trainer.limit_val_batches=2"]),
+        ("megatron_gpt", ["~model.rampup_batch_size", "optim.lr=0.5"]),
+        ("export", ["train.global_batch_size=64", "~data.micro_batch_size"]),
+        ("export", ["train.global_batch_size=64", "data.micro_batch_size=1"]),
+    ],
+)
+def test_words_over_a_file_without_references_apply_one_after_another(file, words):
+    layers, at_once = over(FOLDER / f"{file}.yaml"), over(FOLDER / f"{file}.yaml", *words)
+    assert facts(layers) != facts(at_once)
+    for word in words:
+        layers = apply_overrides(layers, [word])
+    assert facts(layers) == facts(at_once)
+    assert layers.nemo_effects == at_once.nemo_effects
+
+
 @pytest.mark.parametrize("key", ["model.rampup_batch_size", "model.ffn_hidden_size", "model.bias"])
 def test_a_deleted_key_has_nemos_default_as_if_the_file_left_it_out(layers_with, key):
     content = (FOLDER / "launcher.yaml").read_text()
