@@ -278,3 +278,10 @@ def test_a_reference_in_nemos_name_sees_what_words_of_maxtext_decide(layers_with
 def test_words_that_differ_are_refused_if_nemos_decides_further_settings(words):
     with pytest.raises(UsageError, match="set one setting to different values"):
         over(FOLDER / "launcher.yaml", *words)
+
+
+def test_what_follows_from_a_word_with_a_reference_names_the_reference(layers_with):
+    entry = layers_with("~model.ffn_hidden_size", "model.hidden_size=${model.num_layers}").entry
+    of_word = "${model.num_layers} (command line)"
+    assert entry("model.hidden_size").place == of_word
+    assert entry("model.ffn_hidden_size").place == f"model.hidden_size=8 ({of_word})"
