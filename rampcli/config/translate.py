@@ -80,8 +80,11 @@ def _with_values_of(named: Collection[str], stack: Stack, translated: Stack) -> 
     values: dict[str, Any] = {}
     for name in named:
         key = SPELLINGS.get(drop_launcher_section(name), drop_launcher_section(name))
-        if key in settings():
-            place, entry = written.name_of(name), translated.entry(key)
+        if key not in settings():
+            continue
+        entry = translated.entry(key)
+        # A file of ours may have the key outside the section of NeMo's launcher.
+        for place in {written.name_of(name), *written.values.keys() & {name}}:
             is_chain = entry.reference is not None and entry.reference == written.values.get(place)
             values |= {} if is_chain else {place: entry.value}
     return Written.of({**written.values, **values})

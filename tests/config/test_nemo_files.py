@@ -285,3 +285,20 @@ def test_what_follows_from_a_word_with_a_reference_names_the_reference(layers_wi
     of_word = "${model.num_layers} (command line)"
     assert entry("model.hidden_size").place == of_word
     assert entry("model.ffn_hidden_size").place == f"model.hidden_size=8 ({of_word})"
+
+
+@pytest.mark.parametrize("word", ["trainer.num_nodes=1", "training.trainer.num_nodes=1", "seed=5"])
+def test_a_reference_names_a_key_that_a_file_beside_nemos_has_too(word, tmp_path):
+    for name, text in {
+        "training/tiny": (FOLDER / "tiny.yaml").read_text(),
+        "exp/a": "# @package _global_\ntrainer: {num_nodes: 2}\noptim: {lr: 3e-4}\n",
+    }.items():
+        path = tmp_path / f"{name}.yaml"
+        path.parent.mkdir()
+        path.write_text(text)
+    words = ["training=tiny", "+exp=a", "optimizer.lr=0.002", word]
+    words += ["loss.z_weight=${optim.lr}", "average.ema=${trainer.num_nodes}"]
+    layers = apply_overrides(primary_stack(Primary(name=None)), words, config_dir=tmp_path)
+    config = resolve(relaid(layers)).config
+    assert config.loss.z_weight == config.optim.lr == 0.002
+    assert config.average.ema == config.trainer.num_nodes == (2 if word == "seed=5" else 1)
