@@ -188,19 +188,30 @@ def nemo_files(
     keys = owners_of(files)
     section = LAUNCHER_SECTION if any(k.startswith(LAUNCHER_SECTION) for k in keys) else ""
     of_these = _entries_of_files(composition, written, indexes, section)
-    if not is_nemo({name: one.value for name, one in of_these.items()}):
+    leaves = {name: one.value for name, one in of_these.items()}
+    if not is_nemo(leaves):
         return None
     places = {name: one.source for name, one in before.items()} | dict.fromkeys(words, place)
     entries, names = _with_words(of_these, written, places)
-    of_files = read_nemo({name: one.value for name, one in of_these.items()}).settings
+    of_files = read_nemo(leaves).settings
     run = read_nemo({name: one.value for name, one in entries.items()})
     new = {name for name, word in names.items() if word in words}
-    of_words = {key: one for key, one in run.settings.items() if not new.isdisjoint(one.keys)}
+    # A word for another setting, such as the batch that the samples of a validation follow, leaves
+    # what it takes part in as near to the user as the file is.
+    setting_of = {name: ours for ours, name in keys_by_setting(leaves).items()}
+    partly = set()
+    of_words = dict[str, Decided]()
+    for key, one in run.settings.items():
+        typed_names = names.keys() & {*one.keys}
+        if typed_names and all(setting_of.get(name, key) != key for name in typed_names):
+            partly.add(key)
+        elif not new.isdisjoint(one.keys):
+            of_words[key] = one
     deleted = {name for name in names if name not in entries}
     of_files = {
         key: one
         for key, one in of_files.items()
-        if key in run.settings and deleted.isdisjoint(one.keys)
+        if key in run.settings and key not in partly and deleted.isdisjoint(one.keys)
     }
     with_words_only = {key: one for key, one in run.settings.items() if key not in of_files}
     is_chosen = any(files[index].choice in chosen for index in indexes)

@@ -215,6 +215,16 @@ def test_words_over_a_file_without_references_apply_one_after_another(file, word
     assert layers.nemo_effects == at_once.nemo_effects
 
 
+def test_a_word_that_takes_part_in_a_decision_leaves_the_users_own_file_above_it(
+    layers_with, option
+):
+    option("conf/exp/own", "# @package _global_\ntrainer: {max_val_samples: 7}\n")
+    word = "model.global_batch_size=64"
+    found = settings_of(layers_with(word, "+exp=own"))
+    assert (found["model.global_batch_size"], found["trainer.max_val_samples"]) == (64, 7)
+    assert settings_of(layers_with(word))["trainer.max_val_samples"] == 256
+
+
 @pytest.mark.parametrize("key", ["model.rampup_batch_size", "model.ffn_hidden_size", "model.bias"])
 def test_a_deleted_key_has_nemos_default_as_if_the_file_left_it_out(layers_with, key):
     content = (FOLDER / "launcher.yaml").read_text()
