@@ -74,6 +74,26 @@ def with_decided_references(stack: Stack) -> Stack:
         )
 
 
+def check_named_before(stack: Stack, before: Stack) -> None:
+    """Checks that no reference names a setting that was null before and has a value now.
+
+    Files of the run, such as a tokenizer, decide it after references are resolved.
+
+    Raises:
+        UsageError: one does.
+    """
+    for name in sorted(named_in(before.written)):
+        key = SPELLINGS.get(drop_launcher_section(name), drop_launcher_section(name))
+        if key not in settings() or before.entry(key).value is not None:
+            continue
+        if (value := stack.entry(key).value) is not None:
+            raise UsageError(
+                f"a reference names {key}, which the files of the run decide",
+                keys=(key,),
+                remedy=set_to(key, value),
+            )
+
+
 def _with_values_of(named: Collection[str], stack: Stack, translated: Stack) -> Written:
     """Returns what the layers say as it was written, with the values of some keys in the end."""
     written = Written(stack.written)

@@ -48,7 +48,12 @@ from rampcli.config.phases import (
 from rampcli.config.rl import rl_notes, unit_of
 from rampcli.config.schema import Config
 from rampcli.config.settings import settings
-from rampcli.config.translate import translate, with_decided_references, without_alternatives
+from rampcli.config.translate import (
+    check_named_before,
+    translate,
+    with_decided_references,
+    without_alternatives,
+)
 from rampcli.config.values import put
 from rampcli.errors import Remedy, Report, UsageError, set_to, shown
 from rampcli.estimate.memory import micro_batch_part
@@ -273,6 +278,7 @@ def _with_files(
         with _new_errors(report, config.stack):
             facts = read_files(config)
             stack, notes = with_file_facts(config, facts, tensor=tensor)
+            check_named_before(stack, config.stack)
             config = stack.config()
             Report(check_tensor(config)).close()
     if report.errors and config.model.vocab_size is None:

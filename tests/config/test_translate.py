@@ -11,6 +11,7 @@ from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.layers import Layer, Precedence, build
 from rampcli.config.settings import leaves
 from rampcli.errors import Report, UsageError
+from rampcli.launch.files import read_files
 from rampcli.planning.resolve import resolve
 from remedies import offers
 from tests.config.overrides import RAMP, refusal_of, resolved_with, words
@@ -412,3 +413,17 @@ def test_null_nearer_to_the_user_ends_the_ramp_of_words_and_beside_them_is_refus
     assert stage.global_batch_size == 2048
     with pytest.raises(UsageError, match="rampup_batch_size=null is given"):
         resolved_with(llama, *words(values), "model.rampup_batch_size=null")
+
+
+def test_a_reference_to_what_files_decide_is_refused_until_it_is_set(tiny_with_files):
+    words = ("optim.warmup_samples=${model.vocab_size}", "optim.warmup_steps=null")
+    with pytest.raises(UsageError, match="which the files of the run decide") as refusal:
+        tiny_with_files(*words)
+    (remedy,) = refusal.value.remedies
+    assert tiny_with_files(*words, str(remedy)).config.optim.warmup_samples == 256
+
+
+@pytest.fixture
+def tiny_with_files():
+    recipe = llm.llama3_tiny.pretrain_recipe()
+    return lambda *typed: resolve(apply_overrides(recipe, typed), read_files=read_files)
