@@ -1,6 +1,6 @@
 """Decides between words: MaxText's, whose meaning depends on others, and settings that compete."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rampcli.batch.micro_batch import LARGEST, STAGE_MICRO_KEY
@@ -122,11 +122,29 @@ def translate(stack: Stack) -> tuple[Stack, tuple[str, ...]]:
         _check_words_of_pretraining(stack)
         _check_rl_word(stack)
         stack = _translate_mesh(stack)
+    given = stack.entry(GLOBAL_KEY).value
     with sources_named(stack):
         stack, notes = _translate_batch(stack)
         stack, more_notes = _translate_accumulation(stack)
+    if stack.entry(GLOBAL_KEY).value != given:
+        more_notes += tuple(_left_behind(stack))
     cleared = {word: Entry(None, word, by=word) for word in _given(stack, FOREIGN)}
     return stack.above(Layer("translated", Precedence.USER, cleared)), (*notes, *more_notes)
+
+
+def _left_behind(stack: Stack) -> Iterator[str]:
+    """Yields a note on each setting that follows from the batch before words of MaxText decided it.
+
+    NeMo's rules compute such settings, the samples of a validation among them.
+    """
+    for key in settings():
+        entry = stack.entry(key)
+        for word, one in entry.words:
+            if key != GLOBAL_KEY and SPELLINGS.get(word, word) == GLOBAL_KEY:
+                yield (
+                    f"{key}={shown(entry.value)} follows from {word}={shown(one.value)}"
+                    f" ({one.place}), not from {stack.entry(GLOBAL_KEY).by}"
+                )
 
 
 def _given(stack: Stack, words: Iterable[str]) -> dict[str, Any]:

@@ -312,3 +312,12 @@ def test_a_reference_names_a_key_that_a_file_beside_nemos_has_too(word, tmp_path
     config = resolve(relaid(layers)).config
     assert config.loss.z_weight == config.optim.lr == 0.002
     assert config.average.ema == config.trainer.num_nodes == (2 if word == "seed=5" else 1)
+
+
+def test_a_setting_that_keeps_the_batch_of_the_file_beside_words_of_maxtext_is_named(layers_with):
+    words = ("per_device_batch_size=1", "model.rampup_batch_size=null")
+    notes = [note for note in resolve(layers_with(*words)).notes if "max_val_samples" in note]
+    assert [note.replace("training/", "") for note in notes] == [
+        "trainer.max_val_samples=512 follows from model.global_batch_size=128 (launcher.yaml:36), "
+        "not from per_device_batch_size",
+    ]
