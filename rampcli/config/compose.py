@@ -20,12 +20,9 @@ from rampcli.config.composition import (
     further_folders,
 )
 from rampcli.config.file_layers import (
-    Written,
     file_layers,
-    hydra_values,
     missing,
     notes_on_hydra,
-    with_references_anew,
 )
 from rampcli.config.groups import (
     Primary,
@@ -61,17 +58,24 @@ from rampcli.config.reading import (
     override_of,
     parse,
 )
-from rampcli.config.references import MISSING, Unresolved, above, has_reference, named_in
+from rampcli.config.references import MISSING, Unresolved, has_reference
 from rampcli.config.schema import Config
 from rampcli.config.settings import find_setting, settings
 from rampcli.config.snapshot import MOST_BYTES, PLACES
 from rampcli.config.values import typed
+from rampcli.config.written import (
+    Written,
+    named_in_files,
+    values_of_files,
+    with_references_anew,
+    written_values,
+)
 from rampcli.config.yaml_files import HYDRA, leaves_of, read_file
 from rampcli.errors import Report, UsageError, shown
 from rampcli.words import SPELLINGS
 from rampcli.words.hydra import SWEEP_DIR, of_sweep
-from rampcli.words.nemo import LAUNCHER_GROUP, LAUNCHER_SECTION
-from rampcli.words.nemo_yaml import is_nemo, keys_by_setting
+from rampcli.words.nemo import LAUNCHER_GROUP
+from rampcli.words.nemo_yaml import is_nemo
 from rampcli.words.rl import RL_COMMAND
 
 DEFAULT_RL = "grpo"
@@ -262,7 +266,7 @@ def apply_overrides(
 
 def further_keys(stack: Stack) -> set[str]:
     """Returns the keys that words may set besides settings: NeMo's own, and keys of the files."""
-    return {*names_of_nemo(_values_of(stack)), *_named(stack)}
+    return {*names_of_nemo(values_of_files(stack)), *named_in_files(stack)}
 
 
 def searched(words: Sequence[str], *, place: str = COMMAND_LINE) -> tuple[Path, ...]:
@@ -345,24 +349,6 @@ def _composition(stack: Stack, *, explains: bool = False) -> Composition:
     return composed(stack.primary, recipe, chosen, explains=explains)
 
 
-def _values_of(stack: Stack) -> Mapping[str, Any]:
-    """Returns the values of the files, as they were written; none if none were composed."""
-    composition: Composition | None = stack.composition
-    return {} if composition is None else composition.values
-
-
-def _named(stack: Stack) -> set[str]:
-    """Returns the keys that references in the user's files name, also replaced references."""
-    composition: Composition | None = stack.composition
-    files = () if composition is None else composition.files
-    leaves = (one.leaves for one in files if not one.is_bundled)
-    return {
-        name
-        for each in leaves
-        for name in named_in({key: value for key, (_, value) in each.items()})
-    }
-
-
 def _laid(
     stack: Stack,
     words: Mapping[str, Any],
@@ -385,7 +371,7 @@ def _laid(
     below, above = _recipe_layers(stack, composition)
     if composition is not None:
         stack = _with_recipe_hidden(stack, composition, by_user)
-    written = _written(stack, above, words)
+    written = written_values(stack, above, words)
     is_of_nemo = stack.nemo_effects is not None and bool(stack.nemo_effects.given)
     if composition is not None and (
         by_user or written.found or not stack.composed or (words and is_of_nemo)
@@ -450,84 +436,6 @@ def _with_files(
     return replace(
         stack, composed=(below, *files, above), notes=tuple(notes), nemo_effects=nemo_effects
     )
-
-
-def _written(stack: Stack, recipe: Layer, words: Mapping[str, Any]) -> Written:
-    """Returns the values of files, recipe and words, merged, with their references resolved."""
-    values = dict(_values_of(stack))
-    if stack.composition is not None:
-        values |= hydra_values(stack.composition, sweeps=stack.primary.sweeps)
-    sections = {key.split(".")[1] for key in values if key.startswith(LAUNCHER_SECTION)}
-    in_section = bool(sections)
-
-    def name_of(key: str) -> str:
-        inside = f"{LAUNCHER_SECTION}{key}"
-        is_inside = inside in values or find_setting(key) or key.partition(".")[0] in sections
-        return inside if in_section and is_inside else key
-
-    for layer in (recipe, *stack.overrides):
-        for key, one in layer.entries.items():
-            values[name_of(key)] = one.value if one.reference is None else one.reference
-    in_no_layer = {
-        key: one.value for key, one in stack.words.items() if find_setting(key.lstrip("~")) is None
-    }
-    for key, value in {**in_no_layer, **words}.items():
-        name, value = _whole(name_of(key.lstrip("~")), value, values)
-        if isinstance(value, dict) and isinstance(values.get(name), dict):
-            value = {**values[name], **value}  # as Hydra merges them
-        if key.startswith("~"):
-            values.pop(name, None)
-        else:
-            values[name] = value
-            if name in SPELLINGS:  # so that references to our key find it
-                values[SPELLINGS[name]] = value
-    values |= _in_nemos_names(stack, words, values)
-    return Written.of(values, _named(stack))
-
-
-def _in_nemos_names(
-    stack: Stack, words: Mapping[str, Any], values: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Returns the values of our words under NeMo's keys for the same settings, for references.
-
-    Empty if no file is NeMo's.
-    """
-    names = {drop_launcher_section(key): key for key in values}
-    if not is_nemo({name: values[key] for name, key in names.items()}):
-        return {}
-    nemos = keys_by_setting({name: values[key] for name, key in names.items()})
-    ours = {
-        key: one.value
-        for layer in stack.overrides
-        for key, one in layer.entries.items()
-        if nemos.get(key) not in dict(one.words)
-    }
-    ours |= {SPELLINGS.get(key, key): value for key, value in words.items()}
-    return {
-        names[nemos[key]]: value
-        for key, value in ours.items()
-        if key in nemos and nemos[key] in names and nemos[key] not in words
-    }
-
-
-def _whole(key: str, value: Any, values: Mapping[str, Any]) -> tuple[str, Any]:
-    """Returns the key and the value that a word sets: the whole list if its key is an item of one.
-
-    Raises:
-        UsageError: the key is below another value.
-    """
-    parent, _, index = key.rpartition(".")
-    found = values.get(parent)
-    if isinstance(found, list) and index.isdecimal() and int(index) < len(found):
-        return parent, [*found[: int(index)], value, *found[int(index) + 1 :]]
-    for one in above(key):
-        if one in values and not has_reference(values[one]) and values[one] not in (None, {}):
-            raise UsageError(
-                f"{key} is below {one}, which is {shown(values[one])}",
-                keys=(key,),
-                remedy=f"{one}=VALUE",
-            )
-    return key, value
 
 
 def relaid(stack: Stack) -> Stack:

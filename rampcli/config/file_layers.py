@@ -5,110 +5,25 @@ The values are Hydra's. A file whose value another one has replaced keeps it in 
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 from rampcli.config.composition import ComposedFile, Composition
-from rampcli.config.layers import Entry, Layer, Precedence, Stack, merged, placed
-from rampcli.config.phase_keys import key_inside
+from rampcli.config.layers import Entry, Layer, Precedence, merged, placed
 from rampcli.config.reading import SEARCH_PATH, drop_launcher_section
 from rampcli.config.references import (
     MISSING,
     Unresolved,
     above,
     has_reference,
-    is_below,
-    resolved,
 )
-from rampcli.config.settings import find_setting, is_of_extension, settings
+from rampcli.config.settings import find_setting, settings
 from rampcli.config.unknown_keys import unknown_key
-from rampcli.config.values import typed
+from rampcli.config.written import Written
 from rampcli.config.yaml_files import HYDRA
 from rampcli.errors import Report, UsageError, example_of, shown
-from rampcli.words import FOREIGN, SPELLINGS
+from rampcli.words import SPELLINGS
 from rampcli.words.hydra import RUN_DIR, SWEEP_DIR, of_sweep
-from rampcli.words.nemo import LAUNCHER_SECTION
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The values of a run as they were written, merged, and what their references come to.
-
-    Attributes:
-        values: by dotted key in Hydra's tree, with references.
-        found: the value of each reference, by key; an `Unresolved` if it has none.
-        named: the keys that references name.
-    """
-
-    values: Mapping[str, Any]
-    found: Mapping[str, Any] = field(default_factory=dict)
-    named: Collection[str] = ()
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any], named: Collection[str] = ()) -> "Written":
-        """Resolves the references in some values.
-
-        Args:
-            values: as in the class.
-            named: keys that other references name, which the values have replaced.
-        """
-        if not any(map(has_reference, values.values())):
-            return cls(values, named=named)
-        found, names = resolved(values)
-        return cls(values, found, {*names, *named})
-
-    def name_of(self, key: str) -> str:
-        """Returns a word's key in Hydra's tree. The word may leave out NeMo's `training.`."""
-        inside = f"{LAUNCHER_SECTION}{key}"
-        return inside if inside in self.values else key
-
-    def with_defaults(self, values: Mapping[str, Any]) -> "Written":
-        """Returns these values and those of further keys, which references may name."""
-        others = {key: value for key, value in values.items() if self.name_of(key) == key}
-        return Written.of({**others, **self.values}, self.named)
-
-    def values_of(self, key: str) -> dict[str, Any]:
-        """Returns what a reference comes to, by key: several keys if it names a section."""
-        return {one: value for one, value in self.found.items() if is_below(one, key)}
-
-    def is_variable(self, key: str) -> bool:
-        """Returns whether a key is not a setting, and references name it."""
-        if not self.named:
-            return False
-        name = drop_launcher_section(key)
-        is_setting = find_setting(name) is not None or name in FOREIGN or is_of_extension(name)
-        return not is_setting and any(
-            is_below(key, one) or is_below(one, key) for one in self.named
-        )
-
-
-def with_references_anew(stack: Stack, written: Written) -> Stack:
-    """Returns layers whose references have the values that they come to among other values.
-
-    A reference that cannot be resolved there keeps its value.
-    """
-
-    def anew(key: str, entry: Entry) -> Entry:
-        ((word, typed_word),) = entry.words if len(entry.words) == 1 else ((key, entry),)
-        name = written.name_of(word)
-        found = written.found.get(name)
-        is_same = typed_word.value == entry.value  # and not what a rule makes of it
-        if found is None or isinstance(found, Unresolved) or not is_same:
-            return entry
-        as_written = (written.values.get(one) for one in (name, *above(name)))
-        if typed_word.reference is None or typed_word.reference not in as_written:
-            return entry
-        with suppress(UsageError):
-            value = typed(key_inside(key), found)
-            own = replace(typed_word, value=value)
-            return replace(entry, value=value, words=((word, own),)) if entry.words else own
-        return entry
-
-    def layer_anew(layer: Layer) -> Layer:
-        return replace(layer, entries={key: anew(key, one) for key, one in layer.entries.items()})
-
-    return stack.changed(layer_anew) if written.found else stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,15 +162,6 @@ def _check_spellings(files: Sequence[Layer], report: Report) -> None:
             with report.noting():
                 near = (layer.precedence, key)
                 entries[near] = merged(key, entries.get(near), entry)
-
-
-def hydra_values(composition: Composition, *, sweeps: bool) -> dict[str, Any]:
-    """Returns what the files say of the folder of the run, or of a sweep, as it was written."""
-    values: dict[str, Any] = {}
-    for one in composition.files:
-        leaves = of_sweep(one.leaves) if sweeps else one.leaves
-        values |= {key: value for key, (_, value) in leaves.items() if key == RUN_DIR}
-    return values
 
 
 def notes_on_hydra(

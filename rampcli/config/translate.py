@@ -18,12 +18,12 @@ from rampcli.batch.quantities import listed
 from rampcli.batch.ramp import RAMP_KEY
 from rampcli.batch.run_settings import LENGTH_KEYS
 from rampcli.batch.step_schedule import SCHEDULE_KEY
-from rampcli.config.file_layers import Written, with_references_anew
 from rampcli.config.layers import Entry, Layer, Precedence, Stack, sources_named
 from rampcli.config.phases import run_stack
 from rampcli.config.reading import drop_launcher_section
 from rampcli.config.references import named_in
 from rampcli.config.settings import settings
+from rampcli.config.written import Written, with_references_anew
 from rampcli.errors import UsageError, set_to, shown
 from rampcli.words import FOREIGN, SPELLINGS, maxtext, maxtext_mesh
 from rampcli.words.maxtext import ACCUMULATION, ENABLE, PER_DEVICE, SUGGESTED
