@@ -384,10 +384,14 @@ def _laid(
             place=place,
             chosen=_near(stack),
         )
-        if nemo := read(written, report=Report()):
+        found = Report()
+        if nemo := read(written, report=found):
             # References may name what the rules for NeMo's keys decide.
             written = written.with_defaults(nemo.values())
-            nemo = read(written, report=report)
+            if written.found:
+                found = Report()
+                nemo = read(written, report=found)
+        report.errors += found.errors
         stack = _with_files(stack, composition, written, nemo, below, above, report)
     stack = with_references_anew(stack, written)
     layer = _word_layer(stack, words, written, nemo, place=place, report=report)
