@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from rampcli import extensions
 from rampcli.config.extension_settings import check_declaration
 from rampcli.config.fields import setting
-from rampcli.extensions import Extension
+from rampcli.plugins import extensions
+from rampcli.plugins.extensions import Extension
 
 __all__ = [
     "Documents",

@@ -17,10 +17,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from rampcli.bundled import bundled
 from rampcli.config.groups import some_of
 from rampcli.errors import UsageError
-from rampcli.extensions import is_extension, load, reporting_errors
+from rampcli.files.bundled import bundled
+from rampcli.plugins.extensions import is_extension, load, reporting_errors
 
 if TYPE_CHECKING:
     from rampcli.config.schema import Config

@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 
 from rampcli.checkpoint.shards import shard_of
 from rampcli.checkpoint.tensor_files import write_shards
-from rampcli.checksums import page_sums
-from rampcli.guarded_folder import write_json
+from rampcli.files.checksums import page_sums
+from rampcli.files.guarded_folder import write_json
 from rampcli.runs.manifest import MANIFEST, Checkpoint
 
 

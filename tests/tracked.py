@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.launch import trackers
-from rampcli.trackers import TRACKERS, TrackerClass
+from rampcli.plugins.trackers import TRACKERS, TrackerClass
 from rampcli.tracking import follow
 
 BLOCK, HEADER = 32768, 7

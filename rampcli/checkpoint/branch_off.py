@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rampcli.errors import NoCheckpointError
-from rampcli.guarded_folder import open_to_read
+from rampcli.files.guarded_folder import open_to_read
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import MANIFEST, Checkpoint
 

@@ -16,8 +16,8 @@ from rampcli.config.phase_keys import UNTIL, phase_key
 from rampcli.config.schema import Config
 from rampcli.config.settings import leaves
 from rampcli.errors import ForeignCheckpointError, set_to, shown
-from rampcli.extensions import OPTIMIZER
 from rampcli.planning.run_plan import Resolved, run_plan
+from rampcli.plugins.extensions import OPTIMIZER
 from rampcli.runs.manifest import Checkpoint
 
 REMEDY = "another name= or run_dir="

@@ -27,9 +27,9 @@ from rampcli.checkpoint.state import (
     no_averages,
 )
 from rampcli.checkpoint.tensor_files import write_shards
-from rampcli.checksums import page_sums
 from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens
 from rampcli.errors import RampcliError
+from rampcli.files.checksums import page_sums
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.ranks import (
     RankError,

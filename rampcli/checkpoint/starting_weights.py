@@ -4,7 +4,6 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from rampcli import hub
 from rampcli.checkpoint.compatibility import settings_of_checkpoint
 from rampcli.config import snapshot
 from rampcli.config.layers import Layer, Precedence, Stack, sources_named
@@ -14,7 +13,8 @@ from rampcli.data.chat_template import CONFIG_FILE as TOKENIZER_CONFIG_FILE
 from rampcli.data.chat_template import read_tokenizer_config, tokens_of
 from rampcli.data.tokenizer_path import tokenizer_path
 from rampcli.errors import Report, UsageError, naming_setting, set_to
-from rampcli.hub import CONFIG_FILE, TOKENIZER_FILE
+from rampcli.files import hub
+from rampcli.files.hub import CONFIG_FILE, TOKENIZER_FILE
 from rampcli.models.huggingface_config import (
     FOLDER,
     INIT_FROM_KEY,

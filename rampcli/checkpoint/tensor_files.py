@@ -27,9 +27,9 @@ from rampcli.checkpoint.tensor_headers import (
     file_header,
     read_stored_shards,
 )
-from rampcli.checksums import PIECE_BYTES, PageSums, expected_checksum
 from rampcli.errors import DamagedFileError
-from rampcli.guarded_folder import GuardedFolder, open_to_read
+from rampcli.files.checksums import PIECE_BYTES, PageSums, expected_checksum
+from rampcli.files.guarded_folder import GuardedFolder, open_to_read
 from rampcli.parallel.ranks import use_device
 
 SUFFIX = ".safetensors"

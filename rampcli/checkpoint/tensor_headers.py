@@ -16,9 +16,9 @@ from torch import Tensor
 
 from rampcli.checkpoint.shards import Shard
 from rampcli.errors import DamagedFileError
+from rampcli.files.records import parse_json
+from rampcli.files.safetensors_header import METADATA, is_counts, read_header
 from rampcli.models.huggingface import FLOATS
-from rampcli.records import parse_json
-from rampcli.safetensors_header import METADATA, is_counts, read_header
 
 ALIGNED_BYTES = mmap.PAGESIZE
 """Offsets and sizes of direct writes are multiples of this, and so is the size of a header."""

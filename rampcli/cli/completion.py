@@ -168,8 +168,8 @@ def primaries(incomplete: str, among: Sequence[Path]) -> list[str]:
 
     Of the bundled files, `config` is one.
     """
-    from rampcli.bundled import bundled
     from rampcli.config.groups import ROOT
+    from rampcli.files.bundled import bundled
 
     parent, slash, _ = incomplete.rpartition("/")
     mine = [one for one in among if one != bundled("conf")]

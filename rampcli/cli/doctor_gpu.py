@@ -16,7 +16,6 @@ from rampcli.cli.console import build_console, say
 from rampcli.cli.doctor import STYLES
 from rampcli.config.schema.trainer import Accelerator
 from rampcli.errors import EXIT_CTRL_C, EXIT_TERMINATED, UsageError, visible
-from rampcli.gpus import visible_gpus
 from rampcli.launch.doctor.check import Status
 from rampcli.launch.doctor.gpu_checks import checks_of, run_checks
 from rampcli.launch.doctor.gpu_report import GpuReport
@@ -24,7 +23,8 @@ from rampcli.launch.doctor.gpu_runs import Processes
 from rampcli.launch.doctor.gpu_test import GpuTest, Result, Sizes
 from rampcli.launch.doctor.machine import check_machine
 from rampcli.launch.stop_signals import catch_stop_signals
-from rampcli.lifeline import StopSignals
+from rampcli.machine.gpus import visible_gpus
+from rampcli.machine.lifeline import StopSignals
 
 PROBLEMS = (Status.failure, Status.not_run)
 

@@ -34,7 +34,7 @@ from rampcli.cli.tune import tune
 from rampcli.cli.usage import TyperError, as_usage_error
 from rampcli.cli.weights import export, generate, import_
 from rampcli.errors import EXIT_CTRL_C, RampcliError, UsageError, as_json, as_rampcli_error, visible
-from rampcli.interpreter import remove_working_directory_from_path
+from rampcli.machine.interpreter import remove_working_directory_from_path
 
 app = LightTyper(add_completion=False, pretty_exceptions_enable=False)
 llm = LightTyper()

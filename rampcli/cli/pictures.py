@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rampcli.errors import UsageError, typeable
-from rampcli.extras import requiring
+from rampcli.plugins.extras import requiring
 
 PICTURES = (".svg", ".png")
 

@@ -15,12 +15,12 @@ from rampcli.cli.console import build_console, say
 from rampcli.cli.training import train
 from rampcli.config.layers import sources_named
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError, UsageError
-from rampcli.gpus import visible_gpus
 from rampcli.launch.elastic import World
 from rampcli.launch.observer import Observer
 from rampcli.launch.protocol import launcher_of
 from rampcli.launch.resources import gpus_needed
-from rampcli.lifeline import StopSignals
+from rampcli.machine.gpus import visible_gpus
+from rampcli.machine.lifeline import StopSignals
 from rampcli.report.sweep_plan import SweepRun
 from rampcli.report.tables import validation_line
 from rampcli.runs.directory import COMPLETE

@@ -104,8 +104,8 @@ def details(run: "RunDirectory", status: "RunStatus") -> Iterator["str | Table"]
 
 def _supervision(run: "RunDirectory", status: "RunStatus") -> Iterator[str]:
     """Yields the process that trains a run, or how to resume it; nothing if that is unknown."""
+    from rampcli.files.locks import is_held
     from rampcli.launch.status import STARTING, TRAINING, UNKNOWN, WAITING
-    from rampcli.locks import is_held
     from rampcli.runs.directory import COMPLETE
 
     if status.supervisor is not None:

@@ -20,7 +20,7 @@ from rampcli.launch import run as launch
 from rampcli.launch.observer import Observer
 from rampcli.launch.protocol import SUBMITTED, Outcome, launcher_of
 from rampcli.launch.start_checks import disk_warnings
-from rampcli.lifeline import StopSignals
+from rampcli.machine.lifeline import StopSignals
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.overlap import overlap_result
 from rampcli.report.phases import data_lines

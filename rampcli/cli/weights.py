@@ -136,7 +136,7 @@ def import_(
 
     Writes the model's settings, and where its weights are, to a file of the config group model.
     """
-    from rampcli.hub import is_pinned
+    from rampcli.files.hub import is_pinned
     from rampcli.weights.import_model import import_model
 
     settings = import_model(model, file)

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rampcli import plain_yaml
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.config.composition import (
     Composition,
@@ -72,6 +71,7 @@ from rampcli.config.written import (
 )
 from rampcli.config.yaml_files import HYDRA, leaves_of, read_file
 from rampcli.errors import Report, UsageError, shown
+from rampcli.files import plain_yaml
 from rampcli.words import SPELLINGS
 from rampcli.words.hydra import SWEEP_DIR, of_sweep
 from rampcli.words.nemo import LAUNCHER_GROUP

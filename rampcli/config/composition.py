@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rampcli.bundled import bundled
 from rampcli.config.defaults_lists import (
     LoadedFiles,
     as_usage_errors,
@@ -30,6 +29,7 @@ from rampcli.config.references import Unresolved, check_readable, has_reference,
 from rampcli.config.settings import flatten, nest
 from rampcli.config.yaml_files import DEFAULTS, HYDRA, SELF, SettingsFile, read_file
 from rampcli.errors import UsageError, shown
+from rampcli.files.bundled import bundled
 from rampcli.words.nemo_yaml import is_nemo
 
 BUNDLED = "pkg://rampcli.conf"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rampcli.config.schema import Config
 from rampcli.errors import Remedy, UsageError, set_to, shown
-from rampcli.hub import is_pinned
+from rampcli.files.hub import is_pinned
 
 MOST_SHARES = 2**31
 """Limit of the sum of whole shares, so that products with counts of samples fit in 64 bits."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rampcli.batch.quantities import listed
-from rampcli.bundled import bundled
 from rampcli.config.groups import file_of, nearest_options, option_names, own_folders, some_of
 from rampcli.config.yaml_files import SettingsFile, read_file
 from rampcli.errors import UsageError
+from rampcli.files.bundled import bundled
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from rampcli.config.settings import extension_of, settings, settings_of
 from rampcli.config.unknown_keys import how_to_know
 from rampcli.config.values import typed
 from rampcli.errors import Remedy, Report, UsageError, set_to, shown
-from rampcli.extensions import (
+from rampcli.plugins.extensions import (
     DATA_SOURCE,
     DECAY_STYLE,
     MODEL,
@@ -24,7 +24,7 @@ from rampcli.extensions import (
     find,
     names,
 )
-from rampcli.trackers import TRACKERS
+from rampcli.plugins.trackers import TRACKERS
 from rampcli.words import FOREIGN
 
 CHOOSING = (OPTIMIZER, DECAY_STYLE, MODEL, DATA_SOURCE, TRACKER)
@@ -65,7 +65,7 @@ def extension_function(key: str, name: str, section: Extensible) -> Callable[...
     """Returns the function of an extension, with its settings bound; None for a built-in name.
 
     Args:
-        key: setting that names it, see `rampcli.extensions`.
+        key: setting that names it, see `rampcli.plugins.extensions`.
         name: value of that setting.
         section: section of the configuration that holds its settings.
 

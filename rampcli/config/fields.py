@@ -32,7 +32,7 @@ def setting(
         unit: unit of the value, in words.
         at_least, at_most, above, below: accepted range. The items of a list need a check of their
             own for it.
-        extensible: also accept names of extensions (`rampcli.extensions`).
+        extensible: also accept names of extensions (`rampcli.plugins.extensions`).
         example: value for error messages. None stands for the default.
     """
     about = {

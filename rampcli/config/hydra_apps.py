@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, Optional
 
-from rampcli.bundled import bundled
 from rampcli.config.groups import file_of, folders
 from rampcli.config.layers import Layer, Precedence, Stack
 from rampcli.config.phase_keys import PHASES
@@ -16,7 +15,8 @@ from rampcli.config.schema import Config
 from rampcli.config.settings import Setting, flatten, nest, phase_leaves, settings
 from rampcli.config.yaml_files import HYDRA, read_file
 from rampcli.errors import Report, UsageError
-from rampcli.extensions import ENTRY_POINTS, names, section_of
+from rampcli.files.bundled import bundled
+from rampcli.plugins.extensions import ENTRY_POINTS, names, section_of
 from rampcli.words import FOREIGN
 
 PLACE = "Hydra"

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rampcli.batch.quantities import listed
-from rampcli.bundled import bundled
 from rampcli.config.composition import Composition
 from rampcli.config.file_layers import owners_of
 from rampcli.config.layers import Entry, Layer, Precedence
@@ -21,6 +20,7 @@ from rampcli.config.values import typed
 from rampcli.config.written import Written
 from rampcli.config.yaml_files import read_file
 from rampcli.errors import Report, UsageError, printable, shown
+from rampcli.files.bundled import bundled
 from rampcli.words import FOREIGN, SPELLINGS, nemo_yaml
 from rampcli.words.nemo import LAUNCHER_SECTION
 from rampcli.words.nemo_keys import CHOICES, NEUTRAL, SAME

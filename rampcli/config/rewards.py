@@ -3,7 +3,7 @@
 A name is one of:
 
 * the name of a built-in function, such as `exact_match`;
-* the name of an extension, see `rampcli.extensions`;
+* the name of an extension, see `rampcli.plugins.extensions`;
 * `module:function`, a function of an installed module or of one on PYTHONPATH;
 * `FILE.py:function`, a function of a file.
 """
@@ -13,7 +13,7 @@ import os
 from dataclasses import dataclass
 
 from rampcli.errors import UsageError, set_to
-from rampcli.extensions import REWARD, entry_point, find
+from rampcli.plugins.extensions import REWARD, entry_point, find
 
 KEY = REWARD
 TRUSTED_REWARD = "RAMPCLI_REWARD"

@@ -17,7 +17,7 @@ from rampcli.config.fields import Extensible
 from rampcli.config.phase_keys import PHASES, UNTIL, checked_name, key_inside
 from rampcli.config.schema import Config
 from rampcli.errors import Assignments, example_of, set_to
-from rampcli.extensions import ENTRY_POINTS, Extension, find, section_of
+from rampcli.plugins.extensions import ENTRY_POINTS, Extension, find, section_of
 from rampcli.words import COMBINED, SPELLINGS, meaning_of
 from rampcli.words.refused import (
     VALUES_ELSEWHERE,

@@ -6,7 +6,6 @@ Workers read it.
 from pathlib import Path
 from typing import Any
 
-from rampcli import plain_yaml
 from rampcli.batch.plan import GLOBAL_KEY
 from rampcli.config.checks import CHECKS
 from rampcli.config.checks.ranges import check_ranges
@@ -18,6 +17,7 @@ from rampcli.config.schema import Config
 from rampcli.config.settings import find_setting, flatten, is_of_extension, leaves, nest, settings
 from rampcli.config.unknown_keys import unknown_key
 from rampcli.errors import Report, UsageError, printable, shown
+from rampcli.files import plain_yaml
 from rampcli.words import FOREIGN, SPELLINGS, maxtext_mesh
 
 MOST_BYTES = 200_000

@@ -17,7 +17,7 @@ from rampcli.config.settings import (
     settings_of,
 )
 from rampcli.errors import Assignments, Remedy, UsageError, set_to
-from rampcli.extensions import VARIABLE
+from rampcli.plugins.extensions import VARIABLE
 from rampcli.words import SPELLINGS
 from rampcli.words.refused import (
     HYDRA,

@@ -14,9 +14,9 @@ from typing import Any
 from rampcli.batch.quantities import listed
 from rampcli.data.messages import USER, Message
 from rampcli.errors import DamagedFileError, UsageError, set_to
-from rampcli.guarded_folder import read_file
-from rampcli.limited_process import CPU_S, LimitError, ask
-from rampcli.records import ANY, check_shape, read_json
+from rampcli.files.guarded_folder import read_file
+from rampcli.files.records import ANY, check_shape, read_json
+from rampcli.machine.limited_process import CPU_S, LimitError, ask
 
 TEMPLATE_FILE, CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
 TEMPLATE_FOLDER, NAMES_FILE = "additional_chat_templates", "special_tokens_map.json"

@@ -8,10 +8,10 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from rampcli.activity import waiting
 from rampcli.batch.loading import reader_of_each_host
 from rampcli.config.schema import Config
 from rampcli.data.corpus import Samples
+from rampcli.machine.activity import waiting
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from rampcli.data.texts import build_remedy, is_plain_text
 from rampcli.errors import UsageError, reading
-from rampcli.guarded_folder import GuardedFolder, open_to_read
+from rampcli.files.guarded_folder import GuardedFolder, open_to_read
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1

@@ -5,7 +5,7 @@ from typing import Any
 
 from rampcli.data.indexed import manifest_of
 from rampcli.errors import DamagedFileError, UsageError
-from rampcli.records import ANY, COUNT, POSITIVE, check_shape, read_json
+from rampcli.files.records import ANY, COUNT, POSITIVE, check_shape, read_json
 
 FORMAT = 1
 MOST_BYTES = 256 << 20
@@ -18,7 +18,7 @@ SETTINGS = {
     "text_key": str,
     "on_bad_record": str,
 }
-"""Shape of what determines a build besides its inputs, for `rampcli.records.check_shape`."""
+"""Shape of what determines a build besides its inputs, for `rampcli.files.records.check_shape`."""
 MANIFEST = {
     **SETTINGS,
     **dict.fromkeys(("tokens", "documents", "empty", "skipped", "text_bytes"), COUNT),

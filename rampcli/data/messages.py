@@ -7,7 +7,7 @@ them), or `instruction`, `input` and `output`, as Alpaca names them.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from rampcli.records import is_unicode
+from rampcli.files.records import is_unicode
 
 ASSISTANT, USER = "assistant", "user"
 LISTS = {"messages": ("role", "content"), "conversations": ("from", "value")}

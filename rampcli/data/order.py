@@ -11,7 +11,7 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from rampcli.scrambling import Words, mix
+from rampcli.batch.scrambling import Words, mix
 
 ROUNDS = 6
 

@@ -1,8 +1,8 @@
 """Renders a chat template in Jinja's sandbox: `python -m rampcli.data.render_chat`.
 
-Runs within the limits of `rampcli.limited_process`. The variables, functions and filters are those
-of transformers, except that the result depends on nothing but the request: there is no randomness,
-and the clock stands still.
+Runs within the limits of `rampcli.machine.limited_process`. The variables, functions and filters
+are those of transformers, except that the result depends on nothing but the request: there is no
+randomness, and the clock stands still.
 """
 
 import json
@@ -15,7 +15,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from rampcli.errors import reason_of
-from rampcli.limited_process import MEMORY_GIB, answer
+from rampcli.machine.limited_process import MEMORY_GIB, answer
 
 MOST_CHARACTERS = 1 << 20
 TODAY = datetime(2024, 7, 26)

@@ -25,7 +25,7 @@ from rampcli.data.tokenizer import byte_tokenizer, vocab_size_of
 from rampcli.data.windows import SPLIT_KEY, check_training, check_validation, larger_share
 from rampcli.errors import set_to
 from rampcli.extend import Documents
-from rampcli.extensions import DATA_SOURCE
+from rampcli.plugins.extensions import DATA_SOURCE
 
 LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 """Folders of the standard library that are not read."""

@@ -12,7 +12,7 @@ from rampcli.data.chat_template import (
     read_tokenizer_config,
     tokens_of,
 )
-from rampcli.records import COUNT
+from rampcli.files.records import COUNT
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rampcli.data.encodings import UTF_8_MARK, convert_remedy, wide_encoding
 from rampcli.errors import UsageError, reading
-from rampcli.guarded_folder import read_file
+from rampcli.files.guarded_folder import read_file
 
 MOST_TEXT_BYTES = 4 << 30
 """Largest corpus of text files, which is held in memory."""

@@ -20,7 +20,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 
 from rampcli.data.special_tokens import special_tokens_of
 from rampcli.errors import RampcliError, Remedy, UsageError, reading
-from rampcli.guarded_folder import read_file
+from rampcli.files.guarded_folder import read_file
 
 MOST_BYTES = 512 << 20
 """Largest tokenizer.json that is read. The largest known ones have some tens of megabytes."""

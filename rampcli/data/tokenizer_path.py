@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from rampcli import hub
 from rampcli.data.chat_template import CONFIG_FILE, NAMES_FILE, TEMPLATE_FILE
 from rampcli.data.special_tokens import GENERATION_FILE, MODEL_FILE
 from rampcli.errors import UsageError, naming_setting, set_to
+from rampcli.files import hub
 
 KEY = "data.tokenizer"
 BESIDE = (CONFIG_FILE, NAMES_FILE, TEMPLATE_FILE, GENERATION_FILE, MODEL_FILE)

@@ -5,8 +5,8 @@ import socket
 from collections.abc import Mapping, Sequence
 
 from rampcli.errors import UsageError
-from rampcli.gpus import VARIABLE as GPUS
-from rampcli.gpus import gpu_count, misread_gpus
+from rampcli.machine.gpus import VARIABLE as GPUS
+from rampcli.machine.gpus import gpu_count, misread_gpus
 
 OUTER_PREFIXES = ("TORCHELASTIC_", "PET_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_")
 OUTER_VARIABLES = (

@@ -5,8 +5,8 @@ import subprocess
 from collections.abc import Sequence
 
 from rampcli.errors import EXIT_CTRL_C, EXIT_TERMINATED, RampcliError
-from rampcli.interpreter import python_command, safe_environment
-from rampcli.lifeline import signal_name
+from rampcli.machine.interpreter import python_command, safe_environment
+from rampcli.machine.lifeline import signal_name
 
 
 def run_program(module: str, arguments: Sequence[str]) -> int:

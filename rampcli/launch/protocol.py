@@ -19,9 +19,9 @@ from rampcli.launch.doctor.check import Check
 from rampcli.launch.elastic import World
 from rampcli.launch.observer import Observer
 from rampcli.launch.workers import Workers
-from rampcli.launchers import LAUNCHERS
-from rampcli.lifeline import StopSignals
+from rampcli.machine.lifeline import StopSignals
 from rampcli.planning.run_plan import Resolved
+from rampcli.plugins.launchers import LAUNCHERS
 from rampcli.runs.directory import RunDirectory
 
 SUBMITTED = "submitted"
@@ -175,7 +175,7 @@ class Outcome:
 
 
 class Launcher(ABC):
-    """Starts the workers of a run. `rampcli.launchers` lists the launchers by name.
+    """Starts the workers of a run. `rampcli.plugins.launchers` lists the launchers by name.
 
     Starting a run calls `check`, `scripts`, `reserve_gpus`, `refuse_active` and `start`, in this
     order. The first three write nothing into the run directory. The defaults suit a launcher

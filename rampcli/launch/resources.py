@@ -8,9 +8,9 @@ from rampcli.batch.quantities import counted
 from rampcli.batch.training_plan import TrainingPlan
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
-from rampcli.gpus import visible_gpus
-from rampcli.guarded_folder import private_folder
-from rampcli.locks import hold
+from rampcli.files.guarded_folder import private_folder
+from rampcli.files.locks import hold
+from rampcli.machine.gpus import visible_gpus
 
 
 @contextmanager

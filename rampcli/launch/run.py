@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
+from rampcli.files.locks import is_held
 from rampcli.launch.changes import Changes, changes
 from rampcli.launch.observer import Observer, Observers
 from rampcli.launch.protocol import (
@@ -19,8 +20,7 @@ from rampcli.launch.protocol import (
 from rampcli.launch.run_lock import lock_run
 from rampcli.launch.start_checks import check
 from rampcli.launch.trackers import Trackers
-from rampcli.lifeline import StopSignals
-from rampcli.locks import is_held
+from rampcli.machine.lifeline import StopSignals
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import COMPLETE, RunDirectory, event_row
 from rampcli.runs.manifest import Checkpoint, complete_checkpoints

@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from rampcli.errors import DamagedFileError, UsageError, printable
-from rampcli.locks import hold, holder_here, is_held
-from rampcli.records import POSITIVE, read_json
+from rampcli.files.locks import hold, holder_here, is_held
+from rampcli.files.records import POSITIVE, read_json
 from rampcli.runs.directory import RunDirectory
 
 WAIT_S = 0.2
@@ -20,7 +20,7 @@ JOB_WAIT_S = 120.0
 """The same for a job that was requeued: it may still hold the lock on a node that was lost."""
 MOST_LOCK_BYTES = 4096
 CLAIM = {"host": str, "pid": POSITIVE, "in_thread?": bool}
-"""Shape of the lock file, in the notation of `rampcli.records`."""
+"""Shape of the lock file, in the notation of `rampcli.files.records`."""
 
 
 @dataclass(frozen=True, slots=True)

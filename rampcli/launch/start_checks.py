@@ -15,7 +15,7 @@ from rampcli.config.corpora import missing_corpora, missing_weights
 from rampcli.config.layers import sources_named, stack_of
 from rampcli.config.schema import Config
 from rampcli.errors import NoCheckpointError, Report, UsageError
-from rampcli.hub import is_pinned
+from rampcli.files.hub import is_pinned
 from rampcli.launch.disk_space import disk_space, existing_part
 from rampcli.launch.environment import check_outer_launcher
 from rampcli.launch.files import read_corpora

@@ -9,10 +9,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rampcli.files.locks import is_held
 from rampcli.launch.protocol import Job, JobPhase
 from rampcli.launch.queues import Queues
 from rampcli.launch.run_lock import Holder, holder_of
-from rampcli.locks import is_held
 from rampcli.runs.directory import (
     BEFORE_THE_START,
     COMPLETE,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED
-from rampcli.lifeline import StopSignals
+from rampcli.machine.lifeline import StopSignals
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from rampcli.batch.training_plan import StagePlan
 from rampcli.errors import EXIT_CTRL_C, RampcliError
-from rampcli.host_memory import count_oom_kills
+from rampcli.files.locks import is_held
 from rampcli.launch.elastic import Nodes, World
 from rampcli.launch.observer import Feed, Observer
 from rampcli.launch.protocol import StartRanks
@@ -21,8 +21,8 @@ from rampcli.launch.trackers import Trackers
 from rampcli.launch.worker_log import WorkerLog
 from rampcli.launch.workers import Workers
 from rampcli.launch.workers_exit import WorkersExit
-from rampcli.lifeline import StopSignals
-from rampcli.locks import is_held
+from rampcli.machine.host_memory import count_oom_kills
+from rampcli.machine.lifeline import StopSignals
 from rampcli.planning.out_of_memory import out_of_memory
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import (

@@ -19,13 +19,13 @@ from rampcli.config.extension_settings import extension_function
 from rampcli.config.rl import is_rl
 from rampcli.config.settings import leaves
 from rampcli.errors import RampcliError, reason_of
-from rampcli.extensions import TRACKER
+from rampcli.files.locks import hold
 from rampcli.launch.trackers import CATCH_UP_S
-from rampcli.lifeline import die_with_parent
-from rampcli.locks import hold
+from rampcli.machine.lifeline import die_with_parent
+from rampcli.plugins.extensions import TRACKER
+from rampcli.plugins.trackers import TRACKERS
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.recorded_phases import tokens_at
-from rampcli.trackers import TRACKERS
 from rampcli.tracking.follow import POLL_S, Follower
 from rampcli.tracking.position import Position, read_position, save_position
 from rampcli.tracking.tracker import Tracker

@@ -12,14 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from rampcli.errors import RampcliError, reason_of
-from rampcli.extras import requiring
-from rampcli.interpreter import python_command, safe_environment
 from rampcli.launch.observer import Observer
 from rampcli.launch.worker_log import WorkerLog
-from rampcli.lifeline import StopSignals
+from rampcli.machine.interpreter import python_command, safe_environment
+from rampcli.machine.lifeline import StopSignals
+from rampcli.plugins.extras import requiring
+from rampcli.plugins.trackers import TRACKERS
 from rampcli.runs.directory import RunDirectory, event_row
 from rampcli.runs.rows import last_rows
-from rampcli.trackers import TRACKERS
 from rampcli.tracking.position import begin_position, read_position
 
 CATCH_UP_S = 20.0

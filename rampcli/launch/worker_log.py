@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from rampcli.errors import printable
-from rampcli.guarded_folder import open_to_read
+from rampcli.files.guarded_folder import open_to_read
 
 MOST_BYTES = 2**16
 """Only this many bytes at the end of a log are read."""

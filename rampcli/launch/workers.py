@@ -12,10 +12,10 @@ from pathlib import Path
 
 from rampcli.config.rl import is_rl
 from rampcli.config.schema import Config
-from rampcli.interpreter import safe_environment
 from rampcli.launch.environment import without_outer_launcher
-from rampcli.lifeline import SUPERVISOR, die_with, signal_name
-from rampcli.network import LOOPBACK
+from rampcli.machine.interpreter import safe_environment
+from rampcli.machine.lifeline import SUPERVISOR, die_with, signal_name
+from rampcli.machine.network import LOOPBACK
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.worker_defaults import AT_START
 

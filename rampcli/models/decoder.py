@@ -16,7 +16,6 @@ from rampcli.config.extension_settings import extension_function
 from rampcli.config.model_parts import POSITION_EMBEDDINGS
 from rampcli.config.schema import ModelConfig
 from rampcli.errors import UsageError
-from rampcli.extensions import MODEL
 from rampcli.models.attention import Attention
 from rampcli.models.cache import Cache, LayerCache
 from rampcli.models.linear import OutputProjection, build_linear
@@ -25,6 +24,7 @@ from rampcli.models.masks import BuildMask, Mask, build_mask
 from rampcli.models.norm import build_norm
 from rampcli.models.parts import FeedForwardPart, HeadPart, outer_parts
 from rampcli.models.rotary import RotaryTable
+from rampcli.plugins.extensions import MODEL
 
 Loss = Callable[[Tensor, OutputProjection, Tensor], Tensor]
 """Computes a result from the last hidden states, the output projection and the labels.

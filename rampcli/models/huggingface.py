@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from rampcli.errors import DamagedFileError
+from rampcli.files.safetensors_header import StoredTensor
 from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface_tensors import StoredWeights, read_bytes
-from rampcli.safetensors_header import StoredTensor
 
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 

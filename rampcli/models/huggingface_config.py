@@ -20,7 +20,7 @@ from rampcli.errors import (
     set_together,
     shown,
 )
-from rampcli.records import ANY, POSITIVE, RATE, check_shape, read_json
+from rampcli.files.records import ANY, POSITIVE, RATE, check_shape, read_json
 
 INIT_FROM_KEY, LENGTH_KEY = "model.init_from", "data.sequence_length"
 FOLDER = "a folder with config.json and *.safetensors"
@@ -46,7 +46,7 @@ class Key:
     """A key of `config.json`.
 
     Attributes:
-        shape: what it holds, as a shape of `rampcli.records`.
+        shape: what it holds, as a shape of `rampcli.files.records`.
         default: value if a file leaves it out, as in the class of transformers. An explicit null is
             not replaced: a Mistral whose `sliding_window` is null has no window.
         ours: the setting of `ModelConfig` that it holds, or `sequence_length`, `dropout` or

@@ -10,9 +10,9 @@ from rampcli.batch.quantities import listed
 from rampcli.config.architectures import model_type
 from rampcli.config.schema import ModelConfig
 from rampcli.errors import DamagedFileError, reading
-from rampcli.guarded_folder import open_to_read
+from rampcli.files.guarded_folder import open_to_read
+from rampcli.files.safetensors_header import StoredTensor, read_header
 from rampcli.models.parts import Part, Shape, layer_parts, outer_parts
-from rampcli.safetensors_header import StoredTensor, read_header
 
 HEAD = "lm_head.weight"
 """The output projection in all families."""

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rampcli.config.schema.trainer import MatmulPrecision
+from rampcli.machine.processors import has_bf16_products
 from rampcli.models.parts import Linear
-from rampcli.processors import has_bf16_products
 
 
 def build_linear(declared: Linear) -> nn.Linear:

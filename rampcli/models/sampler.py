@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rampcli.batch.scrambling import hash_of, uniforms_of
 from rampcli.errors import DamagedFileError
 from rampcli.models.cache import Cache
 from rampcli.models.decoder import Decoder
-from rampcli.scrambling import hash_of, uniforms_of
 
 CHECK_EVERY = {"cpu": 1, "cuda": 16}
 """Tokens between two reads of what was drawn. A GPU has nothing to do during a read."""

@@ -17,8 +17,8 @@ from rampcli.config.phase_keys import phase_key
 from rampcli.config.phases import sets_rate
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError, set_to
-from rampcli.extensions import DECAY_STYLE
 from rampcli.planning.run_plan import BEGIN_KEY, Resolved
+from rampcli.plugins.extensions import DECAY_STYLE
 from rampcli.schedule.learning_rate import DECAY_STYLES, WSD_SHARE, LearningRate
 from rampcli.schedule.phase_rate import PhaseRate
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from rampcli import plain_yaml
 from rampcli.batch.position import STEPS
 from rampcli.batch.ramp import RampSchedule, RampStage
 from rampcli.batch.step_schedule import from_step_schedule, threshold_unit
-from rampcli.bundled import bundled
 from rampcli.config.optimizers import OPTIMIZERS
 from rampcli.errors import RampcliError, UsageError, shown, typeable
+from rampcli.files import plain_yaml
+from rampcli.files.bundled import bundled
 
 MOST_BYTES = 100_000
 DEFAULT_RECIPE = "llama3_tiny"

@@ -35,10 +35,10 @@ from rampcli.config.rl import is_rl
 from rampcli.config.schema import Config
 from rampcli.config.settings import leaves
 from rampcli.errors import Report, UsageError, set_to
-from rampcli.extensions import DECAY_STYLE
 from rampcli.planning.config_plan import pair_settings, plan_config
 from rampcli.planning.reading_start import FROM_THE_START, ReadingStart
 from rampcli.planning.retuning import Retuning
+from rampcli.plugins.extensions import DECAY_STYLE
 from rampcli.schedule.couplings import Couplings
 from rampcli.schedule.learning_rate import LearningRate
 from rampcli.schedule.phase_rate import PhaseRate, Rate

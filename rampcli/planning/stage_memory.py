@@ -4,7 +4,7 @@ from rampcli.batch.training_plan import StagePlan
 from rampcli.config.schema import Config
 from rampcli.estimate.memory import MemoryEstimate, estimate_memory
 from rampcli.estimate.rollout_memory import with_rollout
-from rampcli.gpus import gpu_memory_bytes
+from rampcli.machine.gpus import gpu_memory_bytes
 from rampcli.planning.run_plan import Resolved
 
 GIB, MIB = 2**30, 2**20

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.errors import printable
-from rampcli.guarded_folder import replace_file
+from rampcli.files.guarded_folder import replace_file
 from rampcli.report.page_data import View, run_data
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.followed_run import FollowedRun

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from rampcli.batch.phased_plan import PhasedPlan
 from rampcli.batch.quantities import scale, shorten
 from rampcli.batch.training_plan import TrainingPlan
-from rampcli.guarded_folder import replace_file
+from rampcli.files.guarded_folder import replace_file
 
 MOST_LABELLED = 12
 """With more stages than this, their batch sizes are not written into the picture."""

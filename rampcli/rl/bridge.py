@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rampcli.activity import waiting
+from rampcli.machine.activity import waiting
 from rampcli.rl.roles import Roles
 from rampcli.worker.join import choose_interface, connect
 from rampcli.worker.leave import RankLost

@@ -9,19 +9,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rampcli.activity import GENERATING, SCORING, begin
+from rampcli.batch.scrambling import hash_of
 from rampcli.config.rl import max_response_tokens
 from rampcli.config.schema import Config
 from rampcli.data.examples import Examples
 from rampcli.data.order import SampleOrder
 from rampcli.data.prompts import Prompts, read_prompts
 from rampcli.errors import RampcliError
+from rampcli.machine.activity import GENERATING, SCORING, begin
 from rampcli.models.decoder import Decoder
 from rampcli.models.sampler import Responses, Sampling, sample_responses
 from rampcli.rl.rewards import Score
 from rampcli.rl.rollout import Question, Rollout
 from rampcli.rl.scorer import Scorer
-from rampcli.scrambling import hash_of
 
 Indices = NDArray[np.int64]
 SCORED_AT_ONCE = 64

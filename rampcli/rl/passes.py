@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rampcli.activity import waiting
 from rampcli.config.schema import Config
 from rampcli.data.corpus import IGNORED, PADDING
 from rampcli.data.loader import MicroBatch
+from rampcli.machine.activity import waiting
 from rampcli.models.decoder import Decoder
 from rampcli.models.log_probs import token_log_probs
 from rampcli.parallel.mesh import TENSOR, Meshes

@@ -35,7 +35,7 @@ from typing import Any, TypeVar
 from rampcli.config.rewards import UserFunction
 from rampcli.errors import printable
 from rampcli.launch.stop_signals import STOPPING
-from rampcli.lifeline import fork_under_guard
+from rampcli.machine.lifeline import fork_under_guard
 
 FIRST_DESCRIPTOR = 200
 """The pipes get descriptors from this one on, out of the way of code that writes to fixed ones."""

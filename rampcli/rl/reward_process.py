@@ -14,8 +14,8 @@ from contextlib import suppress
 
 from rampcli.config.rewards import UserFunction
 from rampcli.errors import visible
-from rampcli.interpreter import python_command, safe_environment
-from rampcli.lifeline import signal_name
+from rampcli.machine.interpreter import python_command, safe_environment
+from rampcli.machine.lifeline import signal_name
 from rampcli.rl.rewards import Score
 
 CHILD = "rampcli.rl.reward_child"

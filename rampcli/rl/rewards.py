@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rampcli.records import MOST
+from rampcli.files.records import MOST
 
 Reward = Callable[[str, str, Mapping[str, Any]], float]
 """`(prompt, response, example) -> reward`. The example is a record of the data, as in its file."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
-from rampcli.activity import COMPUTING, begin, waiting
 from rampcli.checkpoint.load_weights import DTYPES, empty_model
 from rampcli.config.schema import Config
 from rampcli.data.loader import Batch
+from rampcli.machine.activity import COMPUTING, begin, waiting
 from rampcli.models.linear import round_factors
 from rampcli.parallel.mesh import DATA, TENSOR
 from rampcli.rl.bridge import Bridge

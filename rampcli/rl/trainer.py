@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rampcli.activity import COMPUTING, begin
 from rampcli.batch.pairs import PairBatch, PairSettings
 from rampcli.batch.plan import BatchPlan
 from rampcli.data.loader import Batch, samples_of
 from rampcli.errors import RampcliError
+from rampcli.machine.activity import COMPUTING, begin
 from rampcli.models.sampler import Sampling
 from rampcli.parallel.mesh import DATA, TENSOR
 from rampcli.parallel.ranks import gather_tensors

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.batch.quantities import listed
-from rampcli.records import COUNT, POSITIVE, RATE, read_json
+from rampcli.files.records import COUNT, POSITIVE, RATE, read_json
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.event_kinds import NUMBER_OR_NULL
 from rampcli.runs.sweep_folder import SweepFolder
@@ -44,7 +44,7 @@ SHAPE = {
     "notes": [str],
     "branches": [BRANCH],
 }
-"""Shape of result.json, in the notation of `rampcli.records`."""
+"""Shape of result.json, in the notation of `rampcli.files.records`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from rampcli.batch.time_left import RECENT_STEPS
 from rampcli.errors import DamagedFileError
-from rampcli.guarded_folder import open_to_read
-from rampcli.records import check_shape
+from rampcli.files.guarded_folder import open_to_read
+from rampcli.files.records import check_shape
 from rampcli.runs.rows import MAX_ROW_BYTES, METRICS_ROW, PLACES, row_of
 
 BLOCK_BYTES = 2**21

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rampcli.errors import DamagedFileError, RampcliError, UsageError
-from rampcli.guarded_folder import GuardedFolder, PathInside, link_refused
-from rampcli.launchers import LAUNCHERS
-from rampcli.records import COUNT, POSITIVE, read_json
+from rampcli.files.guarded_folder import GuardedFolder, PathInside, link_refused
+from rampcli.files.records import COUNT, POSITIVE, read_json
+from rampcli.plugins.launchers import LAUNCHERS
 from rampcli.runs.event_kinds import TEXT_OR_NULL
 from rampcli.runs.rows import Tail, end_of_rows, end_of_step, read_rows
 
@@ -55,8 +55,8 @@ ASIDE = ".tmp"
 """Suffix of the folder of a checkpoint that is being written."""
 _STEP_FOLDER = re.compile(r"step_(\d{8,18})", re.ASCII)
 
-# Shapes, in the notation of `rampcli.records`, of the fields that readers rely on. Files may hold
-# more.
+# Shapes, in the notation of `rampcli.files.records`, of the fields that readers rely on. Files
+# may hold more.
 NEXT = {"stage": COUNT, "global_batch_size": COUNT, "num_nodes": COUNT, "command": TEXT_OR_NULL}
 FAILURE = {
     "message": str,

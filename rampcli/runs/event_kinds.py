@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from rampcli.records import COUNT, POSITIVE
+from rampcli.files.records import COUNT, POSITIVE
 
 TEXT_OR_NULL, NUMBER_OR_NULL = (str, None), (float, None)
 LOSSES_OF_AVERAGES = {
@@ -26,7 +26,7 @@ class EventKind:
     """What readers know about a kind of event.
 
     Attributes:
-        columns: shape of the columns that readers rely on, in the notation of `rampcli.records`.
+        columns: shape of the columns that readers rely on (notation of `rampcli.files.records`).
         keeps_newest: the newest event says where a run stands, so it is found without reading all.
         interrupts: column with seconds in which training waited, and the part of the time of a run
             that they belong to; None if it did not wait.

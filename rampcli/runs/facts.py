@@ -13,7 +13,7 @@ from typing import Any
 from rampcli.batch.time_left import RECENT_STEPS, Speed, median_of, settled_rows, time_left
 from rampcli.batch.training_plan import StagePlan
 from rampcli.errors import RampcliError
-from rampcli.locks import is_held
+from rampcli.files.locks import is_held
 from rampcli.runs.directory import BEFORE_THE_START, COMPLETE, RunDirectory
 from rampcli.runs.event_kinds import EVALUATED, NEWEST
 from rampcli.runs.events import EventsFile, RunEvents

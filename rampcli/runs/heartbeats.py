@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rampcli.activity import EXCHANGING
 from rampcli.errors import DamagedFileError
-from rampcli.guarded_folder import open_to_read
-from rampcli.records import COUNT, POSITIVE, parse_json
+from rampcli.files.guarded_folder import open_to_read
+from rampcli.files.records import COUNT, POSITIVE, parse_json
+from rampcli.machine.activity import EXCHANGING
 from rampcli.runs.directory import RunDirectory
 
 LEAST_BEAT_S, MOST_BEATS_PER_S = 1.0, 100
@@ -39,7 +39,7 @@ RECORD = {
     "waits": bool,
     "doing_s": float,
 }
-"""Shape of a file, in the notation of `rampcli.records`."""
+"""Shape of a file, in the notation of `rampcli.files.records`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

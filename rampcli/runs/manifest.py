@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rampcli.checksums import checksum_fits
 from rampcli.errors import DamagedFileError, RampcliError
-from rampcli.records import COUNT, read_json
+from rampcli.files.checksums import checksum_fits
+from rampcli.files.records import COUNT, read_json
 from rampcli.runs.directory import ASIDE, RunDirectory, name_of_step, step_of
 
 MANIFEST = "manifest.json"
@@ -34,7 +34,7 @@ SHAPE = {
     },
     "files": {...: FILE},
 }
-"""Shape of a manifest, in the notation of `rampcli.records`. A manifest may hold more."""
+"""Shape of a manifest, in the notation of `rampcli.files.records`. A manifest may hold more."""
 NOT_NAMED = "has no checkpoint that is named after its step"
 """What is wrong with a run for which `name_remedy` has a command."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}", re.ASCII)

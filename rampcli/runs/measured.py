@@ -12,7 +12,7 @@ from rampcli.config.layers import PLAN, stack_of
 from rampcli.config.schema import Config
 from rampcli.config.settings import leaves
 from rampcli.errors import DamagedFileError, UsageError, shown
-from rampcli.records import POSITIVE, RATE, read_json
+from rampcli.files.records import POSITIVE, RATE, read_json
 from rampcli.runs.directory import RunDirectory, existing_run
 from rampcli.runs.rows import read_rows
 

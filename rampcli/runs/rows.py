@@ -14,10 +14,10 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rampcli.checksums import PIECE_BYTES
 from rampcli.errors import DamagedFileError
-from rampcli.guarded_folder import open_to_read
-from rampcli.records import COUNT, MOST, POSITIVE, RATE, TIME, check_shape, parse_json
+from rampcli.files.checksums import PIECE_BYTES
+from rampcli.files.guarded_folder import open_to_read
+from rampcli.files.records import COUNT, MOST, POSITIVE, RATE, TIME, check_shape, parse_json
 from rampcli.runs.event_kinds import EVENTS, NUMBER_OR_NULL, OTHER
 
 MAX_ROW_BYTES = 2**20
@@ -30,8 +30,8 @@ MOST_EVENT_BYTES = 2**23
 _KIND = re.compile(rb'"event": ?"(\w+)"')
 _CORPUS = re.compile(rb'"corpus": ?("(?:[^"\\]|\\.)*")')
 
-# Shapes, in the notation of `rampcli.records`, of the columns that readers rely on. Rows may hold
-# more.
+# Shapes, in the notation of `rampcli.files.records`, of the columns that readers rely on. Rows
+# may hold more.
 PLACES = ("step", "time", "consumed_samples", "consumed_tokens")
 """Columns of metrics.jsonl that say where a step is. Charts have them as horizontal axes."""
 METRICS_ROW = {

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rampcli.errors import DamagedFileError, UsageError
-from rampcli.guarded_folder import GuardedFolder, link_refused
-from rampcli.records import read_json
+from rampcli.files.guarded_folder import GuardedFolder, link_refused
+from rampcli.files.records import read_json
 from rampcli.runs.directory import RUNS
 
 RUN = {"folder": str, "values": {...: str}}
 SWEEP = {"runs": [RUN]}
-"""Shape of .sweep.json, in the notation of `rampcli.records`."""
+"""Shape of .sweep.json, in the notation of `rampcli.files.records`."""
 MOST_BYTES = 16 * 2**20
 MOST_RUNS = 5000
 """Most runs of a folder, over all sweeps that were started in it."""

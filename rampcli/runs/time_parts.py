@@ -3,7 +3,7 @@
 from contextlib import suppress
 from statistics import mean
 
-from rampcli.records import read_json
+from rampcli.files.records import read_json
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.facts import RunFacts
 from rampcli.runs.stages import Spans

@@ -5,7 +5,7 @@ from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from pathlib import Path
 
-from rampcli.guarded_folder import private_folder
+from rampcli.files.guarded_folder import private_folder
 from rampcli.runs.directory import RunDirectory
 
 AT_START = {

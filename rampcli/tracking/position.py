@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.errors import DamagedFileError, reading
-from rampcli.guarded_folder import read_file
-from rampcli.records import COUNT, parse_json
+from rampcli.files.guarded_folder import read_file
+from rampcli.files.records import COUNT, parse_json
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.rows import Tail, end_of_rows, last_rows
 
@@ -20,7 +20,7 @@ POSITION = {
     "events_from": COUNT,
     "facts": {...: (str, COUNT)},
 }
-"""Shape of the file, in the notation of `rampcli.records`."""
+"""Shape of the file, in the notation of `rampcli.files.records`."""
 MOST_BYTES = 2**16
 
 

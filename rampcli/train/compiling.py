@@ -10,12 +10,12 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]  # which i
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from rampcli.activity import waiting
 from rampcli.batch.plan import BatchPlan
 from rampcli.config.schema import Config
 from rampcli.data.loader import MicroBatch
 from rampcli.errors import RampcliError, printable
 from rampcli.estimate.layer_memory import needs_fsdp
+from rampcli.machine.activity import waiting
 from rampcli.models.decoder import build_decoder
 from rampcli.models.linear import round_factors
 from rampcli.parallel.fsdp import POLICIES

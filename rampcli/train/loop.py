@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rampcli.activity import COMPILING, COMPUTING, ENDING, READING, SAVING, begin
 from rampcli.batch.averages import MERGE, MERGE_KEY, merged_checkpoints
 from rampcli.batch.plan import BatchPlan
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
@@ -17,6 +16,7 @@ from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config.schema import Config
 from rampcli.data.loader import Batch, Loader
+from rampcli.machine.activity import COMPILING, COMPUTING, ENDING, READING, SAVING, begin
 from rampcli.parallel.ranks import RankError, broadcast_from_rank_0
 from rampcli.runs.directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY
 from rampcli.schedule.couplings import Couplings, StepValues

@@ -13,8 +13,8 @@ from rampcli.config.optimizers import OPTIMIZERS
 from rampcli.config.schema import Config
 from rampcli.config.schema.optim import OptimConfig
 from rampcli.errors import UsageError, set_to
-from rampcli.extensions import OPTIMIZER
 from rampcli.models.decoder import Decoder
+from rampcli.plugins.extensions import OPTIMIZER
 from rampcli.train.muon import Muon
 
 

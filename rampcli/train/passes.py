@@ -7,10 +7,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rampcli.activity import waiting
 from rampcli.config.schema import Config
 from rampcli.data.corpus import IGNORED
 from rampcli.data.loader import MicroBatch
+from rampcli.machine.activity import waiting
 from rampcli.models.decoder import Decoder
 from rampcli.models.loss import ZLoss, summed_loss
 from rampcli.parallel.context import pieces_of

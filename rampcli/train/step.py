@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rampcli.activity import READING_VALIDATION, VALIDATING, begin, waiting
 from rampcli.batch.noise_scale import Noise, noise_of
 from rampcli.batch.training_plan import StagePlan
 from rampcli.data.loader import Batch, MicroBatch
+from rampcli.machine.activity import READING_VALIDATION, VALIDATING, begin, waiting
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.layout import is_first_copy, local_part
 from rampcli.train.group_norms import GroupNorms

@@ -3,7 +3,7 @@
 import os
 import signal
 
-from rampcli.lifeline import StopSignals
+from rampcli.machine.lifeline import StopSignals
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 ASK_EVERY_S = 1.0

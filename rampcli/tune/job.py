@@ -12,11 +12,11 @@ from pathlib import Path
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError, UsageError
+from rampcli.files.records import read_json
 from rampcli.launch.protocol import Job, launcher_of
 from rampcli.launch.run_lock import JOB_WAIT_S, lock_run
 from rampcli.launch.stop_signals import catch_stop_signals
 from rampcli.planning.run_plan import Resolved, run_plan
-from rampcli.records import read_json
 from rampcli.runs.directory import RunDirectory
 from rampcli.tune.results import differences
 from rampcli.tune.run import Search, folder_of

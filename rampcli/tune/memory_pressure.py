@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from rampcli.host_memory import swapped_bytes
+from rampcli.machine.host_memory import swapped_bytes
 
 
 @dataclass(slots=True)

@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from rampcli.lifeline import WAIT
-from rampcli.locks import SHARE_WAIT_S, hold
+from rampcli.files.locks import SHARE_WAIT_S, hold
+from rampcli.machine.lifeline import WAIT
 from rampcli.runs.worker_defaults import set_defaults
 from rampcli.train.stopping import StopRequest
 from rampcli.tune.trial_files import STACK_SIGNAL, TrialDirectory

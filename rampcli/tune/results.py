@@ -13,12 +13,12 @@ from rampcli import __version__
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.config.settings import leaves
 from rampcli.errors import DamagedFileError
-from rampcli.gpus import gpu_names
+from rampcli.files.records import COUNT, POSITIVE, RATE, read_json
 from rampcli.launch.protocol import launcher_of, launchers
 from rampcli.launch.resources import gpus_needed
+from rampcli.machine.gpus import gpu_names
+from rampcli.machine.processors import processors
 from rampcli.planning.run_plan import Resolved
-from rampcli.processors import processors
-from rampcli.records import COUNT, POSITIVE, RATE, read_json
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.measured import TUNE_FILE
 from rampcli.tune.median import Median
@@ -47,7 +47,7 @@ TRIAL = {
     "timeout_s?": (RATE, None),
 }
 TUNE = {"conditions": {}, "trials": [TRIAL]}
-"""Shape of tune.json, in the notation of `rampcli.records`. Only what a search reads back."""
+"""Shape of tune.json, in the notation of `rampcli.files.records`. Only what a search reads back."""
 FIELDS = tuple(name.removesuffix("?") for name in TRIAL)
 IRRELEVANT = (
     "name",

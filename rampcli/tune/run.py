@@ -9,12 +9,12 @@ from rampcli.config.layers import sources_named
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError, printable
 from rampcli.estimate.memory import estimate_memory
-from rampcli.host_memory import available_bytes
 from rampcli.launch.protocol import launcher_of, launchers
 from rampcli.launch.run import describe
 from rampcli.launch.run_lock import lock_run
 from rampcli.launch.start_checks import check_corpora, check_launcher, check_place
 from rampcli.launch.stop_signals import catch_stop_signals
+from rampcli.machine.host_memory import available_bytes
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import device_memory_bytes, usable_bytes
 from rampcli.runs.directory import RunDirectory

@@ -9,7 +9,6 @@ from pathlib import Path
 from rampcli.batch.plan import MICRO_KEY
 from rampcli.config.schema.launch import LaunchConfig
 from rampcli.errors import RampcliError
-from rampcli.host_memory import count_oom_kills
 from rampcli.launch.elastic import World
 from rampcli.launch.protocol import StartRanks
 from rampcli.launch.run import describe
@@ -17,7 +16,8 @@ from rampcli.launch.supervise import wait_for_orphans
 from rampcli.launch.worker_log import WorkerLog
 from rampcli.launch.workers import Workers
 from rampcli.launch.workers_exit import WorkersExit
-from rampcli.lifeline import StopSignals
+from rampcli.machine.host_memory import count_oom_kills
+from rampcli.machine.lifeline import StopSignals
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.runs.directory import BEFORE_THE_START, RunDirectory
 from rampcli.runs.measured import TUNE_FOLDER

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rampcli.records import COUNT, POSITIVE, RATE, read_json
+from rampcli.files.records import COUNT, POSITIVE, RATE, read_json
 from rampcli.runs.directory import RunDirectory
 from rampcli.tune.median import FEWEST, Median
 

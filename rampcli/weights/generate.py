@@ -15,9 +15,9 @@ from rampcli.data.continuation import continuation, pieces_of
 from rampcli.data.prompts import encode_as_trained
 from rampcli.data.tokenizer import encoder_of, vocab_size_of
 from rampcli.errors import UsageError, visible
+from rampcli.files.records import is_unicode
 from rampcli.models.sampler import Sampling, generate_tokens
 from rampcli.parallel.ranks import device_here
-from rampcli.records import is_unicode
 from rampcli.weights.program import given_options, run_and_exit
 from rampcli.weights.tokenizer import read_tokenizer, saved_special_tokens
 

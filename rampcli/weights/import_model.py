@@ -5,9 +5,9 @@ from typing import Any
 
 import yaml
 
-from rampcli import hub
 from rampcli.errors import UsageError, visible
-from rampcli.guarded_folder import replace_file
+from rampcli.files import hub
+from rampcli.files.guarded_folder import replace_file
 from rampcli.models.huggingface_config import as_settings, has_weights, read_config
 
 REMEDY = "a model that save_pretrained wrote, with config.json and *.safetensors"

@@ -12,8 +12,8 @@ from rampcli.data.chat_template import CONFIG_FILE, TEMPLATE_FILE
 from rampcli.data.special_tokens import NONE_KNOWN, ROLES, SpecialTokens, special_tokens_of
 from rampcli.data.tokenizer import open_tokenizer, vocab_size_of
 from rampcli.errors import DamagedFileError, UsageError
-from rampcli.guarded_folder import replace_file, write_json
-from rampcli.records import COUNT, is_unicode, read_json
+from rampcli.files.guarded_folder import replace_file, write_json
+from rampcli.files.records import COUNT, is_unicode, read_json
 from rampcli.runs.manifest import Checkpoint
 
 _SPECIAL_TOKENS = {

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from select import select
 
-from rampcli.activity import LOADING, begin
 from rampcli.errors import RampcliError
-from rampcli.lifeline import SUPERVISOR, WAIT, die_with_parent
-from rampcli.locks import SHARE_WAIT_S, hold
+from rampcli.files.locks import SHARE_WAIT_S, hold
+from rampcli.machine.activity import LOADING, begin
+from rampcli.machine.lifeline import SUPERVISOR, WAIT, die_with_parent
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.worker_defaults import set_defaults
 from rampcli.train.stopping import StopRequest

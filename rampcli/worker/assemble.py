@@ -13,7 +13,6 @@ import torch.distributed as dist
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from rampcli.activity import COMPILING, JOINING, LOADING, begin, waiting
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.config import snapshot
 from rampcli.config.corpora import validation_names
@@ -28,8 +27,10 @@ from rampcli.data.special_tokens import NONE_KNOWN
 from rampcli.data.tokenizer import bytes_of_tokens
 from rampcli.errors import EXIT_INTERRUPTED, OutOfMemoryError, UsageError, reason_of
 from rampcli.estimate.memory import micro_batch_part
-from rampcli.gpus import visible_gpus
-from rampcli.lifeline import SUPERVISOR
+from rampcli.machine.activity import COMPILING, JOINING, LOADING, begin, waiting
+from rampcli.machine.gpus import visible_gpus
+from rampcli.machine.lifeline import SUPERVISOR
+from rampcli.machine.processors import processors
 from rampcli.models.linear import multiplies_in_bf16, set_matmul_precision
 from rampcli.models.masks import has_flex_attention
 from rampcli.models.micro_batch import dense_mask_bytes, mask_bytes
@@ -40,7 +41,6 @@ from rampcli.planning.compilation import COMPILE_KEY
 from rampcli.planning.out_of_memory import out_of_memory
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.planning.stage_memory import shorten_bytes
-from rampcli.processors import processors
 from rampcli.runs.directory import PREEMPTED, RunDirectory
 from rampcli.runs.manifest import consumed_samples
 from rampcli.runs.worker_defaults import recorded

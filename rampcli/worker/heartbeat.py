@@ -11,8 +11,8 @@ import threading
 import time
 from contextlib import suppress
 
-from rampcli.activity import activity
 from rampcli.errors import RampcliError
+from rampcli.machine.activity import activity
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.heartbeats import RECORD_BYTES, beat_s, heartbeat_file
 

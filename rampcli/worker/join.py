@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 from rampcli.config.schema.trainer import TrainerConfig
 from rampcli.errors import RampcliError, UsageError
-from rampcli.lifeline import LISTENER
-from rampcli.network import LOOPBACK, address_towards, interface_of, is_loopback
+from rampcli.machine.lifeline import LISTENER
+from rampcli.machine.network import LOOPBACK, address_towards, interface_of, is_loopback
 from rampcli.parallel.ranks import check_devices, name_of, take_device
 from rampcli.worker.starters import are_on_one_host, rank_variables
 

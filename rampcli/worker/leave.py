@@ -11,7 +11,7 @@ from typing import NoReturn
 import torch.distributed as dist
 
 from rampcli.errors import RampcliError
-from rampcli.locks import hold
+from rampcli.files.locks import hold
 from rampcli.runs.directory import RunDirectory, last_line
 
 CAUSE_FIRST_S = 1.0

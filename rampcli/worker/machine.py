@@ -11,7 +11,7 @@ import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from rampcli.lifeline import die_with
+from rampcli.machine.lifeline import die_with
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store

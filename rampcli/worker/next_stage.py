@@ -4,7 +4,7 @@ from contextlib import suppress
 
 from rampcli.config import snapshot
 from rampcli.errors import UsageError
-from rampcli.gpus import visible_gpus
+from rampcli.machine.gpus import visible_gpus
 from rampcli.models.linear import set_matmul_precision
 from rampcli.planning.run_plan import run_plan
 from rampcli.runs.directory import RunDirectory

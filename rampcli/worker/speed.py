@@ -19,12 +19,12 @@ import torch.distributed as dist
 from rampcli.config import snapshot
 from rampcli.config.schema import Config
 from rampcli.errors import RampcliError
+from rampcli.files.locks import SHARE_WAIT_S, hold
+from rampcli.files.records import POSITIVE, read_json
 from rampcli.launch.doctor.gpu_runs import ANSWER, ORDER
-from rampcli.lifeline import WAIT
-from rampcli.locks import SHARE_WAIT_S, hold
+from rampcli.machine.lifeline import WAIT
 from rampcli.parallel.mesh import CONTEXT, PIPELINE, REPLICATE, SHARD, TENSOR, build_meshes
 from rampcli.parallel.ranks import device_here, gather_from_all_ranks
-from rampcli.records import POSITIVE, read_json
 from rampcli.runs.directory import RunDirectory
 from rampcli.worker.join import join_ranks
 from rampcli.worker.leave import leave_after

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from functools import partial
 
 from rampcli.errors import RampcliError
-from rampcli.launchers import Starter, declarations
-from rampcli.network import LOOPBACK
+from rampcli.machine.network import LOOPBACK
+from rampcli.plugins.launchers import Starter, declarations
 
 PORTS = 10_000
 FIRST_PORT = 20_000

@@ -91,8 +91,8 @@ def rampcli_model(folder: Path, length: int):
 def rampcli_draw(folder: Path, length: int, new_tokens: int) -> Draw:
     import numpy as np
 
+    from rampcli.batch.scrambling import hash_of
     from rampcli.models.sampler import Sampling, sample_responses
-    from rampcli.scrambling import hash_of
 
     model = rampcli_model(folder, length)
     sampling = Sampling(temperature=1.0, max_tokens=new_tokens)

@@ -29,7 +29,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from rampcli.lifeline import die_with
+from rampcli.machine.lifeline import die_with
 
 POLL_S = 0.002
 WARM_UP_ROWS = 3

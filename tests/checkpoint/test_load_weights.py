@@ -10,7 +10,7 @@ from rampcli.checkpoint.state import TrainingState
 from rampcli.config.snapshot import identity, to_yaml
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import DamagedFileError, ForeignCheckpointError, NoCheckpointError
-from rampcli.guarded_folder import write_json
+from rampcli.files.guarded_folder import write_json
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import MANIFEST, complete_checkpoints
 

@@ -12,7 +12,7 @@ from rampcli.checkpoint.compatibility import check_compatible
 from rampcli.checkpoint.state import TrainingState, named_tensors
 from rampcli.config.optimizers import OPTIMIZERS
 from rampcli.errors import ForeignCheckpointError, NoCheckpointError, RampcliError
-from rampcli.guarded_folder import write_json
+from rampcli.files.guarded_folder import write_json
 from rampcli.runs.manifest import MANIFEST, complete_checkpoints
 
 

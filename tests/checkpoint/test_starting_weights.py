@@ -15,7 +15,7 @@ from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.layers import COMMAND_LINE, PYTHON, Precedence, edited_stack
 from rampcli.config.schema import ModelConfig
 from rampcli.errors import Report, UsageError
-from rampcli.guarded_folder import write_json
+from rampcli.files.guarded_folder import write_json
 from rampcli.launch.run import describe
 from rampcli.models.huggingface_config import SHAPE, to_huggingface
 from rampcli.planning.resolve import resolve

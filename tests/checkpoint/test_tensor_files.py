@@ -27,8 +27,8 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from rampcli.checkpoint.shards import Shard, Tiling
 from rampcli.checkpoint.tensor_files import TensorFiles, write_shards
 from rampcli.checkpoint.tensor_headers import file_header
-from rampcli.checksums import PIECE_BYTES, PageSums, page_sums
 from rampcli.errors import DamagedFileError
+from rampcli.files.checksums import PIECE_BYTES, PageSums, page_sums
 
 
 def whole_shard(name: str, tensor: torch.Tensor) -> Shard:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rampcli import extensions
 from rampcli.cli.main import main
+from rampcli.plugins import extensions
 
 NEMO_FILES = Path(__file__).parents[1] / "words" / "nemo_files"
 

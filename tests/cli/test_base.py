@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from rampcli.bundled import bundled
+from rampcli.files.bundled import bundled
 
 FILES = {
     "mine.yaml": "defaults: [config, _self_]\nname: my\nhydra:\n  run: {dir: 'out/${name}'}\n"

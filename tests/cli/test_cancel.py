@@ -8,8 +8,8 @@ import pytest
 
 from rampcli.cli.cancel import ask_to_save
 from rampcli.errors import UsageError
+from rampcli.files.locks import hold
 from rampcli.launch.run_lock import Holder, holder_of, lock_run
-from rampcli.locks import hold
 from rampcli.runs.directory import RunDirectory
 
 

@@ -11,7 +11,7 @@ from plans import COUNTS, OF_A_FLEET
 from rampcli import llm
 from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides
-from rampcli.guarded_folder import replace_file
+from rampcli.files.guarded_folder import replace_file
 from rampcli.planning.resolve import resolve
 from rampcli.report.plan_json import plan_json
 from rampcli.runs.directory import RunDirectory

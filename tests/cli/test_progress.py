@@ -5,9 +5,9 @@ import pytest
 from rich.console import Console
 
 from rampcli import llm
-from rampcli.activity import READING
 from rampcli.cli.progress import Progress
 from rampcli.launch.elastic import World
+from rampcli.machine.activity import READING
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.heartbeats import Rank, Ranks

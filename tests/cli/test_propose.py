@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rampcli.config import snapshot
-from rampcli.guarded_folder import replace_file
+from rampcli.files.guarded_folder import replace_file
 from rampcli.runs.branches import BranchFolder
 from rampcli.runs.directory import RunDirectory
 from recorded_runs import write_run as recorded_run

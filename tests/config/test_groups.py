@@ -1,6 +1,5 @@
 import pytest
 
-from rampcli.bundled import bundled
 from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.groups import (
     MOST_OFFERED,
@@ -15,6 +14,7 @@ from rampcli.config.groups import (
 from rampcli.config.reading import quoted
 from rampcli.config.yaml_files import read_file
 from rampcli.errors import UsageError
+from rampcli.files.bundled import bundled
 
 BUNDLED = {"batch", "data", "hardware", "launch", "model", "optim", "rl"}
 

@@ -8,8 +8,8 @@ import pytest
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
 from rampcli.launch.run import describe
-from rampcli.launchers import LAUNCHERS
 from rampcli.planning.resolve import resolve
+from rampcli.plugins.launchers import LAUNCHERS
 from rampcli.runs.directory import RunDirectory
 from tiny_runs import TINY, environment
 
@@ -67,7 +67,7 @@ def of_launch(modules) -> set[str]:
 
 def of_declarations() -> set[str]:
     """The modules of `rampcli.launch` that every command imports."""
-    probe = "import sys; from rampcli.launchers import declarations; declarations()"
+    probe = "import sys; from rampcli.plugins.launchers import declarations; declarations()"
     probe += "; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     return of_launch(done.stdout.split())

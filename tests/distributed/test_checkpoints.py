@@ -9,7 +9,7 @@ from safetensors import safe_open
 
 from distributed.killed_while_saving import train_until_saving
 from distributed.slow_save import save_slowly
-from rampcli.guarded_folder import write_json
+from rampcli.files.guarded_folder import write_json
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import MANIFEST, complete_checkpoints
 from ranks import run_ranks

@@ -8,7 +8,7 @@ import torch
 from torch._dynamo.callback import callback_handler
 from torch._logging import set_logs
 
-from rampcli.activity import COMPILING, activity
+from rampcli.machine.activity import COMPILING, activity
 from tiny_runs import Run
 
 ONE_PROCESS = ("trainer.num_nodes=1", "rampup.at_boundary=continue")

@@ -7,7 +7,7 @@ import pytest
 from commands import Command
 from processes import children_of, listening_addresses, wait_until
 from rampcli.launch.workers import reserve_port
-from rampcli.network import address_towards, is_loopback
+from rampcli.machine.network import address_towards, is_loopback
 from tiny_runs import environment
 
 # Validations, saves in the background and each axis of the mesh have process groups.

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from rampcli.locks import hold
+from rampcli.files.locks import hold
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.rows import read_rows
 from run_files import metrics_row, state

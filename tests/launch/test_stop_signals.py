@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rampcli import lifeline
 from rampcli.launch.stop_signals import STOPPING, catch_stop_signals
+from rampcli.machine import lifeline
 from standing import slow_clock
 
 

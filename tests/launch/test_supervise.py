@@ -11,12 +11,12 @@ import pytest
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
 from rampcli.errors import RampcliError
+from rampcli.files.locks import hold
 from rampcli.launch import elastic
 from rampcli.launch.observer import Observer
 from rampcli.launch.supervise import Supervisor
 from rampcli.launch.workers import Workers, start_process, worker_environment
-from rampcli.lifeline import StopSignals
-from rampcli.locks import hold
+from rampcli.machine.lifeline import StopSignals
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.rows import read_rows

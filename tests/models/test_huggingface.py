@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from models.families import FAMILIES
 from rampcli.config.schema import ModelConfig
 from rampcli.errors import DamagedFileError
-from rampcli.guarded_folder import write_json
+from rampcli.files.guarded_folder import write_json
 from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import WeightFolder
 from rampcli.models.huggingface_config import read_config, to_huggingface

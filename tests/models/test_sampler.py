@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from models.families import FAMILIES
+from rampcli.batch.scrambling import hash_of
 from rampcli.errors import DamagedFileError
 from rampcli.models import sampler
 from rampcli.models.decoder import Decoder
@@ -15,7 +16,6 @@ from rampcli.models.sampler import (
     sample_responses,
     sample_tokens,
 )
-from rampcli.scrambling import hash_of
 from rampcli.train.build import compile_layers, fill_weights, initial_weights
 
 PROMPTS = [[5, 17, 99, 3], [1], [64, 2, 2, 8, 40, 127, 9, 11, 30], [7, 8]]

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drawn_phases import planned, ramps, rate_of_step, schedules_of_rate, steps_of
-from rampcli import extensions
 from rampcli.errors import UsageError
 from rampcli.extend import decay_style
+from rampcli.plugins import extensions
 
 LONG_AND_SHORT = (
     *("model.global_batch_size=6", "model.rampup_batch_size=null", "schedule.decay_style=linear"),

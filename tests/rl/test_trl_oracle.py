@@ -26,7 +26,7 @@ import torch
 from models.families import FAMILIES
 from rampcli.config.schema.rl import RLConfig
 from rampcli.data.corpus import IGNORED
-from rampcli.guarded_folder import write_json
+from rampcli.files.guarded_folder import write_json
 from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface_config import to_huggingface
 from rampcli.models.huggingface_tensors import places

@@ -13,9 +13,9 @@ from lives import ACTS, Life
 from rampcli import llm
 from rampcli.cli.progress import Progress
 from rampcli.config.compose import apply_overrides
+from rampcli.files.locks import hold
 from rampcli.launch.run import describe
 from rampcli.launch.status import read_status
-from rampcli.locks import hold
 from rampcli.planning.resolve import resolve
 from rampcli.report.page_data import View, run_data
 from rampcli.report.run_report import report_run

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from rampcli.activity import COMPUTING, READING, VALIDATING
+from rampcli.machine.activity import COMPUTING, READING, VALIDATING
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.heartbeats import (
     MOST_BEATS_PER_S,

@@ -1,8 +1,8 @@
 import pytest
 
-from rampcli.checksums import sha256
 from rampcli.errors import DamagedFileError
-from rampcli.guarded_folder import write_json
+from rampcli.files.checksums import sha256
+from rampcli.files.guarded_folder import write_json
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import (
     MANIFEST,

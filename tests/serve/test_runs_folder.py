@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from rampcli.locks import hold
+from rampcli.files.locks import hold
 from rampcli.serve import runs_folder
 from rampcli.serve.runs_folder import RunsFolder
 from recorded_runs import write_run

@@ -11,8 +11,8 @@ import pytest
 
 from processes import PATIENCE_S
 from rampcli.errors import UsageError
+from rampcli.files.locks import hold
 from rampcli.launch.status import read_status
-from rampcli.locks import hold
 from rampcli.report.page_files import SCRIPTS, STYLES
 from rampcli.runs.directory import RunDirectory
 from rampcli.serve import server as page_server

@@ -30,7 +30,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rampcli.lifeline import die_with_parent
+from rampcli.machine.lifeline import die_with_parent
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
 KILL_WAIT_S = 120

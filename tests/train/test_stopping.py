@@ -9,7 +9,7 @@ from rampcli.train.stopping import ASK_EVERY_S, STOP_SIGNALS, StopRequest
 LISTENER = """
 import os, signal, sys
 from types import SimpleNamespace
-from rampcli import lifeline
+from rampcli.machine import lifeline
 from rampcli.train.stopping import StopRequest
 now_s = 0.0
 lifeline.time = SimpleNamespace(monotonic=lambda: now_s)

@@ -7,11 +7,11 @@ import pytest
 
 from processes import wait_until
 from rampcli.errors import RampcliError
-from rampcli.interpreter import python_command
+from rampcli.files.locks import hold, is_held
 from rampcli.launch.run import describe
 from rampcli.launch.workers import Workers, start_process
-from rampcli.lifeline import WAIT, StopSignals
-from rampcli.locks import hold, is_held
+from rampcli.machine.interpreter import python_command
+from rampcli.machine.lifeline import WAIT, StopSignals
 from rampcli.runs.directory import RunDirectory
 from rampcli.tune.run import folder_of
 from rampcli.tune.sizes import own_candidate

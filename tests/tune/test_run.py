@@ -1,7 +1,8 @@
 """Where a search starts."""
 
-from rampcli import host_memory, llm
+from rampcli import llm
 from rampcli.config.compose import apply_overrides
+from rampcli.machine import host_memory
 from rampcli.planning.resolve import resolve
 from rampcli.tune.run import predict
 from rampcli.tune.sizes import candidates

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from processes import wait_until
-from rampcli.activity import COMPUTING, LOADING, READING, SAVING, activity, begin, waiting
+from rampcli.machine.activity import COMPUTING, LOADING, READING, SAVING, activity, begin, waiting
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.heartbeats import heartbeat_file, read_ranks
 from rampcli.worker.heartbeat import Heartbeat

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterator
 from textwrap import dedent
 from typing import Any
 
-from rampcli import extensions
 from rampcli.batch.quantities import counted, listed
 from rampcli.batch.ramp import RAMP_KEY, RampSchedule
 from rampcli.batch.step_schedule import SCHEDULE_KEY
@@ -16,7 +15,8 @@ from rampcli.config.rl import unit_of
 from rampcli.config.schema import Config
 from rampcli.config.settings import settings, settings_of
 from rampcli.errors import UsageError, set_to, shown
-from rampcli.extensions import OPTIMIZER
+from rampcli.plugins import extensions
+from rampcli.plugins.extensions import OPTIMIZER
 
 COUPLING_KEY = "schedule.batch_coupling"
 BETA2_KEY = "schedule.beta2_coupling"

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError, set_to
-from rampcli.launchers import declarations
+from rampcli.plugins.launchers import declarations
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 

@@ -9,7 +9,7 @@ from rampcli.config.schema import Config
 from rampcli.config.schema.watch import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE
 from rampcli.config.settings import settings
 from rampcli.errors import UsageError, set_to, shown
-from rampcli.records import is_unicode
+from rampcli.files.records import is_unicode
 
 TRACKERS_KEY = "logging.trackers"
 PROMPTS_KEY, NEW_TOKENS_KEY = "generate.prompts", "generate.max_tokens"

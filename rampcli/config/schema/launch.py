@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rampcli.config.attributes import Section
 from rampcli.config.fields import section, setting, with_choices
-from rampcli.launchers import LAUNCHERS, declarations
+from rampcli.plugins.launchers import LAUNCHERS, declarations
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rampcli.config.attributes import Section
 from rampcli.config.fields import Extensible, setting
-from rampcli.trackers import TRACKERS
+from rampcli.plugins.trackers import TRACKERS
 
 LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 1e-4, 1e4
 """Dividing logits by a lower temperature overflows; a higher one makes all logits equal."""

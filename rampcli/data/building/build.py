@@ -14,7 +14,6 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from rampcli.batch.quantities import listed
-from rampcli.checksums import sha256
 from rampcli.data import tokenizer as tokenizers
 from rampcli.data.building.encoding import Encoding
 from rampcli.data.building.folder import BuildFolder
@@ -40,6 +39,7 @@ from rampcli.data.building.workers import map_in_order
 from rampcli.data.indexed import bin_of, idx_of, token_type, tokenizer_of, write_index
 from rampcli.data.manifest import FORMAT, read_manifest
 from rampcli.errors import UsageError
+from rampcli.files.checksums import sha256
 
 MOST_ENDINGS = 5
 SHOWN_SKIPPED = 5

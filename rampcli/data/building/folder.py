@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rampcli.errors import UsageError
-from rampcli.guarded_folder import GuardedFolder, PathInside
+from rampcli.files.guarded_folder import GuardedFolder, PathInside
 
 
 @dataclass(frozen=True, slots=True)

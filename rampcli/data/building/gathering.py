@@ -25,7 +25,7 @@ from rampcli.data.building.workers import map_in_order
 from rampcli.data.manifest import MOST_BYTES
 from rampcli.data.tokenizer import CODE_POINTS, code_points
 from rampcli.errors import DamagedFileError
-from rampcli.records import COUNT, is_unicode, parse_json, read_json
+from rampcli.files.records import COUNT, is_unicode, parse_json, read_json
 
 TRAINING_TEXT_CHARACTERS = 1 << 16
 """Longest piece of a text that is given to the trainer."""

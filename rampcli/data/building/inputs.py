@@ -8,7 +8,7 @@ from rampcli.data.building.parsing import BadRecord
 from rampcli.data.building.partial import Watcher
 from rampcli.data.building.records import Reader
 from rampcli.errors import UsageError
-from rampcli.processors import processors
+from rampcli.machine.processors import processors
 
 WORTH_A_PROCESS_BYTES = 4 << 20
 """Bytes of inputs for each further process, if the number of processes is not given."""

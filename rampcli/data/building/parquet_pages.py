@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from rampcli.guarded_folder import open_to_read
+from rampcli.files.guarded_folder import open_to_read
 
 ROW_GROUPS = 4
 """Field of the metadata."""

@@ -22,8 +22,8 @@ from rampcli.data.building.folder import BuildFolder
 from rampcli.data.building.records import Chunk, Cursor
 from rampcli.data.manifest import MOST_BYTES, SETTINGS
 from rampcli.errors import DamagedFileError, RampcliError, UsageError
-from rampcli.guarded_folder import GuardedFolder
-from rampcli.records import ANY, COUNT, read_json
+from rampcli.files.guarded_folder import GuardedFolder
+from rampcli.files.records import ANY, COUNT, read_json
 
 SHAPE = {**SETTINGS, "inputs": [{"name": str, "bytes": COUNT, "mtime_ns": ANY}]}
 """Shape of settings.json."""
@@ -86,7 +86,7 @@ PROGRESS = {
     "largest_token": (COUNT, None),
     "is_complete": bool,
 }
-"""Shape of progress.json, for `rampcli.records.check_shape`."""
+"""Shape of progress.json, for `rampcli.files.records.check_shape`."""
 
 
 def read_progress(folder: BuildFolder) -> Written | None:

@@ -22,7 +22,7 @@ from rampcli.data.building.streams import (
 )
 from rampcli.data.encodings import UTF_8_MARK
 from rampcli.errors import UsageError, reading
-from rampcli.guarded_folder import open_to_read
+from rampcli.files.guarded_folder import open_to_read
 
 LONGEST_LINE_BYTES = LONGEST_TEXT_BYTES
 Kind = Literal["text", "json", "parquet"]

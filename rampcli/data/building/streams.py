@@ -11,8 +11,8 @@ from typing import Any, BinaryIO
 
 from rampcli.data.building.parquet_pages import largest_page_bytes
 from rampcli.errors import UsageError, reading
-from rampcli.extras import requiring
-from rampcli.guarded_folder import open_to_read
+from rampcli.files.guarded_folder import open_to_read
+from rampcli.plugins.extras import requiring
 
 PIECE_BYTES = 1 << 20
 """Longer texts are encoded in pieces of about this size."""

@@ -9,7 +9,7 @@ from rampcli.data.building.inputs import Inputs
 from rampcli.data.building.options import NO_EOD
 from rampcli.data.building.workers import environment
 from rampcli.errors import UsageError
-from rampcli.guarded_folder import read_file
+from rampcli.files.guarded_folder import read_file
 
 TRAINING_BYTES = 256 << 20
 """Approximate size of the text that merges are learnt from."""

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from rampcli.data.building.channel import Channel, open_channel
 from rampcli.data.building.records import Chunk
 from rampcli.errors import RampcliError
-from rampcli.lifeline import die_with_parent
+from rampcli.machine.lifeline import die_with_parent
 
 AHEAD = 2
 """Chunks in progress or waiting, per worker."""

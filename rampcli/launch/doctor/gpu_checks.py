@@ -11,7 +11,6 @@ from typing import Any
 from rampcli.batch.quantities import counted
 from rampcli.errors import RampcliError, printable, reason_of
 from rampcli.estimate.model_size import flops_per_token
-from rampcli.gpus import ask_nvidia_smi, visible_gpus
 from rampcli.launch.doctor.check import Check, Status
 from rampcli.launch.doctor.gpu_runs import Interrupted, Processes, ProcessesFailed, Settings
 from rampcli.launch.doctor.gpu_test import (
@@ -23,6 +22,7 @@ from rampcli.launch.doctor.gpu_test import (
     Skipped,
     largest_power_of_two,
 )
+from rampcli.machine.gpus import ask_nvidia_smi, visible_gpus
 from rampcli.planning.stage_memory import (
     CONTEXT_BYTES,
     MIB,

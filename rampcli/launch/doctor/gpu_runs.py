@@ -17,17 +17,17 @@ from rampcli import llm
 from rampcli.config.compose import apply_overrides
 from rampcli.config.schema.trainer import Accelerator
 from rampcli.errors import RampcliError
-from rampcli.interpreter import python_command, safe_environment
+from rampcli.files.records import ANY, read_json
 from rampcli.launch.elastic import World
 from rampcli.launch.environment import without_outer_launcher
 from rampcli.launch.protocol import launcher_of
 from rampcli.launch.run import describe
 from rampcli.launch.supervise import wait_for_orphans
 from rampcli.launch.worker_log import WorkerLog
-from rampcli.lifeline import StopSignals, die_with, signal_name
+from rampcli.machine.interpreter import python_command, safe_environment
+from rampcli.machine.lifeline import StopSignals, die_with, signal_name
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
-from rampcli.records import ANY, read_json
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.heartbeats import read_ranks
 from rampcli.runs.rows import read_rows

@@ -5,7 +5,6 @@ import shutil
 
 from rampcli.batch.quantities import counted
 from rampcli.errors import UsageError
-from rampcli.gpus import visible_gpus
 from rampcli.launch.doctor.check import Check, Status, format_bytes
 from rampcli.launch.environment import (
     check_chosen_gpus,
@@ -13,8 +12,9 @@ from rampcli.launch.environment import (
     check_variables,
 )
 from rampcli.launch.protocol import launcher_of
+from rampcli.machine.gpus import visible_gpus
+from rampcli.machine.processors import processors
 from rampcli.planning.run_plan import Resolved
-from rampcli.processors import processors
 
 LEAST_SHARED_MEMORY_BYTES = 64 * 2**20
 LEAST_OPEN_FILES = 1024

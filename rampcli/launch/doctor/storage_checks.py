@@ -8,9 +8,9 @@ from pathlib import Path
 
 import rampcli
 from rampcli.errors import printable
+from rampcli.files.locks import hold, is_held
 from rampcli.launch.disk_space import disk_space, existing_part
 from rampcli.launch.doctor.check import Check, Status, format_bytes
-from rampcli.locks import hold, is_held
 from rampcli.planning.run_plan import Resolved
 
 CLOCK_TOLERANCE_S = 2.0

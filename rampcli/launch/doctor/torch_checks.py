@@ -15,14 +15,14 @@ from typing import Any
 from rampcli.batch.quantities import counted
 from rampcli.config.schema.trainer import Accelerator
 from rampcli.errors import UsageError, printable
-from rampcli.gpus import visible_gpus
-from rampcli.interpreter import python_command, safe_environment
 from rampcli.launch.doctor.check import Check, Status
 from rampcli.launch.doctor.host_checks import skip_if_remote
 from rampcli.launch.environment import without_outer_launcher
 from rampcli.launch.protocol import launcher_of
 from rampcli.launch.resources import gpus_needed
-from rampcli.lifeline import signal_name
+from rampcli.machine.gpus import visible_gpus
+from rampcli.machine.interpreter import python_command, safe_environment
+from rampcli.machine.lifeline import signal_name
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import (
     device_memory_bytes,

@@ -1,5 +1,5 @@
 """Trains on this machine, which emulates all nodes of a stage."""
 
-from rampcli.launchers import Declaration
+from rampcli.plugins.launchers import Declaration
 
 DECLARATION = Declaration(about="on this machine, one stage after another", supports_elastic=True)

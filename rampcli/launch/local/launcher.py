@@ -12,7 +12,6 @@ from typing import Any
 from rampcli.config.rewards import TRUSTED_REWARD
 from rampcli.config.schema import Config
 from rampcli.errors import EXIT_INTERRUPTED
-from rampcli.interpreter import python_command
 from rampcli.launch.elastic import World
 from rampcli.launch.environment import check_chosen_gpus, check_variables
 from rampcli.launch.observer import Observers
@@ -27,10 +26,11 @@ from rampcli.launch.workers import (
     worker_environment,
     worker_program,
 )
-from rampcli.lifeline import LISTENER, WAIT, StopSignals
-from rampcli.network import LOOPBACK
+from rampcli.machine.interpreter import python_command
+from rampcli.machine.lifeline import LISTENER, WAIT, StopSignals
+from rampcli.machine.network import LOOPBACK
+from rampcli.machine.processors import processors
 from rampcli.planning.run_plan import Resolved
-from rampcli.processors import processors
 from rampcli.runs.directory import PREEMPTED, RunDirectory
 
 

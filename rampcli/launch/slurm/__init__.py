@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from rampcli.errors import RampcliError
 from rampcli.launch.slurm.settings import SlurmConfig, check_names, check_words
-from rampcli.launchers import Declaration, Starter
+from rampcli.plugins.launchers import Declaration, Starter
 
 FOLDER = "slurm"
 """Folder in the run directory for job scripts and jobs.json."""

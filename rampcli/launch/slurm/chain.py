@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.errors import DamagedFileError
-from rampcli.guarded_folder import link_refused
+from rampcli.files.guarded_folder import link_refused
+from rampcli.files.records import COUNT, POSITIVE, read_json
 from rampcli.launch.protocol import Job
 from rampcli.launch.slurm import FOLDER, SEARCH
 from rampcli.launch.slurm.commands import JOB_ID
-from rampcli.records import COUNT, POSITIVE, read_json
 from rampcli.runs.directory import RunDirectory
 
 TEXT_OR_NULL = (str, None)
@@ -25,7 +25,7 @@ JOB = {
     "dependency": TEXT_OR_NULL,
 }
 CHAIN = {"jobs": [JOB], "submitted": (float, None), "cancelled": bool}
-"""Shape of slurm/jobs.json, in the notation of `rampcli.records`."""
+"""Shape of slurm/jobs.json, in the notation of `rampcli.files.records`."""
 MOST_JOBS = 10_000
 """Slurm's default MaxJobCount. The IDs of this many jobs fit on a command line."""
 MOST_BYTES = 16 * 2**20

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rampcli.errors import RampcliError
-from rampcli.interpreter import safe_environment
+from rampcli.machine.interpreter import safe_environment
 
 TIME_LIMIT_S = 60.0
 JOB_ID = re.compile(r"[1-9][0-9]{0,9}")

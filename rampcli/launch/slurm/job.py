@@ -22,7 +22,7 @@ from rampcli.launch.slurm.launcher import LAUNCHER
 from rampcli.launch.stop_signals import catch_stop_signals
 from rampcli.launch.supervise import Supervisor
 from rampcli.launch.workers import worker_program
-from rampcli.lifeline import StopSignals
+from rampcli.machine.lifeline import StopSignals
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.runs.directory import COMPLETE, PREEMPTED, RunDirectory
 from rampcli.runs.manifest import consumed_samples

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rampcli.config.schema import Config
 from rampcli.errors import RampcliError, printable
-from rampcli.guarded_folder import link_refused
+from rampcli.files.guarded_folder import link_refused
 from rampcli.launch.doctor.check import Check
 from rampcli.launch.protocol import (
     SUBMITTED,

@@ -10,7 +10,7 @@ from typing import Any
 
 from rampcli.batch.training_plan import StagePlan
 from rampcli.errors import UsageError
-from rampcli.guarded_folder import read_file
+from rampcli.files.guarded_folder import read_file
 from rampcli.launch.protocol import JobScript
 from rampcli.launch.slurm import FOLDER, SEARCH
 from rampcli.launch.slurm.template import TemplateError, render_within_limits

@@ -15,7 +15,7 @@ from jinja2 import StrictUndefined, TemplateRuntimeError, TemplateSyntaxError
 from jinja2.sandbox import SandboxedEnvironment
 
 from rampcli.errors import printable
-from rampcli.limited_process import CPU_S, MEMORY_GIB, WALL_S, LimitError, answer, ask
+from rampcli.machine.limited_process import CPU_S, MEMORY_GIB, WALL_S, LimitError, answer, ask
 
 OUTPUT_MIB = 4
 """Limit for all scripts of a chain. Slurm does not accept larger scripts (max_script_size)."""

@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from rampcli.config.rewards import TRUSTED_REWARD
-from rampcli.interpreter import python_command
 from rampcli.launch.elastic import World
 from rampcli.launch.slurm import commands
 from rampcli.launch.worker_log import WorkerLog
@@ -20,7 +19,8 @@ from rampcli.launch.workers import (
     start_process,
     worker_environment,
 )
-from rampcli.network import LOOPBACK, address_towards
+from rampcli.machine.interpreter import python_command
+from rampcli.machine.network import LOOPBACK, address_towards
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 

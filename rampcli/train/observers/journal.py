@@ -15,7 +15,7 @@ from rampcli.checkpoint.save import SavedCheckpoint
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config.schema import Config
 from rampcli.estimate.model_size import flops_per_token
-from rampcli.processors import processor_name
+from rampcli.machine.processors import processor_name
 from rampcli.runs.directory import COMPLETE, RunDirectory
 from rampcli.runs.rows import last_rows, number
 from rampcli.train.memory import peak_bytes

@@ -35,7 +35,7 @@ from shape import (
 )  # fmt: skip
 from torch import Tensor, nn
 
-from rampcli.lifeline import die_with_parent
+from rampcli.machine.lifeline import die_with_parent
 
 Loss = Callable[[Tensor], Tensor]
 """Maps windows, int64 [batch, sequence + 1], to nats per token."""

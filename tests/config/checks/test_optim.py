@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from rampcli import extensions, llm
+from rampcli import llm
 from rampcli.config import snapshot
 from rampcli.config.checks.optim import attributes_read
 from rampcli.config.compose import apply_overrides
@@ -13,6 +13,7 @@ from rampcli.config.schema.optim import OptimConfig
 from rampcli.errors import UsageError, UsageErrors
 from rampcli.extend import optimizer, setting
 from rampcli.planning.resolve import resolve
+from rampcli.plugins import extensions
 
 
 @dataclass(kw_only=True)

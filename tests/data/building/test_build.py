@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from built_corpora import TEXTS, documents_of, left_in, texts_of, write_lines
-from rampcli.checksums import sha256
 from rampcli.data.building import build as building
 from rampcli.data.building import encoding, records
 from rampcli.data.building.build import build
@@ -23,6 +22,7 @@ from rampcli.data.indexed import IndexedFile, bin_of, idx_of, manifest_of, token
 from rampcli.data.manifest import read_manifest
 from rampcli.data.tokenizer import END_OF_TEXT
 from rampcli.errors import RampcliError, UsageError
+from rampcli.files.checksums import sha256
 
 
 def interrupt_after(documents: int) -> Watcher:

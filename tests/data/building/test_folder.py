@@ -13,7 +13,7 @@ from rampcli.data.building.options import BuildOptions
 from rampcli.data.building.partial import Watcher, move_into_place
 from rampcli.data.indexed import IndexedFile, bin_of, idx_of, manifest_of, tokenizer_of
 from rampcli.errors import UsageError
-from rampcli.guarded_folder import MARKER
+from rampcli.files.guarded_folder import MARKER
 
 FILES = [
     "lock",

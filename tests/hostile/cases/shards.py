@@ -15,7 +15,7 @@ from hostile.world import (
     edit_bytes,
     not_files,
 )
-from rampcli.checksums import page_sums
+from rampcli.files.checksums import page_sums
 
 Header = dict[str, Any]
 Change = Callable[[Header, bytes], tuple[Header, bytes] | bytes | None]

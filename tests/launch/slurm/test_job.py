@@ -7,7 +7,7 @@ from rampcli.config.compose import apply_overrides
 from rampcli.errors import RampcliError
 from rampcli.launch.run import describe
 from rampcli.launch.slurm.job import FRUITLESS_STARTS, check_progress, train_stages
-from rampcli.lifeline import StopSignals
+from rampcli.machine.lifeline import StopSignals
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import MANIFEST

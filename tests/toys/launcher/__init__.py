@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rampcli.config.fields import setting
 from rampcli.errors import UsageError
-from rampcli.launchers import Declaration
+from rampcli.plugins.launchers import Declaration
 
 
 @dataclass(kw_only=True, slots=True)

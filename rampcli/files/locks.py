@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from rampcli.guarded_folder import GuardedFolder
+from rampcli.files.guarded_folder import GuardedFolder
 
 POLL_S = 0.05
 SHARE_WAIT_S = 60.0

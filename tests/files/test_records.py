@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rampcli.errors import DamagedFileError
-from rampcli.records import ANY, COUNT, POSITIVE, RATE, check_shape, parse_json, read_json
+from rampcli.files.records import ANY, COUNT, POSITIVE, RATE, check_shape, parse_json, read_json
 
 JSON = st.recursive(
     st.none()

@@ -1,6 +1,6 @@
 import pytest
 
-from rampcli.limited_process import LimitError, ask
+from rampcli.machine.limited_process import LimitError, ask
 
 CHAT = "rampcli.data.render_chat"
 

@@ -2,7 +2,7 @@ import socket
 
 import pytest
 
-from rampcli.network import address_towards, interface_of, is_loopback
+from rampcli.machine.network import address_towards, interface_of, is_loopback
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.1.1", "::1", "localhost"])

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from rampcli.guarded_folder import read_file
+from rampcli.files.guarded_folder import read_file
 
 DEEPEST_LEVEL = 20
 """Settings are only a few levels deep."""

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rampcli.checksums import checksum_fits, page_sums, sha256
+from rampcli.files.checksums import checksum_fits, page_sums, sha256
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from rampcli import extensions
 from rampcli.config.settings import find_setting
 from rampcli.errors import UsageError
 from rampcli.extend import decay_style, optimizer, setting
-from rampcli.extensions import DECAY_STYLE, OPTIMIZER, VARIABLE, find, load, names
+from rampcli.plugins import extensions
+from rampcli.plugins.extensions import DECAY_STYLE, OPTIMIZER, VARIABLE, find, load, names
 
 
 def without_use(*_, **__):

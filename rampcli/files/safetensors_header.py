@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from rampcli.errors import DamagedFileError, reading
-from rampcli.guarded_folder import open_to_read
-from rampcli.records import MOST, parse_json
+from rampcli.files.guarded_folder import open_to_read
+from rampcli.files.records import MOST, parse_json
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000

@@ -1,5 +1,5 @@
-from rampcli.extras import EXTRAS
-from rampcli.trackers import TRACKERS
+from rampcli.plugins.extras import EXTRAS
+from rampcli.plugins.trackers import TRACKERS
 
 
 def test_the_package_of_each_tracker_is_an_extra():

@@ -1,6 +1,6 @@
 import pytest
 
-from rampcli.gpus import gpu_memory_bytes, misread_gpus, visible_gpus
+from rampcli.machine.gpus import gpu_memory_bytes, misread_gpus, visible_gpus
 
 
 @pytest.mark.parametrize(

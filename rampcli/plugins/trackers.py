@@ -10,7 +10,7 @@ class TrackerClass:
     Attributes:
         name: MODULE:CLASS of a `rampcli.tracking.tracker.Tracker`. It takes the run directory, the
             `Position` to continue from, and the name of the run.
-        package: optional package that it needs, a key of `rampcli.extras.EXTRAS`, or None.
+        package: optional package that it needs, a key of `rampcli.plugins.extras.EXTRAS`, or None.
     """
 
     name: str

@@ -7,7 +7,7 @@ from pathlib import Path
 @cache
 def bundled(name: str) -> Path:
     """Returns the folder `conf` or `recipes` of this installation."""
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parent.parent
     installed = package / name
     # A checkout has rampcli/conf as well: a link, so that Hydra finds the package rampcli.conf.
     is_installed = installed.is_dir() and not installed.is_symlink()

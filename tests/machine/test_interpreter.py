@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from rampcli.interpreter import python_command, safe_environment
+from rampcli.machine.interpreter import python_command, safe_environment
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_child_processes_do_not_import_from_the_working_directory(tmp_path):
 
 
 PROBE = """
-from rampcli.interpreter import remove_working_directory_from_path
+from rampcli.machine.interpreter import remove_working_directory_from_path
 remove_working_directory_from_path()
 import planted
 """

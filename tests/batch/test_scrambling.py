@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from rampcli.scrambling import GOLDEN_RATIO, hash_of, mix, uniforms_of
+from rampcli.batch.scrambling import GOLDEN_RATIO, hash_of, mix, uniforms_of
 
 
 def test_the_mix_is_that_of_splitmix64():

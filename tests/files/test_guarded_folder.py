@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rampcli.errors import UsageError
-from rampcli.guarded_folder import (
+from rampcli.files.guarded_folder import (
     MARKER,
     GuardedFolder,
     open_to_read,

@@ -5,7 +5,7 @@ import pytest
 
 from hub_files import FIRST, SECOND, as_json, fill_cache, serve_hub
 from rampcli.errors import DamagedFileError, RampcliError, UsageError
-from rampcli.hub import (
+from rampcli.files.hub import (
     Snapshot,
     download_weights,
     find_weights,

@@ -12,12 +12,12 @@ import pytest
 
 from processes import PATIENCE_S, killed_at_the_end
 from rampcli.errors import UsageError
-from rampcli.locks import hold, holder_here, is_held
+from rampcli.files.locks import hold, holder_here, is_held
 
 HOLDER = """
 import signal, sys
 from pathlib import Path
-from rampcli.locks import hold
+from rampcli.files.locks import hold
 lock = hold(Path(sys.argv[1]))
 print("held", flush=True)
 signal.pause()

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rampcli.guarded_folder import open_to_read
+from rampcli.files.guarded_folder import open_to_read
 
 PIECE_BYTES = 8 * 2**20
 PAGE_BYTES = 4096

@@ -8,9 +8,9 @@ import pytest
 
 from error_text import as_text
 from rampcli.errors import UsageError
-from rampcli.extras import EXTRAS, requiring
+from rampcli.plugins.extras import EXTRAS, requiring
 
-PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 COMMANDS = {
     "huggingface_hub": ["import", "gpt2", "conf/model/gpt2.yaml"],
     "matplotlib": ["plan", "-f", "llama3_tiny", "--plot", "plan.svg"],

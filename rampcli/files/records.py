@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rampcli.errors import DamagedFileError
-from rampcli.guarded_folder import read_file
+from rampcli.files.guarded_folder import read_file
 
 MOST_BYTES = 64 * 2**20
 MOST = 10**18

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from rampcli.interpreter import python_command, safe_environment
+from rampcli.machine.interpreter import python_command, safe_environment
 
 CPU_S = 5
 WALL_S = 60.0

@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from rampcli.errors import DamagedFileError
-from rampcli.safetensors_header import StoredTensor, read_header
+from rampcli.files.safetensors_header import StoredTensor, read_header
 
 ENTRY = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
 

@@ -3,8 +3,8 @@ from resource import RUSAGE_SELF, getrusage
 
 import pytest
 
-from rampcli import host_memory
-from rampcli.host_memory import (
+from rampcli.machine import host_memory
+from rampcli.machine.host_memory import (
     available_bytes,
     count_oom_kills,
     peak_resident_bytes,

@@ -1,7 +1,7 @@
 import pytest
 
-from rampcli import processors
-from rampcli.processors import has_bf16_products, processor_name, processors_near
+from rampcli.machine import processors
+from rampcli.machine.processors import has_bf16_products, processor_name, processors_near
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.errors import DamagedFileError, RampcliError, UsageError, reason_of
-from rampcli.extras import requiring
-from rampcli.records import read_json
+from rampcli.files.records import read_json
+from rampcli.plugins.extras import requiring
 
 CONFIG_FILE = "config.json"
 TOKENIZER_FILE = "tokenizer.json"

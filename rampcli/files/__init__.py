@@ -1,0 +1,1 @@
+"""Files that others may have written or read: folders, locks, checksums, JSON, YAML, downloads."""

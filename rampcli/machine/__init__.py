@@ -1,0 +1,1 @@
+"""This machine and its processes: processors, GPUs, memory, network, the end of a parent."""

@@ -1,0 +1,1 @@
+"""Parts that are looked up by name: of users, of optional packages, launchers and trackers."""
