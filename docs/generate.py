@@ -16,11 +16,11 @@ from typing import Any
 from docs.python_page import python_page as names_page
 from rampcli import llm
 from rampcli.cli.main import main as run_command
-from rampcli.config.schema import Config
-from rampcli.config.settings import Setting, foreign_words, settings
 from rampcli.errors import shown
 from rampcli.planning.resolve import resolve
 from rampcli.report.plots import plot_plan
+from rampcli.settings import Config
+from rampcli.settings.by_key import Setting, foreign_words, settings
 from rampcli.words.refused import DERIVED
 from tests.cli.bad_input_page import line_of, page
 from tests.cli.bad_inputs import SECTIONS, BadInput
@@ -66,7 +66,7 @@ def config_page() -> str:
     for setting in settings().values():
         section, _, _ = setting.key.rpartition(".")
         sections.setdefault(section, []).append(setting)
-    lines = [GENERATED.format(source="rampcli/config/schema/"), SETTINGS_INTRODUCTION]
+    lines = [GENERATED.format(source="rampcli/settings/"), SETTINGS_INTRODUCTION]
     for section, rows in sections.items():
         title = f"`{section}`" if section else "The run"
         about = f"{_section_doc(section)}\n\n" if section else ""

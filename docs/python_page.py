@@ -11,11 +11,11 @@ from typing import Any
 import rampcli
 from rampcli import errors, extend, llm
 from rampcli.batch.ramp import RampStage
-from rampcli.config.schema import Config
-from rampcli.config.settings import settings
 from rampcli.launch.protocol import Outcome
 from rampcli.runs.record import RunRecord
 from rampcli.runs.time_spent import TimeSpent
+from rampcli.settings import Config
+from rampcli.settings.by_key import settings
 
 INTRODUCTION = """# Python
 

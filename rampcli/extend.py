@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rampcli.config.extension_settings import check_declaration
-from rampcli.config.fields import setting
 from rampcli.plugins import extensions
 from rampcli.plugins.extensions import Extension
+from rampcli.settings.fields import own_setting as setting
 
 __all__ = [
     "Documents",
@@ -49,15 +49,22 @@ class Documents:
     tokenizer: str | None = None
 
 
-def optimizer(name: str, *, settings: type | None = None) -> Callable[[Function], Function]:
+def optimizer(
+    name: str, *, settings: type | None = None, reads: Sequence[str] | None = None
+) -> Callable[[Function], Function]:
     """Registers an optimiser as `optim.optimizer=NAME`.
 
     The function takes this rank's parameters by name and the section `optim`, an `OptimConfig`. It
     returns a `torch.optim.Optimizer` for all of them. The loop sets `lr` in each of its
     parameter groups before each step. Parameters may be DTensors. The tensors that it keeps in
     `state[parameter]` are saved in checkpoints.
+
+    Args:
+        reads: fields of the section `optim`, such as `weight_decay`, that the function reads besides
+            those of the learning rate. Others are refused if a user sets them. None: it may read
+            all of them.
     """
-    return _registering(extensions.OPTIMIZER, name, settings)
+    return _registering(extensions.OPTIMIZER, name, settings, reads)
 
 
 def decay_style(name: str, *, settings: type | None = None) -> Callable[[Function], Function]:
@@ -105,9 +112,17 @@ def reward(name: str) -> Callable[[Function], Function]:
     return _registering(extensions.REWARD, name, None)
 
 
-def _registering(key: str, name: str, settings: type | None) -> Callable[[Function], Function]:
+def _registering(
+    key: str, name: str, settings: type | None, reads: Sequence[str] | None = None
+) -> Callable[[Function], Function]:
     def register(function: Function) -> Function:
-        extension = Extension(key=key, name=name, function=function, settings=settings)
+        extension = Extension(
+            key=key,
+            name=name,
+            function=function,
+            settings=settings,
+            reads=None if reads is None else tuple(reads),
+        )
         check_declaration(extension)
         extensions.register(extension)
         return function

@@ -24,10 +24,10 @@ from models.families import GPT
 from processes import killed_at_the_end
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
-from rampcli.config.schema import Config, ModelConfig
 from rampcli.launch.workers import reserve_port
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
+from rampcli.settings import Config, ModelConfig
 
 ROOT = Path(__file__).parent
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from rampcli.config.schema import Config
 from rampcli.data.corpus import IGNORED
 from rampcli.data.examples import Example
 from rampcli.data.indexed import (
@@ -22,6 +21,7 @@ from rampcli.data.pair_format import PairFormat
 from rampcli.data.sources import open_corpora
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import UsageError
+from rampcli.settings import Config
 
 VOCAB_SIZE = 300
 BYTES = PairFormat(byte_tokenizer().to_str(), end=None, template=None)

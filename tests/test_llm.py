@@ -9,8 +9,8 @@ import pytest
 
 from rampcli import llm
 from rampcli.config.groups import some_of
-from rampcli.config.schema import Config
 from rampcli.errors import UsageError
+from rampcli.settings import Config
 
 RECIPES = list(json.loads((Path(__file__).parent / "recipes" / "goldens.json").read_text("utf-8")))
 ALL = f"--factory {some_of(RECIPES)}"

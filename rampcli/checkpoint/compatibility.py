@@ -12,13 +12,14 @@ from rampcli.batch.phased_plan import PhasePlan
 from rampcli.batch.quantities import counted
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
-from rampcli.config.phase_keys import UNTIL, phase_key
-from rampcli.config.schema import Config
-from rampcli.config.settings import leaves
 from rampcli.errors import ForeignCheckpointError, set_to, shown
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.plugins.extensions import OPTIMIZER
 from rampcli.runs.manifest import Checkpoint
+from rampcli.settings import Config
+from rampcli.settings.by_key import changes, leaves
+from rampcli.settings.facts import RESULT
+from rampcli.settings.phase_keys import UNTIL, phase_key
 
 REMEDY = "another name= or run_dir="
 MERGED_FROM = "merged_from_token"
@@ -91,7 +92,7 @@ def _check_same_settings(
     )
     before, here = dict(leaves(then.config)), dict(leaves(now.config))
     for key in keys:
-        if key != UNTIL and snapshot.decides(key) and before.get(key) != here.get(key):
+        if key != UNTIL and changes(key, RESULT) and before.get(key) != here.get(key):
             raise ForeignCheckpointError(
                 f"phase {now.name} has ended, and was trained with {key}={shown(before.get(key))}"
                 f" (here {shown(here.get(key))})",

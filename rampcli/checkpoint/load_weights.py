@@ -15,7 +15,6 @@ from rampcli.checkpoint.shards import Shard, shard_of
 from rampcli.checkpoint.state import MODEL, prefix_of
 from rampcli.checkpoint.tensor_files import SUFFIX, TensorFiles
 from rampcli.config import snapshot
-from rampcli.config.schema import Config
 from rampcli.errors import DamagedFileError, NoCheckpointError, UsageError, reason_of, visible
 from rampcli.estimate.model_size import count_parameters
 from rampcli.models.decoder import Decoder, build_decoder
@@ -23,6 +22,7 @@ from rampcli.models.parts import FP32
 from rampcli.parallel.layout import local_part
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import Checkpoint, complete_checkpoints, name_remedy, read_checkpoints
+from rampcli.settings import Config
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 """Type of the weights in a forward pass, by `trainer.precision`."""

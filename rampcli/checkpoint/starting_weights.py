@@ -7,8 +7,6 @@ from pathlib import Path
 from rampcli.checkpoint.compatibility import settings_of_checkpoint
 from rampcli.config import snapshot
 from rampcli.config.layers import Layer, Precedence, Stack, sources_named
-from rampcli.config.model_parts import POSITION_EMBEDDINGS
-from rampcli.config.schema import Config
 from rampcli.data.chat_template import CONFIG_FILE as TOKENIZER_CONFIG_FILE
 from rampcli.data.chat_template import read_tokenizer_config, tokens_of
 from rampcli.data.tokenizer_path import tokenizer_path
@@ -28,6 +26,8 @@ from rampcli.models.huggingface_config import (
 from rampcli.models.huggingface_tensors import StoredWeights
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import NOT_NAMED, complete_checkpoints, name_remedy
+from rampcli.settings import Config
+from rampcli.settings.model_parts import POSITION_EMBEDDINGS
 
 FROM_FOLDER = "from_folder"
 """Option of the group `model`: the model in `model.init_from`."""

@@ -123,7 +123,7 @@ def words(incomplete: str, among: Sequence[Path] = ()) -> list[str]:
         among: the folders with groups, or conf/ alone.
     """
     from rampcli.config.groups import group_names, option_names
-    from rampcli.config.settings import foreign_words, settings
+    from rampcli.settings.by_key import foreign_words, settings
 
     sign = incomplete[: len(incomplete) - len(incomplete.lstrip("+~"))]
     key, equals, value = incomplete.removeprefix(sign).partition("=")
@@ -181,7 +181,7 @@ def primaries(incomplete: str, among: Sequence[Path]) -> list[str]:
 
 def sections(incomplete: str) -> list[str]:
     """Returns the sections and settings that begin with a word, up to the next dot."""
-    from rampcli.config.settings import settings
+    from rampcli.settings.by_key import settings
 
     return [name.removesuffix(".") for name in _up_to_next_dot([*settings()], incomplete)]
 
@@ -211,7 +211,7 @@ def rl_words(incomplete: str, among: Sequence[Path] = ()) -> list[str]:
 
 def keys(incomplete: str, among: Sequence[Path] = ()) -> list[str]:
     """Returns completions of the key of a setting, or of a whole override once it contains `=`."""
-    from rampcli.config.settings import foreign_words, settings
+    from rampcli.settings.by_key import foreign_words, settings
 
     if "=" in incomplete:
         return words(incomplete, among)
@@ -243,8 +243,8 @@ def _in_phases(incomplete: str, before: Sequence[str], *, ending: str) -> list[s
     Args:
         ending: what follows a key.
     """
-    from rampcli.config.phase_keys import MAY_CHANGE, PHASES, UNTIL, phase_key, split_phase_key
-    from rampcli.config.settings import settings
+    from rampcli.settings.by_key import may_change, settings
+    from rampcli.settings.phase_keys import PHASES, UNTIL, phase_key, split_phase_key
 
     if not incomplete.startswith(f"{PHASES}."):
         return [word for word in (f"{PHASES}.",) if word.startswith(incomplete)]
@@ -256,7 +256,7 @@ def _in_phases(incomplete: str, before: Sequence[str], *, ending: str) -> list[s
     if "=" in inside:
         is_setting = inside.partition("=")[0] in settings()
         return [phase_key(name, word) for word in words(inside)] if is_setting else []
-    keys = [key for key in settings() if not {key, f"{key.split('.')[0]}."}.isdisjoint(MAY_CHANGE)]
+    keys = filter(may_change, settings())
     return _up_to_next_dot(
         [phase_key(name, f"{key}{ending}") for key in (UNTIL, *keys)], incomplete
     )

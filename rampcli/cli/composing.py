@@ -8,7 +8,6 @@ from rampcli import llm
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.checkpoint.starting_weights import with_model_of_folder
 from rampcli.cli.base import Base
-from rampcli.config.checks.run import check_name
 from rampcli.config.compose import (
     apply_overrides,
     further_keys,
@@ -30,8 +29,6 @@ from rampcli.config.layers import (
 from rampcli.config.phases import refuse_phases
 from rampcli.config.reading import group_of, join_split_lists, names_search_path, parse
 from rampcli.config.rl import refuse_rl
-from rampcli.config.schema import Config
-from rampcli.config.settings import find_setting, leaves
 from rampcli.config.sweeps import Combination, joined_words, options_of
 from rampcli.errors import Assignments, Report, UsageError, UsageErrors
 from rampcli.launch.files import read_files
@@ -41,6 +38,9 @@ from rampcli.planning.retuning import RETUNE
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import consumed_samples
+from rampcli.settings import Config
+from rampcli.settings.by_key import find_setting, leaves
+from rampcli.settings.checks.run import check_name
 from rampcli.words.hydra import name_folder_of_sweep
 from rampcli.words.rl import RL_COMMAND, bare_words, expand_words
 

@@ -13,12 +13,9 @@ from rampcli.cli.composing import resolve_from_checkpoint
 from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides, compose_file
 from rampcli.config.layers import Layer, Precedence, Stack, sources_named
-from rampcli.config.phase_keys import UNTIL, may_change, phase_key, split_phase_key
 from rampcli.config.phases import without_phases
 from rampcli.config.reading import join_split_lists
 from rampcli.config.rl import refuse_rl
-from rampcli.config.schema import Config
-from rampcli.config.settings import leaves
 from rampcli.errors import ForeignCheckpointError, NoCheckpointError, Report, UsageError
 from rampcli.launch import run as launch
 from rampcli.launch.changes import SMALLEST_JUMP
@@ -26,6 +23,9 @@ from rampcli.launch.start_checks import check
 from rampcli.planning.run_plan import Resolved, run_dir_of, run_plan
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import Checkpoint, complete_checkpoints
+from rampcli.settings import Config
+from rampcli.settings.by_key import leaves, may_change
+from rampcli.settings.phase_keys import UNTIL, phase_key, split_phase_key
 
 BEFORE = "before"
 """Name of the phase before the new one, if the other run has no phases."""

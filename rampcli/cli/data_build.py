@@ -19,15 +19,15 @@ from rampcli import llm
 from rampcli.batch.quantities import counted
 from rampcli.cli.console import build_console, say
 from rampcli.cli.progress import PLAIN_EVERY_S
-from rampcli.config.checks.run import check_name
 from rampcli.config.reading import as_word
-from rampcli.config.schema import Config
 from rampcli.data.building.build import Built, build
 from rampcli.data.building.options import BuildOptions
 from rampcli.data.building.partial import Watcher, Written
 from rampcli.data.indexed import bin_of, idx_of, manifest_of, tokenizer_of
 from rampcli.data.windows import fitting_words
 from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED, printable, typeable, visible
+from rampcli.settings import Config
+from rampcli.settings.checks.run import check_name
 
 RECIPE = "llama3_tiny"
 """A recipe that trains on any machine."""

@@ -6,8 +6,8 @@ from dataclasses import asdict
 import typer
 
 from rampcli.cli.console import build_console, say
-from rampcli.config.rl import max_response_tokens
 from rampcli.planning.run_plan import Resolved
+from rampcli.settings.rl import max_response_tokens
 from rampcli.words import translate_plan
 from rampcli.words.rl import translate_pairs
 from rampcli.words.translation import Source, Translation

@@ -14,7 +14,6 @@ from rich.text import Text
 from rampcli.batch.quantities import counted
 from rampcli.cli.console import build_console, say
 from rampcli.cli.doctor import STYLES
-from rampcli.config.schema.trainer import Accelerator
 from rampcli.errors import EXIT_CTRL_C, EXIT_TERMINATED, UsageError, visible
 from rampcli.launch.doctor.check import Status
 from rampcli.launch.doctor.gpu_checks import checks_of, run_checks
@@ -25,6 +24,7 @@ from rampcli.launch.doctor.machine import check_machine
 from rampcli.launch.stop_signals import catch_stop_signals
 from rampcli.machine.gpus import visible_gpus
 from rampcli.machine.lifeline import StopSignals
+from rampcli.settings.trainer import Accelerator
 
 PROBLEMS = (Status.failure, Status.not_run)
 

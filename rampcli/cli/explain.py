@@ -26,8 +26,8 @@ def explain(
     """Show what a setting means, its value, and what set it."""
     from rampcli.cli.composing import compose_beside_recipe, compose_rl
     from rampcli.config.reading import join_split_lists
-    from rampcli.config.rl import is_rl
     from rampcli.report.explain import explain_all
+    from rampcli.settings.rl import is_rl
 
     report, found = Report(), []
     joined = join_split_lists(keys, report=report)

@@ -171,7 +171,7 @@ def print_plan(resolved: "Resolved", *, as_json: bool = False) -> None:
 def _draw(resolved: "Resolved", path: Path) -> None:
     """Writes a picture of a plan."""
     from rampcli.cli.pictures import writing_picture
-    from rampcli.config.rl import unit_of
+    from rampcli.settings.rl import unit_of
 
     with writing_picture(path):
         from rampcli.report.plots import plot_plan

@@ -12,7 +12,6 @@ from rampcli.batch.ramp import StageExtent
 from rampcli.batch.training_plan import StagePlan
 from rampcli.cli.console import is_notebook
 from rampcli.cli.progress_line import Line, Picture, line_for
-from rampcli.config.corpora import BLEND_KEY, validation_names
 from rampcli.errors import RampcliError, printable, visible
 from rampcli.launch.elastic import World
 from rampcli.launch.observer import Observer
@@ -31,6 +30,7 @@ from rampcli.runs.event_kinds import CHANGE, NEWEST, WARNINGS
 from rampcli.runs.facts import RunFacts
 from rampcli.runs.rows import last_events, loss_of
 from rampcli.runs.standstill import Standstill, find_standstill
+from rampcli.settings.corpora import BLEND_KEY, validation_names
 
 PLAIN_EVERY_S = 10.0
 """Seconds between plain lines."""

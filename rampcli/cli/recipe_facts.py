@@ -8,17 +8,17 @@ from typing import Any
 from rampcli import llm
 from rampcli.checkpoint.starting_weights import takes_model_from_folder, with_model_of_folder
 from rampcli.config.compose import apply_overrides
-from rampcli.config.corpora import lacks_path
 from rampcli.config.file_facts import FILES, without_files
 from rampcli.config.layers import PLAN, Stack, stack_of
 from rampcli.config.reading import join_split_lists
-from rampcli.config.schema import Config
-from rampcli.config.settings import leaves
 from rampcli.errors import Report, typeable
 from rampcli.estimate.model_size import model_size
 from rampcli.launch.files import read_files
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
+from rampcli.settings import Config
+from rampcli.settings.by_key import leaves
+from rampcli.settings.corpora import lacks_path
 
 PATH, FOLDER = "data.path=FILE", "model.init_from=FOLDER"
 

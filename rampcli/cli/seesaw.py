@@ -5,14 +5,14 @@ from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.batch.ramp import RAMP_KEY, RampSchedule
 from rampcli.batch.step_schedule import SCHEDULE_KEY, to_text
 from rampcli.batch.training_plan import TrainingPlan
-from rampcli.config.checks.optim import FACTORS_KEY
 from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import sources_named
-from rampcli.config.rl import is_rl
 from rampcli.errors import UsageError, set_to, typeable
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
 from rampcli.schedule.seesaw import staircase, steps_in_the_limit
+from rampcli.settings.checks.optim import FACTORS_KEY
+from rampcli.settings.rl import is_rl
 
 
 def seesaw(resolved: Resolved, factor: float) -> tuple[Resolved, list[str]]:

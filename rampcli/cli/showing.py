@@ -13,9 +13,9 @@ from rampcli.config.compose import compose_explained
 from rampcli.config.composition import Composition
 from rampcli.config.layers import Stack
 from rampcli.config.references import MISSING, Unresolved, has_reference, is_below, resolved
-from rampcli.config.settings import leaves, nest, settings
 from rampcli.errors import Report, UsageError, shown, visible
 from rampcli.report.explain import with_provenance
+from rampcli.settings.by_key import leaves, nest, settings
 from rampcli.words.rl import expand_words
 
 WHOLE = "_global_"

@@ -21,8 +21,6 @@ from rampcli.config import snapshot
 from rampcli.config.layers import COMMAND_LINE, placed, sources_named, stack_of
 from rampcli.config.reading import join_split_lists
 from rampcli.config.rl import refuse_rl
-from rampcli.config.schema import Config
-from rampcli.config.settings import leaves
 from rampcli.config.sweeps import Combination, combinations
 from rampcli.errors import (
     ForeignCheckpointError,
@@ -44,6 +42,9 @@ from rampcli.runs.differences import differing_settings
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import newest_checkpoint
 from rampcli.runs.sweep_folder import SweepFolder
+from rampcli.settings import Config
+from rampcli.settings.by_key import changes, leaves
+from rampcli.settings.facts import RESULT, VALIDATION
 
 MOST_NAMED = 3
 """Combinations that an error names at most."""
@@ -209,7 +210,7 @@ def _check_same_base(
 
 def _deciding(config: Config) -> dict[str, object]:
     """Returns the settings that decide what a run trains, by dotted key."""
-    return {key: value for key, value in leaves(config) if snapshot.decides(key)}
+    return {key: value for key, value in leaves(config) if changes(key, RESULT | VALIDATION)}
 
 
 def run_all(

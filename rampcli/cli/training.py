@@ -13,8 +13,6 @@ from rampcli.cli.jobs import jobs_table
 from rampcli.cli.progress import Progress
 from rampcli.config import snapshot
 from rampcli.config.layers import PYTHON, Precedence, edited_stack, stack_of
-from rampcli.config.rl import is_rl
-from rampcli.config.schema import Config
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError, Report, UsageError, visible
 from rampcli.launch import run as launch
 from rampcli.launch.observer import Observer
@@ -29,6 +27,8 @@ from rampcli.report.tables import evaluation_line, validation_line
 from rampcli.runs.directory import COMPLETE, STAGE_BOUNDARY, RunDirectory
 from rampcli.runs.events import read_events
 from rampcli.runs.manifest import complete_checkpoints
+from rampcli.settings import Config
+from rampcli.settings.rl import is_rl
 
 
 def run(

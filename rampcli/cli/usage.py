@@ -77,8 +77,8 @@ def _as_setting(error: Any) -> list[str]:
     """Returns how to set what an unknown option names, if the command takes settings."""
     if not any(str(param.metavar).startswith("KEY=") for param in error.ctx.command.params):
         return []
-    from rampcli.config.settings import find_setting
-    from rampcli.config.unknown_keys import nearest_keys
+    from rampcli.settings.by_key import find_setting
+    from rampcli.settings.unknown_keys import nearest_keys
     from rampcli.words.refused import MEANT, known_elsewhere
 
     name = error.option_name.lstrip("-").replace("-", "_")

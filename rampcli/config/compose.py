@@ -48,7 +48,6 @@ from rampcli.config.nemo_files import (
     names_of_nemo,
     nemo_files,
 )
-from rampcli.config.phase_keys import is_dropped, is_phase
 from rampcli.config.phases import check_dropped_phases
 from rampcli.config.reading import (
     drop_launcher_section,
@@ -58,8 +57,6 @@ from rampcli.config.reading import (
     parse,
 )
 from rampcli.config.references import MISSING, Unresolved, has_reference
-from rampcli.config.schema import Config
-from rampcli.config.settings import find_setting, settings
 from rampcli.config.snapshot import MOST_BYTES, PLACES
 from rampcli.config.values import typed
 from rampcli.config.written import (
@@ -72,6 +69,9 @@ from rampcli.config.written import (
 from rampcli.config.yaml_files import HYDRA, leaves_of, read_file
 from rampcli.errors import Report, UsageError, shown
 from rampcli.files import plain_yaml
+from rampcli.settings import Config
+from rampcli.settings.by_key import find_setting, settings
+from rampcli.settings.phase_keys import is_dropped, is_phase
 from rampcli.words import SPELLINGS
 from rampcli.words.hydra import SWEEP_DIR, of_sweep
 from rampcli.words.nemo import LAUNCHER_GROUP

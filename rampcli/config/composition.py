@@ -26,10 +26,10 @@ from rampcli.config.hydra_state import only_own_nodes, state_kept
 from rampcli.config.layers import placed
 from rampcli.config.reading import SEARCH_PATH, quoted
 from rampcli.config.references import Unresolved, check_readable, has_reference, resolved
-from rampcli.config.settings import flatten, nest
 from rampcli.config.yaml_files import DEFAULTS, HYDRA, SELF, SettingsFile, read_file
 from rampcli.errors import UsageError, shown
 from rampcli.files.bundled import bundled
+from rampcli.settings.by_key import flatten, nest
 from rampcli.words.nemo_yaml import is_nemo
 
 BUNDLED = "pkg://rampcli.conf"

@@ -7,11 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from rampcli.config.checks.ranges import check_range
-from rampcli.config.fields import Extensible
 from rampcli.config.layers import DEFAULT, Entry, Layer, Precedence, Stack, sources_named
-from rampcli.config.settings import extension_of, settings, settings_of
-from rampcli.config.unknown_keys import how_to_know
 from rampcli.config.values import typed
 from rampcli.errors import Remedy, Report, UsageError, set_to, shown
 from rampcli.plugins.extensions import (
@@ -25,6 +21,11 @@ from rampcli.plugins.extensions import (
     names,
 )
 from rampcli.plugins.trackers import TRACKERS
+from rampcli.settings.by_key import extension_of, settings, settings_of
+from rampcli.settings.checks.optim import OF_SOME
+from rampcli.settings.checks.ranges import check_range
+from rampcli.settings.fields import Extensible
+from rampcli.settings.unknown_keys import how_to_know
 from rampcli.words import FOREIGN
 
 CHOOSING = (OPTIMIZER, DECAY_STYLE, MODEL, DATA_SOURCE, TRACKER)
@@ -132,8 +133,9 @@ def check_declaration(extension: Extension) -> None:
     """Checks the name of an extension, and the dataclass of its settings.
 
     Raises:
-        UsageError: the name is a built-in one or not an identifier, or the class is not a dataclass
-            whose fields all have defaults and types that settings can have.
+        UsageError: the name is a built-in one or not an identifier, the class is not a dataclass
+            whose fields all have defaults and types that settings can have, or the settings that
+            an optimiser reads do not exist.
     """
     place = f"{extension.source}: {extension.key}={extension.name}"
     if not NAME.fullmatch(extension.name) or extension.name in built_in_names(extension.key):
@@ -141,6 +143,14 @@ def check_declaration(extension: Extension) -> None:
             f"{place} cannot be the name of an extension",
             keys=(extension.key,),
             remedy="another name, of letters, digits and _",
+        )
+    if extension.reads is not None and (
+        unknown := [field for field in extension.reads if field not in OF_SOME]
+    ):
+        raise UsageError(
+            f"{place}: reads={shown(unknown)} names no settings of an optimiser",
+            keys=(extension.key,),
+            remedy=f"some of {', '.join(OF_SOME)}",
         )
     if extension.settings is None:
         return

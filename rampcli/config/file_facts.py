@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rampcli.config.corpora import validation_paths
 from rampcli.config.layers import Entry, Layer, Precedence, Stack, stack_of
-from rampcli.config.rl import unit_of
-from rampcli.config.schema import Config
-from rampcli.config.schema.model import MOST_VOCABULARY
 from rampcli.errors import UsageError, set_to, shown
+from rampcli.settings import Config
+from rampcli.settings.corpora import validation_paths
+from rampcli.settings.model import MOST_VOCABULARY
+from rampcli.settings.rl import unit_of
 
 VOCABULARY_KEY, VALIDATION_KEY = "model.vocab_size", "trainer.val_samples"
 MOST_VALIDATION_KEY = "trainer.max_val_samples"

@@ -17,11 +17,11 @@ from rampcli.config.references import (
     above,
     has_reference,
 )
-from rampcli.config.settings import find_setting, settings
-from rampcli.config.unknown_keys import unknown_key
 from rampcli.config.written import Written
 from rampcli.config.yaml_files import HYDRA
 from rampcli.errors import Report, UsageError, example_of, shown
+from rampcli.settings.by_key import find_setting, settings
+from rampcli.settings.unknown_keys import unknown_key
 from rampcli.words import SPELLINGS
 from rampcli.words.hydra import RUN_DIR, SWEEP_DIR, of_sweep
 

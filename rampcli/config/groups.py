@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rampcli.config.unknown_keys import choices_in
 from rampcli.errors import Remedy, UsageError, set_to, shown
 from rampcli.files.bundled import bundled
+from rampcli.settings.unknown_keys import choices_in
 
 ROOT = "config"
 """The bundled primary file, conf/config.yaml."""

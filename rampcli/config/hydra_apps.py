@@ -10,13 +10,13 @@ from typing import Any, Optional
 
 from rampcli.config.groups import file_of, folders
 from rampcli.config.layers import Layer, Precedence, Stack
-from rampcli.config.phase_keys import PHASES
-from rampcli.config.schema import Config
-from rampcli.config.settings import Setting, flatten, nest, phase_leaves, settings
 from rampcli.config.yaml_files import HYDRA, read_file
 from rampcli.errors import Report, UsageError
 from rampcli.files.bundled import bundled
 from rampcli.plugins.extensions import ENTRY_POINTS, names, section_of
+from rampcli.settings import Config
+from rampcli.settings.by_key import Setting, flatten, nest, phase_leaves, settings
+from rampcli.settings.phase_keys import PHASES
 from rampcli.words import FOREIGN
 
 PLACE = "Hydra"

@@ -14,11 +14,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY
-from rampcli.config.attributes import words_assigned
 from rampcli.config.groups import Primary
-from rampcli.config.phase_keys import PHASES, is_dropped, is_phase, split_phase_key
-from rampcli.config.schema import Config
-from rampcli.config.settings import is_of_extension, leaves, settings
 from rampcli.config.values import put, typed
 from rampcli.errors import (
     RampcliError,
@@ -28,6 +24,10 @@ from rampcli.errors import (
     UsageErrors,
     shown,
 )
+from rampcli.settings import Config
+from rampcli.settings.attributes import words_assigned
+from rampcli.settings.by_key import is_of_extension, leaves, settings
+from rampcli.settings.phase_keys import PHASES, is_dropped, is_phase, split_phase_key
 from rampcli.words import COMBINED, FOREIGN, SPELLINGS
 from rampcli.words.maxtext import PER_DEVICE, SUGGESTED
 from rampcli.words.maxtext_mesh import MODEL_WORDS
@@ -250,6 +250,10 @@ class Stack:
     def precedence(self, key: str) -> Precedence:
         """Returns the precedence of the layer that applies to a setting."""
         return self._histories[key][-1][0]
+
+    def is_of_user(self, key: str) -> bool:
+        """Returns whether the value that applies to a setting is the user's."""
+        return self.precedence(key) is Precedence.USER
 
     def history(self, key: str) -> list[Entry]:
         """Returns all entries of a setting, the default first. The last one applies."""

@@ -12,15 +12,15 @@ from rampcli.batch.quantities import listed
 from rampcli.config.composition import Composition
 from rampcli.config.file_layers import owners_of
 from rampcli.config.layers import Entry, Layer, Precedence
-from rampcli.config.phase_keys import is_phase, split_phase_key
 from rampcli.config.reading import drop_launcher_section
 from rampcli.config.references import MISSING, Unresolved, has_reference
-from rampcli.config.settings import find_setting, settings
 from rampcli.config.values import typed
 from rampcli.config.written import Written
 from rampcli.config.yaml_files import read_file
 from rampcli.errors import Report, UsageError, printable, shown
 from rampcli.files.bundled import bundled
+from rampcli.settings.by_key import find_setting, settings
+from rampcli.settings.phase_keys import is_phase, split_phase_key
 from rampcli.words import FOREIGN, SPELLINGS, nemo_yaml
 from rampcli.words.nemo import LAUNCHER_SECTION
 from rampcli.words.nemo_keys import CHOICES, NEUTRAL, SAME

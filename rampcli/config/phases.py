@@ -22,30 +22,20 @@ from rampcli.config.layers import (
     sources_named,
     stack_of,
 )
-from rampcli.config.phase_keys import (
+from rampcli.errors import Report, UsageError, set_to, shown
+from rampcli.settings import Config
+from rampcli.settings.by_key import changes, facts_of
+from rampcli.settings.facts import RATE
+from rampcli.settings.phase_keys import (
     PHASES,
     UNTIL,
     is_phase,
-    may_change,
     phase_key,
     split_phase_key,
 )
-from rampcli.config.schema import Config
-from rampcli.errors import Report, UsageError, set_to, shown
 from rampcli.words import FOREIGN, SPELLINGS, maxtext
 
 MOST_NAMED = 6
-REASONS = {
-    "trainer.max_": "the run ends once; a phase ends at its `until`",
-    "trainer.devices": "all phases run on the same nodes; trainer.num_nodes says on how many",
-    "model.": "checkpoints of one run have the same tensors",
-    "data.tokenizer": "a token stands for the same text in the whole run",
-    "data.": "it says what a sample is, in the whole run",
-    "optim.": "the state of the optimiser goes on from phase to phase",
-    "seed": "the order of the samples depends on it",
-    "rl.": "reinforcement learning has no phases",
-}
-"""Why a phase may not set other settings, by the beginning of their keys."""
 BATCH_KEYS = (GLOBAL_KEY, RAMP_KEY, SCHEDULE_KEY)
 """Settings of the batch. A phase that sets one has its own ramp, or none."""
 RAMP_WORDS = (maxtext.ENABLE, *maxtext.RAMP_WORDS)
@@ -63,11 +53,6 @@ REPLACED_BY: Mapping[str, Mapping[str, object]] = {
 }
 """What the run says in another way, and a phase replaces by setting a key. The ramp of the run, for
 example, counts from its first sample, and says nothing about a phase with a batch of its own."""
-RATE_KEYS = (
-    *("optim.lr", "optim.min_lr", "optim.warmup_samples", "optim.warmup_steps"),
-    *("schedule.decay_style", "schedule.wsd_decay_samples", "schedule.begin"),
-)
-"""Settings of the learning rate's shape. A phase that sets one has its own schedule."""
 
 
 def phase_entries(stack: Stack) -> dict[str, dict[str, Entry]]:
@@ -202,7 +187,7 @@ def _words_of(key: str, *stacks: Stack) -> tuple[tuple[str, Entry], ...]:
 
 def sets_rate(own: Iterable[str]) -> bool:
     """Returns whether a phase has its own schedule of the learning rate."""
-    return not own_keys(own).isdisjoint(RATE_KEYS)
+    return any(changes(key, RATE) for key in own_keys(own))
 
 
 def phases_named(names: Sequence[str]) -> str:
@@ -230,13 +215,9 @@ def check_may_change(name: str, key: str, entry: Entry) -> None:
     Raises:
         UsageError: it holds for the whole run; says why.
     """
-    if may_change(key):
+    reason = facts_of(key).not_in_phases
+    if reason is None:
         return
-    ours = SPELLINGS.get(key, key)
-    reason = next(
-        (text for start, text in REASONS.items() if ours.startswith(start)),
-        "it holds for the whole run",
-    )
     word = phase_key(name, key)
     raise UsageError(
         f"{word}: a phase cannot set {key}: {reason}",

@@ -9,15 +9,15 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import Any, get_origin
 
-from rampcli.config.checks.ranges import check_range
 from rampcli.config.groups import nearest_options
 from rampcli.config.layers import placed
-from rampcli.config.phase_keys import is_phase
 from rampcli.config.references import above, has_reference
-from rampcli.config.settings import find_setting, flatten, is_mapping, settings
-from rampcli.config.unknown_keys import choices_in, nearest_keys, unknown_key
 from rampcli.config.values import typed
 from rampcli.errors import Remedy, Report, UsageError, set_to, shown, typeable
+from rampcli.settings.by_key import find_setting, flatten, is_mapping, settings
+from rampcli.settings.checks.ranges import check_range
+from rampcli.settings.phase_keys import is_phase
+from rampcli.settings.unknown_keys import choices_in, nearest_keys, unknown_key
 
 LONGEST_VALUE = 5000
 MOST_PARTS = 300

@@ -13,8 +13,8 @@ from functools import lru_cache, reduce
 from typing import Any
 
 from rampcli.batch.quantities import listed
-from rampcli.config.settings import flatten, nest, settings
 from rampcli.errors import UsageError, printable, shown
+from rampcli.settings.by_key import flatten, nest, settings
 from rampcli.words import SPELLINGS
 from rampcli.words.nemo import LAUNCHER_SECTION
 

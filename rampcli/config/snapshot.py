@@ -7,17 +7,26 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.batch.plan import GLOBAL_KEY
-from rampcli.config.checks import CHECKS
-from rampcli.config.checks.ranges import check_ranges
 from rampcli.config.file_facts import VALIDATION_KEY, VOCABULARY_KEY
 from rampcli.config.layers import DEFAULT, Entry, Layer, Precedence, Stack, placed, stack_of
-from rampcli.config.phase_keys import UNTIL, key_inside, split_phase_key
 from rampcli.config.phases import phase_configs
-from rampcli.config.schema import Config
-from rampcli.config.settings import find_setting, flatten, is_of_extension, leaves, nest, settings
-from rampcli.config.unknown_keys import unknown_key
 from rampcli.errors import Report, UsageError, printable, shown
 from rampcli.files import plain_yaml
+from rampcli.settings import Config
+from rampcli.settings.by_key import (
+    changes,
+    find_setting,
+    flatten,
+    is_of_extension,
+    leaves,
+    nest,
+    settings,
+)
+from rampcli.settings.checks import CHECKS
+from rampcli.settings.checks.ranges import check_ranges
+from rampcli.settings.facts import IDENTITY
+from rampcli.settings.phase_keys import split_phase_key
+from rampcli.settings.unknown_keys import unknown_key
 from rampcli.words import FOREIGN, SPELLINGS, maxtext_mesh
 
 MOST_BYTES = 200_000
@@ -25,38 +34,6 @@ _ESCAPED = "$\u00a0{"
 """Stands for `${` in a place while OmegaConf, which would read it as a reference, writes YAML."""
 PLACES = "set_by"
 """The section with the place of each setting that is not left at its default."""
-IDENTITY = (
-    "seed",
-    "model.",
-    "data.source",
-    "data.sequence_length",
-    "data.split",
-    "data.pad_last_window",
-    "data.task",
-    "data.task_digits",
-    "data.response_end",
-    "data.chat_template",
-    "rampup.semantics",
-    "rampup.decrease_batch_size_if_needed",
-    "optim.optimizer",
-    "rl.generations_per_prompt",
-    "rl.temperature",
-    "rl.top_k",
-    "rl.top_p",
-    "rl.max_response_tokens",
-    "rl.reward",
-)
-"""Settings, and sections that end with a dot."""
-NOT_IDENTITY = ("model.huggingface_type",)
-"""Settings of these sections that change no tensor."""
-DECIDING = (
-    *IDENTITY,
-    *("data.", "loss.", "optim.", "schedule."),
-    *("trainer.precision", "trainer.matmul_precision", "trainer.gradient_clip_val"),
-)
-"""Settings, and sections that end with a dot, that decide what a run learns."""
-NOT_DECIDING = ("data.micro_batch_size", "data.expansion_factor_real_data", "data.audit_order")
-"""Settings of these sections that do not change what a run learns."""
 
 
 def identity(config: Config) -> dict[str, Any]:
@@ -65,19 +42,7 @@ def identity(config: Config) -> dict[str, Any]:
     A resume must not change them. In reinforcement learning, a sample is a prompt with its
     responses and their rewards.
     """
-    return {
-        key: value
-        for key, value in leaves(config)
-        if key not in NOT_IDENTITY and (key in IDENTITY or f"{key.partition('.')[0]}." in IDENTITY)
-    }
-
-
-def decides(key: str) -> bool:
-    """Returns whether a setting of a run, or of one of its phases, decides what the run learns."""
-    key = key_inside(key)
-    if key == UNTIL:
-        return True
-    return key not in NOT_DECIDING and (key in DECIDING or f"{key.partition('.')[0]}." in DECIDING)
+    return {key: value for key, value in leaves(config) if changes(key, IDENTITY)}
 
 
 def to_yaml(config: Config) -> str:

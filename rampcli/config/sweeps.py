@@ -22,9 +22,9 @@ from rampcli.config.reading import (
     override_of,
     parse,
 )
-from rampcli.config.settings import find_setting
 from rampcli.config.values import typed
 from rampcli.errors import Report, UsageError, set_to, shown
+from rampcli.settings.by_key import find_setting
 from rampcli.words import SPELLINGS
 from rampcli.words.hydra import SWEEP_DIR
 

@@ -22,9 +22,9 @@ from rampcli.config.layers import Entry, Layer, Precedence, Stack, sources_named
 from rampcli.config.phases import run_stack
 from rampcli.config.reading import drop_launcher_section
 from rampcli.config.references import named_in
-from rampcli.config.settings import settings
 from rampcli.config.written import Written, with_references_anew
 from rampcli.errors import UsageError, set_to, shown
+from rampcli.settings.by_key import settings
 from rampcli.words import FOREIGN, SPELLINGS, maxtext, maxtext_mesh
 from rampcli.words.maxtext import ACCUMULATION, ENABLE, PER_DEVICE, SUGGESTED
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin
 
 from rampcli.batch.quantities import parse_count
-from rampcli.config.attributes import field_name
-from rampcli.config.fields import Extensible
-from rampcli.config.phase_keys import is_phase, split_phase_key
-from rampcli.config.schema import Config
-from rampcli.config.settings import MOST, Setting, find_setting, settings
-from rampcli.config.unknown_keys import unknown_key
 from rampcli.errors import Assignments, UsageError, set_to, shown
+from rampcli.settings import Config
+from rampcli.settings.attributes import field_name
+from rampcli.settings.by_key import MOST, Setting, find_setting, settings
+from rampcli.settings.fields import Extensible
+from rampcli.settings.phase_keys import is_phase, split_phase_key
+from rampcli.settings.unknown_keys import unknown_key
 
 SWITCHES = dict.fromkeys(("true", "yes", "on", "y"), True) | dict.fromkeys(
     ("false", "no", "off", "n"), False

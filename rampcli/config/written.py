@@ -10,7 +10,6 @@ from typing import Any
 
 from rampcli.config.composition import Composition
 from rampcli.config.layers import Entry, Layer, Stack
-from rampcli.config.phase_keys import key_inside
 from rampcli.config.reading import drop_launcher_section
 from rampcli.config.references import (
     Unresolved,
@@ -20,9 +19,10 @@ from rampcli.config.references import (
     named_in,
     resolved,
 )
-from rampcli.config.settings import find_setting, is_of_extension
 from rampcli.config.values import typed
 from rampcli.errors import UsageError, shown
+from rampcli.settings.by_key import find_setting, is_of_extension
+from rampcli.settings.phase_keys import key_inside
 from rampcli.words import FOREIGN, SPELLINGS
 from rampcli.words.hydra import RUN_DIR, of_sweep
 from rampcli.words.nemo import LAUNCHER_SECTION

@@ -13,11 +13,11 @@ from typing import Any
 import yaml
 from yaml.constructor import SafeConstructor
 
-from rampcli.config.phase_keys import PHASES, UNTIL, checked_name, is_phase
-from rampcli.config.settings import is_mapping
 from rampcli.errors import UsageError, shown
 from rampcli.files import plain_yaml
 from rampcli.files.bundled import bundled
+from rampcli.settings.by_key import is_mapping
+from rampcli.settings.phase_keys import PHASES, UNTIL, checked_name, is_phase
 
 LARGEST_FILE_BYTES = 100_000
 DEFAULTS, HYDRA = "defaults", "hydra"

@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rampcli.config.corpora import NAMED_KEY
-from rampcli.config.schema import Config
 from rampcli.data.encodings import UTF_8_MARK, convert_remedy, wide_encoding
 from rampcli.data.messages import ASSISTANT, USER, Message, messages_of
 from rampcli.errors import UsageError, naming_setting, reading
 from rampcli.files.guarded_folder import read_file
 from rampcli.files.records import values_of
+from rampcli.settings import Config
+from rampcli.settings.corpora import NAMED_KEY
 
 MOST_BYTES = 4 << 30
 """Largest file of examples, which is held in memory."""

@@ -12,9 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rampcli.config.corpora import NAMED_KEY, corpora_of, paths_of, validation_paths
-from rampcli.config.schema import Config
-from rampcli.config.schema.model import MOST_VOCABULARY
 from rampcli.data.blend import Blend, Corpora
 from rampcli.data.corpus import Cut, TokenCorpus
 from rampcli.data.indexed import IndexedFile, bin_of, manifest_of, tokenizer_of
@@ -30,6 +27,9 @@ from rampcli.data.tokenizer import (
 )
 from rampcli.data.tokenizer_path import tokenizer_path
 from rampcli.errors import UsageError, naming_setting, set_to
+from rampcli.settings import Config
+from rampcli.settings.corpora import NAMED_KEY, corpora_of, paths_of, validation_paths
+from rampcli.settings.model import MOST_VOCABULARY
 
 PROBES, PROBE_BYTES = 64, 4096
 

@@ -9,9 +9,9 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from rampcli.batch.loading import reader_of_each_host
-from rampcli.config.schema import Config
 from rampcli.data.corpus import Samples
 from rampcli.machine.activity import waiting
+from rampcli.settings import Config
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

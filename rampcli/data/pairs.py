@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rampcli.config.corpora import NAMED_KEY
-from rampcli.config.schema import Config
 from rampcli.data.blend import Blend, Corpora
 from rampcli.data.chat_template import read_chat_template
 from rampcli.data.corpus import Corpus, Samples
@@ -18,6 +16,8 @@ from rampcli.data.files import check_vocabulary, cut_of, open_named_tokenizer
 from rampcli.data.pair_format import NEW_LINE, PairFormat
 from rampcli.data.tokenizer import vocab_size_of
 from rampcli.errors import UsageError, naming_setting
+from rampcli.settings import Config
+from rampcli.settings.corpora import NAMED_KEY
 
 FINGERPRINTED = 8
 """Examples of a task whose tokens are part of its fingerprint."""

@@ -6,10 +6,6 @@ from dataclasses import dataclass
 from tokenizers import Tokenizer
 
 from rampcli.batch.step_schedule import LENGTH_KEY
-from rampcli.config.checks.watch import NEW_TOKENS_KEY, PROMPTS_KEY
-from rampcli.config.corpora import paths_of
-from rampcli.config.rl import RESPONSE_KEY, max_response_tokens
-from rampcli.config.schema import Config
 from rampcli.data.chat_template import ChatTemplate, read_chat_template
 from rampcli.data.encoded_pairs import ENCODED_AT_ONCE, blocks_of, check_template
 from rampcli.data.examples import Example, Examples, open_examples
@@ -19,6 +15,10 @@ from rampcli.data.pair_format import PairFormat, PromptFormat, Tokens
 from rampcli.data.pairs import open_format
 from rampcli.data.tokenizer import byte_tokenizer, encoder_of, open_tokenizer
 from rampcli.errors import UsageError, naming_setting, set_to
+from rampcli.settings import Config
+from rampcli.settings.checks.watch import NEW_TOKENS_KEY, PROMPTS_KEY
+from rampcli.settings.corpora import paths_of
+from rampcli.settings.rl import RESPONSE_KEY, max_response_tokens
 
 
 @dataclass(frozen=True, slots=True)

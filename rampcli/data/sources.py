@@ -11,11 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rampcli.config.corpora import corpora_of, validation_paths
 from rampcli.config.extension_settings import extension_function
 from rampcli.config.file_facts import CorpusFacts, FileFacts
-from rampcli.config.rl import is_rl
-from rampcli.config.schema import Config
 from rampcli.data.blend import Blend, Corpora
 from rampcli.data.corpus import MockCorpus
 from rampcli.data.files import cut_of, in_memory, open_indexed, open_text
@@ -26,6 +23,9 @@ from rampcli.data.windows import SPLIT_KEY, check_training, check_validation, la
 from rampcli.errors import set_to
 from rampcli.extend import Documents
 from rampcli.plugins.extensions import DATA_SOURCE
+from rampcli.settings import Config
+from rampcli.settings.corpora import corpora_of, validation_paths
+from rampcli.settings.rl import is_rl
 
 LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 """Folders of the standard library that are not read."""

@@ -5,10 +5,10 @@ Both are sums over what the parts of a model declare (`rampcli.models.parts`).
 
 from dataclasses import dataclass
 
-from rampcli.config.schema import Config
 from rampcli.estimate.model_size import count, matrices_of, shapes_of
 from rampcli.models.micro_batch import MicroBatchPart
 from rampcli.models.parts import layer_parts, outer_parts
+from rampcli.settings import Config
 
 
 def shards_and_replicas(config: Config, data_parallel_size: int) -> tuple[int, int]:

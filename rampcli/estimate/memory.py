@@ -9,8 +9,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
-from rampcli.config.optimizers import optimizer_of
-from rampcli.config.schema import Config
 from rampcli.estimate.flights import Flight, PipelineSchedule
 from rampcli.estimate.layer_memory import RankWeights, layer_memory, needs_fsdp, shards_and_replicas
 from rampcli.estimate.model_size import count_averages, matrices_of, shapes_of
@@ -23,6 +21,8 @@ from rampcli.models.parts import (
     norm_part,
     table_bytes,
 )
+from rampcli.settings import Config
+from rampcli.settings.optimizers import optimizer_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

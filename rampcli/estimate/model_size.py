@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from math import prod
 
 from rampcli.batch.averages import merge_start
-from rampcli.config.optimizers import optimizer_of
-from rampcli.config.schema import Config, ModelConfig
 from rampcli.models.parts import FP32, Part, Shape, layer_parts, outer_parts
+from rampcli.settings import Config, ModelConfig
+from rampcli.settings.optimizers import optimizer_of
 
 
 def shapes_of(parts: Iterable[Part], *, tensor: int = 1) -> list[Shape]:

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 from rampcli.batch.pairs import PairBatch
-from rampcli.config.rl import max_response_tokens
-from rampcli.config.schema import Config
 from rampcli.estimate.layer_memory import needs_fsdp
 from rampcli.estimate.memory import MemoryEstimate
 from rampcli.estimate.model_size import count_parameters
 from rampcli.models.parts import FP32, NUMBER_BYTES, layer_parts
+from rampcli.settings import Config
+from rampcli.settings.rl import max_response_tokens
 
 DRAW_BYTES, TOP_K_BYTES, TOP_P_BYTES = 20, 32, 40
 """Bytes per logit that `rampcli.models.sampler` needs to draw: from all tokens, with top-k, or with

@@ -1,8 +1,8 @@
 """Counts the bytes of gradients that ranks exchange, without torch."""
 
-from rampcli.config.schema import Config
 from rampcli.estimate.layer_memory import RankWeights, shards_and_replicas
 from rampcli.models.parts import FP32
+from rampcli.settings import Config
 
 
 def gradient_bytes(config: Config, *, data_parallel_size: int, reductions: int) -> int:

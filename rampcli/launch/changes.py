@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rampcli.config import snapshot
-from rampcli.config.schema import Config
-from rampcli.config.settings import leaves
 from rampcli.errors import UsageError
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.runs.differences import differing_settings
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import Checkpoint
+from rampcli.settings import Config
+from rampcli.settings.by_key import leaves
 
 SMALLEST_JUMP = 0.01
 """Relative difference of two learning rates that is worth a warning."""

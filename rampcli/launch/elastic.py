@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from rampcli.batch.training_plan import StagePlan
-from rampcli.config.checks.splits import check_stages
 from rampcli.errors import UsageError
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import consumed_samples
+from rampcli.settings.checks.splits import check_stages
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

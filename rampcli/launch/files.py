@@ -5,16 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from rampcli.checkpoint.starting_weights import starting_vocabulary
-from rampcli.config.corpora import PATH_FORMS, missing_corpora, paths_of
 from rampcli.config.file_facts import VOCABULARY_KEY, FileFacts, without_files
-from rampcli.config.schema import Config
-from rampcli.config.schema.data import SOURCES
 from rampcli.data.texts import text_files
 from rampcli.errors import UsageError, visible
 from rampcli.launch.doctor.check import format_bytes
 from rampcli.planning.run_plan import run_dir_of
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import newest_checkpoint
+from rampcli.settings import Config
+from rampcli.settings.corpora import PATH_FORMS, missing_corpora, paths_of
+from rampcli.settings.data import SOURCES
 
 LONG_TO_ENCODE_BYTES = 5_000_000
 """Size from which on encoding text takes some seconds."""

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rampcli.batch.training_plan import StagePlan
-from rampcli.config.schema import Config
 from rampcli.errors import UsageError
 from rampcli.launch.changes import Changes
 from rampcli.launch.doctor.check import Check
@@ -23,6 +22,7 @@ from rampcli.machine.lifeline import StopSignals
 from rampcli.planning.run_plan import Resolved
 from rampcli.plugins.launchers import LAUNCHERS
 from rampcli.runs.directory import RunDirectory
+from rampcli.settings import Config
 
 SUBMITTED = "submitted"
 """Status of an outcome whose stages are trained later, by jobs."""
@@ -184,8 +184,6 @@ class Launcher(ABC):
 
     runs_here: ClassVar[bool]
     """True if the workers run on this machine and need its GPUs and processors."""
-    irrelevant_to_trials: ClassVar[Sequence[str]] = ()
-    """Settings of `launch.NAME` that the time and memory of a step do not depend on."""
 
     def check(self, _resolved: Resolved, /) -> None:
         """Checks that this machine has what the launcher needs.

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from rampcli.batch.quantities import counted
 from rampcli.batch.training_plan import TrainingPlan
-from rampcli.config.schema import Config
 from rampcli.errors import UsageError
 from rampcli.files.guarded_folder import private_folder
 from rampcli.files.locks import hold
 from rampcli.machine.gpus import visible_gpus
+from rampcli.settings import Config
 
 
 @contextmanager

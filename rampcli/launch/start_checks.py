@@ -11,9 +11,7 @@ from rampcli.checkpoint.starting_weights import (
     check_tensors,
 )
 from rampcli.config import snapshot
-from rampcli.config.corpora import missing_corpora, missing_weights
 from rampcli.config.layers import sources_named, stack_of
-from rampcli.config.schema import Config
 from rampcli.errors import NoCheckpointError, Report, UsageError
 from rampcli.files.hub import is_pinned
 from rampcli.launch.disk_space import disk_space, existing_part
@@ -24,6 +22,8 @@ from rampcli.launch.trackers import check_packages
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import NOT_NAMED, Checkpoint, complete_checkpoints, name_remedy
+from rampcli.settings import Config
+from rampcli.settings.corpora import missing_corpora, missing_weights
 
 
 def check(resolved: Resolved) -> tuple[Checkpoint | None, list[JobScript]]:

@@ -16,8 +16,6 @@ from pkgutil import resolve_name
 
 from rampcli.config import snapshot
 from rampcli.config.extension_settings import extension_function
-from rampcli.config.rl import is_rl
-from rampcli.config.settings import leaves
 from rampcli.errors import RampcliError, reason_of
 from rampcli.files.locks import hold
 from rampcli.launch.trackers import CATCH_UP_S
@@ -26,6 +24,8 @@ from rampcli.plugins.extensions import TRACKER
 from rampcli.plugins.trackers import TRACKERS
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.recorded_phases import tokens_at
+from rampcli.settings.by_key import leaves
+from rampcli.settings.rl import is_rl
 from rampcli.tracking.follow import POLL_S, Follower
 from rampcli.tracking.position import Position, read_position, save_position
 from rampcli.tracking.tracker import Tracker

@@ -10,14 +10,14 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from rampcli.config.rl import is_rl
-from rampcli.config.schema import Config
 from rampcli.launch.environment import without_outer_launcher
 from rampcli.machine.interpreter import safe_environment
 from rampcli.machine.lifeline import SUPERVISOR, die_with, signal_name
 from rampcli.machine.network import LOOPBACK
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.worker_defaults import AT_START
+from rampcli.settings import Config
+from rampcli.settings.rl import is_rl
 
 WORKER = "rampcli.worker"
 RL_WORKER = "rampcli.rl.rank"

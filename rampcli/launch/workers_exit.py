@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rampcli.config.schema.launch import LaunchConfig
 from rampcli.launch.worker_log import WorkerLog
 from rampcli.launch.workers import NO_MEMORY
+from rampcli.settings.launch import LaunchConfig
 
 SELF_ABORTED = "SIGABRT"
 

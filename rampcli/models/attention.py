@@ -6,7 +6,6 @@ from torch import Tensor, nn
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.attention.flex_attention import BlockMask
 
-from rampcli.config.schema import ModelConfig
 from rampcli.models.cache import LayerCache
 from rampcli.models.flex import attend_to_blocks
 from rampcli.models.linear import build_linear
@@ -15,6 +14,7 @@ from rampcli.models.norm import RMSNorm
 from rampcli.models.parts import AttentionPart
 from rampcli.models.rotary import rotate
 from rampcli.models.tiles import attend_in_tiles
+from rampcli.settings import ModelConfig
 
 
 class Attention(nn.Module):

@@ -13,8 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from rampcli.config.extension_settings import extension_function
-from rampcli.config.model_parts import POSITION_EMBEDDINGS
-from rampcli.config.schema import ModelConfig
 from rampcli.errors import UsageError
 from rampcli.models.attention import Attention
 from rampcli.models.cache import Cache, LayerCache
@@ -25,6 +23,8 @@ from rampcli.models.norm import build_norm
 from rampcli.models.parts import FeedForwardPart, HeadPart, outer_parts
 from rampcli.models.rotary import RotaryTable
 from rampcli.plugins.extensions import MODEL
+from rampcli.settings import ModelConfig
+from rampcli.settings.model_parts import POSITION_EMBEDDINGS
 
 Loss = Callable[[Tensor, OutputProjection, Tensor], Tensor]
 """Computes a result from the last hidden states, the output projection and the labels.

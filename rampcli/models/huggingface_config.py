@@ -5,12 +5,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from rampcli.config.architectures import ARCHITECTURES, model_type, types_of
-from rampcli.config.checks.model import check_heads, check_rotary
-from rampcli.config.checks.ranges import check_ranges
 from rampcli.config.layers import build
-from rampcli.config.model_parts import ACTIVATIONS, POSITION_EMBEDDINGS
-from rampcli.config.schema import Config, ModelConfig
 from rampcli.errors import (
     DamagedFileError,
     Report,
@@ -21,6 +16,11 @@ from rampcli.errors import (
     shown,
 )
 from rampcli.files.records import ANY, POSITIVE, RATE, check_shape, read_json
+from rampcli.settings import Config, ModelConfig
+from rampcli.settings.architectures import ARCHITECTURES, model_type, types_of
+from rampcli.settings.checks.model import check_heads, check_rotary
+from rampcli.settings.checks.ranges import check_ranges
+from rampcli.settings.model_parts import ACTIVATIONS, POSITION_EMBEDDINGS
 
 INIT_FROM_KEY, LENGTH_KEY = "model.init_from", "data.sequence_length"
 FOLDER = "a folder with config.json and *.safetensors"

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rampcli.batch.quantities import listed
-from rampcli.config.architectures import model_type
-from rampcli.config.schema import ModelConfig
 from rampcli.errors import DamagedFileError, reading
 from rampcli.files.guarded_folder import open_to_read
 from rampcli.files.safetensors_header import StoredTensor, read_header
 from rampcli.models.parts import Part, Shape, layer_parts, outer_parts
+from rampcli.settings import ModelConfig
+from rampcli.settings.architectures import model_type
 
 HEAD = "lm_head.weight"
 """The output projection in all families."""

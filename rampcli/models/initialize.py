@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rampcli.config.schema import ModelConfig
 from rampcli.models.decoder import Decoder
+from rampcli.settings import ModelConfig
 
 
 def initial_rows(model: Decoder, name: str, first: int, rows: int, *, seed: int) -> Tensor:

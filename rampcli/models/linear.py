@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rampcli.config.schema.trainer import MatmulPrecision
 from rampcli.machine.processors import has_bf16_products
 from rampcli.models.parts import Linear
+from rampcli.settings.trainer import MatmulPrecision
 
 
 def build_linear(declared: Linear) -> nn.Linear:

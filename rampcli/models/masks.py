@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from rampcli.config.schema import ModelConfig
 from rampcli.models.flex import block_mask
 from rampcli.models.micro_batch import SMALLEST_FLEX_HEAD
+from rampcli.settings import ModelConfig
 
 Mask = Tensor | BlockMask | tuple[Tensor | BlockMask | None, ...] | None
 """The keys that queries attend to, or one such mask for each piece of the queries.

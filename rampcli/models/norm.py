@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rampcli.config.model_parts import NORMS
-from rampcli.config.schema import ModelConfig
+from rampcli.settings import ModelConfig
+from rampcli.settings.model_parts import NORMS
 
 
 def build_norm(model: ModelConfig) -> nn.Module:

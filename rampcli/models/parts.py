@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from rampcli.config.model_parts import ACTIVATIONS, NORMS, POSITION_EMBEDDINGS, Norm
-from rampcli.config.schema import ModelConfig
 from rampcli.models.micro_batch import MicroBatchPart, is_masked, mask_bytes
+from rampcli.settings import ModelConfig
+from rampcli.settings.model_parts import ACTIVATIONS, NORMS, POSITION_EMBEDDINGS, Norm
 
 FP32, INT64 = 4, 8
 NUMBER_BYTES = {"fp32": FP32, "bf16": 2}

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rampcli.config.schema import ModelConfig
+from rampcli.settings import ModelConfig
 
 
 class RotaryTable(nn.Module):

@@ -10,11 +10,11 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from rampcli.config.schema.trainer import Precision
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.mesh import PIPELINE, REPLICATE, SHARD
 from rampcli.parallel.overlap import collectives_of, set_collectives, weights_of_group
 from rampcli.parallel.replicas import average_over_replicas, prepare_average
+from rampcli.settings.trainer import Precision
 
 POLICIES = {
     "fp32": MixedPrecisionPolicy(),

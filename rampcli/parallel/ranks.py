@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rampcli.config.schema.trainer import Accelerator, TrainerConfig
 from rampcli.errors import UsageError, reason_of
 from rampcli.machine.activity import waiting
 from rampcli.machine.processors import processors_near
+from rampcli.settings.trainer import Accelerator, TrainerConfig
 
 CPU = "CPU"
 MAX_GATHERED_BYTES = 4096

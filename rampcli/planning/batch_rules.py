@@ -10,16 +10,16 @@ from math import sqrt
 
 from rampcli.batch.quantities import shorten
 from rampcli.config.layers import Precedence, Stack, edited_stack, stack_of
-from rampcli.config.optimizers import OPTIMIZERS
-from rampcli.config.rl import is_rl
-from rampcli.config.schema import Config
-from rampcli.config.settings import leaves
 from rampcli.config.translate import translate, without_alternatives
 from rampcli.errors import Report
 from rampcli.estimate.model_size import model_size
 from rampcli.planning.retuning import RETUNE, Retuning, Rule, TiedSetting
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.schedule.learning_rate import coupling_factor
+from rampcli.settings import Config
+from rampcli.settings.by_key import leaves
+from rampcli.settings.optimizers import OPTIMIZERS
+from rampcli.settings.rl import is_rl
 
 LR_KEY, FLOOR_KEY = "optim.lr", "optim.min_lr"
 BETA_KEY, DECAY_KEY = "optim.beta2", "optim.weight_decay"

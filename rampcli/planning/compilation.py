@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from rampcli.config.rl import is_rl
-from rampcli.config.schema.trainer import TrainerConfig
 from rampcli.estimate.model_size import flops_per_token
 from rampcli.machine.gpus import visible_gpus
 from rampcli.machine.processors import processors
 from rampcli.planning.choices import is_chosen_by_plan, with_choice
 from rampcli.planning.run_plan import Resolved
+from rampcli.settings.rl import is_rl
+from rampcli.settings.trainer import TrainerConfig
 
 COMPILE_KEY = "trainer.compile"
 TFLOPS_PER_THREAD, GPU_TFLOPS, GPU_MFU = 0.03, 100.0, 0.4

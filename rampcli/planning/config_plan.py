@@ -14,10 +14,10 @@ from rampcli.batch.throughput import (
 )
 from rampcli.batch.training_plan import TrainingPlan, plan_training
 from rampcli.config.layers import stack_of
-from rampcli.config.rl import unit_of
-from rampcli.config.schema import Config
 from rampcli.errors import UsageError, set_to
 from rampcli.estimate.model_size import flops_per_token
+from rampcli.settings import Config
+from rampcli.settings.rl import unit_of
 
 
 def plan_config(

@@ -12,9 +12,9 @@ from rampcli.batch.interleaving import count_by_share
 from rampcli.batch.quantities import counted, listed, shorten
 from rampcli.config.file_facts import CorpusFacts
 from rampcli.config.phases import MOST_NAMED, phases_named
-from rampcli.config.rl import unit_of
 from rampcli.planning.reading_start import CorpusStart
 from rampcli.planning.run_plan import Resolved
+from rampcli.settings.rl import unit_of
 
 MOST_PASSES = 5
 """Passes over a corpus above which a note is due. Up to four cost little (arXiv 2305.16264)."""

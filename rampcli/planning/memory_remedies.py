@@ -7,7 +7,6 @@ from typing import Any, get_args
 from rampcli.batch.division import divisors
 from rampcli.batch.plan import SHARD_KEY
 from rampcli.config.layers import with_values
-from rampcli.config.schema.trainer import ActivationCheckpointing
 from rampcli.errors import Assignments, UsageError
 from rampcli.estimate.rollout_memory import generating_bytes
 from rampcli.planning.reduction import REDUCE_KEY
@@ -15,6 +14,7 @@ from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.same_batches import in_words, micro_batch_settings
 from rampcli.planning.stage_memory import CHECKPOINTING_KEY, stage_memory
+from rampcli.settings.trainer import ActivationCheckpointing
 
 Change = Mapping[str, Any]
 """Other values of some settings, by key."""

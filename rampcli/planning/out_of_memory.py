@@ -6,9 +6,6 @@ from typing import Any
 from rampcli.batch.pairs import PAIRS_KEY
 from rampcli.batch.plan import MICRO_KEY
 from rampcli.config.layers import stack_of
-from rampcli.config.phase_keys import phase_key
-from rampcli.config.rl import RESPONSE_KEY, max_response_tokens
-from rampcli.config.schema import Config
 from rampcli.errors import Assignments, OutOfMemoryError, Remedy, set_to
 from rampcli.estimate.rollout_memory import generating_bytes
 from rampcli.planning.run_plan import Resolved
@@ -19,6 +16,9 @@ from rampcli.planning.stage_memory import (
     stage_memory,
     usable_bytes,
 )
+from rampcli.settings import Config
+from rampcli.settings.phase_keys import phase_key
+from rampcli.settings.rl import RESPONSE_KEY, max_response_tokens
 
 
 def out_of_memory(resolved: Resolved, *, consumed_samples: int, reason: str) -> OutOfMemoryError:

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
-from rampcli.config.phase_keys import phase_key
 from rampcli.config.phases import phases_named, sets_rate
 from rampcli.errors import set_to
 from rampcli.planning.phase_rates import CONTINUE
 from rampcli.planning.run_plan import BEGIN_KEY, Resolved
+from rampcli.settings.phase_keys import phase_key
 
 TINY = 1e-12
 JUMP = 1.5

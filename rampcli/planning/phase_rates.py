@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from rampcli.batch.phased_plan import PhasedPlan, PhasePlan
 from rampcli.config.extension_settings import extension_function
 from rampcli.config.layers import sources_named
-from rampcli.config.phase_keys import phase_key
 from rampcli.config.phases import sets_rate
-from rampcli.config.schema import Config
 from rampcli.errors import UsageError, set_to
 from rampcli.planning.run_plan import BEGIN_KEY, Resolved
 from rampcli.plugins.extensions import DECAY_STYLE
 from rampcli.schedule.learning_rate import DECAY_STYLES, WSD_SHARE, LearningRate
 from rampcli.schedule.phase_rate import PhaseRate
+from rampcli.settings import Config
+from rampcli.settings.phase_keys import phase_key
 
 LR_KEY = "optim.lr"
 WARMUP_KEYS = ("optim.warmup_steps", "optim.warmup_samples")

@@ -17,8 +17,6 @@ from rampcli.config.layers import (
     sources_named,
     stack_of,
 )
-from rampcli.config.model_parts import POSITION_EMBEDDINGS
-from rampcli.config.phase_keys import UNTIL, may_change, phase_key
 from rampcli.config.phases import (
     BATCH_KEYS,
     MOST_NAMED,
@@ -30,14 +28,16 @@ from rampcli.config.phases import (
     refuse_phases,
     sets_batch,
 )
-from rampcli.config.rl import is_rl
-from rampcli.config.schema import Config
-from rampcli.config.settings import leaves
 from rampcli.errors import Remedy, Report, UsageError, set_to
 from rampcli.planning.config_plan import length_of, plan_config
 from rampcli.planning.phase_rates import with_rates
 from rampcli.planning.reading_start import Readings
 from rampcli.planning.run_plan import Resolved, check_stages_ahead
+from rampcli.settings import Config
+from rampcli.settings.by_key import leaves, may_change
+from rampcli.settings.model_parts import POSITION_EMBEDDINGS
+from rampcli.settings.phase_keys import UNTIL, phase_key
+from rampcli.settings.rl import is_rl
 from rampcli.words import FOREIGN
 
 

@@ -6,27 +6,22 @@ from operator import attrgetter
 
 from rampcli.batch.critical_batch import CriticalBatch, doubling_ramp, share_beyond
 from rampcli.batch.node_policies import NODES_KEY
-from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
+from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY
 from rampcli.batch.ramp import RAMP_KEY, Threshold
 from rampcli.batch.step_schedule import SCHEDULE_KEY, to_text
 from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import Precedence, stack_of
-from rampcli.config.optimizers import OPTIMIZERS
-from rampcli.config.schema import Config
-from rampcli.config.settings import leaves
 from rampcli.errors import UsageError, shown
 from rampcli.planning.batch_rules import COUPLING_KEY, retuning_of
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
+from rampcli.plugins.extensions import OPTIMIZER
+from rampcli.settings import Config
+from rampcli.settings.by_key import changes, leaves
+from rampcli.settings.facts import LEARNING, SAMPLES, TENSORS
+from rampcli.settings.optimizers import OPTIMIZERS
 
 PROPOSE = "rampcli propose"
-MEASURED_KEYS = ("model.", "data.", "optim.optimizer")
-"""Beginnings of the keys that decide what a measurement of the critical batch is about."""
-OTHER_KEYS = (
-    *(GLOBAL_KEY, RAMP_KEY, SCHEDULE_KEY, MICRO_KEY),
-    *("data.split", "data.validation", "data.audit_order", "data.expansion_factor_real_data"),
-)
-"""Beginnings of the keys among them that do not."""
 AS_IT_IS, SMALL, LARGE = "as it is", "fixed small", "fixed large"
 WITHOUT_RAMP, PROPOSED, SEESAW = "no ramp", "proposed", "Seesaw"
 
@@ -197,10 +192,17 @@ def largest_batch(
 def differing_keys(one: Config, other: Config) -> list[str]:
     """Returns the settings in which runs measure different things: model, data or optimiser."""
     theirs = dict(leaves(other))
-    return [
-        key
-        for key, value in leaves(one)
-        if key.startswith(MEASURED_KEYS)
-        and not key.startswith(OTHER_KEYS)
-        and theirs.get(key) != value
-    ]
+    return [key for key, value in leaves(one) if _is_measured(key) and theirs.get(key) != value]
+
+
+def _is_measured(key: str) -> bool:
+    """Returns whether the critical batch is measured for one value of a setting only.
+
+    Another learning rate or another share of held-out samples leaves it about as it is.
+    """
+    section = key.partition(".")[0]
+    return (
+        changes(key, TENSORS | SAMPLES | LEARNING)
+        and (section in ("model", "data") or key == OPTIMIZER)
+        and key != "data.split"
+    )

@@ -9,10 +9,10 @@ from typing import Any
 from rampcli.batch.position import STEPS
 from rampcli.batch.ramp import RampSchedule, RampStage
 from rampcli.batch.step_schedule import from_step_schedule, threshold_unit
-from rampcli.config.optimizers import OPTIMIZERS
 from rampcli.errors import RampcliError, UsageError, shown, typeable
 from rampcli.files import plain_yaml
 from rampcli.files.bundled import bundled
+from rampcli.settings.optimizers import OPTIMIZERS
 
 MOST_BYTES = 100_000
 DEFAULT_RECIPE = "llama3_tiny"

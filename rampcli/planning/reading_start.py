@@ -10,15 +10,10 @@ from dataclasses import dataclass, replace
 
 from rampcli.batch.interleaving import count_by_share
 from rampcli.batch.phased_plan import PhasePlan
-from rampcli.config.corpora import corpora_of
-from rampcli.config.schema import Config
-from rampcli.config.settings import flatten, leaves
-
-CUTTING = (
-    *("data.source", "data.split", "data.sequence_length", "data.pad_last_window"),
-    *("data.tokenizer", "data.task", "data.chat_template", "data.response_end"),
-)
-"""Settings that decide what the samples of a corpus are, besides its path."""
+from rampcli.settings import Config
+from rampcli.settings.by_key import changing, flatten, leaves
+from rampcli.settings.corpora import corpora_of
+from rampcli.settings.facts import SAMPLES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,7 +89,7 @@ class Readings:
 def _corpora_read(config: Config) -> Iterator[tuple[int, CorpusIdentity]]:
     """Yields the share of each training corpus, and what decides the samples that it has."""
     values = dict(leaves(config)) | flatten({"data": config.data.extensions})
-    cut = repr([values[key] for key in CUTTING])
+    cut = repr([values[key] for key in changing(SAMPLES) if key.startswith("data.")])
     seen: Counter[str] = Counter()
     for share, name in [(one, str(path)) for one, path in corpora_of(config)] or [(1, "")]:
         yield share, (cut, name, seen[name])

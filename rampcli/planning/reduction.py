@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from rampcli.config.schema.trainer import AccumulateReduce
 from rampcli.estimate.layer_memory import needs_fsdp
 from rampcli.estimate.traffic import gradient_bytes
 from rampcli.planning.choices import is_chosen_by_plan, with_choice
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import device_memory_bytes, stage_memory, usable_bytes
+from rampcli.settings.trainer import AccumulateReduce
 
 REDUCE_KEY = "trainer.accumulate_reduce"
 

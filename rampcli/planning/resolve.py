@@ -22,10 +22,6 @@ from pathlib import Path
 
 from rampcli.batch.node_policies import POLICY_KEY, BestPolicy, NemoPolicy
 from rampcli.batch.pairs import GENERATIONS_KEY
-from rampcli.config.architectures import export_notes
-from rampcli.config.checks import CHECKS_OF_WORDS
-from rampcli.config.checks.ranges import check_range, check_ranges
-from rampcli.config.checks.splits import check_tensor
 from rampcli.config.extension_settings import with_extensions
 from rampcli.config.file_facts import (
     BYTES,
@@ -37,7 +33,6 @@ from rampcli.config.file_facts import (
     without_files,
 )
 from rampcli.config.layers import PYTHON, Precedence, Stack, edited_stack, with_values
-from rampcli.config.phase_keys import phase_key
 from rampcli.config.phases import (
     lines_by_phase,
     own_keys,
@@ -45,9 +40,6 @@ from rampcli.config.phases import (
     phase_stack,
     run_stack,
 )
-from rampcli.config.rl import rl_notes, unit_of
-from rampcli.config.schema import Config
-from rampcli.config.settings import settings
 from rampcli.config.translate import (
     check_named_before,
     translate,
@@ -65,6 +57,14 @@ from rampcli.planning.phases import PhaseErrors, completed_run, without_farther_
 from rampcli.planning.reduction import with_reduction
 from rampcli.planning.run_plan import Resolved, run_dir_of, run_plan
 from rampcli.planning.stage_memory import shorten_bytes
+from rampcli.settings import Config
+from rampcli.settings.architectures import export_notes
+from rampcli.settings.by_key import settings
+from rampcli.settings.checks import CHECKS, CHECKS_OF_WORDS
+from rampcli.settings.checks.ranges import check_range, check_ranges
+from rampcli.settings.checks.splits import check_tensor
+from rampcli.settings.phase_keys import phase_key
+from rampcli.settings.rl import is_rl, unit_of
 
 NEMO, BEST = NemoPolicy.name, BestPolicy.name
 TENSOR_KEY = "parallel.tensor_parallel_size"
@@ -229,10 +229,17 @@ def complete(
 
 def _notes(planned: Resolved) -> tuple[str, ...]:
     """Returns notes on the settings of a run, or of a phase, and on its plan."""
-    notes = (*rl_notes(planned.config), *export_notes(planned.config))
+    notes = (*_rl_notes(planned.config), *export_notes(planned.config))
     if planned.phase is None:
         notes += (*_warmup_notes(planned), *_profile_notes(planned), *_last_step_notes(planned))
     return (*notes, *_precision_notes(planned), *_mask_notes(planned))
+
+
+def _rl_notes(config: Config) -> tuple[str, ...]:
+    """Returns what a user may not expect of reinforcement learning."""
+    if not is_rl(config) or config.model.init_from is not None:
+        return ()
+    return ("training starts from random weights: model.init_from=RUN_DIR starts from a run",)
 
 
 def _own_value(remedy: Remedy, stack: Stack) -> Remedy:
@@ -259,8 +266,10 @@ def _checked(stack: Stack, report: Report) -> Config:
     _add_new(ranges, report, stack)
     for error in ranges:
         put(config, error.keys[0], settings()[error.keys[0]].default)
-    for check in CHECKS_OF_WORDS:
+    for check in CHECKS:
         _add_new(check(config), report, stack)
+    for check_words in CHECKS_OF_WORDS:
+        _add_new(check_words(config, config.stack.is_of_user), report, stack)
     return config
 
 

@@ -25,15 +25,9 @@ from rampcli.batch.throughput import (
     check_curve,
 )
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
-from rampcli.config.checks.optim import check_factors
-from rampcli.config.checks.splits import check_stages
-from rampcli.config.corpora import validation_paths
 from rampcli.config.extension_settings import extension_function
 from rampcli.config.file_facts import FileFacts
 from rampcli.config.layers import sources_named
-from rampcli.config.rl import is_rl
-from rampcli.config.schema import Config
-from rampcli.config.settings import leaves
 from rampcli.errors import Report, UsageError, set_to
 from rampcli.planning.config_plan import pair_settings, plan_config
 from rampcli.planning.reading_start import FROM_THE_START, ReadingStart
@@ -42,14 +36,15 @@ from rampcli.plugins.extensions import DECAY_STYLE
 from rampcli.schedule.couplings import Couplings
 from rampcli.schedule.learning_rate import LearningRate
 from rampcli.schedule.phase_rate import PhaseRate, Rate
+from rampcli.settings import Config
+from rampcli.settings.by_key import changes, leaves
+from rampcli.settings.checks.optim import check_factors
+from rampcli.settings.checks.splits import check_stages
+from rampcli.settings.corpora import validation_paths
+from rampcli.settings.facts import HELD_OUT, VALIDATION
+from rampcli.settings.rl import is_rl
 
 BEGIN_KEY = "schedule.begin"
-VALIDATING = (
-    *("data.validation", "data.validation_path", "trainer.val_samples"),
-    *("data.sequence_length", "data.document_mask", "data.eod_mask_loss", "data.pad_last_window"),
-)
-HELD_OUT = ("data.path", "data.blend", "data.split")
-"""Settings that decide which samples are validated on; the last ones if no corpora are named."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -243,8 +238,8 @@ class Resolved:
 
 def _validated_on(config: Config) -> dict[str, Any]:
     """Returns the settings that decide which samples are validated on."""
-    keys = VALIDATING if validation_paths(config) else (*VALIDATING, *HELD_OUT)
-    return {key: value for key, value in leaves(config) if key in keys}
+    what = VALIDATION if validation_paths(config) else VALIDATION | HELD_OUT
+    return {key: value for key, value in leaves(config) if changes(key, what)}
 
 
 def run_dir_of(config: Config) -> Path:

@@ -1,11 +1,11 @@
 """Estimated memory of the stages of a plan, and the memory of a rank's device."""
 
 from rampcli.batch.training_plan import StagePlan
-from rampcli.config.schema import Config
 from rampcli.estimate.memory import MemoryEstimate, estimate_memory
 from rampcli.estimate.rollout_memory import with_rollout
 from rampcli.machine.gpus import gpu_memory_bytes
 from rampcli.planning.run_plan import Resolved
+from rampcli.settings import Config
 
 GIB, MIB = 2**30, 2**20
 USABLE_SHARE = 0.95

@@ -51,12 +51,14 @@ class Extension:
         name: value of that setting.
         function: the user's function.
         settings: dataclass of its own settings, or None if it has none.
+        reads: fields of its section that it reads, or None if it does not say.
     """
 
     key: str
     name: str
     function: Callable[..., Any]
     settings: type | None = None
+    reads: tuple[str, ...] | None = None
 
     @property
     def section(self) -> str:

@@ -46,7 +46,7 @@ class Declaration:
     Attributes:
         about: where workers run, for the description of `launch.launcher`.
         section: dataclass of the settings `launch.NAME`, or None if it has none.
-        checks: checks of a configuration (`rampcli.config.checks`).
+        checks: checks of a configuration (`rampcli.settings.checks`).
         supports_elastic: True if a stage can train on when nodes are lost.
         starter: program with which it starts workers, unless that tells ranks as torchrun does.
     """

@@ -12,22 +12,16 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from rampcli.batch.plan import GLOBAL_KEY
 from rampcli.batch.quantities import listed
-from rampcli.batch.ramp import RAMP_KEY
-from rampcli.batch.step_schedule import SCHEDULE_KEY
-from rampcli.config import snapshot
 from rampcli.errors import visible
 from rampcli.report.plan_tables import as_hours
 from rampcli.report.tables import build_table, count, share
 from rampcli.report.target_loss import MOST_NAMED, TimeToTarget
+from rampcli.settings.by_key import changes
+from rampcli.settings.facts import BATCH, LENGTH, RESULT, VALIDATION
 
-OF_THE_BATCH = (GLOBAL_KEY, RAMP_KEY, SCHEDULE_KEY)
-OF_THE_LENGTH = ("trainer.max_steps", "trainer.max_samples", "trainer.max_tokens")
-OF_THE_LOSS = ("data.", "trainer.max_val_samples")
-"""Settings, and a section, that change which losses are measured."""
-TUNED = ("optim.", "schedule.", "seed", "trainer.gradient_clip_val", *OF_THE_LENGTH)
-"""Settings, and sections, that may be tuned for each batch size."""
+TUNED = ("optim.", "schedule.", "seed", "trainer.gradient_clip_val")
+"""Settings, and sections, that may be tuned for each batch size, as the length of a run may."""
 COARSE_SHARE = 0.1
 """Share of the steps to the target without a measurement from which on a note says so."""
 BAR_WIDTH = 24
@@ -104,7 +98,7 @@ def batch_curve(results: Sequence[TimeToTarget], differing: Collection[str]) -> 
         f"no point for {listed(names, most=MOST_NAMED)}, {why}" for why, names in left_out.items()
     ]
     points = _points(usable, runs)
-    if any(not key.startswith(TUNED) for key in keys):
+    if any(not key.startswith(TUNED) and not changes(key, LENGTH) for key in keys):
         notes.append("no curve over the batch size, because more than the batch differs")
         return BatchCurve(notes=tuple(notes))
     if len(points) < 2:
@@ -126,7 +120,7 @@ def _differences(results: Sequence[TimeToTarget], keys: Sequence[str]) -> Iterat
             yield f"{one.name} changed {listed(changed, most=MOST_NAMED)} while it trained"
     if len(devices := [*dict.fromkeys(name for one in results for name in one.devices)]) > 1:
         yield f"the hours are of different devices: {listed(devices, most=MOST_NAMED)}"
-    if measured := [key for key in keys if key.startswith(OF_THE_LOSS)]:
+    if measured := [key for key in keys if key.startswith("data.") or changes(key, VALIDATION)]:
         yield f"losses with different {listed(measured, most=MOST_NAMED)} may not be comparable"
 
 
@@ -145,9 +139,7 @@ def _doubts(points: Sequence[BatchPoint]) -> Iterator[str]:
 
 def _matters(key: str) -> bool:
     """Returns whether another value may lead to another loss, or to another one measured."""
-    return key not in (*OF_THE_BATCH, *snapshot.NOT_DECIDING) and (
-        snapshot.decides(key) or key.startswith((*OF_THE_LENGTH, *OF_THE_LOSS))
-    )
+    return not changes(key, BATCH) and changes(key, RESULT | VALIDATION | LENGTH)
 
 
 def _is_coarse(point: BatchPoint) -> bool:

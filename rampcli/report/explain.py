@@ -12,13 +12,13 @@ from rampcli.batch.quantities import listed
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.layers import DEFAULT, Entry, stack_of
 from rampcli.config.nemo_files import NemoEffects
-from rampcli.config.phase_keys import UNTIL, phase_key, split_phase_key
-from rampcli.config.rl import RESPONSE_KEY, max_response_tokens, unit_of
-from rampcli.config.settings import extension_of, find_setting, leaves, nest, settings
-from rampcli.config.unknown_keys import unknown_key
 from rampcli.errors import UsageError, shown
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.choices import costs_of
+from rampcli.settings.by_key import extension_of, find_setting, leaves, nest, settings
+from rampcli.settings.phase_keys import UNTIL, phase_key, split_phase_key
+from rampcli.settings.rl import RESPONSE_KEY, max_response_tokens, unit_of
+from rampcli.settings.unknown_keys import unknown_key
 from rampcli.words import FOREIGN, SPELLINGS
 from rampcli.words.refused import DERIVED
 

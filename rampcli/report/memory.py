@@ -8,7 +8,6 @@ from rich.table import Table
 from rampcli.batch.plan import MICRO_KEY
 from rampcli.batch.quantities import listed
 from rampcli.batch.training_plan import StagePlan
-from rampcli.config.phase_keys import phase_key
 from rampcli.estimate.memory import KINDS, estimate_memory
 from rampcli.planning.memory_remedies import changes_that_fit
 from rampcli.planning.run_plan import Resolved
@@ -21,6 +20,7 @@ from rampcli.planning.stage_memory import (
     usable_bytes,
 )
 from rampcli.report.tables import build_table
+from rampcli.settings.phase_keys import phase_key
 
 
 def memory_cell(resolved: Resolved, stage: StagePlan, *, limit: bool = False) -> str:

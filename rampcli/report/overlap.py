@@ -8,10 +8,10 @@ from typing import Any
 from rampcli.batch.division import divisors
 from rampcli.batch.overlap import overlapped_s, saved_at_best
 from rampcli.batch.pairs import PAIRS_KEY, PROMPTS_KEY, PairBatch
-from rampcli.config.rl import ROLLOUT_KEY
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.rows import read_rows
+from rampcli.settings.rl import ROLLOUT_KEY
 
 STEPS = 20
 """Last steps of a run that times are taken from."""

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from rampcli.batch.ramp import StageExtent
-from rampcli.config.corpora import corpora_of, describe_data
 from rampcli.config.phases import lines_by_phase
-from rampcli.config.schema import Config
 from rampcli.planning.corpus_passes import corpus_passes, describe_passes
 from rampcli.planning.run_plan import Resolved
+from rampcli.settings import Config
+from rampcli.settings.corpora import corpora_of, describe_data
 
 MOST_CORPORA = 3
 """Most corpora in a cell."""

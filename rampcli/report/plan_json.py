@@ -4,7 +4,6 @@ from dataclasses import asdict
 from typing import Any
 
 from rampcli.config.file_facts import CorpusFacts
-from rampcli.config.rl import is_rl
 from rampcli.estimate.model_size import model_size
 from rampcli.planning.compilation import COMPILE_KEY
 from rampcli.planning.corpus_passes import corpus_passes, passes_of_phase
@@ -15,6 +14,7 @@ from rampcli.report.choices import costs_of
 from rampcli.report.couplings import coupled_stages
 from rampcli.report.phases import stage_rates
 from rampcli.report.plan_notes import all_notes
+from rampcli.settings.rl import is_rl
 
 
 def plan_json(resolved: Resolved) -> dict[str, Any]:

@@ -12,15 +12,15 @@ from rampcli.batch.quantities import listed
 from rampcli.batch.ramp import StageExtent
 from rampcli.batch.throughput import Basis
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
-from rampcli.config.corpora import missing_here
 from rampcli.config.layers import stack_of
 from rampcli.config.phases import phases_named
-from rampcli.config.rl import is_rl
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.choices import reduction_notes
 from rampcli.report.couplings import coupling_notes
 from rampcli.report.memory import memory_notes
 from rampcli.report.phases import by_phase
+from rampcli.settings.corpora import missing_here
+from rampcli.settings.rl import is_rl
 
 ESTIMATED, UNKNOWN = "~", "?"
 """Mark times that were not measured but follow from those of other sizes, and unknown ones."""

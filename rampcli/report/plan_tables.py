@@ -11,7 +11,6 @@ from rampcli.batch.quantities import as_written, counted, listed, shorten
 from rampcli.batch.throughput import RESTART_KEY, Basis
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.layers import DEFAULT, stack_of
-from rampcli.config.rl import is_rl
 from rampcli.errors import visible
 from rampcli.estimate.model_size import model_size
 from rampcli.planning.run_plan import Resolved
@@ -23,6 +22,7 @@ from rampcli.report.overlap import overlap_lines
 from rampcli.report.phases import by_phase, corpora_cell, data_lines, stage_rates
 from rampcli.report.plan_notes import ESTIMATED, UNKNOWN, all_notes
 from rampcli.report.tables import build_table, count
+from rampcli.settings.rl import is_rl
 
 AT_LEAST = ">="
 """Marks a total that leaves out unknown hours."""

@@ -8,9 +8,6 @@ import torch
 
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.config import snapshot
-from rampcli.config.rewards import KEY, TRUSTED_REWARD, names_code
-from rampcli.config.rl import is_rl, max_response_tokens
-from rampcli.config.schema import Config
 from rampcli.data.hosts import build_reading
 from rampcli.data.loader import Loader
 from rampcli.data.prompts import Prompts, open_prompts
@@ -29,6 +26,9 @@ from rampcli.rl.scorer import Scorer
 from rampcli.rl.sources import FromOtherRanks, Policy, RolloutSource, TakingTurns
 from rampcli.rl.trainer import PolicyTrainer
 from rampcli.runs.directory import RunDirectory
+from rampcli.settings import Config
+from rampcli.settings.rewards import KEY, TRUSTED_REWARD, names_code
+from rampcli.settings.rl import is_rl, max_response_tokens
 from rampcli.train.observers.boundary import BoundaryCosts
 from rampcli.train.observers.observer import ObserverList
 from rampcli.train.stopper import Stopper

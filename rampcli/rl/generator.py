@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rampcli.batch.scrambling import hash_of
-from rampcli.config.rl import max_response_tokens
-from rampcli.config.schema import Config
 from rampcli.data.examples import Examples
 from rampcli.data.order import SampleOrder
 from rampcli.data.prompts import Prompts, read_prompts
@@ -22,6 +20,8 @@ from rampcli.models.sampler import Responses, Sampling, sample_responses
 from rampcli.rl.rewards import Score
 from rampcli.rl.rollout import Question, Rollout
 from rampcli.rl.scorer import Scorer
+from rampcli.settings import Config
+from rampcli.settings.rl import max_response_tokens
 
 Indices = NDArray[np.int64]
 SCORED_AT_ONCE = 64

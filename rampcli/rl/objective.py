@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rampcli.config.schema.rl import RLConfig
 from rampcli.data.loader import MicroBatch
+from rampcli.settings.rl import RLConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rampcli.config.schema import Config
 from rampcli.data.corpus import IGNORED, PADDING
 from rampcli.data.loader import MicroBatch
 from rampcli.machine.activity import waiting
@@ -19,6 +18,7 @@ from rampcli.parallel.mesh import TENSOR, Meshes
 from rampcli.parallel.tensor import token_log_probs_of_shards
 from rampcli.rl.objective import Objective, PolicyBatch, PolicySums
 from rampcli.rl.rollout import Rollout
+from rampcli.settings import Config
 from rampcli.train.passes import Passes
 from rampcli.train.step import StepResult, scale_gradients, squared_norm
 

@@ -32,10 +32,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from rampcli.config.rewards import UserFunction
 from rampcli.errors import printable
 from rampcli.launch.stop_signals import STOPPING
 from rampcli.machine.lifeline import fork_under_guard
+from rampcli.settings.rewards import UserFunction
 
 FIRST_DESCRIPTOR = 200
 """The pipes get descriptors from this one on, out of the way of code that writes to fixed ones."""

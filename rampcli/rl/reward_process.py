@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from rampcli.config.rewards import UserFunction
 from rampcli.errors import visible
 from rampcli.machine.interpreter import python_command, safe_environment
 from rampcli.machine.lifeline import signal_name
 from rampcli.rl.rewards import Score
+from rampcli.settings.rewards import UserFunction
 
 CHILD = "rampcli.rl.reward_child"
 LOOK_EVERY_S = 0.02

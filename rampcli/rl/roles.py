@@ -3,8 +3,8 @@
 import os
 from dataclasses import dataclass
 
-from rampcli.config.rl import ROLLOUT_KEY
 from rampcli.errors import UsageError
+from rampcli.settings.rl import ROLLOUT_KEY
 from rampcli.worker.starters import are_on_one_host, rank_variables
 
 

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from rampcli.config.rewards import KEY, UserFunction, parse_reward_name
 from rampcli.errors import UsageError
 from rampcli.rl.reward_process import CHILD, RewardProcess
 from rampcli.rl.rewards import BUILT_IN, ExampleError, Pair, Reward, Score
+from rampcli.settings.rewards import KEY, UserFunction, parse_reward_name
 
 IMPORT_DEADLINE_S = 60.0
 EXIT_S = 2.0

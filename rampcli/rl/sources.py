@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 
 from rampcli.checkpoint.load_weights import DTYPES, empty_model
-from rampcli.config.schema import Config
 from rampcli.data.loader import Batch
 from rampcli.machine.activity import COMPUTING, begin, waiting
 from rampcli.models.linear import round_factors
@@ -17,6 +16,7 @@ from rampcli.rl.bridge import Bridge
 from rampcli.rl.generator import Generator
 from rampcli.rl.passes import PolicyPasses
 from rampcli.rl.rollout import Rollout
+from rampcli.settings import Config
 from rampcli.train.stopper import Stopper
 from rampcli.train.whole_model import is_split, whole_weights
 

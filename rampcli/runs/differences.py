@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rampcli.config.phase_keys import split_phase_key
 from rampcli.errors import shown
+from rampcli.settings.phase_keys import split_phase_key
 
 SELF = ("name", "run_dir", "resume")
 """Settings that tell runs apart, and not how they train."""

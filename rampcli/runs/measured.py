@@ -9,36 +9,14 @@ from statistics import median
 from rampcli.batch.throughput import Size
 from rampcli.config import snapshot
 from rampcli.config.layers import PLAN, stack_of
-from rampcli.config.schema import Config
-from rampcli.config.settings import leaves
 from rampcli.errors import DamagedFileError, UsageError, shown
 from rampcli.files.records import POSITIVE, RATE, read_json
 from rampcli.runs.directory import RunDirectory, existing_run
 from rampcli.runs.rows import read_rows
+from rampcli.settings import Config
+from rampcli.settings.by_key import changes, leaves
+from rampcli.settings.facts import SPEED, SPLIT
 
-SAME_KEYS = (
-    "model.",
-    "data.sequence_length",
-    "data.document_mask",
-    "optim.optimizer",
-    "optim.muon_iterations",
-    "trainer.precision",
-    "trainer.matmul_precision",
-    "trainer.compile",
-    "trainer.activation_checkpointing",
-    "trainer.accumulate_reduce",
-    "parallel.",
-)
-"""Beginnings of the keys that decide throughput. All runs must have the same values."""
-OTHER_KEYS = (
-    "model.init_",
-    "model.norm_epsilon",
-    "model.rotary_",
-    "model.global_batch_size",
-    "model.rampup_batch_size",
-    "model.step_batch_size_schedule",
-)
-"""Beginnings of keys among them that do not decide it."""
 WARM_UP_STEPS = 3
 """Steps at the start of a stage that are not counted, while memory and caches warm up."""
 TUNE_FILE = "tune.json"
@@ -217,7 +195,7 @@ def _check_same(path: Path, theirs: Config, ours: Config) -> Iterator[str]:
     """
     earlier, stack = dict(leaves(theirs)), stack_of(ours)
     for key, value in leaves(ours):
-        decides = key.startswith(SAME_KEYS) and not key.startswith(OTHER_KEYS)
+        decides = changes(key, SPEED) and not changes(key, SPLIT)
         if decides and earlier[key] != value:
             if stack.entry(key).place == PLAN:
                 yield f"{key}={shown(earlier[key])}"

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.config import snapshot
-from rampcli.config.settings import flatten, leaves
 from rampcli.errors import RampcliError, reason_of
 from rampcli.estimate.model_size import ModelSize, model_size
+from rampcli.settings.by_key import flatten, leaves
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

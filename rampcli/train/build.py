@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from rampcli.checkpoint.shards import shard_of
-from rampcli.config.schema import Config
-from rampcli.config.schema.trainer import ActivationCheckpointing
 from rampcli.estimate.layer_memory import needs_fsdp
 from rampcli.models.cache import LayerCache
 from rampcli.models.decoder import Decoder, build_decoder
@@ -22,6 +20,8 @@ from rampcli.parallel.fsdp import replicate, shard_over_data_ranks
 from rampcli.parallel.mesh import CONTEXT, DATA, PIPELINE, REPLICATE, TENSOR, Meshes
 from rampcli.parallel.pipeline import layers_of_rank
 from rampcli.parallel.tensor import split_layers
+from rampcli.settings import Config
+from rampcli.settings.trainer import ActivationCheckpointing
 
 RowsOf = Callable[[Decoder, str, int, int], Tensor]
 """Takes a model, the name of a parameter, a first row and a number of rows; returns these rows."""

@@ -11,7 +11,6 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from rampcli.batch.plan import BatchPlan
-from rampcli.config.schema import Config
 from rampcli.data.loader import MicroBatch
 from rampcli.errors import RampcliError, printable
 from rampcli.estimate.layer_memory import needs_fsdp
@@ -19,6 +18,7 @@ from rampcli.machine.activity import waiting
 from rampcli.models.decoder import build_decoder
 from rampcli.models.linear import round_factors
 from rampcli.parallel.fsdp import POLICIES
+from rampcli.settings import Config
 from rampcli.train.build import compile_layers, recompute_activations
 from rampcli.train.passes import Passes
 

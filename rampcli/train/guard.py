@@ -8,9 +8,9 @@ from statistics import fmean, pstdev
 
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState
-from rampcli.config.schema.trainer import OnNonfinite
 from rampcli.errors import RampcliError
 from rampcli.runs.manifest import complete_checkpoints
+from rampcli.settings.trainer import OnNonfinite
 from rampcli.train.step import Limits, StepResult
 
 WINDOW_STEPS = 128

@@ -14,13 +14,13 @@ from rampcli.batch.plan import BatchPlan
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState
-from rampcli.config.schema import Config
 from rampcli.data.loader import Batch, Loader
 from rampcli.machine.activity import COMPILING, COMPUTING, ENDING, READING, SAVING, begin
 from rampcli.parallel.ranks import RankError, broadcast_from_rank_0
 from rampcli.runs.directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY
 from rampcli.schedule.couplings import Couplings, StepValues
 from rampcli.schedule.phase_rate import Rate
+from rampcli.settings import Config
 from rampcli.train.average import RunningAverage, WeightAverage, begun, mean_with_checkpoints
 from rampcli.train.compiling import compile_passes
 from rampcli.train.group_norms import GroupNorms

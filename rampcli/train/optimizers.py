@@ -7,14 +7,14 @@ from torch import nn
 from torch.optim import AdamW
 from torch.optim import Optimizer as TorchOptimizer
 
-from rampcli.config.checks.optim import BETA2_KEY, DECAY_KEY
 from rampcli.config.extension_settings import extension_function
-from rampcli.config.optimizers import OPTIMIZERS
-from rampcli.config.schema import Config
-from rampcli.config.schema.optim import OptimConfig
 from rampcli.errors import UsageError, set_to
 from rampcli.models.decoder import Decoder
 from rampcli.plugins.extensions import OPTIMIZER
+from rampcli.settings import Config
+from rampcli.settings.checks.optim import BETA2_KEY, DECAY_KEY
+from rampcli.settings.optim import OptimConfig
+from rampcli.settings.optimizers import OPTIMIZERS
 from rampcli.train.muon import Muon
 
 

@@ -7,7 +7,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rampcli.config.schema import Config
 from rampcli.data.corpus import IGNORED
 from rampcli.data.loader import MicroBatch
 from rampcli.machine.activity import waiting
@@ -18,6 +17,7 @@ from rampcli.parallel.fsdp import free_gathered_weights, set_gradient_reduction
 from rampcli.parallel.mesh import CONTEXT, PIPELINE, TENSOR, Meshes
 from rampcli.parallel.pipeline import Pipeline
 from rampcli.parallel.tensor import loss_over, summed_loss_of_shards
+from rampcli.settings import Config
 
 
 class Passes:

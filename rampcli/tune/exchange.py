@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 
-from rampcli.config.optimizers import OPTIMIZERS
 from rampcli.parallel.mesh import CONTEXT, PIPELINE, REPLICATE, SHARD, TENSOR, Meshes
 from rampcli.parallel.overlap import Collective, collectives_of, set_collectives
+from rampcli.settings.optimizers import OPTIMIZERS
 from rampcli.train.muon import Muon
 from rampcli.train.passes import Passes
 

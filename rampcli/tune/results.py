@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from rampcli import __version__
-from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
-from rampcli.config.settings import leaves
+from rampcli.batch.plan import GLOBAL_KEY
 from rampcli.errors import DamagedFileError
 from rampcli.files.records import COUNT, POSITIVE, RATE, read_json
-from rampcli.launch.protocol import launcher_of, launchers
+from rampcli.launch.protocol import launcher_of
 from rampcli.launch.resources import gpus_needed
 from rampcli.machine.gpus import gpu_names
 from rampcli.machine.processors import processors
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.measured import TUNE_FILE
+from rampcli.settings.by_key import changes, leaves, settings
+from rampcli.settings.facts import COST, MACHINES, NOTHING, RESULT, SPLIT
 from rampcli.tune.median import Median
 from rampcli.tune.search import verdict_of
 from rampcli.tune.trial import FITS, OUT_OF_MEMORY, THRASHES, TIMED_OUT, Trial
@@ -49,62 +50,18 @@ TRIAL = {
 TUNE = {"conditions": {}, "trials": [TRIAL]}
 """Shape of tune.json, in the notation of `rampcli.files.records`. Only what a search reads back."""
 FIELDS = tuple(name.removesuffix("?") for name in TRIAL)
-IRRELEVANT = (
-    "name",
-    "run_dir",
-    "seed",
-    "resume",
-    "checkpoint.",
-    "schedule.",
-    "throughput.",
-    "rampup.",
-    MICRO_KEY,
-    ACCUMULATE_KEY,
-    "model.rampup_batch_size",
-    "model.step_batch_size_schedule",
-    "model.norm_epsilon",
-    "model.rotary_",
-    "model.init_std",
-    "data.split",
-    "data.validation",
-    "generate.",
-    "noise_scale.",
-    "profile.",
-    "data.pad_last_window",
-    "trainer.max_",
-    "trainer.val_",
-    "trainer.on_nonfinite",
-    "trainer.peak_tflops",
-    "trainer.device_memory_gb",
-    "optim.lr",
-    "optim.min_lr",
-    "optim.warmup_",
-    "optim.weight_decay",
-    "optim.beta",
-    "optim.eps",
-    "optim.muon_momentum",
-    "launch.max_restarts",
-    "launch.backoff_s",
-    "launch.grace_s",
-    "launch.start_timeout_s",
-    "launch.step_timeout_s",
-    "trainer.gc_every_micro_batches",
-    "launch.elastic",
-    "launch.min_nodes",
-    *(
-        f"launch.{name}.{setting}"
-        for name, launcher in launchers().items()
-        for setting in launcher.irrelevant_to_trials
-    ),
-    "logging.",
-)
-"""Prefixes of the keys of settings that change neither time nor memory of a trial."""
 
 
 def conditions(resolved: Resolved) -> dict[str, Any]:
-    """Returns everything that results depend on, apart from the micro batch size."""
+    """Returns everything that results depend on, apart from the micro batch size.
+
+    The corpora are part of it: attention within documents takes longer if documents are long.
+    """
     settings = {
-        key: value for key, value in leaves(resolved.config) if not key.startswith(IRRELEVANT)
+        key: value
+        for key, value in leaves(resolved.config)
+        if changes(key, COST | MACHINES | (RESULT if key.startswith("data.") else NOTHING))
+        and not changes(key, SPLIT)
     }
     return settings | {
         GLOBAL_KEY: max(stage.global_batch_size for stage in resolved.plan.stages),
@@ -153,7 +110,7 @@ def read_trials(run: RunDirectory, wanted: dict[str, Any], effort: Effort) -> li
                 continue
             error.remedies = (f"delete {path}", "--fresh")
             raise
-        if facts["conditions"] == wanted:
+        if not differences(facts["conditions"], wanted):
             return [trial for trial in trials if _is_enough(trial, effort)]
     return []
 
@@ -172,9 +129,18 @@ def changed_conditions(run: RunDirectory, wanted: dict[str, Any]) -> list[str]:
     return []
 
 
-def differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
-    """Returns the conditions that only one of two searches has, or that have other values."""
-    return sorted(key for key in one | other if one.get(key, ...) != other.get(key, ...))
+def differences(found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+    """Returns the conditions in which an earlier search differs from one that is wanted.
+
+    Versions of rampcli may record other settings. One that the search did not record had its
+    default, and one that is no longer recorded does not matter.
+    """
+    known = settings()
+    return sorted(
+        key
+        for key in wanted | {key: None for key in found if key not in known}
+        if found.get(key, known[key].default if key in known else ...) != wanted.get(key, ...)
+    )
 
 
 def _trial(row: dict[str, Any], path: Path) -> Trial:

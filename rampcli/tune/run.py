@@ -6,7 +6,6 @@ from typing import Any
 
 from rampcli.batch.plan import MICRO_KEY
 from rampcli.config.layers import sources_named
-from rampcli.config.schema import Config
 from rampcli.errors import UsageError, printable
 from rampcli.estimate.memory import estimate_memory
 from rampcli.launch.protocol import launcher_of, launchers
@@ -19,6 +18,7 @@ from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import device_memory_bytes, usable_bytes
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.measured import TUNE_FILE, TUNE_FOLDER
+from rampcli.settings import Config
 from rampcli.tune import results
 from rampcli.tune.search import next_size, next_smaller
 from rampcli.tune.sizes import Candidate, candidates

@@ -9,13 +9,13 @@ from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY, NUM_NODES_
 from rampcli.batch.ramp import RAMP_KEY
 from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
-from rampcli.config.checks.optim import FACTORS_KEY
 from rampcli.config.layers import with_values
-from rampcli.config.schema import Config
 from rampcli.config.translate import with_decided_references
 from rampcli.errors import UsageError
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.planning.same_batches import micro_batch_settings
+from rampcli.settings import Config
+from rampcli.settings.checks.optim import FACTORS_KEY
 
 MOST_SAMPLES = 10_000
 """Largest micro batch that a search tries."""

@@ -7,7 +7,6 @@ from math import hypot, inf
 from pathlib import Path
 
 from rampcli.batch.plan import MICRO_KEY
-from rampcli.config.schema.launch import LaunchConfig
 from rampcli.errors import RampcliError
 from rampcli.launch.elastic import World
 from rampcli.launch.protocol import StartRanks
@@ -22,6 +21,7 @@ from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.runs.directory import BEFORE_THE_START, RunDirectory
 from rampcli.runs.measured import TUNE_FOLDER
 from rampcli.runs.rows import read_rows
+from rampcli.settings.launch import LaunchConfig
 from rampcli.tune.median import FEWEST, Median, median_of
 from rampcli.tune.sizes import Candidate, trial_config
 from rampcli.tune.trial_files import STACK_SIGNAL, Effort, TrialDirectory, TrialOrder

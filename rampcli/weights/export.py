@@ -16,12 +16,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from rampcli.checkpoint.load_weights import DTYPES, ReadWeights, open_run, reader_of
-from rampcli.config.schema import Config
 from rampcli.data.special_tokens import GENERATION_FILE
 from rampcli.errors import UsageError, reason_of, visible
 from rampcli.files.guarded_folder import write_json
 from rampcli.models.huggingface_config import to_huggingface
 from rampcli.models.huggingface_tensors import Place, group_by_tensor, places
+from rampcli.settings import Config
 from rampcli.weights.program import given_options, run_and_exit
 from rampcli.weights.tokenizer import (
     read_tokenizer,

@@ -8,8 +8,6 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from rampcli.checkpoint.load_weights import load_model, open_run
-from rampcli.config.schema import Config
-from rampcli.config.schema.watch import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE
 from rampcli.data.chat_template import ChangedPromptError, ChatTemplate
 from rampcli.data.continuation import continuation, pieces_of
 from rampcli.data.prompts import encode_as_trained
@@ -18,6 +16,8 @@ from rampcli.errors import UsageError, visible
 from rampcli.files.records import is_unicode
 from rampcli.models.sampler import Sampling, generate_tokens
 from rampcli.parallel.ranks import device_here
+from rampcli.settings import Config
+from rampcli.settings.watch import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE
 from rampcli.weights.program import given_options, run_and_exit
 from rampcli.weights.tokenizer import read_tokenizer, saved_special_tokens
 

@@ -7,7 +7,6 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from rampcli.checkpoint.state import SPECIAL_TOKENS, TOKENIZER
-from rampcli.config.schema import Config
 from rampcli.data.chat_template import CONFIG_FILE, TEMPLATE_FILE
 from rampcli.data.special_tokens import NONE_KNOWN, ROLES, SpecialTokens, special_tokens_of
 from rampcli.data.tokenizer import open_tokenizer, vocab_size_of
@@ -15,6 +14,7 @@ from rampcli.errors import DamagedFileError, UsageError
 from rampcli.files.guarded_folder import replace_file, write_json
 from rampcli.files.records import COUNT, is_unicode, read_json
 from rampcli.runs.manifest import Checkpoint
+from rampcli.settings import Config
 
 _SPECIAL_TOKENS = {
     "ends": [COUNT],

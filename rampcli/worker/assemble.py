@@ -15,11 +15,7 @@ from torch import Tensor
 
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.config import snapshot
-from rampcli.config.corpora import validation_names
 from rampcli.config.layers import sources_named
-from rampcli.config.rl import is_rl, unit_of
-from rampcli.config.schema import Config
-from rampcli.config.schema.trainer import TrainerConfig
 from rampcli.data.hosts import build_reading
 from rampcli.data.loader import Loader
 from rampcli.data.sources import open_corpora
@@ -44,6 +40,10 @@ from rampcli.planning.stage_memory import shorten_bytes
 from rampcli.runs.directory import PREEMPTED, RunDirectory
 from rampcli.runs.manifest import consumed_samples
 from rampcli.runs.worker_defaults import recorded
+from rampcli.settings import Config
+from rampcli.settings.corpora import validation_names
+from rampcli.settings.rl import is_rl, unit_of
+from rampcli.settings.trainer import TrainerConfig
 from rampcli.train.compiling import REMEDY, why_not_compiled
 from rampcli.train.group_norms import GroupNorms
 from rampcli.train.guard import Outliers, StepGuard

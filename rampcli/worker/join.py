@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from rampcli.config.schema.trainer import TrainerConfig
 from rampcli.errors import RampcliError, UsageError
 from rampcli.machine.lifeline import LISTENER
 from rampcli.machine.network import LOOPBACK, address_towards, interface_of, is_loopback
 from rampcli.parallel.ranks import check_devices, name_of, take_device
+from rampcli.settings.trainer import TrainerConfig
 from rampcli.worker.starters import are_on_one_host, rank_variables
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.starting_weights import check_starting_weights, is_run
 from rampcli.checkpoint.state import Averages, TrainingState
 from rampcli.config import snapshot
-from rampcli.config.schema import Config
 from rampcli.data.special_tokens import SpecialTokens
 from rampcli.errors import RampcliError
 from rampcli.models.decoder import Decoder
@@ -26,6 +25,7 @@ from rampcli.parallel.ranks import broadcast_from_rank_0, gather_from_all_ranks
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import complete_checkpoints
+from rampcli.settings import Config
 from rampcli.train.average import RunningAverage, begun
 from rampcli.train.build import build_parts
 from rampcli.train.optimizers import build_optimizers, check_coupled

@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 
 from rampcli.config import snapshot
-from rampcli.config.schema import Config
 from rampcli.errors import RampcliError
 from rampcli.files.locks import SHARE_WAIT_S, hold
 from rampcli.files.records import POSITIVE, read_json
@@ -26,6 +25,7 @@ from rampcli.machine.lifeline import WAIT
 from rampcli.parallel.mesh import CONTEXT, PIPELINE, REPLICATE, SHARD, TENSOR, build_meshes
 from rampcli.parallel.ranks import device_here, gather_from_all_ranks
 from rampcli.runs.directory import RunDirectory
+from rampcli.settings import Config
 from rampcli.worker.join import join_ranks
 from rampcli.worker.leave import leave_after
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from rampcli.batch.micro_batch import UNLIMITED, MicroBatchRule
 from rampcli.batch.pairs import GENERATIONS_KEY, PROMPTS_KEY, PairSettings
 from rampcli.batch.plan import UPDATES_KEY
-from rampcli.config.schema import Config
 from rampcli.config.values import put
 from rampcli.errors import UsageError, UsageErrors
 from rampcli.planning.run_plan import run_plan
+from rampcli.settings import Config
 
 SPELT = {PROMPTS_KEY: "model.global_batch_size"}
 

@@ -17,9 +17,9 @@ from bench_noise_scale import MODEL, SAMPLES, TOKENS
 from local_ranks import measure_cases
 
 from rampcli.batch.averages import ExponentialMean
-from rampcli.config.schema import Config
 from rampcli.data.loader import MicroBatch
 from rampcli.parallel.mesh import build_meshes
+from rampcli.settings import Config
 from rampcli.train.average import RunningAverage
 from rampcli.train.build import build_parts
 from rampcli.train.optimizers import build_optimizers

@@ -42,12 +42,12 @@ from rampcli.checkpoint import tensor_files
 from rampcli.checkpoint.load import load_newest
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState, named_tensors
-from rampcli.config.schema import Config, ModelConfig
 from rampcli.data.loader import MicroBatch
 from rampcli.parallel.mesh import build_meshes
 from rampcli.parallel.ranks import gather_from_all_ranks
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import complete_checkpoints
+from rampcli.settings import Config, ModelConfig
 from rampcli.train.build import build_parts
 from rampcli.train.optimizers import build_optimizers
 from rampcli.train.passes import Passes

@@ -26,12 +26,12 @@ from typing import Any
 import torch
 
 from rampcli.config.compose import compose
-from rampcli.config.schema import Config
 from rampcli.estimate.model_size import flops_per_token
 from rampcli.launch.run import describe
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.rows import read_rows
+from rampcli.settings import Config
 
 PEERS = ("transformers", "minimal")
 FULL = {4096: 2, 8192: 1}

@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 from local_ranks import measure_cases
 
-from rampcli.config.schema import Config, ModelConfig
 from rampcli.data.loader import MicroBatch
 from rampcli.parallel.mesh import build_meshes
+from rampcli.settings import Config, ModelConfig
 from rampcli.train.build import build_parts
 from rampcli.train.group_norms import GroupNorms
 from rampcli.train.passes import Passes

@@ -19,9 +19,9 @@ from local_ranks import measure_cases
 
 from rampcli.batch.pipeline import bubble
 from rampcli.batch.plan import ParallelSizes
-from rampcli.config.schema import Config, ModelConfig, ParallelConfig
 from rampcli.data.loader import MicroBatch
 from rampcli.parallel.mesh import build_meshes
+from rampcli.settings import Config, ModelConfig, ParallelConfig
 from rampcli.train.build import build_parts
 from rampcli.train.passes import Passes
 

@@ -64,8 +64,6 @@ from torch import Tensor
 
 from rampcli.checkpoint.load_weights import open_run, read_weights
 from rampcli.config import snapshot
-from rampcli.config.rl import max_response_tokens
-from rampcli.config.schema import Config
 from rampcli.data.prompts import open_prompts
 from rampcli.parallel.mesh import build_meshes
 from rampcli.rl.advantages import group_advantages
@@ -75,6 +73,8 @@ from rampcli.rl.passes import PolicyPasses, batch_of
 from rampcli.rl.rollout import Rollout
 from rampcli.rl.scorer import Scorer
 from rampcli.runs.directory import RunDirectory
+from rampcli.settings import Config
+from rampcli.settings.rl import max_response_tokens
 from rampcli.train.build import build_parts
 from rampcli.train.step import local_gradients
 from rampcli.worker.join import join_ranks

@@ -11,10 +11,10 @@ from rampcli.checkpoint import save as checkpoint_module
 from rampcli.checkpoint import tensor_files
 from rampcli.checkpoint.shards import HostCopies
 from rampcli.checkpoint.state import TrainingState
-from rampcli.config.optimizers import OPTIMIZERS
 from rampcli.errors import RampcliError
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import complete_checkpoints
+from rampcli.settings.optimizers import OPTIMIZERS
 
 
 @pytest.fixture

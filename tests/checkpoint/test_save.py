@@ -10,10 +10,10 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_by_torch
 from harms import HARMS, cut, damage_the_manifest, flip, remove
 from rampcli.checkpoint.compatibility import check_compatible
 from rampcli.checkpoint.state import TrainingState, named_tensors
-from rampcli.config.optimizers import OPTIMIZERS
 from rampcli.errors import ForeignCheckpointError, NoCheckpointError, RampcliError
 from rampcli.files.guarded_folder import write_json
 from rampcli.runs.manifest import MANIFEST, complete_checkpoints
+from rampcli.settings.optimizers import OPTIMIZERS
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

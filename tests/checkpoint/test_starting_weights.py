@@ -13,7 +13,6 @@ from rampcli import llm
 from rampcli.checkpoint.starting_weights import check_starting_weights, with_model_of_folder
 from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.layers import COMMAND_LINE, PYTHON, Precedence, edited_stack
-from rampcli.config.schema import ModelConfig
 from rampcli.errors import Report, UsageError
 from rampcli.files.guarded_folder import write_json
 from rampcli.launch.run import describe
@@ -21,6 +20,7 @@ from rampcli.models.huggingface_config import SHAPE, to_huggingface
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import MANIFEST
+from rampcli.settings import ModelConfig
 from run_files import manifest
 
 WORDS = ("data.path=my.jsonl",)

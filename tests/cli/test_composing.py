@@ -6,11 +6,11 @@ from rampcli import llm
 from rampcli.cli.base import Base
 from rampcli.cli.composing import compose_words
 from rampcli.config.compose import apply_overrides
-from rampcli.config.settings import leaves
 from rampcli.errors import UsageError
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import MANIFEST
+from rampcli.settings.by_key import leaves
 from run_files import manifest
 
 FIXED = ["rampup.node_policy=fixed", "model.rampup_batch_size=[256,1792,10M]"]

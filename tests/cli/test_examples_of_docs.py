@@ -23,9 +23,9 @@ from rampcli.cli.recipes import write_recipe
 from rampcli.config.compose import apply_overrides, rl_word
 from rampcli.config.groups import folders
 from rampcli.config.reading import join_split_lists
-from rampcli.config.schema import Config
 from rampcli.config.sweeps import NOT_VARIED, combinations
 from rampcli.errors import Report
+from rampcli.settings import Config
 from rampcli.words.rl import RL_COMMAND, expand_words
 
 PAGES = [

@@ -14,8 +14,8 @@ from rampcli import llm
 from rampcli.cli.main import COMMANDS
 from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides
-from rampcli.config.settings import flatten, leaves
 from rampcli.planning.resolve import resolve
+from rampcli.settings.by_key import flatten, leaves
 
 NODES = {256: 8, 512: 8, 768: 8, 1024: 8, 1280: 10, 1536: 12, 1792: 14, 2048: 16}
 """Nodes per batch size of gpt3_5b, from NeMo's documentation."""

@@ -15,11 +15,11 @@ from rampcli import llm
 from rampcli.cli.main import app
 from rampcli.config.compose import apply_overrides, rl_word
 from rampcli.config.groups import group_names
-from rampcli.config.phase_keys import PHASES
 from rampcli.config.reading import join_split_lists
-from rampcli.config.settings import find_setting
 from rampcli.errors import Report, UsageError, shown
 from rampcli.planning.resolve import resolve
+from rampcli.settings.by_key import find_setting
+from rampcli.settings.phase_keys import PHASES
 from rampcli.words.rl import BARE_WORDS, RL_COMMAND, expand_words
 from remedies import offers
 from tests.cli.bad_input_page import PAGE, answers

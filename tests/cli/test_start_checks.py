@@ -12,10 +12,10 @@ from models.families import GPT
 from rampcli.cli.base import Base
 from rampcli.cli.composing import compose_words
 from rampcli.config import snapshot
-from rampcli.config.schema import ModelConfig
 from rampcli.launch.run import describe
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import MANIFEST, complete_checkpoints
+from rampcli.settings import ModelConfig
 from run_files import manifest
 
 RUN = ("--factory", "llama3_tiny", "trainer.accelerator=cpu")

@@ -6,11 +6,11 @@ import pytest
 
 from commands import run_command
 from rampcli.cli.weights import LONG_TO_LOAD_BYTES, loading_note
-from rampcli.config.schema import ModelConfig
 from rampcli.models.huggingface_config import to_huggingface
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import Checkpoint
 from rampcli.runs.rows import read_rows
+from rampcli.settings import ModelConfig
 
 SMALL = [
     "model.num_layers=1",

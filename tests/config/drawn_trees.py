@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from rampcli.cli.base import Base
 from rampcli.config.compose import apply_overrides, primary_stack
 from rampcli.config.layers import COMMAND_LINE, DEFAULT
-from rampcli.config.settings import settings
 from rampcli.config.values import typed
 from rampcli.errors import Report, UsageError
+from rampcli.settings.by_key import settings
 from tests.config.drawn_leaves import KEYS, Values, bundled_keys, rendered
 from tests.config.drawn_references import (
     ANYWHERE,

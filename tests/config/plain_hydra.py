@@ -18,8 +18,8 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rampcli.config.settings import flatten
 from rampcli.files.bundled import bundled
+from rampcli.settings.by_key import flatten
 
 REFUSALS = (HydraException, OmegaConfBaseException, ValueError, RecursionError)
 """What Hydra raises for a tree that it does not compose: RecursionError for a cycle of files."""

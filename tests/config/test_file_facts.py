@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from rampcli.config import snapshot
 from rampcli.config.file_facts import MULTIPLE, PADDED_FROM, VOCABULARY_KEY, FileFacts, padded
 from rampcli.config.layers import stack_of
-from rampcli.config.schema import Config
-from rampcli.config.schema.model import MOST_VOCABULARY
 from rampcli.errors import UsageError
 from rampcli.planning.resolve import resolve
+from rampcli.settings import Config
+from rampcli.settings.model import MOST_VOCABULARY
 
 
 def open_config(**model):

@@ -17,8 +17,8 @@ import rampcli
 from rampcli.config.compose import apply_overrides
 from rampcli.config.groups import group_names, option_names
 from rampcli.config.hydra_apps import schema
-from rampcli.config.settings import flatten, settings
 from rampcli.errors import RampcliError
+from rampcli.settings.by_key import flatten, settings
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "hydra-app"
 

@@ -8,11 +8,11 @@ from rampcli.cli.base import Base
 from rampcli.cli.composing import compose_words
 from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.layers import Entry, Layer, Precedence, Stack, stack_of
-from rampcli.config.schema import Config
-from rampcli.config.settings import foreign_words, leaves, settings
 from rampcli.config.values import typed
 from rampcli.errors import Report, UsageError, set_to
 from rampcli.planning.resolve import resolve
+from rampcli.settings import Config
+from rampcli.settings.by_key import foreign_words, leaves, settings
 
 REPOSITORY = Path(__file__).parents[2]
 

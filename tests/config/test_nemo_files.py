@@ -9,9 +9,9 @@ import yaml
 
 from rampcli.config.compose import apply_overrides, primary_of, primary_stack, relaid
 from rampcli.config.groups import Primary
-from rampcli.config.settings import leaves
 from rampcli.errors import UsageError, shown
 from rampcli.planning.resolve import resolve
+from rampcli.settings.by_key import leaves
 
 FOLDER = Path(__file__).parents[1] / "words" / "nemo_files"
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from rampcli.config.groups import group_names
 from rampcli.config.layers import build
 from rampcli.config.reading import is_plain, join_split_lists, parse, quoted, value_of
-from rampcli.config.settings import settings
 from rampcli.config.sweeps import read_values
 from rampcli.errors import Report, UsageError, typeable
+from rampcli.settings.by_key import settings
 
 GROUPS = {"model", "optim"}
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import build
-from rampcli.config.schema import Config
-from rampcli.config.settings import flatten, leaves, settings
 from rampcli.errors import UsageError
 from rampcli.planning.resolve import resolve
+from rampcli.settings import Config
+from rampcli.settings.by_key import flatten, leaves, settings
 
 
 @pytest.fixture(scope="session")

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.layers import Layer, Precedence, Stack, build
-from rampcli.config.settings import foreign_words, leaves, settings
 from rampcli.config.translate import translate
 from rampcli.config.values import put
 from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.planning.resolve import resolve
+from rampcli.settings.by_key import foreign_words, leaves, settings
 from rampcli.words import COMBINED, FOREIGN, SPELLINGS
 from tests.config.overrides import RAMP, resolved_with, words
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from rampcli import llm
 from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.layers import Layer, Precedence, build
-from rampcli.config.settings import leaves
 from rampcli.errors import Report, UsageError
 from rampcli.launch.files import read_files
 from rampcli.planning.resolve import resolve
+from rampcli.settings.by_key import leaves
 from remedies import offers
 from tests.config.overrides import RAMP, refusal_of, resolved_with, words
 

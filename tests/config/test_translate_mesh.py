@@ -3,9 +3,9 @@
 import pytest
 
 from rampcli.config.compose import apply_overrides, compose
-from rampcli.config.settings import leaves
 from rampcli.config.translate import translate
 from rampcli.errors import UsageError, set_to
+from rampcli.settings.by_key import leaves
 from tests.config.overrides import refusal_of, resolved_with
 
 TENSOR, SHARD = "parallel.tensor_parallel_size", "parallel.data_parallel_shard_size"

@@ -13,11 +13,11 @@ from rampcli import llm
 from rampcli.batch.quantities import parse_count
 from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import build, stack_of
-from rampcli.config.schema import Config
-from rampcli.config.settings import MOST, flatten, leaves, settings
 from rampcli.config.values import typed
 from rampcli.errors import UsageError, UsageErrors, shown
 from rampcli.planning.resolve import resolve
+from rampcli.settings import Config
+from rampcli.settings.by_key import MOST, flatten, leaves, settings
 from remedies import offers
 
 

@@ -17,7 +17,7 @@ from contracts.test_contributing import ROOT, rows
 TOYS = ROOT / "tests/toys"
 ADDITIONS = {
     "an activation function": {
-        "rampcli/config/model_parts.py:ACTIVATIONS": {
+        "rampcli/settings/model_parts.py:ACTIVATIONS": {
             "ACTIVATIONS = {\n": """ACTIVATIONS = {
     "geglu": Activation(
         function="torch.nn.functional:gelu", is_gated=True, kept=4, hidden_act="gelu"
@@ -42,14 +42,14 @@ ADDITIONS = {
                 "hidden + self.out_norm(self.ffn(self.ffn_norm(hidden)))"
             ),
         },
-        "rampcli/config/schema/model.py:ModelConfig": {
+        "rampcli/settings/model.py:ModelConfig": {
             "    tie_embeddings: bool =": """
     has_out_norm: bool = setting(False, "Normalise outputs.")
     tie_embeddings: bool ="""
         },
     },
     "an optimiser": {
-        "rampcli/config/optimizers.py:OPTIMIZERS": {
+        "rampcli/settings/optimizers.py:OPTIMIZERS": {
             "OPTIMIZERS = {\n": """OPTIMIZERS = {
     "sgd": Optimizer(
         builder="rampcli.train.optimizers:build_sgd",
@@ -68,7 +68,7 @@ ADDITIONS = {
 
 def _adamw(""",
         },
-        "rampcli/config/schema/optim.py:OptimConfig": {
+        "rampcli/settings/optim.py:OptimConfig": {
             "    muon_momentum: float =": """
     sgd_momentum: float = setting(0.9, "Momentum of SGD.")
     muon_momentum: float ="""

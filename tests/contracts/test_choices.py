@@ -3,11 +3,11 @@
 import pytest
 
 from rampcli.batch.node_policies import NODE_POLICIES
-from rampcli.config.settings import settings
 from rampcli.data.examples import TASKS
 from rampcli.data.sources import SOURCES
 from rampcli.launch.protocol import launchers
 from rampcli.parallel.fsdp import POLICIES
+from rampcli.settings.by_key import settings
 
 
 @pytest.mark.parametrize(

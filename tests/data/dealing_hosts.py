@@ -6,11 +6,11 @@ import numpy as np
 import torch
 
 from rampcli.batch.plan import BatchPlan
-from rampcli.config.schema import Config
 from rampcli.data.hosts import Reading, build_reading
 from rampcli.data.loader import Loader, MicroBatch
 from rampcli.data.sources import open_corpora
 from rampcli.errors import RampcliError
+from rampcli.settings import Config
 from rampcli.worker.load import agreed_fingerprints
 from ranks import joined
 

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rampcli.config.corpora import MOST_SHARES
 from rampcli.data.blend import Blend
 from rampcli.data.corpus import Cut, MockCorpus, TokenCorpus
 from rampcli.data.order import SampleOrder
+from rampcli.settings.corpora import MOST_SHARES
 
 CUT = Cut(sequence_length=5, vocab_size=50)
 SHARES = st.lists(st.integers(1, 1000), min_size=1, max_size=9)

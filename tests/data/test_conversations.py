@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from chat_folders import CHATML, LLAMA_3, SPECIAL, make_tokenizer, write_folder
-from rampcli.config.schema import Config
 from rampcli.data.corpus import IGNORED
 from rampcli.data.sources import open_corpora
 from rampcli.errors import UsageError
+from rampcli.settings import Config
 
 GENERATION = {
     "ChatML": CHATML.replace(

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rampcli.config.schema import Config
 from rampcli.data.examples import (
     ENDLESS,
     EVERYTHING,
@@ -16,6 +15,7 @@ from rampcli.data.examples import (
     read_file_examples,
 )
 from rampcli.errors import UsageError
+from rampcli.settings import Config
 
 PROMPTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=8), max_size=30)
 SHARES = st.tuples(st.integers(1, 9), st.integers(0, 9), st.integers(0, 9))

@@ -3,13 +3,13 @@ import os
 
 import pytest
 
-from rampcli.config.schema import Config
 from rampcli.data.building.build import build
 from rampcli.data.building.options import BuildOptions
 from rampcli.data.indexed import manifest_of
 from rampcli.data.manifest import read_manifest
 from rampcli.data.sources import read_file_facts
 from rampcli.errors import UsageError
+from rampcli.settings import Config
 
 
 @pytest.fixture

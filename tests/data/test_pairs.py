@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from tokenizers import normalizers
 
 from chat_folders import CHATML, make_tokenizer, write_folder
-from rampcli.config.schema import Config, ModelConfig
 from rampcli.data.corpus import IGNORED
 from rampcli.data.examples import Split
 from rampcli.data.pairs import PackedPairs
@@ -17,6 +16,7 @@ from rampcli.data.sources import open_corpora, read_file_facts
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import UsageError
 from rampcli.models.decoder import Decoder
+from rampcli.settings import Config, ModelConfig
 from small_corpora import BYTES, PAIRS, ListedExamples
 
 LENGTH = 13

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from rampcli.config.schema import Config
 from rampcli.data.corpus import Cut
 from rampcli.data.order import SampleOrder
 from rampcli.data.sources import is_held_out, open_corpora
 from rampcli.errors import UsageError
+from rampcli.settings import Config
 
 LIBRARY = Path(sysconfig.get_path("stdlib"))
 

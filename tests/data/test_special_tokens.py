@@ -3,13 +3,13 @@ import json
 import pytest
 
 from chat_folders import CHATML, make_tokenizer, write_folder
-from rampcli.config.schema import Config, ModelConfig
-from rampcli.config.schema.data import DataConfig
 from rampcli.data.building.build import build
 from rampcli.data.building.options import BuildOptions
 from rampcli.data.sources import open_corpora
 from rampcli.data.special_tokens import SpecialTokens, read_special_tokens
 from rampcli.errors import UsageError
+from rampcli.settings import Config, ModelConfig
+from rampcli.settings.data import DataConfig
 
 CHAT = make_tokenizer()
 EOT, IM_END, TEXT_END = map(CHAT.token_to_id, ("<|eot_id|>", "<|im_end|>", "<|endoftext|>"))

@@ -4,11 +4,11 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rampcli.config.schema import Config, ModelConfig
 from rampcli.data.corpus import IGNORED
 from rampcli.data.loader import MicroBatch
 from rampcli.estimate.traffic import gradient_bytes
 from rampcli.parallel.mesh import build_meshes
+from rampcli.settings import Config, ModelConfig
 from rampcli.train.build import build_parts
 from rampcli.train.passes import Passes
 from rampcli.train.step import accumulate_gradient

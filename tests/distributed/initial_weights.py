@@ -7,8 +7,8 @@ import torch.distributed as dist
 
 from distributed.gradients import whole
 from models.families import GPT
-from rampcli.config.schema import Config, ModelConfig, ParallelConfig
 from rampcli.parallel.mesh import build_meshes
+from rampcli.settings import Config, ModelConfig, ParallelConfig
 from rampcli.train.build import build_parts
 from ranks import joined
 

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from distributed.gradients import whole
-from rampcli.config import optimizers
-from rampcli.config.schema import Config, ModelConfig, ParallelConfig
 from rampcli.parallel.mesh import build_meshes
+from rampcli.settings import Config, ModelConfig, ParallelConfig, optimizers
 from rampcli.train import muon
 from rampcli.train.build import build_parts
 from rampcli.train.optimizers import build_optimizers

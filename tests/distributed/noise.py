@@ -5,10 +5,10 @@ from unittest.mock import patch
 
 import torch
 
-from rampcli.config.schema import Config, ModelConfig
 from rampcli.data.corpus import IGNORED
 from rampcli.data.loader import MicroBatch
 from rampcli.parallel.mesh import DATA, build_meshes
+from rampcli.settings import Config, ModelConfig
 from rampcli.train.build import build_parts
 from rampcli.train.group_norms import GroupNorms
 from rampcli.train.passes import Passes

@@ -11,9 +11,9 @@ from rampcli.checkpoint import save
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState
 from rampcli.checkpoint.tensor_files import write_shards
-from rampcli.config.schema import Config
 from rampcli.parallel.mesh import build_meshes
 from rampcli.runs.directory import RunDirectory
+from rampcli.settings import Config
 from rampcli.train.build import build_parts
 from rampcli.train.optimizers import build_optimizers
 from ranks import joined

@@ -13,9 +13,9 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from rampcli.config.schema import Config
 from rampcli.data.loader import MicroBatch
 from rampcli.parallel.mesh import build_meshes
+from rampcli.settings import Config
 from rampcli.train.average import WeightAverage
 from rampcli.train.build import build_parts
 from rampcli.train.optimizers import build_optimizers

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rampcli import llm
-from rampcli.config.schema import Config, ModelConfig
 from rampcli.estimate import memory
 from rampcli.estimate.memory import KINDS, estimate_memory
 from rampcli.estimate.model_size import checkpoint_bytes
+from rampcli.settings import Config, ModelConfig
 
 GIB = 2**30
 LAYOUTS = st.fixed_dictionaries(

@@ -14,11 +14,11 @@ from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config.compose import compose
 from rampcli.config.groups import option_names
-from rampcli.config.schema import ModelConfig
-from rampcli.config.settings import settings
 from rampcli.estimate.model_size import checkpoint_bytes, count_parameters, flops_per_token
 from rampcli.models.decoder import Decoder
 from rampcli.runs.directory import RunDirectory
+from rampcli.settings import ModelConfig
+from rampcli.settings.by_key import settings
 from rampcli.train.optimizers import build_optimizers
 
 LLAMA3_8B = 8_030_261_248

@@ -18,10 +18,10 @@ from gpu_rehearsal.gpu_runs import (
     run_on_its_gpu,
 )
 from processes import PATIENCE_S
-from rampcli.config.schema.trainer import Accelerator, TrainerConfig
 from rampcli.errors import UsageError
 from rampcli.machine import processors
 from rampcli.parallel import ranks
+from rampcli.settings.trainer import Accelerator, TrainerConfig
 from rampcli.worker.join import join_ranks
 from ranks import run_ranks, stop_ranks
 from tiny_runs import Run

@@ -1,9 +1,9 @@
 import pytest
 
-from rampcli.config.schema.launch import LaunchConfig
 from rampcli.launch.worker_log import WorkerLog
 from rampcli.launch.workers import NO_MEMORY
 from rampcli.launch.workers_exit import WorkersExit
+from rampcli.settings.launch import LaunchConfig
 from run_files import state
 
 

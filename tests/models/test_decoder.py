@@ -3,11 +3,11 @@ import math
 import pytest
 import torch
 
-from rampcli.config.schema import ModelConfig
 from rampcli.models.attention import CausalAttention
 from rampcli.models.decoder import Decoder
 from rampcli.models.masks import build_mask
 from rampcli.models.rotary import RotaryTable, frequencies, rotate
+from rampcli.settings import ModelConfig
 from rampcli.train.build import fill_weights, initial_weights
 
 

@@ -11,13 +11,13 @@ import torch
 from safetensors.torch import save_file
 
 from models.families import FAMILIES
-from rampcli.config.schema import ModelConfig
 from rampcli.errors import DamagedFileError
 from rampcli.files.guarded_folder import write_json
 from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import WeightFolder
 from rampcli.models.huggingface_config import read_config, to_huggingface
 from rampcli.models.huggingface_tensors import StoredWeights, places
+from rampcli.settings import ModelConfig
 from rampcli.train.build import fill_weights, initial_weights
 
 SEQUENCE = 32

@@ -7,9 +7,7 @@ import pytest
 from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen3Config
 
 from models.families import FAMILIES
-from rampcli.config.architectures import model_type
 from rampcli.config.layers import build
-from rampcli.config.schema import Config, ModelConfig
 from rampcli.errors import UsageError
 from rampcli.models.huggingface_config import (
     KEYS,
@@ -20,6 +18,8 @@ from rampcli.models.huggingface_config import (
     read_config,
     to_huggingface,
 )
+from rampcli.settings import Config, ModelConfig
+from rampcli.settings.architectures import model_type
 
 LLAMA = to_huggingface(ModelConfig(num_query_groups=2), sequence_length=64, dtype="float32")
 QWEN3 = to_huggingface(ModelConfig(qk_norm=True), sequence_length=64, dtype="float32")

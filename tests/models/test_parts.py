@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from rampcli.config.model_parts import ACTIVATIONS, NORMS, POSITION_EMBEDDINGS
-from rampcli.config.schema import ModelConfig
 from rampcli.models import attention, decoder
 from rampcli.models.decoder import Decoder
 from rampcli.models.linear import build_linear
 from rampcli.models.micro_batch import MicroBatchPart
 from rampcli.models.parts import Part, layer_parts, outer_parts
 from rampcli.models.rotary import RotaryTable
+from rampcli.settings import ModelConfig
+from rampcli.settings.model_parts import ACTIVATIONS, NORMS, POSITION_EMBEDDINGS
 
 MODEL = ModelConfig(
     num_layers=1,

@@ -5,11 +5,11 @@ from functools import partial
 import torch
 from torch.distributed.tensor import DTensor
 
-from rampcli.config.schema import Config, ModelConfig
 from rampcli.data.corpus import IGNORED
 from rampcli.models.log_probs import token_log_probs
 from rampcli.parallel.mesh import TENSOR, build_meshes
 from rampcli.parallel.tensor import loss_over, token_log_probs_of_shards
+from rampcli.settings import Config, ModelConfig
 from rampcli.train.build import build_parts
 from ranks import joined
 

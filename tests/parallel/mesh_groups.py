@@ -3,8 +3,8 @@
 import torch
 import torch.distributed as dist
 
-from rampcli.config.schema import ParallelConfig
 from rampcli.parallel.mesh import Meshes, build_meshes
+from rampcli.settings import ParallelConfig
 from ranks import joined
 
 

@@ -13,12 +13,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rampcli.config.schema import Config, ModelConfig, ParallelConfig
 from rampcli.data.loader import MicroBatch
 from rampcli.models.decoder import build_decoder
 from rampcli.parallel import overlap
 from rampcli.parallel.fsdp import replicate
 from rampcli.parallel.mesh import REPLICATE, build_meshes
+from rampcli.settings import Config, ModelConfig, ParallelConfig
 from rampcli.train.build import build_parts, fill_weights, initial_weights
 from rampcli.train.passes import Passes
 from rampcli.train.step import local_gradients

@@ -18,8 +18,8 @@ from drawn_phases import (
     steps_of,
 )
 from rampcli.config import snapshot
-from rampcli.config.settings import leaves
 from rampcli.planning.run_plan import run_plan
+from rampcli.settings.by_key import leaves
 
 
 @given(

@@ -11,7 +11,6 @@ from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides
 from rampcli.config.file_facts import without_files
 from rampcli.config.phases import phase_entries, phase_stack, run_stack, sets_batch, sets_rate
-from rampcli.config.settings import leaves
 from rampcli.data.blend import Blend
 from rampcli.errors import Report, UsageError
 from rampcli.llm import llama3_tiny
@@ -19,6 +18,7 @@ from rampcli.planning.out_of_memory import out_of_memory
 from rampcli.planning.phases import settings_of_phases, without_farther_ends
 from rampcli.planning.resolve import complete, resolve
 from rampcli.planning.run_plan import run_plan
+from rampcli.settings.by_key import leaves
 
 PHASES = (
     *("phases.warm.until=200_000", "phases.warm.data.sequence_length=64"),

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from drawn_phases import planned
 from rampcli.batch.interleaving import count_by_share
-from rampcli.config.corpora import corpora_of
 from rampcli.config.file_facts import FileFacts
 from rampcli.data.blend import Blend
 from rampcli.data.order import SampleOrder
+from rampcli.settings.corpora import corpora_of
 
 WINDOWS = 40
 """Windows of a corpus of samples of 32 tokens. There are half as many of 64."""

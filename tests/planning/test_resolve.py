@@ -10,11 +10,11 @@ from prompts import PROMPTS
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import sources_named
-from rampcli.config.schema import Config
-from rampcli.config.settings import leaves, settings
 from rampcli.config.values import put
 from rampcli.errors import Report, UsageError, UsageErrors, shown
 from rampcli.planning.resolve import resolve
+from rampcli.settings import Config
+from rampcli.settings.by_key import leaves, settings
 from rampcli.words import SPELLINGS
 
 INTEGERS = [key for key, setting in settings().items() if setting.type is int]

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from rampcli.config.settings import find_setting
 from rampcli.errors import UsageError
 from rampcli.extend import decay_style, optimizer, setting
 from rampcli.plugins import extensions
 from rampcli.plugins.extensions import DECAY_STYLE, OPTIMIZER, VARIABLE, find, load, names
+from rampcli.settings.by_key import find_setting
 
 
 def without_use(*_, **__):

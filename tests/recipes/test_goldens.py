@@ -10,9 +10,9 @@ import pytest
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
-from rampcli.config.schema import Config
-from rampcli.config.settings import leaves
 from rampcli.planning.resolve import resolve
+from rampcli.settings import Config
+from rampcli.settings.by_key import leaves
 
 FILE = Path(__file__).with_name("goldens.json")
 REQUIRED = {

@@ -6,7 +6,6 @@ import pytest
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
-from rampcli.config.settings import leaves
 from rampcli.config.snapshot import read, to_yaml
 from rampcli.data.sources import open_corpora
 from rampcli.errors import UsageError
@@ -14,6 +13,7 @@ from rampcli.estimate.model_size import count_parameters
 from rampcli.planning.resolve import resolve
 from rampcli.report.explain import explain
 from rampcli.report.memory import memory_notes
+from rampcli.settings.by_key import leaves
 from recipes.test_goldens import REQUIRED
 
 NAMES = llm.recipe_names()

@@ -8,13 +8,13 @@ import yaml
 from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides
 from rampcli.config.reading import quoted
-from rampcli.config.schema import Config
-from rampcli.config.settings import find_setting, flatten, foreign_words, leaves, settings
 from rampcli.config.values import put
 from rampcli.errors import UsageError
 from rampcli.planning.resolve import resolve
 from rampcli.report.choices import costs_text
 from rampcli.report.explain import derived, explain, with_provenance
+from rampcli.settings import Config
+from rampcli.settings.by_key import find_setting, flatten, foreign_words, leaves, settings
 from rampcli.words import SPELLINGS
 from rampcli.words.refused import DERIVED
 

@@ -5,7 +5,6 @@ from itertools import pairwise
 import pytest
 from rich.console import Console
 
-from rampcli.config.settings import leaves
 from rampcli.report.comparison import comparison_table
 from rampcli.report.plan_tables import (
     BAR_WIDTH,
@@ -15,6 +14,7 @@ from rampcli.report.plan_tables import (
     plan_table,
     plan_totals,
 )
+from rampcli.settings.by_key import leaves
 from tests.report.table_cells import cells
 
 NEVER_DROPPED = {"stage", "batch", "nodes", "GPUs", "accum", "samples", "steps"}

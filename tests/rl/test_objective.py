@@ -4,9 +4,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rampcli.config.schema.rl import RLConfig
 from rampcli.data.corpus import IGNORED
 from rampcli.rl.objective import Objective, PolicyBatch, PolicySums
+from rampcli.settings.rl import RLConfig
 
 PAIRS, LENGTH = 8, 12
 RESPONSES = [9, 3, 1, 6, 2, 9, 5, 4]

@@ -1,7 +1,7 @@
 import pytest
 
-from rampcli.config.rewards import BUILT_IN_REWARDS
 from rampcli.rl.rewards import BUILT_IN, ExampleError
+from rampcli.settings.rewards import BUILT_IN_REWARDS
 
 
 def test_every_name_of_a_built_in_function_has_one():

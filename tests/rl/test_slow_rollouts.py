@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import torch.distributed.distributed_c10d as c10d
 
-from rampcli.config.rewards import TRUSTED_REWARD
 from rampcli.launch.workers import RL_WORKER
+from rampcli.settings.rewards import TRUSTED_REWARD
 from ranks import run_program, run_ranks
 
 SLOW_REWARD = """

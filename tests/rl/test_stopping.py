@@ -5,8 +5,8 @@ import os
 import pytest
 
 from policy_runs import assert_same_bits
-from rampcli.config.rewards import TRUSTED_REWARD
 from rampcli.launch.workers import RL_WORKER
+from rampcli.settings.rewards import TRUSTED_REWARD
 from ranks import run_program, run_ranks
 
 ASKED = "RANK_THAT_IS_ASKED"

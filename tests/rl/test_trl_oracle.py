@@ -24,7 +24,6 @@ import pytest
 import torch
 
 from models.families import FAMILIES
-from rampcli.config.schema.rl import RLConfig
 from rampcli.data.corpus import IGNORED
 from rampcli.files.guarded_folder import write_json
 from rampcli.models.decoder import Decoder
@@ -33,6 +32,7 @@ from rampcli.models.huggingface_tensors import places
 from rampcli.models.log_probs import token_log_probs
 from rampcli.rl.advantages import batch_std, group_advantages
 from rampcli.rl.objective import Objective, PolicyBatch, PolicySums
+from rampcli.settings.rl import RLConfig
 
 FAMILY = FAMILIES["llama3"]
 TEMPERATURE = 0.8

@@ -140,6 +140,10 @@ def test_a_run_that_is_too_short_has_no_throughput(run, measured, rows):
         "parallel.tensor_parallel_size=2",
         "parallel.context_parallel_size=2",
         "parallel.data_parallel_shard_size=1",
+        "average.ema=1000000",
+        "loss.z_weight=0.0001",
+        "trainer.gradient_clip_val=null",
+        "optim.skip_step_sigma=6.0",
     ],
 )
 def test_throughput_measured_with_other_computations_is_refused(run, measured, word):

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rampcli.checkpoint.state import named_tensors
-from rampcli.config import optimizers
-from rampcli.config.optimizers import OPTIMIZERS
 from rampcli.models.decoder import Decoder
+from rampcli.settings import optimizers
+from rampcli.settings.optimizers import OPTIMIZERS
 from rampcli.train.muon import Muon, divide
 from rampcli.train.optimizers import build_optimizers
 from rampcli.train.step import skips_on_device, update_weights

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from rampcli.config.schema import Config
+from rampcli.settings import Config
 from rampcli.tune.diagnosis import (
     ALONE,
     AS_IS,

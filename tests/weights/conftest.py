@@ -9,11 +9,11 @@ from models.families import FAMILIES
 from rampcli.batch.averages import EMA
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState
-from rampcli.config.schema import Config, ModelConfig
 from rampcli.config.snapshot import identity, to_yaml
 from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens
 from rampcli.models.decoder import Decoder
 from rampcli.runs.directory import RunDirectory
+from rampcli.settings import Config, ModelConfig
 
 
 @pytest.fixture

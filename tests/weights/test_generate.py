@@ -11,7 +11,6 @@ from tokenizers.models import WordLevel
 from models.families import FAMILIES
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState
-from rampcli.config.schema import Config
 from rampcli.config.snapshot import identity, to_yaml
 from rampcli.data.special_tokens import SpecialTokens
 from rampcli.data.tokenizer import byte_tokenizer
@@ -20,6 +19,7 @@ from rampcli.models import sampler
 from rampcli.models.decoder import Decoder
 from rampcli.models.sampler import Sampling, generate_tokens
 from rampcli.runs.directory import RunDirectory
+from rampcli.settings import Config
 from rampcli.train.build import fill_weights, initial_weights
 from rampcli.weights.generate import count_new_tokens
 from weights.generating import generate_here

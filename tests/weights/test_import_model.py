@@ -5,9 +5,9 @@ import yaml
 from hub_files import FIRST, as_json, fill_cache
 from rampcli import llm
 from rampcli.checkpoint.starting_weights import check_starting_weights
-from rampcli.config.schema import ModelConfig
 from rampcli.errors import UsageError
 from rampcli.models.huggingface_config import to_huggingface
+from rampcli.settings import ModelConfig
 from rampcli.weights.import_model import import_model
 
 MODEL = "org/tiny"

@@ -6,11 +6,11 @@ from tokenizers.processors import TemplateProcessing
 
 from chat_folders import CHATML, make_tokenizer
 from rampcli.checkpoint.state import SPECIAL_TOKENS, TOKENIZER
-from rampcli.config.schema import Config, ModelConfig
 from rampcli.data.special_tokens import SpecialTokens
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import DamagedFileError
 from rampcli.runs.manifest import Checkpoint
+from rampcli.settings import Config, ModelConfig
 from rampcli.weights.tokenizer import (
     read_tokenizer,
     saved_special_tokens,

@@ -10,8 +10,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rampcli.config.groups import option_names
 from rampcli.config.layers import build
-from rampcli.config.settings import find_setting, settings
 from rampcli.planning.resolve import resolve
+from rampcli.settings.by_key import find_setting, settings
 from rampcli.words import FOREIGN
 from rampcli.words.nemo_keys import DEFAULTS, MODELS, NEUTRAL
 from rampcli.words.nemo_yaml import RULES, Unresolved, is_nemo, read_nemo

@@ -15,7 +15,6 @@ from typing import Any
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
-from rampcli.config.schema.trainer import Accelerator
 from rampcli.errors import RampcliError
 from rampcli.files.records import ANY, read_json
 from rampcli.launch.elastic import World
@@ -31,6 +30,7 @@ from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.heartbeats import read_ranks
 from rampcli.runs.rows import read_rows
+from rampcli.settings.trainer import Accelerator
 
 RECIPE = "llama3_tiny"
 Settings = Mapping[str, str | int | float]

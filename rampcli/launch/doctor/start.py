@@ -1,10 +1,10 @@
 """What a start of the run checks itself, for `rampcli doctor`."""
 
-from rampcli.config.corpora import missing_here
 from rampcli.errors import RampcliError
 from rampcli.launch.doctor.check import Check, Status
 from rampcli.launch.start_checks import check_files, launcher_refusals
 from rampcli.planning.run_plan import Resolved
+from rampcli.settings.corpora import missing_here
 
 
 def check_start(resolved: Resolved) -> list[Check]:

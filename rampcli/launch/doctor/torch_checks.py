@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import Any
 
 from rampcli.batch.quantities import counted
-from rampcli.config.schema.trainer import Accelerator
 from rampcli.errors import UsageError, printable
 from rampcli.launch.doctor.check import Check, Status
 from rampcli.launch.doctor.host_checks import skip_if_remote
@@ -31,6 +30,7 @@ from rampcli.planning.stage_memory import (
     stage_memory,
     usable_bytes,
 )
+from rampcli.settings.trainer import Accelerator
 
 LEAST_PYTHON = (3, 11)
 LEAST_TORCH = (2, 10)

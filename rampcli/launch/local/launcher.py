@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rampcli.config.rewards import TRUSTED_REWARD
-from rampcli.config.schema import Config
 from rampcli.errors import EXIT_INTERRUPTED
 from rampcli.launch.elastic import World
 from rampcli.launch.environment import check_chosen_gpus, check_variables
@@ -32,6 +30,8 @@ from rampcli.machine.network import LOOPBACK
 from rampcli.machine.processors import processors
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import PREEMPTED, RunDirectory
+from rampcli.settings import Config
+from rampcli.settings.rewards import TRUSTED_REWARD
 
 
 class LocalLauncher(Launcher):

@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from rampcli.config.schema import Config
 from rampcli.errors import RampcliError, printable
 from rampcli.files.guarded_folder import link_refused
 from rampcli.launch.doctor.check import Check
@@ -32,6 +31,7 @@ from rampcli.launch.slurm.doctor import check_slurm
 from rampcli.launch.slurm.workers import SrunWorkers
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
+from rampcli.settings import Config
 
 PHASES = {"RUNNING": JobPhase.RUNNING, "COMPLETING": JobPhase.ENDING} | dict.fromkeys(
     commands.OVER, JobPhase.OVER
@@ -45,7 +45,6 @@ class SlurmLauncher(Launcher):
     """Submits the jobs of a run to Slurm."""
 
     runs_here = False
-    irrelevant_to_trials = ("account", "qos", "time")
 
     def scripts(
         self, resolved: Resolved, directory: RunDirectory, consumed_samples: int, /

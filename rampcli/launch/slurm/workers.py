@@ -8,7 +8,6 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from rampcli.config.rewards import TRUSTED_REWARD
 from rampcli.launch.elastic import World
 from rampcli.launch.slurm import commands
 from rampcli.launch.worker_log import WorkerLog
@@ -23,6 +22,7 @@ from rampcli.machine.interpreter import python_command
 from rampcli.machine.network import LOOPBACK, address_towards
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
+from rampcli.settings.rewards import TRUSTED_REWARD
 
 OUT_OF_MEMORY = "Out Of Memory"
 """How srun says that a task was killed for lack of memory."""

@@ -13,11 +13,11 @@ from rampcli.batch.noise_scale import KEPT_MEASUREMENTS, NOISE_COLUMNS, Noise, N
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.checkpoint.save import SavedCheckpoint
 from rampcli.checkpoint.state import TrainingState
-from rampcli.config.schema import Config
 from rampcli.estimate.model_size import flops_per_token
 from rampcli.machine.processors import processor_name
 from rampcli.runs.directory import COMPLETE, RunDirectory
 from rampcli.runs.rows import last_rows, number
+from rampcli.settings import Config
 from rampcli.train.memory import peak_bytes
 from rampcli.train.observers.observer import LoopObserver, record_event
 from rampcli.train.step import TakenStep, Validation

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 from rampcli.batch.training_plan import TrainingPlan
 from rampcli.checkpoint.state import TrainingState
-from rampcli.config.schema.launch import LaunchConfig
 from rampcli.parallel.mesh import Meshes
+from rampcli.settings.launch import LaunchConfig
 from rampcli.train.observers.observer import LoopObserver
 from rampcli.train.step import TakenStep
 

@@ -8,7 +8,6 @@ from tokenizers import Tokenizer
 from rampcli.batch.training_plan import TrainingPlan
 from rampcli.checkpoint.load_weights import empty_model
 from rampcli.checkpoint.state import TrainingState
-from rampcli.config.schema import Config
 from rampcli.data.continuation import continuation
 from rampcli.data.prompts import encode_text_prompts, no_tokenizer
 from rampcli.data.special_tokens import SpecialTokens
@@ -18,6 +17,7 @@ from rampcli.models.decoder import Decoder
 from rampcli.models.sampler import Sampling, generate_tokens
 from rampcli.parallel.ranks import broadcast_from_rank_0
 from rampcli.runs.directory import RunDirectory
+from rampcli.settings import Config
 from rampcli.train.loop import is_due
 from rampcli.train.memory import is_out_of_memory
 from rampcli.train.observers.observer import LoopObserver, record_event

@@ -4,11 +4,11 @@ import socket
 import pytest
 
 from processes import command_of, environment_of
-from rampcli.config.schema import Config
 from rampcli.errors import UsageError
 from rampcli.launch.elastic import World
 from rampcli.launch.local.launcher import LocalWorkers
 from rampcli.runs.directory import RunDirectory
+from rampcli.settings import Config
 
 
 @pytest.fixture

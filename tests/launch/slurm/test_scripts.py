@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from planted import plant_modules
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
-from rampcli.config.schema import Config
 from rampcli.errors import UsageError
 from rampcli.launch.slurm import template
 from rampcli.launch.slurm.scripts import MOST_TEMPLATE_BYTES, SIGNAL_MARGIN_S, JobScript, render
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
+from rampcli.settings import Config
 from tiny_runs import RAMP_OF_JOBS
 
 SAME_PROCESSES = ("rampup.at_boundary=continue", "rampup.node_policy=fixed", "trainer.num_nodes=1")

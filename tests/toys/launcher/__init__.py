@@ -2,16 +2,17 @@
 
 from dataclasses import dataclass
 
-from rampcli.config.fields import setting
 from rampcli.errors import UsageError
 from rampcli.plugins.launchers import Declaration
+from rampcli.settings.facts import NOTHING, whole_run
+from rampcli.settings.fields import setting
 
 
 @dataclass(kw_only=True, slots=True)
 class ToyConfig:
     """Options of the toy's jobs."""
 
-    shelf: str = setting("upper", "Shelf on which jobs wait.")
+    shelf: str = setting("upper", "Shelf on which jobs wait.", whole_run(NOTHING))
 
 
 def check_shelf(config):

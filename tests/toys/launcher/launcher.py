@@ -22,7 +22,6 @@ class ToyLauncher(Launcher):
     """A job waits as long as its script is there."""
 
     runs_here = False
-    irrelevant_to_trials = ("shelf",)
 
     def scripts(self, resolved, directory, _consumed_samples, /):
         """Returns the script of one job that trains all stages."""

@@ -16,7 +16,7 @@ class Lion:
     beta2: float = setting(0.99, "Decay rate of the momentum.", at_least=0, below=1)
 
 
-@optimizer("lion", settings=Lion)
+@optimizer("lion", settings=Lion, reads=["weight_decay"])
 def lion(parameters: dict[str, Any], optim: Any, settings: Lion) -> Any:
     """Returns Lion for this rank's parameters, with weight decay on matrices only."""
     from rampcli_extras.lion import LionOptimizer  # imports torch

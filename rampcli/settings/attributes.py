@@ -1,0 +1,199 @@
+"""Attributes of a configuration that are not settings: the words of other systems.
+
+`recipe.data.global_batch_size = 16` sets `model.global_batch_size`. A word that means exactly one
+of our keys is a second name of that attribute, so the last assignment applies. MaxText's other
+words have values of their own, which are translated once all settings are known
+(`rampcli.config.translate`). A later assignment to a setting applies over them, too.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from functools import cache
+from keyword import iskeyword
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from rampcli.words import COMBINED, DECIDED, FOREIGN, SPELLINGS
+
+WORD_SECTIONS = frozenset(
+    word.rsplit(".", dots)[0] for word in FOREIGN for dots in range(1, word.count(".") + 1)
+)
+"""Sections in which other systems have words: `data`, `train`, `trainer.strategy`, ..."""
+WORDS = "words"
+"""Field of a configuration for words that set none of our keys alone."""
+_set = object.__setattr__
+
+
+class Section:
+    """A section of settings, in which the words of other systems are attributes, too.
+
+    An attribute that is neither a setting nor a word raises an AttributeError with the nearest one.
+    """
+
+    __slots__ = ("_config",)
+    _config: "Traced"
+    """The configuration that the section was assigned to last. A section alone has none."""
+
+    if not TYPE_CHECKING:  # so that mypy finds attributes that do not exist
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            try:
+                _set(self, name, value)
+            except AttributeError:
+                _assign_word(self, name, value)
+            else:
+                _apply_over_words(self, name, value)
+
+        def __getattr__(self, name: str) -> Any:
+            return _read_word(self, name)
+
+        def __delattr__(self, name: str) -> None:
+            raise _not_deleted(_key(self, name))
+
+
+class Traced(Section):
+    """A whole configuration, and how it was made.
+
+    Attributes:
+        stack: the layers it was made from (`rampcli.config.layers.Stack`); None if made by hand.
+        spelled: the word that was assigned for a setting, or its own key after other words, and its
+            value, by key. It counts while the setting has this value.
+        words: see `rampcli.settings.Config`.
+    """
+
+    __slots__ = ("spelled", "stack")
+    stack: Any
+    spelled: dict[str, tuple[str, Any]]
+    words: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        self.stack, self.spelled = None, {}
+
+    if not TYPE_CHECKING:
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            before = None
+            with suppress(AttributeError):  # not yet set
+                before = object.__getattribute__(self, name)
+            if isinstance(value, Section):
+                _set(value, "_config", self)
+            Section.__setattr__(self, name, value)
+            if not isinstance(value, Section) or before is None:
+                return
+            for own in (one.name for one in fields(value)):
+                now = getattr(value, own)
+                if _key(value, own) in DECIDED or now != getattr(before, own):
+                    _apply_over_words(value, own, now)
+
+
+class WordSection(Section):
+    """A section that only other systems have, such as `train` and `trainer.strategy`."""
+
+    __slots__ = ("_place",)
+
+    def __init__(self, config: Traced, place: str) -> None:
+        self._config, self._place = config, place
+
+
+def _read_word(section: Section, name: str) -> Any:
+    if name.startswith("_"):  # that of a protocol, such as copying
+        raise AttributeError(f"{type(section).__name__} has no attribute {name}")
+    key, config = _key(section, name), _config_of(section)
+    if config is None or key not in FOREIGN | WORD_SECTIONS:
+        raise _unknown(key)
+    if key in WORD_SECTIONS:
+        return WordSection(config, key)
+    return attrgetter(SPELLINGS[key])(config) if key in SPELLINGS else config.words.get(key)
+
+
+def _assign_word(section: Section, name: str, value: Any) -> None:
+    key, config = _key(section, name), _config_of(section)
+    if config is None or key not in FOREIGN:
+        raise _unknown(key) from None
+    if key in COMBINED:
+        config.words[key] = value
+        return
+    ours = SPELLINGS[key]
+    place, _, own_name = ours.rpartition(".")
+    setattr(attrgetter(place)(config) if place else config, own_name, value)
+    config.spelled[ours] = key, value
+
+
+def _apply_over_words(section: Section, name: str, value: Any) -> None:
+    """Lets the assignment of a setting apply over words that were assigned earlier.
+
+    Words that only decide this setting are unset. Beside others, such as the batch per device, it
+    counts as on a command line, also if it equals the value of the recipe.
+    """
+    config: Traced | None = getattr(section, "_config", None)
+    if name.startswith("_") or config is None or not (config.words or config.spelled):
+        return
+    key = _key(section, name)
+    if key in DECIDED:
+        config.words |= {word: None for word in DECIDED[key] if config.words.get(word) is not None}
+    else:
+        config.spelled[key] = key, value
+
+
+def words_assigned(config: Traced) -> dict[str, str]:
+    """Returns the word, or its own key, that a setting was last assigned through, by key."""
+    return {
+        key: word
+        for key, (word, value) in config.spelled.items()
+        if attrgetter(key)(config) == value
+    }
+
+
+def _config_of(section: Section) -> Traced | None:
+    return section if isinstance(section, Traced) else getattr(section, "_config", None)
+
+
+def _key(section: Section, name: str) -> str:
+    """Returns the dotted key of an attribute."""
+    place = getattr(section, "_place", _places().get(type(section), ""))
+    return f"{place}.{name}" if place else name
+
+
+@cache
+def _places() -> dict[type, str]:
+    """Returns the dotted key of each section of the schema by its class; empty for the root."""
+    from rampcli.settings import Config
+
+    return {schema: place.rstrip(".") for schema, place in _sections_in(Config, "")}
+
+
+def _sections_in(schema: Any, prefix: str) -> Iterator[tuple[type, str]]:
+    yield schema, prefix
+    for field in fields(schema):
+        if is_dataclass(field.type):
+            yield from _sections_in(field.type, f"{prefix}{field.name}.")
+
+
+def _unknown(key: str) -> AttributeError:
+    """Returns the error for an attribute that does not exist, which offers the nearest one."""
+    from rampcli.settings.unknown_keys import unknown_key
+
+    error = unknown_key(key)
+    if near := error.keys[1:]:
+        *sections, name = near[0].split(".")
+        way = f"the nearest is {'.'.join((*sections, field_name(name)))}"
+    else:
+        way = f"try {error.remedy}"
+    return AttributeError(f"{error.message}; {way}")
+
+
+def _not_deleted(key: str) -> AttributeError:
+    """Returns the error for an attribute that would be deleted, which offers its default."""
+    from rampcli.settings.by_key import find_setting
+
+    sections, dot, name = key.rpartition(".")
+    setting = find_setting(f"{sections}{dot}{name.removesuffix('_')}")
+    if setting is None:
+        return _unknown(key)
+    return AttributeError(f"{key} cannot be deleted; try {key} = {setting.default!r}, its default")
+
+
+def field_name(name: str) -> str:
+    """Returns the name of a field. One that is a Python keyword ends in `_`."""
+    return f"{name}_" if iskeyword(name) else name

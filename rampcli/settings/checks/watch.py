@@ -1,0 +1,120 @@
+"""Checks the settings for watching a run."""
+
+from collections.abc import Iterator
+
+from rampcli.batch.noise_scale import NOISE_KEY
+from rampcli.batch.pipeline import PIPELINE_SIZE_KEY
+from rampcli.batch.step_schedule import LENGTH_KEY
+from rampcli.errors import UsageError, set_to, shown
+from rampcli.files.records import is_unicode
+from rampcli.settings import Config
+from rampcli.settings.by_key import settings
+from rampcli.settings.watch import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE
+
+TRACKERS_KEY = "logging.trackers"
+PROMPTS_KEY, NEW_TOKENS_KEY = "generate.prompts", "generate.max_tokens"
+STEPS_KEY, RANKS_KEY = "profile.steps", "profile.ranks"
+MOST_PROFILED_STEPS = 20
+MOST_PROMPTS = 10
+"""Prompts whose texts fit into one row of events.jsonl."""
+
+
+def check_trackers(config: Config) -> Iterator[UsageError]:
+    """Checks that each tracker is named once. `extension_settings` checks that they exist."""
+    names = config.logging.trackers
+    if len({*names}) < len(names):
+        yield UsageError(
+            f"{TRACKERS_KEY}={shown(names)} names a tracker twice",
+            keys=(TRACKERS_KEY,),
+            remedy=set_to(TRACKERS_KEY, list(dict.fromkeys(names))),
+        )
+
+
+def check_generate(config: Config) -> Iterator[UsageError]:
+    """Checks that there are prompts to continue, and room for tokens behind them."""
+    generate, length = config.generate, config.data.sequence_length
+    if not generate.prompts:
+        if generate.every_steps is not None:
+            yield UsageError(
+                f"generate.every_steps={generate.every_steps} has no text to continue:"
+                f" {PROMPTS_KEY} is empty",
+                keys=("generate.every_steps", PROMPTS_KEY),
+                remedy=settings()[PROMPTS_KEY].example(),
+            )
+    elif len(generate.prompts) > MOST_PROMPTS:
+        yield UsageError(
+            f"{PROMPTS_KEY} has {len(generate.prompts)} texts",
+            keys=(PROMPTS_KEY,),
+            remedy=f"up to {MOST_PROMPTS} texts",
+        )
+    elif "" in generate.prompts or not all(map(is_unicode, generate.prompts)):
+        yield UsageError(
+            f"{PROMPTS_KEY}={shown(generate.prompts)} has a text that is empty or not UTF-8",
+            keys=(PROMPTS_KEY,),
+            remedy=settings()[PROMPTS_KEY].example(),
+        )
+    elif config.data.source == "mock":
+        yield UsageError(
+            f"{PROMPTS_KEY} does not apply to data.source=mock, whose tokens are no text",
+            keys=(PROMPTS_KEY, "data.source"),
+            remedy="data=stdlib, or data=text data.path=PATH",
+        )
+    elif generate.max_tokens >= length:
+        yield UsageError(
+            f"{NEW_TOKENS_KEY}={generate.max_tokens} leaves no room for a prompt in"
+            f" {LENGTH_KEY}={length}",
+            keys=(NEW_TOKENS_KEY, LENGTH_KEY),
+            remedy=set_to(NEW_TOKENS_KEY, length // 2) if length > 1 else "longer samples",
+        )
+    elif 0 < generate.temperature < LOWEST_TEMPERATURE:
+        yield UsageError(
+            f"generate.temperature={generate.temperature:g} is neither 0 nor from"
+            f" {LOWEST_TEMPERATURE} to {HIGHEST_TEMPERATURE:g}",
+            keys=("generate.temperature",),
+            remedy=set_to("generate.temperature", 0),
+        )
+
+
+def check_profile(config: Config) -> Iterator[UsageError]:
+    """Checks that there are steps and ranks to profile."""
+    steps, ranks, trainer = config.profile.steps, config.profile.ranks, config.trainer
+    world_size = trainer.num_nodes * trainer.devices - config.rl.rollout_ranks
+    if steps is None:
+        return
+    if len(steps) != 2 or not 1 <= steps[0] <= steps[1]:
+        yield UsageError(
+            f"{STEPS_KEY}={shown(steps)} is not a first and a last step, from 1 on",
+            keys=(STEPS_KEY,),
+            remedy=set_to(STEPS_KEY, [10, 12]),
+        )
+    elif steps[1] - steps[0] >= MOST_PROFILED_STEPS:
+        yield UsageError(
+            f"{STEPS_KEY}={shown(steps)} has {steps[1] - steps[0] + 1:,} steps, whose trace would"
+            " fill the memory",
+            keys=(STEPS_KEY,),
+            remedy=set_to(
+                STEPS_KEY, [steps[0], steps[0] + 2], note=f" (up to {MOST_PROFILED_STEPS} steps)"
+            ),
+        )
+    elif not ranks or min(ranks) < 0 or max(ranks) >= world_size or len({*ranks}) < len(ranks):
+        yield UsageError(
+            f"{RANKS_KEY}={shown(ranks)} are not different ranks from 0 to {world_size - 1}",
+            keys=(RANKS_KEY, "trainer.num_nodes", "trainer.devices"),
+            remedy=set_to(RANKS_KEY, [0]),
+        )
+
+
+def check_noise_scale(config: Config) -> Iterator[UsageError]:
+    """Checks that a pipeline has each gradient of a micro batch on one rank."""
+    every_steps, ranks = config.noise_scale.every_steps, config.parallel.pipeline_parallel_size
+    if every_steps is not None and ranks > 1 and config.model.tie_embeddings:
+        yield UsageError(
+            f"{NOISE_KEY}={every_steps} does not apply to model.tie_embeddings=true on"
+            f" {PIPELINE_SIZE_KEY}={ranks}: the first and the last rank of"
+            " the pipeline each have a part of the tied weight's gradient",
+            keys=(NOISE_KEY, "model.tie_embeddings", PIPELINE_SIZE_KEY),
+            remedy=set_to(NOISE_KEY, None),
+        )
+
+
+CHECKS = (check_trackers, check_generate, check_noise_scale, check_profile)

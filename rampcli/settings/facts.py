@@ -1,0 +1,105 @@
+"""What is true of a setting, declared with it: what it changes, and where it may be set."""
+
+from dataclasses import dataclass, replace
+from enum import Flag, auto
+from typing import Any
+
+
+class Changes(Flag):
+    """What another value of a setting changes.
+
+    Attributes:
+        TENSORS: what the tensors of a checkpoint mean.
+        SAMPLES: what a sample is, the order of the samples, and which of them a step takes.
+        BATCH: how many samples a step takes.
+        SPLIT: how a batch is divided into micro batches, and over nodes.
+        RATE: the shape of the learning rate over the samples.
+        LEARNING: what the run learns, in another way than by those above.
+        VALIDATION: which losses are measured.
+        HELD_OUT: which samples of the training corpora are held out for validation.
+        LENGTH: where the run ends.
+        SPEED: the time of a usual step on the same machines.
+        MEMORY: the memory of a device in a step.
+        MACHINES: on which machines the run trains, and on how many.
+    """
+
+    NOTHING = 0
+    TENSORS = auto()
+    SAMPLES = auto()
+    BATCH = auto()
+    SPLIT = auto()
+    RATE = auto()
+    LEARNING = auto()
+    VALIDATION = auto()
+    HELD_OUT = auto()
+    LENGTH = auto()
+    SPEED = auto()
+    MEMORY = auto()
+    MACHINES = auto()
+
+
+NOTHING, LEARNING, SPEED, MEMORY = (
+    Changes.NOTHING,
+    Changes.LEARNING,
+    Changes.SPEED,
+    Changes.MEMORY,
+)
+TENSORS, SAMPLES, BATCH, SPLIT = Changes.TENSORS, Changes.SAMPLES, Changes.BATCH, Changes.SPLIT
+RATE, LENGTH, MACHINES = Changes.RATE, Changes.LENGTH, Changes.MACHINES
+VALIDATION, HELD_OUT = Changes.VALIDATION, Changes.HELD_OUT
+COST = SPEED | MEMORY
+IDENTITY = TENSORS | SAMPLES | BATCH
+"""What a checkpoint's tensors and consumed samples mean. A resume must not change it."""
+RESULT = IDENTITY | RATE | LEARNING
+"""What decides what a run learns."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotInRL:
+    """Why reinforcement learning does not read a setting.
+
+    Attributes:
+        why: continues `KEY=VALUE does not apply to reinforcement learning`.
+        instead: what to set instead, or None.
+        unused: value that leaves it unused.
+    """
+
+    why: str
+    instead: str | None = None
+    unused: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is true of a setting.
+
+    Attributes:
+        changes: what another value changes.
+        not_in_phases: why a phase may not set it; None if it may.
+        not_in_rl: why reinforcement learning does not read it; None if it does.
+    """
+
+    changes: Changes
+    not_in_phases: str | None = None
+    not_in_rl: NotInRL | None = None
+
+    def unread_by_rl(self, why: str, instead: str | None = None, *, unused: Any = None) -> "Facts":
+        """Returns the facts of a setting that only pretraining reads, see `NotInRL`."""
+        return replace(self, not_in_rl=NotInRL(why, instead, unused))
+
+
+ONE_RUN = "it holds for the whole run"
+SAME_TENSORS = "checkpoints of one run have the same tensors"
+SAME_SAMPLES = "it says what a sample is, in the whole run"
+SAME_STATE = "the state of the optimiser goes on from phase to phase"
+NO_RL_PHASES = "reinforcement learning has no phases"
+
+
+def any_phase(changes: Changes) -> Facts:
+    """Returns the facts of a setting that each phase may set."""
+    return Facts(changes)
+
+
+def whole_run(changes: Changes, why: str = ONE_RUN) -> Facts:
+    """Returns the facts of a setting that holds for the whole run, and why."""
+    return Facts(changes, not_in_phases=why)

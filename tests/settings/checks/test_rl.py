@@ -1,0 +1,125 @@
+"""Settings of reinforcement learning that contradict others are refused, with what works."""
+
+import pytest
+
+from rampcli import llm
+from rampcli.config.compose import apply_overrides
+from rampcli.errors import UsageError, set_to
+from rampcli.estimate.memory import estimate_memory
+from rampcli.estimate.rollout_memory import with_rollout
+from rampcli.planning.config_plan import throughput_of
+from rampcli.planning.memory_remedies import changes_that_fit
+from rampcli.planning.resolve import resolve
+from rampcli.planning.stage_memory import stage_memory
+from rampcli.settings.rl import max_response_tokens
+from tests.prompts import PROMPT_WORDS
+
+RL = ("rl=grpo", *PROMPT_WORDS)
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return llm.llama3_tiny.pretrain_recipe()
+
+
+@pytest.fixture(scope="module")
+def settled(tiny):
+    """Resolves the smallest recipe with some words."""
+    return lambda *words: resolve(apply_overrides(tiny, words))
+
+
+def test_a_number_of_generations_that_is_out_of_range_is_the_only_error(settled):
+    with pytest.raises(UsageError) as refused:
+        settled(*RL, "rl.generations_per_prompt=1", "rl.temperature=2")
+    assert refused.value.keys == ("rl.generations_per_prompt",)
+
+
+def test_a_recipe_over_a_pipeline_gets_one_error_and_no_schedule_of_its_own_samples():
+    with pytest.raises(UsageError) as refused:
+        resolve(apply_overrides(llm.gpt3_175b.pretrain_recipe(), RL))
+    assert refused.value.keys == ("parallel.pipeline_parallel_size",)
+    decaying = llm.shakespeare_char.pretrain_recipe()
+    assert decaying.schedule.wsd_decay_samples is not None
+    rate = resolve(apply_overrides(decaying, RL)).learning_rate()
+    assert rate.at(0, global_batch_size=32) == rate.peak
+
+
+def test_a_response_takes_half_of_the_sequence_unless_it_is_given(settled):
+    assert max_response_tokens(settled(*RL, "data.sequence_length=64").config) == 32
+    assert max_response_tokens(settled(*RL, "rl.max_response_tokens=7").config) == 7
+
+
+def test_a_warm_up_that_does_not_end_is_counted_in_prompts(settled):
+    notes = settled(*RL, "trainer.max_steps=2", "optim.warmup_steps=3").notes
+    assert any("after 64 prompts, within its warm-up of 96" in note for note in notes)
+
+
+def test_flops_do_not_time_a_run_that_generates(settled):
+    timed = ("trainer.peak_tflops=100", "throughput.mfu=0.4")
+    assert throughput_of(settled(*timed).config) is not None
+    assert throughput_of(settled(*RL, *timed).config) is None
+    declared = settled(*RL, *timed, "throughput.samples_per_s_per_gpu=2")
+    assert declared.plan.stage_s(declared.plan.stages[0]) == 100 * 32 / (2 * 2)
+
+
+def test_a_ramp_of_prompts_resumes_in_the_stage_of_its_prompts(tiny):
+    words = (*RL, "rl.prompts_per_step=24", "model.rampup_batch_size=[8,8,800]")
+    fresh = resolve(apply_overrides(tiny, words))
+    assert [stage.global_batch_size for stage in fresh.plan.stages] == [8, 16, 24]
+    for stage in fresh.plan.stages:
+        for consumed in (stage.first_sample, stage.first_sample + stage.global_batch_size):
+            resumed = resolve(
+                apply_overrides(tiny, words),
+                consumed_samples_in={fresh.run_dir: consumed}.__getitem__,
+            )
+            found = resumed.plan.stage_at(consumed)
+            assert found == stage
+            assert resumed.pairs(found) == fresh.pairs(stage)
+
+
+def test_stages_of_prompts_before_the_checkpoint_are_not_checked(tiny):
+    words = (
+        *RL,
+        "rl.prompts_per_step=8",
+        "model.rampup_batch_size=[1,7,100]",
+        "rampup.node_policy=fixed",
+        "trainer.max_steps=200",
+    )
+    with pytest.raises(UsageError, match=r"batch 1 \(stage 0\)"):
+        resolve(apply_overrides(tiny, words))
+    resumed = resolve(apply_overrides(tiny, words), consumed_samples_in=lambda _: 100)
+    assert [stage.global_batch_size for stage in resumed.plan.stages] == [8]
+
+
+@pytest.mark.parametrize("micro", ["null", "64"])
+def test_less_memory_is_found_in_micro_batches_of_pairs(micro, settled):
+    resolved = settled(*RL, f"rl.micro_batch_size={micro}")
+    stage = resolved.plan.stages[0]
+    most = stage_memory(resolved, stage).peak_bytes - 1
+    half = set_to("rl.micro_batch_size", resolved.pairs(stage).micro_batch_size // 2)
+    changes = changes_that_fit(resolved, most)
+    assert [one for one in changes if "rl.micro_batch_size" in one.values] == [half]
+
+
+def test_memory_is_estimated_for_the_passes_over_parts_of_groups(settled):
+    parts = settled(*RL, "rl.prompts_per_step=2", "rl.micro_batch_size=4", "rl.split_groups=true")
+    (stage,) = parts.plan.stages
+    assert (stage.accumulate_grad_batches, parts.passes(stage)) == (1, (4, 4))
+    once, four_times = (
+        estimate_memory(
+            parts.config, data_parallel_size=2, micro_batch_size=4, accumulate_grad_batches=passes
+        )
+        for passes in (1, 4)
+    )
+    assert four_times != once
+    assert stage_memory(parts, stage) == with_rollout(four_times, parts.config, parts.pairs(stage))
+
+
+def test_parts_of_groups_need_less_memory_than_whole_ones(settled):
+    groups, parts = (
+        settled(*RL, f"rl.micro_batch_size={size}", "rl.split_groups=true") for size in (16, 4)
+    )
+    (stage,) = parts.plan.stages
+    most = stage_memory(parts, stage).peak_bytes
+    assert stage_memory(groups, stage).peak_bytes > most
+    assert changes_that_fit(groups, most)[0].values["rl.micro_batch_size"] == (4,)
