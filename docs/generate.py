@@ -19,8 +19,8 @@ from rampcli.cli.main import main as run_command
 from rampcli.errors import shown
 from rampcli.planning.resolve import resolve
 from rampcli.report.plots import plot_plan
-from rampcli.settings import Config
 from rampcli.settings.by_key import Setting, foreign_words, settings
+from rampcli.settings.config import Config
 from rampcli.words.refused import DERIVED
 from tests.cli.bad_input_page import line_of, page
 from tests.cli.bad_inputs import SECTIONS, BadInput

@@ -14,8 +14,8 @@ from rampcli.batch.ramp import RampStage
 from rampcli.launch.protocol import Outcome
 from rampcli.runs.record import RunRecord
 from rampcli.runs.time_spent import TimeSpent
-from rampcli.settings import Config
 from rampcli.settings.by_key import settings
+from rampcli.settings.config import Config
 
 INTRODUCTION = """# Python
 

@@ -15,7 +15,7 @@ _HOMES = {
     "print_plan": "rampcli.cli.plan",
     "read_run": "rampcli.runs.record",
     "run": "rampcli.cli.training",
-    "Config": "rampcli.settings",
+    "Config": "rampcli.settings.config",
     "BatchPlan": "rampcli.batch.plan",
     "Observer": "rampcli.launch.observer",
     "RampSchedule": "rampcli.batch.ramp",

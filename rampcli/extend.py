@@ -60,9 +60,9 @@ def optimizer(
     `state[parameter]` are saved in checkpoints.
 
     Args:
-        reads: fields of the section `optim`, such as `weight_decay`, that the function reads besides
-            those of the learning rate. Others are refused if a user sets them. None: it may read
-            all of them.
+        reads: fields of the section `optim` that the function reads, such as `weight_decay`. Those
+            of the learning rate need not be named. Others are refused if a user sets them. None:
+            it may read all of them.
     """
     return _registering(extensions.OPTIMIZER, name, settings, reads)
 

@@ -23,7 +23,7 @@ from rampcli.files.bundled import bundled
 from rampcli.plugins.extensions import is_extension, load, reporting_errors
 
 if TYPE_CHECKING:
-    from rampcli.settings import Config
+    from rampcli.settings.config import Config
 
 _NAME = re.compile(r"[^\W\d]\w*|.*\.py(:[^\W\d]\w*)?|[^\W\d][\w.]*:[^\W\d]\w*")
 """A name, `FILE.py`, `FILE.py:NAME`, or `package.module:NAME`."""
@@ -206,7 +206,7 @@ def _called(
 ) -> "Config":
     if source is None:
         return recipe(**arguments)
-    from rampcli.settings import Config
+    from rampcli.settings.config import Config
 
     with reporting_errors(source):
         config = recipe(**arguments)

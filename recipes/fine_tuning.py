@@ -1,7 +1,7 @@
 """Fine-tunes any model that is in a Hugging Face folder."""
 
 from rampcli.config.compose import compose
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 
 
 def fine_tune(num_nodes: int = 1, num_gpus_per_node: int = 1) -> Config:

@@ -6,7 +6,7 @@ end.
 """
 
 from rampcli.config.compose import compose
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 
 NEMO = ("data=mock", "hardware=h100_bf16", "batch=nemo_gpt3", "optim=nemo_gpt3")
 """What all sizes share."""

@@ -1,7 +1,7 @@
 """Llama 2, 3, 3.1 and 3.2, after NeMo's recipes."""
 
 from rampcli.config.compose import compose
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 
 NEMO = ("data=mock", "hardware=h100_bf16", "batch=nemo_llama", "optim=nemo_adam")
 """What all of NeMo's Llama recipes share."""

@@ -1,7 +1,7 @@
 """Mistral, after NeMo's recipe."""
 
 from rampcli.config.compose import compose
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 
 
 def mistral_7b(num_nodes: int = 1, num_gpus_per_node: int = 8) -> Config:

@@ -1,7 +1,7 @@
 """Qwen3 in six sizes, after NeMo's recipes."""
 
 from rampcli.config.compose import compose
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 
 NEMO = (
     "data=mock",

@@ -1,7 +1,7 @@
 """Models small enough to train on a laptop."""
 
 from rampcli.config.compose import compose
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 
 
 def llama3_tiny(num_nodes: int = 2, num_gpus_per_node: int = 1) -> Config:

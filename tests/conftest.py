@@ -27,7 +27,8 @@ from rampcli.config.compose import apply_overrides
 from rampcli.launch.workers import reserve_port
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
-from rampcli.settings import Config, ModelConfig
+from rampcli.settings.config import Config
+from rampcli.settings.model import ModelConfig
 
 ROOT = Path(__file__).parent
 

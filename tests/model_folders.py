@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.models.huggingface_config import to_huggingface
 from rampcli.models.huggingface_tensors import group_by_tensor, places
-from rampcli.settings import ModelConfig
+from rampcli.settings.model import ModelConfig
 
 MODEL = ModelConfig(num_layers=1, hidden_size=32, num_query_groups=4)
 SEQUENCE = 32

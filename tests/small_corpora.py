@@ -21,7 +21,7 @@ from rampcli.data.pair_format import PairFormat
 from rampcli.data.sources import open_corpora
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import UsageError
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 
 VOCAB_SIZE = 300
 BYTES = PairFormat(byte_tokenizer().to_str(), end=None, template=None)

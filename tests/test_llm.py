@@ -10,7 +10,7 @@ import pytest
 from rampcli import llm
 from rampcli.config.groups import some_of
 from rampcli.errors import UsageError
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 
 RECIPES = list(json.loads((Path(__file__).parent / "recipes" / "goldens.json").read_text("utf-8")))
 ALL = f"--factory {some_of(RECIPES)}"

@@ -16,8 +16,8 @@ from rampcli.errors import ForeignCheckpointError, set_to, shown
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.plugins.extensions import OPTIMIZER
 from rampcli.runs.manifest import Checkpoint
-from rampcli.settings import Config
 from rampcli.settings.by_key import changes, leaves
+from rampcli.settings.config import Config
 from rampcli.settings.facts import RESULT
 from rampcli.settings.phase_keys import UNTIL, phase_key
 

@@ -22,7 +22,7 @@ from rampcli.models.parts import FP32
 from rampcli.parallel.layout import local_part
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import Checkpoint, complete_checkpoints, name_remedy, read_checkpoints
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 """Type of the weights in a forward pass, by `trainer.precision`."""

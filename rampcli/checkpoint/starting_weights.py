@@ -26,7 +26,7 @@ from rampcli.models.huggingface_config import (
 from rampcli.models.huggingface_tensors import StoredWeights
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import NOT_NAMED, complete_checkpoints, name_remedy
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.settings.model_parts import POSITION_EMBEDDINGS
 
 FROM_FOLDER = "from_folder"

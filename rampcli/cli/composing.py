@@ -38,9 +38,9 @@ from rampcli.planning.retuning import RETUNE
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import consumed_samples
-from rampcli.settings import Config
 from rampcli.settings.by_key import find_setting, leaves
-from rampcli.settings.checks.run import check_name
+from rampcli.settings.checks import check_name
+from rampcli.settings.config import Config
 from rampcli.words.hydra import name_folder_of_sweep
 from rampcli.words.rl import RL_COMMAND, bare_words, expand_words
 

@@ -23,8 +23,8 @@ from rampcli.launch.start_checks import check
 from rampcli.planning.run_plan import Resolved, run_dir_of, run_plan
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import Checkpoint, complete_checkpoints
-from rampcli.settings import Config
 from rampcli.settings.by_key import leaves, may_change
+from rampcli.settings.config import Config
 from rampcli.settings.phase_keys import UNTIL, phase_key, split_phase_key
 
 BEFORE = "before"

@@ -26,8 +26,8 @@ from rampcli.data.building.partial import Watcher, Written
 from rampcli.data.indexed import bin_of, idx_of, manifest_of, tokenizer_of
 from rampcli.data.windows import fitting_words
 from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED, printable, typeable, visible
-from rampcli.settings import Config
-from rampcli.settings.checks.run import check_name
+from rampcli.settings.checks import check_name
+from rampcli.settings.config import Config
 
 RECIPE = "llama3_tiny"
 """A recipe that trains on any machine."""

@@ -16,8 +16,8 @@ from rampcli.estimate.model_size import model_size
 from rampcli.launch.files import read_files
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
-from rampcli.settings import Config
 from rampcli.settings.by_key import leaves
+from rampcli.settings.config import Config
 from rampcli.settings.corpora import lacks_path
 
 PATH, FOLDER = "data.path=FILE", "model.init_from=FOLDER"

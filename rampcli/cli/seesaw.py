@@ -11,7 +11,7 @@ from rampcli.errors import UsageError, set_to, typeable
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
 from rampcli.schedule.seesaw import staircase, steps_in_the_limit
-from rampcli.settings.checks.optim import FACTORS_KEY
+from rampcli.settings.optim import FACTORS_KEY
 from rampcli.settings.rl import is_rl
 
 

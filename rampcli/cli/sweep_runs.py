@@ -42,8 +42,8 @@ from rampcli.runs.differences import differing_settings
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import newest_checkpoint
 from rampcli.runs.sweep_folder import SweepFolder
-from rampcli.settings import Config
 from rampcli.settings.by_key import changes, leaves
+from rampcli.settings.config import Config
 from rampcli.settings.facts import RESULT, VALIDATION
 
 MOST_NAMED = 3

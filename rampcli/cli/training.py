@@ -27,7 +27,7 @@ from rampcli.report.tables import evaluation_line, validation_line
 from rampcli.runs.directory import COMPLETE, STAGE_BOUNDARY, RunDirectory
 from rampcli.runs.events import read_events
 from rampcli.runs.manifest import complete_checkpoints
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.settings.rl import is_rl
 
 

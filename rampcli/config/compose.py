@@ -69,8 +69,8 @@ from rampcli.config.written import (
 from rampcli.config.yaml_files import HYDRA, leaves_of, read_file
 from rampcli.errors import Report, UsageError, shown
 from rampcli.files import plain_yaml
-from rampcli.settings import Config
 from rampcli.settings.by_key import find_setting, settings
+from rampcli.settings.config import Config
 from rampcli.settings.phase_keys import is_dropped, is_phase
 from rampcli.words import SPELLINGS
 from rampcli.words.hydra import SWEEP_DIR, of_sweep

@@ -22,9 +22,9 @@ from rampcli.plugins.extensions import (
 )
 from rampcli.plugins.trackers import TRACKERS
 from rampcli.settings.by_key import extension_of, settings, settings_of
-from rampcli.settings.checks.optim import OF_SOME
-from rampcli.settings.checks.ranges import check_range
+from rampcli.settings.checks import check_range
 from rampcli.settings.fields import Extensible
+from rampcli.settings.optim import OF_SOME
 from rampcli.settings.unknown_keys import how_to_know
 from rampcli.words import FOREIGN
 

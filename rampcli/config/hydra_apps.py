@@ -14,8 +14,8 @@ from rampcli.config.yaml_files import HYDRA, read_file
 from rampcli.errors import Report, UsageError
 from rampcli.files.bundled import bundled
 from rampcli.plugins.extensions import ENTRY_POINTS, names, section_of
-from rampcli.settings import Config
 from rampcli.settings.by_key import Setting, flatten, nest, phase_leaves, settings
+from rampcli.settings.config import Config
 from rampcli.settings.phase_keys import PHASES
 from rampcli.words import FOREIGN
 

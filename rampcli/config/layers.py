@@ -24,9 +24,9 @@ from rampcli.errors import (
     UsageErrors,
     shown,
 )
-from rampcli.settings import Config
 from rampcli.settings.attributes import words_assigned
 from rampcli.settings.by_key import is_of_extension, leaves, settings
+from rampcli.settings.config import Config
 from rampcli.settings.phase_keys import PHASES, is_dropped, is_phase, split_phase_key
 from rampcli.words import COMBINED, FOREIGN, SPELLINGS
 from rampcli.words.maxtext import PER_DEVICE, SUGGESTED

@@ -23,8 +23,8 @@ from rampcli.config.layers import (
     stack_of,
 )
 from rampcli.errors import Report, UsageError, set_to, shown
-from rampcli.settings import Config
 from rampcli.settings.by_key import changes, facts_of
+from rampcli.settings.config import Config
 from rampcli.settings.facts import RATE
 from rampcli.settings.phase_keys import (
     PHASES,

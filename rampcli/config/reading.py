@@ -15,7 +15,7 @@ from rampcli.config.references import above, has_reference
 from rampcli.config.values import typed
 from rampcli.errors import Remedy, Report, UsageError, set_to, shown, typeable
 from rampcli.settings.by_key import find_setting, flatten, is_mapping, settings
-from rampcli.settings.checks.ranges import check_range
+from rampcli.settings.checks import check_range
 from rampcli.settings.phase_keys import is_phase
 from rampcli.settings.unknown_keys import choices_in, nearest_keys, unknown_key
 

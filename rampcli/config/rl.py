@@ -3,7 +3,7 @@
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.config.layers import sources_named
 from rampcli.errors import UsageError
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.settings.rl import is_rl
 
 

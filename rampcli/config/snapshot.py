@@ -12,7 +12,6 @@ from rampcli.config.layers import DEFAULT, Entry, Layer, Precedence, Stack, plac
 from rampcli.config.phases import phase_configs
 from rampcli.errors import Report, UsageError, printable, shown
 from rampcli.files import plain_yaml
-from rampcli.settings import Config
 from rampcli.settings.by_key import (
     changes,
     find_setting,
@@ -22,8 +21,8 @@ from rampcli.settings.by_key import (
     nest,
     settings,
 )
-from rampcli.settings.checks import CHECKS
-from rampcli.settings.checks.ranges import check_ranges
+from rampcli.settings.checks import CHECKS, check_ranges
+from rampcli.settings.config import Config
 from rampcli.settings.facts import IDENTITY
 from rampcli.settings.phase_keys import split_phase_key
 from rampcli.settings.unknown_keys import unknown_key

@@ -25,7 +25,7 @@ from rampcli.data.messages import ASSISTANT, USER, Message, messages_of
 from rampcli.errors import UsageError, naming_setting, reading
 from rampcli.files.guarded_folder import read_file
 from rampcli.files.records import values_of
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.settings.corpora import NAMED_KEY
 
 MOST_BYTES = 4 << 30

@@ -27,7 +27,7 @@ from rampcli.data.tokenizer import (
 )
 from rampcli.data.tokenizer_path import tokenizer_path
 from rampcli.errors import UsageError, naming_setting, set_to
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.settings.corpora import NAMED_KEY, corpora_of, paths_of, validation_paths
 from rampcli.settings.model import MOST_VOCABULARY
 

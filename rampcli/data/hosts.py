@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rampcli.batch.loading import reader_of_each_host
 from rampcli.data.corpus import Samples
 from rampcli.machine.activity import waiting
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

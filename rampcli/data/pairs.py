@@ -16,7 +16,7 @@ from rampcli.data.files import check_vocabulary, cut_of, open_named_tokenizer
 from rampcli.data.pair_format import NEW_LINE, PairFormat
 from rampcli.data.tokenizer import vocab_size_of
 from rampcli.errors import UsageError, naming_setting
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.settings.corpora import NAMED_KEY
 
 FINGERPRINTED = 8

@@ -15,10 +15,10 @@ from rampcli.data.pair_format import PairFormat, PromptFormat, Tokens
 from rampcli.data.pairs import open_format
 from rampcli.data.tokenizer import byte_tokenizer, encoder_of, open_tokenizer
 from rampcli.errors import UsageError, naming_setting, set_to
-from rampcli.settings import Config
-from rampcli.settings.checks.watch import NEW_TOKENS_KEY, PROMPTS_KEY
+from rampcli.settings.config import Config
 from rampcli.settings.corpora import paths_of
 from rampcli.settings.rl import RESPONSE_KEY, max_response_tokens
+from rampcli.settings.watch import NEW_TOKENS_KEY, PROMPTS_KEY
 
 
 @dataclass(frozen=True, slots=True)

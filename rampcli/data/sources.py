@@ -23,7 +23,7 @@ from rampcli.data.windows import SPLIT_KEY, check_training, check_validation, la
 from rampcli.errors import set_to
 from rampcli.extend import Documents
 from rampcli.plugins.extensions import DATA_SOURCE
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.settings.corpora import corpora_of, validation_paths
 from rampcli.settings.rl import is_rl
 

@@ -8,9 +8,9 @@ from rampcli.data.blend import Blend
 from rampcli.data.corpus import Corpus, TokenCorpus
 from rampcli.data.files import cut_of, open_prefix, parts_of
 from rampcli.errors import Remedy, UsageError, set_to, set_together, shown
-from rampcli.settings import Config
-from rampcli.settings.checks.splits import sequence_unit
+from rampcli.settings.config import Config
 from rampcli.settings.corpora import NAMED_KEY, PATH_FORMS, validation_paths
+from rampcli.settings.parallel import sequence_unit
 
 LENGTH_KEY, SAMPLES_KEY = "data.sequence_length", "trainer.val_samples"
 SPLIT_KEY, MOST_SAMPLES_KEY = "data.split", "trainer.max_val_samples"

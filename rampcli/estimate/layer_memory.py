@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rampcli.estimate.model_size import count, matrices_of, shapes_of
 from rampcli.models.micro_batch import MicroBatchPart
 from rampcli.models.parts import layer_parts, outer_parts
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 
 
 def shards_and_replicas(config: Config, data_parallel_size: int) -> tuple[int, int]:

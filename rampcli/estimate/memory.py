@@ -21,7 +21,7 @@ from rampcli.models.parts import (
     norm_part,
     table_bytes,
 )
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.settings.optimizers import optimizer_of
 
 

@@ -6,7 +6,8 @@ from math import prod
 
 from rampcli.batch.averages import merge_start
 from rampcli.models.parts import FP32, Part, Shape, layer_parts, outer_parts
-from rampcli.settings import Config, ModelConfig
+from rampcli.settings.config import Config
+from rampcli.settings.model import ModelConfig
 from rampcli.settings.optimizers import optimizer_of
 
 

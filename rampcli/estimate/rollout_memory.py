@@ -7,7 +7,7 @@ from rampcli.estimate.layer_memory import needs_fsdp
 from rampcli.estimate.memory import MemoryEstimate
 from rampcli.estimate.model_size import count_parameters
 from rampcli.models.parts import FP32, NUMBER_BYTES, layer_parts
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.settings.rl import max_response_tokens
 
 DRAW_BYTES, TOP_K_BYTES, TOP_P_BYTES = 20, 32, 40

@@ -2,7 +2,7 @@
 
 from rampcli.estimate.layer_memory import RankWeights, shards_and_replicas
 from rampcli.models.parts import FP32
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 
 
 def gradient_bytes(config: Config, *, data_parallel_size: int, reductions: int) -> int:

@@ -9,8 +9,8 @@ from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.runs.differences import differing_settings
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import Checkpoint
-from rampcli.settings import Config
 from rampcli.settings.by_key import leaves
+from rampcli.settings.config import Config
 
 SMALLEST_JUMP = 0.01
 """Relative difference of two learning rates that is worth a warning."""

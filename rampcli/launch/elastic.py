@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from rampcli.batch.training_plan import StagePlan
 from rampcli.errors import UsageError
 from rampcli.planning.run_plan import Resolved
+from rampcli.planning.stage_checks import check_stages
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import consumed_samples
-from rampcli.settings.checks.splits import check_stages
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,7 @@ from rampcli.launch.doctor.check import format_bytes
 from rampcli.planning.run_plan import run_dir_of
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import newest_checkpoint
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.settings.corpora import PATH_FORMS, missing_corpora, paths_of
 from rampcli.settings.data import SOURCES
 

@@ -22,7 +22,7 @@ from rampcli.machine.lifeline import StopSignals
 from rampcli.planning.run_plan import Resolved
 from rampcli.plugins.launchers import LAUNCHERS
 from rampcli.runs.directory import RunDirectory
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 
 SUBMITTED = "submitted"
 """Status of an outcome whose stages are trained later, by jobs."""

@@ -10,7 +10,7 @@ from rampcli.errors import UsageError
 from rampcli.files.guarded_folder import private_folder
 from rampcli.files.locks import hold
 from rampcli.machine.gpus import visible_gpus
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from rampcli.machine.lifeline import SUPERVISOR, die_with, signal_name
 from rampcli.machine.network import LOOPBACK
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.worker_defaults import AT_START
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.settings.rl import is_rl
 
 WORKER = "rampcli.worker"

@@ -14,7 +14,7 @@ from rampcli.models.norm import RMSNorm
 from rampcli.models.parts import AttentionPart
 from rampcli.models.rotary import rotate
 from rampcli.models.tiles import attend_in_tiles
-from rampcli.settings import ModelConfig
+from rampcli.settings.model import ModelConfig
 
 
 class Attention(nn.Module):

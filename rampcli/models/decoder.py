@@ -23,7 +23,7 @@ from rampcli.models.norm import build_norm
 from rampcli.models.parts import FeedForwardPart, HeadPart, outer_parts
 from rampcli.models.rotary import RotaryTable
 from rampcli.plugins.extensions import MODEL
-from rampcli.settings import ModelConfig
+from rampcli.settings.model import ModelConfig
 from rampcli.settings.model_parts import POSITION_EMBEDDINGS
 
 Loss = Callable[[Tensor, OutputProjection, Tensor], Tensor]

@@ -16,10 +16,10 @@ from rampcli.errors import (
     shown,
 )
 from rampcli.files.records import ANY, POSITIVE, RATE, check_shape, read_json
-from rampcli.settings import Config, ModelConfig
 from rampcli.settings.architectures import ARCHITECTURES, model_type, types_of
-from rampcli.settings.checks.model import check_heads, check_rotary
-from rampcli.settings.checks.ranges import check_ranges
+from rampcli.settings.checks import check_ranges
+from rampcli.settings.config import Config
+from rampcli.settings.model import ModelConfig, check_heads, check_rotary
 from rampcli.settings.model_parts import ACTIVATIONS, POSITION_EMBEDDINGS
 
 INIT_FROM_KEY, LENGTH_KEY = "model.init_from", "data.sequence_length"

@@ -11,8 +11,8 @@ from rampcli.errors import DamagedFileError, reading
 from rampcli.files.guarded_folder import open_to_read
 from rampcli.files.safetensors_header import StoredTensor, read_header
 from rampcli.models.parts import Part, Shape, layer_parts, outer_parts
-from rampcli.settings import ModelConfig
 from rampcli.settings.architectures import model_type
+from rampcli.settings.model import ModelConfig
 
 HEAD = "lm_head.weight"
 """The output projection in all families."""

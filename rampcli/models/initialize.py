@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rampcli.models.decoder import Decoder
-from rampcli.settings import ModelConfig
+from rampcli.settings.model import ModelConfig
 
 
 def initial_rows(model: Decoder, name: str, first: int, rows: int, *, seed: int) -> Tensor:

@@ -14,7 +14,7 @@ from torch.nn.attention.flex_attention import BlockMask
 
 from rampcli.models.flex import block_mask
 from rampcli.models.micro_batch import SMALLEST_FLEX_HEAD
-from rampcli.settings import ModelConfig
+from rampcli.settings.model import ModelConfig
 
 Mask = Tensor | BlockMask | tuple[Tensor | BlockMask | None, ...] | None
 """The keys that queries attend to, or one such mask for each piece of the queries.

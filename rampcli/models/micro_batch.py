@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from rampcli.settings import ModelConfig
+from rampcli.settings.model import ModelConfig
 
 SMALLEST_FLEX_HEAD = 16
 """Smallest size of heads for torch's flex attention on a GPU."""

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rampcli.settings import ModelConfig
+from rampcli.settings.model import ModelConfig
 from rampcli.settings.model_parts import NORMS
 
 

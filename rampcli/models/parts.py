@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rampcli.models.micro_batch import MicroBatchPart, is_masked, mask_bytes
-from rampcli.settings import ModelConfig
+from rampcli.settings.model import ModelConfig
 from rampcli.settings.model_parts import ACTIVATIONS, NORMS, POSITION_EMBEDDINGS, Norm
 
 FP32, INT64 = 4, 8

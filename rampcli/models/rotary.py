@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rampcli.settings import ModelConfig
+from rampcli.settings.model import ModelConfig
 
 
 class RotaryTable(nn.Module):

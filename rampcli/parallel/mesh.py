@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from rampcli.settings import ParallelConfig
+from rampcli.settings.parallel import ParallelConfig
 
 # torch 2.14 made this function public.
 set_group_timeout = getattr(dist, "set_timeout", None) or distributed_c10d._set_pg_timeout

@@ -16,8 +16,8 @@ from rampcli.estimate.model_size import model_size
 from rampcli.planning.retuning import RETUNE, Retuning, Rule, TiedSetting
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.schedule.learning_rate import coupling_factor
-from rampcli.settings import Config
 from rampcli.settings.by_key import leaves
+from rampcli.settings.config import Config
 from rampcli.settings.optimizers import OPTIMIZERS
 from rampcli.settings.rl import is_rl
 

@@ -16,7 +16,7 @@ from rampcli.batch.training_plan import TrainingPlan, plan_training
 from rampcli.config.layers import stack_of
 from rampcli.errors import UsageError, set_to
 from rampcli.estimate.model_size import flops_per_token
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.settings.rl import unit_of
 
 

@@ -16,7 +16,7 @@ from rampcli.planning.stage_memory import (
     stage_memory,
     usable_bytes,
 )
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.settings.phase_keys import phase_key
 from rampcli.settings.rl import RESPONSE_KEY, max_response_tokens
 

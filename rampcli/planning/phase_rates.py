@@ -19,7 +19,7 @@ from rampcli.planning.run_plan import BEGIN_KEY, Resolved
 from rampcli.plugins.extensions import DECAY_STYLE
 from rampcli.schedule.learning_rate import DECAY_STYLES, WSD_SHARE, LearningRate
 from rampcli.schedule.phase_rate import PhaseRate
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.settings.phase_keys import phase_key
 
 LR_KEY = "optim.lr"

@@ -33,8 +33,8 @@ from rampcli.planning.config_plan import length_of, plan_config
 from rampcli.planning.phase_rates import with_rates
 from rampcli.planning.reading_start import Readings
 from rampcli.planning.run_plan import Resolved, check_stages_ahead
-from rampcli.settings import Config
 from rampcli.settings.by_key import leaves, may_change
+from rampcli.settings.config import Config
 from rampcli.settings.model_parts import POSITION_EMBEDDINGS
 from rampcli.settings.phase_keys import UNTIL, phase_key
 from rampcli.settings.rl import is_rl

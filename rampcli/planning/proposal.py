@@ -16,8 +16,8 @@ from rampcli.planning.batch_rules import COUPLING_KEY, retuning_of
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
 from rampcli.plugins.extensions import OPTIMIZER
-from rampcli.settings import Config
 from rampcli.settings.by_key import changes, leaves
+from rampcli.settings.config import Config
 from rampcli.settings.facts import LEARNING, SAMPLES, TENSORS
 from rampcli.settings.optimizers import OPTIMIZERS
 

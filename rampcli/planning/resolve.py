@@ -57,12 +57,11 @@ from rampcli.planning.phases import PhaseErrors, completed_run, without_farther_
 from rampcli.planning.reduction import with_reduction
 from rampcli.planning.run_plan import Resolved, run_dir_of, run_plan
 from rampcli.planning.stage_memory import shorten_bytes
-from rampcli.settings import Config
 from rampcli.settings.architectures import export_notes
 from rampcli.settings.by_key import settings
-from rampcli.settings.checks import CHECKS, CHECKS_OF_WORDS
-from rampcli.settings.checks.ranges import check_range, check_ranges
-from rampcli.settings.checks.splits import check_tensor
+from rampcli.settings.checks import CHECKS, CHECKS_OF_WORDS, check_range, check_ranges
+from rampcli.settings.config import Config
+from rampcli.settings.parallel import check_tensor
 from rampcli.settings.phase_keys import phase_key
 from rampcli.settings.rl import is_rl, unit_of
 

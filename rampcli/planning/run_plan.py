@@ -32,16 +32,16 @@ from rampcli.errors import Report, UsageError, set_to
 from rampcli.planning.config_plan import pair_settings, plan_config
 from rampcli.planning.reading_start import FROM_THE_START, ReadingStart
 from rampcli.planning.retuning import Retuning
+from rampcli.planning.stage_checks import check_stages
 from rampcli.plugins.extensions import DECAY_STYLE
 from rampcli.schedule.couplings import Couplings
 from rampcli.schedule.learning_rate import LearningRate
 from rampcli.schedule.phase_rate import PhaseRate, Rate
-from rampcli.settings import Config
 from rampcli.settings.by_key import changes, leaves
-from rampcli.settings.checks.optim import check_factors
-from rampcli.settings.checks.splits import check_stages
+from rampcli.settings.config import Config
 from rampcli.settings.corpora import validation_paths
 from rampcli.settings.facts import HELD_OUT, VALIDATION
+from rampcli.settings.optim import check_factors
 from rampcli.settings.rl import is_rl
 
 BEGIN_KEY = "schedule.begin"

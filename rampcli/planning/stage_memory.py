@@ -5,7 +5,7 @@ from rampcli.estimate.memory import MemoryEstimate, estimate_memory
 from rampcli.estimate.rollout_memory import with_rollout
 from rampcli.machine.gpus import gpu_memory_bytes
 from rampcli.planning.run_plan import Resolved
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 
 GIB, MIB = 2**30, 2**20
 USABLE_SHARE = 0.95

@@ -5,7 +5,7 @@ from typing import Any
 
 from rampcli.batch.quantities import listed
 from rampcli.planning.run_plan import Resolved
-from rampcli.settings.checks.optim import BETA2_KEY, COUPLING_KEY, DECAY_KEY
+from rampcli.settings.optim import BETA2_KEY, COUPLING_KEY, DECAY_KEY
 
 MOST_SHOWN = 10
 """Most stages whose values a line or a cell shows."""

@@ -7,7 +7,7 @@ from rampcli.batch.ramp import StageExtent
 from rampcli.config.phases import lines_by_phase
 from rampcli.planning.corpus_passes import corpus_passes, describe_passes
 from rampcli.planning.run_plan import Resolved
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.settings.corpora import corpora_of, describe_data
 
 MOST_CORPORA = 3

@@ -26,7 +26,7 @@ from rampcli.rl.scorer import Scorer
 from rampcli.rl.sources import FromOtherRanks, Policy, RolloutSource, TakingTurns
 from rampcli.rl.trainer import PolicyTrainer
 from rampcli.runs.directory import RunDirectory
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.settings.rewards import KEY, TRUSTED_REWARD, names_code
 from rampcli.settings.rl import is_rl, max_response_tokens
 from rampcli.train.observers.boundary import BoundaryCosts

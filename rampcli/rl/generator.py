@@ -20,7 +20,7 @@ from rampcli.models.sampler import Responses, Sampling, sample_responses
 from rampcli.rl.rewards import Score
 from rampcli.rl.rollout import Question, Rollout
 from rampcli.rl.scorer import Scorer
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.settings.rl import max_response_tokens
 
 Indices = NDArray[np.int64]

@@ -18,7 +18,7 @@ from rampcli.parallel.mesh import TENSOR, Meshes
 from rampcli.parallel.tensor import token_log_probs_of_shards
 from rampcli.rl.objective import Objective, PolicyBatch, PolicySums
 from rampcli.rl.rollout import Rollout
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.train.passes import Passes
 from rampcli.train.step import StepResult, scale_gradients, squared_norm
 

@@ -13,8 +13,8 @@ from rampcli.errors import DamagedFileError, UsageError, shown
 from rampcli.files.records import POSITIVE, RATE, read_json
 from rampcli.runs.directory import RunDirectory, existing_run
 from rampcli.runs.rows import read_rows
-from rampcli.settings import Config
 from rampcli.settings.by_key import changes, leaves
+from rampcli.settings.config import Config
 from rampcli.settings.facts import SPEED, SPLIT
 
 WARM_UP_STEPS = 3

@@ -1,10 +1,14 @@
 """Finds the class of transformers that computes a model."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rampcli.errors import UsageError, set_to
-from rampcli.settings import Config, ModelConfig
 from rampcli.settings.model_parts import ACTIVATIONS
+
+if TYPE_CHECKING:
+    from rampcli.settings.config import Config
+    from rampcli.settings.model import ModelConfig
 
 TYPE_KEY = "model.huggingface_type"
 
@@ -35,7 +39,7 @@ class Architecture:
     heads_divide: bool = False
     has_whole_heads: bool = False
 
-    def computes(self, model: ModelConfig) -> bool:
+    def computes(self, model: "ModelConfig") -> bool:
         """Returns whether the class computes a model."""
         heads, width = model.num_attention_heads, model.hidden_size
         has_whole_heads = model.key_heads == heads and model.head_width * heads == width
@@ -88,12 +92,12 @@ _KEYS = (
 )
 
 
-def types_of(model: ModelConfig) -> tuple[str, ...]:
+def types_of(model: "ModelConfig") -> tuple[str, ...]:
     """Returns the keys of `ARCHITECTURES` whose classes compute a model, the usual one first."""
     return tuple(kind for kind, theirs in ARCHITECTURES.items() if theirs.computes(model))
 
 
-def model_type(model: ModelConfig) -> str:
+def model_type(model: "ModelConfig") -> str:
     """Returns the type of a model, a key of `ARCHITECTURES`.
 
     Raises:
@@ -104,7 +108,7 @@ def model_type(model: ModelConfig) -> str:
     return model.huggingface_type or types_of(model)[0]
 
 
-def misfit_of(model: ModelConfig) -> UsageError | None:
+def misfit_of(model: "ModelConfig") -> UsageError | None:
     """Returns an error if no class computes a model, or not that of `model.huggingface_type`."""
     types, wanted = types_of(model), model.huggingface_type
     if not types:
@@ -118,7 +122,7 @@ def misfit_of(model: ModelConfig) -> UsageError | None:
     )
 
 
-def _rules(model: ModelConfig) -> str:
+def _rules(model: "ModelConfig") -> str:
     """Returns what a class computes, as far as it concerns a model."""
     if model.family != "decoder":
         return f"model.family={model.family} is an architecture of your own"
@@ -137,7 +141,7 @@ def _rules(model: ModelConfig) -> str:
     )
 
 
-def export_notes(config: Config) -> tuple[str, ...]:
+def export_notes(config: "Config") -> tuple[str, ...]:
     """Returns a note if transformers has no class for the model, for users who will export it."""
     if types_of(config.model):
         return ()

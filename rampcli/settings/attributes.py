@@ -59,7 +59,7 @@ class Traced(Section):
         stack: the layers it was made from (`rampcli.config.layers.Stack`); None if made by hand.
         spelled: the word that was assigned for a setting, or its own key after other words, and its
             value, by key. It counts while the setting has this value.
-        words: see `rampcli.settings.Config`.
+        words: see `rampcli.settings.config.Config`.
     """
 
     __slots__ = ("spelled", "stack")
@@ -158,7 +158,7 @@ def _key(section: Section, name: str) -> str:
 @cache
 def _places() -> dict[type, str]:
     """Returns the dotted key of each section of the schema by its class; empty for the root."""
-    from rampcli.settings import Config
+    from rampcli.settings.config import Config
 
     return {schema: place.rstrip(".") for schema, place in _sections_in(Config, "")}
 

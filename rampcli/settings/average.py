@@ -1,17 +1,27 @@
 """Settings for averages of the weights."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from rampcli.batch.averages import LAST, MERGE_KEY, merge_start, merged_checkpoints
+from rampcli.errors import UsageError, set_to
 from rampcli.settings.attributes import Section
 from rampcli.settings.facts import COST, whole_run
-from rampcli.settings.fields import setting
+from rampcli.settings.fields import Keyed, keyed, setting, settings_class
+from rampcli.settings.rl import is_rl
+
+if TYPE_CHECKING:
+    from rampcli.settings.config import Config
+
+KEEP_KEY = "checkpoint.keep_last"
 
 
-@dataclass(kw_only=True, slots=True)
+@keyed("average.")
+@settings_class(kw_only=True)
 class AverageConfig(Section):
     """Averages of the weights, which are saved beside the weights and do not change training."""
 
-    ema: int | None = setting(
+    ema: Keyed[int | None] = setting(
         None,
         "Half-life of an exponential moving average of the weights: after this many tokens, the"
         " weights of a step count half as much in the average, whatever the batch size. The average"
@@ -21,7 +31,7 @@ class AverageConfig(Section):
         at_least=1,
         example=50_000_000,
     )
-    merge: str | None = setting(
+    merge: Keyed[str | None] = setting(
         None,
         "Mean of the weights. `from:7.5T`: the mean over all steps from a position on. Each step's"
         " weights count by its tokens. The position is in tokens, or is `from:samples:2B` or"
@@ -30,3 +40,33 @@ class AverageConfig(Section):
         whole_run(COST),
         example="last:2",
     )
+
+
+def check_merge(config: "Config") -> Iterator[UsageError]:
+    """Checks that a mean can be computed, and that its checkpoints are kept."""
+    text, kept = config.average.merge, config.checkpoint.keep_last
+    if text is None:
+        return
+    try:
+        if merge_start(text) is not None:
+            if is_rl(config):
+                yield UsageError(
+                    f"{MERGE_KEY}={text} does not apply to reinforcement learning, whose steps have"
+                    " no fixed number of tokens",
+                    keys=(MERGE_KEY,),
+                    remedy=set_to(MERGE_KEY, f"{LAST}2"),
+                )
+            return
+        count = merged_checkpoints(text)
+    except UsageError as error:
+        yield error
+        return
+    if count > kept:
+        yield UsageError(
+            f"{MERGE_KEY}={text} needs {count} checkpoints, and {KEEP_KEY}={kept} keeps fewer",
+            keys=(MERGE_KEY, KEEP_KEY),
+            remedy=[
+                set_to(KEEP_KEY, count),
+                set_to(MERGE_KEY, f"{LAST}{kept}" if kept > 1 else None),
+            ],
+        )

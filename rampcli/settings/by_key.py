@@ -14,10 +14,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from rampcli.errors import Assignments, example_of, set_to
 from rampcli.plugins.extensions import ENTRY_POINTS, Extension, find, section_of
-from rampcli.settings import Config
 from rampcli.settings.attributes import WORDS
 from rampcli.settings.facts import BATCH, LEARNING, Changes, Facts, any_phase, whole_run
-from rampcli.settings.fields import Extensible
+from rampcli.settings.fields import Extensible, Keyed
 from rampcli.settings.phase_keys import PHASES, UNTIL, checked_name, key_inside
 from rampcli.words import COMBINED, SPELLINGS, maxtext, meaning_of
 from rampcli.words.refused import (
@@ -134,6 +133,8 @@ END_OF_PHASE = Setting(
 @cache
 def settings() -> dict[str, Setting]:
     """Returns every setting by dotted key, in the order of the schema."""
+    from rampcli.settings.config import Config  # whose sections import this module
+
     return {setting.key: setting for setting in settings_in(Config, "")}
 
 
@@ -177,6 +178,8 @@ def settings_in(schema: type, prefix: str, facts: Facts | None = None) -> Iterat
             declared = field.type
             if isinstance(declared, str):  # from __future__ import annotations
                 declared = get_type_hints(schema)[field.name]
+            if get_origin(declared) is Keyed:
+                (declared,) = get_args(declared)
             # A choice with None is a Union, another type with None is a UnionType.
             is_union = get_origin(declared) in (Union, UnionType)
             options = get_args(declared) if is_union else (declared,)
@@ -229,6 +232,8 @@ def find_setting(key: str) -> Setting | None:
 @cache
 def _of_extensions() -> dict[str, Facts]:
     """Returns what is true of the settings of extensions, by section with its dot."""
+    from rampcli.settings.config import Config
+
     return {
         f"{field.name}.": field.type.of_extensions
         for field in dataclasses.fields(Config)

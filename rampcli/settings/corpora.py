@@ -6,10 +6,13 @@ from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from math import gcd, lcm
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rampcli.errors import Remedy, UsageError, set_to, shown
 from rampcli.files.hub import is_pinned
-from rampcli.settings import Config
+
+if TYPE_CHECKING:
+    from rampcli.settings.config import Config
 
 MOST_SHARES = 2**31
 """Limit of the sum of whole shares, so that products with counts of samples fit in 64 bits."""
@@ -34,7 +37,7 @@ KEYS_OF_SOURCES = {
 BLEND_KEY, NAMED_KEY = "data.blend", "data.validation"
 
 
-def corpora_of(config: Config) -> list[tuple[int, Path]]:
+def corpora_of(config: "Config") -> list[tuple[int, Path]]:
     """Returns the training corpora as (share, path).
 
     Shares are whole numbers in proportion to the weights.
@@ -65,7 +68,7 @@ def corpora_of(config: Config) -> list[tuple[int, Path]]:
     )
 
 
-def paths_of(config: Config) -> dict[Path, str]:
+def paths_of(config: "Config") -> dict[Path, str]:
     """Returns the paths of all corpora, each with the setting that names it."""
     paths = dict.fromkeys(
         (path for _, path in corpora_of(config)),
@@ -78,7 +81,7 @@ def paths_of(config: Config) -> dict[Path, str]:
     return held_out | paths
 
 
-def validation_paths(config: Config) -> dict[str | None, Path]:
+def validation_paths(config: "Config") -> dict[str | None, Path]:
     """Returns the corpora that are used only for validation, by name.
 
     The one of `data.validation_path` has the name None.
@@ -91,12 +94,12 @@ def validation_paths(config: Config) -> dict[str | None, Path]:
     return found
 
 
-def validation_names(config: Config) -> tuple[str | None, ...]:
+def validation_names(config: "Config") -> tuple[str | None, ...]:
     """Returns the names of the validation corpora. A run without named ones has one, None."""
     return tuple(config.data.validation or (None,))
 
 
-def describe_data(config: Config) -> str:
+def describe_data(config: "Config") -> str:
     """Returns what a run trains on: `mock (random tokens)`, `indexed data/wiki`, ..."""
     data = config.data
     if data.source in DESCRIPTIONS:
@@ -109,7 +112,7 @@ def describe_data(config: Config) -> str:
     return data.source if data.path is None else f"{data.source} {data.path}"
 
 
-def missing_corpora(config: Config) -> list[str]:
+def missing_corpora(config: "Config") -> list[str]:
     """Returns the settings that name corpora which this machine does not have, as KEY=PATH."""
     names = {path: name for name, path in validation_paths(config).items()}
     return [
@@ -119,7 +122,7 @@ def missing_corpora(config: Config) -> list[str]:
     ]
 
 
-def missing_weights(config: Config) -> list[str]:
+def missing_weights(config: "Config") -> list[str]:
     """Returns `model.init_from`, as KEY=PATH, if it names a folder that this machine lacks."""
     text = config.model.init_from
     if text is None or is_pinned(text) or os.path.exists(os.path.expanduser(text)):
@@ -127,7 +130,7 @@ def missing_weights(config: Config) -> list[str]:
     return [f"model.init_from={text}"]
 
 
-def missing_here(config: Config) -> list[str]:
+def missing_here(config: "Config") -> list[str]:
     """Returns the settings that name files which this machine does not have, as KEY=PATH."""
     return missing_corpora(config) + missing_weights(config)
 
@@ -162,7 +165,7 @@ def _invalid_blend(blend: list[str], reason: str) -> UsageError:
     )
 
 
-def lacks_path(config: Config) -> bool:
+def lacks_path(config: "Config") -> bool:
     """Returns True if the source reads the user's files and none is given."""
     data = config.data
     given = (data.path, data.blend, data.task)

@@ -1,8 +1,17 @@
 """The settings of the data."""
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from rampcli.errors import Assignments, UsageError, set_to, set_together, shown
+from rampcli.settings.corpora import (
+    KEYS_OF_SOURCES,
+    NAMED_KEY,
+    PATH_FORMS,
+    corpora_of,
+    validation_paths,
+)
 from rampcli.settings.facts import (
     COST,
     HELD_OUT,
@@ -16,7 +25,12 @@ from rampcli.settings.facts import (
     any_phase,
     whole_run,
 )
-from rampcli.settings.fields import Extensible, setting
+from rampcli.settings.fields import Extensible, Keyed, keyed, setting, settings_class
+
+if TYPE_CHECKING:
+    from rampcli.settings.config import Config
+
+_CORPUS_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 SOURCES = ("stdlib", "mock", "indexed", "text", "pairs")
 """Data sources that `rampcli.data.sources` opens."""
@@ -24,12 +38,13 @@ MOST_SEQUENCE = 16_000_000
 """Longest sample. A wrong number is refused before anything is allocated."""
 
 
-@dataclass(kw_only=True, slots=True)
+@keyed("data.")
+@settings_class(kw_only=True)
 class DataConfig(Extensible):
     """Where samples come from, and how they are cut and masked."""
 
     of_extensions: ClassVar = whole_run(LEARNING | COST, SAME_SAMPLES)
-    source: str = setting(
+    source: Keyed[str] = setting(
         "stdlib",
         "Where samples come from. `indexed`: tokens written by `rampcli data build` or by"
         " Megatron's preprocessing. `text`: text files, read into memory. `pairs`: prompts and"
@@ -39,7 +54,7 @@ class DataConfig(Extensible):
         choices=SOURCES,
         extensible=True,
     )
-    sequence_length: int = setting(
+    sequence_length: Keyed[int] = setting(
         128,
         "Length of a sample.",
         any_phase(SAMPLES | VALIDATION | COST),
@@ -47,7 +62,7 @@ class DataConfig(Extensible):
         at_least=1,
         at_most=MOST_SEQUENCE,
     )
-    micro_batch_size: int | None = setting(
+    micro_batch_size: Keyed[int | None] = setting(
         None,
         "Samples per data-parallel rank in one forward and backward pass. `null`: derived.",
         any_phase(SPLIT | COST).unread_by_rl(
@@ -56,21 +71,21 @@ class DataConfig(Extensible):
         unit="samples",
         at_least=1,
     )
-    path: str | None = setting(
+    path: Keyed[str | None] = setting(
         None,
         "Corpus. For `indexed`, the common prefix of its two files; for `text`, a file or folder;"
         " for `pairs`, a file of JSON lines. `null`: no corpus, or the corpora in `blend`.",
         any_phase(LEARNING | HELD_OUT),
         example="data/wiki",
     )
-    blend: list[str] | None = setting(
+    blend: Keyed[list[str] | None] = setting(
         None,
         "Several corpora with weights, `[0.7,data/wiki,0.3,data/code]`; each path as in `path`."
         " `null`: one corpus.",
         any_phase(LEARNING | HELD_OUT),
         example=[0.7, "data/wiki", 0.3, "data/code"],
     )
-    split: list[float] = setting(
+    split: Keyed[list[float]] = setting(
         [99.0, 1.0, 0.0],
         "Shares of each corpus for training, validation and testing. Documents are divided in their"
         " order; a single document is divided by tokens. `pairs` are divided by a hash of the"
@@ -78,13 +93,13 @@ class DataConfig(Extensible):
         any_phase(SAMPLES | HELD_OUT),
         example=[98, 1, 1],
     )
-    validation_path: str | None = setting(
+    validation_path: Keyed[str | None] = setting(
         None,
         "Corpus that is used only for validation, instead of the share in `split`. `null`: use"
         " `split`.",
         any_phase(VALIDATION),
     )
-    validation: dict[str, str] | None = setting(
+    validation: Keyed[dict[str, str] | None] = setting(
         None,
         "Corpora that are used only for validation, `{wiki:data/wiki,code:data/code}`; each path as"
         " in `path`. Each is validated on its own, on `trainer.val_samples` samples. The second"
@@ -94,20 +109,20 @@ class DataConfig(Extensible):
         ),
         example={"wiki": "data/wiki", "code": "data/code"},
     )
-    tokenizer: str = setting(
+    tokenizer: Keyed[str] = setting(
         "bytes",
         "Tokenizer for `text` and `pairs`: `bytes`, `chars` (the characters of the text), a"
         " `tokenizer.json` or its folder, or a model of the Hugging Face hub as `NAME@COMMIT`.",
         whole_run(LEARNING, "a token stands for the same text in the whole run"),
     )
-    task: Literal["sort", "reverse", "add"] | None = setting(
+    task: Keyed[Literal["sort", "reverse", "add"] | None] = setting(
         None,
         "Built-in task for `pairs`, instead of a file: `sort` or `reverse` the digits of a number,"
         " or `add` two numbers. `null`: the file in `path`.",
         whole_run(SAMPLES, SAME_SAMPLES),
         example="sort",
     )
-    task_digits: int = setting(
+    task_digits: Keyed[int] = setting(
         8,
         "Digits of each number of the task.",
         whole_run(SAMPLES, SAME_SAMPLES),
@@ -115,43 +130,143 @@ class DataConfig(Extensible):
         at_least=1,
         at_most=64,
     )
-    response_end: str | None = setting(
+    response_end: Keyed[str | None] = setting(
         None,
         "Text of the token that ends a response of `pairs`. `null`: the tokenizer's end-of-document"
         " token, or a new line if its tokens are bytes or characters.",
         whole_run(SAMPLES, SAME_SAMPLES),
         example="'<|im_end|>'",
     )
-    chat_template: Literal["auto", "none"] = setting(
+    chat_template: Keyed[Literal["auto", "none"]] = setting(
         "auto",
         "How a prompt of `pairs` is written. `auto`: as a user's message in the chat template that"
         " is beside the `tokenizer.json`, if there is one. `none`: as it is.",
         whole_run(SAMPLES, SAME_SAMPLES),
     )
-    eod_mask_loss: bool = setting(
+    eod_mask_loss: Keyed[bool] = setting(
         False,
         "Exclude each document's first token from the loss, because nothing predicts it.",
         any_phase(LEARNING | VALIDATION),
     )
-    document_mask: bool = setting(
+    document_mask: Keyed[bool] = setting(
         False,
         "Restart attention and positions at each document, and exclude its first token from the"
         " loss. `pairs` need it.",
         any_phase(LEARNING | VALIDATION | COST),
     )
-    pad_last_window: bool = setting(
+    pad_last_window: Keyed[bool] = setting(
         False,
         "Pad the tokens after the last whole sample to one more sample.",
         any_phase(SAMPLES | VALIDATION),
     )
-    expansion_factor_real_data: float | None = setting(
+    expansion_factor_real_data: Keyed[float | None] = setting(
         None,
         "Above 1: one host in this many reads data and sends the others their samples. `null`, up"
         " to 1, or MaxText's -1: every host reads its own.",
         any_phase(SPEED),
     )
-    audit_order: bool = setting(
+    audit_order: Keyed[bool] = setting(
         False,
         "Record which samples the ranks read, as `order_hash` in `metrics.jsonl`.",
         whole_run(NOTHING, SAME_SAMPLES),
     )
+
+
+def check_corpora(config: "Config") -> Iterator[UsageError]:
+    """Checks that the source has the paths that it needs and no others."""
+    data = config.data
+    if data.source not in SOURCES:  # an extension uses the settings that it wants
+        return
+    given = {key: value for key in KEYS_OF_SOURCES if (value := getattr(data, key)) is not None}
+    for key in given:
+        if data.source not in KEYS_OF_SOURCES[key]:
+            yield UsageError(
+                f"data.{key} does not apply to data.source={data.source}",
+                keys=(f"data.{key}", "data.source"),
+                remedy=[_with_source(source, key, given) for source in KEYS_OF_SOURCES[key]],
+            )
+            return
+    if data.source not in PATH_FORMS:
+        return
+    places = tuple(f"data.{key}" for key in ("path", "blend", "task") if key in given)
+    if not places:
+        yield UsageError(
+            f"data.source={data.source} needs data.path, which is not given",
+            keys=("data.source", "data.path"),
+            remedy=PATH_FORMS[data.source],
+        )
+    elif len(places) > 1:
+        yield UsageError(
+            f"{' and '.join(places)} are both given", keys=places, remedy="one of them"
+        )
+    elif data.validation_path is not None and data.validation is not None:
+        yield UsageError(
+            f"data.validation_path and {NAMED_KEY} are both given",
+            keys=("data.validation_path", NAMED_KEY),
+            remedy=set_to("data.validation_path", None, note=f", and its path in {NAMED_KEY}"),
+        )
+    else:
+        yield from _check_held_out(config, places)
+
+
+def _with_source(source: str, key: str, given: Mapping[str, Any]) -> Assignments:
+    """Returns the settings of another source, which takes a key that is given."""
+    values: dict[str, Any] = {"data": source}
+    places = ("path", "blend", "task")
+    if key in places:
+        values |= {f"data.{other}": None for other in places if other in given and other != key}
+    elif source in PATH_FORMS and not any(place in given for place in places):
+        values["data.path"] = "PATH"
+    return set_together(values)
+
+
+def _check_held_out(config: "Config", places: Sequence[str]) -> Iterator[UsageError]:
+    """Checks the corpora that are used only for validation.
+
+    Args:
+        places: settings that name the training corpora.
+    """
+    data = config.data
+    try:
+        trained = [path for _, path in corpora_of(config)]
+    except UsageError as error:
+        yield error
+        return
+    for name, path in validation_paths(config).items():
+        key = "data.validation_path" if name is None else NAMED_KEY
+        if name is not None and not _CORPUS_NAME.fullmatch(name):
+            yield UsageError(
+                f"{key}: {name!r} cannot name a corpus",
+                keys=(key,),
+                remedy="up to 100 letters, digits, - and _",
+            )
+        elif data.task is not None or path in trained:
+            yield UsageError(
+                f"{key} does not apply to data.task={data.task}"
+                if data.task is not None
+                else f"{key}: {path} is also a training corpus",
+                keys=(key, *places),
+                remedy=set_to(key, None, note=", so that data.split applies"),
+            )
+
+
+def check_document_mask(config: "Config") -> Iterator[UsageError]:
+    """Checks that pairs, which are packed into samples, attend to themselves only."""
+    if config.data.source == "pairs" and not config.data.document_mask:
+        yield UsageError(
+            "data.document_mask=false does not apply to data.source=pairs",
+            keys=("data.document_mask", "data.source"),
+            remedy=set_to("data.document_mask", True),
+        )
+
+
+def check_split(config: "Config") -> Iterator[UsageError]:
+    """Checks that `data.split` has three shares: the first above 0, the others at least 0."""
+    split = config.data.split
+    if len(split) != 3 or min(split) < 0 or split[0] <= 0:
+        yield UsageError(
+            f"data.split={shown(split)} is not three shares: the first above 0, the others at"
+            " least 0",
+            keys=("data.split",),
+            remedy=set_to("data.split", [98, 1, 1]),
+        )

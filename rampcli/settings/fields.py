@@ -1,11 +1,55 @@
 """Declares the fields of the schema."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, get_origin, overload
 
 from rampcli.settings.attributes import Section
 from rampcli.settings.facts import Facts
+
+__all__ = ["settings_class"]
+T = TypeVar("T")
+S = TypeVar("S")
+
+if TYPE_CHECKING:  # mypy takes a class variable of a class with slots for an error
+    from dataclasses import dataclass as settings_class
+else:
+    settings_class = partial(dataclass, slots=True)
+
+
+class Keyed(Generic[T]):
+    """A setting of a section: `config.optim.lr` is its value, and `OptimConfig.lr` is its key."""
+
+    def __init__(self, key: str, slot: Any) -> None:
+        self.key, self.slot = key, slot
+
+    @overload
+    def __get__(self, section: None, owner: type) -> str: ...
+    @overload
+    def __get__(self, section: object, owner: type) -> T: ...
+    def __get__(self, section: object, owner: type) -> Any:
+        return self.key if section is None else self.slot.__get__(section, owner)
+
+    def __set__(self, section: object, value: T) -> None:
+        self.slot.__set__(section, value)
+
+
+def keyed(prefix: str) -> Callable[[type[S]], type[S]]:
+    """Returns a decorator that gives each setting of a section its key, see `Keyed`.
+
+    Args:
+        prefix: of the section, with its dot. A field whose name ends in `_` has a key without it.
+    """
+
+    def with_keys(schema: type[S]) -> type[S]:
+        for one in fields(schema):  # type: ignore[arg-type]
+            if get_origin(one.type) is Keyed:
+                slot = schema.__dict__[one.name]
+                setattr(schema, one.name, Keyed(f"{prefix}{one.name.removesuffix('_')}", slot))
+        return schema
+
+    return with_keys
 
 
 def setting(default: Any, doc: str, facts: Facts, **about: Any) -> Any:

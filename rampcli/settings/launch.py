@@ -1,12 +1,17 @@
 """Settings for starting, stopping and resuming workers."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rampcli.errors import UsageError, set_to
 from rampcli.plugins.launchers import LAUNCHERS, declarations
 from rampcli.settings.attributes import Section
 from rampcli.settings.facts import MACHINES, NOTHING, whole_run
-from rampcli.settings.fields import section, setting, with_choices
+from rampcli.settings.fields import Keyed, keyed, section, setting, settings_class, with_choices
+
+if TYPE_CHECKING:
+    from rampcli.settings.config import Config
+
 
 T = TypeVar("T")
 
@@ -20,38 +25,39 @@ def with_launchers(schema: type[T]) -> type[T]:
     return schema
 
 
-@dataclass(kw_only=True, slots=True)
+@keyed("launch.")
+@settings_class(kw_only=True)
 @with_launchers
 class LaunchConfig(Section):
     """How workers start, stop and resume."""
 
-    launcher: str = setting(
+    launcher: Keyed[str] = setting(
         "local",
         with_choices("Where workers run.", declarations()),
         whole_run(MACHINES),
         choices=LAUNCHERS,
     )
-    max_restarts: int = setting(
+    max_restarts: Keyed[int] = setting(
         3,
         "Restarts of crashed workers in a stage, each from the last checkpoint.",
         whole_run(NOTHING),
         at_least=0,
     )
-    backoff_s: float = setting(
+    backoff_s: Keyed[float] = setting(
         1.0,
         "Wait before the first restart. It doubles with each further one, up to a minute.",
         whole_run(NOTHING),
         unit="seconds",
         at_least=0,
     )
-    grace_s: float = setting(
+    grace_s: Keyed[float] = setting(
         30.0,
         "Time that workers have to save when they are asked to stop. Then they are killed.",
         whole_run(NOTHING),
         unit="seconds",
         above=0,
     )
-    start_timeout_s: float = setting(
+    start_timeout_s: Keyed[float] = setting(
         1800.0,
         "Longest time that a rank waits for others until the first step of a stage has ended, and"
         " after its last one. Then the workers fail and are restarted. Reinforcement learning has"
@@ -60,7 +66,7 @@ class LaunchConfig(Section):
         unit="seconds",
         above=0,
     )
-    step_timeout_s: float = setting(
+    step_timeout_s: Keyed[float] = setting(
         600.0,
         "Longest time that a rank waits for others within a stage, after its first step. Then the"
         " workers fail and are restarted. Reinforcement learning waits without a limit.",
@@ -68,13 +74,13 @@ class LaunchConfig(Section):
         unit="seconds",
         above=0,
     )
-    elastic: bool = setting(
+    elastic: Keyed[bool] = setting(
         False,
         "With `local`: continue a stage on fewer nodes when one is lost, and on more when it"
         " returns.",
         whole_run(NOTHING),
     )
-    min_nodes: int = setting(
+    min_nodes: Keyed[int] = setting(
         1,
         "With `elastic`: the run waits while fewer nodes are left.",
         whole_run(NOTHING),
@@ -86,3 +92,22 @@ class LaunchConfig(Section):
 
         def __getattr__(self, launcher: str) -> Any:
             """Returns the section of a launcher."""
+
+
+def check_elastic(config: "Config") -> Iterator[UsageError]:
+    """Checks that the launcher trains on when nodes are lost, and that there are enough nodes."""
+    launch, num_nodes = config.launch, config.trainer.num_nodes
+    if launch.elastic and not declarations()[launch.launcher].supports_elastic:
+        able = [name for name, one in declarations().items() if one.supports_elastic]
+        yield UsageError(
+            f"launch.elastic=true needs launch={' or '.join(able)}: with launch={launch.launcher},"
+            " the nodes of a stage are fixed",
+            keys=("launch.elastic", "launch.launcher"),
+            remedy=set_to("launch.elastic", False),
+        )
+    if launch.elastic and launch.min_nodes > num_nodes:
+        yield UsageError(
+            f"launch.min_nodes={launch.min_nodes} is above trainer.num_nodes={num_nodes}",
+            keys=("launch.min_nodes", "trainer.num_nodes"),
+            remedy=set_to("launch.min_nodes", num_nodes, note=" or less"),
+        )

@@ -1,17 +1,16 @@
 """Settings of the loss that is differentiated."""
 
-from dataclasses import dataclass
-
 from rampcli.settings.attributes import Section
 from rampcli.settings.facts import COST, LEARNING, any_phase
-from rampcli.settings.fields import setting
+from rampcli.settings.fields import Keyed, keyed, setting, settings_class
 
 
-@dataclass(kw_only=True, slots=True)
+@keyed("loss.")
+@settings_class(kw_only=True)
 class LossConfig(Section):
     """The loss of pretraining, which is the cross entropy, and what is added to it."""
 
-    z_weight: float | None = setting(
+    z_weight: Keyed[float | None] = setting(
         None,
         "Weight of the z-loss, which is added to the cross entropy and keeps the logits from"
         " growing. It is the mean of log(Z)^2 over tokens, where Z is the sum of the exponentials"

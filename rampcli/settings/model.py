@@ -1,68 +1,76 @@
 """Settings of the model."""
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar, Literal
 
+from rampcli.batch.division import divisors
+from rampcli.errors import UsageError, set_to, set_together
+from rampcli.settings.architectures import misfit_of
 from rampcli.settings.facts import BATCH, COST, NOTHING, SAME_TENSORS, TENSORS, any_phase, whole_run
-from rampcli.settings.fields import Extensible, setting
+from rampcli.settings.fields import Extensible, Keyed, keyed, setting, settings_class
 from rampcli.settings.model_parts import ACTIVATIONS, NORMS, POSITION_EMBEDDINGS
+
+if TYPE_CHECKING:
+    from rampcli.settings.config import Config
+
 
 MOST_WIDTH = 1_000_000
 MOST_VOCABULARY = 100_000_000
 """Limits above any real model, so that a wrong number is refused before anything is allocated."""
 
 
-@dataclass(kw_only=True, slots=True)
+@keyed("model.")
+@settings_class(kw_only=True)
 class ModelConfig(Extensible):
     """The decoder's shape, and the batch that it is trained with."""
 
     of_extensions: ClassVar = whole_run(TENSORS | COST, SAME_TENSORS)
-    family: str = setting(
+    family: Keyed[str] = setting(
         "decoder",
         "Architecture. `decoder`: the transformer that the settings below describe.",
         whole_run(TENSORS | COST, SAME_TENSORS),
         choices=("decoder",),
         extensible=True,
     )
-    num_layers: int = setting(
+    num_layers: Keyed[int] = setting(
         6, "Number of layers.", whole_run(TENSORS | COST, SAME_TENSORS), at_least=1, at_most=10_000
     )
-    hidden_size: int = setting(
+    hidden_size: Keyed[int] = setting(
         128,
         "Width of the residual stream.",
         whole_run(TENSORS | COST, SAME_TENSORS),
         at_least=1,
         at_most=MOST_WIDTH,
     )
-    ffn_hidden_size: int = setting(
+    ffn_hidden_size: Keyed[int] = setting(
         344,
         "Inner width of the feed-forward layers.",
         whole_run(TENSORS | COST, SAME_TENSORS),
         at_least=1,
         at_most=MOST_WIDTH,
     )
-    num_attention_heads: int = setting(
+    num_attention_heads: Keyed[int] = setting(
         4,
         "Number of query heads.",
         whole_run(TENSORS | COST, SAME_TENSORS),
         at_least=1,
         at_most=MOST_WIDTH,
     )
-    head_size: int | None = setting(
+    head_size: Keyed[int | None] = setting(
         None,
         "Width of an attention head. `null`: `hidden_size` divided by `num_attention_heads`.",
         whole_run(TENSORS | COST, SAME_TENSORS),
         at_least=1,
         at_most=MOST_WIDTH,
     )
-    num_query_groups: int | None = setting(
+    num_query_groups: Keyed[int | None] = setting(
         None,
         "Number of key and value heads; must divide `num_attention_heads`. `null`: one per query"
         " head.",
         whole_run(TENSORS | COST, SAME_TENSORS),
         at_least=1,
     )
-    vocab_size: int | None = setting(
+    vocab_size: Keyed[int | None] = setting(
         256,
         "Size of the vocabulary. `null`: that of the tokenizer, from 1,024 tokens on padded to a"
         " multiple of 128 x `parallel.tensor_parallel_size`.",
@@ -70,53 +78,55 @@ class ModelConfig(Extensible):
         at_least=1,
         at_most=MOST_VOCABULARY,
     )
-    normalization: str = setting(
+    normalization: Keyed[str] = setting(
         "rmsnorm",
         "Normalisation before attention, before the feed-forward layer and after the last layer.",
         whole_run(TENSORS | COST, SAME_TENSORS),
         choices=NORMS,
     )
-    norm_epsilon: float = setting(
+    norm_epsilon: Keyed[float] = setting(
         1e-5, "Epsilon of the normalisation.", whole_run(TENSORS, SAME_TENSORS), above=0
     )
-    activation: str = setting(
+    activation: Keyed[str] = setting(
         "swiglu",
         "Activation function of the feed-forward layers.",
         whole_run(TENSORS | COST, SAME_TENSORS),
         choices=ACTIVATIONS,
     )
-    position_embedding: str = setting(
+    position_embedding: Keyed[str] = setting(
         "rope",
         "How positions are encoded. `rope` needs an even head size.",
         whole_run(TENSORS | COST, SAME_TENSORS),
         choices=POSITION_EMBEDDINGS,
     )
-    rotary_base: float = setting(10_000.0, "Base frequency of RoPE.", any_phase(TENSORS), above=0)
-    rotary_scale_factor: float | None = setting(
+    rotary_base: Keyed[float] = setting(
+        10_000.0, "Base frequency of RoPE.", any_phase(TENSORS), above=0
+    )
+    rotary_scale_factor: Keyed[float | None] = setting(
         None,
         "Factor by which RoPE scaling slows low frequencies (Llama 3.1). `null`: no scaling.",
         any_phase(TENSORS),
         at_least=1,
     )
-    rotary_low_freq_factor: float = setting(
+    rotary_low_freq_factor: Keyed[float] = setting(
         1.0, "Low-frequency factor of RoPE scaling (Llama 3.1).", any_phase(TENSORS), above=0
     )
-    rotary_high_freq_factor: float = setting(
+    rotary_high_freq_factor: Keyed[float] = setting(
         4.0, "High-frequency factor of RoPE scaling (Llama 3.1).", any_phase(TENSORS), above=0
     )
-    rotary_original_length: int = setting(
+    rotary_original_length: Keyed[int] = setting(
         8192,
         "Context length before RoPE scaling (Llama 3.1).",
         any_phase(TENSORS),
         unit="tokens",
         at_least=1,
     )
-    qk_norm: bool = setting(
+    qk_norm: Keyed[bool] = setting(
         False,
         "Normalise each head's queries and keys with RMSNorm (Qwen3).",
         whole_run(TENSORS | COST, SAME_TENSORS),
     )
-    sliding_window: int | None = setting(
+    sliding_window: Keyed[int | None] = setting(
         None,
         "Number of most recent tokens that a token attends to, including itself (Mistral)."
         " `null`: all earlier tokens.",
@@ -124,47 +134,47 @@ class ModelConfig(Extensible):
         unit="tokens",
         at_least=1,
     )
-    bias: bool = setting(
+    bias: Keyed[bool] = setting(
         False, "Add biases to the linear layers.", whole_run(TENSORS | COST, SAME_TENSORS)
     )
-    tie_embeddings: bool = setting(
+    tie_embeddings: Keyed[bool] = setting(
         False,
         "Use the token embedding as the output projection.",
         whole_run(TENSORS | COST, SAME_TENSORS),
     )
-    init_std: float = setting(
+    init_std: Keyed[float] = setting(
         0.02,
         "Standard deviation of the initial weights.",
         whole_run(TENSORS, SAME_TENSORS),
         above=0,
     )
-    huggingface_type: Literal["llama", "mistral"] | None = setting(
+    huggingface_type: Keyed[Literal["llama", "mistral"] | None] = setting(
         None,
         "Class of transformers that `rampcli export` writes for a model that both compute. `null`:"
         " Llama's where it can, else the one that can.",
         whole_run(NOTHING, SAME_TENSORS),
     )
-    init_from: str | None = setting(
+    init_from: Keyed[str | None] = setting(
         None,
         "Where the initial weights are: a Hugging Face folder, a model of the hub as `NAME@COMMIT`,"
         " or the directory of a run, whose newest checkpoint is read. `null`: random weights.",
         whole_run(TENSORS, SAME_TENSORS),
     )
-    global_batch_size: int | None = setting(
+    global_batch_size: Keyed[int | None] = setting(
         None,
         "Samples per optimiser step, at the end of a ramp. `null`: derived.",
         any_phase(BATCH),
         unit="samples",
         at_least=1,
     )
-    rampup_batch_size: list[int] | None = setting(
+    rampup_batch_size: Keyed[list[int] | None] = setting(
         None,
         "Batch-size ramp, `[start, increment, samples]`. `null`: no ramp.",
         any_phase(BATCH),
         unit="samples",
         example=[256, 128, 50_000_000],
     )
-    step_batch_size_schedule: str | None = setting(
+    step_batch_size_schedule: Keyed[str | None] = setting(
         None,
         "Batch sizes from given points on, `'0:768 250B:1536'`. The points count tokens, or samples"
         " with `samples:` in front, or optimiser steps with `steps:`. `null`: no schedule.",
@@ -188,3 +198,74 @@ class ModelConfig(Extensible):
         """Size of the vocabulary, which is known before a run starts."""
         assert self.vocab_size is not None
         return self.vocab_size
+
+
+def check_heads(config: "Config") -> Iterator[UsageError]:
+    """Checks that heads divide the width and groups the heads, and RoPE's head size is even."""
+    model = config.model
+    groups = model.key_heads
+    if model.head_size is None and model.hidden_size % model.num_attention_heads:
+        counts = divisors(model.hidden_size, most=model.num_attention_heads)
+        heads = [count for count in counts if count % groups == 0] or counts
+        keeps_groups = model.num_attention_heads % groups == 0
+        yield UsageError(
+            f"model.hidden_size={model.hidden_size} does not divide into"
+            f" model.num_attention_heads={model.num_attention_heads}",
+            keys=("model.hidden_size", "model.num_attention_heads"),
+            remedy=[
+                set_to("model.num_attention_heads", heads[-1]),
+                *([set_to("model.head_size", 64)] if keeps_groups else []),
+            ],
+        )
+    elif model.num_attention_heads % groups:
+        yield UsageError(
+            f"model.num_attention_heads={model.num_attention_heads} does not divide into"
+            f" model.num_query_groups={groups}",
+            keys=("model.num_attention_heads", "model.num_query_groups"),
+            remedy=set_to(
+                "model.num_query_groups", divisors(model.num_attention_heads, most=groups)[-1]
+            ),
+        )
+    elif POSITION_EMBEDDINGS[model.position_embedding].is_rotary and model.head_width % 2:
+        head_size = model.head_width
+        other = next(name for name, one in POSITION_EMBEDDINGS.items() if not one.is_rotary)
+        yield UsageError(
+            f"model.hidden_size={model.hidden_size} over"
+            f" model.num_attention_heads={model.num_attention_heads} gives heads of {head_size};"
+            " rotary positions need an even size"
+            if model.head_size is None
+            else f"model.head_size={head_size}: rotary positions need an even size",
+            keys=("model.hidden_size", "model.num_attention_heads")
+            if model.head_size is None
+            else ("model.head_size",),
+            remedy=[set_to("model.position_embedding", other), "an even head size"],
+        )
+
+
+def check_rotary(config: "Config") -> Iterator[UsageError]:
+    """Checks that RoPE scaling has RoPE to scale, and a band of frequencies to blend."""
+    model = config.model
+    if model.rotary_scale_factor is None:
+        return
+    if not POSITION_EMBEDDINGS[model.position_embedding].is_rotary:
+        yield UsageError(
+            f"model.rotary_scale_factor={model.rotary_scale_factor:g} does not apply to"
+            f" model.position_embedding={model.position_embedding}",
+            keys=("model.rotary_scale_factor", "model.position_embedding"),
+            remedy=set_to("model.rotary_scale_factor", None),
+        )
+    elif model.rotary_low_freq_factor >= model.rotary_high_freq_factor:
+        yield UsageError(
+            f"model.rotary_low_freq_factor={model.rotary_low_freq_factor:g} is not below"
+            f" model.rotary_high_freq_factor={model.rotary_high_freq_factor:g}",
+            keys=("model.rotary_low_freq_factor", "model.rotary_high_freq_factor"),
+            remedy=set_together(
+                {"model.rotary_low_freq_factor": 1.0, "model.rotary_high_freq_factor": 4.0}
+            ),
+        )
+
+
+def check_huggingface_type(config: "Config") -> Iterator[UsageError]:
+    """Checks that the class which a run is to be exported as computes its model."""
+    if config.model.huggingface_type is not None and (error := misfit_of(config.model)):
+        yield error

@@ -1,10 +1,17 @@
 """The settings of the optimiser and of the learning rate."""
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from collections.abc import Callable, Collection, Iterator
+from typing import TYPE_CHECKING, ClassVar, Literal
 
+from rampcli.batch.quantities import counted, listed
+from rampcli.batch.ramp import RAMP_KEY, RampSchedule
+from rampcli.batch.step_schedule import SCHEDULE_KEY
+from rampcli.errors import UsageError, set_to, shown
+from rampcli.plugins import extensions
+from rampcli.plugins.extensions import OPTIMIZER
 from rampcli.schedule.couplings import BETA2_COUPLINGS, WEIGHT_DECAY_COUPLINGS
-from rampcli.schedule.learning_rate import BATCH_COUPLINGS, DECAY_STYLES
+from rampcli.schedule.learning_rate import BATCH_COUPLINGS, DECAY_STYLES, OF_EXTENSION
+from rampcli.settings.by_key import settings, settings_of
 from rampcli.settings.facts import (
     COST,
     LEARNING,
@@ -15,16 +22,32 @@ from rampcli.settings.facts import (
     any_phase,
     whole_run,
 )
-from rampcli.settings.fields import Extensible, setting, with_choices
+from rampcli.settings.fields import Extensible, Keyed, keyed, setting, settings_class, with_choices
 from rampcli.settings.optimizers import OPTIMIZERS
+from rampcli.settings.rl import unit_of
+
+COUPLING_KEY = "schedule.batch_coupling"
+BETA2_KEY = "schedule.beta2_coupling"
+DECAY_KEY = "schedule.weight_decay_coupling"
+FACTORS_KEY = "schedule.lr_factors"
+MOST_SHOWN = 5
+"""Most batch sizes that an error names."""
+MOST_OFFERED = 32
+"""Most stages for which a list is offered. A longer list does not fit into a message."""
+OF_SOME = dict.fromkeys(field for one in OPTIMIZERS.values() for field in one.settings)
+"""Fields of the section `optim` that an optimiser may use or not, in order."""
+
+if TYPE_CHECKING:
+    from rampcli.settings.config import Config
 
 
-@dataclass(kw_only=True, slots=True)
+@keyed("optim.")
+@settings_class(kw_only=True)
 class OptimConfig(Extensible):
     """The optimiser and the learning rate. At most one of the two warm-ups is set."""
 
     of_extensions: ClassVar = whole_run(LEARNING | COST, SAME_STATE)
-    optimizer: str = setting(
+    optimizer: Keyed[str] = setting(
         "adamw",
         "Optimiser. `muon`: Muon for the layers' matrices, scaled to AdamW's learning rate, and"
         " AdamW for the rest.",
@@ -32,41 +55,41 @@ class OptimConfig(Extensible):
         choices=OPTIMIZERS,
         extensible=True,
     )
-    lr: float = setting(1e-3, "Highest learning rate.", any_phase(RATE), at_least=0)
-    min_lr: float = setting(
+    lr: Keyed[float] = setting(1e-3, "Highest learning rate.", any_phase(RATE), at_least=0)
+    min_lr: Keyed[float] = setting(
         0.0, "Learning rate at the end of the decay.", any_phase(RATE), at_least=0
     )
-    warmup_samples: int | None = setting(
+    warmup_samples: Keyed[int | None] = setting(
         None,
         "Length of the linear warm-up in samples. `null`: not set.",
         any_phase(RATE),
         unit="samples",
         at_least=0,
     )
-    warmup_steps: int | None = setting(
+    warmup_steps: Keyed[int | None] = setting(
         None,
         "Length of the linear warm-up in steps; the plan converts it to samples. `null`: not set.",
         any_phase(RATE),
         unit="optimiser steps",
         at_least=0,
     )
-    weight_decay: float = setting(
+    weight_decay: Keyed[float] = setting(
         0.1,
         "Weight decay of matrices and embeddings; other parameters have none.",
         any_phase(LEARNING),
         at_least=0,
     )
-    beta1: float = setting(
+    beta1: Keyed[float] = setting(
         0.9, "AdamW's first decay rate.", any_phase(LEARNING), at_least=0, below=1
     )
-    beta2: float = setting(
+    beta2: Keyed[float] = setting(
         0.95, "AdamW's second decay rate.", any_phase(LEARNING), at_least=0, below=1
     )
-    eps: float = setting(1e-8, "AdamW's epsilon.", any_phase(LEARNING), above=0)
-    muon_momentum: float = setting(
+    eps: Keyed[float] = setting(1e-8, "AdamW's epsilon.", any_phase(LEARNING), above=0)
+    muon_momentum: Keyed[float] = setting(
         0.95, "Muon's momentum.", any_phase(LEARNING), at_least=0, below=1
     )
-    muon_iterations: int = setting(
+    muon_iterations: Keyed[int] = setting(
         5,
         "Newton-Schulz iterations of Muon. Fewer take less time, orthogonalise less exactly and"
         " make smaller steps.",
@@ -75,7 +98,7 @@ class OptimConfig(Extensible):
         at_least=1,
         at_most=100,
     )
-    skip_step_sigma: float | None = setting(
+    skip_step_sigma: Keyed[float | None] = setting(
         None,
         "Skip a step whose loss or gradient norm is more than this many standard deviations above"
         " the mean of the last 128 steps. `null`: skip none.",
@@ -84,19 +107,20 @@ class OptimConfig(Extensible):
     )
 
 
-@dataclass(kw_only=True, slots=True)
+@keyed("schedule.")
+@settings_class(kw_only=True)
 class ScheduleConfig(Extensible):
     """How the learning rate decays over the samples, after a linear warm-up to `optim.lr`."""
 
     of_extensions: ClassVar = any_phase(RATE)
-    decay_style: str = setting(
+    decay_style: Keyed[str] = setting(
         "cosine",
         with_choices("Shape of the decay.", DECAY_STYLES),
         any_phase(RATE),
         choices=DECAY_STYLES,
         extensible=True,
     )
-    begin: Literal["continue", "restart"] | None = setting(
+    begin: Keyed[Literal["continue", "restart"] | None] = setting(
         None,
         "How a phase's own schedule begins. `continue`: at the rate at which the phase before it"
         " ended; a warm-up of the phase leads from there to `optim.lr`. `restart`: at `optim.lr`,"
@@ -105,14 +129,14 @@ class ScheduleConfig(Extensible):
         any_phase(RATE),
         example="restart",
     )
-    wsd_decay_samples: int | None = setting(
+    wsd_decay_samples: Keyed[int | None] = setting(
         None,
         "Length of the final decay of `wsd`. `null`: the last tenth of the run.",
         any_phase(RATE),
         unit="samples",
         at_least=1,
     )
-    batch_coupling: str | float = setting(
+    batch_coupling: Keyed[str | float] = setting(
         "none",
         with_choices(
             "How a batch below the largest scales the learning rate, where r is the batch divided"
@@ -124,7 +148,7 @@ class ScheduleConfig(Extensible):
         at_least=0,
         at_most=2,
     )
-    lr_factors: list[float] | None = setting(
+    lr_factors: Keyed[list[float] | None] = setting(
         None,
         "Factor of the learning rate in each stage of the batch schedule, in order, in place of"
         " `schedule.batch_coupling`. `null`: the coupling.",
@@ -133,7 +157,7 @@ class ScheduleConfig(Extensible):
         at_least=1e-3,
         at_most=1000,
     )
-    beta2_coupling: str = setting(
+    beta2_coupling: Keyed[str] = setting(
         "none",
         with_choices(
             "How `optim.beta2` follows the batch, where r is the batch divided by the largest.",
@@ -142,7 +166,7 @@ class ScheduleConfig(Extensible):
         any_phase(LEARNING),
         choices=BETA2_COUPLINGS,
     )
-    weight_decay_coupling: str = setting(
+    weight_decay_coupling: Keyed[str] = setting(
         "none",
         with_choices(
             "How `optim.weight_decay` follows the batch, where r is the batch divided by the"
@@ -152,3 +176,127 @@ class ScheduleConfig(Extensible):
         any_phase(LEARNING),
         choices=WEIGHT_DECAY_COUPLINGS,
     )
+
+
+def check_learning_rate(config: "Config") -> Iterator[UsageError]:
+    """Checks that the learning rate has the settings that its schedule needs, and no others."""
+    optim, schedule = config.optim, config.schedule
+    style = DECAY_STYLES.get(schedule.decay_style, OF_EXTENSION)
+    if optim.warmup_samples is not None and optim.warmup_steps is not None:
+        yield UsageError(
+            f"the warm-up is given twice: optim.warmup_samples={optim.warmup_samples} and"
+            f" optim.warmup_steps={optim.warmup_steps}",
+            keys=("optim.warmup_samples", "optim.warmup_steps"),
+            remedy="null for one of them",
+        )
+    elif style.needs_warmup and not (optim.warmup_samples or optim.warmup_steps):
+        yield UsageError(
+            f"schedule.decay_style={schedule.decay_style} needs a warm-up to decay from",
+            keys=("schedule.decay_style", "optim.warmup_samples", "optim.warmup_steps"),
+            remedy=set_to("optim.warmup_samples", 10_000),
+        )
+    if optim.min_lr > optim.lr:
+        yield UsageError(
+            f"optim.min_lr={optim.min_lr} is above optim.lr={optim.lr}",
+            keys=("optim.min_lr", "optim.lr"),
+            remedy=set_to("optim.min_lr", optim.lr),
+        )
+    if schedule.wsd_decay_samples is not None and not style.takes_decay_samples:
+        yield UsageError(
+            f"schedule.wsd_decay_samples={schedule.wsd_decay_samples} does not apply to"
+            f" schedule.decay_style={schedule.decay_style}",
+            keys=("schedule.wsd_decay_samples", "schedule.decay_style"),
+            remedy=[
+                set_to("schedule.decay_style", "wsd"),
+                set_to("schedule.wsd_decay_samples", None),
+            ],
+        )
+
+
+def check_used(config: "Config", is_typed: Callable[[str], bool]) -> Iterator[UsageError]:
+    """Checks that the optimiser uses the settings that the user has changed.
+
+    A recipe may have settings of another optimiser than the one that the user chooses.
+    """
+    name = config.optim.optimizer
+    own = extensions.REGISTERED.get((OPTIMIZER, name))
+    of_own = set() if own is None else {setting.key for setting in settings_of(own)}
+    used = used_settings(name)
+    if used is None:
+        return
+    for field in OF_SOME:
+        key, value = f"optim.{field}", getattr(config.optim, field)
+        is_changed = value != settings()[key].default
+        if field in used or not is_changed or not is_typed(key):
+            continue
+        own_key = f"optim.{name}.{field}"
+        others = [other for other, one in OPTIMIZERS.items() if field in one.settings]
+        yield UsageError(
+            f"{key}={shown(value)} does not apply to {OPTIMIZER}={name}",
+            keys=(key, OPTIMIZER),
+            remedy=set_to(own_key, value) if own_key in of_own else set_to(OPTIMIZER, *others),
+        )
+
+
+def check_coupled(config: "Config", _: Callable[[str], bool]) -> Iterator[UsageError]:
+    """Checks that the optimiser uses what follows the batch, as far as that is known."""
+    name, schedule = config.optim.optimizer, config.schedule
+    used = used_settings(name)
+    for key, coupling, field in (
+        (BETA2_KEY, schedule.beta2_coupling, "beta2"),
+        (DECAY_KEY, schedule.weight_decay_coupling, "weight_decay"),
+    ):
+        if coupling != "none" and used is not None and field not in used:
+            others = [other for other, one in OPTIMIZERS.items() if field in one.settings]
+            yield UsageError(
+                f"{key}={coupling} does not apply to {OPTIMIZER}={name}, which does not use"
+                f" optim.{field}",
+                keys=(key, OPTIMIZER),
+                remedy=[set_to(key, "none"), set_to(OPTIMIZER, *others)],
+            )
+
+
+def used_settings(optimizer: str) -> Collection[str] | None:
+    """Returns the fields of the section `optim` that an optimiser uses, or None if unknown."""
+    if optimizer in OPTIMIZERS:
+        return OPTIMIZERS[optimizer].settings
+    own = extensions.REGISTERED.get((OPTIMIZER, optimizer))
+    return None if own is None else own.reads
+
+
+def check_factors(config: "Config", ramp: RampSchedule) -> Iterator[UsageError]:
+    """Checks that each stage of a schedule has a sane factor of the learning rate, if any has.
+
+    Factors scale the rate alone. What an error offers fits the stages.
+    """
+    factors, coupling = config.schedule.lr_factors, config.schedule.batch_coupling
+    if factors is None:
+        return
+    is_sane, stages = settings()[FACTORS_KEY].is_in_range, ramp.stages
+    given = [factor if is_sane(factor) else 1.0 for factor in factors] or [1.0]
+    fitting = [*given, *given[-1:] * len(stages)][: len(stages)]
+    offered = [set_to(FACTORS_KEY, fitting)] if len(stages) <= MOST_OFFERED else []
+    without = set_to(FACTORS_KEY, None)
+    if wrong := [factor for factor in factors if not is_sane(factor)]:
+        yield UsageError(
+            f"{FACTORS_KEY}={shown(factors)}: the factor {shown(wrong[0])} is not"
+            f" {settings()[FACTORS_KEY].range_name()}",
+            keys=(FACTORS_KEY,),
+            remedy=[*offered, without],
+        )
+    if len(factors) != len(stages):
+        sizes = listed([str(stage.global_batch_size) for stage in stages], most=MOST_SHOWN)
+        has_list = config.model.step_batch_size_schedule is not None
+        yield UsageError(
+            f"{FACTORS_KEY} lists the factors of {counted(len(factors), 'stage')}, but the schedule"
+            f" of the batch has {counted(len(stages), 'stage')}, of {sizes} {unit_of(config)}",
+            keys=(FACTORS_KEY, SCHEDULE_KEY if has_list else RAMP_KEY),
+            remedy=[*offered, without],
+        )
+    if coupling != "none":
+        yield UsageError(
+            f"the learning rate is scaled twice: {FACTORS_KEY}={shown(factors)} and"
+            f" {COUPLING_KEY}={shown(coupling)}",
+            keys=(FACTORS_KEY, COUPLING_KEY),
+            remedy=[without, set_to(COUPLING_KEY, "none")],
+        )

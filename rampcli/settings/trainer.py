@@ -1,6 +1,5 @@
 """Settings of the hardware, the length of the run and how a step is computed."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from rampcli.settings.attributes import Section
@@ -16,7 +15,7 @@ from rampcli.settings.facts import (
     any_phase,
     whole_run,
 )
-from rampcli.settings.fields import setting
+from rampcli.settings.fields import Keyed, keyed, setting, settings_class
 
 Accelerator = Literal["auto", "cpu", "gpu"]
 Precision = Literal["fp32", "bf16"]
@@ -27,7 +26,8 @@ OnNonfinite = Literal["stop", "skip"]
 _ENDS_ONCE = "the run ends once; a phase ends at its `until`"
 
 
-@dataclass(kw_only=True, slots=True)
+@keyed("trainer.")
+@settings_class(kw_only=True)
 class TrainerConfig(Section):
     """Hardware, length of the run, and how a step is computed.
 
@@ -35,7 +35,7 @@ class TrainerConfig(Section):
     end.
     """
 
-    num_nodes: int = setting(
+    num_nodes: Keyed[int] = setting(
         1,
         "Number of nodes, at most. A ramp may use fewer.",
         any_phase(MACHINES),
@@ -43,7 +43,7 @@ class TrainerConfig(Section):
         at_least=1,
         at_most=100_000,
     )
-    devices: int = setting(
+    devices: Keyed[int] = setting(
         1,
         "Processes per node, one per GPU.",
         whole_run(MACHINES, "all phases run on the same nodes; trainer.num_nodes says on how many"),
@@ -51,18 +51,18 @@ class TrainerConfig(Section):
         at_least=1,
         at_most=10_000,
     )
-    accelerator: Accelerator = setting(
+    accelerator: Keyed[Accelerator] = setting(
         "auto",
         "Device type. `auto`: GPUs if this machine has enough for the largest stage, else the CPU.",
         whole_run(MACHINES),
     )
-    precision: Precision = setting(
+    precision: Keyed[Precision] = setting(
         "fp32",
         "Precision of the forward and backward pass. `bf16`: parameters are gathered and used in"
         " bf16; gradients are reduced and weights kept in fp32.",
         whole_run(LEARNING | COST),
     )
-    matmul_precision: MatmulPrecision = setting(
+    matmul_precision: Keyed[MatmulPrecision] = setting(
         "highest",
         "Precision of matrix products of fp32 tensors. `high`: TF32 on GPUs that have it, several"
         " times as fast, with 10 bits of the factors' fractions instead of 23. `medium`: also,"
@@ -70,7 +70,7 @@ class TrainerConfig(Section):
         " GPU, or a CPU under Linux with AVX512_BF16 or AMX.",
         whole_run(LEARNING | COST),
     )
-    accumulate_grad_batches: int | None = setting(
+    accumulate_grad_batches: Keyed[int | None] = setting(
         None,
         "Micro batches per optimiser step, where the batch is largest. `null`: derived.",
         any_phase(SPLIT | COST).unread_by_rl(
@@ -79,21 +79,21 @@ class TrainerConfig(Section):
         unit="micro batches",
         at_least=1,
     )
-    max_steps: int | None = setting(
+    max_steps: Keyed[int | None] = setting(
         None,
         "Length of the run in steps. `null`: not set.",
         whole_run(LENGTH, _ENDS_ONCE),
         unit="optimiser steps",
         at_least=1,
     )
-    max_samples: int | None = setting(
+    max_samples: Keyed[int | None] = setting(
         None,
         "Length of the run in samples. `null`: not set.",
         whole_run(LENGTH, _ENDS_ONCE),
         unit="samples",
         at_least=1,
     )
-    max_tokens: int | None = setting(
+    max_tokens: Keyed[int | None] = setting(
         None,
         "Length of the run in tokens. `null`: not set.",
         whole_run(LENGTH, _ENDS_ONCE).unread_by_rl(
@@ -102,7 +102,7 @@ class TrainerConfig(Section):
         unit="tokens",
         at_least=1,
     )
-    accumulate_reduce: AccumulateReduce | None = setting(
+    accumulate_reduce: Keyed[AccumulateReduce | None] = setting(
         None,
         "When gradients are reduced over the ranks. `last`: once per step; until then, each rank"
         " holds its whole gradient. `each`: after each micro batch, which needs less memory and"
@@ -110,13 +110,13 @@ class TrainerConfig(Section):
         " estimated memory of `last` does not fit the device, and `each` needs less.",
         any_phase(COST),
     )
-    activation_checkpointing: ActivationCheckpointing = setting(
+    activation_checkpointing: Keyed[ActivationCheckpointing] = setting(
         "none",
         "Activations recomputed in the backward pass. `full`: everything but each layer's input."
         " `selective`: everything but the input and the results of matrix products.",
         any_phase(COST),
     )
-    compile: bool | None = setting(
+    compile: Keyed[bool | None] = setting(
         None,
         "Compile the layers with torch.compile before the first step. Needs a C++ compiler."
         " Compiled code is cached for later runs. `null` or `auto`: compile if the run is long"
@@ -126,13 +126,13 @@ class TrainerConfig(Section):
         ),
         former={"auto": None},
     )
-    numa_binding: bool = setting(
+    numa_binding: Keyed[bool] = setting(
         True,
         "On GPUs, each rank runs only on processors of its GPU's NUMA node, of those that it may"
         " use. It is not bound if they are fewer than 2, or than its OpenMP threads.",
         whole_run(SPEED),
     )
-    gc_every_micro_batches: int | None = setting(
+    gc_every_micro_batches: Keyed[int | None] = setting(
         100,
         "Collect Python's garbage at the end of a step, on all ranks, after this many micro batches"
         " or more. `null`: Python collects at times of its own on each rank.",
@@ -140,23 +140,23 @@ class TrainerConfig(Section):
         unit="micro batches",
         at_least=1,
     )
-    gradient_clip_val: float | None = setting(
+    gradient_clip_val: Keyed[float | None] = setting(
         1.0, "Maximum gradient norm. `null`: no clipping.", any_phase(LEARNING | SPEED), above=0
     )
-    on_nonfinite: OnNonfinite = setting(
+    on_nonfinite: Keyed[OnNonfinite] = setting(
         "stop",
         "Response to a loss or gradient that is not finite. `stop`: end the run. `skip`: leave the"
         " weights unchanged in that step.",
         whole_run(NOTHING),
     )
-    val_every_steps: int | None = setting(
+    val_every_steps: Keyed[int | None] = setting(
         None,
         "Interval between validations. `null`: only before the first step and after the last.",
         any_phase(NOTHING),
         unit="optimiser steps",
         at_least=1,
     )
-    val_samples: int | None = setting(
+    val_samples: Keyed[int | None] = setting(
         0,
         "Samples per validation. `null`: as many as the validation corpora have, up to"
         " `max_val_samples`. `0`: no validation.",
@@ -164,70 +164,25 @@ class TrainerConfig(Section):
         unit="samples",
         at_least=0,
     )
-    max_val_samples: int = setting(
+    max_val_samples: Keyed[int] = setting(
         256,
         "Samples per validation at most, if `val_samples` is null.",
         any_phase(VALIDATION),
         unit="samples",
         at_least=0,
     )
-    peak_tflops: float | None = setting(
+    peak_tflops: Keyed[float | None] = setting(
         None,
         "Peak throughput of one device, for `mfu` and for the hours in a plan. `null`: unknown.",
         whole_run(NOTHING),
         unit="TFLOP/s",
         above=0,
     )
-    device_memory_gb: float | None = setting(
+    device_memory_gb: Keyed[float | None] = setting(
         None,
         "Memory of one device, for the estimates in a plan. `null`: that of this machine's GPUs if"
         " it has some, else unknown.",
         whole_run(NOTHING),
         unit="GiB",
         above=0,
-    )
-
-
-@dataclass(kw_only=True, slots=True)
-class ParallelConfig(Section):
-    """How the model is split. The remaining processes are data parallel."""
-
-    tensor_parallel_size: int = setting(
-        1, "Ranks that share each layer.", any_phase(COST), at_least=1
-    )
-    pipeline_parallel_size: int = setting(
-        1,
-        "Pipeline stages that the layers are divided into.",
-        any_phase(COST).unread_by_rl(
-            ", which splits a model over data-parallel and tensor-parallel ranks", unused=1
-        ),
-        at_least=1,
-    )
-    context_parallel_size: int = setting(
-        1,
-        "Ranks that share each sequence.",
-        any_phase(COST).unread_by_rl(
-            ", which splits a model over data-parallel and tensor-parallel ranks", unused=1
-        ),
-        at_least=1,
-    )
-    data_parallel_shard_size: int | None = setting(
-        None,
-        "Data-parallel ranks that share one copy of the weights; must divide their number. `1`:"
-        " each rank has a copy. `null`: all ranks share one.",
-        any_phase(COST),
-        at_least=1,
-    )
-    virtual_pipeline_parallel_size: int = setting(
-        1,
-        "Groups of layers per pipeline rank, for the interleaved schedule. `1`: the 1F1B schedule.",
-        any_phase(COST),
-        at_least=1,
-    )
-    num_pipeline_microbatches: int | None = setting(
-        None,
-        "Parts of a micro batch that pass through the pipeline one after another; a multiple of"
-        " the stages. `null`: the accumulated micro batches pass instead.",
-        any_phase(COST),
-        at_least=1,
     )

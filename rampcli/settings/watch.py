@@ -1,23 +1,40 @@
 """Settings for watching a run."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
 
+from rampcli.batch.noise_scale import NOISE_KEY
+from rampcli.batch.pipeline import PIPELINE_SIZE_KEY
+from rampcli.batch.step_schedule import LENGTH_KEY
+from rampcli.errors import UsageError, set_to, shown
+from rampcli.files.records import is_unicode
 from rampcli.plugins.trackers import TRACKERS
 from rampcli.settings.attributes import Section
+from rampcli.settings.by_key import settings
 from rampcli.settings.facts import NOTHING, any_phase, whole_run
-from rampcli.settings.fields import Extensible, setting
+from rampcli.settings.fields import Extensible, Keyed, keyed, setting, settings_class
+
+if TYPE_CHECKING:
+    from rampcli.settings.config import Config
+
+TRACKERS_KEY = "logging.trackers"
+PROMPTS_KEY, NEW_TOKENS_KEY = "generate.prompts", "generate.max_tokens"
+STEPS_KEY, RANKS_KEY = "profile.steps", "profile.ranks"
+MOST_PROFILED_STEPS = 20
+MOST_PROMPTS = 10
+"""Prompts whose texts fit into one row of events.jsonl."""
 
 LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 1e-4, 1e4
 """Dividing logits by a lower temperature overflows; a higher one makes all logits equal."""
 
 
-@dataclass(kw_only=True, slots=True)
+@keyed("logging.")
+@settings_class(kw_only=True)
 class LoggingConfig(Extensible):
     """Where metrics are shown besides the run directory."""
 
     of_extensions: ClassVar = whole_run(NOTHING)
-    trackers: list[str] = setting(
+    trackers: Keyed[list[str]] = setting(
         [],
         f"Trackers that show the metrics: {' or '.join(f'`{name}`' for name in TRACKERS)}, or"
         f" several, `[{','.join(TRACKERS)}]`. They never delay training.",
@@ -27,24 +44,25 @@ class LoggingConfig(Extensible):
     )
 
 
-@dataclass(kw_only=True, slots=True)
+@keyed("generate.")
+@settings_class(kw_only=True)
 class GenerateConfig(Section):
     """Texts that the model continues while it trains, as `rampcli generate` does."""
 
-    prompts: list[str] = setting(
+    prompts: Keyed[list[str]] = setting(
         [], "Beginnings of texts to continue.", whole_run(NOTHING), example=["ROMEO", "JULIET"]
     )
-    every_steps: int | None = setting(
+    every_steps: Keyed[int | None] = setting(
         None,
         "Interval between continuations. `null`: only after the last step.",
         whole_run(NOTHING),
         unit="optimiser steps",
         at_least=1,
     )
-    max_tokens: int = setting(
+    max_tokens: Keyed[int] = setting(
         64, "Most tokens to add to each prompt.", whole_run(NOTHING), unit="tokens", at_least=1
     )
-    temperature: float = setting(
+    temperature: Keyed[float] = setting(
         0.8,
         "Sampling temperature. `0` always takes the likeliest token.",
         whole_run(NOTHING),
@@ -53,11 +71,12 @@ class GenerateConfig(Section):
     )
 
 
-@dataclass(kw_only=True, slots=True)
+@keyed("noise_scale.")
+@settings_class(kw_only=True)
 class NoiseScaleConfig(Section):
     """The noise scale of the gradient, which says how large a batch still pays."""
 
-    every_steps: int | None = setting(
+    every_steps: Keyed[int | None] = setting(
         None,
         "Interval between steps that measure the noise scale of the gradient. `null`: never.",
         any_phase(NOTHING).unread_by_rl(": it measures gradients of pretraining"),
@@ -67,15 +86,114 @@ class NoiseScaleConfig(Section):
     )
 
 
-@dataclass(kw_only=True, slots=True)
+@keyed("profile.")
+@settings_class(kw_only=True)
 class ProfileConfig(Section):
     """Profiles of some steps by torch's profiler."""
 
-    steps: list[int] | None = setting(
+    steps: Keyed[list[int] | None] = setting(
         None,
         "First and last step to profile, `[10,12]`. `null`: no profile.",
         whole_run(NOTHING),
         unit="optimiser steps",
         example=[10, 12],
     )
-    ranks: list[int] = setting([0], "Ranks to profile.", whole_run(NOTHING), unit="ranks")
+    ranks: Keyed[list[int]] = setting([0], "Ranks to profile.", whole_run(NOTHING), unit="ranks")
+
+
+def check_trackers(config: "Config") -> Iterator[UsageError]:
+    """Checks that each tracker is named once. `extension_settings` checks that they exist."""
+    names = config.logging.trackers
+    if len({*names}) < len(names):
+        yield UsageError(
+            f"{TRACKERS_KEY}={shown(names)} names a tracker twice",
+            keys=(TRACKERS_KEY,),
+            remedy=set_to(TRACKERS_KEY, list(dict.fromkeys(names))),
+        )
+
+
+def check_generate(config: "Config") -> Iterator[UsageError]:
+    """Checks that there are prompts to continue, and room for tokens behind them."""
+    generate, length = config.generate, config.data.sequence_length
+    if not generate.prompts:
+        if generate.every_steps is not None:
+            yield UsageError(
+                f"generate.every_steps={generate.every_steps} has no text to continue:"
+                f" {PROMPTS_KEY} is empty",
+                keys=("generate.every_steps", PROMPTS_KEY),
+                remedy=settings()[PROMPTS_KEY].example(),
+            )
+    elif len(generate.prompts) > MOST_PROMPTS:
+        yield UsageError(
+            f"{PROMPTS_KEY} has {len(generate.prompts)} texts",
+            keys=(PROMPTS_KEY,),
+            remedy=f"up to {MOST_PROMPTS} texts",
+        )
+    elif "" in generate.prompts or not all(map(is_unicode, generate.prompts)):
+        yield UsageError(
+            f"{PROMPTS_KEY}={shown(generate.prompts)} has a text that is empty or not UTF-8",
+            keys=(PROMPTS_KEY,),
+            remedy=settings()[PROMPTS_KEY].example(),
+        )
+    elif config.data.source == "mock":
+        yield UsageError(
+            f"{PROMPTS_KEY} does not apply to data.source=mock, whose tokens are no text",
+            keys=(PROMPTS_KEY, "data.source"),
+            remedy="data=stdlib, or data=text data.path=PATH",
+        )
+    elif generate.max_tokens >= length:
+        yield UsageError(
+            f"{NEW_TOKENS_KEY}={generate.max_tokens} leaves no room for a prompt in"
+            f" {LENGTH_KEY}={length}",
+            keys=(NEW_TOKENS_KEY, LENGTH_KEY),
+            remedy=set_to(NEW_TOKENS_KEY, length // 2) if length > 1 else "longer samples",
+        )
+    elif 0 < generate.temperature < LOWEST_TEMPERATURE:
+        yield UsageError(
+            f"generate.temperature={generate.temperature:g} is neither 0 nor from"
+            f" {LOWEST_TEMPERATURE} to {HIGHEST_TEMPERATURE:g}",
+            keys=("generate.temperature",),
+            remedy=set_to("generate.temperature", 0),
+        )
+
+
+def check_profile(config: "Config") -> Iterator[UsageError]:
+    """Checks that there are steps and ranks to profile."""
+    steps, ranks, trainer = config.profile.steps, config.profile.ranks, config.trainer
+    world_size = trainer.num_nodes * trainer.devices - config.rl.rollout_ranks
+    if steps is None:
+        return
+    if len(steps) != 2 or not 1 <= steps[0] <= steps[1]:
+        yield UsageError(
+            f"{STEPS_KEY}={shown(steps)} is not a first and a last step, from 1 on",
+            keys=(STEPS_KEY,),
+            remedy=set_to(STEPS_KEY, [10, 12]),
+        )
+    elif steps[1] - steps[0] >= MOST_PROFILED_STEPS:
+        yield UsageError(
+            f"{STEPS_KEY}={shown(steps)} has {steps[1] - steps[0] + 1:,} steps, whose trace would"
+            " fill the memory",
+            keys=(STEPS_KEY,),
+            remedy=set_to(
+                STEPS_KEY, [steps[0], steps[0] + 2], note=f" (up to {MOST_PROFILED_STEPS} steps)"
+            ),
+        )
+    elif not ranks or min(ranks) < 0 or max(ranks) >= world_size or len({*ranks}) < len(ranks):
+        yield UsageError(
+            f"{RANKS_KEY}={shown(ranks)} are not different ranks from 0 to {world_size - 1}",
+            keys=(RANKS_KEY, "trainer.num_nodes", "trainer.devices"),
+            remedy=set_to(RANKS_KEY, [0]),
+        )
+
+
+def check_noise_scale(config: "Config") -> Iterator[UsageError]:
+    """Checks that a pipeline has each gradient of a micro batch on one rank."""
+    every_steps, ranks = config.noise_scale.every_steps, config.parallel.pipeline_parallel_size
+    if every_steps is not None and ranks > 1 and config.model.tie_embeddings:
+        yield UsageError(
+            f"{NOISE_KEY}={every_steps} does not apply to model.tie_embeddings=true on"
+            f" {PIPELINE_SIZE_KEY}={ranks}: the first and the last rank of"
+            " the pipeline each have a part of the tied weight's gradient",
+            keys=(NOISE_KEY, "model.tie_embeddings", PIPELINE_SIZE_KEY),
+            remedy=set_to(NOISE_KEY, None),
+        )

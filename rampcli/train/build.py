@@ -20,7 +20,7 @@ from rampcli.parallel.fsdp import replicate, shard_over_data_ranks
 from rampcli.parallel.mesh import CONTEXT, DATA, PIPELINE, REPLICATE, TENSOR, Meshes
 from rampcli.parallel.pipeline import layers_of_rank
 from rampcli.parallel.tensor import split_layers
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.settings.trainer import ActivationCheckpointing
 
 RowsOf = Callable[[Decoder, str, int, int], Tensor]

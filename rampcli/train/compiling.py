@@ -18,7 +18,7 @@ from rampcli.machine.activity import waiting
 from rampcli.models.decoder import build_decoder
 from rampcli.models.linear import round_factors
 from rampcli.parallel.fsdp import POLICIES
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.train.build import compile_layers, recompute_activations
 from rampcli.train.passes import Passes
 

@@ -20,7 +20,7 @@ from rampcli.parallel.ranks import RankError, broadcast_from_rank_0
 from rampcli.runs.directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY
 from rampcli.schedule.couplings import Couplings, StepValues
 from rampcli.schedule.phase_rate import Rate
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.train.average import RunningAverage, WeightAverage, begun, mean_with_checkpoints
 from rampcli.train.compiling import compile_passes
 from rampcli.train.group_norms import GroupNorms

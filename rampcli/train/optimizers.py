@@ -11,9 +11,8 @@ from rampcli.config.extension_settings import extension_function
 from rampcli.errors import UsageError, set_to
 from rampcli.models.decoder import Decoder
 from rampcli.plugins.extensions import OPTIMIZER
-from rampcli.settings import Config
-from rampcli.settings.checks.optim import BETA2_KEY, DECAY_KEY
-from rampcli.settings.optim import OptimConfig
+from rampcli.settings.config import Config
+from rampcli.settings.optim import BETA2_KEY, DECAY_KEY, OptimConfig
 from rampcli.settings.optimizers import OPTIMIZERS
 from rampcli.train.muon import Muon
 

@@ -17,7 +17,7 @@ from rampcli.parallel.fsdp import free_gathered_weights, set_gradient_reduction
 from rampcli.parallel.mesh import CONTEXT, PIPELINE, TENSOR, Meshes
 from rampcli.parallel.pipeline import Pipeline
 from rampcli.parallel.tensor import loss_over, summed_loss_of_shards
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 
 
 class Passes:

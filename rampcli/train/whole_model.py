@@ -11,7 +11,7 @@ from rampcli.models.decoder import Decoder, build_decoder
 from rampcli.parallel.fsdp import free_gathered_weights
 from rampcli.parallel.mesh import CONTEXT, DATA, PIPELINE, TENSOR, Meshes
 from rampcli.parallel.pipeline import layers_of_rank
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 
 
 def is_split(parts: Sequence[Decoder]) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY, SHARD_KEY
 from rampcli.files.records import POSITIVE, RATE, read_json
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.tune.median import Median, median_of
 
 FILE = "diagnosis.json"

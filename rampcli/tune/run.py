@@ -18,7 +18,7 @@ from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import device_memory_bytes, usable_bytes
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.measured import TUNE_FILE, TUNE_FOLDER
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.tune import results
 from rampcli.tune.search import next_size, next_smaller
 from rampcli.tune.sizes import Candidate, candidates

@@ -14,8 +14,8 @@ from rampcli.config.translate import with_decided_references
 from rampcli.errors import UsageError
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.planning.same_batches import micro_batch_settings
-from rampcli.settings import Config
-from rampcli.settings.checks.optim import FACTORS_KEY
+from rampcli.settings.config import Config
+from rampcli.settings.optim import FACTORS_KEY
 
 MOST_SAMPLES = 10_000
 """Largest micro batch that a search tries."""

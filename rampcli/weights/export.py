@@ -21,7 +21,7 @@ from rampcli.errors import UsageError, reason_of, visible
 from rampcli.files.guarded_folder import write_json
 from rampcli.models.huggingface_config import to_huggingface
 from rampcli.models.huggingface_tensors import Place, group_by_tensor, places
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.weights.program import given_options, run_and_exit
 from rampcli.weights.tokenizer import (
     read_tokenizer,

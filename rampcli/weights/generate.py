@@ -16,7 +16,7 @@ from rampcli.errors import UsageError, visible
 from rampcli.files.records import is_unicode
 from rampcli.models.sampler import Sampling, generate_tokens
 from rampcli.parallel.ranks import device_here
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.settings.watch import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE
 from rampcli.weights.program import given_options, run_and_exit
 from rampcli.weights.tokenizer import read_tokenizer, saved_special_tokens

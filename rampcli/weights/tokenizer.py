@@ -14,7 +14,7 @@ from rampcli.errors import DamagedFileError, UsageError
 from rampcli.files.guarded_folder import replace_file, write_json
 from rampcli.files.records import COUNT, is_unicode, read_json
 from rampcli.runs.manifest import Checkpoint
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 
 _SPECIAL_TOKENS = {
     "ends": [COUNT],

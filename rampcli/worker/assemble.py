@@ -40,7 +40,7 @@ from rampcli.planning.stage_memory import shorten_bytes
 from rampcli.runs.directory import PREEMPTED, RunDirectory
 from rampcli.runs.manifest import consumed_samples
 from rampcli.runs.worker_defaults import recorded
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.settings.corpora import validation_names
 from rampcli.settings.rl import is_rl, unit_of
 from rampcli.settings.trainer import TrainerConfig

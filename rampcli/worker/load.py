@@ -25,7 +25,7 @@ from rampcli.parallel.ranks import broadcast_from_rank_0, gather_from_all_ranks
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import complete_checkpoints
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.train.average import RunningAverage, begun
 from rampcli.train.build import build_parts
 from rampcli.train.optimizers import build_optimizers, check_coupled

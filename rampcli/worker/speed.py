@@ -25,7 +25,7 @@ from rampcli.machine.lifeline import WAIT
 from rampcli.parallel.mesh import CONTEXT, PIPELINE, REPLICATE, SHARD, TENSOR, build_meshes
 from rampcli.parallel.ranks import device_here, gather_from_all_ranks
 from rampcli.runs.directory import RunDirectory
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.worker.join import join_ranks
 from rampcli.worker.leave import leave_after
 

@@ -14,7 +14,7 @@ from rampcli.batch.plan import UPDATES_KEY
 from rampcli.config.values import put
 from rampcli.errors import UsageError, UsageErrors
 from rampcli.planning.run_plan import run_plan
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 
 SPELT = {PROMPTS_KEY: "model.global_batch_size"}
 

@@ -19,7 +19,7 @@ from local_ranks import measure_cases
 from rampcli.batch.averages import ExponentialMean
 from rampcli.data.loader import MicroBatch
 from rampcli.parallel.mesh import build_meshes
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.train.average import RunningAverage
 from rampcli.train.build import build_parts
 from rampcli.train.optimizers import build_optimizers

@@ -47,7 +47,8 @@ from rampcli.parallel.mesh import build_meshes
 from rampcli.parallel.ranks import gather_from_all_ranks
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import complete_checkpoints
-from rampcli.settings import Config, ModelConfig
+from rampcli.settings.config import Config
+from rampcli.settings.model import ModelConfig
 from rampcli.train.build import build_parts
 from rampcli.train.optimizers import build_optimizers
 from rampcli.train.passes import Passes

@@ -42,7 +42,7 @@ from rampcli.data.indexed import bin_of, idx_of, write_index
 from rampcli.data.loader import Loader
 from rampcli.data.sources import open_corpora
 from rampcli.runs.worker_defaults import AT_START
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 
 VOCAB_SIZE = 50_257
 DOCUMENT_TOKENS = 700

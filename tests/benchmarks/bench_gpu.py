@@ -31,7 +31,7 @@ from rampcli.launch.run import describe
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.rows import read_rows
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 
 PEERS = ("transformers", "minimal")
 FULL = {4096: 2, 8192: 1}

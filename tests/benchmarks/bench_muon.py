@@ -16,7 +16,8 @@ from local_ranks import measure_cases
 
 from rampcli.data.loader import MicroBatch
 from rampcli.parallel.mesh import build_meshes
-from rampcli.settings import Config, ModelConfig
+from rampcli.settings.config import Config
+from rampcli.settings.model import ModelConfig
 from rampcli.train.build import build_parts
 from rampcli.train.optimizers import build_optimizers
 from rampcli.train.passes import Passes

@@ -21,7 +21,9 @@ from rampcli.batch.pipeline import bubble
 from rampcli.batch.plan import ParallelSizes
 from rampcli.data.loader import MicroBatch
 from rampcli.parallel.mesh import build_meshes
-from rampcli.settings import Config, ModelConfig, ParallelConfig
+from rampcli.settings.config import Config
+from rampcli.settings.model import ModelConfig
+from rampcli.settings.parallel import ParallelConfig
 from rampcli.train.build import build_parts
 from rampcli.train.passes import Passes
 

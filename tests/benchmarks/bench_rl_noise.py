@@ -73,7 +73,7 @@ from rampcli.rl.passes import PolicyPasses, batch_of
 from rampcli.rl.rollout import Rollout
 from rampcli.rl.scorer import Scorer
 from rampcli.runs.directory import RunDirectory
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.settings.rl import max_response_tokens
 from rampcli.train.build import build_parts
 from rampcli.train.step import local_gradients

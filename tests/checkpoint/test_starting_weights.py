@@ -20,7 +20,7 @@ from rampcli.models.huggingface_config import SHAPE, to_huggingface
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import MANIFEST
-from rampcli.settings import ModelConfig
+from rampcli.settings.model import ModelConfig
 from run_files import manifest
 
 WORDS = ("data.path=my.jsonl",)

@@ -25,7 +25,7 @@ from rampcli.config.groups import folders
 from rampcli.config.reading import join_split_lists
 from rampcli.config.sweeps import NOT_VARIED, combinations
 from rampcli.errors import Report
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.words.rl import RL_COMMAND, expand_words
 
 PAGES = [

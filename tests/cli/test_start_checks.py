@@ -15,7 +15,7 @@ from rampcli.config import snapshot
 from rampcli.launch.run import describe
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import MANIFEST, complete_checkpoints
-from rampcli.settings import ModelConfig
+from rampcli.settings.model import ModelConfig
 from run_files import manifest
 
 RUN = ("--factory", "llama3_tiny", "trainer.accelerator=cpu")

@@ -10,7 +10,7 @@ from rampcli.models.huggingface_config import to_huggingface
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import Checkpoint
 from rampcli.runs.rows import read_rows
-from rampcli.settings import ModelConfig
+from rampcli.settings.model import ModelConfig
 
 SMALL = [
     "model.num_layers=1",

@@ -11,7 +11,7 @@ from rampcli.config.file_facts import MULTIPLE, PADDED_FROM, VOCABULARY_KEY, Fil
 from rampcli.config.layers import stack_of
 from rampcli.errors import UsageError
 from rampcli.planning.resolve import resolve
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.settings.model import MOST_VOCABULARY
 
 

@@ -11,8 +11,8 @@ from rampcli.config.layers import Entry, Layer, Precedence, Stack, stack_of
 from rampcli.config.values import typed
 from rampcli.errors import Report, UsageError, set_to
 from rampcli.planning.resolve import resolve
-from rampcli.settings import Config
 from rampcli.settings.by_key import foreign_words, leaves, settings
+from rampcli.settings.config import Config
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -11,8 +11,8 @@ from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import build
 from rampcli.errors import UsageError
 from rampcli.planning.resolve import resolve
-from rampcli.settings import Config
 from rampcli.settings.by_key import flatten, leaves, settings
+from rampcli.settings.config import Config
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,8 @@ from rampcli.config.layers import build, stack_of
 from rampcli.config.values import typed
 from rampcli.errors import UsageError, UsageErrors, shown
 from rampcli.planning.resolve import resolve
-from rampcli.settings import Config
 from rampcli.settings.by_key import MOST, flatten, leaves, settings
+from rampcli.settings.config import Config
 from remedies import offers
 
 

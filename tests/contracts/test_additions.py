@@ -43,9 +43,9 @@ ADDITIONS = {
             ),
         },
         "rampcli/settings/model.py:ModelConfig": {
-            "    tie_embeddings: bool =": """
-    has_out_norm: bool = setting(False, "Normalise outputs.")
-    tie_embeddings: bool ="""
+            "    tie_embeddings: Keyed[bool] =": """
+    has_out_norm: Keyed[bool] = setting(False, "Normalise outputs.", whole_run(TENSORS))
+    tie_embeddings: Keyed[bool] ="""
         },
     },
     "an optimiser": {
@@ -69,9 +69,9 @@ ADDITIONS = {
 def _adamw(""",
         },
         "rampcli/settings/optim.py:OptimConfig": {
-            "    muon_momentum: float =": """
-    sgd_momentum: float = setting(0.9, "Momentum of SGD.")
-    muon_momentum: float ="""
+            "    muon_momentum: Keyed[float] =": """
+    sgd_momentum: Keyed[float] = setting(0.9, "Momentum of SGD.", any_phase(LEARNING))
+    muon_momentum: Keyed[float] ="""
         },
     },
     "a decay style of the learning rate": {

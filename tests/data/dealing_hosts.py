@@ -10,7 +10,7 @@ from rampcli.data.hosts import Reading, build_reading
 from rampcli.data.loader import Loader, MicroBatch
 from rampcli.data.sources import open_corpora
 from rampcli.errors import RampcliError
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.worker.load import agreed_fingerprints
 from ranks import joined
 

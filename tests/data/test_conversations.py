@@ -7,7 +7,7 @@ from chat_folders import CHATML, LLAMA_3, SPECIAL, make_tokenizer, write_folder
 from rampcli.data.corpus import IGNORED
 from rampcli.data.sources import open_corpora
 from rampcli.errors import UsageError
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 
 GENERATION = {
     "ChatML": CHATML.replace(

@@ -15,7 +15,7 @@ from rampcli.data.examples import (
     read_file_examples,
 )
 from rampcli.errors import UsageError
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 
 PROMPTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=8), max_size=30)
 SHARES = st.tuples(st.integers(1, 9), st.integers(0, 9), st.integers(0, 9))

@@ -9,7 +9,7 @@ from rampcli.data.indexed import manifest_of
 from rampcli.data.manifest import read_manifest
 from rampcli.data.sources import read_file_facts
 from rampcli.errors import UsageError
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 
 
 @pytest.fixture

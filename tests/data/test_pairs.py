@@ -16,7 +16,8 @@ from rampcli.data.sources import open_corpora, read_file_facts
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import UsageError
 from rampcli.models.decoder import Decoder
-from rampcli.settings import Config, ModelConfig
+from rampcli.settings.config import Config
+from rampcli.settings.model import ModelConfig
 from small_corpora import BYTES, PAIRS, ListedExamples
 
 LENGTH = 13

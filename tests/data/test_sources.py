@@ -9,7 +9,7 @@ from rampcli.data.corpus import Cut
 from rampcli.data.order import SampleOrder
 from rampcli.data.sources import is_held_out, open_corpora
 from rampcli.errors import UsageError
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 
 LIBRARY = Path(sysconfig.get_path("stdlib"))
 

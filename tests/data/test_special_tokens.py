@@ -8,8 +8,9 @@ from rampcli.data.building.options import BuildOptions
 from rampcli.data.sources import open_corpora
 from rampcli.data.special_tokens import SpecialTokens, read_special_tokens
 from rampcli.errors import UsageError
-from rampcli.settings import Config, ModelConfig
+from rampcli.settings.config import Config
 from rampcli.settings.data import DataConfig
+from rampcli.settings.model import ModelConfig
 
 CHAT = make_tokenizer()
 EOT, IM_END, TEXT_END = map(CHAT.token_to_id, ("<|eot_id|>", "<|im_end|>", "<|endoftext|>"))

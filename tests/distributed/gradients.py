@@ -8,7 +8,8 @@ from rampcli.data.corpus import IGNORED
 from rampcli.data.loader import MicroBatch
 from rampcli.estimate.traffic import gradient_bytes
 from rampcli.parallel.mesh import build_meshes
-from rampcli.settings import Config, ModelConfig
+from rampcli.settings.config import Config
+from rampcli.settings.model import ModelConfig
 from rampcli.train.build import build_parts
 from rampcli.train.passes import Passes
 from rampcli.train.step import accumulate_gradient

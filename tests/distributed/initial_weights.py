@@ -8,7 +8,9 @@ import torch.distributed as dist
 from distributed.gradients import whole
 from models.families import GPT
 from rampcli.parallel.mesh import build_meshes
-from rampcli.settings import Config, ModelConfig, ParallelConfig
+from rampcli.settings.config import Config
+from rampcli.settings.model import ModelConfig
+from rampcli.settings.parallel import ParallelConfig
 from rampcli.train.build import build_parts
 from ranks import joined
 

@@ -15,7 +15,10 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from distributed.gradients import whole
 from rampcli.parallel.mesh import build_meshes
-from rampcli.settings import Config, ModelConfig, ParallelConfig, optimizers
+from rampcli.settings import optimizers
+from rampcli.settings.config import Config
+from rampcli.settings.model import ModelConfig
+from rampcli.settings.parallel import ParallelConfig
 from rampcli.train import muon
 from rampcli.train.build import build_parts
 from rampcli.train.optimizers import build_optimizers

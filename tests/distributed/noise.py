@@ -8,7 +8,8 @@ import torch
 from rampcli.data.corpus import IGNORED
 from rampcli.data.loader import MicroBatch
 from rampcli.parallel.mesh import DATA, build_meshes
-from rampcli.settings import Config, ModelConfig
+from rampcli.settings.config import Config
+from rampcli.settings.model import ModelConfig
 from rampcli.train.build import build_parts
 from rampcli.train.group_norms import GroupNorms
 from rampcli.train.passes import Passes

@@ -13,7 +13,7 @@ from rampcli.checkpoint.state import TrainingState
 from rampcli.checkpoint.tensor_files import write_shards
 from rampcli.parallel.mesh import build_meshes
 from rampcli.runs.directory import RunDirectory
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.train.build import build_parts
 from rampcli.train.optimizers import build_optimizers
 from ranks import joined

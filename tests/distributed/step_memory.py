@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from rampcli.data.loader import MicroBatch
 from rampcli.parallel.mesh import build_meshes
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.train.average import WeightAverage
 from rampcli.train.build import build_parts
 from rampcli.train.optimizers import build_optimizers

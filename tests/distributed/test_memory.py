@@ -6,7 +6,8 @@ import pytest
 from distributed.step_memory import forward_rests, step_peaks, tracked_peaks
 from models.families import GPT
 from rampcli.estimate.memory import estimate_memory
-from rampcli.settings import Config, ModelConfig
+from rampcli.settings.config import Config
+from rampcli.settings.model import ModelConfig
 from ranks import run_ranks
 
 LLAMA = ModelConfig(

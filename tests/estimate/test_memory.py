@@ -8,7 +8,8 @@ from rampcli import llm
 from rampcli.estimate import memory
 from rampcli.estimate.memory import KINDS, estimate_memory
 from rampcli.estimate.model_size import checkpoint_bytes
-from rampcli.settings import Config, ModelConfig
+from rampcli.settings.config import Config
+from rampcli.settings.model import ModelConfig
 
 GIB = 2**30
 LAYOUTS = st.fixed_dictionaries(

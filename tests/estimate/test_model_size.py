@@ -17,8 +17,8 @@ from rampcli.config.groups import option_names
 from rampcli.estimate.model_size import checkpoint_bytes, count_parameters, flops_per_token
 from rampcli.models.decoder import Decoder
 from rampcli.runs.directory import RunDirectory
-from rampcli.settings import ModelConfig
 from rampcli.settings.by_key import settings
+from rampcli.settings.model import ModelConfig
 from rampcli.train.optimizers import build_optimizers
 
 LLAMA3_8B = 8_030_261_248

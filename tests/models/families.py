@@ -1,6 +1,6 @@
 """Small models, one of each family that transformers has a class for."""
 
-from rampcli.settings import ModelConfig
+from rampcli.settings.model import ModelConfig
 
 SMALL = {
     "num_layers": 2,

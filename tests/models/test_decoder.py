@@ -7,7 +7,7 @@ from rampcli.models.attention import CausalAttention
 from rampcli.models.decoder import Decoder
 from rampcli.models.masks import build_mask
 from rampcli.models.rotary import RotaryTable, frequencies, rotate
-from rampcli.settings import ModelConfig
+from rampcli.settings.model import ModelConfig
 from rampcli.train.build import fill_weights, initial_weights
 
 

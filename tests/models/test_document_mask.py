@@ -9,7 +9,7 @@ from models.families import FAMILIES
 from rampcli.models.attention import CausalAttention
 from rampcli.models.decoder import Decoder
 from rampcli.models.masks import build_mask
-from rampcli.settings import ModelConfig
+from rampcli.settings.model import ModelConfig
 from rampcli.train.build import fill_weights, initial_weights, recompute_activations
 
 LENGTH = 24

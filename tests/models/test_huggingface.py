@@ -17,7 +17,7 @@ from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import WeightFolder
 from rampcli.models.huggingface_config import read_config, to_huggingface
 from rampcli.models.huggingface_tensors import StoredWeights, places
-from rampcli.settings import ModelConfig
+from rampcli.settings.model import ModelConfig
 from rampcli.train.build import fill_weights, initial_weights
 
 SEQUENCE = 32

@@ -18,8 +18,9 @@ from rampcli.models.huggingface_config import (
     read_config,
     to_huggingface,
 )
-from rampcli.settings import Config, ModelConfig
 from rampcli.settings.architectures import model_type
+from rampcli.settings.config import Config
+from rampcli.settings.model import ModelConfig
 
 LLAMA = to_huggingface(ModelConfig(num_query_groups=2), sequence_length=64, dtype="float32")
 QWEN3 = to_huggingface(ModelConfig(qk_norm=True), sequence_length=64, dtype="float32")

@@ -17,7 +17,7 @@ from rampcli.models.linear import build_linear
 from rampcli.models.micro_batch import MicroBatchPart
 from rampcli.models.parts import Part, layer_parts, outer_parts
 from rampcli.models.rotary import RotaryTable
-from rampcli.settings import ModelConfig
+from rampcli.settings.model import ModelConfig
 from rampcli.settings.model_parts import ACTIVATIONS, NORMS, POSITION_EMBEDDINGS
 
 MODEL = ModelConfig(

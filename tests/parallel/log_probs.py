@@ -9,7 +9,8 @@ from rampcli.data.corpus import IGNORED
 from rampcli.models.log_probs import token_log_probs
 from rampcli.parallel.mesh import TENSOR, build_meshes
 from rampcli.parallel.tensor import loss_over, token_log_probs_of_shards
-from rampcli.settings import Config, ModelConfig
+from rampcli.settings.config import Config
+from rampcli.settings.model import ModelConfig
 from rampcli.train.build import build_parts
 from ranks import joined
 

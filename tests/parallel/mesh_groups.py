@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 
 from rampcli.parallel.mesh import Meshes, build_meshes
-from rampcli.settings import ParallelConfig
+from rampcli.settings.parallel import ParallelConfig
 from ranks import joined
 
 

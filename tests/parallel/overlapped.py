@@ -18,7 +18,9 @@ from rampcli.models.decoder import build_decoder
 from rampcli.parallel import overlap
 from rampcli.parallel.fsdp import replicate
 from rampcli.parallel.mesh import REPLICATE, build_meshes
-from rampcli.settings import Config, ModelConfig, ParallelConfig
+from rampcli.settings.config import Config
+from rampcli.settings.model import ModelConfig
+from rampcli.settings.parallel import ParallelConfig
 from rampcli.train.build import build_parts, fill_weights, initial_weights
 from rampcli.train.passes import Passes
 from rampcli.train.step import local_gradients

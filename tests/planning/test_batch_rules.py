@@ -149,7 +149,7 @@ def test_a_recipe_of_the_user_is_compared_with_its_own_batch(tmp_path):
 
 def test_a_recipe_without_a_batch_has_nothing_to_compare_with(tmp_path):
     path = tmp_path / "mine.py"
-    path.write_text("from rampcli.settings import Config\n\n\ndef mine():\n    return Config()\n")
+    path.write_text("from rampcli import Config\n\n\ndef mine():\n    return Config()\n")
     words = ("model.global_batch_size=16", "data.micro_batch_size=4", "model.vocab_size=256")
     assert composed(str(path), *words).retuning is None
     with pytest.raises(UsageError, match="--retune compares with the batch of the recipe"):

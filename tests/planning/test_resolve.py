@@ -13,8 +13,8 @@ from rampcli.config.layers import sources_named
 from rampcli.config.values import put
 from rampcli.errors import Report, UsageError, UsageErrors, shown
 from rampcli.planning.resolve import resolve
-from rampcli.settings import Config
 from rampcli.settings.by_key import leaves, settings
+from rampcli.settings.config import Config
 from rampcli.words import SPELLINGS
 
 INTEGERS = [key for key, setting in settings().items() if setting.type is int]

@@ -11,8 +11,8 @@ import pytest
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
 from rampcli.planning.resolve import resolve
-from rampcli.settings import Config
 from rampcli.settings.by_key import leaves
+from rampcli.settings.config import Config
 
 FILE = Path(__file__).with_name("goldens.json")
 REQUIRED = {

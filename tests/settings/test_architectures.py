@@ -7,8 +7,8 @@ from rampcli import llm
 from rampcli.config.snapshot import identity
 from rampcli.errors import UsageError
 from rampcli.planning.resolve import resolve
-from rampcli.settings import Config
 from rampcli.settings.architectures import export_notes, model_type, types_of
+from rampcli.settings.config import Config
 
 UNEVEN = replace(FAMILIES["llama3"], hidden_size=50, head_size=4, num_attention_heads=3)
 

@@ -16,8 +16,10 @@ from rampcli.config.layers import PYTHON, Precedence, edited_stack
 from rampcli.config.values import put
 from rampcli.errors import Report, UsageError, shown
 from rampcli.planning.resolve import resolve
-from rampcli.settings import Config, ModelConfig, ParallelConfig
 from rampcli.settings.by_key import foreign_words, leaves, settings
+from rampcli.settings.config import Config
+from rampcli.settings.model import ModelConfig
+from rampcli.settings.parallel import ParallelConfig
 from rampcli.words import COMBINED, FOREIGN, SPELLINGS
 
 CHOICES = (

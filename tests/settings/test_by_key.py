@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from rampcli.config.values import put
 from rampcli.errors import shown
-from rampcli.settings import Config
 from rampcli.settings.by_key import flatten, foreign_words, leaves, nest, settings
+from rampcli.settings.config import Config
 from rampcli.settings.unknown_keys import nearest_keys, unknown_key
 from rampcli.words.refused import EPOCHS
 

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from rampcli.config.compose import apply_overrides, compose
 from rampcli.errors import UsageError
 from rampcli.planning.resolve import resolve
-from rampcli.settings import Config
 from rampcli.settings.by_key import leaves, settings
-from rampcli.settings.checks.data import check_corpora, check_document_mask, check_split
+from rampcli.settings.config import Config
 from rampcli.settings.corpora import (
     MOST_SHARES,
     corpora_of,
@@ -19,6 +18,7 @@ from rampcli.settings.corpora import (
     missing_here,
     shares_of,
 )
+from rampcli.settings.data import check_corpora, check_document_mask, check_split
 
 WEIGHTS = st.decimals(min_value="0.001", max_value=1000, places=3).map(Fraction)
 BLEND = ["0.7", "data/wiki", "0.3", "data/code"]

@@ -37,7 +37,7 @@ PHASES = [
 GRACE_S = 300
 JOIN = """
 import torch.distributed as dist
-from rampcli.settings import TrainerConfig
+from rampcli.settings.trainer import TrainerConfig
 from rampcli.worker.join import join_ranks
 join_ranks(TrainerConfig(accelerator="cpu"), timeout_s=300)
 print(f"rank {dist.get_rank()} of {dist.get_world_size()}", flush=True)

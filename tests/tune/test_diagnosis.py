@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.tune.diagnosis import (
     ALONE,
     AS_IS,

@@ -13,7 +13,8 @@ from rampcli.config.snapshot import identity, to_yaml
 from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens
 from rampcli.models.decoder import Decoder
 from rampcli.runs.directory import RunDirectory
-from rampcli.settings import Config, ModelConfig
+from rampcli.settings.config import Config
+from rampcli.settings.model import ModelConfig
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from rampcli.models import sampler
 from rampcli.models.decoder import Decoder
 from rampcli.models.sampler import Sampling, generate_tokens
 from rampcli.runs.directory import RunDirectory
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.train.build import fill_weights, initial_weights
 from rampcli.weights.generate import count_new_tokens
 from weights.generating import generate_here

@@ -7,7 +7,7 @@ from rampcli import llm
 from rampcli.checkpoint.starting_weights import check_starting_weights
 from rampcli.errors import UsageError
 from rampcli.models.huggingface_config import to_huggingface
-from rampcli.settings import ModelConfig
+from rampcli.settings.model import ModelConfig
 from rampcli.weights.import_model import import_model
 
 MODEL = "org/tiny"

@@ -10,7 +10,8 @@ from rampcli.data.special_tokens import SpecialTokens
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import DamagedFileError
 from rampcli.runs.manifest import Checkpoint
-from rampcli.settings import Config, ModelConfig
+from rampcli.settings.config import Config
+from rampcli.settings.model import ModelConfig
 from rampcli.weights.tokenizer import (
     read_tokenizer,
     saved_special_tokens,

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from rampcli.errors import RampcliError, UsageError
 from rampcli.parallel.ranks import CPU, check_devices, device_here, gpu_of
-from rampcli.settings import TrainerConfig
+from rampcli.settings.trainer import TrainerConfig
 from rampcli.worker.join import agree_on_devices, join_ranks
 from rampcli.worker.starters import rank_variables
 

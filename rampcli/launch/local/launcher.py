@@ -30,7 +30,7 @@ from rampcli.machine.network import LOOPBACK
 from rampcli.machine.processors import processors
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import PREEMPTED, RunDirectory
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.settings.rewards import TRUSTED_REWARD
 
 

@@ -2,17 +2,16 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rampcli.errors import UsageError, set_to
 from rampcli.launch.slurm.sbatch_options import FORBIDDEN, forbidden_option, is_option
 from rampcli.settings.attributes import Section
 from rampcli.settings.facts import MACHINES, NOTHING, whole_run
-from rampcli.settings.fields import setting
+from rampcli.settings.fields import Keyed, keyed, setting, settings_class
 
 if TYPE_CHECKING:  # the schema imports this module
-    from rampcli.settings import Config
+    from rampcli.settings.config import Config
 
 NAMES = ("partition", "account", "qos", "time", "mem")
 SBATCH_KEY = "launch.slurm.sbatch_args"
@@ -21,69 +20,72 @@ _PLAIN = re.compile(r"[\w.,:+@/%*=-]+", re.ASCII)
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=[^\0]*", re.ASCII | re.DOTALL)
 
 
-@dataclass(kw_only=True, slots=True)
+@keyed("launch.slurm.")
+@settings_class(kw_only=True)
 class SlurmConfig(Section):
     """Options of the Slurm jobs and the environment of their workers. Scripts quote all values."""
 
-    partition: str | None = setting(
+    partition: Keyed[str | None] = setting(
         None, "Partition. `null`: the cluster's default.", whole_run(MACHINES)
     )
-    account: str | None = setting(
+    account: Keyed[str | None] = setting(
         None, "Account that is charged. `null`: the cluster's default.", whole_run(NOTHING)
     )
-    qos: str | None = setting(
+    qos: Keyed[str | None] = setting(
         None, "Quality of service. `null`: the cluster's default.", whole_run(NOTHING)
     )
-    time: str | None = setting(
+    time: Keyed[str | None] = setting(
         None,
         "Time limit of a job, in sbatch's format. A job that reaches it saves and is requeued."
         " `null`: the cluster's default.",
         whole_run(NOTHING),
         example="4:00:00",
     )
-    mem: str | None = setting(
+    mem: Keyed[str | None] = setting(
         None,
         "Memory per node, in sbatch's format. `null`: the cluster's default.",
         whole_run(MACHINES),
     )
-    gpus_per_node: int | None = setting(
+    gpus_per_node: Keyed[int | None] = setting(
         None,
         "GPUs per node. `null`: one per process, or none if `trainer.accelerator` is `cpu`.",
         whole_run(MACHINES),
         unit="GPUs",
         at_least=0,
     )
-    cpus_per_task: int | None = setting(
+    cpus_per_task: Keyed[int | None] = setting(
         None,
         "Processors per process. `null`: the cluster's default.",
         whole_run(MACHINES),
         unit="processors",
         at_least=1,
     )
-    sbatch_args: list[str] = setting(
+    sbatch_args: Keyed[list[str]] = setting(
         [],
         """Further sbatch options, `'[--exclusive,"--constraint=h100"]'`.""",
         whole_run(MACHINES),
         example=["--exclusive"],
     )
-    srun_args: list[str] = setting(
+    srun_args: Keyed[list[str]] = setting(
         [], "Further srun options, for example those of a container plugin.", whole_run(MACHINES)
     )
-    modules: list[str] = setting([], "Modules to load with `module load`.", whole_run(MACHINES))
-    environment: list[str] = setting(
+    modules: Keyed[list[str]] = setting(
+        [], "Modules to load with `module load`.", whole_run(MACHINES)
+    )
+    environment: Keyed[list[str]] = setting(
         [], """Environment variables of a job, `'["NAME=VALUE"]'`.""", whole_run(MACHINES)
     )
-    container: list[str] = setting(
+    container: Keyed[list[str]] = setting(
         [],
         "Words in front of the workers' command, `[apptainer,exec,--nv,image.sif]`.",
         whole_run(MACHINES),
     )
-    python: str | None = setting(
+    python: Keyed[str | None] = setting(
         None,
         "Python interpreter of the workers. `null`: the one that submits the jobs.",
         whole_run(MACHINES),
     )
-    template: str | None = setting(
+    template: Keyed[str | None] = setting(
         None, "Jinja template for the jobs' scripts. `null`: the bundled one.", whole_run(MACHINES)
     )
 

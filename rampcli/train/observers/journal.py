@@ -17,7 +17,7 @@ from rampcli.estimate.model_size import flops_per_token
 from rampcli.machine.processors import processor_name
 from rampcli.runs.directory import COMPLETE, RunDirectory
 from rampcli.runs.rows import last_rows, number
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from rampcli.train.memory import peak_bytes
 from rampcli.train.observers.observer import LoopObserver, record_event
 from rampcli.train.step import TakenStep, Validation

@@ -8,7 +8,7 @@ from rampcli.errors import UsageError
 from rampcli.launch.elastic import World
 from rampcli.launch.local.launcher import LocalWorkers
 from rampcli.runs.directory import RunDirectory
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 
 
 @pytest.fixture

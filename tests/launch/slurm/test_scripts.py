@@ -20,7 +20,7 @@ from rampcli.launch.slurm import template
 from rampcli.launch.slurm.scripts import MOST_TEMPLATE_BYTES, SIGNAL_MARGIN_S, JobScript, render
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
-from rampcli.settings import Config
+from rampcli.settings.config import Config
 from tiny_runs import RAMP_OF_JOBS
 
 SAME_PROCESSES = ("rampup.at_boundary=continue", "rampup.node_policy=fixed", "trainer.num_nodes=1")

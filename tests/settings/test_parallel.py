@@ -14,20 +14,16 @@ from rampcli.config.compose import apply_overrides
 from rampcli.config.values import put
 from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.planning.resolve import resolve
-from rampcli.settings import Config
+from rampcli.planning.stage_checks import check_stages
 from rampcli.settings.by_key import settings
-from rampcli.settings.checks.splits import (
-    CHECKS,
-    check_pipeline_parts,
-    check_sequence,
-    check_stages,
-    check_tensor,
-)
+from rampcli.settings.config import Config
 from rampcli.settings.corpora import lacks_path
+from rampcli.settings.parallel import check_pipeline_parts, check_sequence, check_tensor
 from remedies import offers
 
 WIDTHS = ("num_attention_heads", "num_query_groups", "ffn_hidden_size", "vocab_size", "hidden_size")
 """Sizes of a model that must divide over tensor ranks."""
+AXES = (check_tensor, check_sequence, check_pipeline_parts)
 RANKS = st.sampled_from([1, 2, 3, 4, 6, 8])
 
 
@@ -127,7 +123,7 @@ def test_a_model_of_any_size_passes_if_it_is_not_split():
         setattr(config.model, name, 7)
     config.data.sequence_length = 7
     config.trainer.accumulate_reduce = "each"
-    assert [error for check in CHECKS for error in check(config)] == []
+    assert [error for check in AXES for error in check(config)] == []
     check_stages(config, [stage_of(ranks=7, micro=7, passes=7)])
 
 

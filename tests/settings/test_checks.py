@@ -7,12 +7,11 @@ from hypothesis import strategies as st
 
 from rampcli.config.layers import build
 from rampcli.config.values import put
-from rampcli.settings import Config
 from rampcli.settings.by_key import settings
-from rampcli.settings.checks import CHECKS
-from rampcli.settings.checks.model import check_heads, check_learning_rate, check_rotary
-from rampcli.settings.checks.ranges import check_ranges
-from rampcli.settings.checks.run import check_name, check_paths
+from rampcli.settings.checks import CHECKS, check_name, check_paths, check_ranges
+from rampcli.settings.config import Config
+from rampcli.settings.model import check_heads, check_rotary
+from rampcli.settings.optim import check_learning_rate
 
 BOUNDED = [
     setting
