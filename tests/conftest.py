@@ -39,7 +39,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("rampcli", deadline=None, max_examples=60)
 settings.load_profile("rampcli")
 
-TOGETHER = ("tests/slurm/", "tests/data/test_hosts.py", "tests/distributed/test_compiling.py")
+TOGETHER = ("tests/slurm/", "tests/distributed/test_compiling.py")
 """Tests that one process runs, because they share a cluster, network addresses or compiled code."""
 LONG = ("slurm", "distributed", "hostile", "benchmarks", "first_hour", "rl", "cli")
 """Folders whose tests take longest. They run first, so that no process ends with a long test."""

@@ -2,7 +2,7 @@
 
 import time
 
-from rampcli.data.blend import Blend
+from rampcli.data.order import Blend
 
 
 def read_slowly(wait_s: float) -> None:

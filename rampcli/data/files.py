@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rampcli.data.blend import Blend, Corpora
 from rampcli.data.corpus import Cut, TokenCorpus
-from rampcli.data.indexed import IndexedFile, bin_of, manifest_of, tokenizer_of
-from rampcli.data.manifest import read_manifest
+from rampcli.data.indexed import IndexedFile, bin_of, manifest_of, read_manifest, tokenizer_of
+from rampcli.data.order import Blend, Corpora
 from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens, read_special_tokens
 from rampcli.data.texts import read_texts
 from rampcli.data.tokenizer import (
@@ -23,9 +22,9 @@ from rampcli.data.tokenizer import (
     character_tokenizer,
     encoder_of,
     open_tokenizer,
+    tokenizer_path,
     vocab_size_of,
 )
-from rampcli.data.tokenizer_path import tokenizer_path
 from rampcli.errors import UsageError, naming_setting, set_to
 from rampcli.settings.config import Config
 from rampcli.settings.corpora import NAMED_KEY, corpora_of, paths_of, validation_paths

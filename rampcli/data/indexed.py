@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rampcli.data.texts import build_remedy, is_plain_text
-from rampcli.errors import UsageError, reading
+from rampcli.errors import DamagedFileError, UsageError, reading
 from rampcli.files.guarded_folder import GuardedFolder, open_to_read
+from rampcli.files.records import ANY, COUNT, POSITIVE, check_shape, read_json
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
@@ -325,3 +326,48 @@ def _write_sums(file: BinaryIO, blocks: Iterator[Places], *, with_end: bool) -> 
         total += int(block.sum())
     if with_end:
         file.write(np.int64(total).astype("<i8").tobytes())
+
+
+FORMAT = 1
+MOST_BYTES = 256 << 20
+"""Largest manifest that is read. It names every input, and there may be millions."""
+FILE = {"bytes": COUNT, "sha256": str}
+SETTINGS = {
+    "tokenizer": str,
+    "tokenizer_sha256": (str, None),
+    "eod_option": (str, None),
+    "text_key": str,
+    "on_bad_record": str,
+}
+"""Shape of what determines a build besides its inputs, for `rampcli.files.records.check_shape`."""
+MANIFEST = {
+    **SETTINGS,
+    **dict.fromkeys(("tokens", "documents", "empty", "skipped", "text_bytes"), COUNT),
+    "largest_token": (COUNT, None),
+    "vocab_size": POSITIVE,
+    "eod": (COUNT, None),
+    "eod_token": (str, None),
+    "inputs": ANY,
+    "files": {"bin": FILE, "idx": FILE, "tokenizer": FILE},
+}
+"""Shape of a manifest."""
+
+
+def read_manifest(prefix: Path) -> dict[str, Any] | None:
+    """Returns the contents of PREFIX.json, or None if it does not exist: Megatron writes none.
+
+    Raises:
+        UsageError: the file cannot be read, or is not a manifest of this format.
+    """
+    path = manifest_of(prefix)
+    remedy = "restore the manifest that `rampcli data build` wrote, or delete the file"
+    try:
+        manifest: dict[str, Any] = read_json(path, {"format": COUNT}, most_bytes=MOST_BYTES)
+        if manifest["format"] != FORMAT:
+            raise UsageError(f"{path} is not a manifest of format {FORMAT}", remedy=remedy)
+        check_shape(manifest, MANIFEST, where=str(path))
+    except FileNotFoundError:
+        return None
+    except DamagedFileError as error:
+        raise UsageError(error.message, remedy=remedy) from error
+    return manifest

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rampcli.data.indexed import BLOCK, IndexedFile, bin_of, idx_of, tokenizer_of
-from rampcli.data.manifest import read_manifest
+from rampcli.data.indexed import BLOCK, IndexedFile, bin_of, idx_of, read_manifest, tokenizer_of
 from rampcli.data.tokenizer import decode, open_tokenizer, vocab_size_of
 from rampcli.errors import Report
 from rampcli.files.checksums import sha256

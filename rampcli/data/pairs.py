@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rampcli.data.blend import Blend, Corpora
 from rampcli.data.chat_template import read_chat_template
 from rampcli.data.corpus import Corpus, Samples
 from rampcli.data.encoded_pairs import Pairs, check_template, encode_pairs, pair_too_long
 from rampcli.data.examples import TASK_CHARACTERS, Examples, open_examples, open_named_examples
 from rampcli.data.files import check_vocabulary, cut_of, open_named_tokenizer
+from rampcli.data.order import Blend, Corpora
 from rampcli.data.pair_format import NEW_LINE, PairFormat
 from rampcli.data.tokenizer import vocab_size_of
 from rampcli.errors import UsageError, naming_setting

@@ -13,9 +13,9 @@ from tokenizers import Tokenizer
 
 from rampcli.config.extension_settings import extension_function
 from rampcli.config.file_facts import CorpusFacts, FileFacts
-from rampcli.data.blend import Blend, Corpora
 from rampcli.data.corpus import MockCorpus
 from rampcli.data.files import cut_of, in_memory, open_indexed, open_text
+from rampcli.data.order import Blend, Corpora
 from rampcli.data.pairs import PackedPairs, open_pairs
 from rampcli.data.prompts import check_prompts
 from rampcli.data.tokenizer import byte_tokenizer, vocab_size_of

@@ -1,4 +1,4 @@
-"""Tokenizers: trains, opens and applies them.
+"""Tokenizers: finds their files, trains, opens and applies them, and decodes what a model adds.
 
 The text of a corpus comes from strangers, so whatever looks like a special token in it is ordinary
 text: code that encodes a corpus sets the tokenizer's `encode_special_tokens`. Prompts come from
@@ -8,7 +8,7 @@ users, and may contain special tokens.
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
@@ -18,8 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from rampcli.data.special_tokens import special_tokens_of
-from rampcli.errors import RampcliError, Remedy, UsageError, reading
+from rampcli.data.chat_template import CONFIG_FILE, NAMES_FILE, TEMPLATE_FILE
+from rampcli.data.special_tokens import GENERATION_FILE, MODEL_FILE, special_tokens_of
+from rampcli.errors import (
+    DamagedFileError,
+    RampcliError,
+    Remedy,
+    UsageError,
+    naming_setting,
+    reading,
+    set_to,
+)
+from rampcli.files import hub
 from rampcli.files.guarded_folder import read_file
 
 MOST_BYTES = 512 << 20
@@ -284,3 +294,128 @@ def _character_encoder(vocabulary: dict[str, int]) -> Encoder:
 def code_points(text: str) -> NDArray[np.uint32]:
     """Returns the code points of a text, [characters]."""
     return np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+
+
+KEY = "data.tokenizer"
+BESIDE = (CONFIG_FILE, NAMES_FILE, TEMPLATE_FILE, GENERATION_FILE, MODEL_FILE)
+"""Files beside a tokenizer that tell its special tokens and its chat template."""
+REMEDY = "a model with tokenizer.json, which AutoTokenizer.from_pretrained(NAME).save_pretrained(\
+FOLDER) writes"
+MEANT = {"byte": "bytes", "char": "chars", "character": "chars", "characters": "chars"}
+TRAINED = "bpe"
+"""Names a kind of tokenizer, which `rampcli data build` trains."""
+TRAIN = "`rampcli data build FILE --train-bpe 8192 --output PREFIX`, and data=indexed"
+
+
+def name_meant(text: str) -> str | None:
+    """Returns the name that a word for a tokenizer stands for, or None if it is not such a word."""
+    meant = ({TRAINED: TRAINED} | MEANT).get(text.lower())
+    return None if meant is None or Path(text).exists() else meant
+
+
+def find_tokenizer(text: str) -> tuple[str, Path]:
+    """Returns a tokenizer's name and its file, downloading it if necessary.
+
+    The name is the word itself, or NAME@COMMIT for a model of the hub.
+
+    Raises:
+        RampcliError: a folder or a model has no `tokenizer.json`, or it cannot be downloaded.
+    """
+    if hub.is_hub_name(text):
+        snapshot = hub.open_snapshot(text, hub.TOKENIZER_FILE, remedy=REMEDY)
+        return snapshot.name, snapshot.folder / hub.TOKENIZER_FILE
+    return text, _file_of(text)
+
+
+def tokenizer_path(text: str) -> Path:
+    """Returns the file that `data.tokenizer` names, downloading it if necessary.
+
+    The files of a model that tell its special tokens and its chat template are downloaded, too.
+
+    Args:
+        text: value of the setting, and neither `bytes` nor `chars`.
+
+    Raises:
+        RampcliError: as `find_tokenizer`, or a model of the hub is named without its commit.
+    """
+    with naming_setting(KEY):
+        if (meant := name_meant(text)) is not None:
+            raise UsageError(
+                f"{text} is not a tokenizer",
+                remedy=f"{TRAIN} data.path=PREFIX" if meant == TRAINED else set_to(KEY, meant),
+            )
+        if not hub.is_hub_name(text):
+            return _file_of(text)
+        snapshot = hub.open_pinned(text, hub.TOKENIZER_FILE, key=KEY, remedy=REMEDY)
+        for file in BESIDE:
+            snapshot.find(file)
+    return snapshot.folder / hub.TOKENIZER_FILE
+
+
+def _file_of(text: str) -> Path:
+    path = Path(text).expanduser()
+    if not path.is_dir():
+        return path
+    if not (path / hub.TOKENIZER_FILE).exists():
+        raise UsageError(f"{path} has no {hub.TOKENIZER_FILE}", remedy=REMEDY)
+    return path / hub.TOKENIZER_FILE
+
+
+CONTEXT = 8
+"""Tokens before a text that decide how it begins: the first space of a text is often dropped."""
+BYTES_OF_A_CHARACTER = 4
+"""Most bytes of a character in UTF-8."""
+INCOMPLETE = "\ufffd"
+"""Stands for a character whose bytes are not complete yet."""
+
+
+def pieces_of(
+    tokens: Iterable[int], tokenizer: Tokenizer, *, after: Sequence[int]
+) -> Iterator[str]:
+    """Yields the text of tokens piece by piece, as soon as its characters are complete.
+
+    Args:
+        tokens: tokens of the text, without the one that ends it.
+        after: tokens that the text continues. Without any, it is a text of its own.
+
+    Raises:
+        DamagedFileError: the tokenizer cannot decode.
+    """
+    known = _context(after, tokenizer)
+    start, end = 0, len(known)  # tokens that were decoded last, as the context of the next ones
+
+    def added() -> str:
+        return _added(known[start:], end - start, tokenizer)
+
+    for token in tokens:
+        known.append(token)
+        piece = added()
+        if piece and not piece.endswith(INCOMPLETE):
+            yield piece
+            start, end = end, len(known)
+    if end < len(known):
+        yield added()
+
+
+def continuation(tokens: Iterable[int], tokenizer: Tokenizer, *, after: Sequence[int]) -> str:
+    """Returns the text of tokens. The arguments and errors are those of `pieces_of`."""
+    context = _context(after, tokenizer)
+    return _added([*context, *tokens], len(context), tokenizer)
+
+
+def _context(after: Sequence[int], tokenizer: Tokenizer) -> list[int]:
+    """Returns the last tokens, from one that does not begin within a character."""
+    starts = [max(0, len(after) - CONTEXT - more) for more in range(BYTES_OF_A_CHARACTER)]
+    contexts = [[*after[start:]] for start in starts]
+    whole = (one for one in contexts if not _decode(one, tokenizer).startswith(INCOMPLETE))
+    return next(whole, contexts[0])
+
+
+def _added(tokens: Sequence[int], number: int, tokenizer: Tokenizer) -> str:
+    """Returns the text that tokens add to the text of the first `number` of them."""
+    return _decode(tokens, tokenizer)[len(_decode(tokens[:number], tokenizer)) :]
+
+
+def _decode(tokens: Sequence[int], tokenizer: Tokenizer) -> str:
+    with failing_as("the tokenizer cannot decode its own tokens", kind=DamagedFileError):
+        return str(tokenizer.decode(tokens))

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rampcli.data.blend import Blend
 from rampcli.data.corpus import Corpus, TokenCorpus
 from rampcli.data.files import cut_of, open_prefix, parts_of
+from rampcli.data.order import Blend
 from rampcli.errors import Remedy, UsageError, set_to, set_together, shown
 from rampcli.settings.config import Config
 from rampcli.settings.corpora import NAMED_KEY, PATH_FORMS, validation_paths

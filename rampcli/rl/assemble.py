@@ -8,8 +8,7 @@ import torch
 
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.config import snapshot
-from rampcli.data.hosts import build_reading
-from rampcli.data.loader import Loader
+from rampcli.data.loader import Loader, build_reading
 from rampcli.data.prompts import Prompts, open_prompts
 from rampcli.errors import UsageError
 from rampcli.models.decoder import Decoder

@@ -9,9 +9,8 @@ from tokenizers import Tokenizer
 
 from rampcli.checkpoint.load_weights import load_model, open_run
 from rampcli.data.chat_template import ChangedPromptError, ChatTemplate
-from rampcli.data.continuation import continuation, pieces_of
 from rampcli.data.prompts import encode_as_trained
-from rampcli.data.tokenizer import encoder_of, vocab_size_of
+from rampcli.data.tokenizer import continuation, encoder_of, pieces_of, vocab_size_of
 from rampcli.errors import UsageError, visible
 from rampcli.files.records import is_unicode
 from rampcli.models.sampler import Sampling, generate_tokens

@@ -16,8 +16,7 @@ from torch import Tensor
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
-from rampcli.data.hosts import build_reading
-from rampcli.data.loader import Loader
+from rampcli.data.loader import Loader, build_reading
 from rampcli.data.sources import open_corpora
 from rampcli.data.special_tokens import NONE_KNOWN
 from rampcli.data.tokenizer import bytes_of_tokens

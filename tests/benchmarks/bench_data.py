@@ -37,9 +37,8 @@ import numpy as np
 import torch
 
 from rampcli.batch.plan import BatchPlan
-from rampcli.data.hosts import Reading
 from rampcli.data.indexed import bin_of, idx_of, write_index
-from rampcli.data.loader import Loader
+from rampcli.data.loader import Loader, Reading
 from rampcli.data.sources import open_corpora
 from rampcli.runs.worker_defaults import AT_START
 from rampcli.settings.config import Config

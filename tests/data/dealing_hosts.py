@@ -6,8 +6,7 @@ import numpy as np
 import torch
 
 from rampcli.batch.plan import BatchPlan
-from rampcli.data.hosts import Reading, build_reading
-from rampcli.data.loader import Loader, MicroBatch
+from rampcli.data.loader import Loader, MicroBatch, Reading, build_reading
 from rampcli.data.sources import open_corpora
 from rampcli.errors import RampcliError
 from rampcli.settings.config import Config

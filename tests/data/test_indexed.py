@@ -1,3 +1,4 @@
+import json
 import os
 import struct
 from pathlib import Path
@@ -9,8 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rampcli.data import indexed
-from rampcli.data.indexed import HEADER, MAGIC, IndexedFile, bin_of, idx_of, token_type, write_index
+from rampcli.data.building.build import build
+from rampcli.data.building.options import BuildOptions
+from rampcli.data.indexed import (
+    HEADER,
+    MAGIC,
+    IndexedFile,
+    bin_of,
+    idx_of,
+    manifest_of,
+    read_manifest,
+    token_type,
+    write_index,
+)
+from rampcli.data.sources import read_file_facts
 from rampcli.errors import UsageError
+from rampcli.settings.config import Config
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")
 
@@ -266,3 +281,76 @@ def test_a_corpus_without_documents_is_valid(tmp_path):
     write_by_us(tmp_path / "corpus", [])
     file = IndexedFile.open(tmp_path / "corpus")
     assert (file.documents, len(file.tokens), file.token_offsets(0, 0).tolist()) == (0, 0, [0])
+
+
+@pytest.fixture
+def built(tmp_path):
+    (tmp_path / "in.txt").write_text("text " * 100)
+    build(
+        BuildOptions(
+            inputs=(tmp_path / "in.txt",), output=tmp_path / "wiki", tokenizer="bytes", workers=1
+        )
+    )
+    return tmp_path / "wiki"
+
+
+def refusal(built):
+    with pytest.raises(UsageError) as refused:
+        read_manifest(built)
+    assert str(manifest_of(built)) in refused.value.message
+    return refused.value.message
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", '{"format": 1}', '{"format": 2}', "\xff", "[" * 100_000],
+    ids=lambda content: content[:9],
+)
+def test_an_unreadable_manifest_gives_a_usage_error(built, content):
+    manifest_of(built).write_bytes(content.encode("latin-1"))
+    refusal(built)
+    made = Config()
+    made.data.source, made.data.path = "indexed", str(built)
+    with pytest.raises(UsageError) as refused:
+        read_file_facts(made)
+    assert refused.value.keys == ("data.path",)
+
+
+@pytest.mark.parametrize("value", ["a", -1, 1.5, [], {}, True, 10**30], ids=str)
+@pytest.mark.parametrize("name", ["vocab_size", "largest_token", "tokens", "documents", "files"])
+def test_a_field_of_a_manifest_with_a_wrong_type_is_named(built, name, value):
+    manifest_of(built).write_text(
+        json.dumps(json.loads(manifest_of(built).read_text()) | {name: value})
+    )
+    assert f"is damaged: {name} " in refusal(built)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vocab_size",
+        "largest_token",
+        "tokens",
+        "documents",
+        "files",
+        "tokenizer",
+        "eod_token",
+        "empty",
+    ],
+)
+def test_a_manifest_without_a_field_is_damaged(built, name):
+    manifest = json.loads(manifest_of(built).read_text())
+    del manifest[name]
+    manifest_of(built).write_text(json.dumps(manifest))
+    assert refusal(built).endswith(f"is damaged: it has no {name}")
+
+
+def test_a_manifest_that_is_a_fifo_gives_an_error_without_waiting(built):
+    manifest_of(built).unlink()
+    os.mkfifo(manifest_of(built))
+    assert refusal(built) == f"cannot read {built}.json: not a regular file"
+
+
+def test_files_without_a_manifest_come_from_another_program(built):
+    manifest_of(built).unlink()
+    assert read_manifest(built) is None

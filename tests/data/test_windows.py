@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, assume, given
 from hypothesis import settings as run
 from hypothesis import strategies as st
 
-from rampcli.data.blend import Blend
 from rampcli.data.corpus import Cut, TokenCorpus
 from rampcli.data.files import parts_of
+from rampcli.data.order import Blend
 from rampcli.data.sources import open_corpora
 from rampcli.data.windows import fitting_words, larger_share
 from rampcli.errors import UsageError

@@ -11,7 +11,7 @@ from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides
 from rampcli.config.file_facts import without_files
 from rampcli.config.phases import phase_entries, phase_stack, run_stack, sets_batch, sets_rate
-from rampcli.data.blend import Blend
+from rampcli.data.order import Blend
 from rampcli.errors import Report, UsageError
 from rampcli.llm import llama3_tiny
 from rampcli.planning.out_of_memory import out_of_memory

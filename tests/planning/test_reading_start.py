@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from drawn_phases import planned
 from rampcli.batch.interleaving import count_by_share
 from rampcli.config.file_facts import FileFacts
-from rampcli.data.blend import Blend
-from rampcli.data.order import SampleOrder
+from rampcli.data.order import Blend, SampleOrder
 from rampcli.settings.corpora import corpora_of
 
 WINDOWS = 40

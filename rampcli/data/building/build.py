@@ -16,11 +16,10 @@ from tokenizers import Tokenizer
 from rampcli.batch.quantities import listed
 from rampcli.data import tokenizer as tokenizers
 from rampcli.data.building.encoding import Encoding
-from rampcli.data.building.folder import BuildFolder
-from rampcli.data.building.inputs import Inputs
-from rampcli.data.building.options import BuildOptions
+from rampcli.data.building.options import BuildOptions, Inputs
 from rampcli.data.building.partial import (
     SAVE_EVERY_S,
+    BuildFolder,
     PartialBuild,
     Watcher,
     is_complete,
@@ -36,8 +35,15 @@ from rampcli.data.building.records import (
 )
 from rampcli.data.building.vocabulary import SPECIAL_SHOWN, end_of_document, tokenizer_json
 from rampcli.data.building.workers import map_in_order
-from rampcli.data.indexed import bin_of, idx_of, token_type, tokenizer_of, write_index
-from rampcli.data.manifest import FORMAT, read_manifest
+from rampcli.data.indexed import (
+    FORMAT,
+    bin_of,
+    idx_of,
+    read_manifest,
+    token_type,
+    tokenizer_of,
+    write_index,
+)
 from rampcli.errors import UsageError
 from rampcli.files.checksums import sha256
 

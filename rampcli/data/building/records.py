@@ -20,7 +20,7 @@ from rampcli.data.building.streams import (
     read_rows,
     skip_line,
 )
-from rampcli.data.encodings import UTF_8_MARK
+from rampcli.data.texts import UTF_8_MARK
 from rampcli.errors import UsageError, reading
 from rampcli.files.guarded_folder import open_to_read
 

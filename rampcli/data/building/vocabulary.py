@@ -1,15 +1,241 @@
-"""Makes the tokenizer of a build: reads a file, collects characters or trains byte-pair merges."""
+"""Makes the tokenizer of a build: reads a file, collects characters or trains byte-pair merges.
 
+A pass over the inputs collects their characters, measures them, or samples text for merges. It
+notes its progress, from which it resumes.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from io import BufferedRandom
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rampcli.data import tokenizer as tokenizers
-from rampcli.data.building.folder import BuildFolder
-from rampcli.data.building.gathering import Gathering
-from rampcli.data.building.inputs import Inputs
-from rampcli.data.building.options import NO_EOD
-from rampcli.data.building.workers import environment
-from rampcli.errors import UsageError
+from rampcli.data.building.encoding import BadRecord, parse_chunk
+from rampcli.data.building.options import NO_EOD, Inputs
+from rampcli.data.building.partial import SAVE_EVERY_S, BuildFolder, cannot_resume
+from rampcli.data.building.records import Chunk, Cursor
+from rampcli.data.building.streams import PIECE_BYTES
+from rampcli.data.building.workers import environment, map_in_order
+from rampcli.data.indexed import MOST_BYTES
+from rampcli.data.tokenizer import CODE_POINTS, code_points
+from rampcli.errors import DamagedFileError, UsageError
 from rampcli.files.guarded_folder import read_file
+from rampcli.files.records import COUNT, is_unicode, parse_json, read_json
+
+TRAINING_TEXT_CHARACTERS = 1 << 16
+"""Longest piece of a text that is given to the trainer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gathered:
+    """Progress of a pass over the inputs, as in gathered.json.
+
+    Attributes:
+        phase: what the pass does; empty before the first.
+        position: position in the inputs at which reading resumes.
+        consumed_bytes: size of the inputs before that position, as stored.
+        chunks: number of chunks before that position.
+        content_bytes: size of the inputs after decompression, as far as they are measured.
+        sample_bytes: size of sample.jsonl.
+        characters: the different characters of the texts, in the order of code points.
+    """
+
+    phase: str = ""
+    position: Cursor = field(default_factory=Cursor)
+    consumed_bytes: int = 0
+    chunks: int = 0
+    content_bytes: int = 0
+    sample_bytes: int = 0
+    characters: str = ""
+
+
+SHAPE = {
+    **dict.fromkeys(Gathered.__slots__, COUNT),
+    "phase": str,
+    "position": dict.fromkeys(Cursor.__slots__, COUNT),
+    "characters": str,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Characters:
+    """Work on chunks: returns the different characters of their texts, and the bad records."""
+
+    text_key: str
+
+    def open(self) -> Callable[[Chunk], tuple[NDArray[np.uint32], list[BadRecord]]]:
+        def characters_of(chunk: Chunk) -> tuple[NDArray[np.uint32], list[BadRecord]]:
+            texts, bad = parse_chunk(chunk, self.text_key)
+            seen = np.zeros(CODE_POINTS, dtype=bool)
+            for text in texts:
+                seen[code_points(text)] = True
+            return np.flatnonzero(seen).astype(np.uint32), bad
+
+        return characters_of
+
+
+class Gathering:
+    """Gathers what a tokenizer is made from.
+
+    Progress is saved every `SAVE_EVERY_S` seconds, at the end of a pass, and on any error.
+
+    Raises:
+        UsageError: gathered.json is damaged.
+    """
+
+    def __init__(self, folder: BuildFolder, inputs: Inputs) -> None:
+        self._folder, self._inputs = folder, inputs
+        self._gathered = Gathered()
+        self._sample: BufferedRandom | None = None
+        self._save_at = 0.0
+        with suppress(FileNotFoundError):
+            try:
+                state = read_json(folder.gathered, SHAPE, most_bytes=MOST_BYTES)
+                damaged = f"{folder.gathered} is damaged"
+                if (number := state["position"]["input"]) > len(inputs.reader.inputs):
+                    raise DamagedFileError(f"{damaged}: there is no input {number:,}")
+                if not is_unicode(state["characters"]):
+                    raise DamagedFileError(f"{damaged}: characters are not valid Unicode")
+            except DamagedFileError as error:
+                raise cannot_resume(folder, error.message) from error
+            state["position"] = Cursor(*(state["position"][name] for name in Cursor.__slots__))
+            self._gathered = Gathered(**{name: state[name] for name in Gathered.__slots__})
+
+    def characters(self) -> str:
+        """Returns the different characters of all texts, in the order of code points.
+
+        Raises:
+            UsageError: a file cannot be read, or a record is bad and bad records stop the build.
+        """
+        inputs, work = self._inputs, _Characters(self._inputs.options.text_key)
+        with self._pass("collecting characters"):
+            seen = np.zeros(CODE_POINTS, dtype=bool)
+            seen[code_points(self._gathered.characters)] = True
+            with closing(map_in_order(self._chunks(), work, inputs.workers)) as found:
+                for chunk, (characters, bad) in found:
+                    inputs.check(bad)
+                    seen[characters] = True
+                    self._advance(chunk, characters="".join(map(chr, np.flatnonzero(seen))))
+        return self._gathered.characters
+
+    def sampled(self, most_bytes: int) -> Iterator[str]:
+        """Returns pieces of texts of every n-th chunk, of about `most_bytes` in all.
+
+        Raises:
+            UsageError: a file cannot be read, or a record is bad and bad records stop the build.
+        """
+        every = -(-self._content_bytes() // most_bytes) or 1
+        inputs, width = self._inputs, TRAINING_TEXT_CHARACTERS
+        with self._sample_opened() as sample, self._pass("sampling text"):
+            for chunk in self._chunks():
+                if self._gathered.chunks % every == 0:
+                    texts, bad = parse_chunk(chunk, inputs.options.text_key)
+                    inputs.check(bad)
+                    for text in texts:
+                        for at in range(0, len(text), width):
+                            piece = json.dumps(text[at : at + width], ensure_ascii=False)
+                            sample.write(piece.encode() + b"\n")
+                self._advance(chunk, sample_bytes=sample.tell())
+        return self._read_sample()
+
+    def _content_bytes(self) -> int:
+        """Returns the size of all inputs after decompression; reads them if they are compressed."""
+        if not self._inputs.are_packed:
+            return self._inputs.reader.bytes
+        if self._gathered.phase in ("", "measuring"):
+            with self._pass("measuring"):
+                for chunk in self._chunks():
+                    size = sum(one.bytes for one in chunk.slices)
+                    self._advance(chunk, content_bytes=self._gathered.content_bytes + size)
+        return self._gathered.content_bytes
+
+    def _chunks(self) -> Iterator[Chunk]:
+        return self._inputs.reader.chunks(self._gathered.position)
+
+    @contextmanager
+    def _pass(self, phase: str) -> Iterator[None]:
+        """Begins or resumes a pass over the inputs, and saves its progress."""
+        before, watcher = self._gathered, self._inputs.watcher
+        total_bytes = self._inputs.reader.bytes
+        if before.phase != phase:
+            before = replace(before, phase=phase, position=Cursor(), consumed_bytes=0, chunks=0)
+            self._gathered = before
+        elif before.position != Cursor():
+            read, size = before.consumed_bytes / 1e6, total_bytes / 1e6
+            watcher.on_note(f"resuming: {phase}, {read:,.1f} of {size:,.1f} MB read")
+        watcher.on_phase(phase, total_bytes)
+        self._save_at = time.monotonic() + SAVE_EVERY_S
+        try:
+            yield
+        except BaseException:
+            if self._gathered.chunks:
+                with suppress(OSError):  # on a full disk, the last save remains
+                    self._save()
+            raise
+        self._save()
+
+    def _advance(self, chunk: Chunk, **changes: Any) -> None:
+        """Counts a chunk and what was gathered from it."""
+        self._gathered = replace(
+            self._gathered,
+            position=chunk.end,
+            consumed_bytes=chunk.consumed_bytes,
+            chunks=self._gathered.chunks + 1,
+            **changes,
+        )
+        if time.monotonic() >= self._save_at:
+            self._save()
+            self._save_at = time.monotonic() + SAVE_EVERY_S
+        self._inputs.watcher.on_progress(chunk.consumed_bytes, None)
+
+    def _save(self) -> None:
+        if self._sample is not None:
+            self._sample.flush()
+            os.fsync(self._sample.fileno())
+        self._folder.write_json(self._folder.gathered, asdict(self._gathered))
+
+    @contextmanager
+    def _sample_opened(self) -> Iterator[BufferedRandom]:
+        """Opens sample.jsonl for appending, after truncating it to the counted size."""
+        path, size = self._folder.sample, self._gathered.sample_bytes
+        with os.fdopen(self._folder.open(path, os.O_RDWR | os.O_CREAT), "r+b") as file:
+            if file.seek(0, os.SEEK_END) < size:
+                name = self._folder.gathered.name
+                raise cannot_resume(self._folder, f"{path} is shorter than {name} says")
+            file.truncate(size)
+            file.seek(size)
+            self._sample = file
+            try:
+                yield file
+            finally:
+                self._sample = None
+
+    def _read_sample(self) -> Iterator[str]:
+        watcher = self._inputs.watcher
+        with os.fdopen(self._folder.open(self._folder.sample, os.O_RDONLY), "rb") as file:
+            watcher.on_phase("learning merges", self._gathered.sample_bytes)
+            while lines := file.readlines(PIECE_BYTES):
+                yield from map(self._text_in, lines)
+                watcher.on_progress(file.tell(), None)
+
+    def _text_in(self, line: bytes) -> str:
+        path = self._folder.sample
+        try:
+            text: str = parse_json(line, str, where=str(path))
+        except DamagedFileError as error:
+            raise cannot_resume(self._folder, error.message) from error
+        if not is_unicode(text):
+            raise cannot_resume(self._folder, f"{path} is damaged: a text is not valid Unicode")
+        return text
+
 
 TRAINING_BYTES = 256 << 20
 """Approximate size of the text that merges are learnt from."""

@@ -8,10 +8,9 @@ from tokenizers import Tokenizer
 from rampcli.batch.training_plan import TrainingPlan
 from rampcli.checkpoint.load_weights import empty_model
 from rampcli.checkpoint.state import TrainingState
-from rampcli.data.continuation import continuation
 from rampcli.data.prompts import encode_text_prompts, no_tokenizer
 from rampcli.data.special_tokens import SpecialTokens
-from rampcli.data.tokenizer import vocab_size_of
+from rampcli.data.tokenizer import continuation, vocab_size_of
 from rampcli.errors import RampcliError, reason_of
 from rampcli.models.decoder import Decoder
 from rampcli.models.sampler import Sampling, generate_tokens

@@ -18,8 +18,14 @@ from rampcli.data.building import encoding, records
 from rampcli.data.building.build import build
 from rampcli.data.building.options import BuildOptions
 from rampcli.data.building.partial import Watcher
-from rampcli.data.indexed import IndexedFile, bin_of, idx_of, manifest_of, tokenizer_of
-from rampcli.data.manifest import read_manifest
+from rampcli.data.indexed import (
+    IndexedFile,
+    bin_of,
+    idx_of,
+    manifest_of,
+    read_manifest,
+    tokenizer_of,
+)
 from rampcli.data.tokenizer import END_OF_TEXT
 from rampcli.errors import RampcliError, UsageError
 from rampcli.files.checksums import sha256

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rampcli.data.building import records, streams
-from rampcli.data.building.parsing import BadRecord, parse_slice
+from rampcli.data.building.encoding import BadRecord, parse_slice
 from rampcli.data.building.records import (
     Cursor,
     Reader,

@@ -8,9 +8,8 @@ import pytest
 from rampcli.data.building import build as building
 from rampcli.data.building import records
 from rampcli.data.building.build import build
-from rampcli.data.building.folder import BuildFolder
 from rampcli.data.building.options import BuildOptions
-from rampcli.data.building.partial import Watcher, move_into_place
+from rampcli.data.building.partial import BuildFolder, Watcher, move_into_place
 from rampcli.data.indexed import IndexedFile, bin_of, idx_of, manifest_of, tokenizer_of
 from rampcli.errors import UsageError
 from rampcli.files.guarded_folder import MARKER

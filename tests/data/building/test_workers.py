@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from rampcli.data.building.channel import KEPT_BYTES, open_channel
+from rampcli.data.building.workers import KEPT_BYTES, open_channel
 
 
 @pytest.mark.parametrize("is_linux", [True, False])
