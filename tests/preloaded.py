@@ -21,7 +21,7 @@ for module in (
     "rampcli.cli.progress",
     "rampcli.cli.training",
     "rampcli.cli.tune_search",
-    "rampcli.launch.program",
+    "rampcli.machine.interpreter",
     "rampcli.weights.import_model",
     # Torch, NumPy and sockets import these when they are first used.
     "torch.distributed.checkpoint",

@@ -14,9 +14,8 @@ from rampcli.config.sweeps import Combination
 from rampcli.errors import NoCheckpointError, UsageError
 from rampcli.launch import run as launch
 from rampcli.launch.files import read_files
-from rampcli.launch.queues import Queues
 from rampcli.launch.start_checks import check
-from rampcli.launch.status import read_status
+from rampcli.launch.status import Queues, read_status
 from rampcli.planning.branches import BranchPoint
 from rampcli.planning.run_plan import run_plan
 from rampcli.report.branch_results import Branch, add_results

@@ -17,13 +17,11 @@ from rampcli.cli.doctor import STYLES
 from rampcli.errors import EXIT_CTRL_C, EXIT_TERMINATED, UsageError, visible
 from rampcli.launch.doctor.check import Status
 from rampcli.launch.doctor.gpu_checks import checks_of, run_checks
-from rampcli.launch.doctor.gpu_report import GpuReport
 from rampcli.launch.doctor.gpu_runs import Processes
-from rampcli.launch.doctor.gpu_test import GpuTest, Result, Sizes
+from rampcli.launch.doctor.gpu_test import GpuReport, GpuTest, Result, Sizes
 from rampcli.launch.doctor.machine import check_machine
-from rampcli.launch.stop_signals import catch_stop_signals
 from rampcli.machine.gpus import visible_gpus
-from rampcli.machine.lifeline import StopSignals
+from rampcli.machine.lifeline import StopSignals, catch_stop_signals
 from rampcli.settings.trainer import Accelerator
 
 PROBLEMS = (Status.failure, Status.not_run)

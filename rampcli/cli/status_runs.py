@@ -6,8 +6,7 @@ from pathlib import Path
 
 from rampcli.cli.status_table import ListedRun
 from rampcli.errors import RampcliError, reason_of
-from rampcli.launch.queues import Queues
-from rampcli.launch.status import read_status
+from rampcli.launch.status import Queues, read_status
 from rampcli.runs.directory import RUNS, RunDirectory, find_run, runs_in
 from rampcli.runs.events import EventsFile
 from rampcli.runs.sweep_folder import SweepFolder

@@ -68,8 +68,7 @@ def sweep(
 
 def _print_plan(folder: "SweepFolder", runs: Sequence["SweepRun"], *, as_json: bool) -> None:
     from rampcli.cli.console import build_console, say
-    from rampcli.launch.queues import Queues
-    from rampcli.launch.status import read_status
+    from rampcli.launch.status import Queues, read_status
     from rampcli.report.plan_notes import left_out_notes, throughput_notes
     from rampcli.report.sweep_plan import sweep_plan_table
 

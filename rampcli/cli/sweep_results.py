@@ -9,8 +9,7 @@ import typer
 from rampcli.cli.console import build_console, say
 from rampcli.cli.pictures import writing_picture
 from rampcli.errors import RampcliError, reason_of
-from rampcli.launch.queues import Queues
-from rampcli.launch.status import read_status
+from rampcli.launch.status import Queues, read_status
 from rampcli.report.sweep_results import (
     SweepResult,
     best_of,

@@ -34,8 +34,7 @@ from rampcli.launch import run as launch
 from rampcli.launch.protocol import launcher_of
 from rampcli.launch.start_checks import check, check_files
 from rampcli.launch.status import read_status
-from rampcli.launch.stop_signals import catch_stop_signals, exit_code_after
-from rampcli.machine.lifeline import StopSignals
+from rampcli.machine.lifeline import StopSignals, catch_stop_signals, exit_code_after
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.sweep_plan import SweepRun
 from rampcli.runs.differences import differing_settings

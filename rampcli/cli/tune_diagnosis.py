@@ -13,7 +13,7 @@ from rampcli.batch.plan import MICRO_KEY
 from rampcli.batch.quantities import counted
 from rampcli.cli.console import build_console, say
 from rampcli.errors import RampcliError
-from rampcli.launch.stop_signals import exit_code_after
+from rampcli.machine.lifeline import exit_code_after
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.tables import build_table
 from rampcli.tune.diagnosis import SO_FAR, Diagnosis, StepPart, read_diagnosis

@@ -18,7 +18,7 @@ from rampcli.config.layers import sources_named
 from rampcli.errors import RampcliError
 from rampcli.launch.protocol import Job, launcher_of
 from rampcli.launch.start_checks import check_corpora, check_launcher
-from rampcli.launch.stop_signals import exit_code_after
+from rampcli.machine.lifeline import exit_code_after
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.same_batches import in_words, micro_batch_settings
 from rampcli.report.plan_notes import ESTIMATED

@@ -159,7 +159,7 @@ def _run_on_checkpoint(module: str, word: str, **options: Any) -> None:
     `rampcli.weights.program.given_options`.
     """
     from rampcli.batch.averages import KINDS, is_merge, merged_checkpoints
-    from rampcli.launch.program import run_program
+    from rampcli.machine.lifeline import run_program
     from rampcli.runs.directory import find_run
     from rampcli.runs.manifest import NOT_NAMED, complete_checkpoints, name_remedy
 

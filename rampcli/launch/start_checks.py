@@ -1,8 +1,11 @@
 """What a run needs to start: one list of checks for the start, for dry runs and for the doctor."""
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 from rampcli.checkpoint.compatibility import check_ended_phases, check_resumable
 from rampcli.checkpoint.starting_weights import (
@@ -12,9 +15,10 @@ from rampcli.checkpoint.starting_weights import (
 )
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named, stack_of
-from rampcli.errors import NoCheckpointError, Report, UsageError
+from rampcli.errors import NoCheckpointError, Report, UsageError, set_to
+from rampcli.estimate.model_size import checkpoint_bytes
 from rampcli.files.hub import is_pinned
-from rampcli.launch.disk_space import disk_space, existing_part
+from rampcli.launch.doctor.check import format_bytes
 from rampcli.launch.environment import check_outer_launcher
 from rampcli.launch.files import read_corpora
 from rampcli.launch.protocol import JobScript, launcher_of
@@ -24,6 +28,71 @@ from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import NOT_NAMED, Checkpoint, complete_checkpoints, name_remedy
 from rampcli.settings.config import Config
 from rampcli.settings.corpora import missing_corpora, missing_weights
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DiskSpace:
+    """The free space of a disk, and what a run will write there.
+
+    Attributes:
+        free_bytes: bytes that this user may still write.
+        checkpoint_bytes: estimated size of one checkpoint.
+        present: complete checkpoints that the run has, of those that it keeps.
+        keep_last: checkpoints that it keeps.
+    """
+
+    free_bytes: int
+    checkpoint_bytes: int
+    present: int
+    keep_last: int
+
+    @property
+    def more(self) -> int:
+        """Checkpoints that must fit: the oldest is deleted only after the newest is complete."""
+        return self.keep_last + 1 - self.present
+
+    @property
+    def fitting(self) -> int:
+        """Checkpoints that fit into the free space."""
+        return self.free_bytes // self.checkpoint_bytes
+
+    def describe(self) -> str:
+        """Returns the free space, and the checkpoints that will fit or not."""
+        needed = f"{self.more} more checkpoints" if self.more > 1 else "one more checkpoint"
+        return (
+            f"{format_bytes(self.free_bytes)} free; {needed} of"
+            f" {format_bytes(self.checkpoint_bytes)} will"
+            f" {'fit' if self.fitting >= self.more else 'not fit'}"
+        )
+
+    def remedy(self) -> str:
+        """Returns what to do if not all checkpoints fit."""
+        disk = f"run_dir= on a disk with {format_bytes(self.more * self.checkpoint_bytes)} free"
+        fewer = self.present + self.fitting - 1
+        return f"{disk}, or {set_to('checkpoint.keep_last', fewer)}" if fewer > 0 else disk
+
+
+def disk_space(resolved: Resolved) -> DiskSpace:
+    """Returns the free space where the run directory is or will be, and what the run needs.
+
+    Raises:
+        OSError: the disk cannot be asked.
+    """
+    keep_last = resolved.config.checkpoint.keep_last
+    return DiskSpace(
+        free_bytes=shutil.disk_usage(existing_part(resolved.run_dir)).free,
+        checkpoint_bytes=checkpoint_bytes(resolved.config),
+        present=min(keep_last, len(complete_checkpoints(RunDirectory(resolved.run_dir)))),
+        keep_last=keep_last,
+    )
+
+
+def existing_part(path: Path) -> Path:
+    """Returns the path, or the nearest folder above it that exists, as an absolute path."""
+    # lexists, because exists fails below a folder that cannot be entered, and misses broken links.
+    return next(
+        above for above in (path.absolute(), *path.absolute().parents) if os.path.lexists(above)
+    )
 
 
 def check(resolved: Resolved) -> tuple[Checkpoint | None, list[JobScript]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from rampcli.errors import RampcliError, reason_of
 from rampcli.launch.observer import Observer
-from rampcli.launch.worker_log import WorkerLog
+from rampcli.launch.workers import WorkerLog
 from rampcli.machine.interpreter import python_command, safe_environment
 from rampcli.machine.lifeline import StopSignals
 from rampcli.plugins.extras import requiring

@@ -1,13 +1,19 @@
-"""Processes that end with their parent, and the signals that ask them to stop."""
+"""Processes that end with their parent, signals that ask to stop, and programs as children."""
 
 import ctypes
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn
+
+from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED, EXIT_TERMINATED, RampcliError
+from rampcli.machine.interpreter import python_command, safe_environment
 
 SUPERVISOR = "RAMPCLI_SUPERVISOR"
 """Environment variable of workers: ID of the process that supervises them."""
@@ -105,3 +111,73 @@ class StopSignals:
             self.signal, self._came_at = number, time.monotonic()
         elif time.monotonic() - self._came_at > SAME_SIGNAL_S:
             self.at_once = True
+
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+
+
+@contextmanager
+def catch_stop_signals(shared: StopSignals | None = None) -> Iterator[StopSignals]:
+    """Collects stop signals in the block, instead of letting them end the process.
+
+    Signals that are ignored stay ignored, as SIGHUP is under nohup. Python handles signals in the
+    main thread alone: in another thread, the block collects only what is noted in the result. A
+    block inside another one shares its result, so that no signal between two runs is lost.
+
+    Args:
+        shared: what a block of the main thread collects. Then this block shares it.
+    """
+    if shared is not None:
+        yield shared
+        return
+    signals = StopSignals()
+    if threading.current_thread() is not threading.main_thread():
+        yield signals
+        return
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    outer = getattr(before[signal.SIGTERM], "__self__", None)
+    if isinstance(outer, StopSignals):
+        yield outer
+        return
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, signals.note)
+    try:
+        yield signals
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def exit_code_after(signals: StopSignals) -> int:
+    """Returns the exit code of a command that has stopped in an orderly way: 0 without a signal."""
+    if signals.signal is None:
+        return 0
+    return EXIT_CTRL_C if signals.signal == signal.SIGINT else EXIT_INTERRUPTED
+
+
+def run_program(module: str, arguments: Sequence[str]) -> int:
+    """Runs a module in a child process that prints to this terminal, and returns its exit code.
+
+    SIGTERM is passed on to the child, so that it can remove unfinished files.
+
+    Raises:
+        RampcliError: another signal killed the child.
+    """
+    process = subprocess.Popen(python_command(module, *arguments), env=safe_environment())
+    before = signal.signal(signal.SIGTERM, lambda *_: process.send_signal(signal.SIGTERM))
+    try:
+        code = process.wait()
+    except KeyboardInterrupt:  # the terminal sent SIGINT to the child as well
+        process.wait()
+        return EXIT_CTRL_C
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if code == -signal.SIGTERM:  # the child had not installed its handler yet
+        return EXIT_TERMINATED
+    if code < 0:
+        raise RampcliError(
+            f"{module} was killed by {signal_name(-code)}",
+            remedy="more memory, if the kernel sent SIGKILL because memory ran out",
+        )
+    return code

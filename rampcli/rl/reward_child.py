@@ -33,8 +33,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from rampcli.errors import printable
-from rampcli.launch.stop_signals import STOPPING
-from rampcli.machine.lifeline import fork_under_guard
+from rampcli.machine.lifeline import STOPPING, fork_under_guard
 from rampcli.settings.rewards import UserFunction
 
 FIRST_DESCRIPTOR = 200

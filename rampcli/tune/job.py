@@ -15,7 +15,7 @@ from rampcli.errors import EXIT_INTERRUPTED, RampcliError, UsageError
 from rampcli.files.records import read_json
 from rampcli.launch.protocol import Job, launcher_of
 from rampcli.launch.run_lock import JOB_WAIT_S, lock_run
-from rampcli.launch.stop_signals import catch_stop_signals
+from rampcli.machine.lifeline import catch_stop_signals
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.runs.directory import RunDirectory
 from rampcli.tune.results import differences

@@ -12,9 +12,7 @@ from rampcli.launch.elastic import World
 from rampcli.launch.protocol import StartRanks
 from rampcli.launch.run import describe
 from rampcli.launch.supervise import wait_for_orphans
-from rampcli.launch.worker_log import WorkerLog
-from rampcli.launch.workers import Workers
-from rampcli.launch.workers_exit import WorkersExit
+from rampcli.launch.workers import WorkerLog, Workers, WorkersExit
 from rampcli.machine.host_memory import count_oom_kills
 from rampcli.machine.lifeline import StopSignals
 from rampcli.planning.run_plan import Resolved, run_plan

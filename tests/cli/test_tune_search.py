@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from rampcli.cli.tune_search import tune_table
-from rampcli.launch.stop_signals import STOPPING
+from rampcli.machine.lifeline import STOPPING
 from rampcli.tune.median import Median
 from rampcli.tune.trial import FITS, OUT_OF_MEMORY, Trial, Trials
 from rampcli.tune.trial_files import SIGNS, Result, TrialDirectory

@@ -8,8 +8,7 @@ import pytest
 from plans import fleet_of, plan
 from rampcli.errors import DamagedFileError
 from rampcli.files.locks import hold
-from rampcli.launch.queues import Queues
-from rampcli.launch.status import read_status
+from rampcli.launch.status import Queues, read_status
 from rampcli.report.page_data import quiet
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.facts import RunFacts

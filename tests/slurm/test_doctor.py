@@ -1,7 +1,7 @@
 import pytest
 
 from rampcli.launch.doctor.check import Status
-from rampcli.launch.slurm.doctor import check_slurm
+from rampcli.launch.slurm.launcher import check_slurm
 
 
 @pytest.mark.usefixtures("cluster")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rampcli.launch.slurm.sbatch_options import FORBIDDEN, forbidden_option, is_option
+from rampcli.launch.slurm.settings import FORBIDDEN, forbidden_option, is_option
 
 WITHOUT_VALUE = {"hold", "no-requeue", "parsable", "test-only", "wait"}
 VALUES = {

@@ -22,7 +22,7 @@ from rampcli.launch.environment import without_outer_launcher
 from rampcli.launch.protocol import launcher_of
 from rampcli.launch.run import describe
 from rampcli.launch.supervise import wait_for_orphans
-from rampcli.launch.worker_log import WorkerLog
+from rampcli.launch.workers import WorkerLog
 from rampcli.machine.interpreter import python_command, safe_environment
 from rampcli.machine.lifeline import StopSignals, die_with, signal_name
 from rampcli.planning.resolve import resolve

@@ -15,7 +15,6 @@ from rampcli.launch.environment import check_chosen_gpus, check_variables
 from rampcli.launch.observer import Observers
 from rampcli.launch.protocol import Launch, Launcher, Outcome, StartRanks
 from rampcli.launch.resources import gpus_needed, reserve_gpus
-from rampcli.launch.stop_signals import catch_stop_signals, exit_code_after
 from rampcli.launch.supervise import Supervisor
 from rampcli.launch.workers import (
     WORKER,
@@ -25,7 +24,13 @@ from rampcli.launch.workers import (
     worker_program,
 )
 from rampcli.machine.interpreter import python_command
-from rampcli.machine.lifeline import LISTENER, WAIT, StopSignals
+from rampcli.machine.lifeline import (
+    LISTENER,
+    WAIT,
+    StopSignals,
+    catch_stop_signals,
+    exit_code_after,
+)
 from rampcli.machine.network import LOOPBACK
 from rampcli.machine.processors import processors
 from rampcli.planning.run_plan import Resolved

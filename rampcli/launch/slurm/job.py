@@ -19,10 +19,9 @@ from rampcli.launch.protocol import SEARCH_PROGRAM
 from rampcli.launch.run_lock import JOB_WAIT_S, lock_run
 from rampcli.launch.slurm import SEARCH, commands
 from rampcli.launch.slurm.launcher import LAUNCHER
-from rampcli.launch.stop_signals import catch_stop_signals
 from rampcli.launch.supervise import Supervisor
 from rampcli.launch.workers import worker_program
-from rampcli.machine.lifeline import StopSignals
+from rampcli.machine.lifeline import StopSignals, catch_stop_signals
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.runs.directory import COMPLETE, PREEMPTED, RunDirectory
 from rampcli.runs.manifest import consumed_samples

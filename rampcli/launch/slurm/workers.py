@@ -10,9 +10,9 @@ from pathlib import Path
 
 from rampcli.launch.elastic import World
 from rampcli.launch.slurm import commands
-from rampcli.launch.worker_log import WorkerLog
 from rampcli.launch.workers import (
     NO_MEMORY,
+    WorkerLog,
     Workers,
     reserve_port,
     start_process,

@@ -8,9 +8,9 @@ from rampcli.launch.toy.launcher import LAUNCHER
 from rampcli.config import snapshot
 from rampcli.launch.observer import Observer
 from rampcli.launch.run_lock import lock_run
-from rampcli.launch.stop_signals import catch_stop_signals
 from rampcli.launch.supervise import Supervisor
 from rampcli.launch.workers import worker_program
+from rampcli.machine.lifeline import catch_stop_signals
 from rampcli.planning.run_plan import run_plan
 from rampcli.runs.directory import RunDirectory
 

@@ -3,8 +3,8 @@ import pytest
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
 from rampcli.launch.doctor.check import Check, Status
-from rampcli.launch.slurm import doctor
-from rampcli.launch.slurm.doctor import check_slurm
+from rampcli.launch.slurm import launcher
+from rampcli.launch.slurm.launcher import check_slurm
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
 
@@ -30,14 +30,14 @@ def programs(tmp_path, monkeypatch):
 @pytest.fixture
 def slurm(programs):
     """Makes Slurm's client programs; only sinfo is run."""
-    return lambda sinfo: programs(**dict.fromkeys(doctor.PROGRAMS, "exit 1") | {"sinfo": sinfo})
+    return lambda sinfo: programs(**dict.fromkeys(launcher.PROGRAMS, "exit 1") | {"sinfo": sinfo})
 
 
 def test_without_slurm_only_a_run_on_slurm_fails(programs):
     programs()
     found = check_slurm(run_of("launch=slurm"))
     assert found.status is Status.failure
-    assert found.finding == f"not on PATH: {', '.join(doctor.PROGRAMS)}"
+    assert found.finding == f"not on PATH: {', '.join(launcher.PROGRAMS)}"
     assert check_slurm(run_of()) == Check("slurm", Status.not_needed, "launch.launcher=local")
     assert check_slurm(None).status is Status.not_needed
 
@@ -71,7 +71,7 @@ def test_an_error_of_slurm_is_the_finding_and_a_fatal_one_needs_no_others(slurm,
 
 
 def test_a_controller_that_does_not_answer_is_given_up(slurm, monkeypatch):
-    monkeypatch.setattr(doctor, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(launcher, "TIMEOUT_S", 0.5)
     slurm("exec /bin/sleep 100")
     found = check_slurm(run_of("launch=slurm"))
     assert found.status is Status.failure
