@@ -17,7 +17,7 @@ from rampcli.checkpoint.state import (
 from rampcli.checkpoint.tensor_files import TensorFiles
 from rampcli.errors import DamagedFileError, NoCheckpointError
 from rampcli.models.decoder import Decoder
-from rampcli.parallel.layout import local_part
+from rampcli.parallel.mesh import local_part
 from rampcli.parallel.ranks import RankError, broadcast_from_rank_0, on_all_ranks
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import Checkpoint, read_checkpoints

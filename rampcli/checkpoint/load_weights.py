@@ -19,7 +19,7 @@ from rampcli.errors import DamagedFileError, NoCheckpointError, UsageError, reas
 from rampcli.estimate.model_size import count_parameters
 from rampcli.models.decoder import Decoder, build_decoder
 from rampcli.models.parts import FP32
-from rampcli.parallel.layout import local_part
+from rampcli.parallel.mesh import local_part
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import Checkpoint, complete_checkpoints, name_remedy, read_checkpoints
 from rampcli.settings.config import Config

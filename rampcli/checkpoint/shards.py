@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from rampcli.parallel.layout import layout_of
+from rampcli.parallel.mesh import layout_of
 
 NamedTensor = tuple[str, Tensor, Tensor]
 """A name, a tensor, and the parameter that it belongs to: itself, or the one whose state it is."""

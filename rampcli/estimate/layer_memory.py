@@ -6,8 +6,7 @@ Both are sums over what the parts of a model declare (`rampcli.models.parts`).
 from dataclasses import dataclass
 
 from rampcli.estimate.model_size import count, matrices_of, shapes_of
-from rampcli.models.micro_batch import MicroBatchPart
-from rampcli.models.parts import layer_parts, outer_parts
+from rampcli.models.parts import FP32, MicroBatchPart, layer_parts, outer_parts
 from rampcli.settings.config import Config
 
 
@@ -128,3 +127,19 @@ def layer_memory(config: Config, batch: MicroBatchPart) -> LayerMemory:
         feed_forward=inputs + saved + gradients,
         attention=inputs + left + hidden + parts["attention"].gradients,
     )
+
+
+def gradient_bytes(config: Config, *, data_parallel_size: int, reductions: int) -> int:
+    """Returns the bytes of gradients that a rank sends in a step, if there is no pipeline.
+
+    Ranks that share a copy of the weights reduce-scatter gradients, and replicas all-reduce their
+    shards once. Rings of n ranks send (n - 1) / n and twice that of the numbers, in fp32.
+
+    Args:
+        reductions: how often gradients are reduced in a step.
+    """
+    shards, replicas = shards_and_replicas(config, data_parallel_size)
+    weights = RankWeights.of(config, 0, shards=shards)
+    scattered = reductions * weights.shard * (shards - 1)
+    summed = 2 * weights.shard * (replicas - 1) // replicas
+    return FP32 * (scattered + summed)

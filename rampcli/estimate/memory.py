@@ -2,27 +2,30 @@
 
 A step is fullest at the end of a forward pass, in the backward pass of a layer, when gradients are
 reduced, or in the optimiser's step. The terms follow `rampcli.train.step`, torch's FSDP2 and its
-pipeline schedules.
+pipeline schedules. In reinforcement learning, generating responses may need more than a step.
 """
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
+from rampcli.batch.pairs import PairBatch
 from rampcli.estimate.flights import Flight, PipelineSchedule
 from rampcli.estimate.layer_memory import RankWeights, layer_memory, needs_fsdp, shards_and_replicas
-from rampcli.estimate.model_size import count_averages, matrices_of, shapes_of
-from rampcli.models.micro_batch import MicroBatchPart, mask_bytes
+from rampcli.estimate.model_size import count_averages, count_parameters, matrices_of, shapes_of
 from rampcli.models.parts import (
     FP32,
     NUMBER_BYTES,
     HeadPart,
+    MicroBatchPart,
     layer_parts,
+    mask_bytes,
     norm_part,
     table_bytes,
 )
 from rampcli.settings.config import Config
 from rampcli.settings.optimizers import optimizer_of
+from rampcli.settings.rl import max_response_tokens
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -391,3 +394,68 @@ def _plus(estimate: MemoryEstimate, moment: str, **more: float) -> MemoryEstimat
     """Returns an estimate with more bytes of some kinds, and another moment."""
     sums = {kind: getattr(estimate, kind) + int(size) for kind, size in more.items()}
     return replace(estimate, moment=moment, **sums)
+
+
+DRAW_BYTES, TOP_K_BYTES, TOP_P_BYTES = 20, 32, 40
+"""Bytes per logit that `rampcli.models.sampler` needs to draw: from all tokens, with top-k, or with
+top-p alone, which sorts all weights. They hold weights in fp32 and sums in fp64. Measured on a CPU.
+"""
+
+
+def with_rollout(estimate: MemoryEstimate, config: Config, batch: PairBatch) -> MemoryEstimate:
+    """Returns the larger of two estimates: the peak in training, and the peak while generating.
+
+    Args:
+        estimate: of training on micro batches of `batch`.
+    """
+    parameters = count_parameters(config.model, sequence_length=config.data.sequence_length)
+    ranks_of_data = batch.data_parallel_size
+    number = NUMBER_BYTES[config.trainer.precision]
+    # A model that FSDP2 holds has a whole copy that generates, see `rampcli.rl.sources.Policy`.
+    weights = estimate.weights + (number * parameters if needs_fsdp(config, ranks_of_data) else 0)
+    if config.rl.kl_weight > 0:
+        shards = config.parallel.data_parallel_shard_size or batch.data_parallel_size
+        weights += FP32 * parameters // (shards * config.parallel.tensor_parallel_size)
+    training = replace(estimate, weights=weights)
+    if config.rl.rollout_ranks:
+        return training
+    prompts = batch.prompts // (ranks_of_data * batch.rollouts)
+    rollout = MemoryEstimate(
+        weights=weights,
+        optimizer=estimate.optimizer,
+        activations=cache_bytes(config, prompts),
+        logits=draw_bytes(config, prompts),
+        moment="rollout",
+    )
+    return max(training, rollout, key=lambda moment: moment.peak_bytes)
+
+
+def generating_bytes(config: Config, prompts: int) -> int:
+    """Returns the bytes of a rank that only generates while it answers some prompts at once."""
+    parameters = count_parameters(config.model, sequence_length=config.data.sequence_length)
+    weights = NUMBER_BYTES[config.trainer.precision] * parameters
+    return weights + cache_bytes(config, prompts) + draw_bytes(config, prompts)
+
+
+def draw_bytes(config: Config, prompts: int) -> int:
+    """Returns the bytes of the logits of a token of each pair, and of drawing from them."""
+    drawing = DRAW_BYTES if config.rl.top_p is None else TOP_P_BYTES
+    if config.rl.top_k is not None:
+        drawing = TOP_K_BYTES
+    pairs = prompts * (config.rl.generations_per_prompt or 1)
+    return (FP32 + drawing) * pairs * config.model.vocabulary
+
+
+def cache_bytes(config: Config, prompts: int) -> int:
+    """Returns the bytes of keys and values while some prompts are answered at once.
+
+    The responses to a prompt share its keys and values.
+    """
+    model = config.model
+    cached = sum(part.cached_numbers for part in layer_parts(model).values())
+    per_token = model.num_layers * cached
+    pairs = prompts * (config.rl.generations_per_prompt or 1)
+    number = NUMBER_BYTES[config.trainer.precision]
+    response = max_response_tokens(config)
+    tokens = prompts * (config.data.sequence_length - response) + pairs * response
+    return number * per_token * tokens

@@ -14,14 +14,13 @@ from torch import Tensor, nn
 
 from rampcli.config.extension_settings import extension_function
 from rampcli.errors import UsageError
-from rampcli.models.attention import Attention
+from rampcli.models.attention import Attention, RotaryTable
 from rampcli.models.cache import Cache, LayerCache
 from rampcli.models.linear import OutputProjection, build_linear
 from rampcli.models.loss import summed_loss
 from rampcli.models.masks import BuildMask, Mask, build_mask
 from rampcli.models.norm import build_norm
 from rampcli.models.parts import FeedForwardPart, HeadPart, outer_parts
-from rampcli.models.rotary import RotaryTable
 from rampcli.plugins.extensions import MODEL
 from rampcli.settings.model import ModelConfig
 from rampcli.settings.model_parts import POSITION_EMBEDDINGS
@@ -53,7 +52,7 @@ class Decoder(nn.Module):
     Attributes:
         loss: computes the result of a forward pass with labels. By default the summed cross
             entropy. A tensor-parallel model replaces it; reinforcement learning replaces it by
-            `rampcli.models.log_probs.token_log_probs`.
+            `rampcli.models.loss.token_log_probs`.
         mask: builds the mask of a forward pass, which all layers share. A context-parallel model
             replaces it.
     """

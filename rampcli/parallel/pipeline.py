@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from rampcli.parallel.layout import local_part
+from rampcli.parallel.mesh import local_part
 
 
 def layers_of_rank(num_layers: int, *, ranks: int, rank: int, parts: int) -> list[range]:

@@ -26,7 +26,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from rampcli.models.loss import ZLoss
-from rampcli.parallel.layout import local_part
+from rampcli.parallel.mesh import local_part
 
 
 def _gathered_input(module: nn.Module) -> ParallelStyle:
@@ -123,7 +123,7 @@ class ZLossOfShards(torch.autograd.Function):
 def token_log_probs_of_shards(
     hidden: Tensor, output: nn.Module, labels: Tensor, *, temperature: float
 ) -> Tensor:
-    """Computes `rampcli.models.log_probs.token_log_probs` from logits sharded by vocabulary.
+    """Computes `rampcli.models.loss.token_log_probs` from logits sharded by vocabulary.
 
     Each rank holds the logits of its vocabulary shard for all tokens at once, and returns the
     whole result. The call and its backward pass must run in the context of `loss_over`.

@@ -8,7 +8,7 @@ from rampcli.batch.division import divisors
 from rampcli.batch.plan import SHARD_KEY
 from rampcli.config.layers import with_values
 from rampcli.errors import Assignments, UsageError
-from rampcli.estimate.rollout_memory import generating_bytes
+from rampcli.estimate.memory import generating_bytes
 from rampcli.planning.reduction import REDUCE_KEY
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved

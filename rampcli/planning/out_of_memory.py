@@ -7,7 +7,7 @@ from rampcli.batch.pairs import PAIRS_KEY
 from rampcli.batch.plan import MICRO_KEY
 from rampcli.config.layers import stack_of
 from rampcli.errors import Assignments, OutOfMemoryError, Remedy, set_to
-from rampcli.estimate.rollout_memory import generating_bytes
+from rampcli.estimate.memory import generating_bytes
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import (
     CHECKPOINTING_KEY,

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from rampcli.estimate.layer_memory import needs_fsdp
-from rampcli.estimate.traffic import gradient_bytes
+from rampcli.estimate.layer_memory import gradient_bytes, needs_fsdp
 from rampcli.planning.choices import is_chosen_by_plan, with_choice
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import device_memory_bytes, stage_memory, usable_bytes

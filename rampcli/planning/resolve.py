@@ -49,7 +49,7 @@ from rampcli.config.translate import (
 from rampcli.config.values import put
 from rampcli.errors import Remedy, Report, UsageError, set_to, shown
 from rampcli.estimate.memory import micro_batch_part
-from rampcli.models.micro_batch import SMALLEST_FLEX_HEAD, mask_bytes
+from rampcli.models.parts import SMALLEST_FLEX_HEAD, mask_bytes
 from rampcli.planning.compilation import is_on_gpus, with_compilation
 from rampcli.planning.corpus_passes import pass_notes
 from rampcli.planning.phase_notes import phase_notes

@@ -1,8 +1,7 @@
 """Estimated memory of the stages of a plan, and the memory of a rank's device."""
 
 from rampcli.batch.training_plan import StagePlan
-from rampcli.estimate.memory import MemoryEstimate, estimate_memory
-from rampcli.estimate.rollout_memory import with_rollout
+from rampcli.estimate.memory import MemoryEstimate, estimate_memory, with_rollout
 from rampcli.machine.gpus import gpu_memory_bytes
 from rampcli.planning.run_plan import Resolved
 from rampcli.settings.config import Config

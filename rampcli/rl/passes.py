@@ -13,7 +13,7 @@ from rampcli.data.corpus import IGNORED, PADDING
 from rampcli.data.loader import MicroBatch
 from rampcli.machine.activity import waiting
 from rampcli.models.decoder import Decoder
-from rampcli.models.log_probs import token_log_probs
+from rampcli.models.loss import token_log_probs
 from rampcli.parallel.mesh import TENSOR, Meshes
 from rampcli.parallel.tensor import token_log_probs_of_shards
 from rampcli.rl.objective import Objective, PolicyBatch, PolicySums

@@ -12,7 +12,7 @@ from rampcli.checkpoint.load import DAMAGE
 from rampcli.checkpoint.load_weights import read_mean
 from rampcli.errors import DamagedFileError
 from rampcli.models.decoder import Decoder
-from rampcli.parallel.layout import local_part
+from rampcli.parallel.mesh import local_part
 from rampcli.parallel.ranks import on_all_ranks
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import Checkpoint, complete_checkpoints

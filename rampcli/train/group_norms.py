@@ -16,8 +16,7 @@ from rampcli.data.corpus import IGNORED
 from rampcli.data.loader import MicroBatch
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.fsdp import weights_of_passes
-from rampcli.parallel.layout import is_first_copy
-from rampcli.parallel.mesh import CONTEXT, DATA, PIPELINE, Meshes
+from rampcli.parallel.mesh import CONTEXT, DATA, PIPELINE, Meshes, is_first_copy
 
 
 class GroupNorms:

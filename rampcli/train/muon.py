@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Placement
 from torch.optim import Optimizer
 
-from rampcli.parallel.layout import layout_of, local_part
+from rampcli.parallel.mesh import layout_of, local_part
 from rampcli.parallel.owners import Coordinates, Exchange, Stack
 from rampcli.settings.optimizers import stack_size
 

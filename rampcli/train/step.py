@@ -16,7 +16,7 @@ from rampcli.batch.training_plan import StagePlan
 from rampcli.data.loader import Batch, MicroBatch
 from rampcli.machine.activity import READING_VALIDATION, VALIDATING, begin, waiting
 from rampcli.models.decoder import Decoder
-from rampcli.parallel.layout import is_first_copy, local_part
+from rampcli.parallel.mesh import is_first_copy, local_part
 from rampcli.train.group_norms import GroupNorms
 from rampcli.train.passes import Passes
 

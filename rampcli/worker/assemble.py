@@ -28,7 +28,7 @@ from rampcli.machine.lifeline import SUPERVISOR
 from rampcli.machine.processors import processors
 from rampcli.models.linear import multiplies_in_bf16, set_matmul_precision
 from rampcli.models.masks import has_flex_attention
-from rampcli.models.micro_batch import dense_mask_bytes, mask_bytes
+from rampcli.models.parts import dense_mask_bytes, mask_bytes
 from rampcli.parallel.mesh import DATA, build_meshes
 from rampcli.parallel.ranks import device_here, gather_from_all_ranks
 from rampcli.planning.choices import is_chosen_by_plan, with_choice

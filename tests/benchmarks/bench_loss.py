@@ -31,8 +31,7 @@ def measure(way: str, tokens: int, vocabulary: int, hidden: int) -> None:
     import torch.nn.functional as F
 
     from rampcli.models.linear import OutputProjection
-    from rampcli.models.log_probs import token_log_probs
-    from rampcli.models.loss import ZLoss, summed_loss
+    from rampcli.models.loss import ZLoss, summed_loss, token_log_probs
     from rampcli.models.parts import Linear
 
     torch.manual_seed(0)

@@ -6,7 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rampcli.data.corpus import IGNORED
 from rampcli.data.loader import MicroBatch
-from rampcli.estimate.traffic import gradient_bytes
+from rampcli.estimate.layer_memory import gradient_bytes
 from rampcli.parallel.mesh import build_meshes
 from rampcli.settings.config import Config
 from rampcli.settings.model import ModelConfig

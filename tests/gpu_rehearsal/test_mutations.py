@@ -29,7 +29,7 @@ FAULTS = {
         "No backend type associated with device type cpu",
     ),
     "a table left on the host": (
-        "models/rotary.py",
+        "models/attention.py",
         "return self.table[",
         "return self.table.cpu()[",
         "on the same device",

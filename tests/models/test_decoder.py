@@ -3,10 +3,9 @@ import math
 import pytest
 import torch
 
-from rampcli.models.attention import CausalAttention
+from rampcli.models.attention import CausalAttention, RotaryTable, frequencies, rotate
 from rampcli.models.decoder import Decoder
 from rampcli.models.masks import build_mask
-from rampcli.models.rotary import RotaryTable, frequencies, rotate
 from rampcli.settings.model import ModelConfig
 from rampcli.train.build import fill_weights, initial_weights
 

@@ -12,11 +12,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from rampcli.models import attention, decoder
+from rampcli.models.attention import RotaryTable
 from rampcli.models.decoder import Decoder
 from rampcli.models.linear import build_linear
-from rampcli.models.micro_batch import MicroBatchPart
-from rampcli.models.parts import Part, layer_parts, outer_parts
-from rampcli.models.rotary import RotaryTable
+from rampcli.models.parts import MicroBatchPart, Part, layer_parts, outer_parts
 from rampcli.settings.model import ModelConfig
 from rampcli.settings.model_parts import ACTIVATIONS, NORMS, POSITION_EMBEDDINGS
 

@@ -6,7 +6,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from rampcli.data.corpus import IGNORED
-from rampcli.models.log_probs import token_log_probs
+from rampcli.models.loss import token_log_probs
 from rampcli.parallel.mesh import TENSOR, build_meshes
 from rampcli.parallel.tensor import loss_over, token_log_probs_of_shards
 from rampcli.settings.config import Config

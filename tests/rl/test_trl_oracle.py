@@ -29,7 +29,7 @@ from rampcli.files.guarded_folder import write_json
 from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface_config import to_huggingface
 from rampcli.models.huggingface_tensors import places
-from rampcli.models.log_probs import token_log_probs
+from rampcli.models.loss import token_log_probs
 from rampcli.rl.advantages import batch_std, group_advantages
 from rampcli.rl.objective import Objective, PolicyBatch, PolicySums
 from rampcli.settings.rl import RLConfig

@@ -5,8 +5,7 @@ import pytest
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
 from rampcli.errors import UsageError, set_to
-from rampcli.estimate.memory import estimate_memory
-from rampcli.estimate.rollout_memory import with_rollout
+from rampcli.estimate.memory import estimate_memory, with_rollout
 from rampcli.planning.config_plan import throughput_of
 from rampcli.planning.memory_remedies import changes_that_fit
 from rampcli.planning.resolve import resolve

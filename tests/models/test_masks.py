@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from rampcli.models import flex
-from rampcli.models.flex import BLOCK, attend_to_blocks, block_mask
+from rampcli.models import masks
+from rampcli.models.masks import BLOCK, attend_to_blocks, block_mask
 from rampcli.models.tiles import attend_in_tiles
 
 
@@ -61,7 +61,7 @@ def test_blocks_are_those_that_torch_finds_by_looking_at_every_pair(case):
 @torch.no_grad()
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_attention_is_that_of_tiles(case, monkeypatch):
-    monkeypatch.setattr(flex, "compiled_attention", lambda: flex_attention)
+    monkeypatch.setattr(masks, "compiled_attention", lambda: flex_attention)
     first, sequence = case
     draw = torch.Generator().manual_seed(0)
     query = torch.randn(2, 4, first.shape[1], 16, generator=draw)
@@ -72,7 +72,7 @@ def test_attention_is_that_of_tiles(case, monkeypatch):
 
 def test_few_queries_take_the_kernel_that_knows_blocks(monkeypatch):
     """For fewer queries than a block has, torch prefers one that cannot be compiled for blocks."""
-    monkeypatch.setattr(flex, "compiled_attention", lambda: lambda *_, **options: options)
+    monkeypatch.setattr(masks, "compiled_attention", lambda: lambda *_, **options: options)
     first = documents(100)
     query, key = torch.zeros(2, 8, 100, 16), torch.zeros(2, 2, 100, 16)
     options = attend_to_blocks(query, key, key, block_mask(first, 100))
