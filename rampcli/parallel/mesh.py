@@ -78,6 +78,14 @@ class Meshes:
             set_group_timeout(timeout, group)
 
 
+def world_timeout() -> timedelta:
+    """Returns how long collectives over all ranks wait for the slowest rank."""
+    world = dist.group.WORLD
+    assert world is not None
+    timeout: timedelta = world._get_backend(world._device_types[0]).options._timeout
+    return timeout
+
+
 def build_meshes(
     device: torch.device, parallel: ParallelConfig, *, timeout: timedelta | None = None
 ) -> Meshes:

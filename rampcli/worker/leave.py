@@ -6,12 +6,14 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from datetime import timedelta
 from typing import NoReturn
 
 import torch.distributed as dist
 
 from rampcli.errors import RampcliError
 from rampcli.files.locks import hold
+from rampcli.parallel.mesh import world_timeout
 from rampcli.runs.directory import RunDirectory, last_line
 
 CAUSE_FIRST_S = 1.0
@@ -19,6 +21,11 @@ CAUSE_FIRST_S = 1.0
 
 The error may follow from the loss of another rank, for example a killed one. srun ends all ranks
 once one has failed, so the lost rank must be reported first.
+"""
+PAIR_CLOSED = "Application timeout caused pair closure"
+"""What gloo says of a collective that ends because another one of its group has timed out.
+
+A rank may wait for that one only, for example while FSDP gathers weights ahead.
 """
 LOCK_S = 10.0
 """Time that a rank waits while another one records its error."""
@@ -42,6 +49,10 @@ def leave_after(run: RunDirectory, work: Callable[[], int]) -> NoReturn:
         leave(error.exit_code)
     except Exception as error:  # a bug
         traceback.print_exc()
+        if PAIR_CLOSED in str(error):
+            # Nobody asks the other collective for its error, which would say how long it waited.
+            waited_ms = world_timeout() // timedelta(milliseconds=1)
+            print(f"Timed out waiting {waited_ms}ms for other ranks", file=sys.stderr)  # noqa: T201
         print(RampcliError(last_line(error)), file=sys.stderr)  # noqa: T201
         record_failure_alone(run, error)
         if isinstance(error, RankLost) or (dist.is_initialized() and dist.get_world_size() > 1):

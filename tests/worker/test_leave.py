@@ -2,12 +2,15 @@
 
 import errno
 import os
+from datetime import timedelta
 from threading import Thread
 
 import pytest
 import torch.distributed as dist
 
 from rampcli.errors import OutOfMemoryError, RampcliError
+from rampcli.launch.worker_log import WorkerLog
+from rampcli.parallel.mesh import set_group_timeout
 from rampcli.runs.directory import COMPLETE, RunDirectory
 from rampcli.worker.leave import RankLost, leave_after, record_failure_alone
 
@@ -55,6 +58,20 @@ def test_a_complete_run_stays_complete_if_another_rank_fails_after_its_work(
 def test_a_worker_that_cannot_record_its_error_still_leaves(error, tmp_path, exit_code_of, capsys):
     assert exit_code_of(FullDisk(tmp_path), lambda: fail(error)) == 1
     assert os.strerror(errno.ENOSPC) in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_rank_whose_group_timed_out_in_another_collective_says_how_long_it_waited(
+    tmp_path, exit_code_of, capfd
+):
+    """Gloo gives the time only to who waits for the first collective that is late."""
+    closed = RuntimeError("Application timeout caused pair closure")
+    log = WorkerLog(tmp_path / "stage_0.log")
+    for timeout_s in (4, 600):
+        set_group_timeout(timedelta(seconds=timeout_s), dist.group.WORLD)
+        assert exit_code_of(RunDirectory(tmp_path), lambda: fail(closed)) == 1
+        log.path.write_text(capfd.readouterr().err)
+        assert log.timeout_s() == timeout_s
 
 
 def test_an_understood_error_is_kept_whichever_of_two_ranks_is_the_first(tmp_path):
