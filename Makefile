@@ -18,9 +18,10 @@ rehearse-gpu: .venv/installed-dev
 	PYTHONPATH=tests $(BIN)/python -P -m gpu_rehearsal.build
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests/gpu_rehearsal
 
-# Kill the processes of a run KILLS times (default 100) at random instants. SEED=1 draws others.
+# Run the tests that take long: kill the processes of a run KILLS times (default 100) at random
+# instants (SEED=1 draws others), and run the benchmark for GPUs with a tiny model.
 stress: .venv/installed-dev
-	OMP_NUM_THREADS=1 KILLS=$${KILLS:-100} $(BIN)/pytest -n 0 -s tests/distributed/test_random_kills.py
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 0 -s tests/stress
 
 # Damage files and command lines at random for MINUTES (default 60). SEED=1 draws other damage.
 fuzz: .venv/installed-dev

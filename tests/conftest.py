@@ -41,7 +41,7 @@ settings.load_profile("rampcli")
 
 TOGETHER = ("tests/slurm/", "tests/distributed/test_compiling.py")
 """Tests that one process runs, because they share a cluster, network addresses or compiled code."""
-LONG = ("slurm", "distributed", "hostile", "benchmarks", "first_hour", "rl", "cli")
+LONG = ("slurm", "distributed", "hostile", "first_hour", "rl", "cli")
 """Folders whose tests take longest. They run first, so that no process ends with a long test."""
 APART = ("tests/distributed/", "tests/hostile/")
 """Tests of which each goes to the next free process. Elsewhere, a file goes there as a whole."""

@@ -9,11 +9,18 @@ import time
 from functools import partial
 from pathlib import Path
 
+import pytest
+import torch
+
 from commands import Command
+from distributed.average import newest_average
 from processes import children_of, wait_until, wait_until_all_have_ended
+from rampcli.batch.averages import KINDS
 from rampcli.runs.manifest import complete_checkpoints
+from rampcli.runs.record import read_run
+from rampcli.runs.time_spent import LOST
 from rampcli.train import loop
-from standing import stand_still_until
+from standing import let_go, stand_still_before, stand_still_until
 from tiny_runs import environment
 
 ENDLESS = [
@@ -81,6 +88,61 @@ def test_workers_end_when_their_supervisor_is_killed(run):
     supervisor.kill()
     supervisor.communicate()
     wait_until_all_have_ended(run.path)
+
+
+KILLED = [
+    "trainer.num_nodes=2",
+    "rampup.node_policy=best",
+    "model.global_batch_size=4",
+    "model.rampup_batch_size=[2,2,16]",
+    "trainer.max_samples=56",
+    "trainer.val_every_steps=5",
+    "checkpoint.every_steps=4",
+    "checkpoint.async=true",
+    "average.ema=2000",
+    "average.merge=from:steps:9",
+    "phases.long.until=samples:32",
+    "phases.short.data.sequence_length=8",
+    "phases.short.optim.weight_decay=0.2",
+    "launch.backoff_s=0",
+]
+"""A stage of 8 steps on one node, and 10 steps on two nodes that the end of a phase cuts."""
+
+
+def test_a_run_whose_processes_were_killed_equals_an_undisturbed_run(
+    run, tmp_path, assert_every_sample_is_read_once
+):
+    """`make stress` kills at random instants."""
+    undisturbed = type(run)(tmp_path / "undisturbed")
+    done = undisturbed.pretrain(*KILLED)
+    assert done.returncode == 0, done.stderr
+    steps = 3, 11, len(undisturbed.rows)
+    prepare = partial(stand_still_before, steps, str(tmp_path))
+    supervisor = run.start(*KILLED, prepare=prepare)
+    for rank, step in enumerate(steps[:2]):
+        wait_for_rows(run, step - 1, supervisor)
+        os.kill(children_of(supervisor.pid)[rank], signal.SIGKILL)  # next stages' come later
+        let_go(step, tmp_path)
+    wait_for_rows(run, steps[-1] - 1, supervisor)
+    supervisor.kill()
+    supervisor.wait()
+    resumed = run.pretrain(*KILLED)
+    assert resumed.returncode == 0, resumed.stderr
+    assert [row["event"] for row in run.events].count("fault") == 2
+    assert_every_sample_is_read_once(run)
+    assert [row["loss"] for row in run.rows] == [row["loss"] for row in undisturbed.rows]
+    assert run.validations() == undisturbed.validations()
+    for kind in KINDS:
+        averages, expected = (newest_average(each.directory, kind) for each in (run, undisturbed))
+        assert averages.keys() == expected.keys()
+        assert all(torch.equal(average, expected[name]) for name, average in averages.items())
+    assert run.state["status"] == "complete"
+    spent = read_run(run.directory).time_spent()
+    first, *_, last = run.events
+    assert spent.elapsed_s == pytest.approx(last["time"] - first["time"], abs=0.01)
+    assert spent.parts[LOST] > 0
+    wait_until_all_have_ended(run.path)
+    assert [path.name for path in run.directory.checkpoints.glob("*.tmp")] == []
 
 
 def wait_for_rows(run, count, supervisor) -> None:

@@ -1,4 +1,4 @@
-"""Kills processes of a run at random instants: a few here, a hundred with `make stress`."""
+"""Kills processes of a run at random instants, a hundred times unless `KILLS` says otherwise."""
 
 import os
 import random
@@ -13,19 +13,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from commands import Command
 from distributed.average import newest_average
 from processes import children_of, wait_until, wait_until_all_have_ended
 from rampcli.batch.averages import KINDS
 from rampcli.runs.record import read_run
 from rampcli.runs.time_spent import LOST
-from standing import let_go, stand_still_before
-from tiny_runs import Run, environment
+from tiny_runs import Run, assert_every_sample_is_read_once, environment
 
-KILLS = int(os.environ.get("KILLS", "5"))
+KILLS = int(os.environ.get("KILLS", "100"))
 SEED = int(os.environ.get("SEED", "0"))
-FROM_SCRATCH = "KILLS" in os.environ
-"""Whether commands start Python and torch, and may be killed meanwhile, or are forked."""
 INSTANTS = ["step", "save", "boundary", "validation", "start"]
 WRITTEN_AT = {"boundary": "stage_boundary", "validation": "validation", "start": "launch"}
 """Words that mark an instant in events.jsonl."""
@@ -59,27 +55,22 @@ LAST_STAGE = BOUNDARIES + 1
 class Killer:
     """Kills processes of a run, and starts its command again after it has ended.
 
-    Commands that are forked stand still before the last step until `let_go` is called for it.
+    Commands start Python and torch, and may be killed meanwhile.
 
     Attributes:
-        killed: the instants and victims so far. The instant is "standing" or "last stage" if the
-            planned one does not come again.
-        last_step: number of the last step.
+        killed: the instants and victims so far. The instant is "last stage" if the planned one does
+            not come again.
     """
 
-    def __init__(self, run: Run, numbers: random.Random, *, last_step: int) -> None:
+    def __init__(self, run: Run, numbers: random.Random) -> None:
         self.run = run
-        self.last_step = last_step
         self.numbers = numbers
         self.killed: list[tuple[str, str]] = []
         self._plan = plan_kills(numbers)
         self._output = run.path.with_suffix(".txt")
         self._supervisor = self._start()
 
-    def _start(self) -> "Command | subprocess.Popen[bytes]":
-        if not FROM_SCRATCH:
-            prepare = partial(stand_still_before, [self.last_step], str(self.run.path.parent))
-            return self.run.start(*WORDS, prepare=prepare)
+    def _start(self) -> subprocess.Popen[bytes]:
         with self._output.open("ab") as output:
             return subprocess.Popen(
                 self.run.command(*WORDS), env=environment(), stdout=output, stderr=output
@@ -122,11 +113,9 @@ class Killer:
         return [self._supervisor.pid] if kind == "supervisor" else children_of(self._supervisor.pid)
 
     def _seen(self, instant: str, before: int) -> str | None:
-        """Returns an instant if it has come, "standing" or "ended" if it cannot, or else None."""
+        """Returns an instant if it has come, "ended" if it cannot, or else None."""
         if self._count(instant) > before:
             return instant
-        if self._stands_still():
-            return "standing"
         return None if self._supervisor.poll() is None else "ended"
 
     def _count(self, instant: str) -> int:
@@ -138,12 +127,6 @@ class Killer:
             return max(map(changed_ns, directory.checkpoints.glob("*.tmp")), default=0)
         written = directory.events.read_bytes() if directory.events.exists() else b""
         return written.count(f'"{WRITTEN_AT[instant]}"'.encode())
-
-    def _stands_still(self) -> bool:
-        """Returns whether only the last step is left, so that some instants do not come again."""
-        metrics = self.run.directory.metrics
-        rows = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
-        return not FROM_SCRATCH and rows == self.last_step - 1
 
     def _is_in_last_stage(self) -> bool:
         return any(
@@ -168,16 +151,14 @@ def plan_kills(numbers: random.Random) -> list[tuple[str, str]]:
     return list(zip(instants, victims, strict=False))[:KILLS]
 
 
-def test_a_run_killed_at_random_instants_equals_an_undisturbed_run(
-    run, tmp_path, assert_every_sample_is_read_once
-):
+def test_a_run_killed_at_random_instants_equals_an_undisturbed_run(tmp_path):
+    run = Run(tmp_path / "run")
     undisturbed = Run(tmp_path / "undisturbed")
     done = undisturbed.pretrain(*WORDS)
     assert done.returncode == 0, done.stderr
-    killer = Killer(run, random.Random(SEED), last_step=len(undisturbed.rows))
+    killer = Killer(run, random.Random(SEED))
     while len(killer.killed) < KILLS and not killer.restart():
         killer.strike()
-    let_go(killer.last_step, tmp_path)
     wait_until(killer.restart)
     print(f"seed {SEED}: {killer.killed}")
     assert len(killer.killed) == KILLS

@@ -6,7 +6,7 @@ from tiny_runs import environment
 
 
 def test_the_benchmark_for_gpus_runs_to_its_table_with_a_tiny_model_on_the_cpu():
-    program = Path(__file__).with_name("bench_gpu.py")
+    program = Path(__file__).parents[1] / "benchmarks" / "bench_gpu.py"
     ended = subprocess.run(
         [sys.executable, str(program), "--tiny"],
         env=environment(),
