@@ -15,9 +15,12 @@ ONE_PROCESS = ("trainer.num_nodes=1", "rampup.at_boundary=continue")
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    """Torch's folder for compiled code, empty at first."""
-    return tmp_path_factory.mktemp("compiled")
+def cache(request):
+    """Torch's folder for compiled code, which later test runs use as well.
+
+    Torch looks code up by its text, options and versions.
+    """
+    return request.config.cache.mkdir("compiled")
 
 
 @pytest.fixture(autouse=True)
@@ -108,6 +111,20 @@ def test_the_processes_of_a_later_stage_reuse_compiled_code_that_trains_like_oth
     assert [event["step"] for event in of_kind(run, "compile")] == [0, boundary["step"] - 1]
     _, second = of_kind(run, "launch")
     assert max(path.stat().st_mtime for path in cache.rglob("*.so")) < second["time"]
+
+
+def test_compiled_tensor_ranks_train_as_one_process_does(run, assert_same_training):
+    words = ("rampup.node_policy=fixed", "model.num_query_groups=2", *ONE_PROCESS)
+    words += ("model.rampup_batch_size=[4,4,6]", "data.micro_batch_size=4")
+    words += ("trainer.max_samples=24", "trainer.val_samples=4")
+    alone = type(run)(run.path.with_name("alone"))
+    alone.workers(1, *words)
+    two = ("trainer.devices=2", "parallel.tensor_parallel_size=2", "trainer.compile=true")
+    ended = run.pretrain(*words, *two)
+    assert ended.returncode == 0, ended.stderr
+    assert {row["world_size"] for row in run.rows} == {2}
+    assert [row["compiles"] for row in of_kind(run, "load")] == [True]
+    assert_same_training(run, alone)
 
 
 @pytest.fixture

@@ -67,7 +67,6 @@ MESHES = {
     "8 = hsdp2x2 x cp2": ("llama", 8, {SHARD: 2, CONTEXT: 2, MICRO: 1}),
     "pp2 x tp2, gpt": ("gpt", 4, {PIPELINE: 2, TENSOR: 2}),
     "tp2, qwen": ("qwen", 2, {TENSOR: 2}),
-    "tp2, compiled": ("llama", 2, {TENSOR: 2, "trainer.compile": "true"}),
     "mistral, cp2 x fsdp2, layers recomputed": (
         "mistral",
         4,
