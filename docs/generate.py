@@ -19,6 +19,7 @@ from rampcli.cli.main import main as run_command
 from rampcli.errors import shown
 from rampcli.planning.resolve import resolve
 from rampcli.report.plots import plot_plan
+from rampcli.runs.metrics import NOISE_METRICS, POLICY_METRICS, STEP_METRICS, Metric
 from rampcli.settings.by_key import Setting, foreign_words, settings
 from rampcli.settings.config import Config
 from rampcli.words.refused import DERIVED
@@ -58,6 +59,9 @@ DERIVED_INTRODUCTION = """
 | name | meaning | set instead |
 |---|---|---|
 """
+METRICS_HEAD = "| column | unit | meaning |\n|---|---|---|\n"
+METRICS = {"step": STEP_METRICS, "noise": NOISE_METRICS, "rl": POLICY_METRICS}
+"""Tables of docs/reference/run-directory.md, by the names in its comments."""
 
 
 def config_page() -> str:
@@ -137,7 +141,23 @@ def python_page() -> str:
     return GENERATED.format(source="docstrings") + names_page()
 
 
+def run_directory_page() -> str:
+    """Returns docs/reference/run-directory.md, whose tables of metrics follow from the program."""
+    page = (HERE / "reference" / "run-directory.md").read_text(encoding="utf-8")
+    for name, metrics in METRICS.items():
+        begin, end = f"<!-- metrics: {name} -->\n", "<!-- end of metrics -->"
+        before, _, rest = page.partition(begin)
+        _, _, after = rest.partition(end)
+        page = "".join((before, begin, METRICS_HEAD, *map(_metric_row, metrics), end, after))
+    return page
+
+
+def _metric_row(metric: Metric) -> str:
+    return f"| `{metric.name}` | {metric.unit} | {metric.doc} |\n"
+
+
 PAGES = {
+    HERE / "reference" / "run-directory.md": run_directory_page,
     HERE / "reference" / "config.md": config_page,
     HERE / "reference" / "bad-input.md": bad_input_page,
     HERE / "reference" / "python.md": python_page,

@@ -104,7 +104,13 @@ def write_html(runs: Sequence["RunDirectory"], path: Path) -> None:
 def _parts_of_run(report: "RunReport", run: "RunDirectory") -> Iterator["str | Table"]:
     """Yields the report of a run."""
     from rampcli.report.profiles import profile_parts
-    from rampcli.report.run_text import closing_lines, stage_table, summary_lines, time_table
+    from rampcli.report.run_text import (
+        closing_lines,
+        measured_table,
+        stage_table,
+        summary_lines,
+        time_table,
+    )
     from rampcli.runs.branches import describe_branches
 
     yield from summary_lines(report)
@@ -113,6 +119,8 @@ def _parts_of_run(report: "RunReport", run: "RunDirectory") -> Iterator["str | T
         yield stage_table(report)
     if report.parts:
         yield from ("", time_table(report), "")
+    if report.measured:
+        yield from (measured_table(report), "")
     yield from closing_lines(report)
     yield from describe_branches(run)
     yield from profile_parts(run.path, [*report.facts.events.profiles.values()])

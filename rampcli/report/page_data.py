@@ -16,6 +16,7 @@ from rampcli.runs.event_kinds import EVALUATED, LOSSES_OF_AVERAGES
 from rampcli.runs.events import Point, RunEvents, thin
 from rampcli.runs.facts import is_training
 from rampcli.runs.followed_run import FollowedRun
+from rampcli.runs.metrics import charts_of
 from rampcli.runs.recorded_phases import tokens_at
 from rampcli.runs.stages import Spans
 from rampcli.runs.standstill import find_standstill
@@ -86,6 +87,7 @@ def run_data(run: FollowedRun, view: View) -> dict[str, Any]:
         "spent": _spent(run, spans, time.time() if trains else None),
         "trains": trains,
         "starts": bool(trains) and facts.is_starting,
+        "charts": charts_of(run.declared),
         "series": _series(run, places, first, end, view.buckets),
         "histogram": _histogram(run, first, end),
         "last": {name: _number(values[-1]) for name, values in run.metrics.items() if len(values)},

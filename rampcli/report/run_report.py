@@ -11,9 +11,10 @@ from rampcli.batch.noise_scale import NOISE_COLUMNS, SCALE_COLUMNS, NoiseScale
 from rampcli.estimate.model_size import ModelSize
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.facts import CRASHED, RunFacts
+from rampcli.runs.metrics import Metric
 from rampcli.runs.record import RunRecord
 from rampcli.runs.recorded_phases import length_at, phase_of
-from rampcli.runs.stages import Spans, TrainedStage, trained_stages
+from rampcli.runs.stages import SPAN_COLUMNS, Spans, TrainedStage, trained_stages
 from rampcli.runs.time_parts import time_parts
 from rampcli.runs.time_spent import STOPPED, TimeSpent
 from rampcli.runs.trained_phases import TrainedPhase, trained_phases
@@ -37,6 +38,8 @@ class RunReport:
         tokens_per_s: tokens per second over all steps.
         noise: noise scale after the last step that measured it, or None if none did.
         noise_length: tokens per sample in that step.
+        measured: metrics that observers of the run have declared with a summary, and their figures
+            for the whole run.
     """
 
     name: str
@@ -55,6 +58,7 @@ class RunReport:
     tokens_per_s: float | None
     noise: NoiseScale | None
     noise_length: int | None = None
+    measured: Sequence[tuple[Metric, float | None]] = ()
 
     @property
     def validations(self) -> dict[str, list[tuple[int, float]]]:
@@ -109,6 +113,7 @@ class RunReport:
             "ema_validations": self.validated("ema_loss"),
             "merge_validations": self.validated("merge_loss"),
             "noise_scale": None if self.noise is None else asdict(self.noise),
+            "metrics": {one.name: value for one, value in self.measured},
             "lost_steps": events.lost_steps,
             "counts": events.counts,
             "boundary_s": events.median_s("boundary", "lost_s"),
@@ -134,8 +139,9 @@ def report_run(record: RunRecord, *, now: float | None = None) -> RunReport:
     facts = record.facts
     metrics = {name: values for name, values in record.metrics.items() if values.dtype != object}
     spans, spent = Spans(metrics), facts.time_spent(now=now)
+    directory = RunDirectory(record.path)
     stages = trained_stages(facts, spans)
-    parts = time_parts(spent, facts, spans, RunDirectory(record.path), unit=record.unit)
+    parts = time_parts(spent, facts, spans, directory, unit=record.unit)
     ended_at, status = facts.events.ended, facts.recorded["status"]
     return RunReport(
         name=record.name,
@@ -154,7 +160,17 @@ def report_run(record: RunRecord, *, now: float | None = None) -> RunReport:
         tokens_per_s=spans.mean_rate("tokens_per_s"),
         noise=last_noise_scale(metrics),
         noise_length=_noise_length(facts, metrics),
+        measured=[(one, _figure(one, metrics)) for one in directory.read_columns() if one.summary],
     )
+
+
+def _figure(metric: Metric, metrics: Mapping[str, NDArray[Any]]) -> float | None:
+    """Returns the figure of a metric for the steps that have measured it."""
+    if metric.name not in metrics:
+        return None
+    known = np.isfinite(metrics[metric.name])
+    columns = (metric.name, "step_time_s", *SPAN_COLUMNS)
+    return Spans({name: metrics[name][known] for name in columns}).figure(metric)
 
 
 def _noise_length(facts: RunFacts, metrics: Mapping[str, NDArray[Any]]) -> int | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from operator import methodcaller
 
 from rich.table import Table
@@ -23,10 +24,18 @@ from rampcli.report.tables import (
     share,
 )
 from rampcli.runs.event_kinds import LOSSES_OF_AVERAGES
+from rampcli.runs.metrics import LAST_STEPS
 from rampcli.runs.recorded_phases import phase_of
 from rampcli.runs.stages import TrainedStage
 from rampcli.runs.trained_phases import TrainedPhase
 
+OVER: dict[str | None, str] = {
+    "last": f"the last {LAST_STEPS} that measure it",
+    "mean": "all steps",
+    "max": "the largest",
+    "rate": "the time of all steps",
+}
+"""What the figure of a metric is taken over, by its way of summarising."""
 CLOCK = "%d %b %Y %H:%M"
 MOST_MESSAGES = 5
 """Warnings, and changed settings, to print; a run may have very many."""
@@ -103,6 +112,16 @@ def time_table(report: RunReport) -> Table:
         of_running = report.share_of(name)
         table.add_row(name, duration(seconds), "" if of_running is None else share(of_running))
     table.add_row("total", duration(report.time.elapsed_s), "", style="bold")
+    return table
+
+
+def measured_table(report: RunReport) -> Table:
+    """Returns the metrics that observers of the run have declared, with their figures."""
+    title = "measured by observers"
+    table = build_table(title, "unit", "value", "over", left=(title, "unit", "over"))
+    for metric, value in report.measured:
+        cells = (metric.name, metric.unit, _short(value), OVER[metric.summary])
+        table.add_row(*(Text(visible(cell)) for cell in cells))
     return table
 
 
@@ -192,6 +211,10 @@ def comparison_table(reports: Sequence[RunReport]) -> Table:
             for corpus in dict.fromkeys(name for one in reports for name in one.validated(column))
         },
         "noise scale": _noise_scale,
+        **{
+            name: partial(_measured, name)
+            for name in dict.fromkeys(metric.name for one in reports for metric, _ in one.measured)
+        },
         "tokens/s": lambda one: ends([round(stage.tokens_per_s or 0) for stage in _trained(one)]),
         "MFU": lambda one: share(next((stage.mfu for stage in _trained(one)[::-1]), None)),
         "time": lambda one: duration(one.time.running_s),
@@ -242,6 +265,15 @@ def _tokens_per_parameter(report: RunReport) -> str:
     if report.size is None or report.tokens is None:
         return "-"
     return shorten(report.tokens / report.size.parameters)
+
+
+def _measured(name: str, report: RunReport) -> str:
+    return _short(next((value for one, value in report.measured if one.name == name), None))
+
+
+def _short(value: float | None) -> str:
+    """Returns a number of any size as text, or "-" if it is unknown."""
+    return "-" if value is None else f"{value:.4g}"
 
 
 def _noise_scale(report: RunReport) -> str:

@@ -14,9 +14,9 @@ from rampcli.errors import printable, visible
 from rampcli.report.plan_tables import as_hours
 from rampcli.report.tables import build_table, count, ends, figure
 from rampcli.runs.device_time import time_until
+from rampcli.runs.metrics import LAST_STEPS
 from rampcli.runs.record import RunRecord
 from rampcli.runs.recorded_phases import tokens_at
-from rampcli.runs.stages import LAST_STEPS
 
 Column = NDArray[Any]
 MOST_NAMED = 3

@@ -14,7 +14,8 @@ from rampcli.batch.time_left import RECENT_STEPS
 from rampcli.errors import DamagedFileError
 from rampcli.files.guarded_folder import open_to_read
 from rampcli.files.records import check_shape
-from rampcli.runs.rows import MAX_ROW_BYTES, METRICS_ROW, PLACES, row_of
+from rampcli.runs.metrics import METRICS_ROW, PLACES
+from rampcli.runs.rows import MAX_ROW_BYTES, row_of
 
 BLOCK_BYTES = 2**21
 """Bytes that are parsed at once."""

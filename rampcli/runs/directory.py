@@ -10,7 +10,7 @@ import re
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import takewhile
@@ -22,6 +22,7 @@ from rampcli.files.guarded_folder import GuardedFolder, PathInside, link_refused
 from rampcli.files.records import COUNT, POSITIVE, read_json
 from rampcli.plugins.launchers import LAUNCHERS
 from rampcli.runs.event_kinds import TEXT_OR_NULL
+from rampcli.runs.metrics import COLUMNS_FILE, Metric, fitting, from_json, to_json
 from rampcli.runs.rows import Tail, end_of_rows, end_of_step, read_rows
 
 STAGE_BOUNDARY, COMPLETE, PREEMPTED = "stage_boundary", "complete", "preempted"
@@ -35,6 +36,7 @@ OWN_NAMES = (
     "overrides.txt",
     "plan.json",
     "state.json",
+    "columns.json",
     "metrics.jsonl",
     "events.jsonl",
     "responses.jsonl",
@@ -134,6 +136,8 @@ class RunDirectory(GuardedFolder):
     """Snapshot of the configuration, which workers read."""
     state = PathInside("state.json")
     """The progress of the run when its processes started or ended last."""
+    columns = PathInside("columns.json")
+    """Metrics that observers of the run have declared."""
     metrics = PathInside("metrics.jsonl")
     """One row per optimiser step."""
     events = PathInside("events.jsonl")
@@ -233,6 +237,20 @@ class RunDirectory(GuardedFolder):
             )
             return plan
         return None
+
+    def read_columns(self) -> tuple[Metric, ...]:
+        """Returns the metrics that observers of the run have declared, now or before a resume.
+
+        Raises:
+            DamagedFileError: columns.json is damaged.
+        """
+        with suppress(FileNotFoundError):
+            return from_json(read_json(self.columns, COLUMNS_FILE, most_bytes=MAX_STATE_BYTES))
+        return ()
+
+    def write_columns(self, declared: Sequence[Metric]) -> None:
+        """Adds metrics to columns.json. They replace earlier ones that do not fit beside them."""
+        self.write_json(self.columns, to_json(fitting([*declared, *self.read_columns()])))
 
     def last_written_at(self) -> float:
         """Returns when its state, metrics or events were last written, in seconds since 1970.

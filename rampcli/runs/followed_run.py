@@ -1,7 +1,7 @@
 """A run that a page shows: its files, read further whenever they grow."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rampcli.batch.noise_scale import SCALE_COLUMNS
 from rampcli.batch.time_left import RECENT_STEPS
 from rampcli.errors import printable, reason_of, shown
 from rampcli.estimate.model_size import ModelSize
@@ -19,33 +18,11 @@ from rampcli.runs.decimation import Blocks, RowNumbers, change_rows
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.events import MOST_TEXTS, EventsFile, cut
 from rampcli.runs.facts import RunFacts
-from rampcli.runs.rows import PLACES, last_rows
+from rampcli.runs.metrics import CHARTED, PLACES, Metric
+from rampcli.runs.rows import last_rows
 from rampcli.runs.run_settings import read_settings
 from rampcli.runs.stages import SPAN_COLUMNS, Spans
 
-CHARTED = (
-    "loss",
-    "z_loss",
-    "lr",
-    "grad_norm",
-    *SCALE_COLUMNS,
-    "tokens_per_s",
-    "mfu",
-    "mfu_causal",
-    "step_time_s",
-    "data_time_s",
-    "peak_memory_bytes",
-    "reward",
-    "solved",
-    "response_tokens",
-    "entropy",
-    "reference_kl",
-    "old_kl",
-    "rollout_s",
-    "training_s",
-)
-"""Columns of metrics.jsonl that have a chart."""
-READ = (*CHARTED, *PLACES, *SPAN_COLUMNS)
 LONGEST_NOTE = 40
 MOST_SPANS = 10_000
 
@@ -60,6 +37,7 @@ class FollowedRun:
     Attributes:
         name: name that the page shows.
         columns: metrics that were read.
+        declared: metrics that observers of the run have declared.
         blocks: summaries of the charted columns.
         facts: its state, its plan, its last rows and its events.
         settings: settings as text, by dotted key.
@@ -75,6 +53,7 @@ class FollowedRun:
     name: str
     directory: RunDirectory
     columns: Columns = field(init=False)
+    declared: Sequence[Metric] = ()
     blocks: dict[str, Blocks] = field(default_factory=dict)
     facts: RunFacts = field(default_factory=RunFacts)
     settings: dict[str, str] = field(default_factory=dict)
@@ -90,7 +69,7 @@ class FollowedRun:
     _seen: dict[str, tuple[Signature, str | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.columns = Columns(self.directory.metrics, names=READ, dtype=np.float32)
+        self._read_anew(())
         self._events = EventsFile(self.directory.events)
         self.facts.events = self._events.events
 
@@ -113,6 +92,7 @@ class FollowedRun:
                 self._damage_if_changed(self.directory.state, self._read_state),
                 _damage_of(self._read_events),
                 self._damage_if_changed(self.directory.responses, self._read_texts),
+                self._damage_if_changed(self.directory.columns, self._read_declared),
                 _damage_of(lambda: self._read_metrics(most_bytes)),
             )
             self.damage = next((reason for reason in files if reason is not None), None)
@@ -138,6 +118,11 @@ class FollowedRun:
         """The columns of numbers that were read. A damaged file may have text in one."""
         found = {name: self.columns.numbers(name) for name in self.columns}
         return {name: values for name, values in found.items() if values is not None}
+
+    @property
+    def charted(self) -> tuple[str, ...]:
+        """Columns that have a chart."""
+        return (*CHARTED, *(one.name for one in self.declared if one.chart is not None))
 
     @property
     def spans(self) -> Spans:
@@ -176,6 +161,17 @@ class FollowedRun:
     def _read_state(self) -> None:
         self.facts.state = self.directory.read_state()
 
+    def _read_declared(self) -> None:
+        if (found := self.directory.read_columns()) != self.declared:
+            self._read_anew(found)
+
+    def _read_anew(self, declared: Sequence[Metric]) -> None:
+        """Begins to read the rows, which have columns that the run declares."""
+        self.declared = declared
+        names = (*self.charted, *PLACES, *SPAN_COLUMNS)
+        self.columns = Columns(self.directory.metrics, names=names, dtype=np.float32)
+        self._summarise(is_reset=True)
+
     def _read_events(self) -> None:
         try:
             self._events.read()
@@ -208,7 +204,7 @@ class FollowedRun:
         if is_reset:
             self.blocks, self._scanned, self._changes = {}, 0, self._changes[:0]
         metrics = self.metrics
-        for name in CHARTED:
+        for name in self.charted:
             if name in metrics:
                 self.blocks.setdefault(name, Blocks()).extend(metrics[name])
         first = max(0, self._scanned - 1)

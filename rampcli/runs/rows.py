@@ -17,8 +17,9 @@ from typing import Any, BinaryIO
 from rampcli.errors import DamagedFileError
 from rampcli.files.checksums import PIECE_BYTES
 from rampcli.files.guarded_folder import open_to_read
-from rampcli.files.records import COUNT, MOST, POSITIVE, RATE, TIME, check_shape, parse_json
-from rampcli.runs.event_kinds import EVENTS, NUMBER_OR_NULL, OTHER
+from rampcli.files.records import COUNT, MOST, TIME, check_shape, parse_json
+from rampcli.runs.event_kinds import EVENTS, OTHER
+from rampcli.runs.metrics import METRICS_ROW
 
 MAX_ROW_BYTES = 2**20
 LAST_BYTES = 2**15
@@ -30,36 +31,8 @@ MOST_EVENT_BYTES = 2**23
 _KIND = re.compile(rb'"event": ?"(\w+)"')
 _CORPUS = re.compile(rb'"corpus": ?("(?:[^"\\]|\\.)*")')
 
-# Shapes, in the notation of `rampcli.files.records`, of the columns that readers rely on. Rows
-# may hold more.
-PLACES = ("step", "time", "consumed_samples", "consumed_tokens")
-"""Columns of metrics.jsonl that say where a step is. Charts have them as horizontal axes."""
-METRICS_ROW = {
-    "step": COUNT,
-    "time?": TIME,
-    "stage": COUNT,
-    "consumed_samples": COUNT,
-    "global_batch_size": COUNT,
-    "accumulate_grad_batches": POSITIVE,
-    "world_size": POSITIVE,
-    "loss": NUMBER_OR_NULL,
-    "z_loss?": NUMBER_OR_NULL,
-    "step_time_s": RATE,
-    "samples_per_s": RATE,
-    "tokens_per_s": RATE,
-    "mfu?": NUMBER_OR_NULL,
-    "pairs?": POSITIVE,
-    "reward?": NUMBER_OR_NULL,
-    "solved?": NUMBER_OR_NULL,
-    "rollout_ranks?": COUNT,
-    "rollout_s?": RATE,
-    "training_s?": RATE,
-    "predicted_s?": RATE,
-    "noise_scale?": NUMBER_OR_NULL,
-    "noise_scale_low?": NUMBER_OR_NULL,
-    "noise_scale_high?": NUMBER_OR_NULL,
-}
 EVENT_ROW = {"event": str, "time": TIME}
+"""Shape of the columns that all events have (notation of `rampcli.files.records`)."""
 SHAPES: dict[str, dict[str, Any]] = {"metrics": METRICS_ROW, "responses": {"step": COUNT}}
 """Shapes of rows by the beginning of their file's name. Other files have events."""
 

@@ -1,7 +1,7 @@
 """What a run has trained: its stages, from the columns of its metrics, beside those of its plan."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from rampcli.runs.decimation import RowNumbers, change_rows
 from rampcli.runs.facts import RunFacts
+from rampcli.runs.metrics import LAST_STEPS, METRICS, Metric
 
-LAST_STEPS = 10
-"""Steps at the end of a stage over which its loss and its rewards are averaged."""
 SPAN_COLUMNS = ("stage", "global_batch_size", "world_size")
 
 Metrics = Mapping[str, NDArray[Any]]
@@ -66,6 +65,18 @@ class Spans:
         """Returns the mean of a rate over the time of some spans, or None if it is unknown."""
         total, seconds = (float(sums[which].sum()) for sums in self.seconds(rate))
         return total / seconds if seconds > 0 else None
+
+    def figure(self, metric: Metric, which: Any = slice(None)) -> float | None:
+        """Returns the figure that summarises a metric over some spans, or None without a value."""
+        if metric.summary == "rate":
+            return self.mean_rate(metric.name, which)
+        chosen = np.zeros(len(self.starts), dtype=np.bool_)
+        chosen[which] = True
+        most = LAST_STEPS if metric.summary == "last" else len(self.metrics.get(metric.name, ()))
+        values = self.last_values(metric.name, chosen, most)
+        if not values or metric.summary is None:
+            return None
+        return max(values) if metric.summary == "max" else sum(values) / len(values)
 
     def sum_of(self, column: str) -> float:
         """Returns the sum of a column over all steps that have a value."""
@@ -148,14 +159,5 @@ def _stage(number: int, planned: Mapping[str, Any], facts: RunFacts, spans: Span
         is_inherited=not steps and origin is not None and end_step <= origin["step"],
         samples=int(spans.samples[which].sum()),
         steps=steps,
-        loss=_mean(spans.last_values("loss", which, LAST_STEPS)),
-        reward=_mean(spans.last_values("reward", which, LAST_STEPS)),
-        solved=_mean(spans.last_values("solved", which, LAST_STEPS)),
-        tokens_per_s=spans.mean_rate("tokens_per_s", which),
-        mfu=spans.mean_rate("mfu", which),
-        mfu_causal=spans.mean_rate("mfu_causal", which),
+        **{name: spans.figure(one, which) for name, one in METRICS.items() if one.summary},
     )
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None

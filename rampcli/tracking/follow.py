@@ -66,11 +66,12 @@ class Follower:
         before = self.position.points
         # Rows are read before events: then all events before a row are in the file.
         rows, is_damaged = self._read_rows()
+        declared = self.run.read_columns() if rows else ()
         for row in rows:
             self._log_events(last_step=row["step"] - 1)
             if time.monotonic() > self._stop_at:
                 break
-            self._log(point_of_step(row), is_event=False)
+            self._log(point_of_step(row, declared), is_event=False)
         self._log_events(last_step=self.position.step)
         if self.position.points > before:
             self._save_position(is_safe=self.tracker.flush())

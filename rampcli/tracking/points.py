@@ -1,32 +1,17 @@
 """The points of a run's curves: tags and values of a row of metrics.jsonl or events.jsonl."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rampcli.errors import visible
 from rampcli.runs.event_kinds import EVALUATED, LOSSES_OF_AVERAGES
-from rampcli.runs.rows import PLACES
+from rampcli.runs.metrics import METRICS, PLACES, Metric
 
 TokensAt = Callable[[int], int | None]
-_GROUPS = {
-    "train": ("loss", "grad_norm", "lr"),
-    "batch": ("global_batch_size", "accumulate_grad_batches", "stage", "world_size"),
-    "throughput": (
-        "step_time_s",
-        "data_time_s",
-        "samples_per_s",
-        "tokens_per_s",
-        "mfu",
-        "mfu_causal",
-    ),
-    "memory": ("peak_memory_bytes",),
-}
 VALIDATED = ("loss", *LOSSES_OF_AVERAGES, "bits_per_byte")
 """Columns of a validation that have curves."""
-TAGS = {column: f"{group}/{column}" for group, columns in _GROUPS.items() for column in columns}
-"""Tags of the columns that every run has. Others are below rl/ or train/."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,18 +33,24 @@ class Point:
     metrics: dict[str, float]
 
 
-def point_of_step(row: dict[str, Any]) -> Point:
-    """Returns the point of a row of metrics.jsonl. Values that are null have no point."""
-    others = "rl" if "reward" in row else "train"
+def point_of_step(row: dict[str, Any], declared: Sequence[Metric] = ()) -> Point:
+    """Returns the point of a row of metrics.jsonl. Values that are null have no point.
+
+    Args:
+        declared: metrics that observers of the run have declared. Columns that nobody has declared
+            have a tag without a group of their own.
+    """
+    is_rl = "reward" in row
+    known = METRICS | {one.name: one for one in declared}
     return Point(
         step=row["step"],
         time=row.get("time"),
         samples=row["consumed_samples"],
         tokens=tokens if _is_number(tokens := row.get("consumed_tokens")) else None,
         metrics={
-            TAGS.get(column, f"{others}/{visible(column)}"): float(value)
-            for column, value in row.items()
-            if column not in PLACES and _is_number(value)
+            known.get(name, Metric(visible(name), "")).tag(is_rl=is_rl): float(value)
+            for name, value in row.items()
+            if name not in PLACES and _is_number(value)
         },
     )
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 
 
-@pytest.mark.parametrize("name", ["config", "python"])
+@pytest.mark.parametrize("name", ["config", "python", "run-directory"])
 def test_a_generated_page_shows_the_program(name):
     page = DOCS / "reference" / f"{name}.md"
     written = generate.PAGES[page]()

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from rampcli.report.page_data import AXES, View, run_data
-from rampcli.runs.followed_run import CHARTED, FollowedRun
+from rampcli.runs.followed_run import FollowedRun
+from rampcli.runs.metrics import CHARTED, Chart, Metric
 from recorded_runs import STEPS, write_run
 from run_files import metrics_row
 
@@ -131,3 +132,18 @@ def test_numbers_at_the_ends_of_what_a_float_holds_are_data_of_a_page(write, val
     run = write(*rows)
     for axis in AXES:
         json.dumps(run_data(run, View(axis=axis, buckets=2)), allow_nan=False)
+
+
+def test_a_run_that_declares_a_metric_later_is_shown_with_its_chart(write):
+    run = write()
+    lines = run.directory.metrics.read_text().splitlines()
+    rows = [json.loads(line) | {"norm_1": 2.0, "norm_2": 3.0} for line in lines]
+    run.directory.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    chart = Chart("norms", "Norms")
+    run.directory.write_columns([Metric("norm_1", "", chart=chart), Metric("norm_2", "")])
+    run.read()
+    data = run_data(run, View())
+    assert data["charts"][-1]["columns"] == {"norm_1": "norm_1"}
+    assert data["series"]["columns"]["norm_1"]["mean"] == [2.0] * 2 * STEPS
+    assert "norm_2" not in data["series"]["columns"]  # it has no chart
+    assert len(data["series"]["columns"]["loss"]["mean"]) == 2 * STEPS

@@ -4,10 +4,12 @@ import json
 import pytest
 
 from rampcli.report.run_report import report_run
-from rampcli.report.run_text import closing_lines, stage_table
+from rampcli.report.run_text import closing_lines, comparison_table, measured_table, stage_table
 from rampcli.report.sweep_results import result_of
+from rampcli.runs.metrics import Metric
 from rampcli.runs.record import read_run
 from recorded_runs import STEPS, write_run
+from report.table_cells import cells
 from run_files import failure, metrics_row, state
 
 
@@ -192,6 +194,25 @@ def test_a_report_says_the_noise_scale_after_the_last_step_that_measured_it(run,
     )
     line = f"noise scale of the gradient: {text}; the batch has 8 sequences"
     assert line in closing_lines(report)
+
+
+def test_a_metric_that_an_observer_declares_is_summarised_over_the_steps_that_measured_it(run):
+    rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    for row in rows[::2]:  # 20 rows: 10 steps of 2 s, then 10 of 1 s
+        row |= dict.fromkeys("abcd", row["step"])
+    rows[4]["b"] = None
+    run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    ways = dict(zip("abcde", ("last", "mean", "max", "rate", "last"), strict=True))
+    declared = [Metric(name, "", unit="m", summary=way) for name, way in ways.items()]
+    run.write_columns([*declared, Metric("f", "")])
+    report = report_run(read_run(run.path))
+    means = {"a": 30.0, "b": (400 - 5) / 19, "c": 39.0, "d": (2 * 100 + 300) / 30, "e": None}
+    assert report.to_json()["metrics"] == pytest.approx(means)
+    first, *_ = zip(*cells(measured_table(report)).values(), strict=True)
+    assert first == ("a", "m", "30", "the last 10 that measure it")
+    compared = cells(comparison_table([report, dataclasses.replace(report, name="other")]))
+    shown = dict(zip(compared[""], compared["other"], strict=True))
+    assert (shown["c"], "e" in shown, "f" in shown) == ("39", False, False)
 
 
 def test_validations_count_once_per_step_and_by_corpus(run):

@@ -11,6 +11,7 @@ from selenium.webdriver.common.keys import Keys
 from commands import Command
 from rampcli.report.page_files import write_report_html
 from rampcli.runs.directory import RunDirectory
+from rampcli.runs.metrics import LOSS, Chart, Metric
 from recorded_runs import write_phased_run, write_run
 from run_files import failure, state
 from serve.browser import running_browser, wait_for
@@ -303,6 +304,24 @@ def test_a_run_with_a_z_loss_has_a_chart_of_it(browser, tmp_path):
     browser.open(report.as_uri())
     wait_for(lambda: browser.fact("step"), "the report")
     assert "z-loss: from 9 to 9" in browser.charts()["z_loss"]
+
+
+def test_a_metric_that_an_observer_declares_has_its_chart(browser, tmp_path):
+    run = write_run(tmp_path / "observed")
+    rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    rows = [row | {"wait_0": 30.0, "wait_1": 90.0, "loss_of_other": 7.0} for row in rows]
+    run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    chart = Chart("waits", "Time of waiting")
+    waits = [Metric(f"wait_{rank}", "", unit="s", chart=chart) for rank in (0, 1)]
+    run.write_columns([*waits, Metric("loss_of_other", "", chart=LOSS, label="other")])
+    report = tmp_path / "report.html"
+    write_report_html([run], report)
+    browser.open(report.as_uri())
+    wait_for(lambda: browser.fact("step"), "the report")
+    charts = browser.charts()
+    assert "wait_0: from 30 s to 30 s" in charts["waits"]
+    assert "wait_1: from 1 min 30 s to 1 min 30 s" in charts["waits"]
+    assert "other: from 7 to 7" in charts["loss"]
 
 
 def test_the_noise_scale_is_shown_beside_the_batch(browser, tmp_path):

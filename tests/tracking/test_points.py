@@ -1,5 +1,6 @@
 import pytest
 
+from rampcli.runs.metrics import Metric
 from rampcli.tracking.points import point_of_event, point_of_step
 from run_files import metrics_row
 
@@ -50,3 +51,9 @@ def test_an_evaluation_has_curves_and_a_checkpoint_has_none():
     point = point_of_event({**event, "greedy": 0.5, "reason": "none"}, tokens_at=None)
     assert point.metrics == {"evaluation/greedy": 0.5}
     assert point_of_event({"event": "checkpoint"}, tokens_at=None) is None
+
+
+def test_a_column_that_an_observer_has_declared_has_the_tag_that_it_declares():
+    declared = [Metric("norm_1", "", group="layers"), Metric("plain", "")]
+    point = point_of_step(metrics_row(norm_1=2.0, plain=3.0), declared)
+    assert (point.metrics["layers/norm_1"], point.metrics["train/plain"]) == (2.0, 3.0)

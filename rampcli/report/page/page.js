@@ -16,7 +16,7 @@ class Page {
     this.slots = new Map();
     this.listed = new Map();
     this.data = new Map();
-    this.charts = null;
+    this.charts = new Map(); // by the titles of their sections
     this.asking = false;
     this.shown = [];
   }
@@ -137,15 +137,19 @@ class Page {
 
   showCharts(runs) {
     const host = document.getElementById("charts");
-    if (this.charts === null) {
-      this.charts = Object.entries(CHARTS).map(([title, specs]) => {
-        const charts = specs.map((spec) => new Chart(spec, this));
-        const group = element("section", { "aria-label": title }, element("h2", {}, title), element("div", { class: "grid" }, charts.map((chart) => chart.card)));
+    for (const chart of runs.flatMap(({ data }) => data.charts)) {
+      if (!this.charts.has(chart.section)) {
+        const grid = element("div", { class: "grid" });
+        const group = element("section", { "aria-label": chart.section }, element("h2", {}, chart.section), grid);
         host.append(group);
-        return { group, charts };
-      });
+        this.charts.set(chart.section, { group, grid, charts: [] });
+      }
+      const { grid, charts } = this.charts.get(chart.section);
+      if (charts.some((one) => one.spec.id === chart.id)) continue;
+      charts.push(new Chart(specOf(chart), this));
+      grid.append(charts[charts.length - 1].card);
     }
-    for (const { group, charts } of this.charts) {
+    for (const { group, charts } of this.charts.values()) {
       group.hidden = false; // a hidden chart has no width
       const shown = charts.map((chart) => chart.show(runs, this.view));
       group.hidden = !shown.includes(true);
@@ -282,7 +286,7 @@ class Page {
 
   redraw() {
     if (this.at) this.buildToolbar();
-    for (const { charts } of this.charts ?? []) charts.forEach((chart) => chart.redraw());
+    for (const { charts } of this.charts.values()) charts.forEach((chart) => chart.redraw());
   }
 
   /** Draws the charts in light colours for paper, and again as they were. */
@@ -291,7 +295,7 @@ class Page {
     if (begins) document.documentElement.dataset.theme = "light";
     else if (this.theme === "auto") delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = this.theme;
-    for (const { charts } of this.charts ?? []) charts.forEach((chart) => { chart.resize(); chart.redraw(); });
+    for (const { charts } of this.charts.values()) charts.forEach((chart) => { chart.resize(); chart.redraw(); });
   }
 
   connect(works, error) {

@@ -1,23 +1,25 @@
 "use strict";
 // Which charts there are, and which curves of the runs each of them shows.
 
-/** Returns curves of columns of metrics.jsonl. `columns` maps names to labels. */
-function columnCurves(columns, more = {}) {
-  return (runs, view) => runs.flatMap(({ data, slot }) =>
-    Object.entries(columns).flatMap(([name, label], index) => {
+/** Returns the curves of the columns of metrics.jsonl that a chart draws, as the runs declare them. */
+function columnCurves(chart) {
+  return (runs, view) => runs.flatMap(({ data, slot }) => {
+    const columns = Object.entries(data.charts.find((one) => one.id === chart.id)?.columns ?? {});
+    return columns.flatMap(([name, label], index) => {
       const column = data.series.columns[name];
       if (!column) return [];
       const values = {
-        x: data.series.x[view.axis], y: positive(column.mean, more, view),
-        low: column.low && positive(column.low, more, view), high: column.high && positive(column.high, more, view),
+        x: data.series.x[view.axis], y: positive(column.mean, chart, view),
+        low: column.low && positive(column.low, chart, view), high: column.high && positive(column.high, chart, view),
       };
       return [{
         ...(view.axis === "time" ? withPauses(values, marksOf(data, "start", "time")) : values),
-        label: labelOf(runs, data, label, Object.keys(columns).length > 1),
+        label: labelOf(runs, data, label, columns.length > 1),
         colour: runColour(runs.length > 1 ? slot : index), style: runs.length > 1 && index > 0 ? "dashed" : null,
-        smooth: more.smooth,
+        smooth: chart.smooth,
       }];
-    }));
+    });
+  });
 }
 
 /** Returns values over time with a null at each start, so that no line is drawn over a pause. */
@@ -221,8 +223,12 @@ function drawPhases(chart, runs, view) {
 
 function stairsRange(curves, view) {
   if (view.range) return view.range;
-  const low = view.axis === "time" ? Math.min(...curves.map((curve) => curve.x[0])) : 0;
-  return [low, Math.max(...curves.map((curve) => curve.x[curve.x.length - 1]))];
+  const [low, high] = outermost(curves);
+  return [view.axis === "time" ? low : 0, high];
+}
+
+function outermost(curves) {
+  return [Math.min(...curves.map((curve) => curve.x[0])), Math.max(...curves.map((curve) => curve.x[curve.x.length - 1]))];
 }
 
 function histogramCurves(runs) {
@@ -240,64 +246,27 @@ function histogramCurves(runs) {
   });
 }
 
-const loss = { id: "loss", title: "Loss", unit: "nats per token", show: compact, log: true, smooth: true };
-const CHARTS = {
-  Batch: [
-    {
-      id: "batch", title: "Batch size", unit: "samples per step", wide: true, height: 180, show: whole, tick: compact, fromZero: true,
-      curves: stairs((stage) => stage.global_batch_size, (part) => part.global_batch_size), range: stairsRange, draw: drawStages, wholeTicks: true, headroom: 0.14,
-    },
-    {
-      id: "noise_scale", title: "Noise scale", unit: "samples per step", wide: true, show: compact, log: true, fromZero: true,
-      curves: beside(noiseCurves, stairs(() => null, (part) => part.global_batch_size)),
-    },
-    {
-      id: "nodes", title: "Nodes", unit: "", wide: true, height: 92, show: whole, fromZero: true, wholeTicks: true, headroom: 0.2,
-      curves: stairs((stage) => stage.num_nodes, trainedNodes), range: stairsRange,
-    },
-  ],
-  Learning: [
-    {
-      id: "reward", title: "Reward", unit: "mean over responses", show: compact, smooth: true,
-      curves: together(columnCurves({ reward: "training" }, { smooth: true }),
-        eventCurves((name) => ({ greedy: "held out, greedy", sampled: "held out, sampled" })[name] ?? null)),
-    },
-    {
-      id: "solved", title: "Solved", unit: "share of responses", show: percent, smooth: true,
-      curves: together(columnCurves({ solved: "training" }, { smooth: true }),
-        eventCurves((name) => ({ greedy_solved: "held out, greedy", sampled_solved: "held out, sampled" })[name] ?? null)),
-    },
-    {
-      ...loss,
-      curves: together(columnCurves({ loss: "training" }, loss),
-        eventCurves((name) => (name.startsWith("validation") ? name : null))),
-    },
-    { id: "z_loss", title: "Z-loss", unit: "mean of log(Z)², unweighted", show: compact, log: true, smooth: true, curves: columnCurves({ z_loss: "z-loss" }, { smooth: true, log: true }) },
-    { id: "bits", title: "Bits per byte", unit: "of validation text", show: compact, curves: eventCurves((name) => (name.startsWith("bits per byte") ? name : null)) },
-    { id: "lr", title: "Learning rate", show: compact, curves: columnCurves({ lr: "learning rate" }), fromZero: true },
-    {
-      id: "grad_norm", title: "Gradient norm", unit: "before clipping", show: compact, log: true, smooth: true,
-      curves: columnCurves({ grad_norm: "gradient norm" }, { smooth: true, log: true }),
-    },
-    { id: "response_tokens", title: "Response length", unit: "tokens", show: compact, smooth: true, curves: columnCurves({ response_tokens: "tokens" }, { smooth: true }) },
-    { id: "entropy", title: "Entropy", unit: "nats per token", show: compact, smooth: true, curves: columnCurves({ entropy: "entropy" }, { smooth: true }) },
-    {
-      id: "kl", title: "KL divergence", unit: "nats per token", show: compact, smooth: true,
-      curves: columnCurves({ reference_kl: "from the start", old_kl: "from the rollout" }, { smooth: true }),
-    },
-  ],
-  Speed: [
-    { id: "tokens_per_s", title: "Throughput", unit: "tokens/s", show: compact, fromZero: true, smooth: true, curves: columnCurves({ tokens_per_s: "tokens/s" }, { smooth: true }) },
-    { id: "mfu", title: "MFU", unit: "share of the peak", show: percent, fromZero: true, smooth: true, curves: columnCurves({ mfu: "full attention", mfu_causal: "causal attention" }, { smooth: true }) },
-    {
-      id: "step_time_s", title: "Step time", unit: "", show: duration, tick: shortDuration, fromZero: true,
-      curves: columnCurves({ step_time_s: "step", data_time_s: "wait for data" }),
-    },
-    { id: "histogram", title: "Distribution of step times", unit: "share of steps", show: percent, fromZero: true, curves: histogramCurves, ownAxis: shortDuration, range: (curves) => [Math.min(...curves.map((curve) => curve.x[0])), Math.max(...curves.map((curve) => curve.x[curve.x.length - 1]))] },
-    {
-      id: "rollout", title: "Rollout and training", unit: "time of a step", show: duration, tick: shortDuration, fromZero: true,
-      curves: columnCurves({ rollout_s: "rollout", training_s: "training" }),
-    },
-    { id: "memory", title: "Peak memory", unit: "of rank 0", show: bytes, ticks: byteTicks, fromZero: true, curves: columnCurves({ peak_memory_bytes: "memory" }) },
-  ],
-};
+const SHOWN = { s: { show: duration, tick: shortDuration }, share: { show: percent }, bytes: { show: bytes, ticks: byteTicks } }; // by unit
+const SPECIAL = new Map(Object.entries({
+  batch: {
+    wide: true, height: 180, show: whole, tick: compact, range: stairsRange, draw: drawStages, wholeTicks: true, headroom: 0.14,
+    curves: stairs((stage) => stage.global_batch_size, (part) => part.global_batch_size),
+  },
+  noise_scale: { wide: true, curves: beside(noiseCurves, stairs(() => null, (part) => part.global_batch_size)) },
+  nodes: {
+    wide: true, height: 92, show: whole, wholeTicks: true, headroom: 0.2, range: stairsRange,
+    curves: stairs((stage) => stage.num_nodes, trainedNodes),
+  },
+  reward: { beside: eventCurves((name) => ({ greedy: "held out, greedy", sampled: "held out, sampled" })[name] ?? null) },
+  solved: { beside: eventCurves((name) => ({ greedy_solved: "held out, greedy", sampled_solved: "held out, sampled" })[name] ?? null) },
+  loss: { beside: eventCurves((name) => (name.startsWith("validation") ? name : null)) },
+  bits: { curves: eventCurves((name) => (name.startsWith("bits per byte") ? name : null)) },
+  histogram: { show: percent, curves: histogramCurves, ownAxis: shortDuration, range: outermost },
+})); // what charts show that is not a curve of columns, by their ids
+
+/** Returns what a chart shows, from its declaration in the data of a run. */
+function specOf(chart) {
+  const { beside: others, ...special } = SPECIAL.get(chart.id) ?? {};
+  const columns = columnCurves(chart);
+  return { ...chart, show: compact, ...SHOWN[chart.show], fromZero: chart.from_zero, curves: others ? together(columns, others) : columns, ...special };
+}
