@@ -24,6 +24,7 @@ __all__ = [
     "data_source",
     "decay_style",
     "model",
+    "observer",
     "optimizer",
     "reward",
     "setting",
@@ -92,6 +93,16 @@ def data_source(name: str, *, settings: type | None = None) -> Callable[[Functio
     must get the same documents. They are held in memory.
     """
     return _registering(extensions.DATA_SOURCE, name, settings)
+
+
+def observer(name: str, *, settings: type | None = None) -> Callable[[Function], Function]:
+    """Registers an observer that measures the model as `logging.observers=[NAME]`.
+
+    The function takes the configuration and returns a
+    `rampcli.train.observers.model_observer.ModelObserver`, which declares the metrics that it
+    measures. Every rank of a run calls it.
+    """
+    return _registering(extensions.OBSERVER, name, settings)
 
 
 def tracker(name: str, *, settings: type | None = None) -> Callable[[Function], Function]:

@@ -14,6 +14,7 @@ from rampcli.plugins.extensions import (
     DATA_SOURCE,
     DECAY_STYLE,
     MODEL,
+    OBSERVER,
     OPTIMIZER,
     TRACKER,
     Extension,
@@ -28,14 +29,15 @@ from rampcli.settings.optim import OF_SOME
 from rampcli.settings.unknown_keys import how_to_know
 from rampcli.words import FOREIGN
 
-CHOOSING = (OPTIMIZER, DECAY_STYLE, MODEL, DATA_SOURCE, TRACKER)
+CHOOSING = (OPTIMIZER, DECAY_STYLE, MODEL, DATA_SOURCE, OBSERVER, TRACKER)
 """Settings that name extensions with settings of their own."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def built_in_names(key: str) -> list[str]:
     """Returns the names that a setting accepts without extensions."""
-    return list(TRACKERS) if key == TRACKER else settings()[key].choices
+    lists = {TRACKER: list(TRACKERS), OBSERVER: list[str]()}
+    return lists[key] if key in lists else settings()[key].choices
 
 
 def with_extensions(stack: Stack, report: Report) -> Stack:
@@ -104,9 +106,11 @@ def _existing(key: str, name: str) -> Extension:
 def _unknown(key: str, name: str) -> UsageError:
     known = [*built_in_names(key), *names(key)]
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    if key == TRACKER:
-        message = f"{key}: there is no tracker {name!r}"
-        remedies: list[Remedy] = [f"some of {', '.join(known)}: {set_to(key, known)}"]
+    if key in (OBSERVER, TRACKER):
+        message = f"{key}: there is no {key.removeprefix('logging.').removesuffix('s')} {name!r}"
+        remedies: list[Remedy] = [set_to(key, [])]
+        if known:
+            remedies = [f"some of {', '.join(known)}: {set_to(key, known)}"]
     else:
         message = f"{key}={name} is not one of {', '.join(known)}"
         remedies = [set_to(key, [*near, *known][0])]

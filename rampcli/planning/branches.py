@@ -192,5 +192,6 @@ class BranchPoint:
             *("trainer.accumulate_grad_batches=null", "launch.elastic=false"),
             *("resume=must", "checkpoint.keep_last=1"),
             *("average.ema=null", "average.merge=null"),
-            *("logging.trackers=[]", "profile.steps=null", "generate.prompts=[]"),
+            *("logging.trackers=[]", "logging.observers=[]"),
+            *("profile.steps=null", "generate.prompts=[]"),
         ]

@@ -31,12 +31,13 @@ Commands, workers, trackers and jobs import them. A module that registers an ext
 """
 OPTIMIZER, DECAY_STYLE = "optim.optimizer", "schedule.decay_style"
 MODEL, DATA_SOURCE = "model.family", "data.source"
-TRACKER, REWARD = "logging.trackers", "rl.reward"
+OBSERVER, TRACKER, REWARD = "logging.observers", "logging.trackers", "rl.reward"
 ENTRY_POINTS = {
     OPTIMIZER: "rampcli.optimizers",
     DECAY_STYLE: "rampcli.decay_styles",
     MODEL: "rampcli.models",
     DATA_SOURCE: "rampcli.data_sources",
+    OBSERVER: "rampcli.observers",
     TRACKER: "rampcli.trackers",
     REWARD: "rampcli.rewards",
 }

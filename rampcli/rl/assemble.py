@@ -29,6 +29,7 @@ from rampcli.settings.config import Config
 from rampcli.settings.rewards import KEY, TRUSTED_REWARD, names_code
 from rampcli.settings.rl import is_rl, max_response_tokens
 from rampcli.train.observers.boundary import BoundaryCosts
+from rampcli.train.observers.model_observer import ModelObserver
 from rampcli.train.observers.observer import ObserverList
 from rampcli.train.stopper import Stopper
 from rampcli.train.stopping import StopRequest
@@ -124,6 +125,7 @@ def build_policy_trainer(
         checkpoints=loaded.checkpoints,
         guard=build_guard(config, loaded),
         observers=ObserverList(observers),
+        measurers=[one for one in observers if isinstance(one, ModelObserver)],
         state=loaded.state,
         stopper=Stopper(stop, passes),
         source=source,

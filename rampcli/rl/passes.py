@@ -19,6 +19,7 @@ from rampcli.parallel.tensor import token_log_probs_of_shards
 from rampcli.rl.objective import Objective, PolicyBatch, PolicySums
 from rampcli.rl.rollout import Rollout
 from rampcli.settings.config import Config
+from rampcli.train.observers.model_observer import Measurement
 from rampcli.train.passes import Passes
 from rampcli.train.step import StepResult, scale_gradients, squared_norm
 
@@ -74,6 +75,7 @@ def accumulate_policy_gradient(
     count: int,
     gradient_clip_val: float | None,
     between: Callable[[], None] = lambda: None,
+    measurement: Measurement | None = None,
 ) -> tuple[StepResult, PolicySums]:
     """Runs forward and backward over an update's pairs, then clips. Gradients are left in `.grad`.
 
@@ -88,6 +90,7 @@ def accumulate_policy_gradient(
         gradient_clip_val: as of `scale_gradients`.
         between: called between passes. An exception that it raises ends the step, which then has
             no effect.
+        measurement: what observers measure on the gradient.
     """
     passes.sums.zero_()
     ranks = passes.meshes.gradient_ranks
@@ -99,6 +102,8 @@ def accumulate_policy_gradient(
         summed_loss, squares, *counts = totals.tolist()
     sums = PolicySums(*counts)
     denominator = passes.objective.denominator(pairs=round(sums.pairs), tokens=round(sums.tokens))
+    measured = measurement.addends(passes, denominator=denominator) if measurement else []
+    measured_totals = passes.total(torch.stack(measured)).tolist() if measured else ()
     scale_gradients(
         passes.parts,
         grad_norm=totals[1].sqrt() / denominator,
@@ -106,7 +111,8 @@ def accumulate_policy_gradient(
         denominator=denominator,
     )
     grad_norm = math.sqrt(squares) / denominator
-    return StepResult(loss=summed_loss / denominator, grad_norm=grad_norm), sums
+    loss_of_all = summed_loss / denominator
+    return StepResult(loss_of_all, grad_norm, measured=tuple(measured_totals)), sums
 
 
 def batch_of(

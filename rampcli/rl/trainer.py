@@ -27,6 +27,7 @@ from rampcli.rl.sources import RolloutSource
 from rampcli.schedule.couplings import StepValues
 from rampcli.train.loop import Trainer, is_due
 from rampcli.train.observers.journal import finite
+from rampcli.train.observers.model_observer import Measurement
 from rampcli.train.step import StepResult, TakenStep, update_weights
 
 EVALUATION_SEED = 1
@@ -80,7 +81,8 @@ class PolicyTrainer(Trainer):
         self._agree_on_tokens(batch.valid_tokens)
         rollouts: list[Rollout] = []
         scored = self._scored(batch, into=rollouts)
-        results, policy_sums, skipped = self._update_weights(batch.split, scored)
+        measurement = Measurement(self.measurers, self.state.step + 1)
+        results, policy_sums, skipped = self._update_weights(batch.split, scored, measurement)
         step_time_s = time.perf_counter() - batch.began
         self.micro_batch_s = step_time_s / batch.split.accumulate_grad_batches
         sums = RolloutSums.of(rollouts, stop=self.source.generator.data.format.end)
@@ -110,11 +112,15 @@ class PolicyTrainer(Trainer):
                 times,
                 generators=generators,
             )
-            | last.coupled(),
+            | last.coupled()
+            | measurement.columns(results[-1].measured),
         )
 
     def _update_weights(
-        self, split: BatchPlan, scored: Iterable[tuple[Rollout, Tensor]]
+        self,
+        split: BatchPlan,
+        scored: Iterable[tuple[Rollout, Tensor]],
+        measurement: Measurement,
     ) -> tuple[list[StepResult], list[PolicySums], list[str]]:
         """Makes the updates of a step from rollouts with the advantages of their pairs.
 
@@ -125,6 +131,7 @@ class PolicyTrainer(Trainer):
         arriving = self._passes_of(scored, per_update=per_update)
         results, policy_sums, skipped = list[StepResult](), list[PolicySums](), list[str]()
         for update in range(self.pairs.updates):
+            is_last = update == self.pairs.updates - 1
             result, sums = accumulate_policy_gradient(
                 self.passes,
                 islice(arriving, per_update),
@@ -132,6 +139,7 @@ class PolicyTrainer(Trainer):
                 gradient_clip_val=self.config.trainer.gradient_clip_val,
                 # Later, the weights of this step have changed already.
                 between=self.stopper.agree_now_and_then if update == 0 else lambda: None,
+                measurement=measurement if is_last else None,
             )
             reason = self.guard.judge(self.state, result)
             if reason is not None:

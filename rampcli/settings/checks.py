@@ -113,7 +113,7 @@ CHECKS: tuple[Callable[[Config], Iterator[UsageError]], ...] = (
     rl.check_prompts,
     rl.check_rollout_ranks,
     rl.check_reference,
-    watch.check_trackers,
+    watch.check_logging,
     watch.check_generate,
     watch.check_noise_scale,
     watch.check_profile,

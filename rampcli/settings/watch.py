@@ -11,13 +11,12 @@ from rampcli.files.records import is_unicode
 from rampcli.plugins.trackers import TRACKERS
 from rampcli.settings.attributes import Section
 from rampcli.settings.by_key import settings
-from rampcli.settings.facts import NOTHING, any_phase, whole_run
+from rampcli.settings.facts import NOTHING, SPEED, any_phase, whole_run
 from rampcli.settings.fields import Extensible, Keyed, keyed, setting, settings_class
 
 if TYPE_CHECKING:
     from rampcli.settings.config import Config
 
-TRACKERS_KEY = "logging.trackers"
 PROMPTS_KEY, NEW_TOKENS_KEY = "generate.prompts", "generate.max_tokens"
 STEPS_KEY, RANKS_KEY = "profile.steps", "profile.ranks"
 MOST_PROFILED_STEPS = 20
@@ -31,7 +30,7 @@ LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 1e-4, 1e4
 @keyed("logging.")
 @settings_class(kw_only=True)
 class LoggingConfig(Extensible):
-    """Where metrics are shown besides the run directory."""
+    """Observers that measure more, and where metrics are shown besides the run directory."""
 
     of_extensions: ClassVar = whole_run(NOTHING)
     trackers: Keyed[list[str]] = setting(
@@ -41,6 +40,13 @@ class LoggingConfig(Extensible):
         whole_run(NOTHING),
         extensible=True,
         example=list(TRACKERS),
+    )
+    observers: Keyed[list[str]] = setting(
+        [],
+        "Observers of yours that measure the model in each step, such as the norm of each layer.",
+        whole_run(SPEED),
+        extensible=True,
+        example=["layer_norms"],
     )
 
 
@@ -101,15 +107,18 @@ class ProfileConfig(Section):
     ranks: Keyed[list[int]] = setting([0], "Ranks to profile.", whole_run(NOTHING), unit="ranks")
 
 
-def check_trackers(config: "Config") -> Iterator[UsageError]:
-    """Checks that each tracker is named once. `extension_settings` checks that they exist."""
-    names = config.logging.trackers
-    if len({*names}) < len(names):
-        yield UsageError(
-            f"{TRACKERS_KEY}={shown(names)} names a tracker twice",
-            keys=(TRACKERS_KEY,),
-            remedy=set_to(TRACKERS_KEY, list(dict.fromkeys(names))),
-        )
+def check_logging(config: "Config") -> Iterator[UsageError]:
+    """Checks that each tracker and observer is named once. `extension_settings` finds them."""
+    for key, names, kind in (
+        (LoggingConfig.trackers, config.logging.trackers, "a tracker"),
+        (LoggingConfig.observers, config.logging.observers, "an observer"),
+    ):
+        if len({*names}) < len(names):
+            yield UsageError(
+                f"{key}={shown(names)} names {kind} twice",
+                keys=(key,),
+                remedy=set_to(key, list(dict.fromkeys(names))),
+            )
 
 
 def check_generate(config: "Config") -> Iterator[UsageError]:

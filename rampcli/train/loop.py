@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -25,6 +26,7 @@ from rampcli.train.average import RunningAverage, WeightAverage, begun, mean_wit
 from rampcli.train.compiling import compile_passes
 from rampcli.train.group_norms import GroupNorms
 from rampcli.train.guard import StepGuard
+from rampcli.train.observers.model_observer import Measurement, ModelObserver
 from rampcli.train.observers.observer import LoopObserver
 from rampcli.train.passes import Passes
 from rampcli.train.step import (
@@ -48,6 +50,7 @@ class Trainer:
         guard: says which steps are skipped.
         runs_ahead: whether steps overlap in this way.
         validation_loaders: read the validation corpora, by name; None if the corpus has no name.
+        measurers: observers that measure the model.
         norms: measures the noise of the gradient, if that is asked for.
         averages: averages that follow the weights, by setting of the section `average`.
         first_validated_sample: consumed samples at the start of the run, or of a phase that
@@ -70,6 +73,7 @@ class Trainer:
     checkpoints: Checkpoints
     guard: StepGuard
     observers: LoopObserver
+    measurers: Sequence[ModelObserver] = ()
     state: TrainingState
     stopper: Stopper
     runs_ahead: bool = False
@@ -162,6 +166,7 @@ class Trainer:
         """
         split = batch.split
         begin(COMPUTING)
+        measurement = Measurement(self.measurers, self.state.step + 1)
         result = accumulate_gradient(
             self.passes,
             batch.micro_batches,
@@ -169,6 +174,7 @@ class Trainer:
             gradient_clip_val=self.config.trainer.gradient_clip_val,
             between=self.stopper.agree_now_and_then,
             norms=self.norms if self._measures_noise(split) else None,
+            measure=partial(measurement.addends, self.passes),
         )
         self.finish_step()  # its numbers set the limits of this step
         values = self.values_after(split.global_batch_size, split)
@@ -191,7 +197,7 @@ class Trainer:
                 lr=values.lr,
                 skipped=skipped,
                 step_time_s=step_time_s,
-                columns=values.coupled(),
+                columns=values.coupled() | measurement.columns(known.measured),
                 noise=None if skipped else known.noise(sequences=split.global_batch_size),
             )
 

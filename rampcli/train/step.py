@@ -33,12 +33,14 @@ class StepResult:
         grad_norm: norm of its gradient before clipping.
         z_loss: mean z-loss per valid token, without its weight, if it is part of the gradient.
         groups: `groups_sq` and `shares_sq` of `noise_of`, if the step measures them.
+        measured: sums over all ranks of what observers have measured.
     """
 
     loss: float
     grad_norm: float
     z_loss: float | None = None
     groups: tuple[float, ...] = ()
+    measured: tuple[float, ...] = ()
 
     def noise(self, *, sequences: int) -> Noise | None:
         """Returns what the step says about the noise of the gradient, if it measures that.
@@ -70,7 +72,7 @@ class DeviceResult:
 
     Args:
         loss, grad_norm: float64 scalars on the device.
-        z_loss, groups: as of `StepResult`, scalars like them.
+        z_loss, groups, measured: as of `StepResult`, scalars like them.
     """
 
     def __init__(
@@ -80,11 +82,14 @@ class DeviceResult:
         *,
         z_loss: Tensor | None = None,
         groups: Sequence[Tensor] = (),
+        measured: Sequence[Tensor] = (),
     ) -> None:
         self.loss = loss
         self.grad_norm = grad_norm
         self.has_z_loss = z_loss is not None
-        numbers = torch.stack([loss, grad_norm, *([] if z_loss is None else [z_loss]), *groups])
+        self.groups = len(groups)
+        others = [*([] if z_loss is None else [z_loss]), *groups, *measured]
+        numbers = torch.stack([loss, grad_norm, *others])
         self._arrived: torch.cuda.Event | None = None
         if numbers.is_cuda:  # Only a copy to pinned memory lets the host continue.
             pinned = torch.empty_like(numbers, device="cpu", pin_memory=True)
@@ -108,9 +113,10 @@ class DeviceResult:
         if self._arrived is not None:
             with waiting:
                 self._arrived.synchronize()
-        loss, grad_norm, *groups = self._numbers.tolist()
-        z_loss = groups.pop(0) if self.has_z_loss else None
-        return StepResult(loss, grad_norm, z_loss, tuple(groups))
+        loss, grad_norm, *others = self._numbers.tolist()
+        z_loss = others.pop(0) if self.has_z_loss else None
+        groups, measured = others[: self.groups], others[self.groups :]
+        return StepResult(loss, grad_norm, z_loss, tuple(groups), tuple(measured))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,6 +176,7 @@ def accumulate_gradient(
     gradient_clip_val: float | None,
     between: Callable[[], None] = lambda: None,
     norms: GroupNorms | None = None,
+    measure: Callable[[], Sequence[Tensor]] = list,
 ) -> DeviceResult:
     """Runs forward and backward over the micro batches, then clips. Gradients are left in `.grad`.
 
@@ -183,22 +190,24 @@ def accumulate_gradient(
         between: called between micro batches, but not in a pipeline. An exception that it raises
             ends the step, which then has no effect.
         norms: measures the norms of the micro batches' gradients.
+        measure: returns this rank's addends to other numbers, once the gradient is there.
     """
     ranks = passes.meshes.gradient_ranks
     with norms.measuring(micro_batches) if norms else nullcontext(micro_batches) as groups:
         # Ranks hold different token counts, so the mean is over the whole batch. Gradients are
         # averaged over the ranks.
         loss = passes.forward_backward(groups, scale=ranks / max(1, global_tokens), between=between)
-        measured = norms.addends(groups, global_tokens=global_tokens) if norms else []
+        squares_of_groups = norms.addends(groups, global_tokens=global_tokens) if norms else []
     norm = squared_norm(passes.parts, device=passes.device)
     z_loss = [] if passes.z_loss is None else [passes.z_loss.sum * passes.returns_loss]
-    totals = passes.total(torch.stack([loss.double() / ranks, norm, *z_loss, *measured]))
-    mean_loss, squares, *others = totals.unbind()
+    addends = [loss.double() / ranks, norm, *z_loss, *squares_of_groups, *measure()]
+    mean_loss, squares, *others = passes.total(torch.stack(addends)).unbind()
     result = DeviceResult(
         mean_loss,
         squares.sqrt(),
         z_loss=others.pop(0) / max(1, global_tokens) if z_loss else None,
-        groups=others,
+        groups=others[: len(squares_of_groups)],
+        measured=others[len(squares_of_groups) :],
     )
     scale_gradients(passes.parts, grad_norm=result.grad_norm, gradient_clip_val=gradient_clip_val)
     return result

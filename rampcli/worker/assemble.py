@@ -52,6 +52,7 @@ from rampcli.train.observers.boundary import BoundaryCosts
 from rampcli.train.observers.flat_rewards import FlatRewards
 from rampcli.train.observers.garbage import GarbageCollection
 from rampcli.train.observers.journal import Journal
+from rampcli.train.observers.model_observer import ModelObserver, build_model_observers
 from rampcli.train.observers.observer import LoopObserver, ObserverList
 from rampcli.train.observers.order_audit import OrderAudit
 from rampcli.train.observers.slow_data import SlowData
@@ -154,6 +155,7 @@ def build_trainer(
         checkpoints=loaded.checkpoints,
         guard=build_guard(config, loaded),
         observers=ObserverList(observers),
+        measurers=[one for one in observers if isinstance(one, ModelObserver)],
         state=loaded.state,
         stopper=Stopper(stop, passes),
         averages=loaded.averages,
@@ -331,7 +333,11 @@ def build_observers(
         observers.append(GarbageCollection(config.trainer.gc_every_micro_batches))
     if config.data.audit_order:
         observers.append(OrderAudit(passes.meshes.data[DATA], passes.device))
+    measurers = build_model_observers(config)
+    observers += measurers
     if dist.get_rank() == 0:
+        if measurers:
+            run.write_columns([metric for one in measurers for metric in one.metrics])
         phase = None if resolved.phase is None else resolved.phase.name
         journal = Journal(
             run,

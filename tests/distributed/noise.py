@@ -1,5 +1,6 @@
 """The noise of the gradient of eight samples with 16, 14, .. 2 valid tokens, on any mesh."""
 
+from collections.abc import Sequence
 from functools import partial
 from unittest.mock import patch
 
@@ -12,6 +13,7 @@ from rampcli.settings.config import Config
 from rampcli.settings.model import ModelConfig
 from rampcli.train.build import build_parts
 from rampcli.train.group_norms import GroupNorms
+from rampcli.train.observers.model_observer import Measurement, ModelObserver
 from rampcli.train.passes import Passes
 from rampcli.train.step import StepResult, accumulate_gradient
 from ranks import joined
@@ -22,7 +24,11 @@ EAGER = partial(torch.compile, backend="aot_eager")
 
 
 def measured(
-    parallel: dict[str, int], trainer: dict[str, object], micro_batch_size: int, tied: bool = False
+    parallel: dict[str, int],
+    trainer: dict[str, object],
+    micro_batch_size: int,
+    tied: bool = False,
+    observers: Sequence[ModelObserver] = (),
 ) -> StepResult:
     """Returns the result of a measured step on initial weights."""
     config = Config(
@@ -56,4 +62,5 @@ def measured(
             global_tokens=int((labels != IGNORED).sum()),
             gradient_clip_val=0.1,
             norms=GroupNorms(passes.parts, meshes, pieces=passes.pieces),
+            measure=partial(Measurement(observers, 1).addends, passes),
         ).wait()

@@ -1,6 +1,7 @@
 """Parts of one's own: the example package, and a recipe file that registers an optimiser."""
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,8 @@ PARTS = (
     "data.source=counting",
     "data.counting.documents=50",
     "logging.trackers=[csv]",
+    "logging.observers=[layer_norms]",
+    "logging.layer_norms.every_steps=2",
 )
 OWN = """
 from dataclasses import dataclass
@@ -87,6 +90,15 @@ def test_a_run_of_the_example_package_resumes_and_gives_text(newcomer, extras):
     losses = [row.split(",") for row in rows if ",train/loss," in row]
     assert [int(step) for step, _, _ in losses] == [1, 2, 3, 4, 5, 6]  # it has resumed
     assert float(losses[-1][2]) < float(losses[0][2])
+    # An observer of the package has measured every second step, and everything shows its metrics.
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    norms = [json.loads(line).get("grad_norm_0") for line in lines]
+    assert [norm is None for norm in norms] == [True, False] * 3
+    tagged = [row.split(",") for row in rows if ",layers/grad_norm_0," in row]
+    assert [float(value) for _, _, value in tagged] == norms[1::2]
+    report = json.loads(newcomer.succeed("report", "runs/own", "--json"))["runs"][0]
+    assert report["metrics"]["grad_norm_0"] == pytest.approx(sum(norms[1::2]) / 3)
+    assert "grad_norm_0" in newcomer.succeed("report", "runs/own")
     assert newcomer.succeed(
         "generate", "runs/own", "--prompt", "1 2", "--max-tokens", "4", **extras
     )
@@ -110,6 +122,8 @@ def test_settings_of_an_extension_are_typed_checked_and_explained_like_ours(newc
         ("optim.optimizer=lino",): "optim.optimizer=lion",
         ("rl.reward=shortr",): "rl.reward",
         ("data.source=counting", "data.counting.documents=3"): "documents=3 is below 10",
+        ("logging.observers=[layer_norms,layer_norms]",): "names an observer twice",
+        ("logging.layer_norms.every_steps=2",): "'logging.observers=[layer_norms]'",
     }.items():
         assert message in newcomer.refused(*plan, *words, **extras), words
     words = ("explain", "optim.optimizer=lion", "optim.lion.beta1", "--json")
@@ -120,9 +134,14 @@ def test_settings_of_an_extension_are_typed_checked_and_explained_like_ours(newc
 
 def test_a_reward_of_a_package_scores_responses(newcomer, extras):
     words = ("rl", "--factory", "sort_digits", "rl.reward=shorter", "trainer.max_samples=64")
+    words += ("logging.observers=[layer_norms]",)
     newcomer.succeed(*words, "trainer.val_samples=0", **extras)
-    rows = (newcomer.folder / "runs" / "sort_digits_rl" / "metrics.jsonl").read_text().splitlines()
-    assert all(json.loads(row)["reward"] <= 0 for row in rows)
+    lines = (newcomer.folder / "runs" / "sort_digits_rl" / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert all(row["reward"] <= 0 for row in rows)
+    for row in rows:  # the sums of a policy's gradient are divided by its pairs or tokens
+        of_layers = [value for name, value in row.items() if name.startswith("grad_norm_")]
+        assert 0.5 * row["grad_norm"] < math.hypot(*of_layers) <= row["grad_norm"]
 
 
 def test_a_recipe_file_registers_parts_for_its_workers(newcomer):
