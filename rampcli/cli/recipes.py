@@ -116,7 +116,7 @@ def _batch(fact: dict[str, Any]) -> str:
 def _shown_size(found: dict[str, Any]) -> str:
     from rampcli.batch.quantities import shorten
     from rampcli.estimate.model_size import ModelSize
-    from rampcli.report.model_line import size_text
+    from rampcli.report.tables import size_text
 
     if found["parameters"] is None:
         return "that in the folder"

@@ -103,10 +103,10 @@ def write_html(runs: Sequence["RunDirectory"], path: Path) -> None:
 
 def _parts_of_run(report: "RunReport", run: "RunDirectory") -> Iterator["str | Table"]:
     """Yields the report of a run."""
-    from rampcli.report.profiles import profile_parts
     from rampcli.report.run_text import (
         closing_lines,
         measured_table,
+        profile_parts,
         stage_table,
         summary_lines,
         time_table,

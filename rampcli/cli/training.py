@@ -22,7 +22,7 @@ from rampcli.machine.lifeline import StopSignals
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.overlap import overlap_result
 from rampcli.report.phases import data_lines
-from rampcli.report.profiles import profile_parts
+from rampcli.report.run_text import profile_parts
 from rampcli.report.tables import evaluation_line, validation_line
 from rampcli.runs.directory import COMPLETE, STAGE_BOUNDARY, RunDirectory
 from rampcli.runs.events import read_events

@@ -17,11 +17,10 @@ from rampcli.planning.run_plan import Resolved
 from rampcli.report.choices import compilation_lines
 from rampcli.report.couplings import coupling_lines
 from rampcli.report.memory import memory_cell
-from rampcli.report.model_line import size_text
 from rampcli.report.overlap import overlap_lines
 from rampcli.report.phases import by_phase, corpora_cell, data_lines, stage_rates
 from rampcli.report.plan_notes import ESTIMATED, UNKNOWN, all_notes
-from rampcli.report.tables import build_table, count
+from rampcli.report.tables import build_table, count, size_text
 from rampcli.settings.rl import is_rl
 
 AT_LEAST = ">="

@@ -6,6 +6,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from rampcli.batch.quantities import shorten
+from rampcli.estimate.model_size import ModelSize
 from rampcli.runs.event_kinds import LOSSES_OF_AVERAGES
 
 VALIDATION_TITLES = {
@@ -104,3 +106,16 @@ def build_table(*columns: str | Text, left: Collection[str] = ("",)) -> Table:
     for column in columns:
         table.add_column(column, justify="left" if str(column) in left else "right", no_wrap=True)
     return table
+
+
+def size_text(size: ModelSize, *, tokens: int | None) -> str:
+    """Returns the parameters of a model and the tokens per parameter.
+
+    Args:
+        tokens: tokens of the run, or None if it has no end or counts prompts.
+    """
+    parameters, embeddings = shorten(size.parameters), shorten(size.embeddings)
+    text = f"{parameters} parameters, {embeddings} of them embeddings"
+    if tokens is None:
+        return text
+    return f"{text}; {shorten(tokens / size.parameters)} tokens per parameter"

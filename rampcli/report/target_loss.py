@@ -13,10 +13,10 @@ from rampcli.batch.quantities import listed
 from rampcli.errors import printable, visible
 from rampcli.report.plan_tables import as_hours
 from rampcli.report.tables import build_table, count, ends, figure
-from rampcli.runs.device_time import time_until
 from rampcli.runs.metrics import LAST_STEPS
 from rampcli.runs.record import RunRecord
 from rampcli.runs.recorded_phases import tokens_at
+from rampcli.runs.time_spent import time_until
 
 Column = NDArray[Any]
 MOST_NAMED = 3

@@ -19,8 +19,8 @@ from rampcli.runs.directory import RunDirectory
 from rampcli.runs.events import MOST_TEXTS, EventsFile, cut
 from rampcli.runs.facts import RunFacts
 from rampcli.runs.metrics import CHARTED, PLACES, Metric
+from rampcli.runs.record import read_settings
 from rampcli.runs.rows import last_rows
-from rampcli.runs.run_settings import read_settings
 from rampcli.runs.stages import SPAN_COLUMNS, Spans
 
 LONGEST_NOTE = 40

@@ -8,14 +8,53 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from rampcli.errors import printable, shown
-from rampcli.estimate.model_size import ModelSize
+from rampcli.config import snapshot
+from rampcli.errors import RampcliError, printable, reason_of, shown
+from rampcli.estimate.model_size import ModelSize, model_size
 from rampcli.runs.columns import Columns
 from rampcli.runs.directory import BEFORE_THE_START, RunDirectory, find_run
 from rampcli.runs.facts import RunFacts
 from rampcli.runs.rows import read_rows
-from rampcli.runs.run_settings import read_settings
 from rampcli.runs.time_spent import TimeSpent
+from rampcli.settings.by_key import flatten, leaves
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSettings:
+    """The settings of a run.
+
+    Attributes:
+        values: value of each setting by dotted key.
+        unit: what the run counts: samples, or prompts.
+        size: size of the model, or None if it is unknown.
+        problem: why this version refuses the settings, or None. They may be those of another
+            version. Then `values` is what the file says, and the size is unknown.
+    """
+
+    values: dict[str, Any]
+    unit: str
+    size: ModelSize | None
+    problem: str | None
+
+
+def read_settings(path: Path) -> RunSettings:
+    """Returns the settings of a run, also if this version refuses them.
+
+    Args:
+        path: its config.yaml.
+
+    Raises:
+        UsageError: the file does not exist or is not plain YAML.
+    """
+    tree = snapshot.read_tree(path)
+    unit = snapshot.unit_in(tree)
+    try:
+        config = snapshot.config_in(tree, path)
+    except RampcliError as error:
+        return RunSettings(values=flatten(tree), unit=unit, size=None, problem=reason_of(error))
+    return RunSettings(
+        values=dict(leaves(config)), unit=unit, size=model_size(config), problem=None
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

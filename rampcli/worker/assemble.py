@@ -49,14 +49,11 @@ from rampcli.train.guard import Outliers, StepGuard
 from rampcli.train.loop import Trainer
 from rampcli.train.memory import is_out_of_memory
 from rampcli.train.observers.boundary import BoundaryCosts
-from rampcli.train.observers.flat_rewards import FlatRewards
-from rampcli.train.observers.garbage import GarbageCollection
+from rampcli.train.observers.every_rank import GarbageCollection, OrderAudit, StepTimeout
 from rampcli.train.observers.journal import Journal
 from rampcli.train.observers.model_observer import ModelObserver, build_model_observers
 from rampcli.train.observers.observer import LoopObserver, ObserverList
-from rampcli.train.observers.order_audit import OrderAudit
-from rampcli.train.observers.slow_data import SlowData
-from rampcli.train.observers.step_timeout import StepTimeout
+from rampcli.train.observers.step_warnings import FlatRewards, SlowData
 from rampcli.train.observers.text_samples import TextSamples
 from rampcli.train.passes import Passes
 from rampcli.train.stopper import Stopper

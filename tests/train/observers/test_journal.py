@@ -15,7 +15,7 @@ from rampcli.runs.rows import read_rows
 from rampcli.train.observers.boundary import BoundaryCosts
 from rampcli.train.observers.journal import Journal
 from rampcli.train.observers.observer import ObserverList
-from rampcli.train.observers.slow_data import SlowData
+from rampcli.train.observers.step_warnings import SlowData
 from taken_steps import step_of
 
 PEAK_TFLOPS = 0.5

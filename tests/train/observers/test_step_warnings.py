@@ -1,11 +1,17 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rampcli import llm
+from rampcli.checkpoint.state import TrainingState
+from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
-from rampcli.train.observers.slow_data import MAX_SHARE, WINDOW_STEPS, SlowData
+from rampcli.runs.events import read_events
+from rampcli.train.observers.step_warnings import MAX_SHARE, WINDOW_STEPS, FlatRewards, SlowData
+from taken_steps import step_of
 
 LITTLE = st.floats(0, 0.99 * MAX_SHARE)
 MUCH = st.floats(1.01 * MAX_SHARE, 1)
@@ -65,3 +71,34 @@ def test_steps_count_by_their_time():
     ] * 48
     assert [waits.add(**step) for step in steps] == [None] * 49
     assert waits.add(**steps[-1]) == pytest.approx(24.5 / 149)
+
+
+FLAT, DIFFERENT = {"flat_groups": 1.0, "reward": 0.0}, {"flat_groups": 0.5, "reward": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("steps", "told_at"),
+    [
+        ([FLAT] * 10, [3]),
+        ([FLAT, FLAT, DIFFERENT] * 3, []),
+        ([FLAT, DIFFERENT, FLAT, FLAT, FLAT, FLAT], [5]),
+        ([{}] * 5, []),
+        ([{"flat_groups": 1.0, "reward": None}] * 3, [3]),
+    ],
+)
+def test_three_steps_in_a_row_whose_rewards_teach_nothing_are_told_once(steps, told_at, tmp_path):
+    run, state = RunDirectory(tmp_path), TrainingState()
+    run.mark()
+    taken = step_of(resolve(llm.llama3_tiny.pretrain_recipe()), 0, 1.0)
+    observer = FlatRewards(run)
+    for columns in steps:
+        state.advance(4)
+        observer.after_step(state, replace(taken, columns=columns))
+    if not told_at:
+        assert not run.events.exists()
+        return
+    events = read_events(run.events)
+    (warning,) = events.warnings
+    assert "all responses to a prompt got the same reward" in warning
+    assert ("no response got a reward" in warning) == (steps[0]["reward"] is None)
+    assert [events.newest["flat_rewards"]["step"]] == told_at

@@ -1,4 +1,4 @@
-"""Warns about steps that wait for their samples."""
+"""Warns once about steps that wait for their samples, or whose rewards teach nothing."""
 
 from collections import deque
 
@@ -10,7 +10,7 @@ from rampcli.train.step import TakenStep
 WINDOW_STEPS = 50
 MAX_SHARE = 0.05
 """Largest share of the time of the last `WINDOW_STEPS` steps that may be spent waiting."""
-REMEDIES = (
+SLOW_DATA_REMEDIES = (
     "`rampcli data build` writes files that load fastest. A local disk or more memory for the"
     " page cache also helps, as do more reading hosts if data.expansion_factor_real_data is above 1"
 )
@@ -30,7 +30,7 @@ class SlowData(LoopObserver):
         if share is not None:
             reason = (
                 f"{share:.0%} of the last {WINDOW_STEPS} steps' time was spent waiting for data."
-                f" {REMEDIES}"
+                f" {SLOW_DATA_REMEDIES}"
             )
             record_event(self.run, "slow_data", state, reason=reason)
 
@@ -51,3 +51,37 @@ class SlowData(LoopObserver):
             return None
         self._recent = None
         return share
+
+
+FLAT_STEPS = 3
+"""Steps in a row after which a warning is due. A single step may be flat by chance."""
+FLAT_REWARDS_REMEDIES = (
+    "rl.samples_every_steps=1 writes the responses with their rewards to responses.jsonl. More"
+    " rl.generations_per_prompt, a higher rl.temperature, or prompts that the model solves"
+    " sometimes give rewards that differ"
+)
+
+
+class FlatRewards(LoopObserver):
+    """Writes the event `flat_rewards` once steps in a row give each prompt equal rewards.
+
+    The advantages of a group whose rewards are equal are 0, so it has no gradient.
+    """
+
+    def __init__(self, run: RunDirectory) -> None:
+        self.run = run
+        self._steps = 0
+
+    def after_step(self, state: TrainingState, step: TakenStep) -> None:
+        """Counts a step, and writes the event at the first `FLAT_STEPS` in a row."""
+        if self._steps == FLAT_STEPS:  # the event is written
+            return
+        self._steps = self._steps + 1 if step.columns.get("flat_groups") == 1 else 0
+        if self._steps == FLAT_STEPS:
+            reward = step.columns.get("reward")
+            shown = "no response got a reward" if reward is None else f"mean reward {reward:.3g}"
+            reason = (
+                f"for {FLAT_STEPS} steps, all responses to a prompt got the same reward ({shown}),"
+                f" so the rewards teach nothing. {FLAT_REWARDS_REMEDIES}"
+            )
+            record_event(self.run, "flat_rewards", state, reason=reason)
