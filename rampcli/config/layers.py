@@ -13,7 +13,6 @@ from enum import IntEnum
 from functools import cache, cached_property
 from typing import Any
 
-from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY
 from rampcli.config.groups import Primary
 from rampcli.config.values import put, typed
 from rampcli.errors import (
@@ -28,9 +27,7 @@ from rampcli.settings.attributes import words_assigned
 from rampcli.settings.by_key import is_of_extension, leaves, settings
 from rampcli.settings.config import Config
 from rampcli.settings.phase_keys import PHASES, is_dropped, is_phase, split_phase_key
-from rampcli.words import COMBINED, FOREIGN, SPELLINGS
-from rampcli.words.maxtext import PER_DEVICE, SUGGESTED
-from rampcli.words.maxtext_mesh import MODEL_WORDS
+from rampcli.words import COMBINED, FOREIGN, SPELLINGS, bound_by, means_alone
 
 COMMAND_LINE = "command line"
 PYTHON = "Python"
@@ -109,7 +106,8 @@ class Layer:
     """The entries of one place: a file, a recipe, the command line, or Python.
 
     A word of another system has an entry of its own, as it was written. A spelling also gives our
-    key an entry; MaxText's other words get theirs when all layers are known (`config.translate`).
+    key an entry. A word whose meaning depends on other settings does so when all layers are known
+    (`config.translate`).
     """
 
     name: str
@@ -341,24 +339,21 @@ class Stack:
         Canonical keys would contradict those spellings. Remedies that they cannot express are
         left out.
         """
-        spellings, words = {}, {}
+        spellings: dict[str, str] = {}
+        decided_by: dict[str, str] = {}
         for key in self._histories:
             entry = self.entry(key)
             of_phase = split_phase_key(entry.by or "")
-            if entry.by and of_phase and SPELLINGS.get(of_phase[1], of_phase[1]) == key:
+            is_spelled = of_phase and SPELLINGS.get(of_phase[1], of_phase[1]) == key
+            if entry.by and (is_spelled or is_spelling(key, entry)):
                 spellings[key] = entry.by
             elif entry.by in FOREIGN and key not in FOREIGN:
-                if is_spelling(key, entry):
-                    spellings[key] = entry.by
-                elif key not in SUGGESTED:
-                    words[key] = entry.by
-        if words.get(GLOBAL_KEY) == PER_DEVICE:  # which accumulation multiplies
-            words[ACCUMULATE_KEY] = PER_DEVICE
+                decided_by |= dict.fromkeys(bound_by(entry.by, key), entry.by)
         kept: list[Remedy] = []
         left_out: list[str] = []
         for one in remedies:
             keys = () if isinstance(one, str) else one.values
-            if decided := [words[key] for key in keys if key in words]:
+            if decided := [decided_by[key] for key in keys if key in decided_by]:
                 left_out += decided
             else:
                 kept.append(one if isinstance(one, str) else one.renamed(spellings))
@@ -374,9 +369,10 @@ def _phase_names(keys: Iterable[str]) -> list[str]:
 
 def is_spelling(key: str, entry: Entry) -> bool:
     """Returns whether the word that decided an entry means its key alone."""
-    if entry.by in MODEL_WORDS:  # it does, unless the other word of its axis is above 1
-        return bool(dict(entry.words)[entry.by].value == entry.value)
-    return entry.by is not None and SPELLINGS.get(entry.by) == key
+    if entry.by is None or not means_alone(entry.by, key):
+        return False
+    # Another word may take part in the value.
+    return entry.by not in COMBINED or bool(dict(entry.words)[entry.by].value == entry.value)
 
 
 def _replaces(layer: Layer, entry: Entry, precedence: Precedence, below: Entry) -> bool:

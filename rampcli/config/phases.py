@@ -33,18 +33,16 @@ from rampcli.settings.phase_keys import (
     phase_key,
     split_phase_key,
 )
-from rampcli.words import FOREIGN, SPELLINGS, maxtext
+from rampcli.words import BATCH_WORDS, FOREIGN, RAMP_WORDS, SPELLINGS
 
 MOST_NAMED = 6
 BATCH_KEYS = (GLOBAL_KEY, RAMP_KEY, SCHEDULE_KEY)
 """Settings of the batch. A phase that sets one has its own ramp, or none."""
-RAMP_WORDS = (maxtext.ENABLE, *maxtext.RAMP_WORDS)
-"""Words for a ramp that count per device."""
 REPLACED_BY: Mapping[str, Mapping[str, object]] = {
     **{key: {RAMP_KEY: None, SCHEDULE_KEY: None} for key in RAMP_WORDS},
     **{
         key: {RAMP_KEY: None, SCHEDULE_KEY: None, **dict.fromkeys(RAMP_WORDS)}
-        for key in (*BATCH_KEYS, maxtext.PER_DEVICE)
+        for key in {*BATCH_KEYS, *BATCH_WORDS} - {*RAMP_WORDS}
     },
     "data.blend": {"data.path": None},
     "data.path": {"data.blend": None},
@@ -137,7 +135,7 @@ def own_keys(own: Iterable[str]) -> frozenset[str]:
 
 def sets_batch(own: Iterable[str]) -> bool:
     """Returns whether a phase sets the batch, and so has its own ramp or none."""
-    return not own_keys(own).isdisjoint((*BATCH_KEYS, *maxtext.WORDS))
+    return not own_keys(own).isdisjoint((*BATCH_KEYS, *BATCH_WORDS))
 
 
 def check_keeps_batch(name: str, own: Mapping[str, Entry], config: Config, run: Stack) -> None:

@@ -26,7 +26,7 @@ from rampcli.settings.config import Config
 from rampcli.settings.facts import IDENTITY
 from rampcli.settings.phase_keys import split_phase_key
 from rampcli.settings.unknown_keys import unknown_key
-from rampcli.words import FOREIGN, SPELLINGS, maxtext_mesh
+from rampcli.words import FOREIGN, KEYS
 
 MOST_BYTES = 200_000
 _ESCAPED = "$\u00a0{"
@@ -163,7 +163,7 @@ def _check_unused(word: str, value: Any) -> None:
         raise UsageError(
             f"{word}={shown(value)} is a spelling of another system, which a snapshot cannot have",
             keys=(word,),
-            remedy=(SPELLINGS | maxtext_mesh.KEYS).get(word, GLOBAL_KEY),
+            remedy=KEYS.get(word, GLOBAL_KEY),
         )
 
 

@@ -1,19 +1,10 @@
-"""Decides between words: MaxText's, whose meaning depends on others, and settings that compete."""
+"""Decides between words: those whose meaning depends on others, and settings that compete."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from typing import Any
 
-from rampcli.batch.micro_batch import LARGEST, STAGE_MICRO_KEY
 from rampcli.batch.node_policies import DEFAULT_POLICY, NODES_KEY, POLICY_KEY
-from rampcli.batch.pairs import GENERATIONS_KEY, PAIRS_KEY, PROMPTS_KEY
-from rampcli.batch.plan import (
-    ACCUMULATE_KEY,
-    DEVICES_KEY,
-    GLOBAL_KEY,
-    MICRO_KEY,
-    NUM_NODES_KEY,
-    ParallelSizes,
-)
+from rampcli.batch.plan import GLOBAL_KEY
 from rampcli.batch.quantities import listed
 from rampcli.batch.ramp import RAMP_KEY
 from rampcli.batch.run_settings import LENGTH_KEYS
@@ -25,8 +16,8 @@ from rampcli.config.references import named_in
 from rampcli.config.written import Written, with_references_anew
 from rampcli.errors import UsageError, set_to, shown
 from rampcli.settings.by_key import settings
-from rampcli.words import FOREIGN, SPELLINGS, maxtext, maxtext_mesh
-from rampcli.words.maxtext import ACCUMULATION, ENABLE, PER_DEVICE, SUGGESTED
+from rampcli.words import FOREIGN, SETTLING, SPELLINGS
+from rampcli.words.translation import given
 
 ALTERNATIVES = (
     LENGTH_KEYS,
@@ -39,10 +30,10 @@ _MOST_ROUNDS = 5
 
 
 def with_decided_references(stack: Stack) -> Stack:
-    """Resolves references with the values that remain after MaxText's words are translated.
+    """Resolves references with the values that remain after words are translated.
 
-    MaxText's words may decide what a reference names, and another spelling may set it. References
-    in a phase name settings of the run, as all references do.
+    A word may decide what a reference names, and another spelling may set it. References in a
+    phase name settings of the run, as all references do.
 
     Raises:
         UsageError: a word follows from a reference to what it decides.
@@ -111,31 +102,29 @@ def _with_values_of(named: Collection[str], stack: Stack, translated: Stack) -> 
 
 
 def translate(stack: Stack) -> tuple[Stack, tuple[str, ...]]:
-    """Returns the layers with MaxText's words in our keys, and notes for the user.
+    """Returns the layers with our keys in place of words that depend on others, and notes.
 
     A key gets the precedence of the word that decides it. The words then have no value.
 
     Raises:
         UsageError: words that contradict our keys, or a batch that is not whole.
     """
-    with sources_named(stack):
-        _check_words_of_pretraining(stack)
-        _check_rl_word(stack)
-        stack = _translate_mesh(stack)
-    given = stack.entry(GLOBAL_KEY).value
-    with sources_named(stack):
-        stack, notes = _translate_batch(stack)
-        stack, more_notes = _translate_accumulation(stack)
-    if stack.entry(GLOBAL_KEY).value != given:
-        more_notes += tuple(_left_behind(stack))
-    cleared = {word: Entry(None, word, by=word) for word in _given(stack, FOREIGN)}
-    return stack.above(Layer("translated", Precedence.USER, cleared)), (*notes, *more_notes)
+    before = stack.entry(GLOBAL_KEY).value
+    notes: tuple[str, ...] = ()
+    for settle in SETTLING:
+        with sources_named(stack):
+            stack, more = settle(stack)
+            notes += more
+    if stack.entry(GLOBAL_KEY).value != before:
+        notes += tuple(_left_behind(stack))
+    cleared = {word: Entry(None, word, by=word) for word in given(stack, FOREIGN)}
+    return stack.above(Layer("translated", Precedence.USER, cleared)), notes
 
 
 def _left_behind(stack: Stack) -> Iterator[str]:
-    """Yields a note on each setting that follows from the batch before words of MaxText decided it.
+    """Yields a note on each setting that follows from the batch before other words decided it.
 
-    NeMo's rules compute such settings, the samples of a validation among them.
+    Files of other systems compute such settings, the samples of a validation among them.
     """
     for key in settings():
         entry = stack.entry(key)
@@ -145,172 +134,6 @@ def _left_behind(stack: Stack) -> Iterator[str]:
                     f"{key}={shown(entry.value)} follows from {word}={shown(one.value)}"
                     f" ({one.place}), not from {stack.entry(GLOBAL_KEY).by}"
                 )
-
-
-def _given(stack: Stack, words: Iterable[str]) -> dict[str, Any]:
-    """Returns the values of those words that are given."""
-    values = stack.values()
-    return {word: values[word] for word in words if values.get(word) is not None}
-
-
-def _check_words_of_pretraining(stack: Stack) -> None:
-    """Checks that MaxText's words for batches of samples are used in pretraining only."""
-    given = _given(stack, (*maxtext.WORDS, ACCUMULATION))
-    if given and stack.entry(GENERATIONS_KEY).value is not None:
-        word, value = next(iter(given.items()))
-        raise UsageError(
-            f"{word}={shown(value)} is a word of pretraining, and reinforcement learning counts"
-            " prompts and pairs",
-            keys=(*given, *([ACCUMULATE_KEY] if ACCUMULATION in given else [])),
-            remedy=f"{PROMPTS_KEY}, {PAIRS_KEY} or {RAMP_KEY} instead",
-        )
-
-
-def _check_rl_word(stack: Stack) -> None:
-    """Checks that prompts are counted in reinforcement learning only."""
-    batch = stack.entry(GLOBAL_KEY)
-    if (
-        batch.by == PROMPTS_KEY
-        and batch.value is not None
-        and stack.entry(GENERATIONS_KEY).value is None
-    ):
-        raise UsageError(
-            f"{PROMPTS_KEY}={shown(batch.value)} does not apply: {GENERATIONS_KEY} is null, so"
-            " nothing is generated",
-            keys=(PROMPTS_KEY,),
-            remedy=[f"{set_to(GLOBAL_KEY, batch.value)} in its place", "rampcli rl"],
-        )
-
-
-def _num_devices(stack: Stack) -> int:
-    devices: int = stack.entry(NUM_NODES_KEY).value * stack.entry(DEVICES_KEY).value
-    return devices
-
-
-def _parallel_sizes(stack: Stack) -> ParallelSizes:
-    sizes = {axis: max(1, stack.entry(key).value) for axis, key in maxtext_mesh.MODEL_AXES.items()}
-    return ParallelSizes(**sizes)
-
-
-def _translate_mesh(stack: Stack) -> Stack:
-    words = _given(stack, maxtext_mesh.AXES)
-    meant = maxtext_mesh.read_mesh(
-        words, num_devices=_num_devices(stack), parallel=_parallel_sizes(stack)
-    )
-    for key, size in meant.items():
-        used = [word for word in words if maxtext_mesh.KEYS[word] == key]
-        nearest = max(used, key=lambda word: (stack.precedence(word), words[word]))
-        precedence, value = stack.precedence(key), stack.entry(key).value
-        if precedence is stack.precedence(nearest) and value not in (None, size):
-            raise _contradiction(stack, key, size, used)
-        if precedence <= stack.precedence(nearest):
-            stack = stack.decided(key, nearest, size, words=used)
-    return stack
-
-
-def _contradiction(stack: Stack, key: str, value: Any, words: Sequence[str]) -> UsageError:
-    shown_words = " x ".join(f"{word}={shown(stack.entry(word).value)}" for word in words)
-    return UsageError(
-        f"{shown_words} sets {key}={shown(value)}, but {shown(stack.entry(key).value)} is given",
-        keys=(*words, key),
-        remedy="one of them",
-    )
-
-
-def _translate_batch(stack: Stack) -> tuple[Stack, tuple[str, ...]]:
-    """Translates the batch per device, and the words for a ramp."""
-    words = _given(stack, maxtext.WORDS)
-    if _ends_ramp(stack, words):
-        words = {word: value for word, value in words.items() if word == PER_DEVICE}
-    if not words:
-        return stack, ()
-    sources = [word for word in words if word != PER_DEVICE] or [PER_DEVICE]
-    source = max(sources, key=lambda word: (stack.precedence(word), word == ENABLE))
-    num_devices = _num_devices(stack)
-    meant = maxtext.read_batch(
-        words,
-        num_devices=num_devices,
-        model_parallel_size=_parallel_sizes(stack).model_parallel_size,
-        settings=stack.values(),
-        one_micro_batch=_is_set_as_near(stack, STAGE_MICRO_KEY, source, LARGEST),
-    )
-    notes: tuple[str, ...] = ()
-    for key, value in meant.items():
-        counts_batch = PER_DEVICE in words and (key == GLOBAL_KEY or not words.get(ENABLE))
-        word = PER_DEVICE if counts_batch else source
-        if not _is_set_as_near(stack, key, word, value):
-            if key == GLOBAL_KEY:
-                factors = f"{word}={words[word]:g} x {num_devices} devices"
-                accumulation = stack.entry(ACCUMULATE_KEY)
-                if (accumulation.value or 1) > 1:
-                    factors += f" x {accumulation.by or ACCUMULATE_KEY}={accumulation.value}"
-                notes = _replacement(stack, factors, value)
-            stack = stack.decided(key, word, value)
-        elif key not in SUGGESTED and not (key == GLOBAL_KEY and ENABLE not in words):
-            raise _contradiction(stack, key, value, [word])
-    return stack, notes
-
-
-def _ends_ramp(stack: Stack, words: Mapping[str, Any]) -> bool:
-    """Returns whether the ramp that words describe is ended by null, nearer to the user.
-
-    Raises:
-        UsageError: null is as near to the user as the words.
-    """
-    ramp, near = stack.entry(RAMP_KEY), stack.precedence(RAMP_KEY)
-    if not words.get(ENABLE) or ramp.value is not None or near is Precedence.SCHEMA:
-        return False
-    nearest = max(map(stack.precedence, words.keys() - {PER_DEVICE}))
-    if near is nearest and ramp.by is None:
-        raise UsageError(
-            f"{ENABLE}=true ramps the batch up, but {RAMP_KEY}=null is given",
-            keys=(ENABLE, RAMP_KEY),
-            remedy="one of them",
-        )
-    return near > nearest
-
-
-def _translate_accumulation(stack: Stack) -> tuple[Stack, tuple[str, ...]]:
-    """Replaces a batch that is set less near to the user than MaxText's word for accumulation.
-
-    As in MaxText, the batch then follows from the micro batch, the ranks and the accumulation.
-    """
-    values, accumulate = stack.values(), stack.values().get(ACCUMULATION)
-    micro, num_devices = values[MICRO_KEY], _num_devices(stack)
-    ranks, rest = divmod(num_devices, _parallel_sizes(stack).model_parallel_size)
-    if (
-        None in (values[GLOBAL_KEY], micro, accumulate)
-        or stack.precedence(ACCUMULATE_KEY) is not stack.precedence(ACCUMULATION)
-        or stack.precedence(GLOBAL_KEY) >= stack.precedence(ACCUMULATION)
-        or any(values.get(key) for key in (PER_DEVICE, ENABLE, SCHEDULE_KEY))
-        or rest
-    ):
-        return stack, ()
-    batch = micro * ranks * accumulate
-    if batch < 1 or batch == values[GLOBAL_KEY]:  # a size below one is refused as it was typed
-        return stack, ()
-    factors = f"{ACCUMULATION}={accumulate} x {MICRO_KEY}={micro} x {ranks} data-parallel ranks"
-    return stack.decided(GLOBAL_KEY, ACCUMULATION, batch), _replacement(stack, factors, batch)
-
-
-def _replacement(stack: Stack, factors: str, samples: int) -> tuple[str, ...]:
-    """Returns a note if a word replaces another batch, of a recipe or file."""
-    entry = stack.entry(GLOBAL_KEY)
-    if entry.value in (None, samples):
-        return ()
-    return (
-        f"{factors} = {samples} samples replaces {GLOBAL_KEY}={shown(entry.value)} ({entry.place})",
-    )
-
-
-def _is_set_as_near(stack: Stack, key: str, word: str, value: Any) -> bool:
-    """Returns whether a key is set to another value at least as near to the user as the word."""
-    if key == ACCUMULATE_KEY:
-        # `read_batch` refuses a value above 1, and 1 does not fit the new micro batch.
-        return False
-    near = stack.precedence(key) >= stack.precedence(word)
-    is_set = stack.precedence(key) > Precedence.SCHEMA
-    return near and is_set and stack.entry(key).value not in (None, value)
 
 
 def without_alternatives(stack: Stack) -> Stack:
@@ -335,7 +158,7 @@ def without_alternatives(stack: Stack) -> Stack:
 def _without_other_nodes(stack: Stack) -> Stack:
     """Returns the layers without a list of nodes or a node policy that the other replaces.
 
-    A policy that MaxText's words suggest is replaced by a list that is as near to the user.
+    A policy that a word suggests is replaced by a list that is as near to the user.
     """
     if stack.entry(NODES_KEY).value is None:
         return stack

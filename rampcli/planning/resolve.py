@@ -1,7 +1,7 @@
 """The way from the layers of a configuration to the plan of its run, step by step.
 
-1. `translate`: MaxText's words, whose meaning depends on other settings, become our keys. Spellings
-   of a single key became ours when the layers were made (`config.layers.Layer.of`).
+1. `translate`: words whose meaning depends on other settings become our keys. Spellings of a single
+   key became ours when the layers were made (`config.layers.Layer.of`).
 2. `without_alternatives`: of settings that say one thing, the nearest to the user stays.
 3. `with_extensions`: the settings of extensions get their defaults.
 4. `_checked`: the layers become one typed configuration, and its settings are checked.

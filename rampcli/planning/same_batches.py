@@ -8,7 +8,7 @@ from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.config.layers import is_spelling, stack_of
 from rampcli.errors import Assignments, set_together
 from rampcli.planning.run_plan import Resolved
-from rampcli.words.maxtext import ACCUMULATION, PER_DEVICE
+from rampcli.words import FOREIGN
 
 
 def micro_batch_settings(resolved: Resolved, size: int) -> dict[str, Any]:
@@ -23,10 +23,9 @@ def micro_batch_settings(resolved: Resolved, size: int) -> dict[str, Any]:
     if size == resolved.plan.micro_batch_rule.size:
         return values
     accumulates = config.trainer.accumulate_grad_batches is not None
-    set_by = stack_of(config).entry(GLOBAL_KEY).by
-    is_derived = config.model.global_batch_size is None or (
-        accumulates and set_by in (PER_DEVICE, ACCUMULATION)
-    )
+    batch = stack_of(config).entry(GLOBAL_KEY)
+    is_product = batch.by in FOREIGN and not is_spelling(GLOBAL_KEY, batch)
+    is_derived = config.model.global_batch_size is None or (accumulates and is_product)
     pinned: dict[str, Any] = {ACCUMULATE_KEY: None} if accumulates else {}
     if is_derived and config.model.step_batch_size_schedule is None:
         pinned[GLOBAL_KEY] = resolved.plan.global_batch_size

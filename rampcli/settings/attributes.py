@@ -1,9 +1,9 @@
 """Attributes of a configuration that are not settings: the words of other systems.
 
 `recipe.data.global_batch_size = 16` sets `model.global_batch_size`. A word that means exactly one
-of our keys is a second name of that attribute, so the last assignment applies. MaxText's other
-words have values of their own, which are translated once all settings are known
-(`rampcli.config.translate`). A later assignment to a setting applies over them, too.
+of our keys is a second name of that attribute, so the last assignment applies. Other words have
+values of their own, which are translated once all settings are known (`rampcli.config.translate`).
+A later assignment to a setting applies over them, too.
 """
 
 from collections.abc import Iterator

@@ -18,7 +18,7 @@ from rampcli.settings.attributes import WORDS
 from rampcli.settings.facts import BATCH, LEARNING, Changes, Facts, any_phase, whole_run
 from rampcli.settings.fields import Extensible, Keyed
 from rampcli.settings.phase_keys import PHASES, UNTIL, checked_name, key_inside
-from rampcli.words import COMBINED, SPELLINGS, maxtext, meaning_of
+from rampcli.words import BATCH_WORDS, COMBINED, SPELLINGS, meaning_of
 from rampcli.words.refused import (
     VALUES_ELSEWHERE,
 )
@@ -153,9 +153,9 @@ def foreign_words() -> dict[str, Setting]:
             type=theirs.type,
             optional=True,
             default=None,
-            facts=any_phase(BATCH) if word in maxtext.WORDS else whole_run(BATCH),
+            facts=any_phase(BATCH) if word in BATCH_WORDS else whole_run(BATCH),
             example_value=theirs.example,
-            doc=f"MaxText: {theirs.meaning}",
+            doc=theirs.meaning,
         )
         for word, theirs in COMBINED.items()
     }

@@ -5,11 +5,12 @@ A new system is a module with its spellings and a `write` function, and entries 
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from rampcli.batch.ramp import RAMP_KEY
 from rampcli.words import bridge, hydra, maxtext, maxtext_mesh, megatron, nemo, rl
-from rampcli.words.maxtext_mesh import CombinedWord
-from rampcli.words.translation import Source, Translation
+from rampcli.words.maxtext import bound_by as bound_by
+from rampcli.words.translation import CombinedWord, Source, Translation
 
 SPELLED_BY: dict[str, dict[str, str]] = {
     "NeMo 1": nemo.NEMO_1,
@@ -25,10 +26,21 @@ SPELLINGS: dict[str, str] = {
 }
 COMBINED: dict[str, CombinedWord] = maxtext.WORDS | maxtext_mesh.WORDS
 """Each word, all of them MaxText's, whose meaning depends on other settings."""
+KEYS = SPELLINGS | maxtext_mesh.KEYS
+"""Our key for each word that decides one, alone or with others."""
 DECIDED = maxtext_mesh.DECIDED | {RAMP_KEY: (maxtext.ENABLE, *maxtext.RAMP_WORDS)}
 """The words of `COMBINED` that decide a key of ours and no other size."""
 FOREIGN = frozenset({*SPELLINGS, *COMBINED})
 """Every word that is accepted."""
+SETTLING: tuple[Callable[[Any], tuple[Any, tuple[str, ...]]], ...] = (
+    rl.settle_counts,
+    maxtext_mesh.settle_mesh,
+    maxtext.settle_batch,
+    maxtext.settle_accumulation,
+)
+"""Functions that give our keys what words in layers mean, with notes. They are called in turn."""
+BATCH_WORDS, RAMP_WORDS = tuple(maxtext.WORDS), (maxtext.ENABLE, *maxtext.RAMP_WORDS)
+"""The words of `COMBINED` for a batch, and those of them for a ramp."""
 REMARKS = {
     "model.seq_length": "Equal to `dataset.seq_length`.",
     "dataset.sequence_length": "The name of `dataset.seq_length` in versions up to 0.5.",
@@ -53,6 +65,11 @@ DIALECTS: dict[str, Callable[[Source], Translation]] = {
 def translate_plan(source: Source) -> dict[str, Translation]:
     """Returns the batch of a plan in each system's words, ready to paste, by system."""
     return {name: write(source) for name, write in DIALECTS.items()}
+
+
+def means_alone(word: str, key: str) -> bool:
+    """Returns whether a word means one key of ours, if no other word takes part."""
+    return SPELLINGS.get(word) == key or (word in COMBINED and COMBINED[word].key == key)
 
 
 def meaning_of(word: str, about_key: str) -> str:

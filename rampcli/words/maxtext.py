@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from itertools import islice
 from math import ceil, gcd
-from typing import Any
+from typing import Any, TypeVar
 
 from rampcli.batch.division import nearest_divisors
 from rampcli.batch.micro_batch import LARGEST, STAGE_MICRO_KEY
@@ -17,9 +17,21 @@ from rampcli.batch.pipeline import MICROBATCHES_KEY, PIPELINE_SIZE_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, FLEET_KEYS, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.quantities import as_written, decimal, is_decimal
 from rampcli.batch.ramp import RAMP_KEY, SEMANTICS_KEY
-from rampcli.errors import UsageError, set_to, set_together
-from rampcli.words.maxtext_mesh import FILLS, CombinedWord
-from rampcli.words.translation import Source, Translation, differences, to_assignments
+from rampcli.batch.step_schedule import SCHEDULE_KEY
+from rampcli.errors import UsageError, set_to, set_together, shown
+from rampcli.words.maxtext_mesh import FILLS, num_devices_of, parallel_sizes
+from rampcli.words.translation import (
+    CombinedWord,
+    Layers,
+    Source,
+    Translation,
+    contradiction,
+    differences,
+    given,
+    to_assignments,
+)
+
+L = TypeVar("L", bound=Layers)
 
 PER_DEVICE = "per_device_batch_size"
 ENABLE = "enable_rampup_batch_size"
@@ -31,33 +43,33 @@ WORDS: dict[str, CombinedWord] = {
     PER_DEVICE: CombinedWord(
         float,
         "4",
-        "samples per device in one forward and backward pass. Times the devices that share a"
-        " sample, it is `data.micro_batch_size`; times all devices and"
+        "MaxText: samples per device in one forward and backward pass. Times the devices that share"
+        " a sample, it is `data.micro_batch_size`; times all devices and"
         " `gradient_accumulation_steps`, it is `model.global_batch_size`.",
     ),
     ENABLE: CombinedWord(
         bool,
         "true",
-        "whether the batch ramps up. `true` sets `model.rampup_batch_size`,"
+        "MaxText: whether the batch ramps up. `true` sets `model.rampup_batch_size`,"
         " `rampup.semantics=maxtext`, `rampup.node_policy=fixed` and `rampup.micro_batch=largest`;"
         " `false` sets `model.rampup_batch_size=null`.",
     ),
     START: CombinedWord(
         float,
         "4",
-        "samples per device at the start of the ramp. Times all devices, it is the start in"
-        " `model.rampup_batch_size`.",
+        "MaxText: samples per device at the start of the ramp. Times all devices, it is the start"
+        " in `model.rampup_batch_size`.",
     ),
     INCREMENT: CombinedWord(
         float,
         "2",
-        "samples per device that each stage of the ramp adds. Times all devices, it is the"
+        "MaxText: samples per device that each stage of the ramp adds. Times all devices, it is the"
         " increment in `model.rampup_batch_size`.",
     ),
     RAMP_SAMPLES: CombinedWord(
         int,
         "500",
-        "samples of the whole ramp. They are the samples in `model.rampup_batch_size`.",
+        "MaxText: samples of the whole ramp. They are the samples in `model.rampup_batch_size`.",
     ),
 }
 """MaxText's batch size per device and its words for a ramp."""
@@ -307,6 +319,115 @@ def _translate_ramp(
         ACCUMULATE_KEY: None,  # MaxText takes a step's samples in one pass, whatever their number.
     }
     return ramp, unit // data_ranks
+
+
+def settle_batch(layers: L) -> tuple[L, tuple[str, ...]]:
+    """Returns layers in which our keys have what the words for a batch and a ramp mean, and notes.
+
+    A note says which batch of a recipe or file they replace.
+
+    Raises:
+        UsageError: as `read_batch`, or one of our keys is given with another value.
+    """
+    words = given(layers, WORDS)
+    if _is_ramp_ended(layers, words):
+        words = {word: value for word, value in words.items() if word == PER_DEVICE}
+    if not words:
+        return layers, ()
+    sources = [word for word in words if word != PER_DEVICE] or [PER_DEVICE]
+    source = max(sources, key=lambda word: (layers.precedence(word), word == ENABLE))
+    num_devices = num_devices_of(layers)
+    meant = read_batch(
+        words,
+        num_devices=num_devices,
+        model_parallel_size=parallel_sizes(layers).model_parallel_size,
+        settings=layers.values(),
+        one_micro_batch=_is_set_as_near(layers, STAGE_MICRO_KEY, source, LARGEST),
+    )
+    notes: tuple[str, ...] = ()
+    for key, value in meant.items():
+        counts_batch = PER_DEVICE in words and (key == GLOBAL_KEY or not words.get(ENABLE))
+        word = PER_DEVICE if counts_batch else source
+        if not _is_set_as_near(layers, key, word, value):
+            if key == GLOBAL_KEY:
+                factors = f"{word}={words[word]:g} x {num_devices} devices"
+                accumulation = layers.entry(ACCUMULATE_KEY)
+                if (accumulation.value or 1) > 1:
+                    factors += f" x {accumulation.by or ACCUMULATE_KEY}={accumulation.value}"
+                notes = _replacement(layers, factors, value)
+            layers = layers.decided(key, word, value)
+        elif key not in SUGGESTED and not (key == GLOBAL_KEY and ENABLE not in words):
+            raise contradiction(layers, key, value, [word])
+    return layers, notes
+
+
+def _is_ramp_ended(layers: Layers, words: Mapping[str, Any]) -> bool:
+    """Returns whether the ramp that words describe is ended by null, nearer to the user.
+
+    Raises:
+        UsageError: null is as near to the user as the words.
+    """
+    ramp, near = layers.entry(RAMP_KEY), layers.precedence(RAMP_KEY)
+    if not words.get(ENABLE) or ramp.value is not None or not near:
+        return False
+    nearest = max(map(layers.precedence, words.keys() - {PER_DEVICE}))
+    if near == nearest and ramp.by is None:
+        raise UsageError(
+            f"{ENABLE}=true ramps the batch up, but {RAMP_KEY}=null is given",
+            keys=(ENABLE, RAMP_KEY),
+            remedy="one of them",
+        )
+    return near > nearest
+
+
+def _is_set_as_near(layers: Layers, key: str, word: str, value: Any) -> bool:
+    """Returns whether a key is set to another value at least as near to the user as the word."""
+    if key == ACCUMULATE_KEY:
+        # `read_batch` refuses a value above 1, and 1 does not fit the new micro batch.
+        return False
+    near = layers.precedence(key)
+    return 0 < near >= layers.precedence(word) and layers.entry(key).value not in (None, value)
+
+
+def settle_accumulation(layers: L) -> tuple[L, tuple[str, ...]]:
+    """Replaces a batch that is set less near to the user than MaxText's word for accumulation.
+
+    As in MaxText, the batch then follows from the micro batch, the ranks and the accumulation.
+    """
+    values, accumulate = layers.values(), layers.values().get(ACCUMULATION)
+    micro = values[MICRO_KEY]
+    ranks, rest = divmod(num_devices_of(layers), parallel_sizes(layers).model_parallel_size)
+    if (
+        None in (values[GLOBAL_KEY], micro, accumulate)
+        or layers.precedence(ACCUMULATE_KEY) != layers.precedence(ACCUMULATION)
+        or layers.precedence(GLOBAL_KEY) >= layers.precedence(ACCUMULATION)
+        or any(values.get(key) for key in (PER_DEVICE, ENABLE, SCHEDULE_KEY))
+        or rest
+    ):
+        return layers, ()
+    batch = micro * ranks * accumulate
+    if batch < 1 or batch == values[GLOBAL_KEY]:  # a size below one is refused as it was typed
+        return layers, ()
+    factors = f"{ACCUMULATION}={accumulate} x {MICRO_KEY}={micro} x {ranks} data-parallel ranks"
+    return layers.decided(GLOBAL_KEY, ACCUMULATION, batch), _replacement(layers, factors, batch)
+
+
+def _replacement(layers: Layers, factors: str, samples: int) -> tuple[str, ...]:
+    """Returns a note if a word replaces another batch, of a recipe or file."""
+    entry = layers.entry(GLOBAL_KEY)
+    if entry.value in (None, samples):
+        return ()
+    return (
+        f"{factors} = {samples} samples replaces {GLOBAL_KEY}={shown(entry.value)} ({entry.place})",
+    )
+
+
+def bound_by(word: str, key: str) -> tuple[str, ...]:
+    """Returns the keys that cannot be set beside a word which has decided a key."""
+    if key in SUGGESTED:
+        return ()
+    # Accumulation multiplies the batch per device.
+    return (key, ACCUMULATE_KEY) if (word, key) == (PER_DEVICE, GLOBAL_KEY) else (key,)
 
 
 def write(source: Source) -> Translation:

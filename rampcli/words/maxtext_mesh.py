@@ -6,25 +6,20 @@ Each axis has a size within a slice (`ici_*`) and one across slices (`dcn_*`). A
 
 from collections.abc import Mapping
 from math import prod
-from typing import NamedTuple
+from typing import TypeVar
 
 from rampcli.batch.division import divisors
-from rampcli.batch.plan import FLEET_KEYS, SHARD_KEY, ParallelSizes
+from rampcli.batch.plan import (
+    DEVICES_KEY,
+    FLEET_KEYS,
+    NUM_NODES_KEY,
+    SHARD_KEY,
+    ParallelSizes,
+)
 from rampcli.errors import Remedy, UsageError, set_to
+from rampcli.words.translation import CombinedWord, Layers, contradiction, given
 
-
-class CombinedWord(NamedTuple):
-    """A word of MaxText whose meaning depends on other settings.
-
-    Attributes:
-        type: of its value.
-        example: a value, as it is typed.
-        meaning: what it means in MaxText, and what it becomes here.
-    """
-
-    type: type
-    example: str
-    meaning: str
+L = TypeVar("L", bound=Layers)
 
 
 MODEL_AXES = {axis: f"parallel.{axis}_parallel_size" for axis in ("tensor", "pipeline", "context")}
@@ -58,17 +53,51 @@ def _meaning(word: str, axis: str) -> str:
         else f"sets `{KEYS[word]}`"
     )
     return (
-        f"{_AXIS_MEANINGS[axis]}, {place}; -1 takes the remaining devices."
+        f"MaxText: {_AXIS_MEANINGS[axis]}, {place}; -1 takes the remaining devices."
         f" Its product with `{other}_{axis}_parallelism` {becomes}."
     )
 
 
-WORDS = {word: CombinedWord(int, "1", _meaning(word, axis)) for word, axis in AXES.items()}
-MODEL_WORDS = tuple(word for word, axis in AXES.items() if axis in MODEL_AXES)
+WORDS = {
+    word: CombinedWord(int, "1", _meaning(word, axis), MODEL_AXES.get(axis))
+    for word, axis in AXES.items()
+}
 ICI_FSDP, DCN_DATA = "ici_fsdp_parallelism", "dcn_data_parallelism"
 """Words that are -1 in MaxText unless they are given."""
 FILLS = -1
 """The size that takes the remaining devices."""
+
+
+def num_devices_of(layers: Layers) -> int:
+    """Returns the devices of a run."""
+    devices: int = layers.entry(NUM_NODES_KEY).value * layers.entry(DEVICES_KEY).value
+    return devices
+
+
+def parallel_sizes(layers: Layers) -> ParallelSizes:
+    """Returns the sizes of the axes that split the model."""
+    return ParallelSizes(
+        **{axis: max(1, layers.entry(key).value) for axis, key in MODEL_AXES.items()}
+    )
+
+
+def settle_mesh(layers: L) -> tuple[L, tuple[str, ...]]:
+    """Returns layers in which our sizes are those of the words, and no notes.
+
+    Raises:
+        UsageError: as `read_mesh`, or one of our keys is given with another value.
+    """
+    words = given(layers, AXES)
+    meant = read_mesh(words, num_devices=num_devices_of(layers), parallel=parallel_sizes(layers))
+    for key, size in meant.items():
+        used = [word for word in words if KEYS[word] == key]
+        nearest = max(used, key=lambda word: (layers.precedence(word), words[word]))
+        precedence, near = layers.precedence(key), layers.precedence(nearest)
+        if precedence == near and layers.entry(key).value not in (None, size):
+            raise contradiction(layers, key, size, used)
+        if precedence <= near:
+            layers = layers.decided(key, nearest, size, words=used)
+    return layers, ()
 
 
 def read_mesh(

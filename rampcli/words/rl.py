@@ -1,10 +1,16 @@
 """Batches of reinforcement learning in other systems' words: MaxText, TRL, verl and NeMo-RL."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from rampcli.batch.pairs import GENERATIONS_KEY, PAIRS_KEY, PROMPTS_KEY, PairBatch
-from rampcli.batch.plan import GLOBAL_KEY
-from rampcli.words.translation import Translation, to_assignments, to_flags
+from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY
+from rampcli.batch.ramp import RAMP_KEY
+from rampcli.errors import UsageError, set_to, shown
+from rampcli.words import maxtext
+from rampcli.words.translation import Layers, Translation, given, to_assignments, to_flags
+
+L = TypeVar("L", bound=Layers)
 
 SPELLINGS: dict[str, str] = {PROMPTS_KEY: GLOBAL_KEY}
 RL_COMMAND = "rampcli rl"
@@ -71,6 +77,34 @@ def bare_words(words: Sequence[str]) -> dict[str, str]:
     """Returns the bare words that a command line has, by the key that each stands for."""
     names = {word.partition("=")[0] for word in words}
     return {key: word for word, key in BARE_WORDS.items() if word in names}
+
+
+def settle_counts(layers: L) -> tuple[L, tuple[str, ...]]:
+    """Checks that pretraining counts samples, and reinforcement learning prompts and pairs.
+
+    Returns the layers, and no notes.
+
+    Raises:
+        UsageError: a word counts what the run does not have.
+    """
+    counted = given(layers, (*maxtext.WORDS, maxtext.ACCUMULATION))
+    batch, is_rl = layers.entry(GLOBAL_KEY), layers.entry(GENERATIONS_KEY).value is not None
+    if counted and is_rl:
+        word, value = next(iter(counted.items()))
+        raise UsageError(
+            f"{word}={shown(value)} is a word of pretraining, and reinforcement learning counts"
+            " prompts and pairs",
+            keys=(*counted, *([ACCUMULATE_KEY] if maxtext.ACCUMULATION in counted else [])),
+            remedy=f"{PROMPTS_KEY}, {PAIRS_KEY} or {RAMP_KEY} instead",
+        )
+    if batch.by == PROMPTS_KEY and batch.value is not None and not is_rl:
+        raise UsageError(
+            f"{PROMPTS_KEY}={shown(batch.value)} does not apply: {GENERATIONS_KEY} is null, so"
+            " nothing is generated",
+            keys=(PROMPTS_KEY,),
+            remedy=[f"{set_to(GLOBAL_KEY, batch.value)} in its place", RL_COMMAND],
+        )
+    return layers, ()
 
 
 def translate_pairs(

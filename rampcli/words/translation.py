@@ -1,16 +1,68 @@
-"""A planned batch, and how it is written in other systems' words."""
+"""Words of other systems: their meaning in layers of settings, and a plan written in them."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
+from typing import Any, NamedTuple, Protocol, Self
 
 from rampcli.batch.plan import GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.ramp import RAMP_KEY
 from rampcli.batch.run_settings import DECREASE_KEY
 from rampcli.batch.step_schedule import to_entries
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
-from rampcli.errors import shown
+from rampcli.errors import UsageError, shown
+
+
+class CombinedWord(NamedTuple):
+    """A word whose meaning depends on other settings.
+
+    Attributes:
+        type: of its value.
+        example: a value, as it is typed.
+        meaning: its system, what it means there, and what it becomes here.
+        key: our key that it means unless other words take part; None if there is none.
+    """
+
+    type: type
+    example: str
+    meaning: str
+    key: str | None = None
+
+
+class Layers(Protocol):
+    """The layers of a run or a phase (`rampcli.config.layers.Stack`).
+
+    Each setting and each word that is given has an entry.
+    """
+
+    def entry(self, key: str) -> Any:
+        """Returns the entry that applies: its `value`, its `place`, and the word it is set `by`."""
+
+    def precedence(self, key: str) -> int:
+        """Returns how near to the user a key is set; 0 for a default."""
+
+    def values(self) -> dict[str, Any]:
+        """Returns the value of each setting and word."""
+
+    def decided(self, key: str, by: str, value: Any, *, words: Sequence[str] = ()) -> Self:
+        """Returns the layers with a value that a key has because words are given."""
+
+
+def given(layers: Layers, words: Iterable[str]) -> dict[str, Any]:
+    """Returns the values of those words that are given."""
+    values = layers.values()
+    return {word: values[word] for word in words if values.get(word) is not None}
+
+
+def contradiction(layers: Layers, key: str, value: Any, words: Sequence[str]) -> UsageError:
+    """Returns the error for a key that is given beside words that give it another value."""
+    product = " x ".join(f"{word}={shown(layers.entry(word).value)}" for word in words)
+    return UsageError(
+        f"{product} sets {key}={shown(value)}, but {shown(layers.entry(key).value)} is given",
+        keys=(*words, key),
+        remedy="one of them",
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

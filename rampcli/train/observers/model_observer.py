@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rampcli.config.extension_settings import extension_function
 from rampcli.errors import UsageError
-from rampcli.parallel.layout import is_first_copy, local_part
+from rampcli.parallel.mesh import is_first_copy, local_part
 from rampcli.plugins.extensions import OBSERVER
 from rampcli.runs.metrics import Metric, check_declared
 from rampcli.settings.config import Config
