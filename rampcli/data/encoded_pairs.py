@@ -13,7 +13,8 @@ from tokenizers import Tokenizer
 
 from rampcli.data.chat_template import PAD, ChangedPromptError, ChatTemplate
 from rampcli.data.corpus import IGNORED, PADDING, Samples
-from rampcli.data.examples import ASSISTANT, Examples, Message
+from rampcli.data.examples import Examples
+from rampcli.data.messages import ASSISTANT, Message
 from rampcli.data.pair_format import PairFormat, Tokens
 from rampcli.data.tokenizer import encoder_of, failing_as
 from rampcli.errors import UsageError, set_to

@@ -11,11 +11,11 @@ from rampcli.data.examples import (
     EVERYTHING,
     TRAINING,
     VALIDATION,
-    Message,
     Split,
     open_examples,
     read_file_examples,
 )
+from rampcli.data.messages import Message
 from rampcli.errors import UsageError
 from rampcli.settings.config import Config
 
