@@ -22,7 +22,6 @@ from rampcli.machine.lifeline import StopSignals
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.overlap import overlap_result
 from rampcli.report.phases import data_lines
-from rampcli.report.run_text import profile_parts
 from rampcli.report.tables import evaluation_line, validation_line
 from rampcli.runs.directory import COMPLETE, STAGE_BOUNDARY, RunDirectory
 from rampcli.runs.events import read_events
@@ -116,7 +115,10 @@ def train(
     _print_outcome(outcome, console, resolved)
     events = read_events(outcome.run.events)
     profiles = [row for row in events.profiles.values() if row["time"] >= began]
-    say(console, *profile_parts(outcome.run.path, profiles))
+    if profiles:
+        from rampcli.report.run_text import profile_parts
+
+        say(console, *profile_parts(outcome.run.path, profiles))
     if outcome.observer_error is not None:
         raise outcome.observer_error
     return outcome
