@@ -1,4 +1,4 @@
-"""Tokenizers: finds their files, trains, opens and applies them, and decodes what a model adds.
+"""Tokenizers: trains, opens and applies them, and decodes what a model adds.
 
 The text of a corpus comes from strangers, so whatever looks like a special token in it is ordinary
 text: code that encodes a corpus sets the tokenizer's `encode_special_tokens`. Prompts come from

@@ -12,7 +12,7 @@ from rampcli.data.building.records import Reader
 from rampcli.data.indexed import bin_of, idx_of, manifest_of, tokenizer_of
 from rampcli.data.tokenizer_path import TRAINED, find_tokenizer, name_meant
 from rampcli.errors import UsageError
-from rampcli.machine.processors import processors
+from rampcli.machine.host import processors
 
 NO_EOD = "none"
 MOST_WORKERS = max(64, 4 * processors())
