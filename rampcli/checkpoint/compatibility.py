@@ -1,9 +1,10 @@
-"""Checks that a checkpoint fits the settings and corpus of a run that resumes. Imports no torch.
+"""Checks that a checkpoint fits the settings and corpus of a run, or gives it to another run.
 
 World size, mesh and batch sizes may differ: a checkpoint loads on any number of ranks. A checkpoint
-of a run in phases belongs to the phase that took its last step.
+of a run in phases belongs to the phase that took its last step. Imports no torch.
 """
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,10 +13,12 @@ from rampcli.batch.phased_plan import PhasePlan
 from rampcli.batch.quantities import counted
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
-from rampcli.errors import ForeignCheckpointError, set_to, shown
+from rampcli.errors import ForeignCheckpointError, NoCheckpointError, set_to, shown
+from rampcli.files.guarded_folder import open_to_read
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.plugins.extensions import OPTIMIZER
-from rampcli.runs.manifest import Checkpoint
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.manifest import MANIFEST, Checkpoint
 from rampcli.settings.by_key import changes, leaves
 from rampcli.settings.config import Config
 from rampcli.settings.facts import RESULT
@@ -251,3 +254,36 @@ def check_compatible(
             f"{checkpoint.path} was trained on another corpus than this run reads",
             remedy=f"the corpus of the checkpoint, or {REMEDY}",
         )
+
+
+def branch_off(checkpoint: Checkpoint, run: RunDirectory, *, settings: Mapping[str, Any]) -> None:
+    """Links the files of a checkpoint into another run, or copies them where links do not work.
+
+    The manifest is written last, so an interrupted call leaves no checkpoint.
+
+    Args:
+        checkpoint: of a run with the same tensors. It stays as it is.
+        run: the other run, whose directory exists.
+        settings: `snapshot.identity` of the other run.
+
+    Raises:
+        NoCheckpointError: the checkpoint was removed meanwhile, as a run that trains does.
+    """
+    folder = run.checkpoint_folder(checkpoint.step)
+    run.make_folder(folder)
+    try:
+        for name in checkpoint.files:
+            run.remove_file(folder / name)
+            try:
+                os.link(checkpoint.path / name, folder / name, follow_symlinks=False)
+            except FileNotFoundError:
+                raise
+            except OSError:  # another disk, or one without hard links
+                with open_to_read(checkpoint.path / name) as file:
+                    run.replace(folder / name, file)
+    except FileNotFoundError as error:
+        raise NoCheckpointError(
+            f"{checkpoint.path} was removed while branches were made from it",
+            remedy="the same command again, which takes the newest checkpoint",
+        ) from error
+    run.write_json(folder / MANIFEST, {**checkpoint.manifest, "settings": dict(settings)})

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from math import isclose
 from typing import Any
 
-from rampcli.checkpoint.branch_off import branch_off
-from rampcli.checkpoint.compatibility import check_compatible
+from rampcli.checkpoint.compatibility import branch_off, check_compatible
 from rampcli.config import snapshot
 from rampcli.config.phases import refuse_phases
 from rampcli.config.sweeps import Combination

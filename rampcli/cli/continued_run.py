@@ -7,8 +7,7 @@ from typing import Any
 from rampcli.batch.averages import MERGE_KEY
 from rampcli.batch.position import Position, parse_goal
 from rampcli.batch.run_settings import LENGTH_KEYS
-from rampcli.checkpoint.branch_off import branch_off
-from rampcli.checkpoint.compatibility import check_resumable
+from rampcli.checkpoint.compatibility import branch_off, check_resumable
 from rampcli.cli.composing import resolve_from_checkpoint
 from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides, compose_file

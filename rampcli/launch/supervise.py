@@ -18,7 +18,7 @@ from rampcli.launch.observer import Feed, Observer
 from rampcli.launch.protocol import StartRanks
 from rampcli.launch.trackers import Trackers
 from rampcli.launch.workers import WorkerLog, Workers, WorkersExit
-from rampcli.machine.host_memory import count_oom_kills
+from rampcli.machine.host import count_oom_kills
 from rampcli.machine.lifeline import StopSignals
 from rampcli.planning.out_of_memory import out_of_memory
 from rampcli.planning.run_plan import Resolved

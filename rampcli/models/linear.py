@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rampcli.machine.processors import has_bf16_products
+from rampcli.machine.host import has_bf16_products
 from rampcli.models.parts import Linear
 from rampcli.settings.trainer import MatmulPrecision
 

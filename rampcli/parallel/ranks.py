@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rampcli.errors import UsageError, reason_of
 from rampcli.machine.activity import waiting
-from rampcli.machine.processors import processors_near
+from rampcli.machine.host import processors_near
 from rampcli.settings.trainer import Accelerator, TrainerConfig
 
 CPU = "CPU"

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rampcli.estimate.model_size import flops_per_token
 from rampcli.machine.gpus import visible_gpus
-from rampcli.machine.processors import processors
+from rampcli.machine.host import processors
 from rampcli.planning.choices import is_chosen_by_plan, with_choice
 from rampcli.planning.run_plan import Resolved
 from rampcli.settings.rl import is_rl

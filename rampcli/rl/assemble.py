@@ -15,12 +15,11 @@ from rampcli.models.decoder import Decoder
 from rampcli.parallel.mesh import Meshes, build_meshes
 from rampcli.planning.config_plan import pair_settings
 from rampcli.planning.run_plan import Resolved
-from rampcli.rl.bridge import PATIENCE, Bridge
+from rampcli.rl.bridge import PATIENCE, Bridge, Roles, take_role
 from rampcli.rl.generating_rank import generate_until_training_ends
 from rampcli.rl.generator import Generator
 from rampcli.rl.objective import Objective
 from rampcli.rl.passes import PolicyPasses
-from rampcli.rl.roles import Roles, take_role
 from rampcli.rl.scorer import Scorer
 from rampcli.rl.sources import FromOtherRanks, Policy, RolloutSource, TakingTurns
 from rampcli.rl.trainer import PolicyTrainer

@@ -10,9 +10,8 @@ from rampcli.models.linear import round_factors, set_matmul_precision
 from rampcli.parallel.ranks import take_device
 from rampcli.planning.out_of_memory import rollout_out_of_memory
 from rampcli.planning.run_plan import Resolved, run_plan
-from rampcli.rl.bridge import Bridge, BridgeClosed, finish
+from rampcli.rl.bridge import Bridge, BridgeClosed, Roles, finish
 from rampcli.rl.generator import Generator
-from rampcli.rl.roles import Roles
 from rampcli.rl.scorer import Scorer
 from rampcli.runs.directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY, RunDirectory
 from rampcli.runs.manifest import consumed_samples

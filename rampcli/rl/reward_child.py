@@ -1,6 +1,6 @@
 """Runs a reward function of the user, in a process of its own.
 
-`rampcli.rl.reward_process` starts `python -P -m rampcli.rl.reward_child NAME REQUESTS ANSWERS
+`rampcli.rl.rewards` starts `python -P -m rampcli.rl.reward_child NAME REQUESTS ANSWERS
 PARENT`. REQUESTS and ANSWERS are descriptors of pipes, and PARENT is the process that starts this
 one.
 

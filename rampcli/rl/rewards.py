@@ -1,15 +1,29 @@
-"""Reward functions: how good a response is.
+"""Reward functions: how good a response is, and the process that runs one of the user.
 
 A reward function takes the prompt, the response and the example that the prompt comes from. It
 returns a number; larger is better. A built-in one raises an `ExampleError` if the example lacks
 what it needs.
 """
 
+import codecs
+import json
+import math
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from rampcli.errors import visible
 from rampcli.files.records import MOST
+from rampcli.machine.interpreter import python_command, safe_environment
+from rampcli.machine.lifeline import signal_name
+from rampcli.settings.rewards import UserFunction
 
 Reward = Callable[[str, str, Mapping[str, Any]], float]
 """`(prompt, response, example) -> reward`. The example is a record of the data, as in its file."""
@@ -76,3 +90,208 @@ def _answer(example: Mapping[str, Any]) -> str:
     if type(answer) not in (str, int):
         raise ExampleError(f"the field {field} of the example is not text")
     return str(answer).strip()
+
+
+CHILD = "rampcli.rl.reward_child"
+LOOK_EVERY_S = 0.02
+"""How often to look whether the process has ended. Its answers are noticed at once."""
+CHUNK_BYTES = 2**16
+MOST_SHOWN = 2**14
+"""Characters that the function may print during one exchange. The rest is left out."""
+LONGEST_ANSWER_BYTES = 2**16
+
+
+class RewardProcess:
+    """A process that runs a reward function of the user.
+
+    It leads a session of its own, so Ctrl-C in the terminal does not reach it. It dies with this
+    process. What it prints is copied to standard error.
+    """
+
+    def __init__(self, function: UserFunction) -> None:
+        """Starts the process. Its first answer says whether the function could be loaded."""
+        requests, self._requests = os.pipe()
+        self._answers, answers = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                python_command(CHILD, str(function), str(requests), str(answers), str(os.getpid())),
+                env=safe_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(requests, answers),
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(self._requests)
+            os.close(self._answers)
+            raise
+        finally:
+            os.close(requests)
+            os.close(answers)
+        assert self._process.stdout is not None
+        self._output = self._process.stdout.fileno()
+        for pipe in (self._requests, self._answers, self._output):
+            os.set_blocking(pipe, False)
+        self._pipes = select.poll()
+        self._pipes.register(self._answers, select.POLLIN)
+        self._pipes.register(self._output, select.POLLIN)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._shown = 0  # characters
+        self._unread = b""
+        self._answered = 0
+        self._garbled = False
+
+    def exchange(
+        self,
+        requests: bytes,
+        count: int,
+        *,
+        deadline_s: float,
+        between: Callable[[], None] = lambda: None,
+    ) -> tuple[list[Score], str | None]:
+        """Sends requests and collects their answers.
+
+        If there are fewer answers than requests, the process has ended or is of no more use: the
+        caller must call `end`.
+
+        Args:
+            requests: lines, as `rampcli.rl.reward_child` reads them.
+            count: number of answers to wait for.
+            deadline_s: how long one answer may take.
+            between: called several times a second.
+
+        Returns:
+            The answers in order, and why the next one is missing. The reason is None if all
+            answers came, even if the last one was late.
+        """
+        unsent, answers = memoryview(requests), list[Score]()
+        self._shown = 0
+        progress_at = time.monotonic()
+        while len(answers) < count:
+            between()
+            self._wait(to_send=bool(unsent))
+            has_ended = self.has_ended()  # asked first: its last answers are still in the pipe
+            sent, received = self._send(unsent), self._receive()
+            unsent = unsent[sent:]
+            answers += received
+            if self._garbled:
+                return answers, "it wrote to the pipe of its rewards"
+            elif sent or received:
+                progress_at = time.monotonic()
+            elif has_ended:
+                return answers, self._cause_of_end()
+            elif time.monotonic() - progress_at > deadline_s:
+                self._kill()
+                last = self._receive()
+                return answers + last, None if last else f"it took longer than {deadline_s:g} s"
+        return answers, None
+
+    def has_ended(self) -> bool:
+        """Returns whether the process has ended."""
+        return self._exit(os.WNOHANG) is not None
+
+    def end(self, *, wait_s: float = 0.0) -> None:
+        """Ends the process and all others of its process group.
+
+        Args:
+            wait_s: time that it gets to exit in an orderly way, if it waits for a request.
+        """
+        os.close(self._requests)
+        self._shown = 0
+        until = time.monotonic() + wait_s
+        while not self.has_ended() and time.monotonic() < until:
+            self._wait(to_send=False)
+            self._show_output()
+        self._kill()
+        self._show_output()
+        self._process.wait()
+        os.close(self._answers)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def _kill(self) -> None:
+        # Not after `Popen.wait`: from then on the number may belong to another process.
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._exit()
+
+    def _exit(self, options: int = 0) -> os.waitid_result | None:
+        """Returns how the process has ended, or None if it has not. Its number stays taken."""
+        return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | options)
+
+    def _cause_of_end(self) -> str:
+        ended = self._exit()
+        assert ended is not None
+        if ended.si_code == os.CLD_EXITED:
+            return f"its process exited with code {ended.si_status}"
+        return f"its process was killed by {signal_name(ended.si_status)}"
+
+    def _wait(self, *, to_send: bool) -> None:
+        """Waits until a pipe is ready, or `LOOK_EVERY_S` have passed."""
+        if to_send:
+            self._pipes.register(self._requests, select.POLLOUT)
+        self._pipes.poll(LOOK_EVERY_S * 1000)
+        if to_send:
+            self._pipes.unregister(self._requests)
+
+    def _send(self, requests: memoryview) -> int:
+        """Sends as many bytes as the pipe has room for, and returns their number."""
+        if not requests:
+            return 0
+        try:
+            return os.write(self._requests, requests)
+        except (BlockingIOError, BrokenPipeError):  # the latter if the process has ended
+            return 0
+
+    def _receive(self) -> list[Score]:
+        """Returns the answers that have come. Shows what the function has printed before them."""
+        self._unread += self._read(self._answers)
+        self._show_output()
+        *lines, self._unread = self._unread.split(b"\n")
+        answers = []
+        for line in lines:
+            answer = _parse(line, self._answered)
+            if answer is None:
+                break
+            answers.append(answer)
+            self._answered += 1
+        self._garbled = len(answers) < len(lines) or len(self._unread) > LONGEST_ANSWER_BYTES
+        return answers
+
+    def _read(self, pipe: int) -> bytes:
+        """Returns what can be read from a pipe at once. Stops waiting for one that has ended."""
+        try:
+            chunk = os.read(pipe, CHUNK_BYTES)
+        except BlockingIOError:
+            return b""
+        if not chunk:
+            with suppress(KeyError):
+                self._pipes.unregister(pipe)
+        return chunk
+
+    def _show_output(self) -> None:
+        """Copies the output of the function to standard error."""
+        chunk = self._read(self._output)
+        left = MOST_SHOWN - self._shown
+        if not chunk or left < 0:
+            return
+        text = self._decoder.decode(chunk)
+        self._shown += len(text)
+        if len(text) > left:
+            text = f"{text[:left]}\n[the reward function printed more than is shown]\n"
+        with suppress(OSError, ValueError):  # a full disk, or a closed file
+            sys.stderr.write(visible(text, keeps="\n\t"))
+            sys.stderr.flush()
+
+
+def _parse(line: bytes, number: int) -> Score | None:
+    """Returns an answer, or None if the line is not the answer with this number."""
+    try:
+        given, reward, reason = json.loads(line)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    if given != number or not isinstance(reason, str | None):
+        return None
+    if reward is None:
+        return Score(math.nan, reason)
+    return Score(reward) if type(reward) is float and reason is None else None

@@ -1,7 +1,7 @@
 """Scores responses with a reward function.
 
 Built-in functions run in this process. A function of the user runs in a process of its own, see
-`rampcli.rl.reward_process`, so that nothing it does can harm this one: a pair whose score hangs,
+`rampcli.rl.rewards`, so that nothing it does can harm this one: a pair whose score hangs,
 crashes or is not a number costs this pair its score, and no other.
 """
 
@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 from rampcli.errors import UsageError
-from rampcli.rl.reward_process import CHILD, RewardProcess
-from rampcli.rl.rewards import BUILT_IN, ExampleError, Pair, Reward, Score
+from rampcli.rl.rewards import BUILT_IN, CHILD, ExampleError, Pair, Reward, RewardProcess, Score
 from rampcli.settings.rewards import KEY, UserFunction, parse_reward_name
 
 IMPORT_DEADLINE_S = 60.0

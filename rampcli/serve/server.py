@@ -22,8 +22,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from rampcli.errors import UsageError, reason_of
 from rampcli.report.page_data import AXES, DEFAULT_BUCKETS, View
 from rampcli.report.page_files import live_page, static_files
-from rampcli.serve.followed_runs import FollowedRuns
-from rampcli.serve.runs_folder import RunsFolder
+from rampcli.serve.runs_folder import FollowedRuns, RunsFolder
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 7267
 """The port is RAMP on the keys of a telephone."""

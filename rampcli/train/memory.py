@@ -2,7 +2,7 @@
 
 import torch
 
-from rampcli.machine.host_memory import peak_resident_bytes
+from rampcli.machine.host import peak_resident_bytes
 
 ALLOCATION_FAILED = (
     "can't allocate memory",

@@ -15,10 +15,9 @@ from rampcli.train.memory import peak_bytes
 from rampcli.train.observers.boundary import BoundaryCosts
 from rampcli.train.stopper import StopAgreed
 from rampcli.train.stopping import StopRequest
-from rampcli.tune.diagnose import diagnose
+from rampcli.tune.diagnose import MemoryPressure, diagnose
 from rampcli.tune.diagnosis import AS_IS, FILE, SO_FAR, Diagnosis
 from rampcli.tune.median import median_of
-from rampcli.tune.memory_pressure import MemoryPressure
 from rampcli.tune.sizes import timed_split
 from rampcli.tune.trial_files import SIGNS, Result, TrialDirectory, TrialOrder
 from rampcli.worker.assemble import build_trainer, naming_out_of_memory

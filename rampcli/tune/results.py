@@ -16,7 +16,7 @@ from rampcli.files.records import COUNT, POSITIVE, RATE, read_json
 from rampcli.launch.protocol import launcher_of
 from rampcli.launch.resources import gpus_needed
 from rampcli.machine.gpus import gpu_names
-from rampcli.machine.processors import processors
+from rampcli.machine.host import processors
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.measured import TUNE_FILE

@@ -12,7 +12,7 @@ from rampcli.launch.protocol import launcher_of, launchers
 from rampcli.launch.run import describe
 from rampcli.launch.run_lock import lock_run
 from rampcli.launch.start_checks import check_corpora, check_launcher, check_place
-from rampcli.machine.host_memory import available_bytes
+from rampcli.machine.host import available_bytes
 from rampcli.machine.lifeline import catch_stop_signals
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import device_memory_bytes, usable_bytes

@@ -13,7 +13,7 @@ from rampcli.launch.protocol import StartRanks
 from rampcli.launch.run import describe
 from rampcli.launch.supervise import wait_for_orphans
 from rampcli.launch.workers import WorkerLog, Workers, WorkersExit
-from rampcli.machine.host_memory import count_oom_kills
+from rampcli.machine.host import count_oom_kills
 from rampcli.machine.lifeline import StopSignals
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.runs.directory import BEFORE_THE_START, RunDirectory

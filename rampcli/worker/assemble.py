@@ -24,8 +24,8 @@ from rampcli.errors import EXIT_INTERRUPTED, OutOfMemoryError, UsageError, reaso
 from rampcli.estimate.memory import micro_batch_part
 from rampcli.machine.activity import COMPILING, JOINING, LOADING, begin, waiting
 from rampcli.machine.gpus import visible_gpus
+from rampcli.machine.host import processors
 from rampcli.machine.lifeline import SUPERVISOR
-from rampcli.machine.processors import processors
 from rampcli.models.linear import multiplies_in_bf16, set_matmul_precision
 from rampcli.models.masks import has_flex_attention
 from rampcli.models.parts import dense_mask_bytes, mask_bytes

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rampcli.batch.overlap import overlapped_s, saved_at_best
-from rampcli.rl.roles import Roles
+from rampcli.rl.bridge import Roles
 
 SECONDS = st.floats(0.01, 100)
 FEW = st.integers(1, 6)

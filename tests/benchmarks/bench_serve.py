@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from rampcli.machine.host_memory import peak_resident_bytes
+from rampcli.machine.host import peak_resident_bytes
 from rampcli.serve.runs_folder import RunsFolder
 from rampcli.serve.server import PageServer
 from recorded_runs import write_run

@@ -25,8 +25,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from rampcli.checkpoint.shards import Shard, Tiling
-from rampcli.checkpoint.tensor_files import TensorFiles, write_shards
-from rampcli.checkpoint.tensor_headers import file_header
+from rampcli.checkpoint.tensor_files import TensorFiles, file_header, write_shards
 from rampcli.errors import DamagedFileError
 from rampcli.files.checksums import PIECE_BYTES, PageSums, page_sums
 

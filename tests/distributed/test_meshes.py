@@ -5,7 +5,7 @@ import pytest
 from distributed.initial_weights import hash_weights
 from distributed.part_of_70b import build_part
 from once import make_once
-from rampcli.machine.processors import has_bf16_products
+from rampcli.machine.host import has_bf16_products
 from rampcli.weights.export import export
 from ranks import run_ranks, stop_ranks
 from tiny_runs import GPT, Run

@@ -1,6 +1,6 @@
 import json
 
-from rampcli.machine.processors import processor_name
+from rampcli.machine.host import processor_name
 
 
 def test_two_processes_train_as_one_does(run, undisturbed, assert_same_training):

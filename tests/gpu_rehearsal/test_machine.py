@@ -19,7 +19,7 @@ from gpu_rehearsal.gpu_runs import (
 )
 from processes import PATIENCE_S
 from rampcli.errors import UsageError
-from rampcli.machine import processors
+from rampcli.machine import host
 from rampcli.parallel import ranks
 from rampcli.settings.trainer import Accelerator, TrainerConfig
 from rampcli.worker.join import join_ranks
@@ -109,7 +109,7 @@ def affinities_after_training(run_dir: str, system: str, fewest: int) -> list[se
         system: folder that stands for /sys.
         fewest: processors of a node to which a rank is bound.
     """
-    processors.SYSTEM, ranks.FEWEST_PROCESSORS = Path(system), fewest
+    host.SYSTEM, ranks.FEWEST_PROCESSORS = Path(system), fewest
     run_on_its_gpu("rampcli.worker", run_dir)
     return [os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")]
 

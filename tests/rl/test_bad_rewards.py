@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from rampcli.rl import reward_process
+from rampcli.rl import rewards as reward_process
 from standing import slow_clock
 
 WORDS = ("rl.kl_weight=0", "trainer.val_samples=0")

@@ -11,7 +11,7 @@ import pytest
 
 from processes import processes_with, wait_until
 from rampcli.errors import UsageError
-from rampcli.rl import reward_process
+from rampcli.rl import rewards
 from rampcli.rl.scorer import MOST_LOST, Scorer
 from standing import slow_clock
 
@@ -97,7 +97,7 @@ def test_a_failure_costs_its_own_pair_alone(scorer, response, reason):
 @pytest.mark.parametrize("response", ["hang({file!r})", "os.fork() and hang({file!r})"])
 def test_a_score_that_hangs_costs_its_own_pair_alone(scorer, response, tmp_path, monkeypatch):
     file = str(tmp_path / "hangs")
-    monkeypatch.setattr(reward_process, "time", slow_clock(file))
+    monkeypatch.setattr(rewards, "time", slow_clock(file))
     check_failure(scorer, response.format(file=file), "it took longer than 60 s")
 
 

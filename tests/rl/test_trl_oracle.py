@@ -30,8 +30,7 @@ from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface_config import to_huggingface
 from rampcli.models.huggingface_tensors import places
 from rampcli.models.loss import token_log_probs
-from rampcli.rl.advantages import batch_std, group_advantages
-from rampcli.rl.objective import Objective, PolicyBatch, PolicySums
+from rampcli.rl.objective import Objective, PolicyBatch, PolicySums, batch_std, group_advantages
 from rampcli.settings.rl import RLConfig
 
 FAMILY = FAMILIES["llama3"]

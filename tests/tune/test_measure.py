@@ -7,7 +7,7 @@ from rampcli import llm
 from rampcli.config.compose import apply_overrides
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
-from rampcli.tune.memory_pressure import MemoryPressure
+from rampcli.tune.diagnose import MemoryPressure
 from rampcli.tune.trial_files import Effort, TrialOrder
 from tiny_runs import TINY
 

@@ -20,7 +20,7 @@ from rampcli.launch.environment import (
 from rampcli.launch.protocol import launcher_of
 from rampcli.launch.start_checks import disk_space, existing_part
 from rampcli.machine.gpus import visible_gpus
-from rampcli.machine.processors import processors
+from rampcli.machine.host import processors
 from rampcli.planning.run_plan import Resolved
 
 LEAST_SHARED_MEMORY_BYTES = 64 * 2**20

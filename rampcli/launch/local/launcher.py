@@ -23,6 +23,7 @@ from rampcli.launch.workers import (
     worker_environment,
     worker_program,
 )
+from rampcli.machine.host import processors
 from rampcli.machine.interpreter import python_command
 from rampcli.machine.lifeline import (
     LISTENER,
@@ -32,7 +33,6 @@ from rampcli.machine.lifeline import (
     exit_code_after,
 )
 from rampcli.machine.network import LOOPBACK
-from rampcli.machine.processors import processors
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import PREEMPTED, RunDirectory
 from rampcli.settings.config import Config

@@ -14,7 +14,7 @@ from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.checkpoint.save import SavedCheckpoint
 from rampcli.checkpoint.state import TrainingState
 from rampcli.estimate.model_size import flops_per_token
-from rampcli.machine.processors import processor_name
+from rampcli.machine.host import processor_name
 from rampcli.runs.directory import COMPLETE, RunDirectory
 from rampcli.runs.rows import last_rows, number
 from rampcli.settings.config import Config

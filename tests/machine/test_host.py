@@ -3,13 +3,62 @@ from resource import RUSAGE_SELF, getrusage
 
 import pytest
 
-from rampcli.machine import host_memory
-from rampcli.machine.host_memory import (
+from rampcli.machine import host
+from rampcli.machine.host import (
     available_bytes,
     count_oom_kills,
+    has_bf16_products,
     peak_resident_bytes,
+    processor_name,
+    processors_near,
     swapped_bytes,
 )
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("processor\t: 0\nmodel name\t: AMD EPYC 9V74\n\nprocessor\t: 1\n", "AMD EPYC 9V74"),
+        ("processor\t: 0\nBogoMIPS\t: 50.00\n", None),
+        ("", None),
+    ],
+)
+def test_the_name_of_the_processor_is_the_kernels(monkeypatch, tmp_path, text, name):
+    monkeypatch.setattr(host, "CPUINFO", tmp_path / "cpuinfo")
+    assert processor_name() is None
+    (tmp_path / "cpuinfo").write_text(text)
+    assert processor_name() == name
+
+
+@pytest.mark.parametrize(
+    ("flags", "has"), [("fpu avx512_bf16", True), ("amx_bf16 fpu", True), ("fpu avx512f", False)]
+)
+def test_products_in_bf16_are_those_that_the_kernel_lists(monkeypatch, tmp_path, flags, has):
+    monkeypatch.setattr(host, "CPUINFO", tmp_path / "cpuinfo")
+    assert not has_bf16_products()
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
+    assert has_bf16_products() == has
+
+
+@pytest.mark.parametrize(
+    ("node", "text", "near"),
+    [
+        ("1", "0-2,8,10-11\n", {0, 1, 2, 8, 10, 11}),
+        ("1", "\n", set()),  # a node of memory without processors
+        ("-1", "0-2\n", set()),  # the kernel does not know the node
+    ],
+)
+def test_processors_near_a_device_are_those_of_its_node(monkeypatch, tmp_path, node, text, near):
+    monkeypatch.setattr(host, "SYSTEM", tmp_path)
+    assert processors_near("0000:1b:00.0") == set()
+    for file, line in {
+        "bus/pci/devices/0000:1b:00.0/numa_node": f"{node}\n",
+        "devices/system/node/node1/cpulist": text,
+    }.items():
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text(line)
+    assert processors_near("0000:1b:00.0") == near
+
 
 FILES = {
     "HOST": "MemTotal:       16384 kB\nMemAvailable:    4096 kB\nHugePages_Total:       0\n",
@@ -29,7 +78,7 @@ FIGURES: dict[Callable[[], int | None], tuple[int, int | None]] = {
 def kernel(monkeypatch, tmp_path):
     """Replaces the files of the kernel by some of one's own; returns their folder."""
     for name in (*FILES, "GROUPS_OF_PROCESS", "GROUPS"):
-        monkeypatch.setattr(host_memory, name, tmp_path / name)
+        monkeypatch.setattr(host, name, tmp_path / name)
     return tmp_path
 
 

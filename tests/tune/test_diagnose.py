@@ -20,7 +20,7 @@ def gradients_with_and_without(settings):
     from rampcli.train.optimizers import build_optimizers
     from rampcli.train.passes import Passes
     from rampcli.train.step import accumulate_gradient, local_gradients, update_weights
-    from rampcli.tune.exchange import Exchange
+    from rampcli.tune.diagnose import Exchange
     from tiny_runs import TINY
 
     config = resolve(
