@@ -89,32 +89,32 @@ class Layout:
     ) -> list[int | None]:
         """Returns the nodes of each stage, or None if its batch does not fit.
 
+        A policy chooses by the batch size that a stage runs with, or by the one of the schedule.
+        They differ where sizes are decreased.
+
         Args:
             sizes: batch sizes of the schedule.
             clock: duration of stages and restarts.
         """
-        by_running = self.policy.chooses_by_running_size
+
+        def decisive_size(stage: RampStage) -> int:
+            if self.policy.chooses_by_running_size:
+                return stage.global_batch_size
+            return stage.scheduled_batch_size
+
         works = [
-            Work(
-                global_batch_size=stage.global_batch_size
-                if by_running
-                else stage.scheduled_batch_size,
-                samples=stage.samples,
-            )
-            for stage in stages
+            Work(global_batch_size=decisive_size(stage), samples=stage.samples) for stage in stages
         ]
         chosen = self.policy.choose(self._workload(sizes, works, clock))
         return [
-            self.decreased_nodes.get(stage.scheduled_batch_size, n)
-            for stage, n in zip(stages, chosen, strict=True)
+            self.decreased_nodes.get(stage.scheduled_batch_size, nodes)
+            for stage, nodes in zip(stages, chosen, strict=True)
         ]
 
     def smallest_unit(self) -> tuple[int, str]:
         """Returns what every batch on the fewest nodes must be a multiple of, and its factors."""
-        nodes, share = (
-            self.policy.allowed_nodes(self.fleet)[0],
-            self.micro_batch_rule.smallest_share,
-        )
+        nodes = self.policy.allowed_nodes(self.fleet)[0]
+        share = self.micro_batch_rule.smallest_share
         unit = self.policy.batch_unit(nodes, micro_batch_size=share, fleet=self.fleet)
         ranks = counted(unit // share, self.policy.rank)
         return unit, f"{self.describe_micro_batch()} x {ranks} on {counted(nodes, 'node')}"

@@ -144,7 +144,7 @@ class RankMemory:
         self.output = self.head.linear.weights // tensor
         self.optimizer = optimizer_of(config.optim.optimizer)
         self.is_wrapped = needs_fsdp(config, data_ranks)
-        self.averages = not self.is_wrapped and self.replicas > 1
+        self.averages_gradients = not self.is_wrapped and self.replicas > 1
         # Gradients that are reduced once per step outlive their micro batch as a whole.
         self.keeps_whole = self.is_wrapped and (
             self.is_piped or (self.micro_batches > 1 and config.trainer.accumulate_reduce != "each")
@@ -168,7 +168,7 @@ class RankMemory:
         )
         if self.is_wrapped:
             yield from self._last_reductions(rest)
-        elif self.averages:
+        elif self.averages_gradients:
             gradients = FP32 * self.weights.whole
             yield _averaging(_plus(rest, "", gradients=gradients), self.weights.rest)
         gathers_head = self.is_wrapped and not self.is_piped
@@ -192,7 +192,7 @@ class RankMemory:
                 )
             if gathers_head and self.weights.head:
                 yield from self._head_reduction(held)
-            if self.averages:
+            if self.averages_gradients:
                 head = 0 if flight.held else FP32 * self.weights.head
                 before = self._before_layers(_plus(held, "", gradients=head))
                 yield _averaging(before, self.weights.head)
@@ -246,7 +246,8 @@ class RankMemory:
         """Yields moments in the backward pass of a part's layer `index`."""
         layer, after = self.layer, self.layers - 1 - index
         below = index * layer.kept + self.mask
-        gathered, gradients = self._so_far(flight, after)
+        gathered = self._reduced_before(flight, after)
+        gradients = self._later_gradients(flight, after)
         ahead = self._layer_buffer() if index and not self.is_piped else 0
         in_place = (
             flight.held > 0 and self.number == FP32 and (self.keeps_whole or not self.is_wrapped)
@@ -280,7 +281,7 @@ class RankMemory:
                 self.weights.layer_shard,
                 last=self.weights.last_of_layer,
             )
-        elif self.averages:
+        elif self.averages_gradients:
             yield _averaging(
                 _plus(
                     held,
@@ -331,33 +332,45 @@ class RankMemory:
         kept = self.layers * self.layer.kept + self.mask
         return _plus(held, "", activations=kept + self.batch.hidden_bytes(self.model))
 
-    def _so_far(self, flight: Flight, after: int) -> tuple[int, int]:
-        """Returns the bytes of buffers, and of gradients that are not held, of later layers.
+    def _reduced_before(self, flight: Flight, after: int) -> int:
+        """Returns the bytes of the buffer that FSDP2 reduced last and has not freed yet.
+
+        It is 0 if ranks reduce only at the end of a pipeline's step, or not with FSDP2.
+
+        Args:
+            after: layers whose backward pass is over.
+        """
+        if self.is_piped or not self.is_wrapped:
+            return 0
+        buffer = FP32 * (self.weights.layer if after else self.weights.head)
+        if buffer == 0:  # this pass has reduced nothing yet
+            return self.last_buffer if flight.held else 0
+        waits = self.reduces_each and flight.held > 0  # FSDP2 adds what it has reduced before
+        # Without waiting, gloo's copy of the buffer is in use, too.
+        return 2 * buffer if self.overlaps_on_cpu and not waits else buffer
+
+    def _later_gradients(self, flight: Flight, after: int) -> int:
+        """Returns the bytes of gradients of the head and of later layers.
+
+        Gradients that earlier micro batches have left are counted by `_held`. The result is
+        negative if reductions have made shards of more of them than this micro batch adds.
 
         Args:
             after: layers whose backward pass is over.
         """
         output = self.output if self.is_last else 0
         if not self.is_wrapped:
-            return 0, (0 if flight.held else FP32 * (output + after * self.weights.layer))
-        head, head_shard = FP32 * self.weights.head, FP32 * self.weights.head_shard
+            return 0 if flight.held else FP32 * (output + after * self.weights.layer)
+        are_added_in_place = flight.held > 0 and self.keeps_whole and self.number == FP32
         # A tied output projection is reduced last, with the embedding.
-        gradients = 0 if head else self.number * output
-        if flight.held and self.keeps_whole and self.number == FP32:
-            gradients = 0
-        whole = head + FP32 * after * self.weights.layer
-        if self.is_piped:
-            return 0, gradients + (0 if flight.held else whole)
-        shards = head_shard + FP32 * after * self.weights.layer_shard
-        if self.keeps_whole:
-            gradients += shards - whole
-        elif not flight.held:
-            gradients += shards
-        buffer = FP32 * self.weights.layer if after else head
-        is_added_to = self.reduces_each and flight.held > 0  # then FSDP waits for the reduction
-        if self.overlaps_on_cpu and not is_added_to:  # its copy in gloo is in use, too
-            buffer *= 2
-        return buffer or (self.last_buffer if flight.held else 0), gradients
+        tied = 0 if self.weights.head or are_added_in_place else self.number * output
+        whole = FP32 * (self.weights.head + after * self.weights.layer)
+        shards = FP32 * (self.weights.head_shard + after * self.weights.layer_shard)
+        if self.keeps_whole and not self.is_piped:
+            return tied + shards - whole
+        if flight.held:
+            return tied
+        return tied + (whole if self.is_piped else shards)
 
     def _last_reductions(self, rest: MemoryEstimate) -> Iterator[MemoryEstimate]:
         """Yields the memory when the last gradients of a step are reduced."""

@@ -213,9 +213,9 @@ class Trainer:
             return
         self.checkpoints.wait_for_copy()  # a skipped step may not have waited
         consumed = self.state.consumed_samples
-        begin, end = map(self.plan.tokens_at, (consumed, consumed + samples))
+        tokens_before, tokens_after = map(self.plan.tokens_at, (consumed, consumed + samples))
         for average in self.averages.values():
-            average.follow(begin, end)
+            average.follow(tokens_before, tokens_after)
 
     def values_after(self, samples: int, split: BatchPlan) -> StepValues:
         """Returns the values of the optimiser for an update after some more samples."""
