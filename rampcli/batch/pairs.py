@@ -126,18 +126,18 @@ class PairBatch:
     rollouts: int
 
     @classmethod
-    def of(cls, split: BatchPlan | StagePlan, settings: PairSettings) -> "PairBatch":
+    def of(cls, batch_plan: BatchPlan | StagePlan, settings: PairSettings) -> "PairBatch":
         """Returns the pairs of a batch of prompts that divides into the updates."""
-        micro = settings.pairs_per_pass(split.micro_batch_size)
-        passes = split.micro_batch_size * settings.generations // micro
+        micro = settings.pairs_per_pass(batch_plan.micro_batch_size)
+        passes = batch_plan.micro_batch_size * settings.generations // micro
         return cls(
-            prompts=split.global_batch_size,
+            prompts=batch_plan.global_batch_size,
             generations=settings.generations,
             updates=settings.updates,
-            accumulation=split.accumulate_grad_batches // settings.updates * passes,
+            accumulation=batch_plan.accumulate_grad_batches // settings.updates * passes,
             micro_batch_size=micro,
-            data_parallel_size=split.data_parallel_size,
-            rollouts=split.accumulate_grad_batches,
+            data_parallel_size=batch_plan.data_parallel_size,
+            rollouts=batch_plan.accumulate_grad_batches,
         )
 
     @property

@@ -172,9 +172,9 @@ class TrainingPlan:
         ranks = self.fleet.parallel.data_parallel_size(world_size)
         return self.micro_batch_rule.divide(stage.global_batch_size, ranks)
 
-    def step_tokens(self, split: BatchPlan) -> int:
+    def step_tokens(self, batch_plan: BatchPlan) -> int:
         """Returns the tokens of a step whose batch is split in this way."""
-        return split.global_batch_size * self.sequence_length
+        return batch_plan.global_batch_size * self.sequence_length
 
     def loads_per_step(self, stage: StagePlan) -> int:
         """Returns the passes in which a stage's step loads its samples."""
@@ -338,14 +338,14 @@ def _cut(schedule: RampSchedule, end_step: int | None) -> list[RampStage]:
 def _plan_stage(stage: RampStage, num_nodes: int, layout: Layout) -> StagePlan:
     fleet = layout.fleet
     ranks = fleet.data_parallel_size(num_nodes)
-    split = layout.micro_batch_rule.divide(stage.global_batch_size, ranks)
+    batch_plan = layout.micro_batch_rule.divide(stage.global_batch_size, ranks)
     return StagePlan(
         **{field.name: getattr(stage, field.name) for field in fields(StageExtent)},
         num_nodes=num_nodes,
         world_size=num_nodes * fleet.devices,
-        data_parallel_size=split.data_parallel_size,
-        micro_batch_size=split.micro_batch_size,
-        accumulate_grad_batches=split.accumulate_grad_batches,
+        data_parallel_size=batch_plan.data_parallel_size,
+        micro_batch_size=batch_plan.micro_batch_size,
+        accumulate_grad_batches=batch_plan.accumulate_grad_batches,
     )
 
 

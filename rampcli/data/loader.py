@@ -147,7 +147,7 @@ class Batch:
     """One data-parallel rank's share of a global batch.
 
     Attributes:
-        split: how the global batch is divided.
+        plan: how the global batch is divided.
         samples: indices of this rank's samples, [samples].
         micro_batches: the same on the device. Prompts are read when they are answered instead.
         valid_tokens: number of labels that the loss counts.
@@ -156,7 +156,7 @@ class Batch:
     """
 
     first_sample: int
-    split: BatchPlan
+    plan: BatchPlan
     samples: Indices
     micro_batches: list[MicroBatch] = field(default_factory=list)
     valid_tokens: int = 0
@@ -165,7 +165,7 @@ class Batch:
 
     def samples_of_micro_batch(self, number: int) -> Indices:
         """Returns the samples of a micro batch, numbered from 0."""
-        size = self.split.micro_batch_size
+        size = self.plan.micro_batch_size
         return self.samples[number * size : (number + 1) * size]
 
 
@@ -184,7 +184,7 @@ class Loader:
         self._ahead: dict[tuple[int, BatchPlan], Future[_Read]] = {}
         self._found: dict[tuple[int, BatchPlan], tuple[Indices, Indices]] = {}
 
-    def read(self, first_sample: int, split: BatchPlan) -> Batch:
+    def read(self, first_sample: int, batch_plan: BatchPlan) -> Batch:
         """Returns this rank's share of the global batch that starts at `first_sample`.
 
         A global batch is split into micro batches, and each of these into consecutive samples for
@@ -195,22 +195,24 @@ class Loader:
         """
         began = time.perf_counter()
         # On the first step and after a change of the split, no prefetched batch matches.
-        if (first_sample, split) not in self._ahead:
+        if (first_sample, batch_plan) not in self._ahead:
             self.stop_reading_ahead()
         for step in range(1 + STEPS_AHEAD):
-            wanted = (first_sample + step * split.global_batch_size, split)
+            wanted = (first_sample + step * batch_plan.global_batch_size, batch_plan)
             if wanted not in self._ahead:
                 self._ahead[wanted] = self._thread.submit(self._read_ahead, *wanted)
-        shares, placed = self._ahead.pop((first_sample, split)).result()
-        samples = samples_of([self.reading.rank], first_sample, split).ravel()
+        shares, placed = self._ahead.pop((first_sample, batch_plan)).result()
+        samples = samples_of([self.reading.rank], first_sample, batch_plan).ravel()
         mine = self.reading.scatter(
-            shares, micro_batches=split.accumulate_grad_batches, samples=split.micro_batch_size
+            shares,
+            micro_batches=batch_plan.accumulate_grad_batches,
+            samples=batch_plan.micro_batch_size,
         )
         if placed is None:
             placed = [_in_host_memory(each, self.device) for each in mine]
         return Batch(
             first_sample=first_sample,
-            split=split,
+            plan=batch_plan,
             samples=samples,
             micro_batches=[_to_device(each, self.device) for each in placed],
             valid_tokens=sum(each.valid_tokens for each in mine),
@@ -225,34 +227,36 @@ class Loader:
         wait(self._ahead.values())
         self._ahead.clear()
 
-    def _read_ahead(self, first_sample: int, split: BatchPlan) -> "_Read":
-        shares = self.read_micro_batches(first_sample, split)
+    def _read_ahead(self, first_sample: int, batch_plan: BatchPlan) -> "_Read":
+        shares = self.read_micro_batches(first_sample, batch_plan)
         if self.reading.group is not None:
             return shares, None
         (mine,) = shares
         return shares, [_in_host_memory(each, self.device) for each in mine]
 
-    def read_micro_batches(self, first_sample: int, split: BatchPlan) -> list[list[Samples]]:
+    def read_micro_batches(self, first_sample: int, batch_plan: BatchPlan) -> list[list[Samples]]:
         """Reads the micro batches of each rank that this process reads for.
 
         Micro batches are separate arrays: the allocator does not reuse the memory of larger ones.
         """
         if self.blend is None:
             return []
-        if (first_sample, split) not in self._found:
-            steps = max(1, LOCATED_AT_ONCE // split.global_batch_size)
-            firsts = [first_sample + step * split.global_batch_size for step in range(steps)]
+        if (first_sample, batch_plan) not in self._found:
+            steps = max(1, LOCATED_AT_ONCE // batch_plan.global_batch_size)
+            firsts = [first_sample + step * batch_plan.global_batch_size for step in range(steps)]
             found = self.blend.locate(
-                np.add.outer(firsts, samples_of(self.reading.ranks, 0, split))
+                np.add.outer(firsts, samples_of(self.reading.ranks, 0, batch_plan))
             )
             self._found = {
-                (first, split): (which, windows)
+                (first, batch_plan): (which, windows)
                 for first, which, windows in zip(firsts, *found, strict=True)
             }
-        found = self._found.pop((first_sample, split))
+        found = self._found.pop((first_sample, batch_plan))
         which, windows = (
             each.reshape(
-                len(self.reading.ranks), split.accumulate_grad_batches, split.micro_batch_size
+                len(self.reading.ranks),
+                batch_plan.accumulate_grad_batches,
+                batch_plan.micro_batch_size,
             )
             for each in found
         )
@@ -261,34 +265,40 @@ class Loader:
             for share in zip(which, windows, strict=True)
         ]
 
-    def read_first(self, samples: int, split: BatchPlan) -> Iterator[MicroBatch]:
+    def read_first(self, samples: int, batch_plan: BatchPlan) -> Iterator[MicroBatch]:
         """Yields this rank's micro batches of the first `samples` samples of the blend.
 
         All ranks get the same number of micro batches. Samples beyond the end have ignored labels.
         """
-        per_round = split.micro_batch_size * split.data_parallel_size
+        per_round = batch_plan.micro_batch_size * batch_plan.data_parallel_size
         for first in range(0, samples, per_round):
             ranks = self.reading.ranks if self.blend else ()
             shares = [
-                [self._share(first + rank * split.micro_batch_size, samples, split)]
+                [self._share(first + rank * batch_plan.micro_batch_size, samples, batch_plan)]
                 for rank in ranks
             ]
-            (mine,) = self.reading.scatter(shares, micro_batches=1, samples=split.micro_batch_size)
+            (mine,) = self.reading.scatter(
+                shares, micro_batches=1, samples=batch_plan.micro_batch_size
+            )
             yield _to_device(_in_host_memory(mine, self.device), self.device)
 
-    def _share(self, first: int, samples: int, split: BatchPlan) -> Samples:
+    def _share(self, first: int, samples: int, batch_plan: BatchPlan) -> Samples:
         assert self.blend is not None
-        mine = first + np.arange(split.micro_batch_size)
+        mine = first + np.arange(batch_plan.micro_batch_size)
         share = self.blend.read(np.minimum(mine, samples - 1))
         # np.where makes a new array, because labels may share the memory of tokens.
         labels = np.where((mine < samples)[:, None], share.labels, IGNORED)
         return replace(share, labels=labels)
 
 
-def samples_of(ranks: Sequence[int], first_sample: int, split: BatchPlan) -> Indices:
+def samples_of(ranks: Sequence[int], first_sample: int, batch_plan: BatchPlan) -> Indices:
     """Returns the samples of data-parallel ranks in a global batch, [ranks, samples of each]."""
-    shape = (split.accumulate_grad_batches, split.data_parallel_size, split.micro_batch_size)
-    samples = np.arange(first_sample, first_sample + split.global_batch_size).reshape(shape)
+    shape = (
+        batch_plan.accumulate_grad_batches,
+        batch_plan.data_parallel_size,
+        batch_plan.micro_batch_size,
+    )
+    samples = np.arange(first_sample, first_sample + batch_plan.global_batch_size).reshape(shape)
     return samples.swapaxes(0, 1)[list(ranks)].reshape(len(ranks), -1)
 
 

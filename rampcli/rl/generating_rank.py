@@ -67,16 +67,16 @@ def send_rollouts(
         BridgeClosed: a rank that trains has ended.
     """
     plan, roles = resolved.plan, bridge.roles
-    split = plan.batch_on(plan.stage_at(consumed_samples), roles.trainers)
-    ranks = range(split.data_parallel_size)
+    batch_plan = plan.batch_on(plan.stage_at(consumed_samples), roles.trainers)
+    ranks = range(batch_plan.data_parallel_size)
     batches = [
-        Batch(first_sample=consumed_samples, split=split, samples=samples)
-        for samples in samples_of(ranks, consumed_samples, split)
+        Batch(first_sample=consumed_samples, plan=batch_plan, samples=samples)
+        for samples in samples_of(ranks, consumed_samples, batch_plan)
     ]
     sent = []
-    for number in range(split.accumulate_grad_batches):
+    for number in range(batch_plan.accumulate_grad_batches):
         for data_rank in ranks:
-            tag = number * split.data_parallel_size + data_rank
+            tag = number * batch_plan.data_parallel_size + data_rank
             if roles.generator_of(tag) != roles.rank:
                 continue
             samples = batches[data_rank].samples_of_micro_batch(number)

@@ -85,7 +85,12 @@ class RolloutSums(NamedTuple):
 
 
 def times_of(
-    totals: RolloutSums, split: BatchPlan, *, waited_s: float, step_time_s: float, generators: int
+    totals: RolloutSums,
+    batch_plan: BatchPlan,
+    *,
+    waited_s: float,
+    step_time_s: float,
+    generators: int,
 ) -> dict[str, float]:
     """Returns the columns with the seconds of a step.
 
@@ -95,7 +100,7 @@ def times_of(
 
     Args:
         totals: sums over the rollouts of all ranks.
-        split: how the prompts of the step are divided.
+        batch_plan: how the prompts of the step are divided.
         waited_s: seconds that this rank has waited for rollouts, or spent on generating.
         generators: ranks that only generate; 0 if all ranks take turns.
     """
@@ -106,8 +111,8 @@ def times_of(
     predicted_s = overlapped_s(
         rollout_s,
         training_s,
-        micro_batches=split.accumulate_grad_batches,
-        data_ranks=split.data_parallel_size,
+        micro_batches=batch_plan.accumulate_grad_batches,
+        data_ranks=batch_plan.data_parallel_size,
         generators=generators,
     )
     return {"rollout_s": rollout_s, "training_s": training_s, "predicted_s": predicted_s}

@@ -91,7 +91,7 @@ class TakingTurns(RolloutSource):
         began = time.perf_counter()
         self.policy.refresh()
         ranks, prompts, mine = self.passes.meshes.size(TENSOR), [], dict[int, Rollout]()
-        for number in range(batch.split.accumulate_grad_batches):
+        for number in range(batch.plan.accumulate_grad_batches):
             if number > 0:
                 stopper.agree_now_and_then()
             questions = self.generator.training_questions(batch.samples_of_micro_batch(number))
@@ -144,11 +144,11 @@ class FromOtherRanks(RolloutSource):
         weights = whole_weights(self.policy.trained, self.policy.dtype)
         self.bridge.order_rollouts(step, batch.first_sample, weights)
         self.waited_s = time.perf_counter() - began
-        for number in range(batch.split.accumulate_grad_batches):
+        for number in range(batch.plan.accumulate_grad_batches):
             questions = self.generator.training_questions(batch.samples_of_micro_batch(number))
             packed = self.generator.empty_rollout(len(questions), torch.device("cpu"))
             began = time.perf_counter()
-            tag = number * batch.split.data_parallel_size + self.passes.meshes.rank(DATA)
+            tag = number * batch.plan.data_parallel_size + self.passes.meshes.rank(DATA)
             self.bridge.receive(packed, tag=tag)
             self.waited_s += time.perf_counter() - began
             prompts = [question.tokens for question in questions]

@@ -58,11 +58,11 @@ class PolicyTrainer(Trainer):
         with self.source.generator.scorer:
             return Trainer.run(self)
 
-    def read(self, split: BatchPlan) -> Batch:
+    def read(self, batch_plan: BatchPlan) -> Batch:
         """Returns this rank's samples. Their prompts are read when they are answered."""
         first = self.state.consumed_samples
-        samples = samples_of([self.passes.meshes.rank(DATA)], first, split).ravel()
-        return Batch(first_sample=first, split=split, samples=samples)
+        samples = samples_of([self.passes.meshes.rank(DATA)], first, batch_plan).ravel()
+        return Batch(first_sample=first, plan=batch_plan, samples=samples)
 
     def start_step(self, batch: Batch) -> None:
         """Takes a step. Its numbers are known at once."""
@@ -81,18 +81,18 @@ class PolicyTrainer(Trainer):
         rollouts: list[Rollout] = []
         scored = self._scored(batch, into=rollouts)
         measurement = Measurement(self.measurers, self.state.step + 1)
-        results, policy_sums, skipped = self._update_weights(batch.split, scored, measurement)
+        results, policy_sums, skipped = self._update_weights(batch.plan, scored, measurement)
         step_time_s = time.perf_counter() - batch.began
-        self.micro_batch_s = step_time_s / batch.split.accumulate_grad_batches
+        self.micro_batch_s = step_time_s / batch.plan.accumulate_grad_batches
         sums = RolloutSums.of(rollouts, stop=self.source.generator.data.format.end)
         totals = sums.over_ranks(self.passes)
         self._check_scored(totals)
         self._record_responses(batch, rollouts)
         generators = self.config.rl.rollout_ranks
-        last = self._values_of(self.pairs.updates - 1, batch.split)
+        last = self._values_of(self.pairs.updates - 1, batch.plan)
         times = times_of(
             totals,
-            batch.split,
+            batch.plan,
             waited_s=self.source.waited_s,
             step_time_s=step_time_s,
             generators=generators,
@@ -117,7 +117,7 @@ class PolicyTrainer(Trainer):
 
     def _update_weights(
         self,
-        split: BatchPlan,
+        batch_plan: BatchPlan,
         scored: Iterable[tuple[Rollout, Tensor]],
         measurement: Measurement,
     ) -> tuple[list[StepResult], list[PolicySums], list[str]]:
@@ -126,7 +126,7 @@ class PolicyTrainer(Trainer):
         Returns the result of each update, its sums over all ranks, and why updates were skipped.
         """
         assert isinstance(self.passes, PolicyPasses)
-        per_update = PairBatch.of(split, self.pairs).accumulation
+        per_update = PairBatch.of(batch_plan, self.pairs).accumulation
         arriving = self._passes_of(scored, per_update=per_update)
         results, policy_sums, skipped = list[StepResult](), list[PolicySums](), list[str]()
         for update in range(self.pairs.updates):
@@ -144,7 +144,7 @@ class PolicyTrainer(Trainer):
             if reason is not None:
                 where = f"update {update + 1} of {self.pairs.updates}: "
                 skipped.append(reason if self.pairs.updates == 1 else where + reason)
-            values = self._values_of(update, split)
+            values = self._values_of(update, batch_plan)
             update_weights(self.optimizers, **asdict(values), skip=reason is not None)
             results.append(result)
             policy_sums.append(sums)
@@ -196,10 +196,10 @@ class PolicyTrainer(Trainer):
                     multiple=self.passes.meshes.size(TENSOR),
                 )
 
-    def _values_of(self, update: int, split: BatchPlan) -> StepValues:
+    def _values_of(self, update: int, batch_plan: BatchPlan) -> StepValues:
         """Returns the values of the optimiser for an update of a step."""
-        prompts = split.global_batch_size * (update + 1) // self.pairs.updates
-        return self.values_after(prompts, split)
+        prompts = batch_plan.global_batch_size * (update + 1) // self.pairs.updates
+        return self.values_after(prompts, batch_plan)
 
     def _check_scored(self, totals: RolloutSums) -> None:
         """Ends the run if a step has no reward to learn from. Warns once if some are missing."""
@@ -240,7 +240,7 @@ class PolicyTrainer(Trainer):
             }
             run.append_row(run.responses, row)
 
-    def _validate(self, split: BatchPlan) -> None:
+    def _validate(self, batch_plan: BatchPlan) -> None:
         """Evaluates held-out prompts, which the ranks divide among them. Every rank calls this.
 
         Each prompt is answered with the likeliest tokens (`greedy`), and once as in training
@@ -254,7 +254,9 @@ class PolicyTrainer(Trainer):
         prompts = min(self.config.trainer.val_samples, len(self.source.generator.data.validation))
         kinds = {"greedy": replace(sampled, temperature=0.0), "sampled": sampled}
         totals = self._evaluate(
-            list(kinds.values()), prompts, at_once=split.micro_batch_size * self.pairs.generations
+            list(kinds.values()),
+            prompts,
+            at_once=batch_plan.micro_batch_size * self.pairs.generations,
         )
         unscored = len(kinds) * prompts - int(sum(scored for scored, _, _ in totals))
         results: dict[str, float | str | None] = {"prompts": prompts, "unscored": unscored}

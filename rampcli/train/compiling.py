@@ -60,19 +60,23 @@ def _compile_trivial(device: torch.device) -> None:
     torch.compile(lambda x: 2 * x, dynamic=False)(one).sum().backward()
 
 
-def compile_passes(passes: Passes, config: Config, split: BatchPlan) -> None:
+def compile_passes(passes: Passes, config: Config, batch_plan: BatchPlan) -> None:
     """Runs the passes of training and validation once, without effect. Every rank calls this.
 
     Raises:
         RampcliError: this machine cannot compile.
     """
     tokens = torch.zeros(
-        split.micro_batch_size, config.data.sequence_length, dtype=torch.int64, device=passes.device
+        batch_plan.micro_batch_size,
+        config.data.sequence_length,
+        dtype=torch.int64,
+        device=passes.device,
     )
     micro_batch = MicroBatch(tokens, tokens, tokens if config.data.document_mask else None)
     try:
         passes.forward_backward(
-            [micro_batch] * (split.accumulate_grad_batches if passes.pipeline else 1), scale=0.0
+            [micro_batch] * (batch_plan.accumulate_grad_batches if passes.pipeline else 1),
+            scale=0.0,
         )
         if config.trainer.val_samples:
             passes.forward([micro_batch] * passes.forward_micro_batches)

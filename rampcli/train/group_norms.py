@@ -44,13 +44,13 @@ class GroupNorms:
                 placements = weight.placements if isinstance(weight, DTensor) else ()
                 weight.register_hook(partial(self._add, placements, counts))  # type: ignore[no-untyped-call]
 
-    def measures(self, split: BatchPlan) -> bool:
+    def measures(self, batch_plan: BatchPlan) -> bool:
         """Returns whether steps of this split have groups to compare."""
         return (
             groups_per_step(
-                data_parallel_size=split.data_parallel_size,
-                accumulate_grad_batches=split.accumulate_grad_batches,
-                micro_batch_size=split.micro_batch_size,
+                data_parallel_size=batch_plan.data_parallel_size,
+                accumulate_grad_batches=batch_plan.accumulate_grad_batches,
+                micro_batch_size=batch_plan.micro_batch_size,
                 pieces=self.pieces,
             )
             > 1

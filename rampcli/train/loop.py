@@ -120,30 +120,30 @@ class Trainer:
             self.observers.at_stage(self.state, stage)
             for batch in self._batches(stage):
                 self.start_step(batch)
-                self.state.advance(batch.split.global_batch_size)
+                self.state.advance(batch.plan.global_batch_size)
                 if not self.runs_ahead or self.observers.needs(self.state.step):
                     self.finish_step()
-                self._save_and_validate_if_due(batch.split)
+                self._save_and_validate_if_due(batch.plan)
             self.finish_step()
             consumed = self.state.consumed_samples
             if not self._is_complete() and self.plan.ends_processes(stage, consumed):
                 self._validate_if_phase_ends(stage)
                 return STAGE_BOUNDARY
         self.stopper.agree()  # else, texts that a stop has interrupted would be lost
-        self._validate(self._split())
+        self._validate(self._batch_plan())
         return COMPLETE
 
     def _batches(self, stage: StagePlan) -> Iterator[Batch]:
         """Yields the batches of a stage, one per step, until the stage or the run ends."""
-        split = self.plan.batch_on(stage, dist.get_world_size())
+        batch_plan = self.plan.batch_on(stage, dist.get_world_size())
         while not self._is_complete() and self.plan.stage_at(self.state.consumed_samples) is stage:
             begin(READING)
             self.observers.before_step(self.state)
-            yield self.read(split)
+            yield self.read(batch_plan)
 
-    def read(self, split: BatchPlan) -> Batch:
+    def read(self, batch_plan: BatchPlan) -> Batch:
         """Reads this rank's share of the next global batch."""
-        return self.loader.read(self.state.consumed_samples, split)
+        return self.loader.read(self.state.consumed_samples, batch_plan)
 
     def take_step(self, batch: Batch) -> TakenStep:
         """Takes a step and waits for its numbers. Observers are not called.
@@ -164,7 +164,7 @@ class Trainer:
             StopAgreed: a rank must stop.
             RampcliError: as `finish_step`.
         """
-        split = batch.split
+        batch_plan = batch.plan
         begin(COMPUTING)
         measurement = Measurement(self.measurers, self.state.step + 1)
         result = accumulate_gradient(
@@ -173,13 +173,13 @@ class Trainer:
             global_tokens=self._agree_on_tokens(batch.valid_tokens),
             gradient_clip_val=self.config.trainer.gradient_clip_val,
             between=self.stopper.agree_now_and_then,
-            norms=self.norms if self._measures_noise(split) else None,
+            norms=self.norms if self._measures_noise(batch_plan) else None,
             measure=partial(measurement.addends, self.passes),
         )
         self.finish_step()  # its numbers set the limits of this step
-        values = self.values_after(split.global_batch_size, split)
+        values = self.values_after(batch_plan.global_batch_size, batch_plan)
         update_weights(self.optimizers, **asdict(values), skip=result.is_harmful(self.guard.limits))
-        self._update_averages(split.global_batch_size)
+        self._update_averages(batch_plan.global_batch_size)
         stage = self.plan.stage_at(self.state.consumed_samples)
         before = replace(self.state)
 
@@ -188,7 +188,7 @@ class Trainer:
             now = time.perf_counter()
             step_time_s = now - max(batch.began, self.finished_at)
             self.finished_at = now
-            self.micro_batch_s = step_time_s / split.accumulate_grad_batches
+            self.micro_batch_s = step_time_s / batch_plan.accumulate_grad_batches
             skipped = self.guard.judge(before, known)
             return TakenStep(
                 stage=stage,
@@ -198,7 +198,7 @@ class Trainer:
                 skipped=skipped,
                 step_time_s=step_time_s,
                 columns=values.coupled() | measurement.columns(known.measured),
-                noise=None if skipped else known.noise(sequences=split.global_batch_size),
+                noise=None if skipped else known.noise(sequences=batch_plan.global_batch_size),
             )
 
         self.unfinished = finish
@@ -217,20 +217,20 @@ class Trainer:
         for average in self.averages.values():
             average.follow(tokens_before, tokens_after)
 
-    def values_after(self, samples: int, split: BatchPlan) -> StepValues:
+    def values_after(self, samples: int, batch_plan: BatchPlan) -> StepValues:
         """Returns the values of the optimiser for an update after some more samples."""
         return self.couplings.at(
             self.learning_rate,
             self.state.consumed_samples + samples,
-            global_batch_size=split.global_batch_size,
+            global_batch_size=batch_plan.global_batch_size,
         )
 
-    def _measures_noise(self, split: BatchPlan) -> bool:
+    def _measures_noise(self, batch_plan: BatchPlan) -> bool:
         """Returns whether the next step measures the noise of the gradient."""
         return (
             self.norms is not None
             and is_due(self.state.step + 1, self.config.noise_scale.every_steps)
-            and self.norms.measures(split)
+            and self.norms.measures(batch_plan)
         )
 
     def finish_step(self) -> None:
@@ -268,20 +268,20 @@ class Trainer:
         request.expect(micro_batch_s)
         return int(tokens)
 
-    def _save_and_validate_if_due(self, split: BatchPlan) -> None:
+    def _save_and_validate_if_due(self, batch_plan: BatchPlan) -> None:
         if self._is_complete():  # the checkpoint and the validation at the end follow
             return
         if is_due(self.state.step, self.config.checkpoint.every_steps):
             self._save()
         if is_due(self.state.step, self.config.trainer.val_every_steps):
-            self._validate(split)
+            self._validate(batch_plan)
 
     def _save(self, *, is_last: bool = False) -> None:
         self.finish_step()
         begin(SAVING)
         self.checkpoints.save(self.state, is_last=is_last, on_saved=self.observers.after_checkpoint)
 
-    def _validate(self, split: BatchPlan) -> None:
+    def _validate(self, batch_plan: BatchPlan) -> None:
         """Validates the weights and their averages, with the split of the step just taken.
 
         At the end of a stage, the split of the next step may need other processes.
@@ -291,11 +291,11 @@ class Trainer:
         self.finish_step()
         averages = self._averages_to_validate()
         for corpus, loader in self.validation_loaders.items():
-            validation = self._validate_on(corpus, loader, split)
+            validation = self._validate_on(corpus, loader, batch_plan)
             for kind, average in averages.items():
                 self.checkpoints.wait_for_copy()
                 with average.in_place_of_weights():
-                    of_average = self._validate_on(corpus, loader, split)
+                    of_average = self._validate_on(corpus, loader, batch_plan)
                 validation = replace(
                     validation,
                     of_averages={**validation.of_averages, kind: of_average.loss},
@@ -322,12 +322,12 @@ class Trainer:
                 run.append_event("fault", reason=reason)
         return found
 
-    def _validate_on(self, corpus: str | None, loader: Loader, split: BatchPlan) -> Validation:
+    def _validate_on(self, corpus: str | None, loader: Loader, batch_plan: BatchPlan) -> Validation:
         """Validates the weights as they are on one corpus."""
         samples = self.config.trainer.val_samples or 0
         return validate(
             self.passes,
-            loader.read_first(samples, split),
+            loader.read_first(samples, batch_plan),
             samples=samples,
             corpus=corpus,
             bytes_of_tokens=self.bytes_of_tokens,
@@ -353,7 +353,7 @@ class Trainer:
         )
         is_owed = consumed == self.first_validated_sample or (is_point and not self._is_validated())
         if is_owed and not self._is_complete():
-            self._validate(self._split())
+            self._validate(self._batch_plan())
 
     def _is_validated(self) -> bool:
         """Returns whether rank 0 finds a validation of each corpus at this step in events.jsonl."""
@@ -369,18 +369,18 @@ class Trainer:
         Drops the code that was compiled for another size: torch.compile stops compiling a layer
         after eight versions.
         """
-        split, compiled = self._split(), self.compiled_micro_batch_size
-        if not self.config.trainer.compile or compiled == split.micro_batch_size:
+        batch_plan, compiled = self._batch_plan(), self.compiled_micro_batch_size
+        if not self.config.trainer.compile or compiled == batch_plan.micro_batch_size:
             return
         began = time.perf_counter()
         begin(COMPILING)
         if compiled is not None:
             torch.compiler.reset()
-        compile_passes(self.passes, self.config, split)
-        self.compiled_micro_batch_size = split.micro_batch_size
+        compile_passes(self.passes, self.config, batch_plan)
+        self.compiled_micro_batch_size = batch_plan.micro_batch_size
         self.observers.after_compile(self.state, compile_s=time.perf_counter() - began)
 
-    def _split(self) -> BatchPlan:
+    def _batch_plan(self) -> BatchPlan:
         """Returns how the next global batch is divided."""
         stage = self.plan.stage_at(self.state.consumed_samples)
         return self.plan.batch_on(stage, dist.get_world_size())

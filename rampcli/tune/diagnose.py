@@ -47,7 +47,7 @@ from rampcli.tune.diagnosis import (
     Diagnosis,
 )
 from rampcli.tune.median import FEWEST
-from rampcli.tune.sizes import timed_split
+from rampcli.tune.sizes import timed_batch_plan
 from rampcli.tune.trial_files import TrialOrder
 
 
@@ -322,7 +322,7 @@ class Bench:
         self.threads = torch.get_num_threads()
         self.pressure = pressure
         self.stage = trainer.plan.stage_at(trainer.state.consumed_samples)
-        self.split = timed_split(self.stage, accumulate)
+        self.batch_plan = timed_batch_plan(self.stage, accumulate)
         self.exchange = Exchange(trainer.passes, trainer.optimizers)
         # gloo, because a rank that waits for NCCL keeps its processor busy.
         self.waiting = dist.new_group(backend="gloo")
@@ -379,12 +379,12 @@ class Bench:
             return self.trainer.take_step(batch).step_time_s
 
     def _read(self) -> Batch:
-        batch = self.trainer.read(self.split)
+        batch = self.trainer.read(self.batch_plan)
         self._skip(1)
         return batch
 
     def _skip(self, batches: int) -> None:
-        self.trainer.state.advance(batches * self.split.global_batch_size)
+        self.trainer.state.advance(batches * self.batch_plan.global_batch_size)
 
 
 def _shortened(batch: Batch) -> Batch:

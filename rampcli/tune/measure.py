@@ -18,7 +18,7 @@ from rampcli.train.stopping import StopRequest
 from rampcli.tune.diagnose import MemoryPressure, diagnose
 from rampcli.tune.diagnosis import AS_IS, FILE, SO_FAR, Diagnosis
 from rampcli.tune.median import median_of
-from rampcli.tune.sizes import timed_split
+from rampcli.tune.sizes import timed_batch_plan
 from rampcli.tune.trial_files import SIGNS, Result, TrialDirectory, TrialOrder
 from rampcli.worker.assemble import build_trainer, naming_out_of_memory
 from rampcli.worker.join import join_ranks
@@ -103,11 +103,11 @@ def time_step(trainer: Trainer, accumulate: int, pressure: MemoryPressure) -> fl
         StopAgreed: a rank was asked to stop.
     """
     stage = trainer.plan.stage_at(trainer.state.consumed_samples)
-    split = timed_split(stage, accumulate)
-    batch = trainer.read(split)
+    batch_plan = timed_batch_plan(stage, accumulate)
+    batch = trainer.read(batch_plan)
     # Reading from a file also faults pages in from the disk, without a lack of memory.
     with pressure.watched():
         step = trainer.take_step(batch)
-    trainer.state.advance(split.global_batch_size)
+    trainer.state.advance(batch_plan.global_batch_size)
     trainer.observers.after_step(trainer.state, step)
     return step.step_time_s

@@ -92,7 +92,7 @@ def timed_micro_batches(accumulate_grad_batches: int, *, unit: int) -> tuple[int
     return (unit, most)
 
 
-def timed_split(stage: StagePlan, accumulate_grad_batches: int) -> BatchPlan:
+def timed_batch_plan(stage: StagePlan, accumulate_grad_batches: int) -> BatchPlan:
     """Returns the batch of a stage's step with this number of micro batches per rank."""
     return BatchPlan.solve(
         global_batch_size=None,

@@ -39,7 +39,7 @@ class GarbageCollection(LoopObserver):
         gc.disable()
 
     def after_step(self, state: TrainingState, step: TakenStep) -> None:  # noqa: ARG002, D102
-        self._micro_batches += step.batch.split.accumulate_grad_batches
+        self._micro_batches += step.batch.plan.accumulate_grad_batches
         if self._micro_batches >= self.every_micro_batches:
             self._micro_batches = 0
             gc.collect()

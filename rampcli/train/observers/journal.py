@@ -98,7 +98,7 @@ class Journal(LoopObserver):
         """Writes a row of metrics, and the event `skip` if the step was skipped."""
         if step.skipped is not None:
             record_event(self.run, "skip", state, reason=step.skipped)
-        batch = step.batch.split
+        batch = step.batch.plan
         tokens = self.plan.of(step.stage).step_tokens(batch)
         if step.tokens is not None:
             tokens = max(1, step.tokens)

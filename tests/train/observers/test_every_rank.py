@@ -22,8 +22,8 @@ class Cycle:
 )
 def test_garbage_is_collected_after_the_same_steps_on_every_rank(micro_batches, expected):
     """However much garbage a rank makes."""
-    split = SimpleNamespace(accumulate_grad_batches=micro_batches)
-    taken = SimpleNamespace(batch=SimpleNamespace(split=split))
+    plan = SimpleNamespace(accumulate_grad_batches=micro_batches)
+    taken = SimpleNamespace(batch=SimpleNamespace(plan=plan))
     for amount in (1, 5000):
         observer, collected = GarbageCollection(every_micro_batches=5), []
         observer.at_start(TrainingState())
