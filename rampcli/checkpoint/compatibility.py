@@ -24,10 +24,10 @@ from rampcli.settings.config import Config
 from rampcli.settings.facts import RESULT
 from rampcli.settings.phase_keys import UNTIL, phase_key
 
-REMEDY = "another name= or run_dir="
+OTHER_RUN_REMEDY = "another name= or run_dir="
 MERGED_FROM = "merged_from_token"
 """Fact of a checkpoint's manifest: tokens before the weights that its mean holds."""
-PHASES_REMEDY = f"the phases that it was trained with, or {REMEDY}"
+PHASES_REMEDY = f"the phases that it was trained with, or {OTHER_RUN_REMEDY}"
 
 
 def check_resumable(
@@ -100,7 +100,7 @@ def _check_same_settings(
                 f"phase {now.name} has ended, and was trained with {key}={shown(before.get(key))}"
                 f" (here {shown(here.get(key))})",
                 keys=(phase_key(now.name, key),),
-                remedy=f"the settings that it was trained with, or {REMEDY}",
+                remedy=f"the settings that it was trained with, or {OTHER_RUN_REMEDY}",
             )
 
 
@@ -168,7 +168,10 @@ def _check_phase(checkpoint: Checkpoint, resolved: Resolved) -> None:
         raise ForeignCheckpointError(
             f"{place}, at step {checkpoint.step}. Here, {key} ends the phase before that step",
             keys=(key,),
-            remedy=[set_to(key, f"steps:{checkpoint.step}", note=" or a later end"), REMEDY],
+            remedy=[
+                set_to(key, f"steps:{checkpoint.step}", note=" or a later end"),
+                OTHER_RUN_REMEDY,
+            ],
         )
     if saved["name"] in phases:
         begins_now = _describe_beginning(phases[saved["name"]])
@@ -178,7 +181,8 @@ def _check_phase(checkpoint: Checkpoint, resolved: Resolved) -> None:
     raise ForeignCheckpointError(
         f"{place}, which began {began}. Here, {here}",
         keys=("phases",),
-        remedy=f"the settings in {checkpoint.path.parents[1] / 'config.yaml'}, or {REMEDY}",
+        remedy=f"the settings in {checkpoint.path.parents[1] / 'config.yaml'}, or"
+        f" {OTHER_RUN_REMEDY}",
     )
 
 
@@ -247,12 +251,12 @@ def check_compatible(
         raise ForeignCheckpointError(
             f"the checkpoints in {run_dir} belong to another configuration: {', '.join(shown)}",
             keys=tuple(differing),
-            remedy=f"the settings that they were saved with, or {REMEDY}",
+            remedy=f"the settings that they were saved with, or {OTHER_RUN_REMEDY}",
         )
     if corpus and checkpoint.manifest["corpus"] not in corpus:
         raise ForeignCheckpointError(
             f"{checkpoint.path} was trained on another corpus than this run reads",
-            remedy=f"the corpus of the checkpoint, or {REMEDY}",
+            remedy=f"the corpus of the checkpoint, or {OTHER_RUN_REMEDY}",
         )
 
 

@@ -7,14 +7,13 @@ from pathlib import Path
 from rampcli.checkpoint.compatibility import settings_of_checkpoint
 from rampcli.config import snapshot
 from rampcli.config.layers import Layer, Precedence, Stack, sources_named
-from rampcli.data.chat_template import CONFIG_FILE as TOKENIZER_CONFIG_FILE
-from rampcli.data.chat_template import read_tokenizer_config, tokens_of
+from rampcli.data.chat_template import TOKENIZER_CONFIG_FILE, read_tokenizer_config, tokens_of
 from rampcli.data.tokenizer_path import tokenizer_path
 from rampcli.errors import Report, UsageError, naming_setting, set_to
 from rampcli.files import hub
 from rampcli.files.hub import CONFIG_FILE, TOKENIZER_FILE
 from rampcli.models.huggingface_config import (
-    FOLDER,
+    FOLDER_WANTED,
     INIT_FROM_KEY,
     LENGTH_KEY,
     as_settings,
@@ -33,7 +32,7 @@ FROM_FOLDER = "from_folder"
 """Option of the group `model`: the model in `model.init_from`."""
 RUN_REMEDY = f"{INIT_FROM_KEY}=RUN_DIR, a run with a checkpoint"
 HUB_REMEDY = f"{RUN_REMEDY}, or a model of the hub with {CONFIG_FILE} and *.safetensors"
-FOLDER_REMEDY = f"{INIT_FROM_KEY}=FOLDER, as rampcli export or save_pretrained wrote it"
+WEIGHTS_REMEDY = f"{INIT_FROM_KEY}=FOLDER, as rampcli export or save_pretrained wrote it"
 SOURCE_KEY, TOKENIZER_KEY, END_KEY = "data.source", "data.tokenizer", "data.response_end"
 
 
@@ -165,7 +164,7 @@ def _model_folder(text: str, *, remedy: str | None = None) -> Path:
         wrong = f"holds neither a run (config.yaml) nor a model of Hugging Face ({CONFIG_FILE})"
     else:
         wrong = "is a file" if exists else "does not exist"
-    elsewhere = remedy or f"{RUN_REMEDY}, or {FOLDER}"
+    elsewhere = remedy or f"{RUN_REMEDY}, or {FOLDER_WANTED}"
     if hub.is_hub_name(text):
         elsewhere += (
             f", or NAME@COMMIT for a model of the hub; `rampcli import {text}"
@@ -209,7 +208,7 @@ def _layers_of(stack: Stack, report: Report) -> list[Layer]:
         raise UsageError(
             f"model={FROM_FOLDER} takes the model from {INIT_FROM_KEY}, which is not given",
             keys=(INIT_FROM_KEY,),
-            remedy=FOLDER_REMEDY,
+            remedy=WEIGHTS_REMEDY,
         )
     if is_run(Path(given).expanduser()):
         raise UsageError(
@@ -218,7 +217,7 @@ def _layers_of(stack: Stack, report: Report) -> list[Layer]:
             keys=(INIT_FROM_KEY,),
             remedy=f"rampcli export {given} out, then {INIT_FROM_KEY}=out",
         )
-    folder = _model_folder(given, remedy=FOLDER_REMEDY)
+    folder = _model_folder(given, remedy=WEIGHTS_REMEDY)
     shape = as_settings(read_config(folder))
     files = {CONFIG_FILE: {f"model.{name}": value for name, value in shape.items()}}
     if stack.entry(SOURCE_KEY).value in ("text", "pairs"):

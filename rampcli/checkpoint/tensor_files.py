@@ -37,7 +37,7 @@ ALIGNED_BYTES = mmap.PAGESIZE
 OFFSETS = "DCP_SHARDING_INFO"
 """Metadata field with the offsets of each shard in its tensor."""
 TYPES = FLOATS | {"I64": torch.int64}
-NAMES = {dtype: name for name, dtype in TYPES.items()}
+TYPE_NAMES = {dtype: name for name, dtype in TYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def file_header(shards: Sequence[Shard]) -> Tensor:
     for shard in shards:
         begin, end = end, end + shard.values.nbytes
         header[shard.name] = {
-            "dtype": NAMES[shard.values.dtype],
+            "dtype": TYPE_NAMES[shard.values.dtype],
             "shape": list(shard.values.shape),
             "data_offsets": [begin, end],
         }

@@ -18,11 +18,11 @@ from rampcli.files.guarded_folder import read_file
 from rampcli.files.records import ANY, check_shape, read_json
 from rampcli.machine.limited_process import CPU_S, LimitError, ask
 
-TEMPLATE_FILE, CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
+TEMPLATE_FILE, TOKENIZER_CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
 TEMPLATE_FOLDER, NAMES_FILE = "additional_chat_templates", "special_tokens_map.json"
-KEYS = ("data.chat_template", "data.tokenizer")
+TEMPLATE_KEYS = ("data.chat_template", "data.tokenizer")
 NO_TEMPLATE = set_to("data.chat_template", "none")
-MOST_BYTES = 16 << 20
+MOST_CONFIG_BYTES = 16 << 20
 MOST_TEMPLATE_BYTES = 1 << 20
 PLAIN = "placeholder 7f3a9c41 <&> \"'{{ 1 }}"
 PAD = (" \n", "\n ")
@@ -111,7 +111,7 @@ class ChangedPromptError(UsageError):
     def __init__(self, place: str, number: int) -> None:
         super().__init__(
             f"the chat template in {place} changes this prompt, or writes something else around it",
-            keys=KEYS,
+            keys=TEMPLATE_KEYS,
             remedy=NO_TEMPLATE,
         )
         self.number = number
@@ -172,7 +172,7 @@ def read_tokenizer_config(folder: Path) -> dict[str, Any]:
     Raises:
         UsageError: a file cannot be read.
     """
-    config = read_beside_tokenizer(folder / CONFIG_FILE, {...: ANY})
+    config = read_beside_tokenizer(folder / TOKENIZER_CONFIG_FILE, {...: ANY})
     if "added_tokens_decoder" not in config:
         config |= read_beside_tokenizer(folder / NAMES_FILE, {...: ANY})
     return config
@@ -185,7 +185,7 @@ def read_beside_tokenizer(path: Path, shape: Any) -> dict[str, Any]:
         UsageError: it cannot be read.
     """
     try:
-        return dict(read_json(path, shape, most_bytes=MOST_BYTES))
+        return dict(read_json(path, shape, most_bytes=MOST_CONFIG_BYTES))
     except FileNotFoundError:
         return {}
     except DamagedFileError as error:
@@ -217,7 +217,7 @@ def _read_template(folder: Path, config: Mapping[str, Any]) -> tuple[str | None,
     others = sorted(path.stem for path in (folder / TEMPLATE_FOLDER).glob("*.jinja"))
     if others:
         raise _no_default(folder / TEMPLATE_FOLDER, others)
-    path = folder / CONFIG_FILE
+    path = folder / TOKENIZER_CONFIG_FILE
     try:
         check_shape(config, _TEMPLATES, where=str(path))
     except DamagedFileError as error:
@@ -253,8 +253,8 @@ def _check_legacy(folder: Path, config: Mapping[str, Any]) -> None:
     parts = normalizer.get("normalizers", [normalizer]) if isinstance(normalizer, dict) else []
     if any(isinstance(part, dict) and part.get("type") == "Prepend" for part in parts):
         raise _with_remedy(
-            f"{folder / CONFIG_FILE} says legacy=false, but {path} writes a space after each"
-            " special token, so a chat template would have other tokens than in transformers"
+            f"{folder / TOKENIZER_CONFIG_FILE} says legacy=false, but {path} writes a space after"
+            " each special token, so a chat template would have other tokens than in transformers"
         )
 
 
@@ -263,4 +263,4 @@ def _refused(place: str, reason: str) -> UsageError:
 
 
 def _with_remedy(message: str) -> UsageError:
-    return UsageError(message, keys=KEYS, remedy=NO_TEMPLATE)
+    return UsageError(message, keys=TEMPLATE_KEYS, remedy=NO_TEMPLATE)

@@ -28,7 +28,7 @@ from rampcli.files.records import values_of
 from rampcli.settings.config import Config
 from rampcli.settings.corpora import NAMED_KEY
 
-MOST_BYTES = 4 << 30
+MOST_EXAMPLE_BYTES = 4 << 30
 """Largest file of examples, which is held in memory."""
 LONGEST_LINE_BYTES = 16 << 20
 ENDLESS = 2**40
@@ -130,7 +130,7 @@ def read_file_examples(path: Path, split: Split, *, needs_responses: bool) -> li
         UsageError: the file cannot be read, or a line is not an example; the message names it.
     """
     with reading(path, remedy="a file of JSON lines"):
-        content = read_file(path, most_bytes=MOST_BYTES)
+        content = read_file(path, most_bytes=MOST_EXAMPLE_BYTES)
     if (encoding := wide_encoding(content)) is not None:
         raise UsageError(
             f"{path} is in {encoding}, not in UTF-8",

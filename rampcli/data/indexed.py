@@ -29,7 +29,7 @@ from rampcli.files.records import ANY, COUNT, POSITIVE, check_shape, read_json
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
 HEADER = struct.Struct("<9sQBQQ")
-TYPES: dict[int, str] = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
+NUMBER_TYPES: dict[int, str] = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 """Integer types by code. Megatron's codes for floats are left out: tokens are integers."""
 MOST_OF_UINT16 = 65_500
 """Smaller vocabularies are stored in two bytes, as in Megatron."""
@@ -38,7 +38,7 @@ LONGEST_SEQUENCE = 2**31 - 1
 LARGEST_VOCABULARY = 2**31
 MOST_TOKENS = 2**56
 """Most tokens in a file. Their offsets in bytes fit into 64 bits, whatever their type."""
-BLOCK = 1 << 17
+ENTRIES_AT_ONCE = 1 << 17
 """Entries that are processed at once."""
 
 Places = NDArray[np.int64]
@@ -164,8 +164,8 @@ class IndexedFile:
         They are a view of the mapped index if each document is one sequence, and copied otherwise.
         """
         blocks = (
-            self.document_indices[first : first + BLOCK + 1]
-            for first in range(0, self.documents, BLOCK)
+            self.document_indices[first : first + ENTRIES_AT_ONCE + 1]
+            for first in range(0, self.documents, ENTRIES_AT_ONCE)
         )
         if self.documents == len(self.pointers) and all(
             (np.diff(block) == 1).all() for block in blocks
@@ -223,7 +223,7 @@ def _parse(
         raise refuse("is not an index in Megatron's format")
     if version != VERSION:
         raise refuse(f"has version {version} of the format; supported: {VERSION}")
-    if code not in TYPES:
+    if code not in NUMBER_TYPES:
         raise refuse(f"has tokens of type {code}, which is not an integer type")
     pointers_at = HEADER.size + 4 * sequences
     documents_at = pointers_at + 8 * sequences
@@ -237,7 +237,7 @@ def _parse(
     lengths = index[HEADER.size : pointers_at].view("<i4")
     pointers = index[pointers_at:documents_at].view("<i8")
     document_indices = index[documents_at:end].view("<i8")
-    return lengths, pointers, document_indices, np.dtype(TYPES[code])
+    return lengths, pointers, document_indices, np.dtype(NUMBER_TYPES[code])
 
 
 def _count_tokens(
@@ -245,8 +245,11 @@ def _count_tokens(
 ) -> int:
     """Returns the number of tokens, checking that the sequences are contiguous."""
     tokens = 0
-    for first in range(0, len(lengths), BLOCK):
-        block, found = lengths[first : first + BLOCK], pointers[first : first + BLOCK]
+    for first in range(0, len(lengths), ENTRIES_AT_ONCE):
+        block, found = (
+            lengths[first : first + ENTRIES_AT_ONCE],
+            pointers[first : first + ENTRIES_AT_ONCE],
+        )
         if block.min() < 0:
             negative = int(np.flatnonzero(block < 0)[0])
             raise refuse(
@@ -273,8 +276,8 @@ def _check_documents(document_indices: Places, sequences: int, refuse: Refuse) -
     """Checks that the documents are consecutive and cover all sequences."""
     if not len(document_indices) or document_indices[0] != 0 or document_indices[-1] != sequences:
         raise refuse("is damaged: its documents do not cover its sequences")
-    for first in range(0, len(document_indices), BLOCK):
-        block = document_indices[first : first + BLOCK + 1]
+    for first in range(0, len(document_indices), ENTRIES_AT_ONCE):
+        block = document_indices[first : first + ENTRIES_AT_ONCE + 1]
         if (falls := block[1:] < block[:-1]).any():
             raise refuse(
                 f"is damaged: document {first + int(falls.argmax()):,} ends before it starts"
@@ -290,7 +293,7 @@ def write_index(path: Path, kind: np.dtype[Any], lengths: Callable[[], Iterator[
         path: path of the index; must not lead through a symbolic link.
         lengths: returns a new iterator over the documents' lengths in tokens, in blocks.
     """
-    code = next(code for code, name in TYPES.items() if np.dtype(name) == kind)
+    code = next(code for code, name in NUMBER_TYPES.items() if np.dtype(name) == kind)
 
     def sequences() -> Iterator[tuple[Places, Places]]:
         """Yields blocks: the sequences' lengths, and the number of sequences of each document."""
@@ -328,11 +331,11 @@ def _write_sums(file: BinaryIO, blocks: Iterator[Places], *, with_end: bool) -> 
         file.write(np.int64(total).astype("<i8").tobytes())
 
 
-FORMAT = 1
-MOST_BYTES = 256 << 20
+MANIFEST_FORMAT = 1
+MOST_MANIFEST_BYTES = 256 << 20
 """Largest manifest that is read. It names every input, and there may be millions."""
-FILE = {"bytes": COUNT, "sha256": str}
-SETTINGS = {
+FILE_SHAPE = {"bytes": COUNT, "sha256": str}
+BUILD_SETTINGS = {
     "tokenizer": str,
     "tokenizer_sha256": (str, None),
     "eod_option": (str, None),
@@ -340,15 +343,15 @@ SETTINGS = {
     "on_bad_record": str,
 }
 """Shape of what determines a build besides its inputs, for `rampcli.files.records.check_shape`."""
-MANIFEST = {
-    **SETTINGS,
+MANIFEST_SHAPE = {
+    **BUILD_SETTINGS,
     **dict.fromkeys(("tokens", "documents", "empty", "skipped", "text_bytes"), COUNT),
     "largest_token": (COUNT, None),
     "vocab_size": POSITIVE,
     "eod": (COUNT, None),
     "eod_token": (str, None),
     "inputs": ANY,
-    "files": {"bin": FILE, "idx": FILE, "tokenizer": FILE},
+    "files": {"bin": FILE_SHAPE, "idx": FILE_SHAPE, "tokenizer": FILE_SHAPE},
 }
 """Shape of a manifest."""
 
@@ -362,10 +365,12 @@ def read_manifest(prefix: Path) -> dict[str, Any] | None:
     path = manifest_of(prefix)
     remedy = "restore the manifest that `rampcli data build` wrote, or delete the file"
     try:
-        manifest: dict[str, Any] = read_json(path, {"format": COUNT}, most_bytes=MOST_BYTES)
-        if manifest["format"] != FORMAT:
-            raise UsageError(f"{path} is not a manifest of format {FORMAT}", remedy=remedy)
-        check_shape(manifest, MANIFEST, where=str(path))
+        manifest: dict[str, Any] = read_json(
+            path, {"format": COUNT}, most_bytes=MOST_MANIFEST_BYTES
+        )
+        if manifest["format"] != MANIFEST_FORMAT:
+            raise UsageError(f"{path} is not a manifest of format {MANIFEST_FORMAT}", remedy=remedy)
+        check_shape(manifest, MANIFEST_SHAPE, where=str(path))
     except FileNotFoundError:
         return None
     except DamagedFileError as error:

@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rampcli.data.indexed import BLOCK, IndexedFile, bin_of, idx_of, read_manifest, tokenizer_of
+from rampcli.data.indexed import (
+    ENTRIES_AT_ONCE,
+    IndexedFile,
+    bin_of,
+    idx_of,
+    read_manifest,
+    tokenizer_of,
+)
 from rampcli.data.tokenizer import decode, open_tokenizer, vocab_size_of
 from rampcli.errors import Report
 from rampcli.files.checksums import sha256
@@ -59,8 +66,8 @@ def _count_lengths(file: IndexedFile) -> tuple[NDArray[np.int64], NDArray[np.int
     There are few different lengths: at most the square root of twice the number of tokens.
     """
     counts: Counter[int] = Counter()
-    for first in range(0, file.documents, BLOCK):
-        block = np.diff(file.token_offsets(first, first + BLOCK))
+    for first in range(0, file.documents, ENTRIES_AT_ONCE):
+        block = np.diff(file.token_offsets(first, first + ENTRIES_AT_ONCE))
         lengths, found = np.unique(block, return_counts=True)
         counts.update(dict(zip(lengths.tolist(), found.tolist(), strict=True)))
     ordered = sorted(counts)
@@ -86,7 +93,10 @@ def _extremes(file: IndexedFile) -> tuple[int | None, int | None]:
     """Returns the smallest and the largest token, or None twice if there are no tokens."""
     if not len(file.tokens):
         return None, None
-    blocks = (file.tokens[first : first + BLOCK] for first in range(0, len(file.tokens), BLOCK))
+    blocks = (
+        file.tokens[first : first + ENTRIES_AT_ONCE]
+        for first in range(0, len(file.tokens), ENTRIES_AT_ONCE)
+    )
     found = np.array([(int(block.min()), int(block.max())) for block in blocks])
     return int(found[:, 0].min()), int(found[:, 1].max())
 

@@ -12,7 +12,7 @@ from rampcli.files.records import is_unicode
 ASSISTANT, USER = "assistant", "user"
 LISTS = {"messages": ("role", "content"), "conversations": ("from", "value")}
 """Keys of a role and of a text in the messages of a list, by the key of the list."""
-ROLES = {"human": USER, "gpt": ASSISTANT}
+SHAREGPT_ROLES = {"human": USER, "gpt": ASSISTANT}
 """ShareGPT's names of roles."""
 
 
@@ -67,7 +67,7 @@ def _message(fields: Any, role_key: str, text_key: str) -> Message:
     if others:
         raise ValueError(f"{others[0]!r} is not supported")
     role = _text(fields, role_key)
-    return Message(ROLES.get(role, role), _text(fields, text_key))
+    return Message(SHAREGPT_ROLES.get(role, role), _text(fields, text_key))
 
 
 def _text(fields: Mapping[str, Any], key: str) -> str:

@@ -19,7 +19,7 @@ from rampcli.data.order import Blend, Corpora
 from rampcli.data.pairs import PackedPairs, open_pairs
 from rampcli.data.prompts import check_prompts
 from rampcli.data.tokenizer import byte_tokenizer, vocab_size_of
-from rampcli.data.windows import SPLIT_KEY, check_training, check_validation, larger_share
+from rampcli.data.windows import DATA_SPLIT_KEY, check_training, check_validation, larger_share
 from rampcli.errors import set_to
 from rampcli.extend import Documents
 from rampcli.plugins.extensions import DATA_SOURCE
@@ -27,7 +27,7 @@ from rampcli.settings.config import Config
 from rampcli.settings.corpora import corpora_of, validation_paths
 from rampcli.settings.rl import is_rl
 
-LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
+FOLDERS_LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 """Folders of the standard library that are not read."""
 HELD_OUT_ONE_IN = 10
 
@@ -84,7 +84,7 @@ def _open_stdlib(config: Config) -> Corpora:
 
 def _python_files(root: Path) -> Iterator[Path]:
     for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if name not in LEFT_OUT]
+        folders[:] = [name for name in folders if name not in FOLDERS_LEFT_OUT]
         yield from (Path(folder, name) for name in names if name.endswith(".py"))
 
 
@@ -130,7 +130,7 @@ def read_file_facts(config: Config) -> FileFacts:
         name=_name(config),
         tokens=corpora.vocab_size,
         val_samples=most,
-        remedy=str(set_to(SPLIT_KEY, split)) if split else None,
+        remedy=str(set_to(DATA_SPLIT_KEY, split)) if split else None,
         opened=True,
         fingerprints=corpora.training.fingerprints,
         corpora=() if config.data.task else _training_corpora(corpora.training),

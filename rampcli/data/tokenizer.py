@@ -28,7 +28,7 @@ from rampcli.errors import (
 )
 from rampcli.files.guarded_folder import read_file
 
-MOST_BYTES = 512 << 20
+MOST_TOKENIZER_BYTES = 512 << 20
 """Largest tokenizer.json that is read. The largest known ones have some tens of megabytes."""
 MOST_GROWTH = 64
 """Most characters that a tokenizer may write for one. Known normalizers write up to 2."""
@@ -135,7 +135,7 @@ def open_tokenizer(path: Path) -> Tokenizer:
     """
     remedy = "a tokenizer.json from a Hugging Face model"
     with reading(path, remedy=remedy):
-        content = read_file(path, most_bytes=MOST_BYTES)
+        content = read_file(path, most_bytes=MOST_TOKENIZER_BYTES)
     with failing_as(f"{path} is not a tokenizer", remedy=remedy):
         tokenizer = Tokenizer.from_buffer(content)
     tokenizer.no_truncation()
@@ -292,7 +292,7 @@ def code_points(text: str) -> NDArray[np.uint32]:
     return np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
 
 
-CONTEXT = 8
+CONTEXT_TOKENS = 8
 """Tokens before a text that decide how it begins: the first space of a text is often dropped."""
 BYTES_OF_A_CHARACTER = 4
 """Most bytes of a character in UTF-8."""
@@ -336,7 +336,7 @@ def continuation(tokens: Iterable[int], tokenizer: Tokenizer, *, after: Sequence
 
 def _context(after: Sequence[int], tokenizer: Tokenizer) -> list[int]:
     """Returns the last tokens, from one that does not begin within a character."""
-    starts = [max(0, len(after) - CONTEXT - more) for more in range(BYTES_OF_A_CHARACTER)]
+    starts = [max(0, len(after) - CONTEXT_TOKENS - more) for more in range(BYTES_OF_A_CHARACTER)]
     contexts = [[*after[start:]] for start in starts]
     whole = (one for one in contexts if not _decode(one, tokenizer).startswith(INCOMPLETE))
     return next(whole, contexts[0])

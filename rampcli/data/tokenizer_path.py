@@ -2,17 +2,19 @@
 
 from pathlib import Path
 
-from rampcli.data.chat_template import CONFIG_FILE, NAMES_FILE, TEMPLATE_FILE
+from rampcli.data.chat_template import NAMES_FILE, TEMPLATE_FILE, TOKENIZER_CONFIG_FILE
 from rampcli.data.special_tokens import GENERATION_FILE, MODEL_FILE
 from rampcli.errors import UsageError, naming_setting, set_to
 from rampcli.files import hub
 
-KEY = "data.tokenizer"
-BESIDE = (CONFIG_FILE, NAMES_FILE, TEMPLATE_FILE, GENERATION_FILE, MODEL_FILE)
+TOKENIZER_KEY = "data.tokenizer"
+BESIDE = (TOKENIZER_CONFIG_FILE, NAMES_FILE, TEMPLATE_FILE, GENERATION_FILE, MODEL_FILE)
 """Files beside a tokenizer that tell its special tokens and its chat template."""
-REMEDY = "a model with tokenizer.json, which AutoTokenizer.from_pretrained(NAME).save_pretrained(\
+TOKENIZER_REMEDY = (
+    "a model with tokenizer.json, which AutoTokenizer.from_pretrained(NAME).save_pretrained(\
 FOLDER) writes"
-MEANT = {"byte": "bytes", "char": "chars", "character": "chars", "characters": "chars"}
+)
+MEANT_TOKENIZERS = {"byte": "bytes", "char": "chars", "character": "chars", "characters": "chars"}
 TRAINED = "bpe"
 """Names a kind of tokenizer, which `rampcli data build` trains."""
 TRAIN = "`rampcli data build FILE --train-bpe 8192 --output PREFIX`, and data=indexed"
@@ -20,7 +22,7 @@ TRAIN = "`rampcli data build FILE --train-bpe 8192 --output PREFIX`, and data=in
 
 def name_meant(text: str) -> str | None:
     """Returns the name that a word for a tokenizer stands for, or None if it is not such a word."""
-    meant = ({TRAINED: TRAINED} | MEANT).get(text.lower())
+    meant = ({TRAINED: TRAINED} | MEANT_TOKENIZERS).get(text.lower())
     return None if meant is None or Path(text).exists() else meant
 
 
@@ -33,7 +35,7 @@ def find_tokenizer(text: str) -> tuple[str, Path]:
         RampcliError: a folder or a model has no `tokenizer.json`, or it cannot be downloaded.
     """
     if hub.is_hub_name(text):
-        snapshot = hub.open_snapshot(text, hub.TOKENIZER_FILE, remedy=REMEDY)
+        snapshot = hub.open_snapshot(text, hub.TOKENIZER_FILE, remedy=TOKENIZER_REMEDY)
         return snapshot.name, snapshot.folder / hub.TOKENIZER_FILE
     return text, _file_of(text)
 
@@ -49,15 +51,19 @@ def tokenizer_path(text: str) -> Path:
     Raises:
         RampcliError: as `find_tokenizer`, or a model of the hub is named without its commit.
     """
-    with naming_setting(KEY):
+    with naming_setting(TOKENIZER_KEY):
         if (meant := name_meant(text)) is not None:
             raise UsageError(
                 f"{text} is not a tokenizer",
-                remedy=f"{TRAIN} data.path=PREFIX" if meant == TRAINED else set_to(KEY, meant),
+                remedy=f"{TRAIN} data.path=PREFIX"
+                if meant == TRAINED
+                else set_to(TOKENIZER_KEY, meant),
             )
         if not hub.is_hub_name(text):
             return _file_of(text)
-        snapshot = hub.open_pinned(text, hub.TOKENIZER_FILE, key=KEY, remedy=REMEDY)
+        snapshot = hub.open_pinned(
+            text, hub.TOKENIZER_FILE, key=TOKENIZER_KEY, remedy=TOKENIZER_REMEDY
+        )
         for file in BESIDE:
             snapshot.find(file)
     return snapshot.folder / hub.TOKENIZER_FILE
@@ -68,5 +74,5 @@ def _file_of(text: str) -> Path:
     if not path.is_dir():
         return path
     if not (path / hub.TOKENIZER_FILE).exists():
-        raise UsageError(f"{path} has no {hub.TOKENIZER_FILE}", remedy=REMEDY)
+        raise UsageError(f"{path} has no {hub.TOKENIZER_FILE}", remedy=TOKENIZER_REMEDY)
     return path / hub.TOKENIZER_FILE

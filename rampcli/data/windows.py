@@ -12,8 +12,8 @@ from rampcli.settings.config import Config
 from rampcli.settings.corpora import NAMED_KEY, PATH_FORMS, validation_paths
 from rampcli.settings.parallel import sequence_unit
 
-LENGTH_KEY, SAMPLES_KEY = "data.sequence_length", "trainer.val_samples"
-SPLIT_KEY, MOST_SAMPLES_KEY = "data.split", "trainer.max_val_samples"
+LENGTH_KEY, VALIDATION_SAMPLES_KEY = "data.sequence_length", "trainer.val_samples"
+DATA_SPLIT_KEY, MOST_SAMPLES_KEY = "data.split", "trainer.max_val_samples"
 ENOUGH = 0.25
 """Share of the recipe's validation that a printed command does without."""
 SHARES = (10, 20, 50)
@@ -50,14 +50,16 @@ def check_validation(config: Config, blend: Blend, samples: int, *, training: Bl
     """
     for corpus, needed in zip(blend.corpora, blend.counts(samples), strict=True):
         if corpus.windows < needed:
-            most, keys = blend.most_samples(samples), [SAMPLES_KEY, LENGTH_KEY]
-            remedies = [set_to(SAMPLES_KEY, most), *_shorter(config, corpus, needed)]
+            most, keys = blend.most_samples(samples), [VALIDATION_SAMPLES_KEY, LENGTH_KEY]
+            remedies = [set_to(VALIDATION_SAMPLES_KEY, most), *_shorter(config, corpus, needed)]
             if validation_paths(config):
                 keys.insert(0, NAMED_KEY if config.data.validation else "data.validation_path")
             elif config.data.source in PATH_FORMS:
                 split = None if most else larger_share(training)
                 if split:
-                    remedies.append(set_together({SPLIT_KEY: split, SAMPLES_KEY: None}))
+                    remedies.append(
+                        set_together({DATA_SPLIT_KEY: split, VALIDATION_SAMPLES_KEY: None})
+                    )
                 remedies.append(set_to("data.validation_path", "PATH"))
             raise _too_few(config, "validation", corpus, needed, tuple(keys), remedies)
 
@@ -97,7 +99,7 @@ def fitting_words(prefix: Path, config: Config) -> list[str]:
     if split := larger_share(Blend([whole])):
         found = _held_out(whole, split)
         fewer = [f"{MOST_SAMPLES_KEY}={found}"] if found < wanted else []
-        return [f"{SPLIT_KEY}={shown(split)}", *fewer]
+        return [f"{DATA_SPLIT_KEY}={shown(split)}", *fewer]
     training = parts_of(whole, config.data.split)[0]
     return [] if training.windows else [*map(str, _shorter(config, training, 1))]
 

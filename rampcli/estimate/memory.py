@@ -60,10 +60,10 @@ class MemoryEstimate:
 
     def by_kind(self) -> dict[str, int]:
         """Returns the bytes of each kind, by its name."""
-        return {kind: getattr(self, kind) for kind in KINDS}
+        return {kind: getattr(self, kind) for kind in MEMORY_KINDS}
 
 
-KINDS = tuple(field.name for field in fields(MemoryEstimate) if field.name != "moment")
+MEMORY_KINDS = tuple(field.name for field in fields(MemoryEstimate) if field.name != "moment")
 """What memory holds, in the order of a table."""
 
 

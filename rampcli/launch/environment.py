@@ -5,7 +5,7 @@ import socket
 from collections.abc import Mapping, Sequence
 
 from rampcli.errors import UsageError
-from rampcli.machine.gpus import VARIABLE as GPUS
+from rampcli.machine.gpus import GPUS_VARIABLE as GPUS
 from rampcli.machine.gpus import gpu_count, misread_gpus
 
 OUTER_PREFIXES = ("TORCHELASTIC_", "PET_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_")
@@ -23,7 +23,7 @@ OTHER_STARTERS = {
 """Programs that start a command several times, and a variable that each of them sets: Open MPI,
 MPICH and Intel MPI, Slurm."""
 GLOO_INTERFACES, NCCL_INTERFACES = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
-THREADS = "OMP_NUM_THREADS"
+THREADS_VARIABLE = "OMP_NUM_THREADS"
 
 
 def without_outer_launcher(environment: Mapping[str, str]) -> dict[str, str]:
@@ -73,11 +73,11 @@ def check_variables(*, on_gpus: bool, environment: Mapping[str, str] = os.enviro
         raise _wrong_interfaces(GLOO_INTERFACES, gloo, missing, known)
     if on_gpus and nccl and not nccl_interfaces(nccl, known):
         raise _wrong_interfaces(NCCL_INTERFACES, nccl, nccl.lstrip("^=").split(","), known)
-    threads = environment.get(THREADS)
+    threads = environment.get(THREADS_VARIABLE)
     if threads is not None and not all(map(_is_positive, threads.split(","))):
         raise UsageError(
-            f"{THREADS}={threads} in the environment is no number of threads",
-            remedy=(f"unset {THREADS}", f"{THREADS}=1"),
+            f"{THREADS_VARIABLE}={threads} in the environment is no number of threads",
+            remedy=(f"unset {THREADS_VARIABLE}", f"{THREADS_VARIABLE}=1"),
         )
 
 

@@ -26,7 +26,7 @@ from rampcli.runs.facts import CRASHED, RunFacts, read_facts
 from rampcli.runs.manifest import MANIFEST, Checkpoint, newest_checkpoint
 from rampcli.runs.standstill import Standstill, find_standstill
 
-ASK_EVERY_S = 30.0
+ASK_QUEUE_EVERY_S = 30.0
 """Seconds for which an answer of a queue is used again."""
 ASK_SOON_S = 10.0
 """The same in the first `SETTLING_S` after a run has started or ended, if its job has not yet."""
@@ -53,12 +53,12 @@ class Answer:
         now = time.monotonic()
         agrees = bool(holder) == any(job.phase is JobPhase.RUNNING for job in self.jobs)
         has_settled = agrees or now - self.holds_since > SETTLING_S
-        lasts_s = ASK_EVERY_S if has_settled else ASK_SOON_S
+        lasts_s = ASK_QUEUE_EVERY_S if has_settled else ASK_SOON_S
         return holder == self.holder and now - self.at < lasts_s
 
 
 class Queues:
-    """Remembers the jobs of each run, and failures of queues, for `ASK_EVERY_S`."""
+    """Remembers the jobs of each run, and failures of queues, for `ASK_QUEUE_EVERY_S`."""
 
     def __init__(self) -> None:
         self._answers: dict[tuple[str, str], Answer] = {}
@@ -94,8 +94,8 @@ class Queues:
         known = self._answers.get(key)
         if known is not None and known.is_usable(holder):
             return known.jobs
-        failed_at, message = self._failures.get(name, (-ASK_EVERY_S, ""))
-        if now - failed_at < ASK_EVERY_S:
+        failed_at, message = self._failures.get(name, (-ASK_QUEUE_EVERY_S, ""))
+        if now - failed_at < ASK_QUEUE_EVERY_S:
             raise RampcliError(message)
         try:
             jobs = launcher.jobs(directory)

@@ -25,7 +25,7 @@ from rampcli.settings.config import Config
 from rampcli.settings.launch import LaunchConfig
 from rampcli.settings.rl import is_rl
 
-MOST_BYTES = 2**16
+MOST_LOG_BYTES = 2**16
 """Only this many bytes at the end of a log are read."""
 
 _TIMEOUT = re.compile(
@@ -54,7 +54,7 @@ class WorkerLog:
         except OSError:
             return []
         with file:
-            file.seek(max(self._start, file.seek(0, os.SEEK_END) - MOST_BYTES))
+            file.seek(max(self._start, file.seek(0, os.SEEK_END) - MOST_LOG_BYTES))
             return [
                 line
                 for line in map(str.strip, file.read().decode(errors="replace").splitlines())

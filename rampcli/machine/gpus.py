@@ -10,7 +10,7 @@ from pathlib import Path
 
 TIMEOUT_S = 10.0
 MIB = 2**20
-VARIABLE = "CUDA_VISIBLE_DEVICES"
+GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
 _NAME = re.compile(r"[0-9]{1,4}|(GPU|MIG)-.+")
 _HIDDEN = re.compile(r"-[0-9]+|NoDevFiles")
 """Words that hide the GPUs from there on. Slurm sets the second one for jobs without GPUs."""
@@ -18,7 +18,7 @@ _HIDDEN = re.compile(r"-[0-9]+|NoDevFiles")
 
 def visible_gpus() -> list[str]:
     """Returns the GPUs that a process started here may use, as in CUDA_VISIBLE_DEVICES."""
-    chosen = os.environ.get(VARIABLE)
+    chosen = os.environ.get(GPUS_VARIABLE)
     if chosen is None:
         return [str(index) for index in range(gpu_count())]
     return list(takewhile(_NAME.fullmatch, _names_in(chosen)))

@@ -23,7 +23,7 @@ from rampcli.settings.model import ModelConfig, check_heads, check_rotary
 from rampcli.settings.model_parts import ACTIVATIONS, POSITION_EMBEDDINGS
 
 INIT_FROM_KEY, LENGTH_KEY = "model.init_from", "data.sequence_length"
-FOLDER = "a folder with config.json and *.safetensors"
+FOLDER_WANTED = "a folder with config.json and *.safetensors"
 _SIZE_OR_NULL = (POSITIVE, None)
 _ROPE = {
     **dict.fromkeys(("rope_type?", "type?"), (str, None)),
@@ -127,7 +127,7 @@ _GPT2_NAMES = {
 """Other names that transformers takes for keys of GPT-2."""
 MOST_CONFIG_BYTES = 2**20
 _NAMES = [field.name for field in fields(ModelConfig)]
-SHAPE = tuple(_NAMES[: _NAMES.index("init_std")])
+SHAPE_SETTINGS = tuple(_NAMES[: _NAMES.index("init_std")])
 """The settings that decide what a model computes from its weights."""
 NOT_IN_HUGGINGFACE = ("extensions", "family")
 """Those of them that no model of Hugging Face has."""
@@ -166,7 +166,7 @@ def to_huggingface(model: ModelConfig, *, sequence_length: int, dtype: str) -> d
     }
     # A setting that the file has no word for would be lost.
     kept = _meaning(_model_of(content, kind))
-    lost = [name for name in SHAPE if kept[name] != meaning[name]]
+    lost = [name for name in SHAPE_SETTINGS if kept[name] != meaning[name]]
     if lost:
         raise UsageError(
             "transformers has no class for this model: config.json has no key for"
@@ -206,10 +206,10 @@ def _read(folder: Path) -> tuple[ModelConfig, int | None]:
         check_shape(content, shapes, where=str(path))
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte
         raise UsageError(
-            f"cannot read {path}: {reason_of(error)}", keys=(INIT_FROM_KEY,), remedy=FOLDER
+            f"cannot read {path}: {reason_of(error)}", keys=(INIT_FROM_KEY,), remedy=FOLDER_WANTED
         ) from error
     except DamagedFileError as error:
-        raise UsageError(error.message, keys=(INIT_FROM_KEY,), remedy=FOLDER) from error
+        raise UsageError(error.message, keys=(INIT_FROM_KEY,), remedy=FOLDER_WANTED) from error
     theirs = ARCHITECTURES[kind]
     content = {name: key.default for name, key in KEYS[kind].items()} | content
     supported = {name: [key.default] for name, key in KEYS[kind].items() if key.is_fixed}
@@ -313,7 +313,9 @@ def has_weights(folder: Path) -> bool:
 def as_settings(model: ModelConfig) -> dict[str, Any]:
     """Returns a model's settings as plain data, for a file of the group `model`."""
     names = [
-        name for name in (*SHAPE, "init_std", "huggingface_type") if name not in NOT_IN_HUGGINGFACE
+        name
+        for name in (*SHAPE_SETTINGS, "init_std", "huggingface_type")
+        if name not in NOT_IN_HUGGINGFACE
     ]
     return {name: getattr(model, name) for name in names}
 
@@ -342,7 +344,7 @@ def check_same_model(ours: ModelConfig, theirs: ModelConfig, name: str) -> None:
         UsageError: it does not. The remedy has the settings of that model.
     """
     wanted, found = _meaning(ours), _meaning(theirs)
-    different = [setting for setting in SHAPE if wanted[setting] != found[setting]]
+    different = [setting for setting in SHAPE_SETTINGS if wanted[setting] != found[setting]]
     if different:
         shown_ours = ", ".join(f"model.{setting}={shown(wanted[setting])}" for setting in different)
         raise UsageError(
@@ -354,7 +356,7 @@ def check_same_model(ours: ModelConfig, theirs: ModelConfig, name: str) -> None:
 
 def _meaning(model: ModelConfig) -> dict[str, Any]:
     """Returns a model's settings with defaults filled in, and None for those without effect."""
-    values = {name: getattr(model, name) for name in (*SHAPE, "init_std")}
+    values = {name: getattr(model, name) for name in (*SHAPE_SETTINGS, "init_std")}
     values |= {"head_size": model.head_width, "num_query_groups": model.key_heads}
     if model.rotary_scale_factor is None:
         values |= dict.fromkeys(ROPE_SCALING.values())

@@ -16,11 +16,11 @@ from rampcli.settings.model import ModelConfig
 
 HEAD = "lm_head.weight"
 """The output projection in all families."""
-DERIVED = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias)$")
+DERIVED_TENSORS = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias)$")
 """Names of tensors that follow from the settings: frequencies, and the causal masks of GPT-2."""
 COMPARED_BYTES = 2**24
 MOST_NAMED = 5
-FLOATS = ("F64", "F32", "F16", "BF16")
+FLOAT_NAMES = ("F64", "F32", "F16", "BF16")
 """Types that weights may have. Others, as in quantised models, need scales to be read."""
 
 
@@ -179,7 +179,9 @@ class StoredWeights:
             for tensor, names in group_by_tensor(self.places).items()
         }
         known = {*self.tensors, *(one.removeprefix(self.optional_prefix) for one in self.tensors)}
-        unused = [name for name in sorted(tensors.keys() - known) if not DERIVED.search(name)]
+        unused = [
+            name for name in sorted(tensors.keys() - known) if not DERIVED_TENSORS.search(name)
+        ]
         self.heads = tensors[HEAD] if HEAD in unused and model.tie_embeddings else []
         self.unused = [name for name in unused if not (self.heads and name == HEAD)]
 
@@ -233,10 +235,10 @@ class StoredWeights:
                 f"{tensor} in {file} has shape {stored.shape}, which does not fit"
                 f" {' and '.join(names)}"
             )
-        if stored.dtype not in FLOATS:
+        if stored.dtype not in FLOAT_NAMES:
             raise DamagedFileError(
                 f"{tensor} in {file} has the unsupported type {stored.dtype}; supported:"
-                f" {', '.join(FLOATS)}"
+                f" {', '.join(FLOAT_NAMES)}"
             )
         return file, stored
 

@@ -22,7 +22,7 @@ from rampcli.parallel.mesh import PIPELINE, REPLICATE, SHARD, set_replicas
 from rampcli.parallel.overlap import collectives_of, set_collectives, weights_of_group
 from rampcli.settings.trainer import Precision
 
-AVERAGE = "_gradient_average"
+GRADIENT_AVERAGE = "_gradient_average"
 """Attribute of a model of which replicas hold copies."""
 
 
@@ -38,14 +38,14 @@ def average_over_replicas(
             weights out of a pass, all of them the same.
         mesh: the replicas, along one axis.
     """
-    setattr(model, AVERAGE, GradientAverage([list(group) for group in groups], mesh))
+    setattr(model, GRADIENT_AVERAGE, GradientAverage([list(group) for group in groups], mesh))
     for weight in model.parameters():
         set_replicas(weight, mesh)
 
 
 def prepare_average(model: nn.Module, *, average: bool) -> None:
     """Sets whether the next backward pass averages gradients, if the model is replicated."""
-    if (gradients := getattr(model, AVERAGE, None)) is not None:
+    if (gradients := getattr(model, GRADIENT_AVERAGE, None)) is not None:
         gradients.prepare(average=average)
 
 

@@ -16,7 +16,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
+class MatrixStack:
     """Matrices of one shape that are sharded in one way.
 
     Attributes:
@@ -48,7 +48,7 @@ class Exchange:
     def __init__(
         self,
         mesh: DeviceMesh | None,
-        stacks: Mapping[Coordinates, Stack],
+        stacks: Mapping[Coordinates, MatrixStack],
         dtype: torch.dtype,
         *,
         is_on: bool,

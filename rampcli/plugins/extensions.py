@@ -24,7 +24,7 @@ from rampcli.errors import RampcliError, UsageError, printable
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-VARIABLE = "RAMPCLI_EXTENSIONS"
+EXTENSIONS_VARIABLE = "RAMPCLI_EXTENSIONS"
 """Environment variable with the files and modules that register extensions, separated by `:`.
 
 Commands, workers, trackers and jobs import them. A module that registers an extension is added.
@@ -101,7 +101,7 @@ def register(extension: Extension) -> None:
         )
     REGISTERED[extension.key, extension.name] = extension
     if (source := extension.source) not in (*_trusted(), "__main__"):
-        os.environ[VARIABLE] = os.pathsep.join((*_trusted(), source))
+        os.environ[EXTENSIONS_VARIABLE] = os.pathsep.join((*_trusted(), source))
 
 
 def is_extension(function: Callable[..., Any]) -> bool:
@@ -162,7 +162,9 @@ def load_trusted() -> None:
 
 
 def _trusted() -> list[str]:
-    return [source for source in os.environ.get(VARIABLE, "").split(os.pathsep) if source]
+    return [
+        source for source in os.environ.get(EXTENSIONS_VARIABLE, "").split(os.pathsep) if source
+    ]
 
 
 def is_file(source: str) -> bool:

@@ -8,7 +8,7 @@ from rich.table import Table
 from rampcli.batch.plan import MICRO_KEY
 from rampcli.batch.quantities import listed
 from rampcli.batch.training_plan import StagePlan
-from rampcli.estimate.memory import KINDS, estimate_memory
+from rampcli.estimate.memory import MEMORY_KINDS, estimate_memory
 from rampcli.planning.memory_remedies import changes_that_fit
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import (
@@ -105,12 +105,14 @@ def estimates(resolved: Resolved, micro_batches: Sequence[int]) -> list[dict[str
 
 def estimate_table(resolved: Resolved, micro_batches: Sequence[int]) -> Table:
     """Returns a table of the estimates of the fullest stage, one row per micro batch size."""
-    table = build_table("micro", "accum", *KINDS, "estimate", "fits", "moment", left=("moment",))
+    table = build_table(
+        "micro", "accum", *MEMORY_KINDS, "estimate", "fits", "moment", left=("moment",)
+    )
     for row in estimates(resolved, micro_batches):
         table.add_row(
             str(row["micro_batch_size"]),
             str(row["accumulate_grad_batches"]),
-            *(shorten_bytes(row[f"{kind}_bytes"]) for kind in KINDS),
+            *(shorten_bytes(row[f"{kind}_bytes"]) for kind in MEMORY_KINDS),
             shorten_bytes(row["peak_bytes"]),
             {True: "yes", False: "no", None: "-"}[row["fits"]],
             row["moment"],

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from rampcli.batch.run_settings import LENGTH_KEYS
 from rampcli.errors import Assignments, Remedy, UsageError, set_to
-from rampcli.plugins.extensions import VARIABLE
+from rampcli.plugins.extensions import EXTENSIONS_VARIABLE
 from rampcli.settings.by_key import (
     END_OF_PHASE,
     extension_of,
@@ -170,7 +170,7 @@ def _unknown_in_phase(
 
 def how_to_know(extension: str) -> str:
     """Returns how to make an extension known."""
-    return f"{VARIABLE}=FILE.py in the environment, if FILE.py registers {extension}"
+    return f"{EXTENSIONS_VARIABLE}=FILE.py in the environment, if FILE.py registers {extension}"
 
 
 def nearest_keys(key: str) -> list[str]:

@@ -13,7 +13,7 @@ from torch.distributed.tensor import Placement
 from torch.optim import Optimizer
 
 from rampcli.parallel.mesh import layout_of, local_part
-from rampcli.parallel.owners import Coordinates, Exchange, Stack
+from rampcli.parallel.owners import Coordinates, Exchange, MatrixStack
 from rampcli.settings.optimizers import stack_size
 
 
@@ -68,7 +68,7 @@ class Muon(Optimizer):
         exchange = Exchange(
             mesh,
             {
-                owner: Stack((len(weights), *weights[0].shape), _placements(weights[0]))
+                owner: MatrixStack((len(weights), *weights[0].shape), _placements(weights[0]))
                 for owner, weights in stacks.items()
             },
             torch.bfloat16,

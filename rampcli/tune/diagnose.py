@@ -82,7 +82,7 @@ class MemoryPressure:
         )
 
 
-class Exchange:
+class SwitchableExchange:
     """The exchange between the data-parallel ranks, which can be switched off.
 
     Attributes:
@@ -323,7 +323,7 @@ class Bench:
         self.pressure = pressure
         self.stage = trainer.plan.stage_at(trainer.state.consumed_samples)
         self.batch_plan = timed_batch_plan(self.stage, accumulate)
-        self.exchange = Exchange(trainer.passes, trainer.optimizers)
+        self.exchange = SwitchableExchange(trainer.passes, trainer.optimizers)
         # gloo, because a rank that waits for NCCL keeps its processor busy.
         self.waiting = dist.new_group(backend="gloo")
         self.in_row = 1

@@ -10,7 +10,7 @@ from rampcli.files.records import POSITIVE, RATE, read_json
 from rampcli.settings.config import Config
 from rampcli.tune.median import Median, median_of
 
-FILE = "diagnosis.json"
+DIAGNOSIS_FILE = "diagnosis.json"
 SO_FAR = "diagnosis_so_far.json"
 """The same after each round, for a diagnosis that is interrupted."""
 AS_IS, IN_MEMORY, NO_GRADIENTS, NO_WEIGHTS, NO_EXCHANGE, ALONE, NO_TOKENS = (
@@ -63,9 +63,9 @@ REMEDIES = {
 """What reduces the share of a part."""
 LEAST_SHARE = 0.1
 """A part of a step is a bottleneck if it certainly takes more than this share."""
-TIMES = {"condition": str, "threads": (POSITIVE, None), "s": [RATE]}
+TIMES_SHAPE = {"condition": str, "threads": (POSITIVE, None), "s": [RATE]}
 DIAGNOSIS = {
-    "times": [TIMES],
+    "times": [TIMES_SHAPE],
     "not_measured": {...: str},
     "threads": POSITIVE,
     "tokens_per_micro_batch": POSITIVE,
@@ -259,7 +259,7 @@ def _message(part: StepPart, config: Config) -> str:
     return f"{part.what} takes {part.share:.0%} of the step: {remedy}"
 
 
-def read_diagnosis(folder: Path, file: str = FILE) -> Diagnosis:
+def read_diagnosis(folder: Path, file: str = DIAGNOSIS_FILE) -> Diagnosis:
     """Returns the diagnosis that rank 0 has written into the run directory of a trial.
 
     Raises:

@@ -18,7 +18,7 @@ from rampcli.launch.run_lock import JOB_WAIT_S, lock_run
 from rampcli.machine.lifeline import catch_stop_signals
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.runs.directory import RunDirectory
-from rampcli.tune.results import differences
+from rampcli.tune.results import differing_conditions
 from rampcli.tune.run import Search, folder_of
 from rampcli.tune.trial import RANK, Trials
 from rampcli.tune.trial_files import EFFORT, Effort
@@ -67,7 +67,7 @@ def search_in_queue(asked: Search) -> Search:
     """
     folder = folder_of(asked.resolved)
     found = search_of(folder)
-    if changed := differences(found.conditions, asked.conditions):
+    if changed := differing_conditions(found.conditions, asked.conditions):
         raise UsageError(
             f"the job in the queue searches under other conditions ({', '.join(changed)})",
             remedy=f"wait for it, or rampcli cancel {folder.path}; or another run_dir=",

@@ -16,7 +16,7 @@ from rampcli.train.observers.boundary import BoundaryCosts
 from rampcli.train.stopper import StopAgreed
 from rampcli.train.stopping import StopRequest
 from rampcli.tune.diagnose import MemoryPressure, diagnose
-from rampcli.tune.diagnosis import AS_IS, FILE, SO_FAR, Diagnosis
+from rampcli.tune.diagnosis import AS_IS, DIAGNOSIS_FILE, SO_FAR, Diagnosis
 from rampcli.tune.median import median_of
 from rampcli.tune.sizes import timed_batch_plan
 from rampcli.tune.trial_files import SIGNS, Result, TrialDirectory, TrialOrder
@@ -54,7 +54,7 @@ def measure(trial: TrialDirectory, stop: StopRequest, *, started: float) -> int:
             result = gather_result(step_s, pressure)
     if dist.get_rank() == 0:
         if diagnosis is not None:
-            trial.write_json(trial.path / FILE, diagnosis.to_json())
+            trial.write_json(trial.path / DIAGNOSIS_FILE, diagnosis.to_json())
         trial.write_result(result)
     return 0
 

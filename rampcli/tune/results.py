@@ -47,7 +47,7 @@ TRIAL = {
     "device_name": (str, None),
     "timeout_s?": (RATE, None),
 }
-TUNE = {"conditions": {}, "trials": [TRIAL]}
+TUNE_SHAPE = {"conditions": {}, "trials": [TRIAL]}
 """Shape of tune.json, in the notation of `rampcli.files.records`. Only what a search reads back."""
 FIELDS = tuple(name.removesuffix("?") for name in TRIAL)
 
@@ -101,7 +101,7 @@ def read_trials(run: RunDirectory, wanted: dict[str, Any], effort: Effort) -> li
     newest = run.path / TUNE_FILE
     for path in (newest, *run.files_aside(newest)):
         try:
-            facts = read_json(path, TUNE)
+            facts = read_json(path, TUNE_SHAPE)
             trials = [_trial(row, path) for row in facts["trials"]]
         except FileNotFoundError:
             continue
@@ -125,7 +125,7 @@ def changed_conditions(run: RunDirectory, wanted: dict[str, Any]) -> list[str]:
     """Returns the conditions of tune.json that differ, or an empty list without a sound file."""
     with suppress(DamagedFileError, FileNotFoundError):
         facts = read_json(run.path / TUNE_FILE, {"conditions": {}})
-        return differences(facts["conditions"], wanted)
+        return differing_conditions(facts["conditions"], wanted)
     return []
 
 

@@ -17,14 +17,14 @@ EFFORT = {
     "spread": RATE,
     "timeout_s": RATE,
 }
-ORDER = {"timed": [POSITIVE], "effort": EFFORT, "diagnose_s": (RATE, None)}
-TIMES = {"accumulate_grad_batches": POSITIVE, "step_s": [RATE]}
+ORDER_SHAPE = {"timed": [POSITIVE], "effort": EFFORT, "diagnose_s": (RATE, None)}
+TRIAL_TIMES_SHAPE = {"accumulate_grad_batches": POSITIVE, "step_s": [RATE]}
 SIGNS = ("watched_steps", "allocator_retries", "major_faults", "swapped_bytes")
 """Signs that memory is short: how often a GPU's memory was full and the allocator freed its cache,
 pages that had to be read from the disk, and memory that was moved there; and in how many steps they
 were counted."""
-RESULT = {
-    "times": [TIMES],
+RESULT_SHAPE = {
+    "times": [TRIAL_TIMES_SHAPE],
     "peak_memory_bytes": [(COUNT, None)],
     "signs": dict.fromkeys(SIGNS, COUNT),
 }
@@ -115,7 +115,7 @@ class TrialDirectory(RunDirectory):
         Raises:
             DamagedFileError: it is not what `write_order` writes.
         """
-        facts = read_json(self.path / "trial.json", ORDER)
+        facts = read_json(self.path / "trial.json", ORDER_SHAPE)
         return TrialOrder(
             timed=tuple(facts["timed"]),
             effort=Effort(**facts["effort"]),
@@ -138,6 +138,6 @@ class TrialDirectory(RunDirectory):
             FileNotFoundError: the ranks have not finished.
             DamagedFileError: it is not what `write_result` writes.
         """
-        facts: dict[str, Any] = read_json(self.path / "result.json", RESULT)
+        facts: dict[str, Any] = read_json(self.path / "result.json", RESULT_SHAPE)
         step_s = {row["accumulate_grad_batches"]: row["step_s"] for row in facts.pop("times")}
         return Result(step_s=step_s, **facts)

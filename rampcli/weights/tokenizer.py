@@ -7,7 +7,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from rampcli.checkpoint.state import SPECIAL_TOKENS, TOKENIZER
-from rampcli.data.chat_template import CONFIG_FILE, TEMPLATE_FILE
+from rampcli.data.chat_template import TEMPLATE_FILE, TOKENIZER_CONFIG_FILE
 from rampcli.data.special_tokens import NONE_KNOWN, ROLES, SpecialTokens, special_tokens_of
 from rampcli.data.tokenizer import open_tokenizer, vocab_size_of
 from rampcli.errors import DamagedFileError, UsageError
@@ -81,7 +81,7 @@ def write_tokenizer(
     content = json.loads(tokenizer.to_str()) | {"post_processor": None}
     replace_file(folder / TOKENIZER, json.dumps(content, ensure_ascii=False, indent=2))
     write_json(
-        folder / CONFIG_FILE,
+        folder / TOKENIZER_CONFIG_FILE,
         {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": sequence_length,

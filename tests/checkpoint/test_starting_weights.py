@@ -16,7 +16,7 @@ from rampcli.config.layers import COMMAND_LINE, PYTHON, Precedence, edited_stack
 from rampcli.errors import Report, UsageError
 from rampcli.files.guarded_folder import write_json
 from rampcli.launch.run import describe
-from rampcli.models.huggingface_config import SHAPE, to_huggingface
+from rampcli.models.huggingface_config import SHAPE_SETTINGS, to_huggingface
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import MANIFEST
@@ -93,7 +93,7 @@ def laid_over(*words, factory="fine_tune"):
 
 
 def shape_of(model: ModelConfig) -> dict:
-    return {name: getattr(model, name) for name in SHAPE}
+    return {name: getattr(model, name) for name in SHAPE_SETTINGS}
 
 
 @pytest.mark.parametrize(

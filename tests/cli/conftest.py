@@ -28,7 +28,9 @@ class Ended:
 def forgets_extensions(monkeypatch):
     """Forgets after a test what it has registered."""
     monkeypatch.setattr(extensions, "REGISTERED", {**extensions.REGISTERED})
-    monkeypatch.setenv(extensions.VARIABLE, os.environ.get(extensions.VARIABLE, ""))
+    monkeypatch.setenv(
+        extensions.EXTENSIONS_VARIABLE, os.environ.get(extensions.EXTENSIONS_VARIABLE, "")
+    )
 
 
 @pytest.fixture

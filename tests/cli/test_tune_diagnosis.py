@@ -19,7 +19,7 @@ from rampcli.train.loop import Trainer
 from rampcli.tune.diagnose import Bench
 from rampcli.tune.diagnosis import (
     DATA,
-    FILE,
+    DIAGNOSIS_FILE,
     FIXED,
     GRADIENTS,
     NEIGHBOURS,
@@ -112,7 +112,7 @@ def ordinary(words, tmp_path, tmp_path_factory):
         output, errors = command.communicate()
         assert command.returncode == 0, errors
         (folder / "printed.txt").write_text(output)
-        shutil.copy(tmp_path / "run" / "tune" / "diagnose" / FILE, folder)
+        shutil.copy(tmp_path / "run" / "tune" / "diagnose" / DIAGNOSIS_FILE, folder)
 
     folder = make_once(tmp_path_factory, "ordinary_diagnosis", make)
     parts = read_diagnosis(folder).parts

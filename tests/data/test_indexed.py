@@ -195,7 +195,7 @@ BOUNDARIES = [0, 1, 3, 4]
 def test_an_inconsistent_index_is_refused_when_it_is_opened(
     prefix, monkeypatch, lengths, starts, boundaries, said, block
 ):
-    monkeypatch.setattr(indexed, "BLOCK", block)
+    monkeypatch.setattr(indexed, "ENTRIES_AT_ONCE", block)
     assert IndexedFile.open(prefix).documents == 3
     numbers = np.array(lengths, "<i4").tobytes() + np.array([*starts, *boundaries], "<i8").tobytes()
     idx_of(prefix).write_bytes(HEADER.pack(MAGIC, 1, 8, 4, len(boundaries)) + numbers)

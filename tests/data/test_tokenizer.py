@@ -210,7 +210,7 @@ def test_a_tokenizer_that_is_not_a_file_or_too_large_is_refused_without_waiting(
     for path in (tmp_path / "fifo", tmp_path, Path("/dev/zero")):
         with pytest.raises(UsageError, match=f"cannot read {path}: not a regular file"):
             open_tokenizer(path)
-    monkeypatch.setattr(tokenizers, "MOST_BYTES", 1000)
+    monkeypatch.setattr(tokenizers, "MOST_TOKENIZER_BYTES", 1000)
     with pytest.raises(UsageError, match="larger than 1,000 bytes"):
         open_tokenizer(written(tmp_path / "large.json"))
 

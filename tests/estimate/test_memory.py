@@ -8,7 +8,7 @@ from rampcli import llm
 from rampcli.config.compose import apply_overrides
 from rampcli.estimate import memory
 from rampcli.estimate.memory import (
-    KINDS,
+    MEMORY_KINDS,
     MemoryEstimate,
     cache_bytes,
     estimate_memory,
@@ -84,7 +84,7 @@ def test_each_kind_of_memory_is_at_least_nothing_and_they_sum_to_the_peak(config
     kinds = estimate(config, accumulate=accumulate).by_kind()
     assert min(kinds.values()) >= 0
     assert sum(kinds.values()) == estimate(config, accumulate=accumulate).peak_bytes
-    assert tuple(kinds) == KINDS
+    assert tuple(kinds) == MEMORY_KINDS
 
 
 @given(config=configs(), accumulate=st.integers(1, 8))

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from rampcli.launch.workers import (
-    MOST_BYTES,
+    MOST_LOG_BYTES,
     NO_MEMORY,
     WorkerLog,
     WorkersExit,
@@ -81,7 +81,7 @@ def test_the_last_new_line_is_quoted_without_control_characters(tmp_path):
     printed = WorkerLog(log)
     assert (printed.lines(), printed.describe()) == ([], f"log: {log}")
     with log.open("a") as file:
-        file.write("x" * 2 * MOST_BYTES + "\nfirst\n  last \x1b[2J\n \n")
+        file.write("x" * 2 * MOST_LOG_BYTES + "\nfirst\n  last \x1b[2J\n \n")
     assert printed.lines()[1:] == ["first", "last \x1b[2J"]
     assert printed.describe() == rf"log: {log}, which ends: last \x1b[2J"
     assert printed.describe(quote=False) == f"log: {log}"

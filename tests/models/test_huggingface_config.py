@@ -11,7 +11,7 @@ from rampcli.config.layers import build
 from rampcli.errors import UsageError
 from rampcli.models.huggingface_config import (
     KEYS,
-    SHAPE,
+    SHAPE_SETTINGS,
     as_settings,
     check_folder,
     check_same_model,
@@ -248,7 +248,7 @@ def test_equivalent_settings_do_not_differ_and_all_differences_are_suggested(fol
     path = folder(LLAMA)
     config = Config(model=ModelConfig(num_query_groups=2, head_size=32, rotary_low_freq_factor=2.0))
     check_folder(config, path, name="theirs")
-    for name in SHAPE:
+    for name in SHAPE_SETTINGS:
         assert hasattr(config.model, name)
     config.model.ffn_hidden_size, config.model.qk_norm = 5, True
     with pytest.raises(

@@ -7,7 +7,14 @@ import pytest
 from rampcli.errors import UsageError
 from rampcli.extend import decay_style, optimizer, setting
 from rampcli.plugins import extensions
-from rampcli.plugins.extensions import DECAY_STYLE, OPTIMIZER, VARIABLE, find, load, names
+from rampcli.plugins.extensions import (
+    DECAY_STYLE,
+    EXTENSIONS_VARIABLE,
+    OPTIMIZER,
+    find,
+    load,
+    names,
+)
 from rampcli.settings.by_key import find_setting
 
 
@@ -19,7 +26,7 @@ def without_use(*_, **__):
 def own_registry(monkeypatch):
     """Each test begins without extensions."""
     monkeypatch.setattr(extensions, "REGISTERED", {})
-    monkeypatch.setenv(VARIABLE, "")
+    monkeypatch.setenv(EXTENSIONS_VARIABLE, "")
 
 
 def test_an_extension_is_found_by_the_setting_and_the_name_it_was_registered_under():
@@ -38,7 +45,7 @@ def test_a_module_that_registers_an_extension_is_known_to_child_processes(tmp_pa
         "@optimizer('mine')\ndef mine(parameters, optim): ...\n"
     )
     load(str(file))
-    assert os.environ[VARIABLE] == str(file)
+    assert os.environ[EXTENSIONS_VARIABLE] == str(file)
     extensions.REGISTERED.clear()
     for module in [name for name in sys.modules if name.startswith("own_")]:
         del sys.modules[module]

@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from rampcli.estimate.memory import KINDS
+from rampcli.estimate.memory import MEMORY_KINDS
 from rampcli.planning.stage_memory import (
     GIB,
     fullest_stage,
@@ -89,11 +89,13 @@ def test_the_estimates_of_several_micro_batches_are_the_rows_of_the_table(planne
     assert [row["micro_batch_size"] for row in rows] == list(sizes)
     assert rows[0]["peak_bytes"] == stage_memory(resolved, fullest_stage(resolved)).peak_bytes
     for row in rows:
-        assert sum(row[f"{kind}_bytes"] for kind in KINDS) == row["peak_bytes"]
+        assert sum(row[f"{kind}_bytes"] for kind in MEMORY_KINDS) == row["peak_bytes"]
         assert row["fits"] == (
             row["peak_bytes"] <= usable_bytes(resolved.config, row["device_memory_bytes"])
         )
     shown = {str(column.header): [*column.cells] for column in table.columns}
     assert shown["estimate"] == [shorten_bytes(row["peak_bytes"]) for row in rows]
     assert shown["fits"] == ["yes" if row["fits"] else "no" for row in rows]
-    assert all(re.fullmatch(r"[\d,.]+[GM]iB", cell) for kind in KINDS for cell in shown[kind])
+    assert all(
+        re.fullmatch(r"[\d,.]+[GM]iB", cell) for kind in MEMORY_KINDS for cell in shown[kind]
+    )

@@ -20,7 +20,7 @@ def gradients_with_and_without(settings):
     from rampcli.train.optimizers import build_optimizers
     from rampcli.train.passes import Passes
     from rampcli.train.step import accumulate_gradient, local_gradients, update_weights
-    from rampcli.tune.diagnose import Exchange
+    from rampcli.tune.diagnose import SwitchableExchange
     from tiny_runs import TINY
 
     config = resolve(
@@ -55,7 +55,7 @@ def gradients_with_and_without(settings):
 
         exchange = Ordinary()
         ordinary = gradient()
-        exchange = Exchange(passes, optimizers)
+        exchange = SwitchableExchange(passes, optimizers)
         found = {"taken over": gradient()}
         exchange.limit_to(gradients=False, weights=True, sums=True)
         found["no gradients"] = gradient()

@@ -36,7 +36,7 @@ from rampcli.data.building.records import (
 from rampcli.data.building.vocabulary import SPECIAL_SHOWN, end_of_document, tokenizer_json
 from rampcli.data.building.workers import map_in_order
 from rampcli.data.indexed import (
-    FORMAT,
+    MANIFEST_FORMAT,
     bin_of,
     idx_of,
     read_manifest,
@@ -260,7 +260,7 @@ class _LockedBuild:
             "tokenizer": (folder.tokenizer, sha256(folder.tokenizer)),
         }
         manifest = {
-            "format": FORMAT,
+            "format": MANIFEST_FORMAT,
             "tokens": written.tokens,
             "documents": written.documents,
             "empty": written.empty,

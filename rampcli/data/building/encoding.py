@@ -19,7 +19,7 @@ from rampcli.data.tokenizer import encoder_of, open_tokenizer
 from rampcli.errors import UsageError
 
 KEYS_SHOWN = 8
-JSON_LINES = "one JSON object on each line"
+JSON_LINES_WANTED = "one JSON object on each line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +91,14 @@ def _split_remedy(line: str) -> str:
     """Returns how a list of records, or a record over several lines, becomes a record per line."""
     begun = line.strip()
     if not (begun == "{" or begun.startswith("[")):
-        return JSON_LINES
+        return JSON_LINES_WANTED
     items = "." if begun == "{" else "'.[]'"
-    return f"{JSON_LINES}: `jq -c {items} OLD.json > NEW.jsonl`"
+    return f"{JSON_LINES_WANTED}: `jq -c {items} OLD.json > NEW.jsonl`"
 
 
 def _parse_json(line: bytes, key: str, bad: Callable[..., BadRecord]) -> str | BadRecord:
     """Returns the text of a line of JSON, or what is wrong with it."""
-    decoded = _decode(line, partial(bad, remedy=JSON_LINES))
+    decoded = _decode(line, partial(bad, remedy=JSON_LINES_WANTED))
     if isinstance(decoded, BadRecord):
         return decoded
     try:

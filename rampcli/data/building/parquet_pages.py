@@ -14,13 +14,13 @@ from rampcli.files.guarded_folder import open_to_read
 
 ROW_GROUPS = 4
 """Field of the metadata."""
-COLUMNS = 1
+COLUMNS_FIELD = 1
 """Field of a row group."""
-METADATA = 3
+METADATA_FIELD = 3
 """Field of a column in a row group."""
-NAMES, PACKED_BYTES, FIRST_PAGE, DICTIONARY_PAGE = 3, 7, 9, 11
+NAMES_FIELD, PACKED_BYTES, FIRST_PAGE, DICTIONARY_PAGE = 3, 7, 9, 11
 """Fields of a column's metadata."""
-PAGE_BYTES, PACKED_PAGE_BYTES = 2, 3
+PAGE_BYTES_FIELD, PACKED_PAGE_BYTES = 2, 3
 """Fields of a page's header: sizes of the page without its header."""
 DAMAGED = "its metadata or the header of a page is damaged"
 TAIL_BYTES = 8
@@ -53,8 +53,8 @@ def largest_page_bytes(path: Path, column: str) -> list[int]:
 
 def _columns(group: Any, column: str) -> list[dict[int, Any]]:
     """Returns the metadata of the columns of a name in a row group."""
-    found = [_field(one, METADATA, dict) for one in _field(group, COLUMNS, list)]
-    return [one for one in found if _field(one, NAMES, list) == [column.encode()]]
+    found = [_field(one, METADATA_FIELD, dict) for one in _field(group, COLUMNS_FIELD, list)]
+    return [one for one in found if _field(one, NAMES_FIELD, list) == [column.encode()]]
 
 
 def _largest_page(file: BinaryIO, column: dict[int, Any]) -> int:
@@ -66,7 +66,7 @@ def _largest_page(file: BinaryIO, column: dict[int, Any]) -> int:
     file.seek(max(0, start))
     while file.tell() < end:
         header = _read_struct(file)
-        largest = max(largest, _field(header, PAGE_BYTES, int))
+        largest = max(largest, _field(header, PAGE_BYTES_FIELD, int))
         file.seek(max(0, _field(header, PACKED_PAGE_BYTES, int)), os.SEEK_CUR)
     return largest
 

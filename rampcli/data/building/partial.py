@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from rampcli.data.building.encoding import Encoded
 from rampcli.data.building.records import Chunk, Cursor
-from rampcli.data.indexed import MOST_BYTES, SETTINGS
+from rampcli.data.indexed import BUILD_SETTINGS, MOST_MANIFEST_BYTES
 from rampcli.errors import DamagedFileError, RampcliError, UsageError
 from rampcli.files.guarded_folder import GuardedFolder, PathInside
 from rampcli.files.records import ANY, COUNT, read_json
@@ -110,7 +110,7 @@ class BuildFolder(GuardedFolder):
                 self.remove_file(self.progress)
 
 
-SHAPE = {**SETTINGS, "inputs": [{"name": str, "bytes": COUNT, "mtime_ns": ANY}]}
+PROGRESS_SHAPE = {**BUILD_SETTINGS, "inputs": [{"name": str, "bytes": COUNT, "mtime_ns": ANY}]}
 """Shape of settings.json."""
 OPTIONS = {"tokenizer_sha256": "the SHA-256 checksum of --tokenizer", "eod_option": "--eod"}
 """Settings that messages do not name like their options."""
@@ -181,7 +181,7 @@ def read_progress(folder: BuildFolder) -> Written | None:
         DamagedFileError: the file cannot be read, or has another shape.
     """
     try:
-        state = read_json(folder.progress, PROGRESS, most_bytes=MOST_BYTES)
+        state = read_json(folder.progress, PROGRESS, most_bytes=MOST_MANIFEST_BYTES)
     except FileNotFoundError:
         return None
     # The file may hold more, which another version has written.
@@ -225,7 +225,7 @@ class PartialBuild:
             written = read_progress(self.folder)
             if written is None and not os.path.lexists(self.folder.gathered):
                 return self._start(settings)
-            found = read_json(self.folder.settings, SHAPE, most_bytes=MOST_BYTES)
+            found = read_json(self.folder.settings, PROGRESS_SHAPE, most_bytes=MOST_MANIFEST_BYTES)
         except DamagedFileError as error:
             raise cannot_resume(self.folder, error.message) from error
         except FileNotFoundError as error:
@@ -459,7 +459,7 @@ def _changes(found: dict[str, Any], settings: dict[str, Any]) -> list[str]:
             changed.append(f"{name} has changed")
     if not changed and [*before] != [*now]:
         changed.append("the order of the inputs has changed")
-    for key in SETTINGS:
+    for key in BUILD_SETTINGS:
         if found[key] != settings[key]:
             option = OPTIONS.get(key, f"--{key.replace('_', '-')}")
             was, became = (each[key] or "not given" for each in (found, settings))

@@ -24,7 +24,7 @@ from rampcli.data.building.partial import SAVE_EVERY_S, BuildFolder, cannot_resu
 from rampcli.data.building.records import Chunk, Cursor
 from rampcli.data.building.streams import PIECE_BYTES
 from rampcli.data.building.workers import environment, map_in_order
-from rampcli.data.indexed import MOST_BYTES
+from rampcli.data.indexed import MOST_MANIFEST_BYTES
 from rampcli.data.tokenizer import CODE_POINTS, code_points
 from rampcli.errors import DamagedFileError, UsageError
 from rampcli.files.guarded_folder import read_file
@@ -57,7 +57,7 @@ class Gathered:
     characters: str = ""
 
 
-SHAPE = {
+GATHERED_SHAPE = {
     **dict.fromkeys(Gathered.__slots__, COUNT),
     "phase": str,
     "position": dict.fromkeys(Cursor.__slots__, COUNT),
@@ -98,7 +98,7 @@ class Gathering:
         self._save_at = 0.0
         with suppress(FileNotFoundError):
             try:
-                state = read_json(folder.gathered, SHAPE, most_bytes=MOST_BYTES)
+                state = read_json(folder.gathered, GATHERED_SHAPE, most_bytes=MOST_MANIFEST_BYTES)
                 damaged = f"{folder.gathered} is damaged"
                 if (number := state["position"]["input"]) > len(inputs.reader.inputs):
                     raise DamagedFileError(f"{damaged}: there is no input {number:,}")
@@ -253,7 +253,7 @@ def tokenizer_json(inputs: Inputs, folder: BuildFolder) -> str | bytes:
     """
     options = inputs.options
     if options.tokenizer_path is not None:
-        return read_file(options.tokenizer_path, most_bytes=tokenizers.MOST_BYTES)
+        return read_file(options.tokenizer_path, most_bytes=tokenizers.MOST_TOKENIZER_BYTES)
     if options.tokenizer == "bytes":
         tokenizer = tokenizers.byte_tokenizer()
     elif options.tokenizer == "chars":

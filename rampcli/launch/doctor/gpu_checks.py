@@ -37,14 +37,14 @@ from rampcli.runs.rows import loss_of, read_rows
 
 TOLERANCES = {"loss": 2**-8, "grad_norm": 2**-5}
 """Largest relative differences of columns of metrics.jsonl. bf16 has 8 significant bits."""
-MEMORY_REMEDY = "this report, sent to the developers of rampcli: estimates are wrong on this GPU"
+ESTIMATE_REMEDY = "this report, sent to the developers of rampcli: estimates are wrong on this GPU"
 SLOW_SHARE = 0.9
 """A GPU is slow if its speed is below this share of the fastest one's."""
 LEAST_SHARE = 0.7
 """An estimate of memory is too high if less than this share of it is used."""
 GPUS, MATRICES, REFERENCE = "gpus", "matrix products", "CPU losses"
-SHARD = "parallel.data_parallel_shard_size"
-TENSOR, PIPELINE, CONTEXT = (
+SHARD_KEY = "parallel.data_parallel_shard_size"
+TENSOR_KEY, PIPELINE_KEY, CONTEXT_KEY = (
     f"parallel.{axis}_parallel_size" for axis in ("tensor", "pipeline", "context")
 )
 
@@ -102,17 +102,17 @@ def meshes_of(ranks: int) -> dict[str, Settings]:
         return {}
     halves = f" x fsdp {ranks // 2}" if ranks > 2 else ""
     meshes: dict[str, Settings] = {
-        f"dp {ranks}": {SHARD: 1},
+        f"dp {ranks}": {SHARD_KEY: 1},
         f"fsdp {ranks}": {},
-        f"tp 2{halves}": {TENSOR: 2},
-        f"pp 2{halves}": {PIPELINE: 2},
-        f"cp 2{halves}": {CONTEXT: 2},
+        f"tp 2{halves}": {TENSOR_KEY: 2},
+        f"pp 2{halves}": {PIPELINE_KEY: 2},
+        f"cp 2{halves}": {CONTEXT_KEY: 2},
     }
     if ranks > 2:
         quarters = f" x fsdp {ranks // 4}" if ranks > 4 else ""
-        meshes[f"dp 2 x fsdp {ranks // 2}"] = {SHARD: ranks // 2}
-        meshes[f"pp 2 x tp 2{quarters}"] = {PIPELINE: 2, TENSOR: 2}
-        meshes[f"cp 2 x tp 2{quarters}"] = {CONTEXT: 2, TENSOR: 2}
+        meshes[f"dp 2 x fsdp {ranks // 2}"] = {SHARD_KEY: ranks // 2}
+        meshes[f"pp 2 x tp 2{quarters}"] = {PIPELINE_KEY: 2, TENSOR_KEY: 2}
+        meshes[f"cp 2 x tp 2{quarters}"] = {CONTEXT_KEY: 2, TENSOR_KEY: 2}
     return meshes
 
 
@@ -181,7 +181,9 @@ def check_all_reduce(test: GpuTest) -> Found:
     """Reduces over all GPUs, and along each axis of a mesh of them."""
     if test.gpus == 1:
         raise Skipped("1 GPU", Status.not_needed)
-    axes = {axis: 2 for axis, ranks in ((TENSOR, 2), (PIPELINE, 4)) if test.gpus % ranks == 0}
+    axes = {
+        axis: 2 for axis, ranks in ((TENSOR_KEY, 2), (PIPELINE_KEY, 4)) if test.gpus % ranks == 0
+    }
     answer = _measure(test, "all_reduce", {"numbers": test.sizes.numbers}, axes)
     return Found(
         finding="; ".join(
@@ -289,10 +291,12 @@ def check_memory(test: GpuTest) -> Found:
         f" the plan's estimate is {shorten_bytes(estimate)}; saved in {saved['save_s']:.1f} s"
     )
     if held * USABLE_SHARE > estimate:
-        raise RampcliError(f"{finding}: the estimate is too low", remedy=MEMORY_REMEDY)
+        raise RampcliError(f"{finding}: the estimate is too low", remedy=ESTIMATE_REMEDY)
     if held < LEAST_SHARE * estimate:
         return Found(
-            finding=f"{finding}: the estimate is high", status=Status.warning, remedy=MEMORY_REMEDY
+            finding=f"{finding}: the estimate is high",
+            status=Status.warning,
+            remedy=ESTIMATE_REMEDY,
         )
     return Found(finding=finding)
 

@@ -6,7 +6,7 @@ from rampcli.errors import RampcliError
 from rampcli.launch.slurm.settings import SlurmConfig, check_names, check_words
 from rampcli.plugins.launchers import Declaration, Starter
 
-FOLDER = "slurm"
+SLURM_FOLDER = "slurm"
 """Folder in the run directory for job scripts and jobs.json."""
 SEARCH = "tune"
 """Name of the job that searches for micro batch sizes, and its argument in place of stages."""

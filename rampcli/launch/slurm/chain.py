@@ -10,12 +10,12 @@ from rampcli.errors import DamagedFileError
 from rampcli.files.guarded_folder import link_refused
 from rampcli.files.records import COUNT, POSITIVE, read_json
 from rampcli.launch.protocol import Job
-from rampcli.launch.slurm import FOLDER, SEARCH
+from rampcli.launch.slurm import SEARCH, SLURM_FOLDER
 from rampcli.launch.slurm.commands import JOB_ID
 from rampcli.runs.directory import RunDirectory
 
 TEXT_OR_NULL = (str, None)
-JOB = {
+JOB_SHAPE = {
     "job": TEXT_OR_NULL,
     "name": str,
     "stages": [COUNT],
@@ -24,16 +24,16 @@ JOB = {
     "script": str,
     "dependency": TEXT_OR_NULL,
 }
-CHAIN = {"jobs": [JOB], "submitted": (float, None), "cancelled": bool}
+CHAIN_SHAPE = {"jobs": [JOB_SHAPE], "submitted": (float, None), "cancelled": bool}
 """Shape of slurm/jobs.json, in the notation of `rampcli.files.records`."""
 MOST_JOBS = 10_000
 """Slurm's default MaxJobCount. The IDs of this many jobs fit on a command line."""
-MOST_BYTES = 16 * 2**20
+MOST_CHAIN_BYTES = 16 * 2**20
 _ALLOWED = {
     "job": JOB_ID,
     "dependency": JOB_ID,
     "name": re.compile(r"[A-Za-z0-9._-]+"),
-    "script": re.compile(rf"{FOLDER}/(stage_[0-9]+|{SEARCH})\.sbatch"),
+    "script": re.compile(rf"{SLURM_FOLDER}/(stage_[0-9]+|{SEARCH})\.sbatch"),
 }
 """What text fields of a recorded job may contain: they reach Slurm's command line."""
 
@@ -65,7 +65,7 @@ def read(directory: RunDirectory) -> Chain | None:
         if os.path.islink(each):
             raise link_refused(each)
     try:
-        facts = read_json(path, CHAIN, most_bytes=MOST_BYTES)
+        facts = read_json(path, CHAIN_SHAPE, most_bytes=MOST_CHAIN_BYTES)
         if len(facts["jobs"]) > MOST_JOBS:
             raise DamagedFileError(
                 f"{path} is damaged: it has {len(facts['jobs']):,} jobs; the limit is {MOST_JOBS:,}"
@@ -86,7 +86,7 @@ def _read_job(path: Path, position: int, facts: dict[str, Any]) -> Job:
                 f"{path} is damaged: jobs[{position}].{field} is {facts[field]!r}"
             )
     tuples = {name: tuple(facts[name]) for name in ("stages", "global_batch_sizes")}
-    return Job(**{name: facts[name] for name in JOB} | tuples)
+    return Job(**{name: facts[name] for name in JOB_SHAPE} | tuples)
 
 
 def write(directory: RunDirectory, chain: Chain) -> None:
@@ -96,4 +96,4 @@ def write(directory: RunDirectory, chain: Chain) -> None:
 
 
 def _record(directory: RunDirectory) -> Path:
-    return directory.path / FOLDER / "jobs.json"
+    return directory.path / SLURM_FOLDER / "jobs.json"

@@ -25,14 +25,14 @@ from rampcli.launch.protocol import (
     Outcome,
     StartRanks,
 )
-from rampcli.launch.slurm import FOLDER, chain, commands
+from rampcli.launch.slurm import SLURM_FOLDER, chain, commands
 from rampcli.launch.slurm.chain import Chain
 from rampcli.launch.slurm.workers import SrunWorkers
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 from rampcli.settings.config import Config
 
-TIMEOUT_S = 10.0
+CONTROLLER_TIMEOUT_S = 10.0
 PROGRAMS = ("sbatch", "srun", "scontrol", "squeue", "scancel", "sinfo")
 
 
@@ -53,7 +53,7 @@ def check_slurm(resolved: Resolved | None) -> Check:
     else:
         remedy = "scontrol ping, or ask the cluster's administrators"
         try:
-            partitions = commands.partitions(within_s=TIMEOUT_S)
+            partitions = commands.partitions(within_s=CONTROLLER_TIMEOUT_S)
         except RampcliError as error:
             problem = error.message
     if problem is None and wanted is not None and (unknown := set(wanted.split(",")) - partitions):
@@ -67,7 +67,7 @@ def check_slurm(resolved: Resolved | None) -> Check:
     return Check("slurm", Status.not_needed, f"{problem}; only launch=slurm needs it")
 
 
-PHASES = {"RUNNING": JobPhase.RUNNING, "COMPLETING": JobPhase.ENDING} | dict.fromkeys(
+JOB_PHASES = {"RUNNING": JobPhase.RUNNING, "COMPLETING": JobPhase.ENDING} | dict.fromkeys(
     commands.OVER, JobPhase.OVER
 )
 """Phases of the states that Slurm reports. In other states, a job waits."""
@@ -122,7 +122,7 @@ class SlurmLauncher(Launcher):
         queue.
         """
         self.refuse_active(directory)
-        for folder in (directory.logs, directory.path / FOLDER):
+        for folder in (directory.logs, directory.path / SLURM_FOLDER):
             directory.make_folder(folder)
         # Slurm opens the logs itself, and would follow a link.
         if link := next((log for log in os.scandir(directory.logs) if log.is_symlink()), None):
@@ -262,7 +262,7 @@ def _find(job: Job, known: Sequence[commands.QueuedJob], *, folder: str) -> Job:
 
 
 def _with_state(job: Job, state: str) -> Job:
-    return replace(job, state=state, phase=PHASES.get(state, JobPhase.WAITING))
+    return replace(job, state=state, phase=JOB_PHASES.get(state, JobPhase.WAITING))
 
 
 LAUNCHER = SlurmLauncher()

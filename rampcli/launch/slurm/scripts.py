@@ -12,7 +12,7 @@ from rampcli.batch.training_plan import StagePlan
 from rampcli.errors import UsageError
 from rampcli.files.guarded_folder import read_file
 from rampcli.launch.protocol import JobScript
-from rampcli.launch.slurm import FOLDER, SEARCH
+from rampcli.launch.slurm import SEARCH, SLURM_FOLDER
 from rampcli.launch.slurm.template import TemplateError, render_within_limits
 from rampcli.launch.slurm.template import render as render_template
 from rampcli.planning.run_plan import Resolved
@@ -69,7 +69,7 @@ def _render(
             stages=stages,
             num_nodes=variables["num_nodes"],
             job_name=variables["job_name"],
-            path=directory.path / FOLDER / f"{_name(stages)}.sbatch",
+            path=directory.path / SLURM_FOLDER / f"{_name(stages)}.sbatch",
             text=text,
         )
         for stages, variables, text in zip(jobs, facts, texts, strict=True)

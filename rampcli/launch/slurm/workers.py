@@ -24,7 +24,7 @@ from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 from rampcli.settings.rewards import TRUSTED_REWARD
 
-OUT_OF_MEMORY = "Out Of Memory"
+SLURM_OUT_OF_MEMORY = "Out Of Memory"
 """How srun says that a task was killed for lack of memory."""
 _TASK_ENDED = re.compile(r"srun: error: \S+: tasks? (?P<ranks>\d[\d,-]*): (?P<how>.+)", re.ASCII)
 
@@ -97,7 +97,7 @@ class SrunWorkers(Workers):
             rank for first, _, last in ends for rank in range(int(first), int(last or first) + 1)
         ]
         names = {signal.strsignal(known): known.name for known in signal.Signals}
-        names[OUT_OF_MEMORY] = NO_MEMORY
+        names[SLURM_OUT_OF_MEMORY] = NO_MEMORY
         how = ended["how"].removesuffix(" (core dumped)")
         return dict.fromkeys(ranks, names.get(how, how))
 

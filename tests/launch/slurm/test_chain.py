@@ -89,7 +89,7 @@ DAMAGED = {
     "null": b"null",
     "deep": DEEP.encode(),
     "no JSON": b'{"jobs": NaN}',
-    "too large": b" " * (chain.MOST_BYTES + 1),
+    "too large": b" " * (chain.MOST_CHAIN_BYTES + 1),
     "too many jobs": json.dumps(CHAIN | {"jobs": [JOB] * (chain.MOST_JOBS + 1)}).encode(),
     "a word for a time": json.dumps(CHAIN | {"submitted": "now"}).encode(),
     "a number for a truth": json.dumps(CHAIN | {"cancelled": 0}).encode(),

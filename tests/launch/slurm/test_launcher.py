@@ -71,7 +71,7 @@ def test_an_error_of_slurm_is_the_finding_and_a_fatal_one_needs_no_others(slurm,
 
 
 def test_a_controller_that_does_not_answer_is_given_up(slurm, monkeypatch):
-    monkeypatch.setattr(launcher, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(launcher, "CONTROLLER_TIMEOUT_S", 0.5)
     slurm("exec /bin/sleep 100")
     found = check_slurm(run_of("launch=slurm"))
     assert found.status is Status.failure
