@@ -4,6 +4,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from rampcli.batch.step_schedule import LENGTH_KEY
 from rampcli.checkpoint.compatibility import settings_of_checkpoint
 from rampcli.config import snapshot
 from rampcli.config.layers import Layer, Precedence, Stack, sources_named
@@ -15,7 +16,6 @@ from rampcli.files.hub import CONFIG_FILE, TOKENIZER_FILE
 from rampcli.models.huggingface_config import (
     FOLDER_WANTED,
     INIT_FROM_KEY,
-    LENGTH_KEY,
     as_settings,
     check_folder,
     check_same_model,

@@ -17,7 +17,7 @@ from torch import Tensor
 from rampcli.batch.loading import reader_of_each_host
 from rampcli.batch.plan import BatchPlan
 from rampcli.data.corpus import IGNORED, Samples
-from rampcli.data.order import Blend
+from rampcli.data.order import Blend, Indices
 from rampcli.machine.activity import waiting
 from rampcli.settings.config import Config
 
@@ -118,8 +118,6 @@ def readers_of(world_size: int, *, devices: int, expansion_factor: float | None)
     hosts = reader_of_each_host(-(-world_size // devices), expansion_factor)
     return [hosts[rank // devices] * devices + rank % devices for rank in range(world_size)]
 
-
-Indices = NDArray[np.int64]
 
 STEPS_AHEAD = 2
 """Global batches to prefetch."""

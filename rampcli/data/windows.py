@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from rampcli.batch.step_schedule import LENGTH_KEY
 from rampcli.data.corpus import Corpus, TokenCorpus
 from rampcli.data.files import cut_of, open_prefix, parts_of
 from rampcli.data.order import Blend
@@ -12,8 +13,8 @@ from rampcli.settings.config import Config
 from rampcli.settings.corpora import NAMED_KEY, PATH_FORMS, validation_paths
 from rampcli.settings.parallel import sequence_unit
 
-LENGTH_KEY, VALIDATION_SAMPLES_KEY = "data.sequence_length", "trainer.val_samples"
-DATA_SPLIT_KEY, MOST_SAMPLES_KEY = "data.split", "trainer.max_val_samples"
+VALIDATION_SAMPLES_KEY, MOST_SAMPLES_KEY = "trainer.val_samples", "trainer.max_val_samples"
+DATA_SPLIT_KEY = "data.split"
 ENOUGH = 0.25
 """Share of the recipe's validation that a printed command does without."""
 SHARES = (10, 20, 50)

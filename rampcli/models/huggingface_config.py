@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from rampcli.batch.step_schedule import LENGTH_KEY
 from rampcli.config.layers import build
 from rampcli.errors import (
     DamagedFileError,
@@ -22,7 +23,7 @@ from rampcli.settings.config import Config
 from rampcli.settings.model import ModelConfig, check_heads, check_rotary
 from rampcli.settings.model_parts import ACTIVATIONS, POSITION_EMBEDDINGS
 
-INIT_FROM_KEY, LENGTH_KEY = "model.init_from", "data.sequence_length"
+INIT_FROM_KEY = "model.init_from"
 FOLDER_WANTED = "a folder with config.json and *.safetensors"
 _SIZE_OR_NULL = (POSITIVE, None)
 _ROPE = {

@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from rampcli.batch.scrambling import hash_of
 from rampcli.data.examples import Examples
-from rampcli.data.order import SampleOrder
+from rampcli.data.order import Indices, SampleOrder
 from rampcli.data.prompts import Prompts, read_prompts
 from rampcli.errors import RampcliError
 from rampcli.machine.activity import GENERATING, SCORING, begin
@@ -23,7 +22,6 @@ from rampcli.rl.scorer import Scorer
 from rampcli.settings.config import Config
 from rampcli.settings.rl import max_response_tokens
 
-Indices = NDArray[np.int64]
 SCORED_AT_ONCE = 64
 """Responses that are sent to the scorer together."""
 MOST_SHOWN = 200
