@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from rampcli.data.corpus import IGNORED
+from rampcli.data.corpus import IGNORED, TokenCorpus
 from rampcli.data.examples import Example
 from rampcli.data.indexed import (
     bin_of,
@@ -52,12 +52,31 @@ class ListedExamples:
         return f"{self.name} {index}"
 
 
-def config(source="indexed", **data):
+def token_corpus(documents, *, cut, name="made"):
+    """Returns a corpus in memory of documents, which are arrays of tokens."""
+    tokens, starts = np.concatenate(documents), np.cumsum([0, *map(len, documents)])
+    return TokenCorpus(
+        name=name,
+        tokens=tokens,
+        documents=starts[:-1],
+        first=0,
+        end=len(tokens),
+        cut=cut,
+        contents=str(tokens.tolist()),
+    )
+
+
+def data_config(source, **data):
+    """Returns default settings with some of the section `data`."""
     made = Config()
-    made.data.source, made.data.sequence_length, made.data.split = source, 4, [1, 1, 0]
-    made.model.vocab_size, made.trainer.val_samples = VOCAB_SIZE, 0
-    for name, value in data.items():
+    for name, value in {"source": source, **data}.items():
         setattr(made.data, name, value)
+    return made
+
+
+def config(source="indexed", **data):
+    made = data_config(source, **{"sequence_length": 4, "split": [1, 1, 0]} | data)
+    made.model.vocab_size, made.trainer.val_samples = VOCAB_SIZE, 0
     return made
 
 

@@ -110,7 +110,7 @@ def read_trials(run: RunDirectory, wanted: dict[str, Any], effort: Effort) -> li
                 continue
             error.remedies = (f"delete {path}", "--fresh")
             raise
-        if not differences(facts["conditions"], wanted):
+        if not differing_conditions(facts["conditions"], wanted):
             return [trial for trial in trials if _is_enough(trial, effort)]
     return []
 
@@ -129,7 +129,7 @@ def changed_conditions(run: RunDirectory, wanted: dict[str, Any]) -> list[str]:
     return []
 
 
-def differences(found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+def differing_conditions(found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
     """Returns the conditions in which an earlier search differs from one that is wanted.
 
     Versions of rampcli may record other settings. One that the search did not record had its

@@ -1,5 +1,6 @@
 import json
 import os
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from rampcli.data.examples import (
     read_file_examples,
 )
 from rampcli.errors import UsageError
-from rampcli.settings.config import Config
+from small_corpora import data_config
 
 PROMPTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=8), max_size=30)
 SHARES = st.tuples(st.integers(1, 9), st.integers(0, 9), st.integers(0, 9))
@@ -55,12 +56,7 @@ def prompts_of(examples):
     return [examples[index].prompt for index in range(len(examples))]
 
 
-def config(**data):
-    made = Config()
-    made.data.source = "pairs"
-    for name, value in data.items():
-        setattr(made.data, name, value)
-    return made
+config = partial(data_config, "pairs")
 
 
 @settings(max_examples=25)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from data.dealing_hosts import read_cases
 from rampcli.batch.plan import BatchPlan
-from rampcli.data.corpus import IGNORED, Cut, MockCorpus, Samples, TokenCorpus
+from rampcli.data.corpus import IGNORED, Cut, MockCorpus, Samples
 from rampcli.data.examples import EVERYTHING, TRAINING, TaskExamples
 from rampcli.data.loader import STEPS_AHEAD, Loader, Reading, readers_of
 from rampcli.data.order import Blend
@@ -19,7 +19,7 @@ from rampcli.data.pairs import PackedPairs, TaskPairs
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import UsageError
 from ranks import run_ranks
-from small_corpora import ListedExamples
+from small_corpora import ListedExamples, token_corpus
 
 LENGTH = 5
 CPU = torch.device("cpu")
@@ -32,16 +32,7 @@ def cut(**switches):
 
 def text(**switches):
     documents = [np.full(3 + number, 65 + number, dtype=np.uint8) for number in range(24)]
-    tokens, starts = np.concatenate(documents), np.cumsum([0, *map(len, documents)])[:-1]
-    return TokenCorpus(
-        name="text",
-        tokens=tokens,
-        documents=starts,
-        first=0,
-        end=len(tokens),
-        cut=cut(**switches),
-        contents="text",
-    )
+    return token_corpus(documents, cut=cut(**switches))
 
 
 MOCK = MockCorpus(cut=cut(), seed=3, windows=37)

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rampcli.data.corpus import Cut, MockCorpus, TokenCorpus
+from rampcli.data.corpus import Cut, MockCorpus
 from rampcli.data.order import Blend, SampleOrder
 from rampcli.settings.corpora import MOST_SHARES
+from small_corpora import token_corpus
 
 SEEDS = st.integers(0, 2**63)
 WINDOWS = st.integers(1, 300)
@@ -236,18 +237,7 @@ def mock(windows=37, seed=3, cut=CUT):
 
 
 def text(documents, **cut):
-    tokens = np.concatenate(documents)
-    starts = np.cumsum([0, *map(len, documents)])[:-1]
-    made = Cut(sequence_length=5, vocab_size=50, **cut)
-    return TokenCorpus(
-        name="text",
-        tokens=tokens,
-        documents=starts,
-        first=0,
-        end=len(tokens),
-        cut=made,
-        contents=str(tokens.tolist()),
-    )
+    return token_corpus(documents, cut=Cut(sequence_length=5, vocab_size=50, **cut))
 
 
 def blend(shares, *, seed=11, windows=37):

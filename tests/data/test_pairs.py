@@ -18,7 +18,7 @@ from rampcli.errors import UsageError
 from rampcli.models.decoder import Decoder
 from rampcli.settings.config import Config
 from rampcli.settings.model import ModelConfig
-from small_corpora import BYTES, PAIRS, ListedExamples
+from small_corpora import BYTES, PAIRS, ListedExamples, data_config
 
 LENGTH = 13
 
@@ -43,12 +43,8 @@ def segments(samples):
 
 
 def config(path=None, **data):
-    made = Config()
-    made.data.source, made.data.sequence_length, made.data.document_mask = "pairs", 32, True
-    made.data.path, made.data.split = path and str(path), [1, 0, 0]
-    for name, value in data.items():
-        setattr(made.data, name, value)
-    return made
+    usual = {"sequence_length": 32, "document_mask": True, "split": [1, 0, 0]}
+    return data_config("pairs", path=path and str(path), **usual | data)
 
 
 def write(path, pairs):

@@ -10,16 +10,13 @@ from rampcli.data.order import SampleOrder
 from rampcli.data.sources import is_held_out, open_corpora
 from rampcli.errors import UsageError
 from rampcli.settings.config import Config
+from small_corpora import data_config
 
 LIBRARY = Path(sysconfig.get_path("stdlib"))
 
 
-def config(**data):
-    made = Config()
-    made.data.source = "mock"
-    for name, value in data.items():
-        setattr(made.data, name, value)
-    return made
+def config(source="mock", **data):
+    return data_config(source, **data)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rampcli.data.corpus import Cut, TokenCorpus
 from rampcli.data.files import parts_of
 from rampcli.data.sources import open_corpora
-from small_corpora import config, numbered, tokens_of, write_files
+from small_corpora import config, numbered, token_corpus, tokens_of, write_files
 
 SPLIT = [8, 1, 1]
 
@@ -56,15 +56,8 @@ def test_parts_are_consecutive_cover_the_corpus_and_cut_only_a_single_document(
     scale=st.sampled_from([0.01, 0.1, 7]),
 )
 def test_shares_of_a_split_may_have_any_sum(split, scale):
-    whole = TokenCorpus(
-        name="whole",
-        tokens=np.ones(90, dtype=np.uint8),
-        documents=np.arange(90),
-        first=0,
-        end=90,
-        cut=Cut(sequence_length=1, vocab_size=9),
-        contents="whole",
-    )
+    documents = np.ones((90, 1), dtype=np.uint8)
+    whole = token_corpus(documents, cut=Cut(sequence_length=1, vocab_size=9))
     scaled = [round(share * scale, 2) for share in split]
     assert [part.end for part in parts_of(whole, scaled)] == [
         part.end for part in parts_of(whole, split)

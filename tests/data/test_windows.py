@@ -8,27 +8,19 @@ from hypothesis import HealthCheck, assume, given
 from hypothesis import settings as run
 from hypothesis import strategies as st
 
-from rampcli.data.corpus import Cut, TokenCorpus
+from rampcli.data.corpus import Cut
 from rampcli.data.files import parts_of
 from rampcli.data.order import Blend
 from rampcli.data.sources import open_corpora
 from rampcli.data.windows import fitting_words, larger_share
 from rampcli.errors import UsageError
 from remedies import offers
-from small_corpora import config, refusal, write_files
+from small_corpora import config, refusal, token_corpus, write_files
 
 
 def corpus_of(lengths, *, sequence_length):
-    tokens, starts = sum(lengths), np.cumsum([0, *lengths])[:-1]
-    return TokenCorpus(
-        name="mine",
-        tokens=np.zeros(tokens, np.uint8),
-        documents=starts,
-        first=0,
-        end=tokens,
-        cut=Cut(sequence_length=sequence_length, vocab_size=1),
-        contents="",
-    )
+    documents = [np.zeros(length, np.uint8) for length in lengths]
+    return token_corpus(documents, cut=Cut(sequence_length=sequence_length, vocab_size=1))
 
 
 @given(tokens=st.integers(2, 60), length=st.integers(1, 60), samples=st.integers(1, 9))

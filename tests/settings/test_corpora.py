@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from rampcli.settings.checks.data import check_corpora, check_document_mask, check_split
 
 from rampcli.config.compose import apply_overrides, compose
 from rampcli.errors import UsageError
 from rampcli.planning.resolve import resolve
 from rampcli.settings.by_key import leaves, settings
-from rampcli.settings.config import Config
 from rampcli.settings.corpora import (
     MOST_SHARES,
     corpora_of,
@@ -19,6 +19,7 @@ from rampcli.settings.corpora import (
     shares_of,
 )
 from rampcli.settings.data import check_corpora, check_document_mask, check_split
+from small_corpora import data_config
 
 WEIGHTS = st.decimals(min_value="0.001", max_value=1000, places=3).map(Fraction)
 BLEND = ["0.7", "data/wiki", "0.3", "data/code"]
@@ -26,11 +27,7 @@ OF_FILES = ["indexed", "text"]
 
 
 def config(source="indexed", **data):
-    made = Config()
-    made.data.source = source
-    for name, value in data.items():
-        setattr(made.data, name, value)
-    return made
+    return data_config(source, **data)
 
 
 def refusal(function, *args):

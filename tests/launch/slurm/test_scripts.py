@@ -27,21 +27,21 @@ SAME_PROCESSES = ("rampup.at_boundary=continue", "rampup.node_policy=fixed", "tr
 RECORDER = '#!/bin/bash\nprintf "%s\\0" "$PWD" "$WORD" "$@" >"$(dirname "$0")/started"\n'
 LOADER = '#!/bin/bash\nprintf "%s\\0" "$@" >>"$(dirname "$0")/loaded"\n'
 
+COMMANDS = [
+    "; touch canary #",
+    "$(touch canary)",
+    "`touch canary`",
+    "' ; touch canary ; '",
+    '" ; touch canary ; "',
+    "\ntouch canary\n",
+]
+"""Values that run a command where bash takes them for code."""
 hostile = st.text(
     alphabet=st.sampled_from(list(" \t\n'\"\\$`;&|()<>{}#*?!~=-%jéa\x01\x7f")),
     min_size=1,
     max_size=12,
 )
-commands = st.sampled_from(
-    [
-        "; touch canary #",
-        "$(touch canary)",
-        "`touch canary`",
-        "' ; touch canary ; '",
-        '" ; touch canary ; "',
-        "\ntouch canary\n",
-    ]
-)
+commands = st.sampled_from(COMMANDS)
 anything = st.one_of(hostile, commands).filter(
     lambda text: "${" not in text and text != "???"
 )  # settings must not contain these
@@ -246,14 +246,7 @@ NEXT = "-- next script --\n"
 
 @pytest.mark.parametrize(
     "word",
-    [
-        "; touch canary #",
-        "$(touch canary)",
-        "`touch canary`",
-        "' ; touch canary ; '",
-        '" ; touch canary ; "',
-        "\ntouch canary\n",
-    ],
+    COMMANDS,
 )
 def test_a_value_is_never_a_command_wherever_a_template_puts_it(tmp_path, word):
     config = compose()
