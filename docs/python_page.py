@@ -12,10 +12,12 @@ import rampcli
 from rampcli import errors, extend, llm
 from rampcli.batch.ramp import RampStage
 from rampcli.launch.protocol import Outcome
+from rampcli.runs.metrics import Chart, Metric
 from rampcli.runs.record import RunRecord
 from rampcli.runs.time_spent import TimeSpent
 from rampcli.settings.by_key import settings
 from rampcli.settings.config import Config
+from rampcli.train.observers.model_observer import ModelInStep, ModelObserver
 
 INTRODUCTION = """# Python
 
@@ -28,6 +30,8 @@ RETURNED: dict[str, tuple[type, ...]] = {
     "RampSchedule": (RampStage,),
 }
 """Classes that are shown below the name that returns their objects."""
+OF_OBSERVERS = (ModelObserver, ModelInStep, Metric, Chart)
+"""Classes that an observer of `rampcli.extend` needs."""
 ORDER = (
     *("llm", "compose", "from_hydra", "plan", "print_plan", "run", "Observer", "read_run"),
     *("BatchPlan", "RampSchedule"),
@@ -96,6 +100,9 @@ def _extend() -> Iterator[str]:
             yield from _class(public)
         else:
             yield from _function(f"extend.{name}", public)
+    for public in OF_OBSERVERS:
+        yield f"\n### `{public.__module__}.{public.__name__}`\n"
+        yield from _class(public)
 
 
 def _config() -> Iterator[str]:

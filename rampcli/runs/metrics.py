@@ -12,16 +12,12 @@ from dataclasses import KW_ONLY, asdict, dataclass
 from functools import partial
 from typing import Any, Literal, get_args
 
-from rampcli.errors import shown
+from rampcli.errors import printable, shown
 from rampcli.files.records import COUNT, POSITIVE, RATE, TIME
 from rampcli.runs.event_kinds import NUMBER_OR_NULL
 
 Summary = Literal["last", "mean", "max", "rate"]
-"""The figure of some steps: the mean over the last `LAST_STEPS` of them, the mean or the largest
-over all of them, or the mean over their time. Only steps with a value count."""
 OverRanks = Literal["sum", "norm"]
-"""How the numbers that ranks measure become one: their sum, or its root, which is a norm if each
-rank adds up the squares of its part."""
 LAST_STEPS = 10
 MOST_DECLARED = 400
 """Metrics that the observers of a run may declare. Readers take 500 columns in all."""
@@ -34,6 +30,7 @@ class Chart:
 
     Attributes:
         id: name of the chart.
+        title: what stands above it.
         section: heading that it stands below.
         unit: what stands beside the title; None for the unit of its first metric.
         log: whether it has a logarithmic axis if the reader asks for one.
@@ -63,11 +60,14 @@ class Metric:
             "train".
         chart: chart of the page that draws it.
         label: name of its curve there; None for its own name.
-        summary: how a report gives one figure for some steps; None if it does not.
-        over_ranks: how the numbers of ranks become one, if an observer measures it.
-        shape: shape of its values if readers rely on it (notation of `rampcli.files.records`).
+        summary: figure of a report for steps with a value: "last", the mean over the last 10;
+            "mean" or "max" over all; "rate", the mean over their time. None for no figure.
+        over_ranks: how the numbers that ranks measure become one: "sum", or "norm", the root of the
+            sum, if each rank adds up the squares of its part.
+        shape: shape of its values if readers rely on it (notation of `rampcli.files.records`). Only
+            rampcli itself sets it and what follows.
         is_required: whether readers rely on each row having it.
-        is_place: says where a step is, so it is a horizontal axis and has no curve.
+        is_place: whether it says where a step is, so it is a horizontal axis and has no curve.
     """
 
     name: str
@@ -435,7 +435,9 @@ def from_json(content: Mapping[str, Any]) -> tuple[Metric, ...]:
 
 
 def _taken(fields: Mapping[str, Any], shape: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: fields[name] for name in shape}
+    """Returns the fields of a shape, with texts that cannot control a terminal."""
+    found = ((name, fields[name]) for name in shape)
+    return {name: printable(one) if isinstance(one, str) else one for name, one in found}
 
 
 def charts_of(metrics: Iterable[Metric]) -> list[dict[str, Any]]:
