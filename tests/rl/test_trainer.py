@@ -5,6 +5,7 @@ import math
 import pytest
 
 from policy_runs import assert_same_policies
+from rampcli.runs.metrics import METRICS, POLICY_METRICS
 
 WAYS = {
     "the weights sharded over two ranks": (2,),
@@ -60,6 +61,7 @@ def test_each_row_has_finite_metrics_of_its_pairs(undivided):
     for row in undivided.rows:
         assert (row["pairs"], row["generations_per_prompt"], row["unscored"]) == (32, 4, 0)
         assert row["consumed_tokens"] is None
+        assert {one.name for one in POLICY_METRICS} <= row.keys() <= METRICS.keys()
         measured = {key: value for key, value in row.items() if isinstance(value, float)}
         assert all(math.isfinite(value) for value in measured.values())
         # Rewards are 0 or 1.

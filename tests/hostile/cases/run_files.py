@@ -23,6 +23,7 @@ from hostile.world import (
 )
 
 STATUS = "status run"
+REPORT = "report run"
 GENERATE = "generate run --prompt text --max-tokens 2 --json"
 EXPORT = "export run out"
 TUNE = PRETRAIN.replace("pretrain", "tune", 1)
@@ -99,6 +100,15 @@ def rows(name: str, changes: Mapping[str, Change]) -> dict[str, Plant]:
     return {kind: damage(change) for kind, change in changes.items()}
 
 
+DECLARED = {
+    **dict.fromkeys(("doc", "unit", "label"), ESCAPES),
+    **{"name": "norm", "group": None, "summary": "last"},
+    "chart": {
+        **dict.fromkeys(("id", "title", "section", "unit"), ESCAPES),
+        **dict.fromkeys(("log", "from_zero", "smooth"), True),
+    },
+}
+"""A metric of columns.json."""
 ROWS: dict[str, Change] = {
     "a step that is a string": {"step": "x"},
     "a negative step": {"step": -5},
@@ -192,6 +202,13 @@ CASES: list[Case] = [
         GENERATE,
         0,
         write("run/state.json", "["),
+    ),
+    *each("columns.json, {}: report", REPORT, 5, not_json("run/columns.json")),
+    case(
+        "columns.json, escape sequences everywhere: report",
+        REPORT,
+        0,
+        write_json("run/columns.json", {"metrics": [DECLARED]}),
     ),
     *each("metrics.jsonl, {}: status", STATUS, 5, rows("metrics.jsonl", ROWS)),
     *each("metrics.jsonl is {}: status", STATUS, (2, 5), not_files("run/metrics.jsonl", *NO_FILE)),

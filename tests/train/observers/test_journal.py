@@ -6,11 +6,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rampcli import llm
+from rampcli.batch.noise_scale import Noise
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config.compose import apply_overrides
 from rampcli.estimate.model_size import flops_per_token
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
+from rampcli.runs.metrics import NOISE_METRICS, STEP_METRICS
 from rampcli.runs.rows import read_rows
 from rampcli.train.observers.boundary import BoundaryCosts
 from rampcli.train.observers.journal import Journal
@@ -64,6 +66,17 @@ def test_a_row_has_the_z_loss_of_a_step_that_has_one(resolved, run, journal):
         journal.after_step(TrainingState(step=1, consumed_samples=4), replace(step, result=result))
     rows = list(read_rows(run.metrics))
     assert [row.get("z_loss", "absent") for row in rows] == ["absent", 17.5, None]
+
+
+def test_every_column_of_a_row_is_declared_and_every_metric_of_a_step_is_a_column(
+    resolved, run, journal
+):
+    step = step_of(resolved, 0, 0.5)
+    step = replace(step, noise=Noise(1.0, 2.0), result=replace(step.result, z_loss=1.0))
+    coupled = {"beta2": 0.9, "weight_decay": 0.1}
+    journal.after_step(TrainingState(step=1, consumed_samples=4), replace(step, columns=coupled))
+    (row,) = read_rows(run.metrics)
+    assert row.keys() == {one.name for one in (*STEP_METRICS, *NOISE_METRICS)}
 
 
 def test_throughput_is_that_of_the_step_and_its_batch(resolved, run, journal):
