@@ -93,7 +93,6 @@ class Measurement:
         self.step = step
         self.observers = [one for one in observers if one.measures(step)]
 
-    @torch.no_grad()
     def addends(self, passes: Passes, *, denominator: float = 1.0) -> list[Tensor]:
         """Returns this rank's addends to the numbers of the step, float64 scalars on the device."""
         if not self.observers:
@@ -108,7 +107,8 @@ class Measurement:
         )
         found: list[Tensor] = []
         for observer in self.observers:
-            numbers = dict(observer.measure(model))
+            with torch.no_grad():
+                numbers = dict(observer.measure(model))
             for metric in observer.metrics:
                 number = local_part(torch.as_tensor(numbers.pop(metric.name, 0.0)))
                 found.append(number.detach().to(passes.device, torch.float64).reshape(()))
