@@ -8,14 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 from rampcli.batch.ramp import RAMP_KEY
-from rampcli.words import bridge, hydra, maxtext, maxtext_mesh, megatron, nemo, rl
+from rampcli.words import hydra, maxtext, maxtext_mesh, nemo, rl
 from rampcli.words.maxtext import bound_by as bound_by
 from rampcli.words.translation import CombinedWord, Source, Translation
 
 SPELLED_BY: dict[str, dict[str, str]] = {
     "NeMo 1": nemo.NEMO_1,
     "NeMo 2": nemo.NEMO_2,
-    "Megatron Bridge": bridge.SPELLINGS,
+    "Megatron Bridge": nemo.BRIDGE,
     "MaxText": maxtext.SPELLINGS,
     "Hydra": hydra.SPELLINGS,
     f"`{rl.RL_COMMAND}`": rl.SPELLINGS,
@@ -28,7 +28,9 @@ COMBINED: dict[str, CombinedWord] = maxtext.WORDS | maxtext_mesh.WORDS
 """Each word, all of them MaxText's, whose meaning depends on other settings."""
 KEYS = SPELLINGS | maxtext_mesh.KEYS
 """Our key for each word that decides one, alone or with others."""
-DECIDED = maxtext_mesh.DECIDED | {RAMP_KEY: (maxtext.ENABLE, *maxtext.RAMP_WORDS)}
+BATCH_WORDS, RAMP_WORDS = tuple(maxtext.WORDS), (maxtext.ENABLE, *maxtext.RAMP_WORDS)
+"""The words of `COMBINED` for a batch, and those of them for a ramp."""
+DECIDED = maxtext_mesh.DECIDED | {RAMP_KEY: RAMP_WORDS}
 """The words of `COMBINED` that decide a key of ours and no other size."""
 FOREIGN = frozenset({*SPELLINGS, *COMBINED})
 """Every word that is accepted."""
@@ -39,8 +41,6 @@ SETTLING: tuple[Callable[[Any], tuple[Any, tuple[str, ...]]], ...] = (
     maxtext.settle_accumulation,
 )
 """Functions that give our keys what words in layers mean, with notes. They are called in turn."""
-BATCH_WORDS, RAMP_WORDS = tuple(maxtext.WORDS), (maxtext.ENABLE, *maxtext.RAMP_WORDS)
-"""The words of `COMBINED` for a batch, and those of them for a ramp."""
 REMARKS = {
     "model.seq_length": "Equal to `dataset.seq_length`.",
     "dataset.sequence_length": "The name of `dataset.seq_length` in versions up to 0.5.",
@@ -56,8 +56,8 @@ REMARKS = {
 DIALECTS: dict[str, Callable[[Source], Translation]] = {
     "NeMo 1": nemo.write_nemo_1,
     "NeMo 2": nemo.write_nemo_2,
-    "Megatron Bridge": bridge.write,
-    "Megatron-LM": megatron.write,
+    "Megatron Bridge": nemo.write_bridge,
+    "Megatron-LM": nemo.write_megatron,
     "MaxText": maxtext.write,
 }
 
