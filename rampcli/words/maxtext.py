@@ -19,7 +19,7 @@ from rampcli.batch.quantities import as_written, decimal, is_decimal
 from rampcli.batch.ramp import RAMP_KEY, SEMANTICS_KEY
 from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.errors import UsageError, set_to, set_together, shown
-from rampcli.words.maxtext_mesh import FILLS, num_devices_of, parallel_sizes
+from rampcli.words.maxtext_mesh import FILLS, fleet_of
 from rampcli.words.translation import (
     CombinedWord,
     Layers,
@@ -336,11 +336,11 @@ def settle_batch(layers: L) -> tuple[L, tuple[str, ...]]:
         return layers, ()
     sources = [word for word in words if word != PER_DEVICE] or [PER_DEVICE]
     source = max(sources, key=lambda word: (layers.precedence(word), word == ENABLE))
-    num_devices = num_devices_of(layers)
+    num_devices, parallel = fleet_of(layers)
     meant = read_batch(
         words,
         num_devices=num_devices,
-        model_parallel_size=parallel_sizes(layers).model_parallel_size,
+        model_parallel_size=parallel.model_parallel_size,
         settings=layers.values(),
         one_micro_batch=_is_set_as_near(layers, STAGE_MICRO_KEY, source, LARGEST),
     )
@@ -395,8 +395,8 @@ def settle_accumulation(layers: L) -> tuple[L, tuple[str, ...]]:
     As in MaxText, the batch then follows from the micro batch, the ranks and the accumulation.
     """
     values, accumulate = layers.values(), layers.values().get(ACCUMULATION)
-    micro = values[MICRO_KEY]
-    ranks, rest = divmod(num_devices_of(layers), parallel_sizes(layers).model_parallel_size)
+    micro, (num_devices, parallel) = values[MICRO_KEY], fleet_of(layers)
+    ranks, rest = divmod(num_devices, parallel.model_parallel_size)
     if (
         None in (values[GLOBAL_KEY], micro, accumulate)
         or layers.precedence(ACCUMULATE_KEY) != layers.precedence(ACCUMULATION)

@@ -9,18 +9,11 @@ from math import prod
 from typing import TypeVar
 
 from rampcli.batch.division import divisors
-from rampcli.batch.plan import (
-    DEVICES_KEY,
-    FLEET_KEYS,
-    NUM_NODES_KEY,
-    SHARD_KEY,
-    ParallelSizes,
-)
+from rampcli.batch.plan import DEVICES_KEY, FLEET_KEYS, NUM_NODES_KEY, SHARD_KEY, ParallelSizes
 from rampcli.errors import Remedy, UsageError, set_to
 from rampcli.words.translation import CombinedWord, Layers, contradiction, given
 
 L = TypeVar("L", bound=Layers)
-
 
 MODEL_AXES = {axis: f"parallel.{axis}_parallel_size" for axis in ("tensor", "pipeline", "context")}
 """Canonical key of each axis that splits the model."""
@@ -68,17 +61,11 @@ FILLS = -1
 """The size that takes the remaining devices."""
 
 
-def num_devices_of(layers: Layers) -> int:
-    """Returns the devices of a run."""
-    devices: int = layers.entry(NUM_NODES_KEY).value * layers.entry(DEVICES_KEY).value
-    return devices
-
-
-def parallel_sizes(layers: Layers) -> ParallelSizes:
-    """Returns the sizes of the axes that split the model."""
-    return ParallelSizes(
-        **{axis: max(1, layers.entry(key).value) for axis, key in MODEL_AXES.items()}
-    )
+def fleet_of(layers: Layers) -> tuple[int, ParallelSizes]:
+    """Returns the devices of a run, and the sizes of the axes that split its model."""
+    sizes = {axis: max(1, layers.entry(key).value) for axis, key in MODEL_AXES.items()}
+    num_devices = layers.entry(NUM_NODES_KEY).value * layers.entry(DEVICES_KEY).value
+    return num_devices, ParallelSizes(**sizes)
 
 
 def settle_mesh(layers: L) -> tuple[L, tuple[str, ...]]:
@@ -88,7 +75,8 @@ def settle_mesh(layers: L) -> tuple[L, tuple[str, ...]]:
         UsageError: as `read_mesh`, or one of our keys is given with another value.
     """
     words = given(layers, AXES)
-    meant = read_mesh(words, num_devices=num_devices_of(layers), parallel=parallel_sizes(layers))
+    num_devices, parallel = fleet_of(layers)
+    meant = read_mesh(words, num_devices=num_devices, parallel=parallel)
     for key, size in meant.items():
         used = [word for word in words if KEYS[word] == key]
         nearest = max(used, key=lambda word: (layers.precedence(word), words[word]))
