@@ -1,6 +1,6 @@
 """Prints a configuration as it was composed (`--cfg`), and how it is composed (`--info`)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,18 @@ from rampcli.cli.composing import compose_beside_recipe, compose_rl, lay_over, w
 from rampcli.config.compose import compose_explained
 from rampcli.config.composition import Composition
 from rampcli.config.layers import Stack
-from rampcli.config.references import MISSING, Unresolved, has_reference, is_below, resolved
-from rampcli.errors import Report, UsageError, shown, visible
-from rampcli.report.explain import with_provenance
-from rampcli.settings.by_key import leaves, nest, settings
+from rampcli.config.references import (
+    MISSING,
+    Unresolved,
+    above,
+    has_reference,
+    is_below,
+    resolved,
+)
+from rampcli.errors import Report, shown, visible
+from rampcli.report.explain import part_of, with_provenance
+from rampcli.settings.by_key import find_setting, nest, settings
+from rampcli.words.nemo import LAUNCHER_SECTION
 from rampcli.words.rl import expand_words
 
 WHOLE = "_global_"
@@ -40,12 +48,9 @@ def show(base: Base, words: Sequence[str], *, is_rl: bool, retunes: bool) -> Non
             if is_rl
             else compose_beside_recipe(base, words, retunes=retunes, resumes=True)
         )
-        if base.package is None:
-            _print(with_provenance(run) + _unchanged_keys(run.config.stack))
-            return
-        _package(nest(dict(leaves(run.config))), base.package)
-        section = base.package.removeprefix(WHOLE)
-        _print(f"# @package {base.package}\n{with_provenance(run, section)}")
+        text = with_provenance(run, _section(base.package))
+        unchanged = "" if base.package else _unchanged_keys(run.config.stack)
+        _print_section(text + unchanged, base.package)
         return
     report = Report()
     rl_words = words_of_rl(base, words) if is_rl else []
@@ -63,11 +68,18 @@ def show(base: Base, words: Sequence[str], *, is_rl: bool, retunes: bool) -> Non
         parts[HYDRA] = _of_hydra(stack, words)
     if base.cfg in (JOB, ALL):
         parts |= _job(stack, resolves=base.resolve)
-    if base.package is not None:
-        text = _yaml(_package(parts, base.package)).rstrip("\n")
-        _print(f"# @package {base.package}\n{text}\n")
-        return
-    _print(_yaml(parts))
+    _print_section(_yaml(part_of(parts, _section(base.package))), base.package)
+
+
+def _section(package: str | None) -> str:
+    """Returns the dotted key of the section that a package is; empty for all."""
+    return "" if package in (None, WHOLE) else str(package)
+
+
+def _print_section(text: str, package: str | None) -> None:
+    """Prints the text of a section below the header of its package; of all without one."""
+    end = text.rstrip("\n")
+    _print(text if package is None else f"# @package {package}\n{end}\n")
 
 
 def _unchanged_keys(stack: Stack) -> str:
@@ -90,40 +102,43 @@ def _yaml(tree: Any) -> str:
 def _job(stack: Stack, *, resolves: bool) -> dict[str, Any]:
     """Returns the settings as they were composed, nested."""
     written = stack.written
-    defaults = {key: one.default for key, one in settings().items()}
     referred = [key for key, value in written.items() if has_reference(value)]
-    values = {
-        key: value
-        for key, value in {**defaults, **written}.items()
-        if key in written or not any(is_below(key, one) for one in referred)
-    }
     # A section that is a reference beside keys of its own can only be written out.
     mixed = [key for key in referred if any(one != key and is_below(one, key) for one in written)]
-    found = resolved(values)[0] if resolves or mixed else {}
-    found = {k: v for k, v in found.items() if resolves or any(is_below(k, one) for one in mixed)}
-    values = {key: value for key, value in values.items() if key not in mixed}
-    for key, value in found.items():
-        if isinstance(value, Unresolved):
-            raise value.error
-        values[key] = value
-    return nest(values)
+    values = {key: value for key, value in written.items() if key not in mixed}
+    for key, value in resolved(written)[0].items() if resolves or mixed else ():
+        if resolves or any(is_below(key, one) for one in mixed):
+            if isinstance(value, Unresolved):
+                raise value.error
+            values[key] = value
+    order = [] if stack.composition is None else [*stack.composition.values]
+    composed = [*filter(values.__contains__, order), *(key for key in values if key not in order)]
+    places = {key: _places(key, stack) for key in values}
+    placed = {key: one for key, one in values.items() if key in places[key]}
+    placed |= {name: values[key] for key in composed for name in places[key] if name != key}
+    sections = {one for key in placed for one in above(key)}
+    referred = [name for key in referred for name in _places(key, stack)]
+    defaults = {
+        key: one.default
+        for key, one in settings().items()
+        if key in placed
+        or not (key in sections or any(is_below(key, section) for section in referred))
+    }
+    return nest({**defaults, **placed})
 
 
-def _package(tree: Mapping[str, Any], package: str) -> Any:
-    """Returns the section of a tree that a package names.
+def _places(key: str, stack: Stack) -> list[str]:
+    """Returns the keys of a composed value in Hydra's tree.
 
-    Raises:
-        UsageError: the tree has no such section.
+    It may be in the section of NeMo's launcher, outside, or in both places.
     """
-    part: Any = tree
-    for name in package.split(".") if package != WHOLE else []:
-        if not isinstance(part, Mapping) or name not in part:
-            raise UsageError(
-                f"--package {package}: the configuration has no {package}",
-                remedy=" or ".join(f"--package {name}" for name in list(tree)[:4]),
-            )
-        part = part[name]
-    return part
+    files = stack.composition.files if stack.composition is not None else ()
+    of_files = {name for one in files for name in one.placed}
+    sections = {one.split(".")[1] for one in of_files if one.startswith(LAUNCHER_SECTION)}
+    inside = f"{LAUNCHER_SECTION}{key}"
+    is_typed = key in stack.words and (find_setting(key) or key.partition(".")[0] in sections)
+    is_inside = {inside, *above(inside)} & of_files or (sections and is_typed)
+    return [*([inside] if is_inside else []), *([key] if key in of_files or not is_inside else [])]
 
 
 def _of_hydra(stack: Stack, words: Sequence[str]) -> dict[str, Any]:

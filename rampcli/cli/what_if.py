@@ -17,7 +17,7 @@ from rampcli.cli.console import build_console, say
 from rampcli.cli.plan import with_measured
 from rampcli.config.groups import group_names
 from rampcli.config.layers import placed, sources_named
-from rampcli.config.reading import MOST_VALUES, drop_launcher_section
+from rampcli.config.reading import MOST_VALUES
 from rampcli.config.sweeps import key_as_typed, read_values
 from rampcli.errors import Report, UsageError, UsageErrors, typeable
 from rampcli.planning.retuning import RETUNE
@@ -26,6 +26,7 @@ from rampcli.report.comparison import comparison_table
 from rampcli.report.couplings import compared_stages, differing_couplings
 from rampcli.report.plan_json import plan_figures, plan_json
 from rampcli.report.plan_notes import left_out_notes, throughput_notes
+from rampcli.words.nemo import drop_launcher_section
 
 
 def compare(

@@ -12,17 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.batch.pairs import GENERATIONS_KEY
-from rampcli.config.composition import (
-    Composition,
-    composed,
-    folders_named,
-    further_folders,
-)
-from rampcli.config.file_layers import (
-    file_layers,
-    missing,
-    notes_on_hydra,
-)
+from rampcli.config.composition import Composition, composed, folders_named, further_folders
+from rampcli.config.file_layers import file_layers, missing, notes_on_hydra
 from rampcli.config.groups import (
     Primary,
     check_folder,
@@ -41,21 +32,9 @@ from rampcli.config.layers import (
     edited_stack,
     placed,
 )
-from rampcli.config.nemo_files import (
-    NemoEffects,
-    NemoFiles,
-    check_contradictions,
-    names_of_nemo,
-    nemo_files,
-)
+from rampcli.config.nemo_files import NemoFiles, check_contradictions, names_of_nemo, nemo_files
 from rampcli.config.phases import check_dropped_phases
-from rampcli.config.reading import (
-    drop_launcher_section,
-    group_of,
-    names_search_path,
-    override_of,
-    parse,
-)
+from rampcli.config.reading import group_of, names_search_path, override_of, parse
 from rampcli.config.references import MISSING, Unresolved, has_reference
 from rampcli.config.snapshot import MOST_BYTES, PLACES
 from rampcli.config.values import typed
@@ -74,7 +53,7 @@ from rampcli.settings.config import Config
 from rampcli.settings.phase_keys import is_dropped, is_phase
 from rampcli.words import SPELLINGS
 from rampcli.words.hydra import SWEEP_DIR, of_sweep
-from rampcli.words.nemo import LAUNCHER_GROUP
+from rampcli.words.nemo import LAUNCHER_GROUP, drop_launcher_section
 from rampcli.words.nemo_yaml import is_nemo
 from rampcli.words.rl import RL_COMMAND
 
@@ -103,9 +82,12 @@ def compose(*choices: str) -> Config:
         for group, option in words.items()
         if group in groups and _exists(group, option, (), place, report)
     }
-    values = {key: value for key, value in words.items() if key not in groups}
-    lines = dict.fromkeys(values, frame.f_lineno)
-    entries = Layer.of(caller, Precedence.RECIPE, values, lines=lines, report=report).entries
+    values = {
+        key: Entry(value, caller, frame.f_lineno)
+        for key, value in words.items()
+        if key not in groups
+    }
+    entries = Layer.of(caller, Precedence.RECIPE, values, report=report).entries
     chosen: dict[str, str | Entry] = {}
     for word in words:
         chosen |= {word: options[word]} if word in options else {}
@@ -137,19 +119,13 @@ def compose_file(path: Path) -> Config:
     found = leaves_of(text)
     decided = {key for key, (_, place) in found.items() if place == PLAN}
     values = {
-        key: value
-        for key, (_, value) in found.items()
+        key: Entry(value, path.name, line)
+        for key, (line, value) in found.items()
         # The plan decides anew: other settings, or another device, may change what it says.
         if not key.startswith(f"{PLACES}.") and f"{PLACES}.{key}" not in decided
     }
     report = Report()
-    layer = Layer.of(
-        path.name,
-        Precedence.RECIPE,
-        values,
-        lines={key: line for key, (line, _) in found.items()},
-        report=report,
-    )
+    layer = Layer.of(path.name, Precedence.RECIPE, values, report=report)
     report.close()
     return Stack((layer,), choices=layer.entries).config()
 
@@ -228,40 +204,42 @@ def apply_overrides(
         if isinstance(config, Stack)
         else edited_stack(config, "recipe", Precedence.EDITED, report=found)
     )
-    if config_dir is not None:
-        stack = replace(stack, primary=replace(stack.primary, config_dir=config_dir))
-    with found.noting():
-        further = searched(overrides, place=place)
-        primary = replace(stack.primary, further=(*stack.primary.further, *further))
-        stack = replace(stack, primary=primary)
+    stack = _searching(stack, overrides, config_dir, place=place, report=found)
     overrides = [word for word in overrides if not names_search_path(word)]
-    among = stack.primary.folders
-    groups = group_names(among)
+    groups = group_names(stack.primary.folders)
     choosing = [word for word in overrides if group_of(drop_launcher_section(word), groups)]
-    chosen = parse(choosing, groups=groups, place=place, report=found)
+    setting = [word for word in overrides if word not in choosing]
     options = {
         key: "" if option == "" else shown(option)
-        for key, option in chosen.items()
-        if key.startswith("~") or _exists(key, option, among, place, found)
+        for key, option in parse(choosing, groups=groups, place=place, report=found).items()
+        if key.startswith("~") or _exists(key, option, stack.primary.folders, place, found)
     }
     before = len(found.errors)
     with found.noting():
         stack = _composed_with(stack, options)
     if len(found.errors) > before:
         found.close()  # without its files, nothing else of the configuration is known
-    words = parse(
-        [word for word in overrides if word not in choosing],
-        groups=groups,
-        place=place,
-        report=found,
-        also={SWEEP_DIR, *further_keys(stack)},
-    )
+    also = {SWEEP_DIR, *further_keys(stack)}
+    words = parse(setting, groups=groups, place=place, report=found, also=also)
     words = dict(of_sweep(words) if stack.primary.sweeps else words)
     words.pop(SWEEP_DIR, None)
     stack = _laid(stack, words, place=place, by_user=options, report=found)
     if report is None:
         found.close()
     return stack
+
+
+def _searching(
+    stack: Stack, words: Sequence[str], config_dir: Path | None, *, place: str, report: Report
+) -> Stack:
+    """Returns layers whose files are also searched in `--config-dir` and in `hydra.searchpath`."""
+    primary = stack.primary
+    if config_dir is not None:
+        primary = replace(primary, config_dir=config_dir)
+    with report.noting():
+        further = searched(words, place=place)
+        primary = replace(primary, further=(*primary.further, *further))
+    return replace(stack, primary=primary)
 
 
 def further_keys(stack: Stack) -> set[str]:
@@ -372,7 +350,7 @@ def _laid(
     if composition is not None:
         stack = _with_recipe_hidden(stack, composition, by_user)
     written = written_values(stack, above, words)
-    is_of_nemo = stack.nemo_effects is not None and bool(stack.nemo_effects.given)
+    is_of_nemo = stack.nemo_effects is not None
     if composition is not None and (
         by_user or written.found or not stack.composed or (words and is_of_nemo)
     ):
@@ -431,15 +409,12 @@ def _with_files(
     )
     report.errors += missing(composition, written, foreign)
     notes = [*notes_on_hydra(composition, stack.primary.name, foreign)]
-    nemo_effects = NemoEffects()
     if nemo is not None:
         last = max(foreign)
         files[last + 1 : last + 1] = nemo.layers
-        notes += [*nemo.notes, *nemo.effects.notes()]
-        nemo_effects = nemo.effects
-    return replace(
-        stack, composed=(below, *files, above), notes=tuple(notes), nemo_effects=nemo_effects
-    )
+        notes += nemo.effects.notes()
+    effects = None if nemo is None else nemo.effects
+    return replace(stack, composed=(below, *files, above), notes=tuple(notes), nemo_effects=effects)
 
 
 def relaid(stack: Stack) -> Stack:
@@ -500,7 +475,6 @@ def _word_layer(
 ) -> Layer:
     """Returns the layer of some words, typed, with their references resolved."""
     values: dict[str, Any] = {}
-    references: dict[str, Any] = {}
     deleted: dict[str, Entry] = {}
     for key, value in words.items():
         if nemo is not None and key in nemo.deleted:
@@ -508,7 +482,7 @@ def _word_layer(
         if key.startswith("~"):
             with report.noting(), placed(f"{key} ({place})"):
                 name = key[1:]
-                if name not in words:
+                if name not in words or name not in settings():
                     _check_deleted(stack, name, value)
                 deleted[name] = Entry(settings()[name].default, f"{place}: {key}")
         elif written.is_variable(key) or (
@@ -516,17 +490,16 @@ def _word_layer(
         ):
             continue
         elif not has_reference(value):
-            merged = written.values.get(written.name_of(key))
+            merged = written.values.get(key)
             values[key] = merged if isinstance(value, dict) and merged else value
         else:
-            for one, each in written.values_of(written.name_of(key)).items():
-                name = drop_launcher_section(one)
+            for name, each in written.values_of(key).items():
                 if isinstance(each, Unresolved):
                     with report.noting(), placed(f"{key}={shown(value)} ({place})"):
                         raise each.error
                 else:
-                    values[name], references[name] = each, value
-    layer = Layer.of(place, Precedence.USER, values, references=references, report=report)
+                    values[name] = Entry(each, place, reference=value)
+    layer = Layer.of(place, Precedence.USER, values, report=report)
     by_nemo = {} if nemo is None else nemo.by_words
     if nemo is not None:
         report.errors += check_contradictions(nemo, layer, words)
@@ -545,17 +518,14 @@ def _check_deleted(stack: Stack, key: str, value: Any) -> None:
     Raises:
         UsageError: nobody sets the key, or it has another value.
     """
+    why = ""
     if key not in settings():
+        why = "it is not a setting"
+    elif stack.precedence(key) is Precedence.SCHEMA:
+        why = "nobody sets it"
+    if why:
         raise UsageError(
-            f"~{key} deletes nothing: it is not a setting",
-            keys=(key,),
-            remedy="the same words without it",
-        )
-    if stack.precedence(key) is Precedence.SCHEMA:
-        raise UsageError(
-            f"~{key} deletes nothing: nobody sets it",
-            keys=(key,),
-            remedy="the same words without it",
+            f"~{key} deletes nothing: {why}", keys=(key,), remedy="the same words without it"
         )
     now = stack.entry(key).value
     if value is not None and typed(key, value) != now:

@@ -10,18 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rampcli.config.defaults_lists import (
-    LoadedFiles,
-    as_usage_errors,
-    circle_of,
-    no_primary,
-)
-from rampcli.config.groups import (
-    ROOT,
-    Primary,
-    file_of,
-    folders,
-)
+from rampcli.config.defaults_lists import LoadedFiles, as_usage_errors, circle_of, no_primary
+from rampcli.config.groups import ROOT, Primary, file_of, folders
 from rampcli.config.hydra_state import only_own_nodes, state_kept
 from rampcli.config.layers import placed
 from rampcli.config.reading import SEARCH_PATH, quoted
@@ -30,6 +20,7 @@ from rampcli.config.yaml_files import DEFAULTS, HYDRA, SELF, SettingsFile, read_
 from rampcli.errors import UsageError, shown
 from rampcli.files.bundled import bundled
 from rampcli.settings.by_key import flatten, nest
+from rampcli.words.nemo import drop_launcher_section
 from rampcli.words.nemo_yaml import is_nemo
 
 BUNDLED = "pkg://rampcli.conf"
@@ -61,7 +52,12 @@ class ComposedFile:
 
     @property
     def leaves(self) -> Mapping[str, tuple[int, Any]]:
-        """The line and the value of each setting, by dotted key in the whole tree."""
+        """The line and the value of each setting, by dotted key without NeMo's `training.`."""
+        return {drop_launcher_section(key): value for key, value in self.placed.items()}
+
+    @property
+    def placed(self) -> Mapping[str, tuple[int, Any]]:
+        """The same, by dotted key in Hydra's tree."""
         return self.file.leaves(self.package)
 
     @property
@@ -76,7 +72,8 @@ class Composition:
 
     Attributes:
         files: in the order in which they are merged. The last one that sets a key applies.
-        values: the merged values by dotted key. References are as they were written.
+        values: the merged values by dotted key, without the section of NeMo's launcher. References
+            are as they were written.
         defaults: the defaults list as Hydra has it, by path, package and parent.
         tree: the lines of the tree of defaults.
         choices: the option of each group.
@@ -281,7 +278,7 @@ def _by_hydra(
     root = ROOT if primary.is_root else read.inlined or "<root>"
     return Composition(
         files=tuple(files),
-        values=flatten({str(key): value for key, value in tree.items()}),
+        values=_merged(flatten({str(key): value for key, value in tree.items()}), files),
         defaults=tuple(
             (one.config_path, one.package or "", (one.parent or "").replace(_PRIMARY, root))
             for one in found.defaults
@@ -294,6 +291,18 @@ def _by_hydra(
             if not group.startswith(f"{HYDRA}/")
         },
     )
+
+
+def _merged(values: Mapping[str, Any], files: Sequence[ComposedFile]) -> dict[str, Any]:
+    """Returns values without the section of NeMo's launcher.
+
+    Of a key in the section and the same key outside, the last file's applies.
+    """
+    last = {key: index for index, one in enumerate(files) for key in one.placed}
+    merged: dict[str, Any] = {}
+    for key, value in sorted(values.items(), key=lambda one: last.get(one[0], -1)):
+        merged[drop_launcher_section(key)] = value
+    return {drop_launcher_section(key): merged[drop_launcher_section(key)] for key in values}
 
 
 def _entries_of(name: str, read: LoadedFiles) -> list[Any]:

@@ -5,18 +5,13 @@ The values are Hydra's. A file whose value another one has replaced keeps it in 
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from rampcli.config.composition import ComposedFile, Composition
 from rampcli.config.layers import Entry, Layer, Precedence, merged, placed
-from rampcli.config.reading import SEARCH_PATH, drop_launcher_section
-from rampcli.config.references import (
-    MISSING,
-    Unresolved,
-    above,
-    has_reference,
-)
+from rampcli.config.reading import SEARCH_PATH
+from rampcli.config.references import MISSING, Unresolved, above, has_reference
 from rampcli.config.written import Written
 from rampcli.config.yaml_files import HYDRA
 from rampcli.errors import Report, UsageError, example_of, shown
@@ -24,15 +19,6 @@ from rampcli.settings.by_key import find_setting, settings
 from rampcli.settings.unknown_keys import unknown_key
 from rampcli.words import SPELLINGS
 from rampcli.words.hydra import RUN_DIR, SWEEP_DIR, of_sweep
-
-
-@dataclass(frozen=True, slots=True)
-class _Value:
-    """A value of a file, its line, and the value as it was written if it has references."""
-
-    value: Any
-    line: int
-    reference: Any = None
 
 
 def file_layers(
@@ -56,7 +42,7 @@ def file_layers(
     """
     files = composition.files
     owners = owners_of(files)
-    effective: list[dict[str, _Value]] = [{} for _ in files]
+    effective: list[dict[str, Entry]] = [{} for _ in files]
     for key, value in composition.values.items():
         if value == MISSING or written.is_variable(key) or _is_empty_section(key, value):
             continue
@@ -64,15 +50,15 @@ def file_layers(
         if index in leaves_out:
             continue
         reference = None if leaf == key else files[index].leaves[leaf][1]
-        into = effective[index]
+        into, name = effective[index], files[index].file.name
         if not has_reference(value):
-            into[key] = _Value(value, line, reference)
+            into[key] = Entry(value, name, line, reference=reference)
         elif written.values.get(key) == value:  # and no word has replaced it
             for one, each in written.values_of(key).items():
-                into[one] = _Value(each, line, value)
-                if one != key and find_setting(drop_launcher_section(one)) is None:
-                    error = unknown_key(drop_launcher_section(one))
-                    error.set_by = (f"{shown(value)} ({files[index].file.name}:{line})",)
+                into[one] = Entry(each, name, line, reference=value)
+                if one != key and find_setting(one) is None:
+                    error = unknown_key(one)
+                    error.set_by = (f"{shown(value)} ({name}:{line})",)
                     report.errors.append(error)
                     del into[one]
     layers = [
@@ -87,11 +73,19 @@ def file_layers(
     return layers
 
 
-def owners_of(files: Sequence[ComposedFile]) -> dict[str, tuple[int, int, str]]:
-    """Returns the last file that sets each leaf, by its number, the line, and the leaf."""
+def owners_of(
+    files: Sequence[ComposedFile], among: Collection[int] | None = None
+) -> dict[str, tuple[int, int, str]]:
+    """Returns the last file that sets each leaf, by its number, the line, and the leaf.
+
+    Args:
+        files: as they are merged.
+        among: numbers of the files that are looked at; None for all.
+    """
     owners: dict[str, tuple[int, int, str]] = {}
     for index, one in enumerate(files):
-        for key, (line, value) in one.leaves.items():
+        leaves = one.leaves if among is None or index in among else {}
+        for key, (line, value) in leaves.items():
             if value != MISSING or key not in owners:
                 owners[key] = (index, line, key)
     return owners
@@ -106,7 +100,7 @@ def _is_empty_section(key: str, value: Any) -> bool:
 
 def _layer_of(
     file: ComposedFile,
-    effective: Mapping[str, _Value],
+    effective: Mapping[str, Entry],
     written: Written,
     composition: Composition,
     *,
@@ -126,31 +120,20 @@ def _layer_of(
         is_left_out = written.is_variable(key) or _is_empty_section(key, value)
         if is_applied and has_reference(value):
             found = written.found.get(key, value)
-            every[key] = _Value(found, line, value)
+            every[key] = Entry(found, file.file.name, line, reference=value)
         elif is_applied or (is_replaced and not is_left_out):
-            every[key] = _Value(value, line)
-    typeable: dict[str, _Value] = {}
+            every[key] = Entry(value, file.file.name, line)
+    typeable: dict[str, Entry] = {}
     replaced: dict[str, Entry] = {}
     for key, one in every.items():
-        name = drop_launcher_section(key)
         if isinstance(one.value, Unresolved):
-            with report.noting(), placed(f"{name} ({file.file.name}:{one.line})"):
+            with report.noting(), placed(f"{key} ({file.file.name}:{one.line})"):
                 raise one.value.error
-        elif has_reference(one.value):
-            if find_setting(name) is not None:
-                replaced[name] = Entry(one.value, file.file.name, one.line)
-        else:
-            typeable[name] = one
-    layer = Layer.of(
-        file.file.name,
-        precedence,
-        {key: one.value for key, one in typeable.items()},
-        lines={key: one.line for key, one in typeable.items()},
-        references={
-            key: one.reference for key, one in typeable.items() if one.reference is not None
-        },
-        report=report,
-    )
+        elif not has_reference(one.value):
+            typeable[key] = one
+        elif find_setting(key) is not None:
+            replaced[key] = replace(one, reference=None)
+    layer = Layer.of(file.file.name, precedence, typeable, report=report)
     return Layer(layer.name, precedence, {**replaced, **layer.entries})
 
 
@@ -186,14 +169,12 @@ def missing(
     Another spelling of the setting sets it, too.
     """
     values = written.values
-    own = {drop_launcher_section(key) for key, value in values.items() if value != MISSING}
-    is_set = {SPELLINGS.get(key, key) for key in own}
+    is_set = {SPELLINGS.get(key, key) for key, value in values.items() if value != MISSING}
     owners = owners_of(composition.files)
-    for key, value in values.items():
-        name = drop_launcher_section(key)
-        if value != MISSING or written.is_variable(key) or SPELLINGS.get(name, name) in is_set:
+    for name, value in values.items():
+        if value != MISSING or written.is_variable(name) or SPELLINGS.get(name, name) in is_set:
             continue
-        index, line, _ = owners[key]
+        index, line, _ = owners[name]
         if index in leaves_out:
             continue
         place = f"{name} ({composition.files[index].file.name}:{line})"

@@ -9,7 +9,7 @@ from copy import deepcopy
 from typing import Any, Optional
 
 from rampcli.config.groups import file_of, folders
-from rampcli.config.layers import Layer, Precedence, Stack
+from rampcli.config.layers import Entry, Layer, Precedence, Stack
 from rampcli.config.yaml_files import HYDRA, read_file
 from rampcli.errors import Report, UsageError
 from rampcli.files.bundled import bundled
@@ -172,15 +172,13 @@ def _file_layer(name: str, group: str, values: Mapping[str, Any], precedence: Pr
     path = bundled("conf") / f"{name}.yaml"
     file = read_file(path, f"{name}.yaml")
     leaves = file.leaves(group if file.package is None else "")
-    kept = {key: one for key, one in leaves.items() if key in values and values[key] == one[1]}
+    kept = {
+        key: Entry(value, file.name, line)
+        for key, (line, value) in leaves.items()
+        if key in values and values[key] == value
+    }
     report = Report()
-    layer = Layer.of(
-        file.name,
-        precedence,
-        {key: value for key, (_, value) in kept.items()},
-        lines={key: line for key, (line, _) in kept.items()},
-        report=report,
-    )
+    layer = Layer.of(file.name, precedence, kept, report=report)
     report.close()
     return layer
 

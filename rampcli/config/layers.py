@@ -15,14 +15,7 @@ from typing import Any
 
 from rampcli.config.groups import Primary
 from rampcli.config.values import put, typed
-from rampcli.errors import (
-    RampcliError,
-    Remedy,
-    Report,
-    UsageError,
-    UsageErrors,
-    shown,
-)
+from rampcli.errors import RampcliError, Remedy, Report, UsageError, UsageErrors, shown
 from rampcli.settings.attributes import words_assigned
 from rampcli.settings.by_key import is_of_extension, leaves, settings
 from rampcli.settings.config import Config
@@ -121,8 +114,6 @@ class Layer:
         precedence: Precedence,
         values: Mapping[str, Any],
         *,
-        lines: Mapping[str, int] | None = None,
-        references: Mapping[str, Any] | None = None,
         report: Report,
     ) -> "Layer":
         """Types values and returns them as a layer.
@@ -131,17 +122,15 @@ class Layer:
 
         Args:
             name: of the layer, which is the source of its values.
-            values: by dotted key, as they were written: counts may be `50M`.
-            lines: line of each value, for a file.
-            references: each value that was computed from references, as it was written.
+            values: by dotted key, as they were written: counts may be `50M`. A value with a line or
+                a reference is an entry.
             report: receives the errors. A value with an error is left out.
         """
         entries: dict[str, Entry] = {}
         for word, value in values.items():
-            reference = (references or {}).get(word)
-            written = Entry(value, name, (lines or {}).get(word), reference=reference)
+            written = value if isinstance(value, Entry) else Entry(value, name)
             with report.noting(), placed(*written.sources(word)):
-                entry = replace(written, value=typed(word, value))
+                entry = replace(written, value=typed(word, written.value))
                 if word in FOREIGN:
                     entries[word] = entry
                 if word not in COMBINED:
@@ -293,19 +282,23 @@ class Stack:
             UsageError: a phase of a list has no name, or that of an earlier one.
         """
         values = dict(leaves(config)) | config.words
-        words = words_assigned(config)
-        below, now = (list(filter(split_phase_key, keys)) for keys in (self._histories, values))
-        names_below = _phase_names(below)
-        drops = not {*below} <= {*now} or _phase_names(now)[: len(names_below)] != names_below
+        assigned = words_assigned(config)
+        anew = self._sets_phases_anew(values)
         edited = {
-            words.get(key, key): value
+            assigned.get(key, key): value
             for key, value in values.items()
-            if key in words
+            if key in assigned
             or key not in self._histories
             or value != self.entry(key).value
-            or (drops and split_phase_key(key))
+            or (anew and split_phase_key(key))
         }
-        return {PHASES: None, **edited} if drops else edited
+        return {PHASES: None, **edited} if anew else edited
+
+    def _sets_phases_anew(self, keys: Iterable[str]) -> bool:
+        """Returns whether keys lack a setting of a phase, or have the phases in another order."""
+        before, now = ([*filter(split_phase_key, some)] for some in (self._histories, keys))
+        names = _phase_names(before)
+        return not {*before} <= {*now} or _phase_names(now)[: len(names)] != names
 
     def config(self) -> Config:
         """Returns the merged values as a configuration, which remembers this stack."""
@@ -313,7 +306,8 @@ class Stack:
         for key, history in self._histories.items():
             precedence, entry = history[-1]
             is_set = precedence is not Precedence.SCHEMA or is_of_extension(key)
-            if is_set and key not in SPELLINGS and (key not in COMBINED or entry.value is not None):
+            is_other_word = key in SPELLINGS or (key in COMBINED and entry.value is None)
+            if is_set and not is_other_word:  # a spelling has set our key already
                 # Lists and mappings are copied: changing them in Python leaves the layer as it is.
                 put(config, key, copy(entry.value))
         config.stack = self

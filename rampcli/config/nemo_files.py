@@ -5,15 +5,14 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rampcli.batch.quantities import listed
 from rampcli.config.composition import Composition
 from rampcli.config.file_layers import owners_of
 from rampcli.config.layers import Entry, Layer, Precedence
-from rampcli.config.reading import drop_launcher_section
-from rampcli.config.references import MISSING, Unresolved, has_reference
+from rampcli.config.references import MISSING, has_reference
 from rampcli.config.values import typed
 from rampcli.config.written import Written
 from rampcli.config.yaml_files import read_file
@@ -21,10 +20,10 @@ from rampcli.errors import Report, UsageError, printable, shown
 from rampcli.files.bundled import bundled
 from rampcli.settings.by_key import find_setting, settings
 from rampcli.settings.phase_keys import is_phase, split_phase_key
-from rampcli.words import FOREIGN, SPELLINGS, nemo_yaml
+from rampcli.words import FOREIGN, SPELLINGS
 from rampcli.words.nemo import LAUNCHER_SECTION
 from rampcli.words.nemo_keys import CHOICES, NEUTRAL, SAME
-from rampcli.words.nemo_yaml import Decided, NemoRun, is_nemo, keys_by_setting, read_nemo
+from rampcli.words.nemo_yaml import Decided, NemoRun, Unresolved, is_nemo, read_nemo
 
 NEMOS_DEFAULT = "NeMo's default"
 MOST_DECIDED = 6
@@ -42,28 +41,49 @@ class NemoEffects:
 
     Attributes:
         given: NeMo's keys that files and words set, with their values.
-        decides: what keys of NeMo decide: our settings, and options such as `model=llama3_8b`.
-        unchanged: NeMo's keys that do not change the run, with their values.
-        unsupported: NeMo's keys that change the model or the numbers, and why each has no equal
-            here.
-        replaced: NeMo's keys without an equal, and the user's settings that a run uses instead.
-        remedies: what replaces them, if there is anything.
+        run: what they mean here.
+        words: those that were typed.
     """
 
-    given: Mapping[str, Entry] = field(default_factory=dict)
-    decides: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    unchanged: Mapping[str, Any] = field(default_factory=dict)
-    unsupported: Mapping[str, str] = field(default_factory=dict)
-    replaced: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    remedies: tuple[str, ...] = ()
+    given: Mapping[str, Entry]
+    run: NemoRun
+    words: Collection[str]
+
+    @property
+    def decides(self) -> dict[str, tuple[str, ...]]:
+        """What keys of NeMo decide: our settings, and options such as `model=llama3_8b`."""
+        options = {f"{group}={one.value}": one for group, one in self.run.options.items()}
+        found: dict[str, tuple[str, ...]] = {}
+        for ours, one in {**options, **self.run.settings}.items():
+            for key in one.keys:
+                found[key] = (*found.get(key, ()), ours)
+        return found
+
+    @property
+    def unchanged(self) -> dict[str, Any]:
+        """NeMo's keys that do not change the run, with their values."""
+        return {key: self.given[key].value for key in self.run.unchanged}
+
+    @property
+    def replaced(self) -> dict[str, tuple[str, ...]]:
+        """NeMo's keys without an equal, and the user's settings that a run uses instead."""
+        return {
+            key: own
+            for key, ours in self.run.instead.items()
+            if (own := tuple(one for one in ours if one in self.words))
+        }
+
+    @property
+    def unsupported(self) -> dict[str, str]:
+        """NeMo's keys that change the model or the numbers, and why each has no equal here."""
+        replaced = self.replaced
+        return {key: why for key, why in self.run.unsupported.items() if key not in replaced}
 
     def decided_by(self, key: str) -> tuple[str, ...] | None:
-        """Returns what a key of NeMo decides; None if the files are not NeMo's or lack the key.
+        """Returns what a key of NeMo decides; None if the files lack the key.
 
         For a key that the files leave out, it is the setting that NeMo's default decides.
         """
-        if not self.given:
-            return None
         if (decided := self.decides.get(key) or self.replaced.get(key)) is not None:
             return decided
         if key in self.given or key in self.unsupported or key in NEUTRAL:
@@ -102,7 +122,8 @@ class NemoEffects:
 
     def notes(self) -> list[str]:
         """Returns the notes of a plan."""
-        found = self.left_out()
+        texts = self.run.notes.items()
+        found = [f"{_placed(key, self.given)} {text}" for key, text in texts] + self.left_out()
         if self.unchanged:
             found.append(
                 f"{len(self.unchanged)} settings of NeMo do not change the run here; --cfg lists"
@@ -116,11 +137,13 @@ class NemoEffects:
         Raises:
             UsageError: it does not.
         """
-        if self.unsupported:
+        if unsupported := self.unsupported:
+            neutral = {key: NEUTRAL[key][0] for key in unsupported if key in NEUTRAL}
+            remedies = [f"{key}={shown(one[0])}" for key, one in neutral.items() if one]
             raise UsageError(
                 f"keys of NeMo's files have no equal here: {'; '.join(self._reasons())}",
-                keys=tuple(self.unsupported),
-                remedy=self.remedies or "rampcli plan, which leaves it out",
+                keys=tuple(unsupported),
+                remedy=remedies or "rampcli plan, which leaves it out",
             )
 
 
@@ -133,7 +156,6 @@ class NemoFiles:
         layers: what they say.
         by_words: settings that words decide through NeMo's rules.
         deleted: words `~KEY` that delete keys of the files.
-        notes: effects that may surprise.
         effects: what a run does and does not do of them.
     """
 
@@ -141,7 +163,6 @@ class NemoFiles:
     layers: tuple[Layer, ...]
     by_words: Mapping[str, Entry]
     deleted: frozenset[str]
-    notes: tuple[str, ...]
     effects: NemoEffects
 
     def values(self) -> dict[str, Any]:
@@ -152,10 +173,8 @@ class NemoFiles:
 
 def names_of_nemo(values: Mapping[str, Any]) -> frozenset[str]:
     """Returns the names that words may have beside ours, if composed values are NeMo's."""
-    names = {drop_launcher_section(key): value for key, value in values.items()}
-    if not is_nemo(names):
-        return frozenset(names)
-    return frozenset({*names, *NEUTRAL, *_TRANSLATED})
+    further = (*NEUTRAL, *_TRANSLATED) if is_nemo(values) else ()
+    return frozenset({*values, *further})
 
 
 def nemo_files(
@@ -183,75 +202,76 @@ def nemo_files(
     indexes = frozenset(
         index
         for index, one in enumerate(files)
-        if not one.is_bundled
-        and not all(find_setting(drop_launcher_section(key)) for key in one.leaves)
+        if not one.is_bundled and not all(map(find_setting, one.leaves))
     )
-    keys = owners_of(files)
-    section = LAUNCHER_SECTION if any(k.startswith(LAUNCHER_SECTION) for k in keys) else ""
-    of_these = _entries_of_files(composition, written, indexes, section)
-    leaves = {name: one.value for name, one in of_these.items()}
+    of_files = _entries_of_files(composition, written, indexes)
+    leaves = {name: one.value for name, one in of_files.items()}
     if not is_nemo(leaves):
         return None
     places = {name: one.source for name, one in before.items()} | dict.fromkeys(words, place)
-    entries, names = _with_words(of_these, written, places)
-    of_files = read_nemo(leaves).settings
+    alone = read_nemo(leaves)
+    entries, names = _with_words(of_files, written, places, alone.names)
     run = read_nemo({name: one.value for name, one in entries.items()})
-    new = {name for name, word in names.items() if word in words}
-    # A word for another setting, such as the batch that the samples of a validation follow, leaves
-    # what it takes part in as near to the user as the file is.
-    setting_of = {name: ours for ours, name in keys_by_setting(leaves).items()}
-    partly = set()
-    of_words = dict[str, Decided]()
-    for key, one in run.settings.items():
-        typed_names = names.keys() & {*one.keys}
-        if typed_names and all(setting_of.get(name, key) != key for name in typed_names):
-            partly.add(key)
-        elif not new.isdisjoint(one.keys):
-            of_words[key] = one
-    deleted = {name for name in names if name not in entries}
-    of_files = {
-        key: one
-        for key, one in of_files.items()
-        if key in run.settings and key not in partly and deleted.isdisjoint(one.keys)
-    }
-    with_words_only = {key: one for key, one in run.settings.items() if key not in of_files}
+    by_files, by_words = _parted(alone, run, names, deleted=names.keys() - entries, new=words)
+    by_both = {key: one for key, one in run.settings.items() if key not in by_files}
     is_chosen = any(files[index].choice in chosen for index in indexes)
     level = Precedence.CHOSEN if is_chosen else Precedence.RECIPE
-    replaced = {
-        key: own
-        for key, ours in run.instead.items()
-        if (own := tuple(one for one in ours if one in places))
-    }
-    unsupported = {key: why for key, why in run.unsupported.items() if key not in replaced}
-    neutral = {key: NEUTRAL[key][0] for key in unsupported if NEUTRAL.get(key, ((),))[0]}
     return NemoFiles(
         indexes=indexes,
         layers=(
             *(_option_layer(group, one.value, report) for group, one in run.options.items()),
-            _layer_of(with_words_only, entries, level, report),
-            _layer_of(of_files, of_these, level, report),
+            _layer_of(by_both, entries, level, report),
+            _layer_of(by_files, of_files, level, report),
         ),
-        by_words=_layer_of(
-            {key: _renamed(one, names) for key, one in of_words.items()},
-            entries | {word: entries[name] for name, word in names.items() if name in entries},
-            Precedence.USER,
-            report,
-        ).entries,
+        by_words=_layer_of(by_words, entries, Precedence.USER, report, names).entries,
         deleted=frozenset(word for word in names.values() if word.startswith("~")),
-        notes=tuple(f"{_placed(key, entries)} {text}" for key, text in run.notes.items()),
         effects=NemoEffects(
-            given={key: replace(one, value=_as_written(one.value)) for key, one in entries.items()},
-            decides=_decided_by(run),
-            unchanged={key: _as_written(entries[key].value) for key in run.unchanged},
-            unsupported=unsupported,
-            replaced=replaced,
-            remedies=tuple(f"{key}={shown(values[0])}" for key, values in neutral.items()),
+            given={key: _as_written(one) for key, one in entries.items()},
+            run=run,
+            words=frozenset(places),
         ),
     )
 
 
+def _parted(
+    alone: NemoRun,
+    run: NemoRun,
+    names: Mapping[str, str],
+    *,
+    deleted: Collection[str],
+    new: Collection[str],
+) -> tuple[dict[str, Decided], dict[str, Decided]]:
+    """Returns the settings that the files decide alone, and those that new words decide.
+
+    A word for another setting, such as the batch that the samples of a validation follow, leaves
+    what it takes part in as near to the user as the file is. Such a setting is in neither.
+
+    Args:
+        alone: what the files mean.
+        run: what the files and the words mean.
+        names: the word for each key of NeMo that a word sets or deletes.
+        deleted: the keys that words delete.
+        new: the words that have not been laid on top before.
+    """
+    setting_of = {name: ours for ours, name in alone.names.items()}
+    partly: set[str] = set()
+    by_words: dict[str, Decided] = {}
+    for key, one in run.settings.items():
+        typed_names = names.keys() & {*one.keys}
+        if typed_names and all(setting_of.get(name, key) != key for name in typed_names):
+            partly.add(key)
+        elif any(names.get(name) in new for name in one.keys):
+            by_words[key] = one
+    by_files = {
+        key: one
+        for key, one in alone.settings.items()
+        if key in run.settings and key not in partly and not {*deleted} & {*one.keys}
+    }
+    return by_files, by_words
+
+
 def _entries_of_files(
-    composition: Composition, written: Written, indexes: Collection[int], section: str
+    composition: Composition, written: Written, indexes: Collection[int]
 ) -> dict[str, Entry]:
     """Returns what files of NeMo set, by NeMo's key.
 
@@ -259,23 +279,26 @@ def _entries_of_files(
         composition: what Hydra has composed.
         written: the values of files and words together.
         indexes: the numbers of the files.
-        section: what the keys begin with in Hydra's tree.
     """
     entries: dict[str, Entry] = {}
-    for key, (index, line, _) in owners_of(composition.files).items():
-        if index in indexes and key.startswith(section):
-            name = drop_launcher_section(key)
-            raw = composition.values.get(key)
-            reference = raw if has_reference(raw) else None
-            for one, value in _values(written, key, raw).items():
-                source = composition.files[index].file.name
-                entry = Entry(value, source, line, reference=reference)
-                entries[name + one.removeprefix(key)] = entry
+    placed = {key for index in indexes for key in composition.files[index].placed}
+    is_launchers = any(key.startswith(LAUNCHER_SECTION) for key in placed)
+    for key, (index, line, _) in owners_of(composition.files, indexes).items():
+        if is_launchers and f"{LAUNCHER_SECTION}{key}" not in placed:
+            continue
+        file = composition.files[index]
+        raw = file.leaves[key][1] if key in composition.values else None
+        reference = raw if has_reference(raw) else None
+        for name, value in _values(written, key, raw).items():
+            entries[name] = Entry(value, file.file.name, line, reference=reference)
     return entries
 
 
 def _with_words(
-    entries: Mapping[str, Entry], written: Written, places: Mapping[str, str]
+    entries: Mapping[str, Entry],
+    written: Written,
+    places: Mapping[str, str],
+    of_settings: Mapping[str, str],
 ) -> tuple[dict[str, Entry], dict[str, str]]:
     """Returns NeMo's keys as files and words set them, and the word for each that a word sets.
 
@@ -285,9 +308,9 @@ def _with_words(
         entries: what the files set.
         written: the values of files and words together.
         places: where each word comes from.
+        of_settings: NeMo's key for each of our settings that takes the same values.
     """
     found, names = dict(entries), dict[str, str]()
-    of_settings = keys_by_setting({name: one.value for name, one in entries.items()})
     for word, place in places.items():
         name = word.removeprefix("~")
         is_nemos = name in entries or name in _TRANSLATED
@@ -303,10 +326,9 @@ def _with_words(
             find_setting(name) is not None or is_phase(name) or written.is_variable(name)
         ):
             continue
-        key = written.name_of(word)
-        raw = written.values.get(key)
+        raw = written.values.get(word)
         reference = raw if has_reference(raw) else None
-        entry = Entry(_values(written, key, raw).get(key), place, reference=reference)
+        entry = Entry(_values(written, word, raw).get(word), place, reference=reference)
         for inside in [one for one in found if one.startswith(f"{name}.")]:
             names[inside] = word
             del found[inside]  # a value in place of a section
@@ -317,21 +339,6 @@ def _with_words(
                 found[name] = replace(entry, value=typed(word, entry.value))
                 names[name] = word
     return found, names
-
-
-def _renamed(decided: Decided, names: Mapping[str, str]) -> Decided:
-    """Returns a decision with the words that were typed in place of NeMo's keys."""
-    return replace(decided, keys=tuple(names.get(key, key) for key in decided.keys))
-
-
-def _decided_by(run: NemoRun) -> dict[str, tuple[str, ...]]:
-    """Returns what each key of NeMo decides: our settings and options."""
-    options = {f"{group}={one.value}": one for group, one in run.options.items()}
-    found: dict[str, tuple[str, ...]] = {}
-    for ours, one in {**options, **run.settings}.items():
-        for key in one.keys:
-            found[key] = (*found.get(key, ()), ours)
-    return found
 
 
 def check_contradictions(
@@ -373,22 +380,21 @@ def _differ(one: Entry | None, other: Entry | None) -> bool:
 def _values(written: Written, key: str, value: Any) -> dict[str, Any]:
     """Returns the value of a key, resolved: several if it refers to a section."""
     if not has_reference(value):
-        return {key: nemo_yaml.Unresolved(MISSING) if value == MISSING else value}
-    return {
-        one: nemo_yaml.Unresolved(each.text) if isinstance(each, Unresolved) else each
-        for one, each in written.values_of(key).items()
-    } or {key: nemo_yaml.Unresolved(shown(value))}  # another value has replaced it
+        return {key: Unresolved(MISSING) if value == MISSING else value}
+    # Another value may have replaced the reference.
+    return written.values_of(key) or {key: Unresolved(shown(value))}
 
 
-def _as_written(value: Any) -> Any:
-    return value.text if isinstance(value, nemo_yaml.Unresolved) else value
+def _as_written(entry: Entry) -> Entry:
+    value = entry.value
+    return replace(entry, value=value.text) if isinstance(value, Unresolved) else entry
 
 
 def _placed(key: str, entries: Mapping[str, Entry]) -> str:
     """Returns a key of NeMo's with its value and place, if the files have it."""
     if key not in entries:
         return key
-    text = shown(_as_written(entries[key].value))
+    text = shown(entries[key].value)
     assigned = f"={printable(text)}" if len(text) <= LONGEST_VALUE else ""
     entry = entries[key]
     return f"{key}{assigned} ({entry.source}{'' if entry.line is None else f':{entry.line}'})"
@@ -399,13 +405,21 @@ def _layer_of(
     entries: Mapping[str, Entry],
     precedence: Precedence,
     report: Report,
+    names: Mapping[str, str] | None = None,
 ) -> Layer:
-    """Returns the layer of decided settings. Each names the keys of NeMo that decided it."""
+    """Returns the layer of decided settings. Each names the keys of NeMo that decided it.
+
+    Keys that have `names` are named by these.
+    """
     values = {key: one.value for key, one in decided.items()}
     made = Layer.of("NeMo", precedence, values, report=report)
     named = {}
     for key, entry in made.entries.items():
-        words = tuple((word, entries[word]) for word in decided[key].keys if word in entries)
+        words = tuple(
+            ((names or {}).get(word, word), entries[word])
+            for word in decided[key].keys
+            if word in entries
+        )
         if not words:
             named[key] = replace(entry, source=NEMOS_DEFAULT)
         elif len(words) == 1 and words[0][0] == key:
@@ -419,6 +433,5 @@ def _option_layer(group: str, option: str, report: Report) -> Layer:
     """Returns the layer of a bundled option that a file of NeMo means, such as its model."""
     name = f"{group}/{option}.yaml"
     leaves = read_file(bundled("conf") / name, name).leaves(group)
-    values = {key: value for key, (_, value) in leaves.items()}
-    lines = {key: line for key, (line, _) in leaves.items()}
-    return Layer.of(name, Precedence.CONF, values, lines=lines, report=report)
+    values = {key: Entry(value, name, line) for key, (line, value) in leaves.items()}
+    return Layer.of(name, Precedence.CONF, values, report=report)

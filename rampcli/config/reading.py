@@ -18,6 +18,7 @@ from rampcli.settings.by_key import find_setting, flatten, is_mapping, settings
 from rampcli.settings.checks import check_range
 from rampcli.settings.phase_keys import is_phase
 from rampcli.settings.unknown_keys import choices_in, nearest_keys, unknown_key
+from rampcli.words.nemo import drop_launcher_section
 
 LONGEST_VALUE = 5000
 MOST_PARTS = 300
@@ -31,27 +32,26 @@ _LITERAL_MAPPING = re.compile(
 )
 """A mapping of names to them."""
 _CAST = re.compile(r"\b(int|float|bool|str|json_str)\(")
+"""Hydra's functions that convert a value."""
 _ASSIGNMENT = re.compile(r"[+~]*[A-Za-z_][\w./@:-]*=")
+"""The beginning of a word that sets a key."""
 _PREFIX = re.compile(r"(\+{0,2}|~)(?=[^+~]|$)")
 """What Hydra's grammar puts before a key: to add it, to add or override it, or to delete it."""
 _QUOTED = re.compile(r"""\\.|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""")
 """A quoted text, or a character that a backslash escapes."""
 _NAME = re.compile(r"[{,]\s*([^\s{},:]+)\s*:")
+"""A name in a mapping, such as `wiki` in `{wiki: data/wiki}`."""
 _NUMBER = r"[-+]?(?:0|[1-9](?:_?[0-9]){0,29})(?:\.[0-9]{1,30})?(?:e[-+]?[0-9]{1,3})?"
+_IS_NUMBER = re.compile(_NUMBER, re.IGNORECASE)
 _TEXT = r"(?!(?:inf|nan)(?![\w./-]))[a-z_/][\w./-]*|[1-9](?:_?[0-9])*[a-z]"
+"""A name, a path or a count such as `50M`. Hydra reads `inf` and `nan` as numbers."""
 _ITEM = f"(?:{_NUMBER}|{_TEXT})"
 _PLAIN = re.compile(
     rf"[a-z_][\w.]*=(?:{_ITEM}|\[(?:{_ITEM}(?:,{_ITEM})*)?\])", re.ASCII | re.IGNORECASE
 )
-_IS_NUMBER = re.compile(_NUMBER, re.IGNORECASE)
+"""`KEY=ITEM` or `KEY=[ITEM,ITEM]`, which `value_of` reads as Hydra's parser would."""
 _CONSTANTS = {"null": None, "true": True, "false": False}
 SEARCH_PATH = "hydra.searchpath"
-_LAUNCHER_SECTION = re.compile(r"^([+~]*)(training\.)+")
-
-
-def drop_launcher_section(word: str) -> str:
-    """Returns a key or `KEY=VALUE` without a leading `training.`."""
-    return _LAUNCHER_SECTION.sub(r"\1", word)
 
 
 def join_split_lists(words: Iterable[str], *, report: Report) -> list[str]:

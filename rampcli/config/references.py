@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from typing import Any
 
@@ -16,7 +15,8 @@ from rampcli.batch.quantities import listed
 from rampcli.errors import UsageError, printable, shown
 from rampcli.settings.by_key import flatten, nest, settings
 from rampcli.words import SPELLINGS
-from rampcli.words.nemo import LAUNCHER_SECTION
+from rampcli.words.nemo import LAUNCHER_GROUP, drop_launcher_section
+from rampcli.words.nemo_yaml import Unresolved as Unresolved
 
 MISSING = "???"
 """The value of a setting that another file or word must set."""
@@ -56,19 +56,6 @@ _LONG = ("is too long, or refers too deeply", "fewer references in each other")
 _NAMED = re.compile(r"\$\{\s*(\.*[\w.\[\]]+)\s*\}")
 OMEGACONF = ("oc.env", "oc.select", "oc.decode", "oc.dict.keys", "oc.dict.values")
 """Resolvers of OmegaConf that are known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unresolved:
-    """Stands for a value whose reference cannot be resolved.
-
-    Attributes:
-        text: the reference as it was written.
-        error: why.
-    """
-
-    text: str
-    error: UsageError = field(compare=False)
 
 
 def has_reference(value: Any) -> bool:
@@ -119,7 +106,7 @@ def resolved(values: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]]
                 found |= {one: each for one, each in expanded.items() if one not in own}
             except UsageError as error:
                 found[key] = Unresolved(shown(written[key]), error)
-    return found, frozenset(named | needed)
+    return found, frozenset(map(drop_launcher_section, named | needed))
 
 
 def check_readable(value: Any, key: str) -> None:
@@ -140,7 +127,7 @@ def is_below(key: str, other: str) -> bool:
 def named_in(values: Mapping[str, Any]) -> set[str]:
     """Returns the keys that the references in some values name, by dotted key."""
     return {
-        _absolute(name, key)
+        drop_launcher_section(_absolute(name, key))
         for key, value in values.items()
         for text in _texts(value)
         for name in (*_parsed(text, key)[0], *_SELECTED.findall(text))
@@ -161,7 +148,11 @@ def _too_long(written: Mapping[str, Any]) -> Iterator[str]:
     """
     texts = {key: [*_texts(value)] for key, value in written.items()}
     names = {
-        key: [_absolute(name, key) for text in one for name in _NAMED.findall(text)]
+        key: [
+            drop_launcher_section(_absolute(name, key))
+            for text in one
+            for name in _NAMED.findall(text)
+        ]
         for key, one in texts.items()
     }
     sizes: dict[str, tuple[int, int]] = {}  # characters and levels
@@ -263,15 +254,13 @@ def _tree(values: Mapping[str, Any], named: Collection[str]) -> Any:
 
     known = dict(values)
     for name in named:
-        ours = SPELLINGS.get(name, name)
-        # A training file of NeMo may refer to its own keys as if it stood in its launcher's tree.
-        # A word for a file in that tree may leave the section out.
-        outside, inside = name.removeprefix(LAUNCHER_SECTION), f"{LAUNCHER_SECTION}{name}"
-        other = next((one for one in (outside, inside) if one != name and one in known), None)
-        if name not in known and other is not None:
-            known[name] = f"${{{other}}}"
-        elif name not in known and ours in settings():
-            known[name] = known.get(ours, settings()[ours].default)
+        if (inside := drop_launcher_section(name)) != name:
+            # The values leave out the section of NeMo's launcher, and references may name it.
+            section = inside.partition(".")[0]
+            known[f"{LAUNCHER_GROUP}.{section}"] = f"${{{section}}}"
+        ours = SPELLINGS.get(inside, inside)
+        if inside not in known and ours in settings():
+            known[inside] = known.get(ours, settings()[ours].default)
     return OmegaConf.create(nest(known))
 
 

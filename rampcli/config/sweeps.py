@@ -12,7 +12,6 @@ from rampcli.config.groups import group_names, option_names
 from rampcli.config.layers import COMMAND_LINE, placed
 from rampcli.config.reading import (
     MOST_VALUES,
-    drop_launcher_section,
     group_of,
     is_literal,
     is_plain,
@@ -27,6 +26,7 @@ from rampcli.errors import Report, UsageError, set_to, shown
 from rampcli.settings.by_key import find_setting
 from rampcli.words import SPELLINGS
 from rampcli.words.hydra import SWEEP_DIR
+from rampcli.words.nemo import drop_launcher_section
 
 MOST_RUNS = 1000
 LONGEST_NAME = 120

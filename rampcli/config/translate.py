@@ -11,7 +11,6 @@ from rampcli.batch.run_settings import LENGTH_KEYS
 from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.config.layers import Entry, Layer, Precedence, Stack, sources_named
 from rampcli.config.phases import run_stack
-from rampcli.config.reading import drop_launcher_section
 from rampcli.config.references import named_in
 from rampcli.config.written import Written, with_references_anew
 from rampcli.errors import UsageError, set_to, shown
@@ -74,7 +73,7 @@ def check_named_before(stack: Stack, before: Stack) -> None:
         UsageError: one does.
     """
     for name in sorted(named_in(before.written)):
-        key = SPELLINGS.get(drop_launcher_section(name), drop_launcher_section(name))
+        key = SPELLINGS.get(name, name)
         if key not in settings() or before.entry(key).value is not None:
             continue
         if (value := stack.entry(key).value) is not None:
@@ -87,18 +86,16 @@ def check_named_before(stack: Stack, before: Stack) -> None:
 
 def _with_values_of(named: Collection[str], stack: Stack, translated: Stack) -> Written:
     """Returns what the layers say as it was written, with the values of some keys in the end."""
-    written = Written(stack.written)
+    written = stack.written
     values: dict[str, Any] = {}
     for name in named:
-        key = SPELLINGS.get(drop_launcher_section(name), drop_launcher_section(name))
+        key = SPELLINGS.get(name, name)
         if key not in settings():
             continue
         entry = translated.entry(key)
-        # A file of ours may have the key outside the section of NeMo's launcher.
-        for place in {written.name_of(name), *written.values.keys() & {name}}:
-            is_chain = entry.reference is not None and entry.reference == written.values.get(place)
-            values |= {} if is_chain else {place: entry.value}
-    return Written.of({**written.values, **values})
+        if entry.reference is None or entry.reference != written.get(name):
+            values[name] = entry.value
+    return Written.of({**written, **values})
 
 
 def translate(stack: Stack) -> tuple[Stack, tuple[str, ...]]:

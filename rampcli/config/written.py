@@ -10,22 +10,13 @@ from typing import Any
 
 from rampcli.config.composition import Composition
 from rampcli.config.layers import Entry, Layer, Stack
-from rampcli.config.reading import drop_launcher_section
-from rampcli.config.references import (
-    Unresolved,
-    above,
-    has_reference,
-    is_below,
-    named_in,
-    resolved,
-)
+from rampcli.config.references import Unresolved, above, has_reference, is_below, named_in, resolved
 from rampcli.config.values import typed
 from rampcli.errors import UsageError, shown
 from rampcli.settings.by_key import find_setting, is_of_extension
 from rampcli.settings.phase_keys import key_inside
 from rampcli.words import FOREIGN, SPELLINGS
 from rampcli.words.hydra import RUN_DIR, of_sweep
-from rampcli.words.nemo import LAUNCHER_SECTION
 from rampcli.words.nemo_yaml import is_nemo, keys_by_setting
 
 
@@ -34,7 +25,7 @@ class Written:
     """The values of a run as they were written, merged, and what their references come to.
 
     Attributes:
-        values: by dotted key in Hydra's tree, with references.
+        values: by dotted key, with references.
         found: the value of each reference, by key; an `Unresolved` if it has none.
         named: the keys that references name.
     """
@@ -56,15 +47,9 @@ class Written:
         found, names = resolved(values)
         return cls(values, found, {*names, *named})
 
-    def name_of(self, key: str) -> str:
-        """Returns a word's key in Hydra's tree. The word may leave out NeMo's `training.`."""
-        inside = f"{LAUNCHER_SECTION}{key}"
-        return inside if inside in self.values else key
-
     def with_defaults(self, values: Mapping[str, Any]) -> "Written":
         """Returns these values and those of further keys, which references may name."""
-        others = {key: value for key, value in values.items() if self.name_of(key) == key}
-        return Written.of({**others, **self.values}, self.named)
+        return Written.of({**values, **self.values}, self.named)
 
     def values_of(self, key: str) -> dict[str, Any]:
         """Returns what a reference comes to, by key: several keys if it names a section."""
@@ -74,8 +59,7 @@ class Written:
         """Returns whether a key is not a setting, and references name it."""
         if not self.named:
             return False
-        name = drop_launcher_section(key)
-        is_setting = find_setting(name) is not None or name in FOREIGN or is_of_extension(name)
+        is_setting = find_setting(key) is not None or key in FOREIGN or is_of_extension(key)
         return not is_setting and any(
             is_below(key, one) or is_below(one, key) for one in self.named
         )
@@ -89,12 +73,11 @@ def with_references_anew(stack: Stack, written: Written) -> Stack:
 
     def anew(key: str, entry: Entry) -> Entry:
         ((word, typed_word),) = entry.words if len(entry.words) == 1 else ((key, entry),)
-        name = written.name_of(word)
-        found = written.found.get(name)
+        found = written.found.get(word)
         is_same = typed_word.value == entry.value  # and not what a rule makes of it
         if found is None or isinstance(found, Unresolved) or not is_same:
             return entry
-        as_written = (written.values.get(one) for one in (name, *above(name)))
+        as_written = (written.values.get(one) for one in (word, *above(word)))
         if typed_word.reference is None or typed_word.reference not in as_written:
             return entry
         with suppress(UsageError):
@@ -132,22 +115,14 @@ def written_values(stack: Stack, recipe: Layer, words: Mapping[str, Any]) -> Wri
     values = dict(values_of_files(stack))
     if stack.composition is not None:
         values |= _hydra_values(stack.composition, sweeps=stack.primary.sweeps)
-    sections = {key.split(".")[1] for key in values if key.startswith(LAUNCHER_SECTION)}
-    in_section = bool(sections)
-
-    def name_of(key: str) -> str:
-        inside = f"{LAUNCHER_SECTION}{key}"
-        is_inside = inside in values or find_setting(key) or key.partition(".")[0] in sections
-        return inside if in_section and is_inside else key
-
     for layer in (recipe, *stack.overrides):
         for key, one in layer.entries.items():
-            values[name_of(key)] = one.value if one.reference is None else one.reference
+            values[key] = one.value if one.reference is None else one.reference
     in_no_layer = {
         key: one.value for key, one in stack.words.items() if find_setting(key.lstrip("~")) is None
     }
     for key, value in {**in_no_layer, **words}.items():
-        name, value = _whole(name_of(key.lstrip("~")), value, values)
+        name, value = _whole(key.lstrip("~"), value, values)
         if isinstance(value, dict) and isinstance(values.get(name), dict):
             value = {**values[name], **value}  # as Hydra merges them
         if key.startswith("~"):
@@ -167,10 +142,9 @@ def _in_nemos_names(
 
     Empty if no file is NeMo's.
     """
-    names = {drop_launcher_section(key): key for key in values}
-    if not is_nemo({name: values[key] for name, key in names.items()}):
+    if not is_nemo(values):
         return {}
-    nemos = keys_by_setting({name: values[key] for name, key in names.items()})
+    nemos = keys_by_setting(values)
     ours = {
         key: one.value
         for layer in stack.overrides
@@ -179,9 +153,9 @@ def _in_nemos_names(
     }
     ours |= {SPELLINGS.get(key, key): value for key, value in words.items()}
     return {
-        names[nemos[key]]: value
+        nemos[key]: value
         for key, value in ours.items()
-        if key in nemos and nemos[key] in names and nemos[key] not in words
+        if key in nemos and nemos[key] in values and nemos[key] not in words
     }
 
 

@@ -232,13 +232,14 @@ def with_provenance(resolved: Resolved, section: str = "") -> str:
     Args:
         resolved: what is shown.
         section: the dotted key of a section or setting that is shown alone; empty for all.
+
+    Raises:
+        UsageError: there is no such section.
     """
     stack = stack_of(resolved.config)
     known = derived(resolved)
     values = dict(leaves(resolved.config))
-    part: Any = nest(values)
-    for name in filter(None, section.split(".")):
-        part = part[name]
+    part = part_of(nest(values), section)
     of_part = (
         _lines(part, f"{section}." if section else "", 0)
         if isinstance(part, Mapping)
@@ -253,6 +254,23 @@ def with_provenance(resolved: Resolved, section: str = "") -> str:
     return "".join(
         f"{text:<{width}}  # {comment}\n" if comment else f"{text}\n" for text, comment in lines
     )
+
+
+def part_of(tree: Mapping[str, Any], section: str) -> Any:
+    """Returns a section or a setting of a tree, by its dotted key; the tree if the key is empty.
+
+    Raises:
+        UsageError: the tree has no such section.
+    """
+    part: Any = tree
+    for name in filter(None, section.split(".")):
+        if not isinstance(part, Mapping) or name not in part:
+            raise UsageError(
+                f"--package {section}: the configuration has no {section}",
+                remedy=" or ".join(f"--package {name}" for name in list(tree)[:4]),
+            )
+        part = part[name]
+    return part
 
 
 def _lines(tree: Mapping[str, Any], prefix: str, depth: int) -> list[tuple[str, str, int]]:

@@ -13,6 +13,7 @@ from typing import Any
 from rampcli.batch.node_policies import POLICY_KEY
 from rampcli.batch.plan import GLOBAL_KEY
 from rampcli.batch.ramp import RAMP_KEY
+from rampcli.errors import UsageError
 from rampcli.words import nemo_keys as tables
 from rampcli.words.nemo_keys import SCHEDULE
 
@@ -31,9 +32,15 @@ _MARKS = ("exp_manager.", "model.optim.", "model.data.")
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """A value whose references cannot be followed, such as `${data_dir}/wiki`, or `???`."""
+    """Stands for a value whose references cannot be resolved, such as `${data_dir}/wiki`, or `???`.
+
+    Attributes:
+        text: the value as it was written.
+        error: why.
+    """
 
     text: str
+    error: UsageError = field(compare=False, default_factory=lambda: UsageError(_NOT_SET))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +65,7 @@ class NemoRun:
             file leaves out, if NeMo's default has no equal.
         instead: our settings that replace an unsupported key if a user sets one of them.
         notes: effects that may surprise, by the key that has them.
+        names: the file's name of NeMo's key for each of our settings that takes the same values.
     """
 
     settings: dict[str, Decided] = field(default_factory=dict)
@@ -66,6 +74,7 @@ class NemoRun:
     unsupported: dict[str, str] = field(default_factory=dict)
     instead: dict[str, tuple[str, ...]] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
 
 
 class _NoEqual(Exception):
@@ -425,7 +434,7 @@ def keys_by_setting(leaves: Mapping[str, Any]) -> dict[str, str]:
     Args:
         leaves: as in `read_nemo`.
     """
-    words = _words_2(leaves) if _is_nemo_2(leaves) else _words_1(leaves)
+    words = _words_of(leaves)
     names = {ours: name for ours, (name, _) in tables.SAME.items()}
     names |= {key: key for key in ("trainer.max_steps", "trainer.devices", "model.ffn_hidden_size")}
     found = {ours: words.spelled(name) for ours, name in names.items()}
@@ -450,12 +459,10 @@ def _model_of(leaves: Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any]]
     return tables.MODELS.get(_class_of(leaves[_CLASS]), (None, tables.NOTHING_KNOWN))
 
 
-def _words_1(leaves: Mapping[str, Any]) -> _Words:
-    return _Words({key: (key, value) for key, value in leaves.items()})
-
-
-def _words_2(leaves: Mapping[str, Any]) -> _Words:
-    """Returns the keys of NeMo 2's file. The class of the model adds the values that it has."""
+def _words_of(leaves: Mapping[str, Any]) -> _Words:
+    """Returns the keys of a file. In NeMo 2's, the class of the model adds the values it has."""
+    if not _is_nemo_2(leaves):
+        return _Words({key: (key, value) for key, value in leaves.items()})
     of_class = _model_of(leaves)[1].items()
     given: dict[str, tuple[str, Any]] = {word: (_CLASS, value) for word, value in of_class}
     # The strategy overrides the sizes that the model has.
@@ -498,7 +505,7 @@ def read_nemo(leaves: Mapping[str, Any]) -> NemoRun:
         leaves: values by dotted key, without a leading `training.`. Lists are leaves, an empty
             mapping is `{}`, and a value with references that cannot be followed is `Unresolved`.
     """
-    words = _words_2(leaves) if _is_nemo_2(leaves) else _words_1(leaves)
+    words = _words_of(leaves)
     option = _model_of(leaves)[0]
     options = {"model": Decided(value=option, keys=(_CLASS,))} if option else {}
     settings: dict[str, Decided] = {}
@@ -547,6 +554,7 @@ def read_nemo(leaves: Mapping[str, Any]) -> NemoRun:
         unsupported=unsupported,
         instead={key: ours for key, ours in instead.items() if ours},
         notes={words.spelled(word): text for word, text in words.notes.items()},
+        names=keys_by_setting(leaves),
     )
 
 

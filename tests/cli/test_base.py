@@ -1,6 +1,7 @@
 """What the commands that compose a configuration have in common."""
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -15,6 +16,7 @@ FILES = {
     "rewards.yaml": "defaults: [config, _self_, override rl: sort_digits, override model:"
     " sort_digits]\ndata: {source: pairs, task: sort}\n",
 }
+EXPORT = Path(__file__).parents[1] / "words" / "nemo_files" / "export.yaml"
 COMPOSING = ("pretrain", "plan", "rl", "sweep", "tune", "explain", "doctor")
 
 
@@ -46,6 +48,12 @@ def test_each_command_that_composes_prints_the_same_configuration(job, command):
     assert (own["name"], own["optim"]["min_lr"]) == ("my", 0.05)
     if command != "rl":
         assert own == job("plan", *words)
+
+
+def test_the_tree_of_a_file_whose_sections_are_settings_here_is_printed(job):
+    assert job("plan", "--factory", str(EXPORT))["data"]["tokenizer"]["_target_"].startswith(
+        "nemo."
+    )
 
 
 def test_folders_of_hydra_are_those_of_the_run_and_of_the_sweep(rampcli):

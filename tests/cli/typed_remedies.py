@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from rampcli.config.groups import group_names, option_names
-from rampcli.config.reading import drop_launcher_section
 from rampcli.settings.by_key import find_setting, settings
+from rampcli.words.nemo import drop_launcher_section
 
 BEGIN = re.compile(r"""(?:^|(?<=[\s`]))(?=['"]?(?:rampcli |--[a-z]|[a-z_][\w.]*=\S))""")
 WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|[^\s'"`,;(]|(?<=\S)\(|,(?=[^\s'"`]))+""")

@@ -342,6 +342,11 @@ def test_variables_of_a_file_are_set_also_in_parts_and_may_end_up_without_use(
     assert (config.optim.lr, config.seed) == (rate, seed)
 
 
+def test_a_word_of_another_system_cannot_be_deleted_even_if_it_is_given(recipe):
+    with pytest.raises(UsageError, match="it is not a setting"):
+        apply_overrides(recipe, ["~data.global_batch_size", "data.global_batch_size=64"])
+
+
 @pytest.mark.parametrize("word", ["+mine.rate.b=1", "+optim.lr.b=1", "optim.lr.0=1"])
 def test_a_part_of_a_value_is_no_setting(recipe, option, word):
     folder = option("exp/a", VARIABLES)

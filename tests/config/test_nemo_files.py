@@ -123,6 +123,16 @@ def test_words_of_other_systems_apply_to_a_file_of_nemo():
 VARIABLES = ("data_dir=/data", "base_results_dir=/runs")
 
 
+def test_a_file_of_ours_over_one_of_nemo_replaces_its_values_and_no_other(tmp_path):
+    (tmp_path / "exp").mkdir()
+    content = "# @package _global_\nmodel: {global_batch_size: 64}\n"
+    (tmp_path / "exp" / "mine.yaml").write_text(content)
+    primary = primary_stack(primary_of(str(FOLDER / "megatron_gpt.yaml")))
+    stack = apply_overrides(primary, ["+exp=mine"], config_dir=tmp_path)
+    assert [one.value for one in stack.history("model.global_batch_size")] == [None, 16, 64]
+    assert stack.nemo_effects.unsupported == {}
+
+
 @pytest.fixture(params=["alone", "in its tree"])
 def layers_with(request, tmp_path):
     """Returns layers of a file of NeMo, alone or in the tree of NeMo's launcher, with words."""

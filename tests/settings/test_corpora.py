@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from rampcli.settings.checks.data import check_corpora, check_document_mask, check_split
 
 from rampcli.config.compose import apply_overrides, compose
 from rampcli.errors import UsageError
