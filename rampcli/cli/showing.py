@@ -1,6 +1,6 @@
 """Prints a configuration as it was composed (`--cfg`), and how it is composed (`--info`)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,34 +111,33 @@ def _job(stack: Stack, *, resolves: bool) -> dict[str, Any]:
             if isinstance(value, Unresolved):
                 raise value.error
             values[key] = value
-    order = [] if stack.composition is None else [*stack.composition.values]
-    composed = [*filter(values.__contains__, order), *(key for key in values if key not in order)]
-    places = {key: _places(key, stack) for key in values}
-    placed = {key: one for key, one in values.items() if key in places[key]}
-    placed |= {name: values[key] for key in composed for name in places[key] if name != key}
+    placed, referring = (_placed(one, stack) for one in (values, dict.fromkeys(referred)))
     sections = {one for key in placed for one in above(key)}
-    referred = [name for key in referred for name in _places(key, stack)]
     defaults = {
         key: one.default
         for key, one in settings().items()
         if key in placed
-        or not (key in sections or any(is_below(key, section) for section in referred))
+        or not (key in sections or any(is_below(key, section) for section in referring))
     }
     return nest({**defaults, **placed})
 
 
-def _places(key: str, stack: Stack) -> list[str]:
-    """Returns the keys of a composed value in Hydra's tree.
+def _placed(values: Mapping[str, Any], stack: Stack) -> dict[str, Any]:
+    """Returns composed values by their keys in Hydra's tree.
 
-    It may be in the section of NeMo's launcher, outside, or in both places.
+    They are in the section of NeMo's launcher, outside, or in both places.
     """
-    files = stack.composition.files if stack.composition is not None else ()
-    of_files = {name for one in files for name in one.placed}
-    sections = {one.split(".")[1] for one in of_files if one.startswith(LAUNCHER_SECTION)}
-    inside = f"{LAUNCHER_SECTION}{key}"
-    is_typed = key in stack.words and (find_setting(key) or key.partition(".")[0] in sections)
-    is_inside = {inside, *above(inside)} & of_files or (sections and is_typed)
-    return [*([inside] if is_inside else []), *([key] if key in of_files or not is_inside else [])]
+    files = () if stack.composition is None else stack.composition.files
+    of_files = {key for one in files for key in one.placed}
+    sections = {key.split(".")[1] for key in of_files if key.startswith(LAUNCHER_SECTION)}
+    placed: dict[str, Any] = {}
+    for key, value in values.items():
+        inside = f"{LAUNCHER_SECTION}{key}"
+        is_typed = key in stack.words and (find_setting(key) or key.partition(".")[0] in sections)
+        is_inside = not of_files.isdisjoint((inside, *above(inside))) or (sections and is_typed)
+        placed |= {inside: value} if is_inside else {}
+        placed |= {key: value} if key in of_files or not is_inside else {}
+    return placed
 
 
 def _of_hydra(stack: Stack, words: Sequence[str]) -> dict[str, Any]:

@@ -49,7 +49,8 @@ class Written:
 
     def with_defaults(self, values: Mapping[str, Any]) -> "Written":
         """Returns these values and those of further keys, which references may name."""
-        return Written.of({**values, **self.values}, self.named)
+        others = {key: value for key, value in values.items() if key not in self.values}
+        return Written.of({**others, **self.values}, self.named)
 
     def values_of(self, key: str) -> dict[str, Any]:
         """Returns what a reference comes to, by key: several keys if it names a section."""
