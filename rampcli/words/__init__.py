@@ -1,7 +1,8 @@
 """Translates batch settings of other systems into ours, and our plan into their settings.
 
 A new system is a module with its spellings and a `write` function, and entries in `SPELLED_BY` and
-`DIALECTS`.
+`DIALECTS`. Words that mean different keys or values beside other settings are in `COMBINED`, and
+a function in `SETTLING` says what they mean.
 """
 
 from collections.abc import Callable
@@ -25,7 +26,7 @@ SPELLINGS: dict[str, str] = {
     word: key for spellings in SPELLED_BY.values() for word, key in spellings.items()
 }
 COMBINED: dict[str, CombinedWord] = maxtext.WORDS | maxtext_mesh.WORDS
-"""Each word, all of them MaxText's, whose meaning depends on other settings."""
+"""Each word whose meaning depends on other settings."""
 KEYS = SPELLINGS | maxtext_mesh.KEYS
 """Our key for each word that decides one, alone or with others."""
 BATCH_WORDS, RAMP_WORDS = tuple(maxtext.WORDS), (maxtext.ENABLE, *maxtext.RAMP_WORDS)
