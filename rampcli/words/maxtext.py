@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from itertools import islice
 from math import ceil, gcd
-from typing import Any, TypeVar
+from typing import Any
 
 from rampcli.batch.division import nearest_divisors
 from rampcli.batch.micro_batch import LARGEST, STAGE_MICRO_KEY
@@ -22,6 +22,7 @@ from rampcli.errors import UsageError, set_to, set_together, shown
 from rampcli.words.maxtext_mesh import FILLS, fleet_of
 from rampcli.words.translation import (
     CombinedWord,
+    L,
     Layers,
     Source,
     Translation,
@@ -30,8 +31,6 @@ from rampcli.words.translation import (
     given,
     to_assignments,
 )
-
-L = TypeVar("L", bound=Layers)
 
 PER_DEVICE = "per_device_batch_size"
 ENABLE = "enable_rampup_batch_size"

@@ -6,14 +6,11 @@ Each axis has a size within a slice (`ici_*`) and one across slices (`dcn_*`). A
 
 from collections.abc import Mapping
 from math import prod
-from typing import TypeVar
 
 from rampcli.batch.division import divisors
 from rampcli.batch.plan import DEVICES_KEY, FLEET_KEYS, NUM_NODES_KEY, SHARD_KEY, ParallelSizes
 from rampcli.errors import Remedy, UsageError, set_to
-from rampcli.words.translation import CombinedWord, Layers, contradiction, given
-
-L = TypeVar("L", bound=Layers)
+from rampcli.words.translation import CombinedWord, L, Layers, contradiction, given
 
 MODEL_AXES = {axis: f"parallel.{axis}_parallel_size" for axis in ("tensor", "pipeline", "context")}
 """Canonical key of each axis that splits the model."""

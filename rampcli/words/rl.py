@@ -1,16 +1,13 @@
 """Batches of reinforcement learning in other systems' words: MaxText, TRL, verl and NeMo-RL."""
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 from rampcli.batch.pairs import GENERATIONS_KEY, PAIRS_KEY, PROMPTS_KEY, PairBatch
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY
 from rampcli.batch.ramp import RAMP_KEY
 from rampcli.errors import UsageError, set_to, shown
 from rampcli.words import maxtext
-from rampcli.words.translation import Layers, Translation, given, to_assignments, to_flags
-
-L = TypeVar("L", bound=Layers)
+from rampcli.words.translation import L, Translation, given, to_assignments, to_flags
 
 SPELLINGS: dict[str, str] = {PROMPTS_KEY: GLOBAL_KEY}
 RL_COMMAND = "rampcli rl"

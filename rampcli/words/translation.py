@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from rampcli.batch.plan import GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.ramp import RAMP_KEY
@@ -47,6 +47,9 @@ class Layers(Protocol):
 
     def decided(self, key: str, by: str, value: Any, *, words: Sequence[str] = ()) -> Self:
         """Returns the layers with a value that a key has because words are given."""
+
+
+L = TypeVar("L", bound=Layers)
 
 
 def given(layers: Layers, words: Iterable[str]) -> dict[str, Any]:
