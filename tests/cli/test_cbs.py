@@ -34,8 +34,10 @@ def files_of(run: RunDirectory) -> dict:
     }
 
 
-def cbs(run: RunDirectory, *words: str):
-    return run_command(["cbs", str(run.path), *words], environment())
+@pytest.fixture
+def cbs(rampcli):
+    """Runs `rampcli cbs` in this process. It must not train."""
+    return lambda run, *words: rampcli("cbs", str(run.path), *words)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,8 @@ def branched(tmp_path_factory):
     done = run.pretrain(*WORDS)
     assert done.returncode == 0, done.stderr
     before = files_of(run.directory)
-    done = cbs(run.directory, "--at", AT, "--multiples", "1,2", "--tokens", TOKENS, "--json")
+    words = ["--at", AT, "--multiples", "1,2", "--tokens", TOKENS, "--json"]
+    done = run_command(["cbs", str(run.path), *words], environment())
     assert done.returncode == 0, done.stderr
     return run.directory, before, json.loads(done.stdout)
 
@@ -75,35 +78,32 @@ def test_branches_train_the_same_samples_and_are_compared_on_the_same_ones(branc
     assert read_branches(run) == [result]
 
 
-def test_the_run_stays_as_it_is(branched):
+def test_the_run_stays_as_it_is(branched, succeed):
     run, before, _ = branched
     assert files_of(run) == before
     assert all(one.damage() is None for one in complete_checkpoints(run))
     assert [one.path for one in runs_in(run.path.parent)] == [run.path]
     for command in ("report", "status"):
-        done = run_command([command, str(run.path)], environment())
-        assert (done.returncode, done.stderr) == (0, "")
-        assert f"rampcli report {run.path}/cbs/{AT}\n" in done.stdout
+        assert f"rampcli report {run.path}/cbs/{AT}\n" in succeed(command, str(run.path))
     assert files_of(run) == before
 
 
-def test_the_same_command_prints_the_results_and_trains_nothing(branched):
+def test_the_same_command_prints_the_results_and_trains_nothing(branched, cbs):
     run, _, result = branched
     branches = [*map(RunDirectory, sorted((run.path / "cbs" / AT).glob("multiple=*")))]
     before = [files_of(branch) for branch in branches]
     done = cbs(run, "--at", AT, "--json")
-    assert (done.returncode, json.loads(done.stdout)) == (0, result)
+    assert (done.exit_code, json.loads(done.stdout)) == (0, result)
     assert [files_of(branch) for branch in branches] == before
 
 
-def test_a_report_of_branches_names_the_command_that_compares_them(branched):
+def test_a_report_of_branches_names_the_command_that_compares_them(branched, succeed):
     run, before, _ = branched
-    done = run_command(["report", str(run.path / "cbs" / AT)], environment())
-    assert "best" not in done.stdout
+    printed = succeed("report", str(run.path / "cbs" / AT))
+    assert "best" not in printed
     command = f"rampcli cbs {run.path} --at {AT} --dry-run"
-    assert command in done.stdout
-    done = run_command(command.split()[1:], environment())
-    assert (done.returncode, "critical batch: " in done.stdout) == (0, True)
+    assert command in printed
+    assert "critical batch: " in succeed(*command.split()[1:])
     assert files_of(run) == before
 
 
@@ -120,16 +120,16 @@ def test_a_report_of_branches_names_the_command_that_compares_them(branched):
         ),
     ],
 )
-def test_branches_of_other_options_do_not_mix_and_the_remedy_works(branched, words, remedy):
+def test_branches_of_other_options_do_not_mix_and_the_remedy_works(branched, cbs, words, remedy):
     run, _, _ = branched
     done = cbs(run, "--at", AT, *words.split(), "--dry-run")
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert remedy in done.stderr
     done = cbs(run, "--at", AT, *remedy.split(), "--dry-run")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
 
 
-def test_branches_outlive_their_checkpoint_and_no_more_are_added(branched, tmp_path):
+def test_branches_outlive_their_checkpoint_and_no_more_are_added(branched, cbs, tmp_path):
     run, _, result = branched
     copy = RunDirectory(shutil.copytree(run.path, tmp_path / "copy"))
     first, *_, newest = complete_checkpoints(copy)
@@ -141,26 +141,26 @@ def test_branches_outlive_their_checkpoint_and_no_more_are_added(branched, tmp_p
     assert found["critical_batch_size"] == result["critical_batch_size"]
     at, multiples = f"--at {AT}", "--multiples 1,3"
     done = cbs(copy, *at.split(), *multiples.split(), "--dry-run")
-    assert done.returncode == NoCheckpointError.exit_code
+    assert done.exit_code == NoCheckpointError.exit_code
     for old, new in ((multiples, "--multiples 1,2"), (at, f"--at {newest.consumed_samples}")):
         assert new in done.stderr
         again = f"{at} {multiples}".replace(old, new)
-        assert cbs(copy, *again.split(), "--dry-run").returncode == 0
+        assert cbs(copy, *again.split(), "--dry-run").exit_code == 0
 
 
-def test_a_checkpoint_that_is_not_there_is_refused_with_one_that_is(branched):
+def test_a_checkpoint_that_is_not_there_is_refused_with_one_that_is(branched, cbs):
     run, _, _ = branched
     done = cbs(run, "--at", "3", "--dry-run")
     first = complete_checkpoints(run)[0]
-    assert done.returncode == NoCheckpointError.exit_code
+    assert done.exit_code == NoCheckpointError.exit_code
     assert f"--at {first.consumed_samples}" in done.stderr
 
 
-def test_a_dry_run_writes_nothing(branched):
+def test_a_dry_run_writes_nothing(branched, cbs):
     run, _, _ = branched
     before = sorted(os.listdir(run.path / "cbs"))
     done = cbs(run, "--multiples", "1,2", "--tokens", TOKENS, "--dry-run", "--json")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     planned = json.loads(done.stdout)
     assert planned["consumed_samples"] == 40
     assert planned["hours_left"] == pytest.approx(2 * planned["hours_per_branch"])

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 import rampcli as package
+from commands import run_command
 from rampcli import llm
 from rampcli.cli.main import COMMANDS
 from rampcli.config import snapshot
@@ -166,7 +167,7 @@ def test_without_arguments_the_commands_are_listed_with_whole_sentences(rampcli)
 
 def test_a_failure_of_the_workers_is_shown_with_its_own_exit_code_and_the_log(tmp_path):
     words = ["data.sequence_length=16_000_000", "trainer.val_samples=0", "trainer.accelerator=cpu"]
-    done = process("pretrain", "--factory", "llama3_tiny", *words, cwd=tmp_path)
+    done = run_command(["pretrain", "--factory", "llama3_tiny", *words], cwd=tmp_path)
     assert done.returncode == 2
     assert "the training corpus of data.source=stdlib has" in done.stderr
     assert str(Path("runs/llama3_tiny/logs/stage_0.log")) in done.stderr
