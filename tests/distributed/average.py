@@ -1,5 +1,7 @@
 """Reads the averages of weights that a run has saved, and computes them anew."""
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -44,6 +46,7 @@ def initial_weights(run: RunDirectory) -> dict[str, Tensor]:
     }
 
 
+@cache
 def weights_at(run: RunDirectory, step: int) -> dict[str, Tensor]:
     """Returns the saved weights after a step, float64."""
     if step == 0:
@@ -64,7 +67,7 @@ def averaged(run: RunDirectory, *, since_step: int, half_life_tokens: int) -> di
         since_step: step with whose weights it begins.
     """
     ends = token_ends(run)
-    average = weights_at(run, since_step)
+    average = {**weights_at(run, since_step)}
     for step in range(since_step + 1, max(ends) + 1):
         kept = 0.5 ** ((ends[step] - ends[step - 1]) / half_life_tokens)
         for name, weight in weights_at(run, step).items():
