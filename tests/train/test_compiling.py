@@ -1,11 +1,20 @@
-import json
-import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 
-from tiny_runs import environment
+import torch
+import torch.distributed as dist
+from torch._dynamo.utils import counters
 
-WORDS = (
+from rampcli import llm
+from rampcli.config.compose import apply_overrides
+from rampcli.parallel.mesh import build_meshes
+from rampcli.planning.resolve import resolve
+from rampcli.train.build import build_parts
+from rampcli.train.compiling import compile_ahead, compile_passes
+from rampcli.train.passes import Passes
+from ranks import run_ranks
+
+CPU = torch.device("cpu")
+CASES = (
     "trainer.compile=true",
     "trainer.compile=true trainer.precision=bf16 data.document_mask=true",  # sharded
     "trainer.compile=true trainer.activation_checkpointing=selective",
@@ -13,15 +22,32 @@ WORDS = (
 )
 
 
-def test_a_model_finds_a_layer_that_was_compiled_ahead():
-    # In a process of its own, which forms process groups one after the other.
-    program = Path(__file__).with_name("compiled_ahead.py")
-    counted = subprocess.run(
-        [sys.executable, program, *WORDS],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
+def count_graphs(words: list[str]) -> tuple[int, int]:
+    """Returns the graphs of a layer that is compiled ahead, and those that a model needs beside."""
+    resolved = resolve(apply_overrides(llm.from_factory("llama3_tiny"), words))
+    config, split = resolved.config, resolved.plan.batch_on(resolved.plan.stages[0], 1)
+    torch.compiler.reset()
+    counters.clear()
+    compile_ahead(config, micro_batch_size=split.micro_batch_size, world_size=1)
+    ahead = counters["stats"]["unique_graphs"]
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    meshes = build_meshes(CPU, config.parallel)
+    compile_passes(Passes(config, build_parts(config, meshes, CPU), meshes, CPU), config, split)
+    dist.destroy_process_group()
+    return ahead, counters["stats"]["unique_graphs"] - ahead
+
+
+def count_all_graphs() -> list[tuple[int, int]]:
+    # The graphs consist of the operations themselves, which takes less time than compiling them.
+    compile_with, torch.compile = torch.compile, partial(torch.compile, backend="aot_eager")
+    try:
+        return [count_graphs(words.split()) for words in CASES]
+    finally:
+        torch.compile = compile_with
+        torch.compiler.reset()
+
+
+def test_a_model_finds_a_layer_that_was_compiled_ahead(tmp_path):
+    (counted,) = run_ranks(1, count_all_graphs, logs=tmp_path)
     # A layer has one graph for training and one for validation.
-    assert json.loads(counted.stdout) == [[2, 0]] * len(WORDS)
+    assert counted == [(2, 0)] * len(CASES)
