@@ -36,9 +36,9 @@ MESHES = {
 def test_a_background_save_equals_a_blocking_save_byte_for_byte(mesh, run):
     processes, words = MESHES[mesh]
     waiting = Run(run.path.with_name("waiting"))
-    short = "trainer.max_samples=16"
-    run.workers(processes, *STEADY, *words, short, "checkpoint.async=true")
-    waiting.workers(processes, *STEADY, *words, short)
+    words = [*STEADY, *words, "checkpoint.every_steps=1", "trainer.max_samples=8"]
+    run.workers(processes, *words, "checkpoint.async=true")
+    waiting.workers(processes, *words)
     saved, expected = (complete_checkpoints(each.directory) for each in (run, waiting))
     assert len(saved) == len(expected) > 3
     for one, other in zip(saved, expected, strict=True):

@@ -3,14 +3,6 @@ import json
 from rampcli.machine.host import processor_name
 
 
-def test_two_processes_train_as_one_does(run, undisturbed, assert_same_training):
-    run.workers(
-        2, "rampup.at_boundary=continue", "rampup.node_policy=fixed", "data.micro_batch_size=1"
-    )
-    assert {row["world_size"] for row in run.rows} == {2}
-    assert_same_training(run, undisturbed)
-
-
 def test_micro_batches_that_grow_with_the_batch_change_nothing(
     run, undisturbed, assert_same_training
 ):
