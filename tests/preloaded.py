@@ -12,6 +12,8 @@ from rampcli.cli.main import app
 os.environ["PYTHONPATH"] = os.environ["PYTHONPATH"].partition(os.pathsep)[2]
 if not os.environ["PYTHONPATH"]:
     del os.environ["PYTHONPATH"]
+# As in tests/conftest.py.
+os.fsync = lambda _: None
 for module in (
     "commands",
     "ranks",
