@@ -120,7 +120,7 @@ def steps_of(resolved, most=10_000):
 
 
 def rate_of_step(resolved, before, after):
-    return resolved.at(before).rate().at(after, global_batch_size=after - before)
+    return resolved.at(before).rate.at(after, global_batch_size=after - before)
 
 
 def advanced(at, size, length):

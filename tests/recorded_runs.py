@@ -91,7 +91,7 @@ def write_phased_run(
         record("branch", origin, run="runs/other")
     record("start", begun)
     for number, phase in enumerate(resolved.phases):
-        first, last = phase.phase.first.steps, phase.plan.end_step
+        first, last = phase.plan.first.steps, phase.plan.end.steps
         if begun <= first <= steps:
             if first > 0:
                 validate(first, phase.name, 9.0)

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from rampcli.batch.averages import FROM, MERGE, MERGE_KEY, UniformMean
-from rampcli.batch.phased_plan import PhasePlan
 from rampcli.batch.quantities import counted
+from rampcli.batch.training_plan import PhasePlan
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
 from rampcli.errors import ForeignCheckpointError, NoCheckpointError, set_to, shown
 from rampcli.files.guarded_folder import open_to_read
-from rampcli.planning.run_plan import Resolved, run_plan
+from rampcli.planning.run_plan import Resolved, ResolvedPhase, run_plan
 from rampcli.plugins.extensions import OPTIMIZER
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import MANIFEST, Checkpoint
@@ -31,14 +31,14 @@ PHASES_REMEDY = f"the phases that it was trained with, or {OTHER_RUN_REMEDY}"
 
 
 def check_resumable(
-    checkpoint: Checkpoint, resolved: Resolved, *, corpora: Mapping[int | None, tuple[str, ...]]
+    checkpoint: Checkpoint, resolved: Resolved, *, corpora: Mapping[int, tuple[str, ...]]
 ) -> None:
     """Checks that a run may resume from a checkpoint, as `check_compatible` does.
 
     Args:
-        resolved: the run, or the phase of it that resumes.
-        corpora: fingerprints of the training corpora of each phase, by its number. A run without
-            phases has the number None. Those that are not open are left out.
+        resolved: the run that resumes.
+        corpora: fingerprints of the training corpora of each phase, by its number. Those that are
+            not open are left out.
 
     Raises:
         ForeignCheckpointError: it was trained with other settings, or on another corpus, or phases
@@ -47,10 +47,11 @@ def check_resumable(
     trained = resolved.trained_by(checkpoint.consumed_samples)
     with sources_named(resolved.config):
         _check_phase(checkpoint, resolved)
-    number = None if trained.phase is None else trained.phase.number
     with sources_named(trained.config):
         check_compatible(
-            checkpoint, settings=snapshot.identity(trained.config), corpus=corpora.get(number, ())
+            checkpoint,
+            settings=snapshot.identity(trained.config),
+            corpus=corpora.get(trained.plan.number, ()),
         )
     _check_reading(checkpoint, trained)
     with sources_named(resolved.config):
@@ -69,23 +70,21 @@ def check_ended_phases(earlier: Resolved, resolved: Resolved, *, consumed_sample
         ForeignCheckpointError: a phase sets something else than what it was trained with.
     """
     for now in resolved.phases:
-        if now.phase is None or now.phase.end is None or now.phase.end.samples > consumed_samples:
+        if now.plan.end is None or now.plan.end.samples > consumed_samples:
             return
-        for then in earlier.parts:
-            if _overlap(then.phase, now.phase):
+        for then in earlier.phases:
+            if _overlap(then.plan, now.plan):
                 _check_same_settings(earlier, then, resolved, now)
 
 
-def _overlap(one: PhasePlan | None, other: PhasePlan) -> bool:
-    """Returns whether two phases have samples in common. A run without phases has all of them."""
-    if one is None:
-        return True
+def _overlap(one: PhasePlan, other: PhasePlan) -> bool:
+    """Returns whether two phases have samples in common."""
     first = max(one.first.samples, other.first.samples)
     return all(phase.end is None or first < phase.end.samples for phase in (one, other))
 
 
 def _check_same_settings(
-    earlier: Resolved, then: Resolved, resolved: Resolved, now: Resolved
+    earlier: Resolved, then: ResolvedPhase, resolved: Resolved, now: ResolvedPhase
 ) -> None:
     """Checks what a phase of a run sets, or set, against the phase that trained its samples."""
     keys = dict.fromkeys(
@@ -125,17 +124,17 @@ def merge_facts(resolved: Resolved) -> dict[str, int]:
     return {MERGED_FROM: rule.first_token} if isinstance(rule, UniformMean) else {}
 
 
-def phase_facts(resolved: Resolved) -> dict[str, Any] | None:
-    """Returns what a checkpoint records of the phase that saves it; None without phases."""
-    phase, reading = resolved.phase, resolved.reading
-    if phase is None:
+def phase_facts(phase: ResolvedPhase) -> dict[str, Any] | None:
+    """Returns what a checkpoint records of the phase that saves it; None if it has no name."""
+    plan, reading = phase.plan, phase.reading
+    if plan.name is None:
         return None
     return {
-        "name": phase.name,
-        "number": phase.number,
-        "first_sample": phase.first.samples,
-        "first_step": phase.first.steps,
-        "first_token": phase.first.tokens,
+        "name": plan.name,
+        "number": plan.number,
+        "first_sample": plan.first.samples,
+        "first_step": plan.first.steps,
+        "first_token": plan.first.tokens,
         "reading": [
             [reading.first_sample],
             *([one.phase, one.corpus, one.samples] for one in reading.corpora),
@@ -158,7 +157,7 @@ def _check_phase(checkpoint: Checkpoint, resolved: Resolved) -> None:
             f"{place} by a run {had}, which is now {has}", keys=("phases",), remedy=PHASES_REMEDY
         )
     began = _describe_beginning(saved)
-    phases = {one.name: facts for one in resolved.parts if (facts := phase_facts(one))}
+    phases = {one.name: facts for one in resolved.phases if (facts := phase_facts(one))}
     begins = {_describe_beginning(facts): name for name, facts in phases.items()}
     if began == _describe_beginning(now):
         return
@@ -186,7 +185,7 @@ def _check_phase(checkpoint: Checkpoint, resolved: Resolved) -> None:
     )
 
 
-def _check_reading(checkpoint: Checkpoint, trained: Resolved) -> None:
+def _check_reading(checkpoint: Checkpoint, trained: ResolvedPhase) -> None:
     """Checks that the phase of a checkpoint began where it begins now in its corpora."""
     saved, now = checkpoint.manifest.get("phase"), phase_facts(trained)
     if saved is None or now is None or saved["reading"] == now["reading"]:
@@ -202,7 +201,7 @@ def _check_reading(checkpoint: Checkpoint, trained: Resolved) -> None:
 def _check_merge(checkpoint: Checkpoint, resolved: Resolved) -> None:
     """Checks that a checkpoint holds the mean of weights that goes on, if that has begun."""
     first = merge_facts(resolved).get(MERGED_FROM)
-    tokens = resolved.whole_plan.tokens_at(checkpoint.consumed_samples)
+    tokens = resolved.plan.tokens_at(checkpoint.consumed_samples)
     if first is None or tokens <= first or checkpoint.manifest.get(MERGED_FROM) == first:
         return
     raise ForeignCheckpointError(

@@ -136,7 +136,7 @@ def compose_beside_recipe(
             remedy="rl=none",
         )
         refuse_phases(resolved.config, RETUNE)
-    if resolved.phases:
+    if resolved.plan.has_names:
         return resolved  # its batches have the lengths and schedules of its phases
     try:
         recipe = _start(base)
@@ -227,7 +227,7 @@ def check_runs_differ(
 def _without_effect(key: str, *runs: Resolved) -> str:
     """Returns why a key does not make runs differ."""
     effects = [
-        one for run in runs if (one := stack_of(run.parts[0].config).nemo_effects) is not None
+        one for run in runs if (one := stack_of(run.phases[0].config).nemo_effects) is not None
     ]
     refused = (f"{key}: {one.unsupported[key]}" for one in effects if key in one.unsupported)
     return next(refused, f"{key} changes no setting of the run")

@@ -165,10 +165,8 @@ def _keys(words: Sequence[str]) -> list[str]:
 
 def _ended(trained_with: Resolved, consumed: int) -> list[str]:
     """Returns the phases of a run up to the one that has consumed its first samples."""
-    last = trained_with.trained_by(consumed)
-    if last.phase is None:
-        return [BEFORE]
-    return [*(one.name for one in last.earlier), last.name]
+    last = trained_with.trained_by(consumed).plan
+    return [one.name or BEFORE for one in trained_with.plan.phases[: last.number + 1]]
 
 
 def _check_not_ended(words: Sequence[str], ended: Sequence[str]) -> None:
@@ -247,7 +245,7 @@ def _jump(before: Resolved, after: Resolved, consumed: int) -> Iterator[str]:
     for resolved in (before, after):
         trained = resolved.trained_by(consumed)
         size = resolved.plan.ramp.global_batch_size_at(consumed - 1)
-        rates.append(trained.rate().at(consumed, global_batch_size=size))
+        rates.append(trained.rate.at(consumed, global_batch_size=size))
     was, would_be = rates
     if abs(was - would_be) > SMALLEST_JUMP * was:
         yield (
@@ -261,7 +259,7 @@ def _recorded(directory: RunDirectory, phase: str) -> tuple[int, int] | None:
     if not directory.config.is_file() or not complete_checkpoints(directory):
         return None
     plan = run_plan(snapshot.read(directory.config)).plan
-    found = [one for one in getattr(plan, "phases", ()) if one.name == phase]
+    found = [one for one in plan.phases if one.name == phase]
     if not found:
         raise UsageError(
             f"{directory.path} is a run without a phase {phase}",

@@ -25,12 +25,13 @@ def print_dialects(resolved: Resolved, *, as_json: bool) -> None:
 
 
 def _translations(resolved: Resolved) -> dict[str, Translation]:
-    config, plan = resolved.config, resolved.plan
-    batch = resolved.pairs(max(plan.stages, key=lambda stage: stage.global_batch_size))
+    (phase,) = resolved.phases
+    config, plan = phase.config, phase.plan
+    batch = phase.pairs(max(plan.stages, key=lambda stage: stage.global_batch_size))
     if batch is not None:
         return translate_pairs(
             batch,
-            num_stages=plan.number_of_stages,
+            num_stages=len(plan.extents),
             temperature=config.rl.temperature,
             max_response_tokens=max_response_tokens(config),
         )

@@ -253,8 +253,8 @@ class Progress(Observer):
 
     def _name(self, stage: StageExtent) -> str:
         name = f"stage {stage.stage + 1}/{self.plan.number_of_stages}"
-        phase = self.resolved.of(stage)
-        return name if phase.phase is None else f"phase {phase.name} · {name}"
+        phase = self.plan.of(stage).name
+        return name if phase is None else f"phase {phase} · {name}"
 
     def _print(self, line: str, *, keeps: str = "") -> None:
         """Prints a line. If the output is closed, the error stops the run, which saves."""

@@ -52,11 +52,11 @@ def seesaw_words(resolved: Resolved, factor: float) -> tuple[list[str], float]:
     plan, config = resolved.plan, resolved.config
     assert plan.end_sample is not None
     assert plan.end_step is not None
-    stage, rate, end = plan.stages[0], resolved.learning_rate(), plan.end_sample
+    stage, rate, end = plan.stages[0], resolved.phases[0].rate, plan.end_sample
     peak = config.optim.lr or 1.0
 
     def relative_rate(consumed_samples: int) -> float:
-        if consumed_samples < rate.warmup_samples:
+        if rate.is_warming_up(consumed_samples):
             return 1.0
         return rate.at(consumed_samples, global_batch_size=stage.global_batch_size) / peak
 
@@ -64,10 +64,10 @@ def seesaw_words(resolved: Resolved, factor: float) -> tuple[list[str], float]:
         relative_rate,
         global_batch_size=stage.global_batch_size,
         unit=NODE_POLICIES[config.rampup.node_policy].batch_unit(
-            stage.num_nodes, micro_batch_size=stage.micro_batch_size, fleet=plan.fleet
+            stage.num_nodes, micro_batch_size=stage.micro_batch_size, fleet=plan.of(stage).fleet
         ),
         factor=factor,
-        first_sample=rate.warmup_samples,
+        first_sample=rate.schedule.warmup_samples,
         end_sample=end,
     )
     if len(stairs.thresholds) == 1:
@@ -85,7 +85,7 @@ def seesaw_words(resolved: Resolved, factor: float) -> tuple[list[str], float]:
     limit = steps_in_the_limit(
         relative_rate, global_batch_size=stage.global_batch_size, end_sample=end
     )
-    return _words(stairs, plan, warmup_samples=rate.warmup_samples), limit
+    return _words(stairs, plan, warmup_samples=rate.schedule.warmup_samples), limit
 
 
 def _words(stairs: RampSchedule, plan: TrainingPlan, *, warmup_samples: int) -> list[str]:

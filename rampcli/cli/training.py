@@ -213,8 +213,8 @@ def _print_complete(outcome: Outcome, console: Console) -> None:
 
 def _phase(outcome: Outcome, resolved: Resolved) -> str:
     """Returns the phase that comes next, in front of its stage; nothing without phases."""
-    coming = resolved.at(outcome.state["consumed_samples"]).phase
-    return "" if coming is None else f"phase {coming.name}, "
+    coming = resolved.plan.phase_at(outcome.state["consumed_samples"]).name
+    return "" if coming is None else f"phase {coming}, "
 
 
 def _print_stopped(outcome: Outcome, console: Console, resolved: Resolved) -> None:

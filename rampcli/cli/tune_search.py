@@ -116,7 +116,8 @@ def _print_search(search: Search, console: Console, *, as_json: bool) -> None:
         raise _nothing_fits(trials[0])
 
     def words_of(size: int) -> str:
-        return str(in_words(micro_batch_settings(search.resolved, size), search.resolved))
+        (phase,) = search.resolved.phases
+        return str(in_words(micro_batch_settings(phase, size), phase.config))
 
     say(console, *describe(verdict, words_of, admitted=search.candidates[-1].micro_batch_size))
 

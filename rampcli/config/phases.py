@@ -6,13 +6,16 @@ does not set is as in the run. A run without phases is a run of one.
 
 import difflib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from rampcli.batch.plan import ACCUMULATE_KEY, FLEET_KEYS, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.quantities import listed
 from rampcli.batch.ramp import RAMP_KEY
+from rampcli.batch.run_settings import LENGTH_KEYS
 from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.config.layers import (
+    DEFAULT,
     PLAN,
     Entry,
     Layer,
@@ -22,8 +25,8 @@ from rampcli.config.layers import (
     sources_named,
     stack_of,
 )
-from rampcli.errors import Report, UsageError, set_to, shown
-from rampcli.settings.by_key import changes, facts_of
+from rampcli.errors import Remedy, Report, UsageError, set_to, shown
+from rampcli.settings.by_key import changes, facts_of, leaves, may_change
 from rampcli.settings.config import Config
 from rampcli.settings.facts import RATE
 from rampcli.settings.phase_keys import (
@@ -247,16 +250,145 @@ def refuse_phases(
             )
 
 
-def phase_configs(config: Config) -> Iterator[tuple[str, str | None, Config]]:
-    """Yields the name, the end and the settings of each phase of a resolved configuration.
+def without_farther_ends(run: Stack, stack: Stack) -> Stack:
+    """Returns the layers of a run without an end that is farther from the user than its phases'.
+
+    A recipe's `trainer.max_steps` gives way to phases that the user writes, for example. It stays
+    if the last phase has no end of its own.
+
+    Args:
+        run: the layers without what the phases set.
+        stack: all layers.
+    """
+    *_, last = phase_entries(stack)
+    end = phase_key(last, UNTIL)
+    if not stack.history(end) or stack.entry(end).value is None:
+        return run
+    nearest = stack.precedence(end)
+    entries = {
+        key: Entry(None, "phases", by=end)
+        for key in LENGTH_KEYS
+        if run.entry(key).value is not None and run.precedence(key) < nearest
+    }
+    return run.above(Layer("phases", Precedence.USER, entries)) if entries else run
+
+
+def completed_run(
+    run: Stack, entries: Mapping[str, Mapping[str, Entry]], phases: Mapping[str | None, Config]
+) -> Config:
+    """Returns the settings of a run with all that applies in its phases, as a snapshot has them.
+
+    Workers read numbers alone: what the files and the plan have decided in the first phase stands
+    for the run, and what differs in another phase is a setting of that phase.
+
+    Args:
+        run: the layers in canonical keys, without what the phases set.
+        entries: what each phase sets, as `phase_entries` returns it.
+        phases: the complete settings of each phase. A phase without a name is the run.
+
+    Raises:
+        UsageError: a word of the run gives a phase another batch, although the phase sets none.
+    """
+    if None in phases:
+        return phases[None]
+    first = stack_of(next(iter(phases.values())))
+    base = {key: run.entry(key) for key in run.values() if key not in FOREIGN}
+    for key in first.values():
+        is_decided = first.precedence(key) is not Precedence.PHASE and key not in FOREIGN
+        if is_decided and (key not in base or base[key].value is None):
+            base[key] = first.entry(key)
+    whole = Stack(overrides=(Layer("run", Precedence.USER, base),), nemo_effects=first.nemo_effects)
+    settled = dict(leaves(whole.config()))
+    found: dict[str, Entry] = {}
+    for name, own in entries.items():
+        config = phases[name]
+        check_keeps_batch(name, own, config, whole)
+        found[phase_key(name, UNTIL)] = own.get(UNTIL, Entry(None, DEFAULT))
+        for key in _recorded(own, config, settled):
+            entry = stack_of(config).entry(key)
+            word = phase_key(name, key)
+            found[word] = dict(entry.words).get(word, entry)
+    return whole.above(Layer("phases", Precedence.USER, found)).config()
+
+
+def _recorded(own: Mapping[str, Entry], config: Config, settled: Mapping[str, Any]) -> list[str]:
+    """Returns the settings of a phase that a snapshot records.
+
+    They are those that the phase sets, those that differ from the run, and those that a recorded
+    setting would replace otherwise.
+    """
+    values = dict(leaves(config))
+    differing = {key for key, value in values.items() if value != settled.get(key)}
+    recorded = {*own_keys(own), *differing, *(BATCH_KEYS if sets_batch(own) else ())}
+    recorded |= {other for key in recorded for other in REPLACED_BY.get(key, ())}
+    return [key for key in values if key in recorded]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PhaseSettings:
+    """The settings of a phase.
+
+    Attributes:
+        name: its name, or None for a run without named phases, which is one phase.
+        until: where it ends, as it is written, or None.
+        config: the settings that apply in it, complete and checked.
+        own: the settings that it sets itself, in canonical keys.
+    """
+
+    name: str | None
+    until: str | None
+    config: Config
+    own: frozenset[str] = frozenset()
+
+
+def settings_of_phases(config: Config) -> list[PhaseSettings]:
+    """Returns the settings of the phases of a resolved configuration.
 
     Raises:
         UsageError: a phase sets what it may not set, or a value is of the wrong type.
     """
+    if not config.phases:
+        return [PhaseSettings(name=None, until=None, config=config)]
     stack = stack_of(config)
-    run = run_stack(stack)
+    run, found = run_stack(stack), list[PhaseSettings]()
     for name, own in phase_entries(stack).items():
         report = Report()
         one = phase_stack(run, name, own, report=report)
         report.close()
-        yield name, own[UNTIL].value if UNTIL in own else None, one.config()
+        until = own[UNTIL].value if UNTIL in own else None
+        found.append(PhaseSettings(name=name, until=until, config=one.config(), own=own_keys(own)))
+    return found
+
+
+class PhaseErrors:
+    """Errors of the phases of a run. One that all phases have is reported once, for the run."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, list[tuple[str | None, UsageError]]] = {}
+
+    def add(self, phase: str | None, errors: Iterable[UsageError]) -> None:
+        """Adds the errors of a phase."""
+        for error in errors:
+            self.found.setdefault(error.message, []).append((phase, error))
+
+    def report_to(self, report: Report, *, phases: int) -> None:
+        """Adds the errors to a report. Those that not all of the phases have name their phase.
+
+        What is offered for the error of a phase changes that phase alone, if it may.
+        """
+        for same in self.found.values():
+            for_all = len({phase for phase, _ in same}) == phases
+            for phase, error in same[:1] if for_all else same:
+                report.errors.append(error)
+                if for_all or phase is None:
+                    continue
+                if f"of phase {phase}" not in error.message:
+                    error.add_context(f"phase {phase}")
+                error.remedies = tuple(_in_phase(phase, one) for one in error.remedies)
+
+
+def _in_phase(phase: str, remedy: Remedy) -> Remedy:
+    """Returns a remedy that sets the settings of a phase, or the same one if a phase may not."""
+    if isinstance(remedy, str):
+        return remedy
+    return remedy.renamed({key: phase_key(phase, key) for key in remedy.values if may_change(key)})

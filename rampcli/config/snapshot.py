@@ -9,7 +9,7 @@ from typing import Any
 from rampcli.batch.plan import GLOBAL_KEY
 from rampcli.config.file_facts import VALIDATION_KEY, VOCABULARY_KEY
 from rampcli.config.layers import DEFAULT, Entry, Layer, Precedence, Stack, placed, stack_of
-from rampcli.config.phases import phase_configs
+from rampcli.config.phases import settings_of_phases
 from rampcli.errors import Report, UsageError, printable, shown
 from rampcli.files import plain_yaml
 from rampcli.settings.by_key import (
@@ -132,7 +132,7 @@ def config_in(tree: dict[str, Any], path: Path) -> Config:
         if key in places or key in own or _differs_from_default(key, entry.value)
     }
     config = Stack(overrides=(Layer(layer.name, layer.precedence, entries),)).config()
-    applying = [one for _, _, one in phase_configs(config)] or [config]
+    applying = [one.config for one in settings_of_phases(config)]
     for checks in ((check_ranges,), CHECKS):  # the others rely on the ranges
         for check in checks:
             for misfit in (misfit for one in applying for misfit in check(one)):

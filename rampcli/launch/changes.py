@@ -70,5 +70,4 @@ def _jump(earlier: Config, resolved: Resolved, newest: Checkpoint) -> str | None
 def _rate(resolved: Resolved, consumed_samples: int) -> float:
     """Returns the learning rate of the step that ends at `consumed_samples`."""
     batch = resolved.plan.ramp.global_batch_size_at(consumed_samples - 1)
-    rate = resolved.trained_by(consumed_samples).rate()
-    return rate.at(consumed_samples, global_batch_size=batch)
+    return resolved.trained_by(consumed_samples).rate.at(consumed_samples, global_batch_size=batch)

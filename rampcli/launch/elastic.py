@@ -79,8 +79,9 @@ def _check_world(resolved: Resolved, stages: Sequence[StagePlan], world_size: in
             micro_batch_size=batch.micro_batch_size,
             accumulate_grad_batches=batch.accumulate_grad_batches,
         )
-        check_stages(resolved.of(stage).config, [resized])
-        resolved.loading(resized)
+        phase = resolved.of(stage)
+        check_stages(phase.config, [resized], phase.plan)
+        phase.loading(resized)
 
 
 @dataclass(kw_only=True, slots=True)

@@ -127,7 +127,7 @@ def check_files(resolved: Resolved) -> tuple[Checkpoint | None, list[str]]:
         RampcliError: the run cannot start anywhere.
     """
     with sources_named(resolved.config):
-        is_elsewhere = any(missing_corpora(each.config) for each in resolved.parts)
+        is_elsewhere = any(missing_corpora(each.config) for each in resolved.phases)
         newest = _newest_checkpoint(resolved, {} if is_elsewhere else check_corpora(resolved))
         return newest, check_model_here(resolved.config) if newest is None else []
 
@@ -148,7 +148,7 @@ def check_model_here(config: Config) -> list[str]:
     return [] if folder is None or is_pinned(str(text)) else check_tensors(config, folder)
 
 
-def check_corpora(resolved: Resolved) -> dict[int | None, tuple[str, ...]]:
+def check_corpora(resolved: Resolved) -> dict[int, tuple[str, ...]]:
     """Checks that the corpora, if any, can be read, and that prompts can be continued.
 
     Corpora that were opened while the configuration was resolved are not read again.
@@ -160,14 +160,14 @@ def check_corpora(resolved: Resolved) -> dict[int | None, tuple[str, ...]]:
     Raises:
         RampcliError: they cannot.
     """
-    found: dict[int | None, tuple[str, ...]] = {}
-    for each in resolved.parts:
+    found: dict[int, tuple[str, ...]] = {}
+    for each in resolved.phases:
         files = each.files if each.files.opened else read_corpora(each.config)
         if each.config.generate.prompts:
             from rampcli.data.prompts import check_text_prompts
 
             check_text_prompts(each.config)
-        found[None if each.phase is None else each.phase.number] = files.fingerprints
+        found[each.plan.number] = files.fingerprints
     return found
 
 
@@ -197,8 +197,8 @@ def check_launcher(resolved: Resolved) -> None:
     Raises:
         UsageError: it has not, or another one did.
     """
-    for part in resolved.parts:
-        if (effects := stack_of(part.config).nemo_effects) is not None:
+    for phase in resolved.phases:
+        if (effects := stack_of(phase.config).nemo_effects) is not None:
             effects.check()
     check_outer_launcher()
     launcher_of(resolved.config).check(resolved)
@@ -234,7 +234,7 @@ def disk_warnings(resolved: Resolved) -> list[str]:
 
 
 def _newest_checkpoint(
-    resolved: Resolved, corpora: Mapping[int | None, tuple[str, ...]]
+    resolved: Resolved, corpora: Mapping[int, tuple[str, ...]]
 ) -> Checkpoint | None:
     """Returns the checkpoint that the run resumes from, as `resume` allows, or None.
 
@@ -262,7 +262,7 @@ def _newest_checkpoint(
             remedy="another name= or run_dir=, or resume=auto",
         )
     check_resumable(found[-1], resolved, corpora=corpora)
-    if resolved.phases:
+    if resolved.plan.has_names:
         consumed = found[-1].consumed_samples
         try:
             earlier = run_plan(snapshot.read(directory.config), consumed_samples=consumed)

@@ -21,7 +21,7 @@ from rampcli.config.layers import Layer, Precedence, sources_named
 from rampcli.config.rl import refuse_rl
 from rampcli.errors import Report, UsageError
 from rampcli.planning.resolve import resolve
-from rampcli.planning.run_plan import Resolved
+from rampcli.planning.run_plan import Resolved, ResolvedPhase
 
 PLACE = "rampcli cbs"
 SHARE, FEWEST_STEPS = 0.02, 200
@@ -77,9 +77,14 @@ class BranchPoint:
         return self.stage.global_batch_size
 
     @property
+    def _phase(self) -> ResolvedPhase:
+        """The phase of the run's next step."""
+        return self.run.of(self.stage)
+
+    @property
     def is_in_warmup(self) -> bool:
         """Whether the run's learning rate still rises there."""
-        return self.consumed_samples < self.run.learning_rate().warmup_samples
+        return self._phase.rate.is_warming_up(self.consumed_samples)
 
     @property
     def samples_left(self) -> int | None:
@@ -98,9 +103,7 @@ class BranchPoint:
     @property
     def lr(self) -> float:
         """Learning rate of that step."""
-        return self.run.learning_rate().at(
-            self._step_ends_at, global_batch_size=self.global_batch_size
-        )
+        return self._phase.rate.at(self._step_ends_at, global_batch_size=self.global_batch_size)
 
     def samples(self, multiples: list[int], *, tokens: int | None) -> int:
         """Returns the samples of a branch, rounded up to whole steps of every branch.
@@ -168,8 +171,8 @@ class BranchPoint:
         batch, consumed = self.global_batch_size, self.consumed_samples
         before = [one for one in self.run.plan.ramp.thresholds if one.first_sample < consumed]
         schedule = to_text([*before, Threshold(consumed, multiple * batch)])
-        coupled = self.run.couplings().at(
-            self.run.learning_rate(), self._step_ends_at, global_batch_size=batch
+        coupled = self._phase.couplings().at(
+            self._phase.rate, self._step_ends_at, global_batch_size=batch
         )
         config = self.run.config
         passes = FEWEST_PASSES * config.parallel.pipeline_parallel_size

@@ -6,7 +6,7 @@ from rampcli.estimate.model_size import flops_per_token
 from rampcli.machine.gpus import visible_gpus
 from rampcli.machine.host import processors
 from rampcli.planning.choices import is_chosen_by_plan, with_choice
-from rampcli.planning.run_plan import Resolved
+from rampcli.planning.run_plan import ResolvedPhase
 from rampcli.settings.rl import is_rl
 from rampcli.settings.trainer import TrainerConfig
 
@@ -57,35 +57,36 @@ class Compilation:
         return self.saved_s is None or self.saved_s > self.compile_s
 
 
-def with_compilation(resolved: Resolved) -> Resolved:
-    """Returns the run with true or false for a null of `trainer.compile`.
+def with_compilation(phase: ResolvedPhase) -> ResolvedPhase:
+    """Returns the phase with true or false for a null of `trainer.compile`.
 
     It depends on all stages that are planned and not on what is left of the run, so that they
     compute with the same code. If a command that resumes a run chooses otherwise, for example on
     another machine, it says so like of every setting that changes.
     """
-    if not is_chosen_by_plan(resolved, COMPILE_KEY):
-        return resolved
-    compilation = compilation_of(resolved)
-    return with_choice(resolved, COMPILE_KEY, compilation is not None and compilation.pays)
+    if not is_chosen_by_plan(phase.config, COMPILE_KEY):
+        return phase
+    compilation = compilation_of(phase)
+    return with_choice(phase, COMPILE_KEY, compilation is not None and compilation.pays)
 
 
-def compilation_of(resolved: Resolved) -> Compilation | None:
+def compilation_of(phase: ResolvedPhase) -> Compilation | None:
     """Returns what compiled layers cost and save, or None if the plan never chooses them.
 
     In reinforcement learning, each micro batch has a length of its own. Whether layers of another
     architecture can be compiled is unknown, and so is the work of a model without a vocabulary.
     """
-    config = resolved.config
+    config = phase.config
     if is_rl(config) or config.model.family != "decoder" or not config.model.vocab_size:
         return None
     compiler = ON_GPU if is_on_gpus(config.trainer) else ON_CPU
-    starts = len(resolved.plan.stages_by_processes())
-    run_s, clock = resolved.plan.run_s(), resolved.plan.clock
+    plan = phase.alone
+    starts = len(plan.stages_by_processes())
+    run_s, clock = plan.run_s(), plan.clock
     if run_s is None or clock is None:
-        run_s = _estimated_s(resolved)
+        run_s = _estimated_s(phase)
     else:
-        run_s -= resolved.plan.restarts() * clock.restart_s
+        run_s -= plan.restarts() * clock.restart_s
     return Compilation(
         run_s=run_s,
         compile_s=compiler.first_s + (starts - 1) * compiler.start_s,
@@ -93,10 +94,10 @@ def compilation_of(resolved: Resolved) -> Compilation | None:
     )
 
 
-def _estimated_s(resolved: Resolved) -> float | None:
+def _estimated_s(phase: ResolvedPhase) -> float | None:
     """Returns the seconds that the floating-point operations of the run take, if it has an end."""
-    config, trainer = resolved.config, resolved.config.trainer
-    if resolved.plan.end_sample is None:
+    config, trainer = phase.config, phase.config.trainer
+    if phase.plan.samples is None:
         return None
     tflops = (
         GPU_MFU * (trainer.peak_tflops or GPU_TFLOPS)
@@ -105,7 +106,7 @@ def _estimated_s(resolved: Resolved) -> float | None:
     )
     length = config.data.sequence_length
     per_sample = length * flops_per_token(config.model, sequence_length=length)
-    ranks_s = sum((stage.samples or 0) / stage.world_size for stage in resolved.plan.stages)
+    ranks_s = sum((stage.samples or 0) / stage.world_size for stage in phase.plan.stages)
     return ranks_s * per_sample / (tflops * 1e12)
 
 

@@ -12,7 +12,7 @@ from rampcli.batch.throughput import (
     is_curve,
     parse_points,
 )
-from rampcli.batch.training_plan import TrainingPlan, plan_training
+from rampcli.batch.training_plan import PhasePlan, plan_phase
 from rampcli.config.layers import stack_of
 from rampcli.errors import UsageError, set_to
 from rampcli.estimate.model_size import flops_per_token
@@ -24,17 +24,21 @@ def plan_config(
     config: Config,
     consumed_samples: int,
     *,
-    before: Position = START,
-    length: FirstEnd | None = None,
+    length: RunLength | FirstEnd,
     phase: str | None = None,
-) -> TrainingPlan:
-    """Plans the run, or one of its phases. A run of reinforcement learning is planned in prompts.
+    before: Position = START,
+    number: int = 0,
+    first: Position = START,
+    first_stage: int = 0,
+) -> PhasePlan:
+    """Plans a phase. A run of reinforcement learning is planned in prompts.
 
     Args:
-        consumed_samples: progress since the start of what is planned.
+        consumed_samples: progress since the start of the phase.
+        length: where the phase ends.
+        phase: its name, or None if the run ends it.
         before: how far the run has come there, if its ramp counts from the start of the run.
-        length: where a phase ends; None for a run, whose settings say so.
-        phase: name of the phase, for errors; None for a run.
+        number, first, first_stage: as `plan_phase` takes them.
     """
     model, trainer, rampup = config.model, config.trainer, config.rampup
     unit, updates = SAMPLES, 1
@@ -50,7 +54,7 @@ def plan_config(
         micro_batch_size = pairs.prompts_per_micro_batch
         if micro_batch_size is None:
             micro_batch_size, micro_batch_rule = UNLIMITED, LARGEST
-    return plan_training(
+    return plan_phase(
         batch=BatchSettings(
             global_batch_size=model.global_batch_size,
             micro_batch_size=micro_batch_size,
@@ -74,12 +78,15 @@ def plan_config(
         node_policy=rampup.node_policy,
         nodes=rampup.nodes,
         sequence_length=config.data.sequence_length,
-        length=length or length_of(config),
+        length=length,
         throughput=throughput_of(config),
         restart_s=rampup.restart_s,
         restarts_always=rampup.at_boundary == "restart",
         consumed_samples=consumed_samples,
-        may_be_over=length is not None,
+        may_be_over=phase is not None,
+        number=number,
+        first=first,
+        first_stage=first_stage,
     )
 
 

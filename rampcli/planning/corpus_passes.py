@@ -12,8 +12,7 @@ from rampcli.batch.interleaving import count_by_share
 from rampcli.batch.quantities import counted, listed, shorten
 from rampcli.config.file_facts import CorpusFacts
 from rampcli.config.phases import MOST_NAMED, phases_named
-from rampcli.planning.reading_start import CorpusStart
-from rampcli.planning.run_plan import Resolved
+from rampcli.planning.run_plan import Resolved, ResolvedPhase
 from rampcli.settings.rl import unit_of
 
 MOST_PASSES = 5
@@ -29,7 +28,7 @@ class Reading:
         facts: the corpus, cut into the samples of this order.
         sequence_length: tokens per sample.
         samples: samples that are read, or None if the run has no end.
-        first_phase: phase in which the order begins, or None in a run without phases.
+        first_phase: phase in which the order begins, or None if it has no name.
     """
 
     facts: CorpusFacts
@@ -53,7 +52,7 @@ class CorpusPasses:
     """A corpus of a run, and how often the run reads it.
 
     Attributes:
-        orders: the orders in which its samples are read. A run without phases has one.
+        orders: the orders in which its samples are read. A phase has one.
     """
 
     orders: tuple[Reading, ...]
@@ -109,7 +108,7 @@ def corpus_passes(resolved: Resolved, consumed_samples: int | None = None) -> li
     return [CorpusPasses(orders=tuple(orders)) for orders in found.values()]
 
 
-def passes_of_phase(resolved: Resolved, phase: Resolved) -> dict[str, float | None]:
+def passes_of_phase(resolved: Resolved, phase: ResolvedPhase) -> dict[str, float | None]:
     """Returns the passes of a run over the corpora of a phase, by name, up to its end.
 
     They are None if the phase has no end.
@@ -121,40 +120,34 @@ def passes_of_phase(resolved: Resolved, phase: Resolved) -> dict[str, float | No
 def _readings(resolved: Resolved, consumed_samples: int | None) -> Iterator[Reading]:
     """Yields the orders in which corpora are read, up to a sample of the run."""
     found: dict[tuple[int, int], Reading] = {}
-    for part in resolved.parts:
-        begin = 0 if part.phase is None else part.phase.first.samples
-        if consumed_samples is not None and begin >= consumed_samples:
+    for phase in resolved.phases:
+        if consumed_samples is not None and phase.plan.first.samples >= consumed_samples:
             break
-        ends = [end for end in (_end_of(part), consumed_samples) if end is not None]
-        corpora = part.files.corpora
-        starts = part.reading.corpora or [
-            CorpusStart(phase=0, corpus=number) for number in range(len(corpora))
-        ]
+        ends = [end for end in (_end_of(phase), consumed_samples) if end is not None]
+        corpora = phase.files.corpora
         counts: list[int] | list[None] = [None] * len(corpora)
         if ends and corpora:
-            samples = min(ends) - part.reading.first_sample
+            samples = min(ends) - phase.reading.first_sample
             counts = count_by_share([one.share for one in corpora], samples)
-        for facts, start, count in zip(corpora, starts, counts, strict=False):
+        for facts, start, count in zip(corpora, phase.reading.corpora, counts, strict=False):
             if facts.samples:
                 found[start.phase, start.corpus] = Reading(
                     facts=facts,
-                    sequence_length=part.config.data.sequence_length,
+                    sequence_length=phase.config.data.sequence_length,
                     samples=None if count is None else start.samples + count,
-                    first_phase=resolved.phases[start.phase].name if resolved.phases else None,
+                    first_phase=resolved.plan.phases[start.phase].name,
                 )
     yield from found.values()
 
 
-def _end_of(part: Resolved) -> int | None:
-    """Returns the samples at the end of a phase, or of a run without phases; None if it is open."""
-    if part.phase is None:
-        return part.plan.end_sample
-    return None if part.phase.end is None else part.phase.end.samples
+def _end_of(phase: ResolvedPhase) -> int | None:
+    """Returns the samples at the end of a phase, or None if it has none."""
+    return None if phase.plan.end is None else phase.plan.end.samples
 
 
 def describe_passes(resolved: Resolved) -> Iterator[str]:
     """Yields a line for each corpus: its samples, and how often each is read."""
-    if resolved.phases:
+    if resolved.plan.has_names:
         yield from _describe_in_phases(resolved)
         return
     unit = unit_of(resolved.config)
@@ -203,13 +196,13 @@ def pass_notes(resolved: Resolved) -> list[str]:
         f"{'the' if one.facts.samples == 1 else 'each of the'}"
         f" {counted(one.facts.samples, unit.removesuffix('s'))} of {one.facts.name} is read"
         f" {one.passes:.1f} times"
-        if not resolved.phases
+        if not resolved.plan.has_names
         else f"the tokens of {one.facts.name} are read {one.passes:.1f} times"
         for one in over[:MOST_NOTES]
     ]
     more = len(over) - MOST_NOTES
     notes[-1] += f", and {more} more corpora are read often" if more > 0 else ""
-    if not resolved.phases and (length := _samples_of_few_passes(resolved, over)):
+    if not resolved.plan.has_names and (length := _samples_of_few_passes(resolved, over)):
         notes[-1] += f"; trainer.max_samples={length} reads none more than {MOST_PASSES} times"
     return [*several, *notes]
 

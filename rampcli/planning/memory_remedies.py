@@ -11,7 +11,7 @@ from rampcli.errors import Assignments, UsageError
 from rampcli.estimate.memory import generating_bytes
 from rampcli.planning.reduction import REDUCE_KEY
 from rampcli.planning.resolve import resolve
-from rampcli.planning.run_plan import Resolved
+from rampcli.planning.run_plan import Resolved, ResolvedPhase
 from rampcli.planning.same_batches import in_words, micro_batch_settings
 from rampcli.planning.stage_memory import CHECKPOINTING_KEY, stage_memory
 from rampcli.settings.trainer import ActivationCheckpointing
@@ -20,7 +20,7 @@ Change = Mapping[str, Any]
 """Other values of some settings, by key."""
 
 
-def changes_that_fit(resolved: Resolved, usable_bytes: int) -> list[Assignments]:
+def changes_that_fit(phase: ResolvedPhase, usable_bytes: int) -> list[Assignments]:
     """Returns changes with which the estimate of every stage fits.
 
     Each of them is enough, and keeps all batch sizes. It changes as few settings as possible, and
@@ -28,12 +28,13 @@ def changes_that_fit(resolved: Resolved, usable_bytes: int) -> list[Assignments]
     """
 
     def fits(*changes: Change) -> bool:
-        changed = _with(resolved, changes)
+        changed = _with(phase, changes)
         return changed is not None and all(
-            stage_memory(changed, stage).peak_bytes <= usable_bytes for stage in changed.plan.stages
+            stage_memory(changed.of(stage), stage).peak_bytes <= usable_bytes
+            for stage in changed.plan.stages
         )
 
-    choices = _choices(resolved)
+    choices = _choices(phase)
     for count in range(1, len(choices) + 1):
         found = []
         for some in combinations(choices, count):
@@ -41,31 +42,31 @@ def changes_that_fit(resolved: Resolved, usable_bytes: int) -> list[Assignments]
             if fits(*(choice[-1] for choice in some)):
                 found.append(next(changes for changes in product(*some) if fits(*changes)))
         if found:
-            return [in_words(_together(changes), resolved) for changes in found]
+            return [in_words(_together(changes), phase.config) for changes in found]
     return []
 
 
-def smaller_rollouts(resolved: Resolved, usable_bytes: int) -> list[Assignments]:
+def smaller_rollouts(phase: ResolvedPhase, usable_bytes: int) -> list[Assignments]:
     """Returns the mildest change with which the estimate of a rank that only generates fits.
 
     It answers fewer prompts at once. The list is empty if nothing fits.
     """
-    for change in _smaller_micro_batches(resolved):
-        changed = _with(resolved, [change])
+    for change in _smaller_micro_batches(phase):
+        changed = _with(phase, [change])
         if changed and all(
             generating_bytes(changed.config, stage.micro_batch_size) <= usable_bytes
             for stage in changed.plan.stages
         ):
-            return [in_words(change, resolved)]
+            return [in_words(change, phase.config)]
     return []
 
 
-def _choices(resolved: Resolved) -> list[list[Change]]:
+def _choices(phase: ResolvedPhase) -> list[list[Change]]:
     """Returns the legal changes that can help: per setting, the mildest first."""
-    trainer, parallel = resolved.config.trainer, resolved.config.parallel
+    trainer, parallel = phase.config.trainer, phase.config.parallel
     modes = get_args(ActivationCheckpointing)
     choices: list[list[Change]] = [
-        _smaller_micro_batches(resolved),
+        _smaller_micro_batches(phase),
         [
             {CHECKPOINTING_KEY: mode}
             for mode in modes[modes.index(trainer.activation_checkpointing) + 1 :]
@@ -73,31 +74,31 @@ def _choices(resolved: Resolved) -> list[list[Change]]:
         [{REDUCE_KEY: "each"}] if trainer.accumulate_reduce != "each" else [],
         [{SHARD_KEY: None}] if parallel.data_parallel_shard_size is not None else [],
     ]
-    legal = [[change for change in choice if _with(resolved, [change])] for choice in choices]
+    legal = [[change for change in choice if _with(phase, [change])] for choice in choices]
     return [choice for choice in legal if choice]
 
 
-def _smaller_micro_batches(resolved: Resolved) -> list[Change]:
+def _smaller_micro_batches(phase: ResolvedPhase) -> list[Change]:
     """Returns smaller micro batches, the largest first, with what keeps the batch as it is."""
-    largest = max(resolved.passes(stage)[0] for stage in resolved.plan.stages)
+    largest = max(phase.passes(stage)[0] for stage in phase.plan.stages)
     smaller = reversed(divisors(largest, most=largest - 1))
-    return [micro_batch_settings(resolved, size) for size in smaller]
+    return [micro_batch_settings(phase, size) for size in smaller]
 
 
 def _together(changes: Sequence[Change]) -> Change:
     return {key: value for change in changes for key, value in change.items()}
 
 
-def _with(resolved: Resolved, changes: Sequence[Change]) -> Resolved | None:
+def _with(phase: ResolvedPhase, changes: Sequence[Change]) -> Resolved | None:
     """Returns the run with some changes, or None if it refuses them or has other batch sizes."""
-    stack = with_values(resolved.config, _together(changes), "remedy")
+    stack = with_values(phase.config, _together(changes), "remedy")
     # Finished stages need not fit the nodes of today.
-    finished = resolved.plan.stages[0].first_sample if resolved.plan.passed else 0
+    finished = phase.plan.stages[0].first_sample if phase.plan.passed else 0
     try:
         changed = resolve(stack, consumed_samples_in=lambda _: finished)
     except UsageError:
         return None
     before, after = (
-        [stage.global_batch_size for stage in each.plan.stages] for each in (resolved, changed)
+        [stage.global_batch_size for stage in each.plan.stages] for each in (phase, changed)
     )
     return changed if before == after[-len(before) :] else None

@@ -31,18 +31,18 @@ def out_of_memory(resolved: Resolved, *, consumed_samples: int, reason: str) -> 
     # Imported here, because workers that do not run out of memory never need it.
     from rampcli.planning.memory_remedies import changes_that_fit
 
-    resolved = resolved.at(consumed_samples)
-    config, stage = resolved.config, resolved.plan.stage_at(consumed_samples)
-    key = MICRO_KEY if resolved.pairs(stage) is None else PAIRS_KEY
+    phase, stage = resolved.at(consumed_samples), resolved.plan.stage_at(consumed_samples)
+    config, micro_batch_size = phase.config, phase.passes(stage)[0]
+    key = MICRO_KEY if phase.pairs(stage) is None else PAIRS_KEY
     settings = {
-        key: resolved.passes(stage)[0],
+        key: micro_batch_size,
         CHECKPOINTING_KEY: config.trainer.activation_checkpointing,
     }
-    needed = stage_memory(resolved, stage).peak_bytes
+    needed = stage_memory(phase, stage).peak_bytes
     changes = (
-        changes_that_fit(resolved, _enough(config, needed))
-        if resolved.phase is None
-        else _changes_of_phase(resolved.phase.name, config, resolved.passes(stage)[0])
+        changes_that_fit(phase, _enough(config, needed))
+        if phase.plan.name is None
+        else _changes_of_phase(phase.plan.name, config, micro_batch_size)
     )
     return _error(
         reason, config, settings, needed, [*changes, "more devices that share the weights"]
@@ -68,11 +68,12 @@ def rollout_out_of_memory(
     """
     from rampcli.planning.memory_remedies import smaller_rollouts
 
-    config, stage = resolved.config, resolved.plan.stage_at(consumed_samples)
+    phase, stage = resolved.at(consumed_samples), resolved.plan.stage_at(consumed_samples)
+    config = phase.config
     longest = max_response_tokens(config)
-    settings = {PAIRS_KEY: resolved.passes(stage)[0], RESPONSE_KEY: longest}
+    settings = {PAIRS_KEY: phase.passes(stage)[0], RESPONSE_KEY: longest}
     needed = generating_bytes(config, stage.micro_batch_size)
-    remedies: list[Remedy] = [*smaller_rollouts(resolved, _enough(config, needed))]
+    remedies: list[Remedy] = [*smaller_rollouts(phase, _enough(config, needed))]
     if longest > 1:
         remedies.append(set_to(RESPONSE_KEY, longest // 2, note=" in a new run"))
     return _error(f"{reason} while it generated", config, settings, needed, remedies)

@@ -10,19 +10,18 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rampcli.batch.phased_plan import PhasedPlan, PhasePlan
+from rampcli.batch.training_plan import PhasePlan, TrainingPlan
 from rampcli.config.extension_settings import extension_function
 from rampcli.config.layers import sources_named
-from rampcli.config.phases import sets_rate
+from rampcli.config.phases import PhaseSettings, sets_rate
 from rampcli.errors import UsageError, set_to
-from rampcli.planning.run_plan import BEGIN_KEY, Resolved
 from rampcli.plugins.extensions import DECAY_STYLE
 from rampcli.schedule.learning_rate import DECAY_STYLES, WSD_SHARE, LearningRate
 from rampcli.schedule.phase_rate import PhaseRate
 from rampcli.settings.config import Config
 from rampcli.settings.phase_keys import phase_key
 
-LR_KEY = "optim.lr"
+LR_KEY, BEGIN_KEY = "optim.lr", "schedule.begin"
 WARMUP_KEYS = ("optim.warmup_steps", "optim.warmup_samples")
 CONTINUE, RESTART = "continue", "restart"
 
@@ -46,13 +45,8 @@ class Span:
     stage_starts: tuple[int, ...]
 
 
-def with_rates(
-    phases: Sequence[Resolved], plan: PhasedPlan, own: Sequence[frozenset[str]]
-) -> list[Resolved]:
-    """Returns the phases with their learning rates.
-
-    Args:
-        own: the settings that each phase sets itself.
+def rates_of_phases(phases: Sequence[PhaseSettings], plan: TrainingPlan) -> list[PhaseRate]:
+    """Returns the learning rate of each phase.
 
     Raises:
         UsageError: a phase begins a schedule in a way that its settings contradict.
@@ -60,12 +54,11 @@ def with_rates(
     largest = max(
         stage.global_batch_size * plan.of(stage).sequence_length for stage in plan.ramp.stages
     )
-    found: list[Resolved] = []
-    for resolved, keys in zip(phases, own, strict=True):
-        phase, config = resolved.phase, resolved.config
-        assert phase is not None
+    found: list[PhaseRate] = []
+    for one, phase in zip(phases, plan.phases, strict=True):
+        config, keys = one.config, one.own
         if sets_rate(keys):
-            before = _rate_at_end(found[-1]) if found else None
+            before = _rate_at_end(plan.phases[len(found) - 1], found[-1]) if found else None
             with sources_named(config):
                 start, peak, warmup = _beginning(config, phase, keys, before)
             span, first_token = _span_of_phase(config, phase), 0
@@ -75,13 +68,16 @@ def with_rates(
             start, peak, warmup = 0.0, config.optim.lr, _warmup_of_run(config, plan)
             span, first_token = _span_of_run(config, phase, plan), phase.first.tokens
         schedule = _schedule(config, span, largest)
-        phase_rate = PhaseRate(
-            schedule=replace(schedule, start=start, peak=peak, warmup_samples=warmup // span.unit),
-            first_sample=phase.first.samples,
-            first_count=first_token // span.unit,
-            counts_per_sample=phase.sequence_length // span.unit,
+        found.append(
+            PhaseRate(
+                schedule=replace(
+                    schedule, start=start, peak=peak, warmup_samples=warmup // span.unit
+                ),
+                first_sample=phase.first.samples,
+                first_count=first_token // span.unit,
+                counts_per_sample=phase.sequence_length // span.unit,
+            )
         )
-        found.append(replace(resolved, phase_rate=phase_rate))
     return found
 
 
@@ -112,7 +108,7 @@ def _schedule(config: Config, span: Span, largest: int) -> LearningRate:
     )
 
 
-def _span_of_run(config: Config, phase: PhasePlan, plan: PhasedPlan) -> Span:
+def _span_of_run(config: Config, phase: PhasePlan, plan: TrainingPlan) -> Span:
     first, end = plan.phases[0], plan.end_sample
     decay = config.schedule.wsd_decay_samples
     return Span(
@@ -140,15 +136,15 @@ def _span_of_phase(config: Config, phase: PhasePlan) -> Span:
 
 
 def _stage_starts(phase: PhasePlan) -> Iterator[int]:
-    return (stage.first_sample for stage in phase.plan.extents)
+    return (stage.first_sample for stage in phase.extents)
 
 
 def _first_batch(phase: PhasePlan) -> int:
-    stages = phase.plan.extents
+    stages = phase.extents
     return stages[0].global_batch_size * phase.sequence_length
 
 
-def _warmup_of_run(config: Config, plan: PhasedPlan) -> int:
+def _warmup_of_run(config: Config, plan: TrainingPlan) -> int:
     """Returns the tokens of the warm-up of the run."""
     steps = config.optim.warmup_steps
     samples = config.optim.warmup_samples or 0
@@ -168,7 +164,7 @@ def _beginning(
     warmup = 0
     if has_warmup:
         steps = optim.warmup_steps
-        samples = optim.warmup_samples or 0 if steps is None else phase.plan.samples_at(steps)
+        samples = optim.warmup_samples or 0 if steps is None else phase.ramp.samples_after(steps)
         warmup = samples * phase.sequence_length
     _check_warmup(config, phase, warmup)
     if before is None and config.schedule.begin == CONTINUE and BEGIN_KEY in keys:
@@ -176,7 +172,7 @@ def _beginning(
             f"phase {phase.name}: {BEGIN_KEY}={CONTINUE} goes on from the phase before it, and this"
             " is the first one",
             keys=(BEGIN_KEY,),
-            remedy=set_to(phase_key(phase.name, BEGIN_KEY), None),
+            remedy=set_to(phase_key(str(phase.name), BEGIN_KEY), None),
         )
     begin = config.schedule.begin or (RESTART if LR_KEY in keys else CONTINUE)
     if before is None or begin == RESTART:
@@ -184,20 +180,20 @@ def _beginning(
     if warmup:
         return before, lr, warmup
     if LR_KEY in keys:
-        word = phase_key(phase.name, BEGIN_KEY)
+        word = phase_key(str(phase.name), BEGIN_KEY)
         raise UsageError(
             f"phase {phase.name}: {BEGIN_KEY}={CONTINUE} begins at the rate {before:.3g} at which"
             f" the phase before it ends, so {LR_KEY}={lr:g} would never apply",
             keys=(BEGIN_KEY, LR_KEY),
             remedy=[
                 set_to(word, RESTART),
-                set_to(phase_key(phase.name, WARMUP_KEYS[0]), 100, note=", which leads there"),
+                set_to(phase_key(str(phase.name), WARMUP_KEYS[0]), 100, note=", which leads there"),
             ],
         )
     return before, before, 0
 
 
-def _check_counts_any_length(config: Config, plan: PhasedPlan) -> None:
+def _check_counts_any_length(config: Config, plan: TrainingPlan) -> None:
     """Checks that a schedule of the run need not count samples, if these differ in length."""
     style = config.schedule.decay_style
     if style in DECAY_STYLES or plan.has_one_length:
@@ -216,15 +212,12 @@ def _check_warmup(config: Config, phase: PhasePlan, warmup: int) -> None:
             f"phase {phase.name}: schedule.decay_style={config.schedule.decay_style} needs a"
             " warm-up in the phase",
             keys=("schedule.decay_style", *WARMUP_KEYS),
-            remedy=set_to(phase_key(phase.name, WARMUP_KEYS[0]), 100),
+            remedy=set_to(phase_key(str(phase.name), WARMUP_KEYS[0]), 100),
         )
 
 
-def _rate_at_end(resolved: Resolved) -> float:
+def _rate_at_end(phase: PhasePlan, rate: PhaseRate) -> float:
     """Returns the rate of a phase's last step, before its batch scales it."""
-    phase, rate = resolved.phase, resolved.phase_rate
-    assert phase is not None
-    assert rate is not None
     assert phase.end is not None
-    last = phase.plan.extents[-1]
+    last = phase.extents[-1]
     return rate.uncoupled_at(phase.end.samples, global_batch_size=last.global_batch_size)

@@ -119,7 +119,7 @@ def plan_candidate(
 
 def _resolved(run: Resolved, words: Sequence[str]) -> Resolved:
     stack = apply_overrides(run.config, words, place=PROPOSE)
-    return resolve(stack, read_files=lambda _: run.files)
+    return resolve(stack, read_files=lambda _: run.phases[0].files)
 
 
 def batch_words(thresholds: Sequence[Threshold], run: Resolved) -> list[str]:

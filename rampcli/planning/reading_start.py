@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from rampcli.batch.interleaving import count_by_share
-from rampcli.batch.phased_plan import PhasePlan
+from rampcli.batch.training_plan import PhasePlan
 from rampcli.settings.by_key import changing, flatten, leaves
 from rampcli.settings.config import Config
 from rampcli.settings.corpora import corpora_of

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rampcli.estimate.layer_memory import gradient_bytes, needs_fsdp
 from rampcli.planning.choices import is_chosen_by_plan, with_choice
-from rampcli.planning.run_plan import Resolved
+from rampcli.planning.run_plan import ResolvedPhase
 from rampcli.planning.stage_memory import device_memory_bytes, stage_memory, usable_bytes
 from rampcli.settings.trainer import AccumulateReduce
 
@@ -24,51 +24,53 @@ class Way:
     sent_bytes: int
 
 
-def with_reduction(resolved: Resolved) -> Resolved:
-    """Returns the run with `last` or `each` for a null of `trainer.accumulate_reduce`.
+def with_reduction(phase: ResolvedPhase) -> ResolvedPhase:
+    """Returns the phase with `last` or `each` for a null of `trainer.accumulate_reduce`.
 
     It is `each` if the estimate of `last` does not fit the device and the one of `each` is smaller.
     """
-    if not is_chosen_by_plan(resolved, REDUCE_KEY):
-        return resolved
-    device = device_memory_bytes(resolved.config)
+    if not is_chosen_by_plan(phase.config, REDUCE_KEY):
+        return phase
+    device = device_memory_bytes(phase.config)
     # A vocabulary that is unknown has no memory.
-    ways = ways_to_reduce(resolved) if device and resolved.config.model.vocab_size else None
+    ways = ways_to_reduce(phase) if device and phase.config.model.vocab_size else None
     needs_each = (
         device is not None
         and ways is not None
         and ways["last"].memory_bytes
-        > max(usable_bytes(resolved.config, device), ways["each"].memory_bytes)
+        > max(usable_bytes(phase.config, device), ways["each"].memory_bytes)
     )
-    return with_choice(resolved, REDUCE_KEY, "each" if needs_each else "last")
+    return with_choice(phase, REDUCE_KEY, "each" if needs_each else "last")
 
 
-def ways_to_reduce(resolved: Resolved) -> dict[AccumulateReduce, Way] | None:
+def ways_to_reduce(phase: ResolvedPhase) -> dict[AccumulateReduce, Way] | None:
     """Returns both ways, or None if they are the same.
 
     They differ if data-parallel ranks accumulate gradients that FSDP2 reduces, and there is no
     pipeline.
     """
-    config, context = resolved.config, resolved.config.parallel.context_parallel_size
+    config, context = phase.config, phase.config.parallel.context_parallel_size
     accumulating = [
         stage
-        for stage in resolved.plan.stages
-        if resolved.passes(stage)[1] > 1
+        for stage in phase.plan.stages
+        if phase.passes(stage)[1] > 1
         and stage.data_parallel_size * context > 1
         and needs_fsdp(config, stage.data_parallel_size)
     ]
-    if resolved.plan.is_piped or not accumulating:
+    if phase.plan.is_piped or not accumulating:
         return None
     ways: dict[AccumulateReduce, Way] = {}
     for name in ("last", "each"):
-        run = with_choice(resolved, REDUCE_KEY, name)
+        changed = with_choice(phase, REDUCE_KEY, name)
         ways[name] = Way(
-            memory_bytes=max(stage_memory(run, stage).peak_bytes for stage in run.plan.stages),
+            memory_bytes=max(
+                stage_memory(changed, stage).peak_bytes for stage in changed.plan.stages
+            ),
             sent_bytes=max(
                 gradient_bytes(
-                    run.config,
+                    changed.config,
                     data_parallel_size=stage.data_parallel_size,
-                    reductions=run.passes(stage)[1] if name == "each" else 1,
+                    reductions=phase.passes(stage)[1] if name == "each" else 1,
                 )
                 for stage in accumulating
             ),

@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from math import lcm
 from pathlib import Path
 
-from rampcli.batch.node_policies import POLICY_KEY, BestPolicy, NemoPolicy
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.config.extension_settings import with_extensions
 from rampcli.config.file_facts import (
@@ -32,13 +31,14 @@ from rampcli.config.file_facts import (
     with_file_facts,
     without_files,
 )
-from rampcli.config.layers import PYTHON, Precedence, Stack, edited_stack, with_values
+from rampcli.config.layers import PYTHON, Entry, Precedence, Stack, edited_stack
 from rampcli.config.phases import (
-    lines_by_phase,
-    own_keys,
+    PhaseErrors,
+    completed_run,
     phase_entries,
     phase_stack,
     run_stack,
+    without_farther_ends,
 )
 from rampcli.config.translate import (
     check_named_before,
@@ -47,28 +47,17 @@ from rampcli.config.translate import (
     without_alternatives,
 )
 from rampcli.config.values import put
-from rampcli.errors import Remedy, Report, UsageError, set_to, shown
-from rampcli.estimate.memory import micro_batch_part
-from rampcli.models.parts import SMALLEST_FLEX_HEAD, mask_bytes
-from rampcli.planning.compilation import is_on_gpus, with_compilation
-from rampcli.planning.corpus_passes import pass_notes
-from rampcli.planning.phase_notes import phase_notes
-from rampcli.planning.phases import PhaseErrors, completed_run, without_farther_ends
+from rampcli.errors import Remedy, Report, UsageError, set_to
+from rampcli.planning.compilation import with_compilation
 from rampcli.planning.reduction import with_reduction
+from rampcli.planning.run_notes import run_notes
 from rampcli.planning.run_plan import Resolved, run_dir_of, run_plan
-from rampcli.planning.stage_memory import shorten_bytes
-from rampcli.settings.architectures import export_notes
 from rampcli.settings.by_key import settings
 from rampcli.settings.checks import CHECKS, CHECKS_OF_WORDS, check_range, check_ranges
 from rampcli.settings.config import Config
 from rampcli.settings.parallel import check_tensor
-from rampcli.settings.phase_keys import phase_key
-from rampcli.settings.rl import is_rl, unit_of
 
-NEMO, BEST = NemoPolicy.name, BestPolicy.name
 TENSOR_KEY = "parallel.tensor_parallel_size"
-MUCH = 0.1
-"""Share of a run's time above which a node policy that saves it is named."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,64 +108,61 @@ def resolve(
     except UsageError as circle:
         report.errors.append(circle)
         report.close()
-    if phase_entries(stack):
-        return resolve_phases(
-            stack, consumed_samples_in=consumed_samples_in, read_files=read_files, report=report
-        )
-    completed = complete(stack, read_files, report)
+    entries, run = phase_entries(stack), stack
+    if entries:
+        run = without_farther_ends(run_stack(stack), stack)
+    completed = _completed_phases(run, entries, read_files, report)
+    if entries:  # phases are planned together, if each of them could be
+        report.close()
+    settled = _settled(run) if entries else run
+    settings = {name: one.config for name, one in completed.items()}
     planned = None
-    if completed.batch_is_known:
-        planned = _planned(completed.config, consumed_samples_in, report)
+    if all(one.batch_is_known for one in completed.values()):
+        planned = _planned(completed_run(settled, entries, settings), consumed_samples_in, report)
+    first = next(iter(completed.values()))
     for error in report.errors:
-        error.remedies = tuple(_own_value(remedy, completed.stack) for remedy in error.remedies)
+        error.remedies = tuple(_own_value(remedy, first.stack) for remedy in error.remedies)
     report.close()
     assert planned is not None
-    planned = with_compilation(with_reduction(replace(planned, files=completed.facts)))
-    notes = (*completed.notes, *_notes(planned), *_policy_notes(planned), *pass_notes(planned))
-    return replace(planned, notes=notes)
+    phases = tuple(
+        with_compilation(with_reduction(replace(phase, files=completed[phase.plan.name].facts)))
+        for phase in planned.phases
+    )
+    settings |= {phase.plan.name: phase.config for phase in phases}
+    planned = replace(planned, config=completed_run(settled, entries, settings), phases=phases)
+    own = {name: one.notes for name, one in completed.items()}
+    return replace(planned, notes=tuple(dict.fromkeys(run_notes(planned, own))))
 
 
-def resolve_phases(
-    stack: Stack,
-    *,
-    consumed_samples_in: Callable[[Path], int],
+def _completed_phases(
+    run: Stack,
+    entries: Mapping[str, Mapping[str, Entry]],
     read_files: ReadFiles,
     report: Report,
-) -> Resolved:
-    """Checks the settings of each phase of a run as `resolve` does, and plans all phases together.
+) -> dict[str | None, Completed]:
+    """Returns the complete settings of each phase, by name. The run is one without a name.
 
-    Raises:
-        UsageError: all errors together; each says which phase it is about, unless it is about all.
+    Args:
+        run: the layers without what the phases set.
+        entries: what each phase sets, as `phase_entries` returns it.
+        report: receives the errors. Each says which phase it is about, unless it is about all.
     """
-    entries, run = phase_entries(stack), run_stack(stack)
-    run = without_farther_ends(run, stack)
-    settled = _settled(run)
-    errors = PhaseErrors()
-    completed: dict[str, Completed] = {}
-    reports = {name: Report() for name in entries}
+    errors, completed = PhaseErrors(), dict[str | None, Completed]()
+    reports = {name: Report(report.errors) for name in (*entries,) or (None,)}
     stacks = {
-        name: phase_stack(run, name, own, report=reports[name]) for name, own in entries.items()
+        name: run if name is None else phase_stack(run, name, entries[name], report=found)
+        for name, found in reports.items()
     }
     ranks = lcm(*(max(1, each.entry(TENSOR_KEY).value) for each in stacks.values()))
     for name, found in reports.items():
-        one = complete(stacks[name], read_files, found, tensor=ranks)
-        for error in found.errors:
+        one = complete(stacks[name], read_files, found, tensor=ranks if entries else None)
+        new = found.errors[len(report.errors) :]
+        for error in new:
             error.remedies = tuple(_own_value(each, one.stack) for each in error.remedies)
-        errors.add(name, found.errors)
+        errors.add(name, new)
         completed[name] = one
-    errors.report_to(report, phases=len(entries))
-    report.close()
-    config = completed_run(settled, entries, {name: one.config for name, one in completed.items()})
-    consumed_samples = consumed_samples_in(run_dir_of(config))
-    planned = run_plan(config, consumed_samples=consumed_samples)
-    phases = tuple(
-        with_compilation(with_reduction(replace(phase, files=completed[phase.name].facts)))
-        for phase in planned.phases
-    )
-    chosen = {phase.name: phase.config for phase in phases}
-    settings = {name: chosen.get(name, one.config) for name, one in completed.items()}
-    planned = replace(planned, config=completed_run(settled, entries, settings), phases=phases)
-    return replace(planned, notes=tuple(dict.fromkeys(_notes_of_phases(planned, completed))))
+    errors.report_to(report, phases=len(completed))
+    return completed
 
 
 def _settled(run: Stack) -> Stack:
@@ -184,20 +170,6 @@ def _settled(run: Stack) -> Stack:
     with suppress(UsageError):  # words may need what only phases set, where errors are found, too
         run = translate(run)[0]
     return with_extensions(without_alternatives(run), Report())
-
-
-def _notes_of_phases(planned: Resolved, completed: Mapping[str, Completed]) -> Iterator[str]:
-    """Yields notes on a run in phases. Those on a single phase name it."""
-    yield from phase_notes(planned)
-    yield from _last_step_notes(planned)
-    yield from _profile_notes(planned)
-    notes = (
-        (phase.name, note)
-        for phase in planned.phases
-        for note in (*completed[phase.name].notes, *_notes(phase))
-    )
-    yield from lines_by_phase(notes, phases=len(planned.phases))
-    yield from pass_notes(planned)
 
 
 def complete(
@@ -224,21 +196,6 @@ def complete(
         notes=(*stack.notes, *batch_notes, *file_notes),
         batch_is_known=translation is not None,
     )
-
-
-def _notes(planned: Resolved) -> tuple[str, ...]:
-    """Returns notes on the settings of a run, or of a phase, and on its plan."""
-    notes = (*_rl_notes(planned.config), *export_notes(planned.config))
-    if planned.phase is None:
-        notes += (*_warmup_notes(planned), *_profile_notes(planned), *_last_step_notes(planned))
-    return (*notes, *_precision_notes(planned), *_mask_notes(planned))
-
-
-def _rl_notes(config: Config) -> tuple[str, ...]:
-    """Returns what a user may not expect of reinforcement learning."""
-    if not is_rl(config) or config.model.init_from is not None:
-        return ()
-    return ("training starts from random weights: model.init_from=RUN_DIR starts from a run",)
 
 
 def _own_value(remedy: Remedy, stack: Stack) -> Remedy:
@@ -307,90 +264,6 @@ def _planned(
         consumed_samples = 0 if names_wrong else consumed_samples_in(run_dir_of(config))
         return run_plan(config, consumed_samples=consumed_samples)
     return None
-
-
-def _warmup_notes(resolved: Resolved) -> list[str]:
-    """Returns a note if the run ends before its learning rate has reached the peak."""
-    optim, end = resolved.config.optim, resolved.plan.end_sample
-    warmup_samples = resolved.learning_rate().warmup_samples
-    if end is None or end >= warmup_samples:
-        return []
-    key = "optim.warmup_samples" if optim.warmup_steps is None else "optim.warmup_steps"
-    return [
-        f"the run ends after {end:,} {unit_of(resolved.config)}, within its warm-up of"
-        f" {warmup_samples:,} ({key}): the learning rate does not reach optim.lr={optim.lr:g}"
-    ]
-
-
-def _policy_notes(resolved: Resolved) -> list[str]:
-    """Returns a note if the policy `best` would save much of the time that `nemo` takes."""
-    config, seconds = resolved.config, resolved.plan.run_s()
-    is_nemo = config.rampup.node_policy == NEMO and config.rampup.nodes is None
-    if not is_nemo or seconds is None or len(resolved.plan.stages) < 2:
-        return []
-    quicker = with_values(config, {POLICY_KEY: BEST}, POLICY_KEY).config()
-    try:
-        best_s = run_plan(quicker).plan.run_s()
-    except UsageError:
-        return []
-    if best_s is None or best_s > (1 - MUCH) * seconds:
-        return []
-    return [
-        f"{POLICY_KEY}={BEST} would take {best_s / 3600:.3g} hours instead of {seconds / 3600:.3g}:"
-        " it gives small batches more nodes"
-    ]
-
-
-def _last_step_notes(resolved: Resolved) -> list[str]:
-    """Returns a note if the last step, or every step, has a learning rate of 0."""
-    if all(part.config.optim.lr == 0 for part in resolved.parts):
-        return ["optim.lr=0: no step changes a weight"]
-    plan, end = resolved.plan, resolved.at(resolved.plan.end_sample or 0)
-    optim = end.config.optim
-    if plan.end_sample is None:
-        return []
-    batch = plan.stages[-1].global_batch_size
-    last = end.rate().at(plan.end_sample, global_batch_size=batch)
-    if last > 1e-9 * optim.lr:  # the end of a cosine is rounded
-        return []
-    note, key = "the last step has a learning rate of 0 and changes nothing", "optim.min_lr"
-    if optim.lr == 0:
-        return [note]
-    if end.phase is not None and key in own_keys(resolved.config.phases[end.name]):
-        key = phase_key(end.name, key)
-    return [f"{note}; {key}={optim.lr / 100:g} keeps it above 0"]
-
-
-def _precision_notes(resolved: Resolved) -> list[str]:
-    """Returns a note if GPUs are to compute in fp32 without their tensor cores."""
-    trainer = resolved.config.trainer
-    is_slow = (trainer.precision, trainer.matmul_precision) == ("fp32", "highest")
-    if not is_slow or not is_on_gpus(trainer):
-        return []
-    return [
-        "trainer.precision=fp32 leaves the tensor cores of GPUs idle; trainer.precision=bf16 is"
-        " several times as fast, and so is fp32 with trainer.matmul_precision=high"
-    ]
-
-
-def _mask_notes(resolved: Resolved) -> list[str]:
-    """Returns a note if attention on a GPU needs a mask with a number for each pair of tokens."""
-    model = resolved.config.model
-    size_bytes = mask_bytes(model, micro_batch_part(resolved.config, samples=1))
-    if not size_bytes:
-        return []
-    return [
-        f"heads of {model.head_width} numbers are too small for flex attention, which needs"
-        f" {SMALLEST_FLEX_HEAD}: the mask of a sample takes {shorten_bytes(size_bytes)} on a GPU"
-    ]
-
-
-def _profile_notes(resolved: Resolved) -> list[str]:
-    """Returns a note if the run ends before the steps that are to be profiled."""
-    window, steps = resolved.config.profile.steps, resolved.plan.end_step
-    if window is None or steps is None or window[0] <= steps:
-        return []
-    return [f"the run ends after {steps:,} steps, before profile.steps={shown(window)}"]
 
 
 @contextmanager

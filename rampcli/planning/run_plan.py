@@ -3,7 +3,8 @@
 Commands, workers and jobs all plan here.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,34 +18,112 @@ from rampcli.batch.averages import (
 )
 from rampcli.batch.loading import count_readers, samples_to_load
 from rampcli.batch.pairs import PairBatch
-from rampcli.batch.phased_plan import PhasedPlan, PhasePlan, stage_name
 from rampcli.batch.pipeline import check_pipeline
-from rampcli.batch.quantities import as_written
+from rampcli.batch.position import SAMPLES, START, STEPS, TOKENS, Goal, Position, parse_goal
+from rampcli.batch.quantities import as_written, listed
 from rampcli.batch.ramp import StageExtent
+from rampcli.batch.run_settings import FirstEnd, RunLength
 from rampcli.batch.throughput import (
     check_curve,
 )
-from rampcli.batch.training_plan import StagePlan, TrainingPlan
-from rampcli.config.extension_settings import extension_function
+from rampcli.batch.training_plan import PhasePlan, StagePlan, TrainingPlan
 from rampcli.config.file_facts import FileFacts
-from rampcli.config.layers import sources_named
+from rampcli.config.layers import sources_named, stack_of
+from rampcli.config.phases import (
+    MOST_NAMED,
+    PhaseErrors,
+    PhaseSettings,
+    refuse_phases,
+    sets_batch,
+    settings_of_phases,
+)
 from rampcli.errors import Report, UsageError, set_to
-from rampcli.planning.config_plan import pair_settings, plan_config
-from rampcli.planning.reading_start import FROM_THE_START, ReadingStart
+from rampcli.planning.config_plan import length_of, pair_settings, plan_config
+from rampcli.planning.phase_rates import BEGIN_KEY, rates_of_phases
+from rampcli.planning.reading_start import Readings, ReadingStart
 from rampcli.planning.retuning import Retuning
 from rampcli.planning.stage_checks import check_stages
-from rampcli.plugins.extensions import DECAY_STYLE
 from rampcli.schedule.couplings import Couplings
-from rampcli.schedule.learning_rate import LearningRate
-from rampcli.schedule.phase_rate import PhaseRate, Rate
+from rampcli.schedule.phase_rate import PhaseRate
 from rampcli.settings.by_key import changes, leaves
 from rampcli.settings.config import Config
 from rampcli.settings.corpora import validation_paths
 from rampcli.settings.facts import HELD_OUT, VALIDATION
+from rampcli.settings.model_parts import POSITION_EMBEDDINGS
 from rampcli.settings.optim import check_factors
+from rampcli.settings.phase_keys import UNTIL, phase_key
 from rampcli.settings.rl import is_rl
 
-BEGIN_KEY = "schedule.begin"
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResolvedPhase:
+    """A phase of a run: the settings that apply in it, and what follows from them.
+
+    Attributes:
+        config: in canonical keys, complete and checked.
+        plan: its stages.
+        rate: its learning rate.
+        reading: where it begins to read its corpora.
+        first_validated_sample: consumed samples where a validation is due before its first step, or
+            None if it validates on the samples of the phase before it.
+        first_step_of_length: steps before those that have samples of this length without a break.
+        files: what its files have decided.
+    """
+
+    config: Config
+    plan: PhasePlan
+    rate: PhaseRate
+    reading: ReadingStart
+    first_validated_sample: int | None
+    first_step_of_length: int
+    files: FileFacts = field(default_factory=FileFacts)
+
+    @property
+    def name(self) -> str:
+        """Name of the phase, or of the run if the phase has none."""
+        return self.plan.name or self.config.name
+
+    @property
+    def alone(self) -> TrainingPlan:
+        """The plan of a run of this phase alone."""
+        return TrainingPlan(phases=(self.plan,))
+
+    def couplings(self) -> Couplings:
+        """Returns the other values of the optimiser over the phase."""
+        optim, schedule = self.config.optim, self.config.schedule
+        return Couplings(
+            beta2=optim.beta2,
+            weight_decay=optim.weight_decay,
+            beta2_coupling=schedule.beta2_coupling,
+            weight_decay_coupling=schedule.weight_decay_coupling,
+        )
+
+    def pairs(self, stage: StagePlan) -> PairBatch | None:
+        """Returns the pairs of a stage's steps, or None without reinforcement learning."""
+        settings = pair_settings(self.config)
+        return None if settings is None else PairBatch.of(stage, settings)
+
+    def passes(self, stage: StagePlan) -> tuple[int, int]:
+        """Returns the micro batch of a stage, and the micro batches per rank and update.
+
+        Micro batches are in samples, or in pairs in reinforcement learning.
+        """
+        pairs = self.pairs(stage)
+        if pairs is None:
+            return stage.micro_batch_size, stage.accumulate_grad_batches
+        return pairs.micro_batch_size, pairs.accumulation
+
+    def loading(self, stage: StagePlan) -> tuple[int, int] | None:
+        """Returns `loading` of a stage."""
+        return loading(self.config, self.plan, stage)
+
+    def samples_to_load(self, stage: StagePlan) -> int:
+        """Returns the samples that a step of a stage loads, as MaxText counts them.
+
+        Raises:
+            UsageError: the samples are not whole.
+        """
+        return _samples_to_load(self.config, self.plan, stage)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,88 +131,30 @@ class Resolved:
     """A complete, checked configuration and the plan of its run. Neither is changed from here on.
 
     Attributes:
-        config: in canonical keys, checked.
+        config: in canonical keys, checked. Where phases have settings of their own, theirs apply.
+        plan: the plans of the phases.
+        phases: the phases that the run reaches, in order. A run without named phases is one phase,
+            with the settings of the run.
         notes: what a user may not expect of the configuration.
-        files: what its files have decided.
         retuning: how the batch differs from the recipe's; None if it does not or was not compared.
-        phases: the phases of the run, each as a run of its own; empty for a run without phases.
-            Then `config` has the settings of the run, and `phases` those that apply.
-        phase: the phase of the run that this is.
-        earlier: the phases before this one.
-        whole: the plan of the run that this is a phase of; None if this is the run.
-        phase_rate: learning rate of this phase.
-        reading: where this phase begins to read its corpora.
     """
 
     config: Config
     plan: TrainingPlan
+    phases: tuple[ResolvedPhase, ...]
     notes: tuple[str, ...] = ()
-    files: FileFacts = field(default_factory=FileFacts)
     retuning: Retuning | None = None
-    phases: "tuple[Resolved, ...]" = ()
-    phase: PhasePlan | None = None
-    earlier: "tuple[Resolved, ...]" = ()
-    whole: PhasedPlan | None = None
-    phase_rate: PhaseRate | None = None
-    reading: ReadingStart = FROM_THE_START
 
-    @property
-    def first_validated_sample(self) -> int | None:
-        """Consumed samples where a validation is due before the first step.
+    def trained_by(self, consumed_samples: int) -> ResolvedPhase:
+        """Returns the phase whose step ended at `consumed_samples`."""
+        return self.at(max(0, consumed_samples - 1))
 
-        None for a phase that validates on the samples of the phase before it.
-        """
-        if self.phase is None or not self.earlier:
-            return 0
-        before, now = (_validated_on(one.config) for one in (self.earlier[-1], self))
-        return None if before == now else self.phase.first.samples
-
-    @property
-    def first_step_of_length(self) -> int:
-        """Steps before those that have samples of this length without a break."""
-        first = 0 if self.phase is None else self.phase.first.steps
-        for before in reversed(self.earlier):
-            if before.plan.sequence_length != self.plan.sequence_length or before.phase is None:
-                break
-            first = before.phase.first.steps
-        return first
-
-    @property
-    def whole_plan(self) -> TrainingPlan:
-        """The plan of the whole run, also if this is one of its phases."""
-        return self.whole or self.plan
-
-    @property
-    def parts(self) -> "tuple[Resolved, ...]":
-        """The phases of the run, or the run itself if it has no phases."""
-        return self.phases or (self,)
-
-    def trained_by(self, consumed_samples: int) -> "Resolved":
-        """Returns the phase whose step ended at `consumed_samples`; the run without phases.
-
-        Of a phase, this is the phase itself or an earlier one.
-        """
-        phases = self.phases or (*self.earlier, self)
-        begun = [
-            one
-            for one in phases[1:]
-            if one.phase is not None and one.phase.first.samples < consumed_samples
-        ]
-        return [phases[0], *begun][-1]
-
-    @property
-    def name(self) -> str:
-        """Name of the phase, or of the run."""
-        return self.config.name if self.phase is None else self.phase.name
-
-    def of(self, stage: StageExtent) -> "Resolved":
-        """Returns the phase of a stage, or the run itself if it has no phases."""
+    def of(self, stage: StageExtent) -> ResolvedPhase:
+        """Returns the phase of a stage."""
         return self.at(stage.first_sample)
 
-    def at(self, consumed_samples: int) -> "Resolved":
-        """Returns the phase after `consumed_samples`, or the run itself if it has no phases."""
-        if not isinstance(self.plan, PhasedPlan):
-            return self
+    def at(self, consumed_samples: int) -> ResolvedPhase:
+        """Returns the phase of a step that starts after `consumed_samples`, or the last one."""
         return self.phases[self.plan.phase_at(consumed_samples).number]
 
     @property
@@ -154,86 +175,38 @@ class Resolved:
         if half_life_tokens is not None:
             rules[EMA] = ExponentialMean(half_life_tokens=half_life_tokens)
         if start is not None:
-            rules[MERGE] = UniformMean(first_token=self.whole_plan.tokens_to(start))
+            rules[MERGE] = UniformMean(first_token=self.plan.tokens_to(start))
         return rules
-
-    def rate(self) -> Rate:
-        """Returns the learning rate over the run, or over this phase of it."""
-        return self.phase_rate or self.learning_rate()
-
-    def learning_rate(self) -> LearningRate:
-        """Returns the learning rate over a run without phases."""
-        optim, schedule = self.config.optim, self.config.schedule
-        return LearningRate.over(
-            self.plan,
-            decay_style=schedule.decay_style,
-            peak=optim.lr,
-            floor=optim.min_lr,
-            warmup_samples=optim.warmup_samples,
-            warmup_steps=optim.warmup_steps,
-            wsd_decay_samples=schedule.wsd_decay_samples,
-            batch_coupling=schedule.batch_coupling,
-            lr_factors=schedule.lr_factors,
-            own_decay=extension_function(DECAY_STYLE, schedule.decay_style, schedule),
-        )
-
-    def couplings(self) -> Couplings:
-        """Returns the other values of the optimiser over the run."""
-        optim, schedule = self.config.optim, self.config.schedule
-        return Couplings(
-            beta2=optim.beta2,
-            weight_decay=optim.weight_decay,
-            beta2_coupling=schedule.beta2_coupling,
-            weight_decay_coupling=schedule.weight_decay_coupling,
-        )
 
     def files_of(self, config: Config) -> FileFacts:
         """Returns what the files of a configuration have decided, which reads the same data."""
         same = (one.files for one in self.phases if one.config.data == config.data)
-        return next(same, self.files)
+        return next(same, self.phases[0].files)
 
-    def pairs(self, stage: StagePlan) -> PairBatch | None:
-        """Returns the pairs of a stage's steps, or None without reinforcement learning."""
-        settings = pair_settings(self.of(stage).config)
-        return None if settings is None else PairBatch.of(stage, settings)
 
-    def passes(self, stage: StagePlan) -> tuple[int, int]:
-        """Returns the micro batch of a stage, and the micro batches per rank and update.
+def loading(config: Config, plan: PhasePlan, stage: StagePlan) -> tuple[int, int] | None:
+    """Returns the samples that a step loads and the number of hosts that read them.
 
-        Micro batches are in samples, or in pairs in reinforcement learning.
-        """
-        pairs = self.pairs(stage)
-        if pairs is None:
-            return stage.micro_batch_size, stage.accumulate_grad_batches
-        return pairs.micro_batch_size, pairs.accumulation
+    None means that every host reads its own samples. A factor below 1, with which MaxText loads
+    fewer samples, changes nothing here.
 
-    def loading(self, stage: StagePlan) -> tuple[int, int] | None:
-        """Returns the samples that a step loads and the number of hosts that read them.
+    Raises:
+        UsageError: the samples are not whole, or the hosts are not.
+    """
+    factor = config.data.expansion_factor_real_data
+    if factor is None or factor <= 0:
+        return None
+    load = _samples_to_load(config, plan, stage) / as_written(min(factor, 1.0))
+    return int(load), count_readers(stage.num_nodes, factor)
 
-        None means that every host reads its own samples. A factor below 1, with which MaxText loads
-        fewer samples, changes nothing here.
 
-        Raises:
-            UsageError: the samples are not whole, or the hosts are not.
-        """
-        factor = self.of(stage).config.data.expansion_factor_real_data
-        if factor is None or factor <= 0:
-            return None
-        load = self.samples_to_load(stage) / as_written(min(factor, 1.0))
-        return int(load), count_readers(stage.num_nodes, factor)
-
-    def samples_to_load(self, stage: StagePlan) -> int:
-        """Returns the samples that a step of a stage loads, as MaxText counts them.
-
-        Raises:
-            UsageError: the samples are not whole.
-        """
-        return samples_to_load(
-            stage.global_batch_size,
-            num_devices=stage.world_size,
-            passes=self.plan.loads_per_step(stage),
-            expansion_factor=self.of(stage).config.data.expansion_factor_real_data,
-        )
+def _samples_to_load(config: Config, plan: PhasePlan, stage: StagePlan) -> int:
+    return samples_to_load(
+        stage.global_batch_size,
+        num_devices=stage.world_size,
+        passes=plan.loads_per_step(stage),
+        expansion_factor=config.data.expansion_factor_real_data,
+    )
 
 
 def _validated_on(config: Config) -> dict[str, Any]:
@@ -248,42 +221,229 @@ def run_dir_of(config: Config) -> Path:
 
 
 def run_plan(config: Config, *, consumed_samples: int = 0) -> Resolved:
-    """Plans the run of a complete and checked configuration.
+    """Plans the run of a complete and checked configuration, one phase after the other.
 
     Args:
         config: from `resolve` or `snapshot.read`.
         consumed_samples: progress of the run. Stages before it are not checked.
 
     Raises:
-        UsageError: all stages that do not divide, with the places that set their sizes.
+        UsageError: all stages that do not divide, with the places that set their sizes, and ends of
+            phases that are out of order.
     """
-    if config.phases:
-        from rampcli.planning.phases import plan_phases
-
-        return plan_phases(config, consumed_samples=consumed_samples)
     with sources_named(config):
-        if config.schedule.begin is not None:
-            raise UsageError(
-                f"{BEGIN_KEY}={config.schedule.begin} says how the schedule of a phase begins, and"
-                " this run has no phases",
-                keys=(BEGIN_KEY,),
-                remedy=set_to(BEGIN_KEY, None),
+        _check_begin(config)
+    settings = settings_of_phases(config)
+    report, errors = Report(_misfits(config, settings)), PhaseErrors()
+    planned: list[tuple[PhaseSettings, PhasePlan, ReadingStart]] = []
+    first, readings, end_of_run = START, Readings(), _end_of_run(config)
+    for number, one in enumerate(settings):
+        if _is_reached(end_of_run, first):
+            break
+        found, after = Report(), None
+        with found.noting(), sources_named(config), sources_named(one.config):
+            is_last = number + 1 == len(settings)
+            length = _length(one, first, end_of_run, is_last=is_last)
+            begins = Beginning(
+                number=number,
+                first=first,
+                first_stage=sum(len(plan.extents) for _, plan, _ in planned),
             )
-        resolved = Resolved(config=config, plan=plan_config(config, consumed_samples))
-        check_stages_ahead(resolved, consumed_samples)
-    return resolved
+            plan = _plan_phase(one, begins, length, consumed_samples)
+            reading = readings.begin(one.config, number, first_sample=first.samples)
+            readings.end(plan)
+            check_stages_ahead(one.config, plan, consumed_samples)
+            after = plan.end
+            if (is_last or _is_reached(end_of_run, after)) and not plan.stages:
+                _check_fits(one, begins, length)
+            planned.append((one, plan, reading))
+        errors.add(one.name, found.errors)
+        # A guess of the end serves to find the errors of later phases, too.
+        first = after or _guess(one, first) or first
+    errors.report_to(report, phases=len(settings))
+    report.close()
+    whole = TrainingPlan(phases=tuple(plan for _, plan, _ in planned))
+    with sources_named(config):
+        rates = rates_of_phases([one for one, _, _ in planned], whole)
+    phases: list[ResolvedPhase] = []
+    for (one, extent, reading), rate in zip(planned, rates, strict=True):
+        before = phases[-1] if phases else None
+        phases.append(
+            ResolvedPhase(
+                config=one.config,
+                plan=extent,
+                rate=rate,
+                reading=reading,
+                first_validated_sample=None
+                if before is not None and _validated_on(before.config) == _validated_on(one.config)
+                else extent.first.samples,
+                first_step_of_length=before.first_step_of_length
+                if before is not None and before.plan.sequence_length == extent.sequence_length
+                else extent.first.steps,
+            )
+        )
+    return Resolved(config=config, plan=whole, phases=tuple(phases))
 
 
-def check_stages_ahead(resolved: Resolved, consumed_samples: int) -> None:
-    """Checks the stages of a run without phases, or of a phase, that have not ended.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Beginning:
+    """Where a phase begins.
+
+    Attributes:
+        number: its number, from 0.
+        first: how far the run has come there.
+        first_stage: stages of the phases before it.
+    """
+
+    number: int
+    first: Position
+    first_stage: int
+
+
+def _plan_phase(
+    one: PhaseSettings,
+    begins: Beginning,
+    length: RunLength | FirstEnd,
+    consumed_samples: int,
+) -> PhasePlan:
+    """Returns the plan of a phase.
+
+    Args:
+        consumed_samples: progress of the run, from its start.
+
+    Raises:
+        UsageError: a stage that is still to come does not divide.
+    """
+    return plan_config(
+        one.config,
+        max(0, consumed_samples - begins.first.samples),
+        before=START if sets_batch(one.own) else begins.first,
+        length=length,
+        phase=one.name,
+        number=begins.number,
+        first=begins.first,
+        first_stage=begins.first_stage,
+    )
+
+
+def _check_fits(one: PhaseSettings, begins: Beginning, length: RunLength | FirstEnd) -> None:
+    """Checks that all stages of a phase fit its nodes, as if none had ended.
+
+    Raises:
+        UsageError: a stage does not fit.
+    """
+    _plan_phase(one, begins, length, 0)
+
+
+def _check_begin(config: Config) -> None:
+    """Checks that only phases with names say how their schedule begins.
+
+    Raises:
+        UsageError: the run says so, and has none.
+    """
+    begin = config.schedule.begin
+    if begin is not None and not config.phases:
+        raise UsageError(
+            f"{BEGIN_KEY}={begin} says how the schedule of a phase begins, and this run has no"
+            " phases",
+            keys=(BEGIN_KEY,),
+            remedy=set_to(BEGIN_KEY, None),
+        )
+
+
+def _misfits(config: Config, settings: Sequence[PhaseSettings]) -> Iterator[UsageError]:
+    """Yields why a run cannot have the phases that it has, whatever their plan."""
+    report = Report()
+    with report.noting():
+        if is_rl(config):
+            refuse_phases(config, "reinforcement learning")
+    yield from report.errors
+    lengths = {one.name: one.config.data.sequence_length for one in settings}
+    embedding = config.model.position_embedding
+    if POSITION_EMBEDDINGS[embedding].is_learned and len(set(lengths.values())) > 1:
+        shown = [f"{name}={length}" for name, length in lengths.items()]
+        error = UsageError(
+            f"model.position_embedding={embedding} learns a vector for each position, so all phases"
+            f" must have samples of one length, not {listed(shown, most=MOST_NAMED)}",
+            keys=("model.position_embedding",),
+            remedy=set_to("model.position_embedding", "rope"),
+        )
+        stack_of(config).name_sources(error)
+        yield error
+
+
+def _end_of_run(config: Config) -> Goal | None:
+    """Returns where the settings of a run with named phases end it, apart from these."""
+    if not config.phases:
+        return None
+    length = length_of(config)
+    length.check()
+    counts = {STEPS: length.max_steps, SAMPLES: length.max_samples, TOKENS: length.max_tokens}
+    return next((Goal(unit, count) for unit, count in counts.items() if count is not None), None)
+
+
+def _is_reached(goal: Goal | None, position: Position | None) -> bool:
+    return goal is not None and position is not None and position.count(goal.unit) >= goal.count
+
+
+def _length(
+    one: PhaseSettings, first: Position, end_of_run: Goal | None, *, is_last: bool
+) -> RunLength | FirstEnd:
+    """Returns where a phase ends, counted from its beginning. The run ends one without a name.
+
+    Raises:
+        UsageError: it ends before it begins, or has no end although other phases follow.
+    """
+    if one.name is None:
+        return length_of(one.config)
+    key = phase_key(one.name, UNTIL)
+    goals = [] if end_of_run is None else [end_of_run]
+    if one.until is not None:
+        goal = parse_goal(one.until, key=key)
+        if goal.count <= first.count(goal.unit):
+            raise UsageError(
+                f"{key}={one.until} is not after the beginning of the phase, at"
+                f" {first.count(goal.unit):,} {goal.unit}",
+                keys=(key,),
+                remedy="a later end, or the phases in another order",
+            )
+        goals.append(goal)
+    elif not is_last:
+        raise UsageError(
+            f"{key} is not set, and another phase follows",
+            keys=(key,),
+            remedy=set_to(key, "7.5T", note=" or another position"),
+        )
+    return FirstEnd(
+        ends=tuple(
+            RunLength(**{f"max_{goal.unit}": goal.count - first.count(goal.unit)}) for goal in goals
+        )
+    )
+
+
+def _guess(one: PhaseSettings, first: Position) -> Position | None:
+    """Returns about where a phase ends that cannot be planned, or None if that is unknown."""
+    try:
+        goal = parse_goal(one.until or "", key=UNTIL)
+    except UsageError:
+        return None
+    if goal.unit == TOKENS:
+        length = one.config.data.sequence_length
+        more = max(0, goal.count - first.tokens) // length
+        return Position(samples=first.samples + more, steps=first.steps + 1, tokens=goal.count)
+    return replace(first, **{goal.unit: max(goal.count, first.count(goal.unit))})
+
+
+def check_stages_ahead(config: Config, plan: PhasePlan, consumed_samples: int) -> None:
+    """Checks the stages of a phase that have not ended.
 
     Raises:
         UsageError: all that does not fit.
     """
-    config, report = resolved.config, Report()
+    report = Report()
     stages = [
         stage
-        for stage in resolved.plan.stages
+        for stage in plan.stages
         if stage.end_sample is None or stage.end_sample > consumed_samples
     ]
     with report.noting():
@@ -294,17 +454,17 @@ def check_stages_ahead(resolved: Resolved, consumed_samples: int) -> None:
             num_devices=min((stage.world_size for stage in stages), default=1)
             // (config.parallel.tensor_parallel_size * config.parallel.context_parallel_size),
         )
-    report.errors += check_factors(config, resolved.plan.ramp)
+    report.errors += check_factors(config, plan.ramp)
     with report.noting():
-        check_stages(config, stages, phase=resolved.phase)
+        check_stages(config, stages, plan)
     with report.noting():
         if config.rampup.efficiency is not None:
             check_curve(config.rampup.efficiency, [stage.micro_batch_size for stage in stages])
     with report.noting():
         for stage in stages:
             try:
-                resolved.loading(stage)
+                loading(config, plan, stage)
             except UsageError as error:
-                error.add_context(stage_name(stage, resolved.phase))
+                error.add_context(plan.stage_name(stage))
                 raise
     report.close()

@@ -4,22 +4,19 @@ from collections.abc import Iterator, Sequence
 from math import gcd
 
 from rampcli.batch.division import divisors
-from rampcli.batch.phased_plan import PhasePlan, stage_name
 from rampcli.batch.pipeline import MICROBATCHES_KEY, PIPELINE_SIZE_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY, SHARD_KEY
-from rampcli.batch.training_plan import StagePlan
+from rampcli.batch.training_plan import PhasePlan, StagePlan
 from rampcli.errors import Report, UsageError, set_to, set_together
 from rampcli.settings.config import Config
 from rampcli.settings.parallel import VIRTUAL_KEY
 
 
-def check_stages(
-    config: Config, stages: Sequence[StagePlan], *, phase: PhasePlan | None = None
-) -> None:
+def check_stages(config: Config, stages: Sequence[StagePlan], phase: PhasePlan) -> None:
     """Checks that data-parallel ranks divide into shards and micro batches into pipelines.
 
     Args:
-        phase: the phase of the stages, or None.
+        phase: the phase of the stages.
 
     Raises:
         UsageError: all misfits together.
@@ -32,7 +29,7 @@ def check_stages(
 
 
 def _check_shards(
-    config: Config, stages: Sequence[StagePlan], phase: PhasePlan | None
+    config: Config, stages: Sequence[StagePlan], phase: PhasePlan
 ) -> Iterator[UsageError]:
     """Checks that the data-parallel ranks of each stage divide into groups that share weights."""
     shard = config.parallel.data_parallel_shard_size
@@ -42,7 +39,7 @@ def _check_shards(
         if stage.data_parallel_size % shard:
             common = gcd(*(stage.data_parallel_size for stage in stages))
             yield UsageError(
-                f"{stage_name(stage, phase)}: {stage.data_parallel_size} data-parallel"
+                f"{phase.stage_name(stage)}: {stage.data_parallel_size} data-parallel"
                 f" {'ranks do' if stage.data_parallel_size > 1 else 'rank does'} not divide into"
                 f" {SHARD_KEY}={shard}",
                 keys=(SHARD_KEY, "trainer.num_nodes", "trainer.devices"),
@@ -76,7 +73,7 @@ def _check_pieces(config: Config, stages: Sequence[StagePlan]) -> Iterator[Usage
 
 
 def _check_rounds(
-    config: Config, stages: Sequence[StagePlan], phase: PhasePlan | None
+    config: Config, stages: Sequence[StagePlan], phase: PhasePlan
 ) -> Iterator[UsageError]:
     """Checks that the interleaved schedule gets whole rounds of micro batches."""
     ranks, pieces = (
@@ -89,7 +86,7 @@ def _check_rounds(
         micro_batches = stage.accumulate_grad_batches * (pieces or 1)
         if micro_batches % ranks:
             yield UsageError(
-                f"{stage_name(stage, phase)}: the interleaved schedule takes micro batches"
+                f"{phase.stage_name(stage)}: the interleaved schedule takes micro batches"
                 f" {ranks} at a time, and a step has {micro_batches}",
                 keys=(VIRTUAL_KEY, PIPELINE_SIZE_KEY, GLOBAL_KEY, MICRO_KEY, ACCUMULATE_KEY),
                 remedy=set_to(VIRTUAL_KEY, 1),

@@ -3,7 +3,7 @@
 from rampcli.batch.training_plan import StagePlan
 from rampcli.estimate.memory import MemoryEstimate, estimate_memory, with_rollout
 from rampcli.machine.gpus import gpu_memory_bytes
-from rampcli.planning.run_plan import Resolved
+from rampcli.planning.run_plan import Resolved, ResolvedPhase
 from rampcli.settings.config import Config
 
 GIB, MIB = 2**30, 2**20
@@ -14,23 +14,25 @@ CONTEXT_BYTES = 2 * GIB
 CHECKPOINTING_KEY = "trainer.activation_checkpointing"
 
 
-def stage_memory(resolved: Resolved, stage: StagePlan) -> MemoryEstimate:
-    """Returns the estimate of a stage's fullest rank."""
-    config = resolved.of(stage).config
-    micro, accumulation = resolved.passes(stage)
+def stage_memory(phase: ResolvedPhase, stage: StagePlan) -> MemoryEstimate:
+    """Returns the estimate of the fullest rank of a stage of a phase."""
+    config = phase.config
+    micro, accumulation = phase.passes(stage)
     estimate = estimate_memory(
         config,
         data_parallel_size=stage.data_parallel_size,
         micro_batch_size=micro,
         accumulate_grad_batches=accumulation,
     )
-    pairs = resolved.pairs(stage)
+    pairs = phase.pairs(stage)
     return estimate if pairs is None else with_rollout(estimate, config, pairs)
 
 
 def fullest_stage(resolved: Resolved) -> StagePlan:
     """Returns the stage with the largest estimate, the first of several."""
-    return max(resolved.plan.stages, key=lambda stage: stage_memory(resolved, stage).peak_bytes)
+    return max(
+        resolved.plan.stages, key=lambda stage: stage_memory(resolved.of(stage), stage).peak_bytes
+    )
 
 
 def device_memory_bytes(config: Config) -> int | None:

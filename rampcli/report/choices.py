@@ -6,43 +6,43 @@ from typing import Any
 from rampcli.planning.choices import is_chosen_by_plan
 from rampcli.planning.compilation import COMPILE_KEY, compilation_of
 from rampcli.planning.reduction import REDUCE_KEY, ways_to_reduce
-from rampcli.planning.run_plan import Resolved
+from rampcli.planning.run_plan import ResolvedPhase
 from rampcli.planning.stage_memory import shorten_bytes
 from rampcli.report.tables import duration
 
 
-def reduction_notes(resolved: Resolved) -> list[str]:
+def reduction_notes(phase: ResolvedPhase) -> list[str]:
     """Returns a note if the plan reduces gradients after each micro batch to save memory."""
-    is_each = resolved.config.trainer.accumulate_reduce == "each"
-    if not is_each or not is_chosen_by_plan(resolved, REDUCE_KEY):
+    is_each = phase.config.trainer.accumulate_reduce == "each"
+    if not is_each or not is_chosen_by_plan(phase.config, REDUCE_KEY):
         return []
-    costs = costs_of(REDUCE_KEY, resolved)
+    costs = costs_of(REDUCE_KEY, phase)
     assert costs is not None  # otherwise, the plan does not choose `each`
     each, last = (_reduction_text(**costs[name]) for name in ("each", "last"))
     return [f"{REDUCE_KEY}=each, which the plan chose: {each}; last: {last}"]
 
 
-def compilation_lines(resolved: Resolved) -> list[str]:
+def compilation_lines(phase: ResolvedPhase) -> list[str]:
     """Returns what compilation takes and saves, if the plan chose it."""
-    if not resolved.config.trainer.compile or not is_chosen_by_plan(resolved, COMPILE_KEY):
+    if not phase.config.trainer.compile or not is_chosen_by_plan(phase.config, COMPILE_KEY):
         return []
     return [
         f"{COMPILE_KEY}: the plan chose true; {text}"
-        for text in costs_text(COMPILE_KEY, costs_of(COMPILE_KEY, resolved))
+        for text in costs_text(COMPILE_KEY, costs_of(COMPILE_KEY, phase))
     ]
 
 
-def costs_of(key: str, resolved: Resolved) -> dict[str, Any] | None:
+def costs_of(key: str, phase: ResolvedPhase) -> dict[str, Any] | None:
     """Returns the figures from which the plan chooses a setting, or None if there are none.
 
     For `trainer.accumulate_reduce`, it is `memory_bytes` and `sent_bytes` by value. For
     `trainer.compile`, it is `run_s`, `compile_s` and `saved_s` (see `Compilation`).
     """
     if key == REDUCE_KEY:
-        ways = ways_to_reduce(resolved)
+        ways = ways_to_reduce(phase)
         return None if ways is None else {name: asdict(way) for name, way in ways.items()}
     if key == COMPILE_KEY:
-        compilation = compilation_of(resolved)
+        compilation = compilation_of(phase)
         return None if compilation is None else asdict(compilation)
     return None
 

@@ -57,11 +57,12 @@ def comparison_table(
 def _cells(resolved: Resolved) -> dict[str, str]:
     """Returns the totals of a plan, or the figures of its last stage, by column."""
     plan = resolved.plan
+    fullest = fullest_stage(resolved)
     last, shown = plan.stages[-1], [one for one in columns_of(resolved) if one.name in COLUMNS]
     return {column.name: column.total or column.cell(last) for column in shown} | {
         "nodes": _list_nodes([stage.num_nodes for stage in plan.stages]),
         "GPUs": str(plan.largest_world_size),
-        "memory": memory_cell(resolved, fullest_stage(resolved), limit=True),
+        "memory": memory_cell(resolved.of(fullest), fullest, limit=True),
     }
 
 

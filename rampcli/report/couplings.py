@@ -1,11 +1,12 @@
 """How the optimiser follows the batch, in lines of a plan and as figures of its stages."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rampcli.batch.quantities import listed
-from rampcli.planning.run_plan import Resolved
-from rampcli.settings.optim import BETA2_KEY, COUPLING_KEY, DECAY_KEY
+from rampcli.batch.training_plan import TrainingPlan
+from rampcli.planning.run_plan import Resolved, ResolvedPhase
+from rampcli.settings.optim import BETA2_KEY, COUPLING_KEY, DECAY_KEY, OptimConfig
 
 MOST_SHOWN = 10
 """Most stages whose values a line or a cell shows."""
@@ -21,10 +22,12 @@ def coupled_stages(resolved: Resolved) -> list[dict[str, Any]]:
     `lr_factor` is the factor by which the batch or the stage scales the learning rate. `beta2` and
     `weight_decay` are None if they do not follow the batch.
     """
-    rows = []
-    for stage in resolved.plan.extents:
-        phase = resolved.of(stage)
-        rate, couplings = phase.rate(), phase.couplings()
+    return [row for phase in resolved.phases for row in _coupled_stages_of(phase)]
+
+
+def _coupled_stages_of(phase: ResolvedPhase) -> list[dict[str, Any]]:
+    rows, rate, couplings = [], phase.rate, phase.couplings()
+    for stage in phase.plan.extents:
         size = stage.global_batch_size
         end = stage.first_sample + size
         values = couplings.at(rate, end, global_batch_size=size)
@@ -43,7 +46,12 @@ def _fixed_values(resolved: Resolved) -> list[dict[str, float]]:
 
 def compared_stages(resolved: Resolved) -> list[dict[str, float | None]]:
     """Returns `coupled_stages` with nine digits, and None for values that never change."""
-    rows, optim = coupled_stages(resolved), resolved.config.optim
+    return _compared(coupled_stages(resolved), resolved.config.optim)
+
+
+def _compared(
+    rows: Sequence[Mapping[str, Any]], optim: OptimConfig
+) -> list[dict[str, float | None]]:
     fixed = {"beta2": _digits(optim.beta2), "weight_decay": _digits(optim.weight_decay)}
     rounded: list[dict[str, float | None]] = [
         {name: None if value is None else _digits(value) for name, value in row.items()}
@@ -63,7 +71,7 @@ def _digits(value: float) -> float:
 def coupling_lines(resolved: Resolved) -> list[str]:
     """Returns a line for each value that follows the batch: what every stage has."""
     rows, fixed = coupled_stages(resolved), _fixed_values(resolved)
-    schedules = [part.config.schedule for part in resolved.parts]
+    schedules = [phase.config.schedule for phase in resolved.phases]
     is_scaled = any(one.batch_coupling != "none" or one.lr_factors is not None for one in schedules)
     lines = []
     for name, figure, form, is_shown in (
@@ -85,18 +93,22 @@ def coupling_lines(resolved: Resolved) -> list[str]:
     return lines
 
 
-def coupling_notes(resolved: Resolved) -> Iterator[str]:
-    """Yields notes on couplings that change nothing, or not every parameter."""
-    schedule, optim = resolved.config.schedule, resolved.config.optim
+def coupling_notes(phase: ResolvedPhase, plan: TrainingPlan) -> Iterator[str]:
+    """Yields notes on couplings of a phase that change nothing, or not every parameter.
+
+    Args:
+        plan: of the run.
+    """
+    schedule, optim = phase.config.schedule, phase.config.optim
     couplings = {
         COUPLING_KEY: schedule.batch_coupling,
         BETA2_KEY: schedule.beta2_coupling,
         DECAY_KEY: schedule.weight_decay_coupling,
     }
     chosen = {key: f"{key}={value}" for key, value in couplings.items() if value not in ("none", 0)}
-    sizes = _batch_sizes(resolved)
+    sizes = _batch_sizes(plan)
     if chosen and len(sizes) == 1:
-        unit = "" if resolved.whole is None else " tokens"
+        unit = " tokens" if plan.has_names else ""
         change = "changes" if len(chosen) == 1 else "change"
         yield (
             f"every batch has the size {sizes.pop()}{unit}, so {listed([*chosen.values()])}"
@@ -106,7 +118,8 @@ def coupling_notes(resolved: Resolved) -> Iterator[str]:
     for key, field in ((BETA2_KEY, "beta2"), (DECAY_KEY, "weight_decay")):
         if key in chosen and getattr(optim, field) == 0:
             yield f"{chosen.pop(key)} changes nothing: optim.{field} is 0"
-    if DECAY_KEY in chosen and compared_stages(resolved)[0]["weight_decay"] is None:
+    compared = _compared(_coupled_stages_of(phase), optim)
+    if DECAY_KEY in chosen and compared[0]["weight_decay"] is None:
         yield (
             f"{chosen.pop(DECAY_KEY)} changes nothing: the learning rate is scaled as the batch is"
         )
@@ -119,15 +132,14 @@ def coupling_notes(resolved: Resolved) -> Iterator[str]:
         )
 
 
-def _batch_sizes(resolved: Resolved) -> set[int]:
-    """Returns the sizes of all batches, in tokens if the run has phases: its rate counts them."""
-    if resolved.whole is None:
-        return {stage.global_batch_size for stage in resolved.plan.ramp.stages}
-    return {
-        stage.global_batch_size * phase.sequence_length
-        for phase in resolved.whole.phases
-        for stage in phase.plan.extents
-    }
+def _batch_sizes(plan: TrainingPlan) -> set[int]:
+    """Returns the sizes of all batches, in tokens if the phases have names.
+
+    Of a run without named phases, they include batches after its end.
+    """
+    if not plan.has_names:
+        return {stage.global_batch_size for stage in plan.ramp.stages}
+    return {stage.global_batch_size * plan.of(stage).sequence_length for stage in plan.extents}
 
 
 def differing_couplings(plans: Mapping[str, Resolved]) -> dict[str, dict[str, str]]:

@@ -9,13 +9,14 @@ import yaml
 from rampcli.batch.pairs import PAIRS_KEY, PROMPTS_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.quantities import listed
-from rampcli.batch.training_plan import StagePlan
+from rampcli.batch.training_plan import PhasePlan, StagePlan, TrainingPlan
 from rampcli.config.layers import DEFAULT, Entry, stack_of
 from rampcli.config.nemo_files import NemoEffects
 from rampcli.errors import UsageError, shown
-from rampcli.planning.run_plan import Resolved
+from rampcli.planning.run_plan import Resolved, ResolvedPhase, run_dir_of
 from rampcli.report.choices import costs_of
 from rampcli.settings.by_key import extension_of, find_setting, leaves, nest, settings
+from rampcli.settings.config import Config
 from rampcli.settings.phase_keys import UNTIL, phase_key, split_phase_key
 from rampcli.settings.rl import RESPONSE_KEY, max_response_tokens, unit_of
 from rampcli.settings.unknown_keys import unknown_key
@@ -46,12 +47,24 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
         return _explain_in_phase(*parts, resolved)
     if key in DERIVED:
         return _explain_derived(key, resolved)
-    if resolved.phases:
+    if resolved.plan.has_names:
         key = _own_key(key)
+    fact = _explain_setting(key, resolved.config, derived(resolved))
+    if not resolved.plan.has_names:
+        fact["costs"] = costs_of(key, resolved.phases[0])
+    return {**fact, "in_phases": _other_values(key, fact["value"], resolved)}
+
+
+def _explain_setting(key: str, config: Config, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns `explain` of a setting in one configuration.
+
+    Args:
+        known: derived values of settings that are null.
+    """
     setting = find_setting(key)
     if setting is None:
         raise unknown_key(key, offer=lambda keys: [f"rampcli explain {one}" for one in keys])
-    history = stack_of(resolved.config).history(key)
+    history = stack_of(config).history(key)
     if key in FOREIGN:  # without the entry that says that the word is translated
         history = [Entry(None, DEFAULT), *(entry for entry in history if entry.by is None)]
     if not history and (extension := extension_of(key)) is not None:
@@ -64,9 +77,9 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
     return {
         "key": key,
         "value": value,
-        "derived": derived(resolved).get(key) if value is None else None,
+        "derived": known.get(key) if value is None else None,
         "type": setting.type_name() + (" or null" if setting.optional else ""),
-        "unit": unit_of(resolved.config) if setting.unit == "samples" else setting.unit,
+        "unit": unit_of(config) if setting.unit == "samples" else setting.unit,
         "default": setting.default,
         "range": setting.range_name() or None,
         "doc": setting.doc,
@@ -74,9 +87,9 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
         "overrode": [
             {"set_by": entry.place, "value": entry.value} for entry in reversed(history[:-1])
         ],
-        "costs": None if resolved.phases else costs_of(key, resolved),
+        "costs": None,
         "in_run": None,
-        "in_phases": _other_values(key, value, resolved),
+        "in_phases": {},
     }
 
 
@@ -125,17 +138,18 @@ def _explain_in_phase(name: str, inside: str, resolved: Resolved) -> dict[str, A
     key = phase_key(name, inside)
     if (setting := find_setting(key)) is None:
         raise unknown_key(key, offer=lambda keys: [f"rampcli explain {one}" for one in keys])
-    phase = next((one for one in resolved.phases if one.name == name), None)
+    phase = next((one for one in resolved.phases if one.plan.name == name), None)
     if phase is None:
         raise _no_phase(key, name, inside, resolved)
     if inside != UNTIL:
-        fact, run = explain(inside, phase), explain(inside, resolved)
+        fact = _explain_setting(inside, phase.config, _derived_in(phase))
+        run = _explain_setting(inside, resolved.config, {})
         overrode = [entry for entry in fact["overrode"] if entry["set_by"] != fact["set_by"]]
         in_run = {"value": run["value"], "set_by": run["set_by"]}
-        return {**fact, "key": key, "overrode": overrode, "in_run": in_run}
+        costs = costs_of(inside, phase)
+        return {**fact, "key": key, "overrode": overrode, "costs": costs, "in_run": in_run}
     entry = stack_of(resolved.config).entry(key)
-    assert phase.phase is not None
-    end = phase.phase.end
+    end = phase.plan.end
     return {
         "key": key,
         "value": entry.value,
@@ -173,20 +187,21 @@ def _no_phase(key: str, name: str, inside: str, resolved: Resolved) -> UsageErro
 
 def _other_values(key: str, value: Any, resolved: Resolved) -> dict[str, Any]:
     """Returns the values of the phases that have another value than the run, by name."""
-    values = {part.name: dict(leaves(part.config)) for part in resolved.phases}
+    values = {phase.name: dict(leaves(phase.config)) for phase in resolved.phases}
     return {name: own[key] for name, own in values.items() if key in own and own[key] != value}
 
 
 def _explain_derived(key: str, resolved: Resolved) -> dict[str, Any]:
     """Returns a batch that MaxText derives, where the batch is largest."""
-    stage = _largest_stage(resolved)
-    load, train = resolved.samples_to_load(stage), stage.global_batch_size
+    stage = _largest_stage(resolved.plan)
+    phase = resolved.of(stage)
+    load, train = phase.samples_to_load(stage), stage.global_batch_size
     values = {
         "global_batch_to_load": load,
         "global_batch_size_to_load": load,
         "global_batch_to_train": train,
         "global_batch_size_to_train_on": train,
-        "micro_batch_size_to_train_on": train // resolved.plan.loads_per_step(stage),
+        "micro_batch_size_to_train_on": train // phase.plan.loads_per_step(stage),
     }
     return {
         "key": key,
@@ -200,30 +215,37 @@ def _explain_derived(key: str, resolved: Resolved) -> dict[str, Any]:
     }
 
 
-def _largest_stage(resolved: Resolved) -> StagePlan:
-    return max(resolved.plan.stages, key=lambda stage: stage.global_batch_size)
+def _largest_stage(plan: TrainingPlan | PhasePlan) -> StagePlan:
+    return max(plan.stages, key=lambda stage: stage.global_batch_size)
 
 
 def derived(resolved: Resolved) -> dict[str, Any]:
     """Returns the derived value of each setting that may be null, where the batch is largest.
 
-    Of a run with phases, it is the run directory alone: the others differ between phases.
+    Of a run with named phases, it is the run directory alone: the others differ between phases.
     """
-    run_dir = {"run_dir": str(resolved.run_dir)}
-    if resolved.phases or not resolved.plan.stages:
+    if resolved.plan.has_names:
+        return {"run_dir": str(resolved.run_dir)}
+    return _derived_in(resolved.phases[0])
+
+
+def _derived_in(phase: ResolvedPhase) -> dict[str, Any]:
+    """Returns the derived value of each setting of a phase that may be null."""
+    run_dir = {"run_dir": str(run_dir_of(phase.config))}
+    if not phase.plan.stages:
         return run_dir
-    stage = _largest_stage(resolved)
-    pairs = resolved.pairs(stage)
+    stage = _largest_stage(phase.plan)
+    pairs = phase.pairs(stage)
     split = (
         {MICRO_KEY: stage.micro_batch_size, ACCUMULATE_KEY: stage.accumulate_grad_batches}
         if pairs is None
         else {
-            PROMPTS_KEY: resolved.plan.global_batch_size,
+            PROMPTS_KEY: phase.plan.global_batch_size,
             PAIRS_KEY: pairs.micro_batch_size,
-            RESPONSE_KEY: max_response_tokens(resolved.config),
+            RESPONSE_KEY: max_response_tokens(phase.config),
         }
     )
-    return split | run_dir | {GLOBAL_KEY: resolved.plan.global_batch_size}
+    return split | run_dir | {GLOBAL_KEY: phase.plan.global_batch_size}
 
 
 def with_provenance(resolved: Resolved, section: str = "") -> str:

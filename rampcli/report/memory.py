@@ -10,7 +10,7 @@ from rampcli.batch.quantities import listed
 from rampcli.batch.training_plan import StagePlan
 from rampcli.estimate.memory import MEMORY_KINDS, estimate_memory
 from rampcli.planning.memory_remedies import changes_that_fit
-from rampcli.planning.run_plan import Resolved
+from rampcli.planning.run_plan import Resolved, ResolvedPhase
 from rampcli.planning.stage_memory import (
     CHECKPOINTING_KEY,
     device_memory_bytes,
@@ -23,25 +23,25 @@ from rampcli.report.tables import build_table
 from rampcli.settings.phase_keys import phase_key
 
 
-def memory_cell(resolved: Resolved, stage: StagePlan, *, limit: bool = False) -> str:
+def memory_cell(phase: ResolvedPhase, stage: StagePlan, *, limit: bool = False) -> str:
     """Returns the estimate of a stage's fullest rank as text; the tilde marks estimates.
 
     With `limit`, an estimate that does not fit the device is followed by what is usable there.
     """
-    peak, device = stage_memory(resolved, stage).peak_bytes, device_memory_bytes(resolved.config)
-    usable = None if device is None else usable_bytes(resolved.config, device)
+    peak, device = stage_memory(phase, stage).peak_bytes, device_memory_bytes(phase.config)
+    usable = None if device is None else usable_bytes(phase.config, device)
     over = f" > {shorten_bytes(usable)}" if limit and usable is not None and peak > usable else ""
     return f"~{shorten_bytes(peak)}{over}"
 
 
-def memory_notes(resolved: Resolved) -> list[str]:
+def memory_notes(phase: ResolvedPhase) -> list[str]:
     """Returns a note if the estimate of a stage does not fit the device, with what fits."""
-    config = resolved.config
+    config = phase.config
     memory_bytes = device_memory_bytes(config)
     if memory_bytes is None:
         return []
     usable = usable_bytes(config, memory_bytes)
-    peaks = {stage: stage_memory(resolved, stage).peak_bytes for stage in resolved.plan.stages}
+    peaks = {stage: stage_memory(phase, stage).peak_bytes for stage in phase.plan.stages}
     over = [stage.stage for stage, peak in peaks.items() if peak > usable]
     if not over:
         return []
@@ -53,17 +53,17 @@ def memory_notes(resolved: Resolved) -> list[str]:
     return [
         f"an estimated {shorten_bytes(max(peaks.values()))} per {device} in {stages}, where"
         f" {shorten_bytes(usable)} of {shorten_bytes(memory_bytes)} are usable;"
-        f" {_memory_remedy(resolved, usable)}"
+        f" {_memory_remedy(phase, usable)}"
     ]
 
 
-def _memory_remedy(resolved: Resolved, usable: int) -> str:
-    """Returns what makes the stages of a plan fit. Changes of a single phase are not tried."""
-    if resolved.phase is not None:
+def _memory_remedy(phase: ResolvedPhase, usable: int) -> str:
+    """Returns what makes the stages of a phase fit. Changes of one with a name are not tried."""
+    if phase.plan.name is not None:
         keys = (MICRO_KEY, CHECKPOINTING_KEY)
-        words = listed([phase_key(resolved.name, key) for key in keys])
+        words = listed([phase_key(phase.name, key) for key in keys])
         return f"{words} can lower it (which values suffice was not tried)"
-    if changes := changes_that_fit(resolved, usable):
+    if changes := changes_that_fit(phase, usable):
         return f"fits with {', or '.join(map(str, changes))}"
     return "smaller micro batches, recomputed activations and more shards do not suffice"
 

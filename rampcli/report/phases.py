@@ -6,7 +6,7 @@ from pathlib import Path
 from rampcli.batch.ramp import StageExtent
 from rampcli.config.phases import lines_by_phase
 from rampcli.planning.corpus_passes import corpus_passes, describe_passes
-from rampcli.planning.run_plan import Resolved
+from rampcli.planning.run_plan import Resolved, ResolvedPhase
 from rampcli.settings.config import Config
 from rampcli.settings.corpora import corpora_of, describe_data
 
@@ -14,25 +14,27 @@ MOST_CORPORA = 3
 """Most corpora in a cell."""
 
 
-def by_phase(resolved: Resolved, lines_of: Callable[[Resolved], Iterable[str]]) -> Iterator[str]:
-    """Yields the lines of each phase, or of the run if it has no phases.
+def by_phase(
+    resolved: Resolved, lines_of: Callable[[ResolvedPhase], Iterable[str]]
+) -> Iterator[str]:
+    """Yields the lines of each phase. A line on some of them says which.
 
-    A line on some of the phases says which. Finished phases that fit no nodes are left out.
+    Finished phases that fit no nodes are left out.
     """
-    parts = [part for part in resolved.parts if part.plan.stages]
-    lines = ((part.name, line) for part in parts for line in lines_of(part))
-    yield from lines_by_phase(lines, phases=len(parts))
+    phases = [phase for phase in resolved.phases if phase.plan.stages]
+    lines = ((phase.name, line) for phase in phases for line in lines_of(phase))
+    yield from lines_by_phase(lines, phases=len(phases))
 
 
 def data_lines(resolved: Resolved) -> list[str]:
     """Returns lines about the corpora of a run, and how often it reads each of them."""
-    data = by_phase(resolved, lambda part: [describe_data(part.config)])
+    data = by_phase(resolved, lambda phase: [describe_data(phase.config)])
     return [*(f"data: {line}" for line in data), *describe_passes(resolved)]
 
 
-def stage_rates(resolved: Resolved, stage: StageExtent) -> tuple[float, float | None]:
+def stage_rates(phase: ResolvedPhase, stage: StageExtent) -> tuple[float, float | None]:
     """Returns the learning rate of the first step of a stage and of its last; None without end."""
-    rate, size = resolved.of(stage).rate(), stage.global_batch_size
+    rate, size = phase.rate, stage.global_batch_size
     first = rate.at(stage.first_sample + size, global_batch_size=size)
     end = stage.end_sample
     return first, None if end is None else rate.at(end, global_batch_size=size)

@@ -8,7 +8,7 @@ from rampcli.estimate.model_size import model_size
 from rampcli.planning.compilation import COMPILE_KEY
 from rampcli.planning.corpus_passes import corpus_passes, passes_of_phase
 from rampcli.planning.reduction import REDUCE_KEY
-from rampcli.planning.run_plan import Resolved
+from rampcli.planning.run_plan import Resolved, ResolvedPhase
 from rampcli.planning.stage_memory import stage_memory
 from rampcli.report.choices import costs_of
 from rampcli.report.couplings import coupled_stages
@@ -56,7 +56,7 @@ def plan_figures(resolved: Resolved) -> dict[str, Any]:
     plan = resolved.plan
     costs = [
         {
-            "memory_bytes": stage_memory(resolved, stage).peak_bytes,
+            "memory_bytes": stage_memory(resolved.of(stage), stage).peak_bytes,
             "seconds": plan.stage_s(stage),
             "seconds_from": plan.basis_of(stage),
         }
@@ -74,16 +74,15 @@ def plan_figures(resolved: Resolved) -> dict[str, Any]:
     data["seconds"] = plan.run_s()
     model = model_size(resolved.config)
     data["parameters"], data["embedding_parameters"] = model.parameters, model.embeddings
-    if resolved.phases:
-        for row, phase in zip(data["phases"], resolved.phases, strict=True):
-            passes = passes_of_phase(resolved, phase)
-            corpora = [_corpus(one, passes[one.name]) for one in phase.files.corpora]
-            row |= {**_rates(phase), **_choices(phase), "corpora": corpora}
-    else:
-        data |= _choices(resolved)
+    for row, phase in zip(data.get("phases", ()), resolved.phases, strict=False):
+        passes = passes_of_phase(resolved, phase)
+        corpora = [_corpus(one, passes[one.name]) for one in phase.files.corpora]
+        row |= {**_rates(phase), **_choices(phase), "corpora": corpora}
+    if not plan.has_names:
+        data |= _choices(resolved.phases[0])
     data["corpora"] = [
         _corpus(one.facts, one.passes)
-        if not resolved.phases
+        if not plan.has_names
         else {
             "name": one.facts.name,
             "tokens": one.tokens,
@@ -94,7 +93,9 @@ def plan_figures(resolved: Resolved) -> dict[str, Any]:
         for one in corpus_passes(resolved)
     ]
     if is_rl(resolved.config):
-        batches = [None] * len(plan.passed) + [resolved.pairs(stage) for stage in plan.stages]
+        batches = [None] * len(plan.passed) + [
+            resolved.of(stage).pairs(stage) for stage in plan.stages
+        ]
         for row, batch in zip(data["stages"], batches, strict=True):
             row["pairs"] = batch and {"pairs": batch.pairs, **asdict(batch)}
     return data
@@ -109,19 +110,19 @@ def _corpus(facts: CorpusFacts, passes: float | None) -> dict[str, Any]:
     }
 
 
-def _choices(resolved: Resolved) -> dict[str, Any]:
-    """Returns what the plan chose for a run without phases, or for a phase, and from what costs."""
-    trainer = resolved.config.trainer
+def _choices(phase: ResolvedPhase) -> dict[str, Any]:
+    """Returns what the plan chose for a phase, and from what costs."""
+    trainer = phase.config.trainer
     reduction = compilation = None
-    if resolved.plan.stages:
-        reduction, compilation = costs_of(REDUCE_KEY, resolved), costs_of(COMPILE_KEY, resolved)
+    if phase.plan.stages:
+        reduction, compilation = costs_of(REDUCE_KEY, phase), costs_of(COMPILE_KEY, phase)
     return {
         "gradient_reduction": reduction and {"chosen": trainer.accumulate_reduce, **reduction},
         "compilation": compilation and {"chosen": trainer.compile, **compilation},
     }
 
 
-def _rates(phase: Resolved) -> dict[str, float | None]:
+def _rates(phase: ResolvedPhase) -> dict[str, float | None]:
     stages = phase.plan.extents
     (first, _), (_, last) = stage_rates(phase, stages[0]), stage_rates(phase, stages[-1])
     return {"first_lr": first, "last_lr": last}

@@ -11,10 +11,10 @@ from rampcli.batch.plan import MICRO_KEY
 from rampcli.batch.quantities import listed
 from rampcli.batch.ramp import StageExtent
 from rampcli.batch.throughput import Basis
-from rampcli.batch.training_plan import StagePlan, TrainingPlan
+from rampcli.batch.training_plan import PhasePlan, StagePlan
 from rampcli.config.layers import stack_of
 from rampcli.config.phases import phases_named
-from rampcli.planning.run_plan import Resolved
+from rampcli.planning.run_plan import Resolved, ResolvedPhase
 from rampcli.report.choices import reduction_notes
 from rampcli.report.couplings import coupling_notes
 from rampcli.report.memory import memory_notes
@@ -41,7 +41,7 @@ def all_notes(resolved: Resolved) -> list[str]:
         *by_phase(resolved, _accumulation_notes),
         *by_phase(resolved, _noise_notes),
         *_average_notes(resolved),
-        *by_phase(resolved, coupling_notes),
+        *by_phase(resolved, lambda phase: coupling_notes(phase, resolved.plan)),
         *by_phase(resolved, reduction_notes),
         *by_phase(resolved, memory_notes),
         *by_phase(resolved, _missing_notes),
@@ -51,10 +51,10 @@ def all_notes(resolved: Resolved) -> list[str]:
 def throughput_notes(plans: Sequence[Resolved]) -> list[str]:
     """Returns notes on sizes whose throughput was not measured."""
     sizes: dict[Basis | None, dict[str, None]] = {}
-    for part in (part for resolved in plans for part in resolved.parts):
-        for stage in part.plan.stages:
+    for phase in (phase for resolved in plans for phase in resolved.phases):
+        for stage in phase.plan.stages:
             size = f"{stage.micro_batch_size} x {stage.accumulate_grad_batches}"
-            sizes.setdefault(part.plan.basis_of(stage), {})[size] = None
+            sizes.setdefault(phase.plan.basis_of(stage), {})[size] = None
     notes = []
     if between := sizes.get(Basis.INTERPOLATED):
         notes.append(
@@ -77,11 +77,11 @@ def left_out_notes(plans: Sequence[Resolved], *, asked: Collection[str] = ()) ->
         plans: several plans, of which each may leave out something else.
         asked: keys that are named if they do not change a run.
     """
-    parts = (part for resolved in plans for part in resolved.parts)
     notes = (
         note
-        for part in parts
-        if (effects := stack_of(part.config).nemo_effects) is not None
+        for resolved in plans
+        for phase in resolved.phases
+        if (effects := stack_of(phase.config).nemo_effects) is not None
         for note in (*effects.left_out(), *effects.unchanged_among(asked))
     )
     return [*dict.fromkeys(notes)]
@@ -89,7 +89,7 @@ def left_out_notes(plans: Sequence[Resolved], *, asked: Collection[str] = ()) ->
 
 def _untimed_notes(resolved: Resolved) -> Iterator[str]:
     """Yields a note on phases without a throughput, if others have one."""
-    names = [part.name for part in resolved.parts if part.plan.clock is None]
+    names = [phase.name for phase in resolved.phases if phase.plan.clock is None]
     if names and resolved.plan.clock is not None:
         yield f"no throughput is known for {phases_named(names)}: the hours are unknown"
 
@@ -103,19 +103,19 @@ def _passed_notes(resolved: Resolved) -> Iterator[str]:
         )
 
 
-def _policy_notes(resolved: Resolved) -> list[str]:
-    return [*_assumption_notes(resolved), *_stage_notes(resolved)]
+def _policy_notes(phase: ResolvedPhase) -> list[str]:
+    return [*_assumption_notes(phase), *_stage_notes(phase)]
 
 
-def _missing_notes(resolved: Resolved) -> Iterator[str]:
+def _missing_notes(phase: ResolvedPhase) -> Iterator[str]:
     yield from (
-        f"{setting} does not exist on this machine" for setting in missing_here(resolved.config)
+        f"{setting} does not exist on this machine" for setting in missing_here(phase.config)
     )
 
 
-def _assumption_notes(resolved: Resolved) -> list[str]:
+def _assumption_notes(phase: ResolvedPhase) -> list[str]:
     """Returns a note if the node policy weighed stages whose throughput is unknown."""
-    plan, policy = resolved.plan, NODE_POLICIES[resolved.config.rampup.node_policy]
+    plan, policy = phase.plan, NODE_POLICIES[phase.config.rampup.node_policy]
     if not policy.weighs_restarts or plan.clock is None:
         return []
     assumed = [str(stage.stage) for stage in plan.stages if _is_assumed(stage, plan)]
@@ -128,7 +128,7 @@ def _assumption_notes(resolved: Resolved) -> list[str]:
     ]
 
 
-def _is_assumed(stage: StagePlan, plan: TrainingPlan) -> bool:
+def _is_assumed(stage: StagePlan, plan: PhasePlan) -> bool:
     """Returns whether the throughput of a stage is unknown on some number of nodes."""
     assert plan.clock is not None
     batch, fleet, throughput = stage.global_batch_size, plan.fleet, plan.clock.throughput
@@ -140,9 +140,9 @@ def _is_assumed(stage: StagePlan, plan: TrainingPlan) -> bool:
     )
 
 
-def _stage_notes(resolved: Resolved) -> Iterator[str]:
+def _stage_notes(phase: ResolvedPhase) -> Iterator[str]:
     """Yields notes on parts of a pipeline, and the policy of nodes."""
-    plan, config = resolved.plan, resolved.config
+    plan, config = phase.plan, phase.config
     if config.parallel.num_pipeline_microbatches is not None:
         parts = config.parallel.num_pipeline_microbatches
         sizes = sorted({stage.micro_batch_size for stage in plan.stages})
@@ -159,19 +159,19 @@ def _stage_notes(resolved: Resolved) -> Iterator[str]:
         yield f"no throughput is known, so {POLICY_KEY}={policy.name} does not weigh restarts"
 
 
-def _noise_notes(resolved: Resolved) -> Iterator[str]:
+def _noise_notes(phase: ResolvedPhase) -> Iterator[str]:
     """Yields a note on stages whose steps cannot measure the noise scale."""
-    if resolved.config.noise_scale.every_steps is None:
+    if phase.config.noise_scale.every_steps is None:
         return
-    pieces = resolved.config.parallel.num_pipeline_microbatches or 1
+    pieces = phase.config.parallel.num_pipeline_microbatches or 1
     unmeasured = [
         str(stage.stage)
-        for stage in resolved.plan.stages
+        for stage in phase.plan.stages
         if groups_per_step(
             data_parallel_size=stage.data_parallel_size,
             accumulate_grad_batches=stage.accumulate_grad_batches,
             micro_batch_size=stage.micro_batch_size,
-            pieces=pieces if resolved.plan.is_piped else None,
+            pieces=pieces if phase.plan.is_piped else None,
         )
         == 1
     ]
@@ -208,7 +208,7 @@ def _checkpoint_notes(resolved: Resolved) -> Iterator[str]:
         return
     saves = sum(
         _saves_within(stage, one.config.checkpoint.every_steps)
-        for one in resolved.parts
+        for one in resolved.phases
         for stage in one.plan.extents
     )
     if saves < (needed := merged_checkpoints(merge)):
@@ -225,8 +225,8 @@ def _saves_within(stage: StageExtent, every_steps: int | None) -> int:
     return within + 1
 
 
-def _accumulation_notes(resolved: Resolved) -> list[str]:
-    if resolved.plan.is_piped:  # more micro batches make the bubble smaller, too
+def _accumulation_notes(phase: ResolvedPhase) -> list[str]:
+    if phase.plan.is_piped:  # more micro batches make the bubble smaller, too
         return []
-    most = max(resolved.passes(stage)[1] for stage in resolved.plan.stages)
-    return accumulation_notes(most, micro_key=PAIRS_KEY if is_rl(resolved.config) else MICRO_KEY)
+    most = max(phase.passes(stage)[1] for stage in phase.plan.stages)
+    return accumulation_notes(most, micro_key=PAIRS_KEY if is_rl(phase.config) else MICRO_KEY)

@@ -13,7 +13,7 @@ from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.layers import DEFAULT, stack_of
 from rampcli.errors import visible
 from rampcli.estimate.model_size import model_size
-from rampcli.planning.run_plan import Resolved
+from rampcli.planning.run_plan import Resolved, ResolvedPhase
 from rampcli.report.choices import compilation_lines
 from rampcli.report.couplings import coupling_lines
 from rampcli.report.memory import memory_cell
@@ -72,7 +72,7 @@ def plan_table(resolved: Resolved, *, width: int, bars: bool = True) -> Table:
         width: characters per line. Columns that do not fit are dropped, the bars first.
     """
     columns = columns_of(resolved)[: None if bars else -1]
-    if resolved.phases:
+    if resolved.plan.has_names:
         columns = [replace(one, rank=RANKS_IN_PHASES.get(one.name, 0)) for one in columns]
     while _width(resolved.plan, columns) > width and any(column.rank for column in columns):
         columns.remove(max(columns, key=lambda column: column.rank))
@@ -121,11 +121,15 @@ def _batch_columns(resolved: Resolved) -> list[Column]:
 
     In reinforcement learning, its samples are prompts, and a micro batch is one of pairs.
     """
-    plan, totals, has_phases = resolved.plan, plan_totals(resolved.plan), bool(resolved.phases)
+    plan, totals = resolved.plan, plan_totals(resolved.plan)
     has_pairs, generators = is_rl(resolved.config), resolved.config.rl.rollout_ranks
 
     def of_pairs(name: str) -> Callable[[StagePlan], str]:
-        return lambda stage: str(getattr(resolved.pairs(stage), name))
+        return lambda stage: str(getattr(resolved.of(stage).pairs(stage), name))
+
+    def passes(stage: StagePlan) -> tuple[str, str]:
+        micro, accumulation = resolved.of(stage).passes(stage)
+        return str(micro), str(accumulation)
 
     def processes(stage: StagePlan) -> str:
         return f"{stage.world_size}+{generators}" if generators else str(stage.world_size)
@@ -144,17 +148,17 @@ def _batch_columns(resolved: Resolved) -> list[Column]:
 
     batch, samples = ("prompts", "in all") if has_pairs else ("batch", "samples")
     return [
-        Column("phase", lambda stage: resolved.of(stage).name, is_shown=has_phases),
+        Column("phase", lambda stage: resolved.of(stage).name, is_shown=plan.has_names),
         Column("stage", lambda stage: str(stage.stage)),
-        Column("length", length, is_shown=has_phases),
+        Column("length", length, is_shown=plan.has_names),
         Column(batch, lambda stage: str(stage.global_batch_size)),
-        Column("in tokens", batch_tokens, is_shown=has_phases),
+        Column("in tokens", batch_tokens, is_shown=plan.has_names),
         Column("pairs", of_pairs("pairs"), is_shown=has_pairs),
         Column("nodes", lambda stage: str(stage.num_nodes)),
         Column("GPUs", processes),
         Column("dp", lambda stage: str(stage.data_parallel_size), rank=2),
-        Column("micro", lambda stage: str(resolved.passes(stage)[0]), rank=0 if has_pairs else 5),
-        Column("accum", lambda stage: str(resolved.passes(stage)[1])),
+        Column("micro", lambda stage: passes(stage)[0], rank=0 if has_pairs else 5),
+        Column("accum", lambda stage: passes(stage)[1]),
         Column("updates", of_pairs("updates"), rank=5, is_shown=has_pairs),
         Column("from", lambda stage: f"{stage.first_sample:,}", rank=4),
         Column(samples, lambda stage: count(stage.samples), totals["samples"]),
@@ -169,14 +173,14 @@ def _cost_columns(resolved: Resolved) -> list[Column]:
     The bubble is the share of a step in which the ranks of a pipeline are idle.
     """
     plan, totals = resolved.plan, plan_totals(resolved.plan)
-    loads = any(resolved.loading(stage) is not None for stage in plan.stages)
+    loads = any(resolved.of(stage).loading(stage) is not None for stage in plan.stages)
     is_timed = plan.clock is not None
     sizes = {
         stage: stage.global_batch_size * plan.of(stage).sequence_length for stage in plan.stages
     }
 
     def loaded(stage: StagePlan) -> tuple[object, object]:
-        return resolved.loading(stage) or ("", "")
+        return resolved.of(stage).loading(stage) or ("", "")
 
     def hours(stage: StagePlan, devices: int) -> str:
         if stage.samples is None:
@@ -189,23 +193,31 @@ def _cost_columns(resolved: Resolved) -> list[Column]:
         return hours(stage, stage.world_size)
 
     def rate(stage: StagePlan, end: int) -> str:
-        value = stage_rates(resolved, stage)[end]
+        value = stage_rates(resolved.of(stage), stage)[end]
         return "-" if value is None else f"{value:.2e}"
 
     def corpora(stage: StagePlan) -> str:
         return corpora_cell(resolved, stage)
 
+    def bubble(stage: StagePlan) -> str:
+        return f"{plan.of(stage).bubble(stage):.1%}"
+
     def bar(stage: StagePlan) -> str:
         return "█" * max(1, round(BAR_WIDTH * sizes[stage] / max(sizes.values())))
 
     return [
-        Column(CORPORA, cache(corpora), is_shown=bool(resolved.phases)),
-        Column("bubble", lambda stage: f"{plan.bubble(stage):.1%}", rank=1, is_shown=plan.is_piped),
+        Column(CORPORA, cache(corpora), is_shown=plan.has_names),
+        Column(
+            "bubble",
+            lambda stage: f"{plan.of(stage).bubble(stage):.1%}",
+            rank=1,
+            is_shown=plan.is_piped,
+        ),
         Column("load", lambda stage: str(loaded(stage)[0]), is_shown=loads),
         Column("hosts", lambda stage: str(loaded(stage)[1]), is_shown=loads),
         Column("hours", lambda stage: hours(stage, 1), totals["hours"], is_shown=is_timed),
         Column("GPU-hours", gpu_hours, totals["GPU-hours"], rank=1, is_shown=is_timed),
-        Column("memory", cache(lambda stage: memory_cell(resolved, stage)), rank=6),
+        Column("memory", cache(lambda stage: memory_cell(resolved.of(stage), stage)), rank=6),
         Column("first lr", lambda stage: rate(stage, 0), rank=8),
         Column("last lr", lambda stage: rate(stage, 1), rank=7),
         Column("", bar, rank=9),
@@ -280,7 +292,8 @@ def plan_summary(resolved: Resolved) -> list[str]:
 
 def _pair_lines(resolved: Resolved) -> list[str]:
     """Returns how the pairs of the largest stage are split; nothing without generations."""
-    batch = resolved.pairs(max(resolved.plan.stages, key=lambda stage: stage.global_batch_size))
+    stage = max(resolved.plan.stages, key=lambda stage: stage.global_batch_size)
+    batch = resolved.of(stage).pairs(stage)
     if batch is None:
         return []
     groups, rest = divmod(batch.micro_batch_size, batch.generations)
@@ -303,9 +316,9 @@ def _unknown_hours(plan: TrainingPlan) -> str:
     return f"; the total is a minimum: the hours of {stages} are unknown"
 
 
-def _basis_of_hours(resolved: Resolved) -> list[str]:
-    """Returns what the hours of a run without phases, or of a phase, rest on."""
-    plan = resolved.plan
+def _basis_of_hours(phase: ResolvedPhase) -> list[str]:
+    """Returns what the hours of a phase rest on."""
+    plan = phase.plan
     if plan.clock is None:
         return []
     bubble = ""
@@ -316,14 +329,14 @@ def _basis_of_hours(resolved: Resolved) -> list[str]:
     return [f"{plan.clock.throughput.basis}{bubble}"]
 
 
-def _describe_reading(resolved: Resolved) -> list[str]:
+def _describe_reading(phase: ResolvedPhase) -> list[str]:
     """Returns a line about which hosts read data for which in the largest stage.
 
     It counts samples as the column `load`, but without those read for other hosts: at least one per
     device and pass. The list is empty without `data.expansion_factor_real_data`.
     """
-    stage = max(resolved.plan.stages, key=lambda stage: stage.num_nodes)
-    factor, loading = resolved.config.data.expansion_factor_real_data, resolved.loading(stage)
+    stage = max(phase.plan.stages, key=lambda stage: stage.num_nodes)
+    factor, loading = phase.config.data.expansion_factor_real_data, phase.loading(stage)
     if factor is None or loading is None:
         return []
     loaded = loading[0] / as_written(max(factor, 1.0))

@@ -8,7 +8,6 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rampcli.batch.phased_plan import PhasedPlan
 from rampcli.batch.quantities import scale, shorten
 from rampcli.batch.training_plan import TrainingPlan
 from rampcli.files.guarded_folder import replace_file
@@ -36,15 +35,15 @@ def plot_plan(plan: TrainingPlan, path: Path, *, title: str, unit: str = "sample
     stages, end, first = plan.stages, _last_sample(plan), plan.stages[0].first_sample
     edges = [*(stage.first_sample for stage in stages), end]
     sizes = [stage.global_batch_size for stage in stages]
-    if isinstance(plan, PhasedPlan) and not plan.has_one_length:
+    if not plan.has_one_length:
         unit, first, edges = "tokens", plan.tokens_at(first), [*map(plan.tokens_at, edges)]
         lengths = [plan.of(stage).sequence_length for stage in stages]
         sizes = [size * length for size, length in zip(sizes, lengths, strict=True)]
     _draw_batches(batch, sizes, edges, unit)
     batch.set_title(title, fontsize=11, loc="left", parse_math=False)
     _draw_nodes(nodes, [stage.num_nodes for stage in stages], edges)
-    if isinstance(plan, PhasedPlan):
-        names = [plan.phase_at(stage.first_sample).name for stage in stages]
+    if plan.has_names:
+        names = [str(plan.of(stage).name) for stage in stages]
         _draw_phases(batch, names, edges)
     open_end = "" if plan.end_sample == end else "; the last stage continues"
     nodes.set_xlabel(f"consumed {unit}{open_end}")
@@ -109,7 +108,7 @@ def _last_sample(plan: TrainingPlan) -> int:
     The last stage of a run in phases is its last phase, or ends it, and is only cut if it is open.
     """
     last = plan.stages[-1]
-    if plan.end_sample is not None and (len(plan.stages) == 1 or isinstance(plan, PhasedPlan)):
+    if plan.end_sample is not None and (len(plan.stages) == 1 or plan.has_names):
         return plan.end_sample
     drawn = max(last.first_sample, last.global_batch_size)
     cut = last.first_sample + int(OPEN_SHARE * drawn) + last.global_batch_size

@@ -14,7 +14,7 @@ from rampcli.errors import UsageError
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.mesh import Meshes, build_meshes
 from rampcli.planning.config_plan import pair_settings
-from rampcli.planning.run_plan import Resolved
+from rampcli.planning.run_plan import Resolved, ResolvedPhase
 from rampcli.rl.bridge import PATIENCE, Bridge, Roles, take_role
 from rampcli.rl.generating_rank import generate_until_training_ends
 from rampcli.rl.generator import Generator
@@ -72,19 +72,21 @@ def check_trusted(config: Config) -> None:
 def build_policy_trainer(
     roles: Roles,
     resolved: Resolved,
+    phase: ResolvedPhase,
     run: RunDirectory,
     device: torch.device,
     stop: StopRequest,
     costs: BoundaryCosts,
 ) -> PolicyTrainer:
     """Returns a trainer with everything that a run needs and with the newest checkpoint loaded."""
-    config, pairs = resolved.config, pair_settings(resolved.config)
+    config, pairs = phase.config, pair_settings(phase.config)
     assert pairs is not None
     # A rank may wait for another one's whole rollout, and a reward may take long.
     meshes = build_meshes(device, config.parallel, timeout=PATIENCE)
     prompts = open_prompts(config)
     loaded = load_model_and_state(
         resolved,
+        phase,
         run,
         meshes,
         device,
@@ -111,12 +113,12 @@ def build_policy_trainer(
             bridge=Bridge(roles, start_timeout_s=config.launch.start_timeout_s),
         )
     reading = build_reading(config, meshes.data_ranks)
-    observers = build_observers(resolved, run, passes, loaded, costs, stop)
+    observers = build_observers(resolved, phase, run, passes, loaded, costs, stop)
     return PolicyTrainer(
         config=config,
         plan=resolved.plan,
-        learning_rate=resolved.learning_rate(),
-        couplings=resolved.couplings(),
+        learning_rate=phase.rate,
+        couplings=phase.couplings(),
         passes=passes,
         optimizers=loaded.optimizers,
         loader=Loader(None, reading=reading, device=device),

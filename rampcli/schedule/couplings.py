@@ -12,7 +12,7 @@ rate:
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rampcli.schedule.phase_rate import Rate
+from rampcli.schedule.phase_rate import PhaseRate
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Couplings:
     beta2_coupling: str
     weight_decay_coupling: str
 
-    def at(self, rate: Rate, consumed_samples: int, *, global_batch_size: int) -> StepValues:
+    def at(self, rate: PhaseRate, consumed_samples: int, *, global_batch_size: int) -> StepValues:
         """Returns the values of a step.
 
         Args:

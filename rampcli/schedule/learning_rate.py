@@ -4,9 +4,6 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from rampcli.batch.training_plan import TrainingPlan
 
 WSD_SHARE = 0.1
 """Default share of a run over which `wsd` decays (arXiv 2404.06395, section 4)."""
@@ -50,35 +47,6 @@ class LearningRate:
     stage_starts: tuple[int, ...] = (0,)
     own_decay: "Callable[[LearningRate, Step], float] | None" = None
     start: float = 0.0
-
-    @classmethod
-    def over(
-        cls,
-        plan: TrainingPlan,
-        *,
-        warmup_samples: int | None,
-        warmup_steps: int | None,
-        wsd_decay_samples: int | None,
-        **style: Any,
-    ) -> "LearningRate":
-        """Returns the learning rate over a whole run.
-
-        A warm-up in optimiser steps is converted to the samples that the ramp consumes in them. In
-        `style` are the fields that do not depend on the plan.
-        """
-        if warmup_steps is not None:
-            warmup_samples = plan.ramp.samples_after(warmup_steps)
-        if wsd_decay_samples is None and plan.end_sample is not None:
-            wsd_decay_samples = round(plan.end_sample * WSD_SHARE)
-        return cls(
-            warmup_samples=warmup_samples or 0,
-            end_sample=plan.end_sample,
-            wsd_decay_samples=wsd_decay_samples,
-            stage_starts=tuple(stage.first_sample for stage in plan.ramp.stages),
-            first_batch_size=plan.ramp.stages[0].global_batch_size,
-            largest_batch_size=max(stage.global_batch_size for stage in plan.ramp.stages),
-            **style,
-        )
 
     def at(self, consumed_samples: int, *, global_batch_size: int) -> float:
         """Returns the learning rate of a step.

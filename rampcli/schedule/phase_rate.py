@@ -1,22 +1,8 @@
 """The learning rate of a phase: its part of a schedule of the run, or a schedule of its own."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from rampcli.schedule.learning_rate import LearningRate
-
-
-class Rate(Protocol):
-    """The learning rate as a function of the samples that a run has consumed."""
-
-    @property
-    def largest_batch_size(self) -> float: ...  # noqa: D102
-
-    def at(self, consumed_samples: int, *, global_batch_size: int) -> float: ...  # noqa: D102
-
-    def factor_at(  # noqa: D102
-        self, consumed_samples: int, *, global_batch_size: int
-    ) -> float: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,7 +20,7 @@ from rampcli.machine.activity import COMPILING, COMPUTING, ENDING, READING, SAVI
 from rampcli.parallel.ranks import RankError, broadcast_from_rank_0
 from rampcli.runs.directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY
 from rampcli.schedule.couplings import Couplings, StepValues
-from rampcli.schedule.phase_rate import Rate
+from rampcli.schedule.phase_rate import PhaseRate
 from rampcli.settings.config import Config
 from rampcli.train.average import RunningAverage, WeightAverage, begun, mean_with_checkpoints
 from rampcli.train.compiling import compile_passes
@@ -64,7 +64,7 @@ class Trainer:
 
     config: Config
     plan: TrainingPlan
-    learning_rate: Rate
+    learning_rate: PhaseRate
     couplings: Couplings
     passes: Passes
     optimizers: Sequence[torch.optim.Optimizer]

@@ -25,7 +25,6 @@ from rampcli.machine.host import swapped_bytes
 from rampcli.parallel.mesh import CONTEXT, PIPELINE, REPLICATE, SHARD, TENSOR, Meshes
 from rampcli.parallel.overlap import Collective, collectives_of, set_collectives
 from rampcli.parallel.ranks import broadcast_from_rank_0
-from rampcli.schedule.learning_rate import LearningRate
 from rampcli.settings.optimizers import OPTIMIZERS
 from rampcli.train.loop import Trainer
 from rampcli.train.muon import Muon
@@ -313,8 +312,10 @@ class Bench:
     """
 
     def __init__(self, trainer: Trainer, accumulate: int, pressure: MemoryPressure) -> None:
-        assert isinstance(trainer.learning_rate, LearningRate)  # a trial has no phases
-        trainer.learning_rate = replace(trainer.learning_rate, peak=0.0, floor=0.0)
+        rate = trainer.learning_rate
+        trainer.learning_rate = replace(
+            rate, schedule=replace(rate.schedule, start=0.0, peak=0.0, floor=0.0)
+        )
         trainer.observers.at_start(trainer.state)
         trainer.compile()
         self.trainer = trainer

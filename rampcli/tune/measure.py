@@ -38,7 +38,7 @@ def measure(trial: TrialDirectory, stop: StopRequest, *, started: float) -> int:
         set_matmul_precision(resolved.config.trainer.matmul_precision)
         with naming_out_of_memory(resolved, lambda: 0):
             costs = BoundaryCosts(run=trial, started=started, imported=started)
-            trainer = build_trainer(resolved, trial, device, stop, costs)
+            trainer = build_trainer(resolved, resolved.phases[0], trial, device, stop, costs)
             order, pressure = trial.read_order(), MemoryPressure(device)
             diagnosis: Diagnosis | None = None
             try:

@@ -49,7 +49,7 @@ def candidates(resolved: Resolved) -> list[Candidate]:
     """
     batches, found = _batches(resolved.plan), []
     for size in divisors(max(batches), most=MOST_SAMPLES):
-        settings = micro_batch_settings(resolved, size)
+        settings = micro_batch_settings(resolved.phases[0], size)
         stack = with_values(resolved.config, settings, TUNE)
         try:
             changed = run_plan(with_decided_references(stack).config())

@@ -458,7 +458,7 @@ def write(source: Source) -> Translation:
         "num_pipeline_microbatches": source.num_pipeline_microbatches,
         "expansion_factor_real_data": source.expansion_factor_real_data,
         "max_target_length": plan.sequence_length,
-        "steps": plan.end_step,
+        "steps": plan.steps,
     } | {f"ici_{axis}_parallelism": size for axis, size in axes.items()}
     unsaid = (
         *differences(source, "MaxText", semantics="maxtext", has_micro_batches=True),

@@ -10,7 +10,7 @@ from rampcli.batch.plan import GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.ramp import RAMP_KEY
 from rampcli.batch.run_settings import DECREASE_KEY
 from rampcli.batch.step_schedule import to_entries
-from rampcli.batch.training_plan import StagePlan, TrainingPlan
+from rampcli.batch.training_plan import PhasePlan, StagePlan
 from rampcli.errors import UsageError, shown
 
 
@@ -80,7 +80,7 @@ class Source:
         expansion_factor_real_data: hosts per reading host, or None if not given.
     """
 
-    plan: TrainingPlan
+    plan: PhasePlan
     rampup_batch_size: list[int] | None = None
     step_batch_size_schedule: str | None = None
     data_parallel_shard_size: int | None = None
@@ -132,8 +132,8 @@ class Source:
             "parallel.context_parallel_size": parallel.context,
             "trainer.num_nodes": self.stage.num_nodes,
             "trainer.devices": plan.fleet.devices,
-            "trainer.max_steps": plan.end_step,
-            "trainer.max_samples": plan.end_sample,
+            "trainer.max_steps": plan.steps,
+            "trainer.max_samples": plan.samples,
         }
 
 

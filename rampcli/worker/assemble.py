@@ -34,7 +34,7 @@ from rampcli.parallel.ranks import device_here, gather_from_all_ranks
 from rampcli.planning.choices import is_chosen_by_plan, with_choice
 from rampcli.planning.compilation import COMPILE_KEY
 from rampcli.planning.out_of_memory import out_of_memory
-from rampcli.planning.run_plan import Resolved, run_plan
+from rampcli.planning.run_plan import Resolved, ResolvedPhase, run_plan
 from rampcli.planning.stage_memory import shorten_bytes
 from rampcli.runs.directory import PREEMPTED, RunDirectory
 from rampcli.runs.manifest import consumed_samples
@@ -96,6 +96,7 @@ def naming_out_of_memory(
 
 def build_trainer(
     resolved: Resolved,
+    phase: ResolvedPhase,
     run: RunDirectory,
     device: torch.device,
     stop: StopRequest,
@@ -104,9 +105,10 @@ def build_trainer(
     """Returns a trainer with everything that a run needs and with the newest checkpoint loaded.
 
     Args:
-        resolved: the run, or the phase of it that goes on.
+        resolved: the run.
+        phase: the phase of it that goes on.
     """
-    config = resolved.config
+    config = phase.config
     if is_rl(config):
         raise UsageError(
             "this run uses reinforcement learning, which rampcli.worker does not do",
@@ -119,6 +121,7 @@ def build_trainer(
     corpora = open_corpora(config) if reading.reads else None
     loaded = load_model_and_state(
         resolved,
+        phase,
         run,
         meshes,
         device,
@@ -127,16 +130,16 @@ def build_trainer(
         special_tokens=corpora.special_tokens if corpora else NONE_KNOWN,
     )
     passes = Passes(config, loaded.parts, meshes, device)
-    observers = build_observers(resolved, run, passes, loaded, costs, stop)
+    observers = build_observers(resolved, phase, run, passes, loaded, costs, stop)
     return Trainer(
         config=config,
-        plan=resolved.whole_plan,
-        learning_rate=resolved.rate(),
-        couplings=resolved.couplings(),
+        plan=resolved.plan,
+        learning_rate=phase.rate,
+        couplings=phase.couplings(),
         passes=passes,
         optimizers=loaded.optimizers,
         loader=Loader(
-            corpora.training.starting_at(resolved.reading) if corpora else None,
+            corpora.training.starting_at(phase.reading) if corpora else None,
             reading=reading,
             device=device,
         ),
@@ -156,7 +159,7 @@ def build_trainer(
         state=loaded.state,
         stopper=Stopper(stop, passes),
         averages=loaded.averages,
-        first_validated_sample=resolved.first_validated_sample,
+        first_validated_sample=phase.first_validated_sample,
         runs_ahead=device.type == "cuda",
         norms=None
         if config.noise_scale.every_steps is None
@@ -164,7 +167,9 @@ def build_trainer(
     )
 
 
-Build = Callable[[Resolved, RunDirectory, torch.device, StopRequest, BoundaryCosts], Trainer]
+Build = Callable[
+    [Resolved, ResolvedPhase, RunDirectory, torch.device, StopRequest, BoundaryCosts], Trainer
+]
 """Returns a trainer with everything that a run needs and with the newest checkpoint loaded."""
 
 
@@ -173,34 +178,35 @@ def train(
 ) -> int:
     """Trains what the run directory's snapshot describes, and returns the exit code.
 
-    Of a run in phases, it trains the phase that the newest checkpoint leads to.
+    It trains the phase that the newest checkpoint leads to.
     """
     imported = time.time()
     consumed = consumed_samples(run)
-    resolved = run_plan(snapshot.read(run.config), consumed_samples=consumed).at(consumed)
-    with sources_named(resolved.config):
-        trainer_config = resolved.config.trainer
-        tries_compiler = trainer_config.compile and is_chosen_by_plan(resolved, COMPILE_KEY)
+    resolved = run_plan(snapshot.read(run.config), consumed_samples=consumed)
+    phase = resolved.at(consumed)
+    with sources_named(phase.config):
+        trainer_config = phase.config.trainer
+        tries_compiler = trainer_config.compile and is_chosen_by_plan(phase.config, COMPILE_KEY)
         if tries_compiler:
             begin(COMPILING)
             cannot_compile = why_not_compiled(device_here(trainer_config.accelerator))
         begin(JOINING)
         with waiting:
-            device = join_ranks(trainer_config, timeout_s=resolved.config.launch.start_timeout_s)
+            device = join_ranks(trainer_config, timeout_s=phase.config.launch.start_timeout_s)
         set_matmul_precision(trainer_config.matmul_precision)
         if tries_compiler:
-            resolved = with_working_compiler(resolved, run, cannot_compile)
+            phase = with_working_compiler(phase, run, cannot_compile)
         begin(LOADING)
         if dist.get_rank() == 0:
-            if device.type == "cpu" and resolved.config.trainer.accelerator != "cpu":
+            if device.type == "cpu" and phase.config.trainer.accelerator != "cpu":
                 note_unused_gpus(run)
             if device.type != "cpu":
                 note_few_processors(run, processors())
-                note_dense_masks(run, resolved.config, device)
+                note_dense_masks(run, phase.config, device)
             note_exact_products(run, trainer_config, device)
             run.append_event(
                 "load",
-                compiles=resolved.config.trainer.compile,
+                compiles=phase.config.trainer.compile,
                 processors=processors(),
                 environment=recorded(),
             )
@@ -209,13 +215,15 @@ def train(
         with naming_out_of_memory(
             resolved, lambda: trainer.state.consumed_samples if trainer else consumed
         ):
-            trainer = build(resolved, run, device, stop, costs)
+            trainer = build(resolved, phase, run, device, stop, costs)
             status = trainer.run()
     return EXIT_INTERRUPTED if status == PREEMPTED else 0
 
 
-def with_working_compiler(resolved: Resolved, run: RunDirectory, reason: str | None) -> Resolved:
-    """Returns the run, without compiled layers if a rank cannot compile. Every rank calls this.
+def with_working_compiler(
+    phase: ResolvedPhase, run: RunDirectory, reason: str | None
+) -> ResolvedPhase:
+    """Returns the phase, without compiled layers if a rank cannot compile. Every rank calls this.
 
     Args:
         reason: why this rank cannot compile, if so.
@@ -224,7 +232,7 @@ def with_working_compiler(resolved: Resolved, run: RunDirectory, reason: str | N
         facts = gather_from_all_ranks({"reason": reason and reason[:MOST_OF_REASON]})
     reasons = {rank: each["reason"] for rank, each in enumerate(facts) if each["reason"]}
     if not reasons:
-        return resolved
+        return phase
     if dist.get_rank() == 0:
         rank, reason = next(iter(reasons.items()))
         run.append_event(
@@ -232,7 +240,7 @@ def with_working_compiler(resolved: Resolved, run: RunDirectory, reason: str | N
             reason=f"rank {rank} cannot compile layers, so no rank does; compiling needs {REMEDY}:"
             f" {reason}",
         )
-    return with_choice(resolved, COMPILE_KEY, False)
+    return with_choice(phase, COMPILE_KEY, False)
 
 
 def note_unused_gpus(run: RunDirectory) -> None:
@@ -312,6 +320,7 @@ def build_guard(config: Config, loaded: Loaded) -> StepGuard:
 
 def build_observers(
     resolved: Resolved,
+    phase: ResolvedPhase,
     run: RunDirectory,
     passes: Passes,
     loaded: Loaded,
@@ -322,10 +331,10 @@ def build_observers(
 
     Workers without a supervisor start the trackers themselves.
     """
-    config = resolved.config
+    config = phase.config
     observers: list[LoopObserver] = []
     if not is_rl(config):  # whose ranks wait for the whole rollouts of others
-        observers.append(StepTimeout(resolved.whole_plan, passes.meshes, config.launch))
+        observers.append(StepTimeout(resolved.plan, passes.meshes, config.launch))
     if config.trainer.gc_every_micro_batches is not None:
         observers.append(GarbageCollection(config.trainer.gc_every_micro_batches))
     if config.data.audit_order:
@@ -335,14 +344,13 @@ def build_observers(
     if dist.get_rank() == 0:
         if measurers:
             run.write_columns([metric for one in measurers for metric in one.metrics])
-        phase = None if resolved.phase is None else resolved.phase.name
         journal = Journal(
             run,
-            resolved.whole_plan,
+            resolved.plan,
             config,
             passes.device,
-            phase=phase,
-            first_step=resolved.first_step_of_length,
+            phase=phase.plan.name,
+            first_step=phase.first_step_of_length,
         )
         observers += [journal, costs]
         # The ranks of reinforcement learning wait for responses, not for data.
@@ -360,7 +368,7 @@ def build_observers(
         observers.append(
             TextSamples(
                 run,
-                resolved.whole_plan,
+                resolved.plan,
                 config,
                 passes,
                 tokenizer=loaded.tokenizer,

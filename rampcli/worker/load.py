@@ -22,7 +22,7 @@ from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import WeightFolder
 from rampcli.parallel.mesh import Meshes
 from rampcli.parallel.ranks import broadcast_from_rank_0, gather_from_all_ranks
-from rampcli.planning.run_plan import Resolved
+from rampcli.planning.run_plan import Resolved, ResolvedPhase
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import complete_checkpoints
 from rampcli.settings.config import Config
@@ -52,6 +52,7 @@ class Loaded:
 
 def load_model_and_state(
     resolved: Resolved,
+    phase: ResolvedPhase,
     run: RunDirectory,
     meshes: Meshes,
     device: torch.device,
@@ -63,13 +64,14 @@ def load_model_and_state(
     """Builds the model and its optimisers, and loads the newest checkpoint. Every rank calls this.
 
     Args:
-        resolved: the run, or the phase of it that goes on.
+        resolved: the run.
+        phase: the phase of it that goes on.
         fingerprints: of the data that this rank reads, or None if another rank reads for it.
 
     Raises:
         RampcliError: the newest checkpoint is damaged, and the one before it is of another phase.
     """
-    config = resolved.config
+    config = phase.config
     if broadcast_from_rank_0(not complete_checkpoints(run)):
         parts = build_initial_model(config, meshes, device, run=run)
     else:
@@ -81,15 +83,15 @@ def load_model_and_state(
     averages = {kind: RunningAverage(parts, rule) for kind, rule in resolved.averages().items()}
 
     def averages_at(consumed_samples: int) -> Averages:
-        tokens = resolved.whole_plan.tokens_at(consumed_samples)
+        tokens = resolved.plan.tokens_at(consumed_samples)
         return {kind: one.values for kind, one in begun(averages, tokens).items()}
 
-    number = None if resolved.phase is None else resolved.phase.number
-    check = partial(check_resumable, resolved=resolved, corpora={number: corpus})
+    check = partial(check_resumable, resolved=resolved, corpora={phase.plan.number: corpus})
     state = load_newest(run, parts, optimizers, averages_at, check=check)
-    check_same_phase(resolved, run, state)
+    check_same_phase(resolved, phase, run, state)
     if dist.get_rank() == 0:
         run.drop_rows_after(state.step)
+    facts = phase_facts(phase)
     checkpoints = Checkpoints(
         run,
         parts,
@@ -102,7 +104,7 @@ def load_model_and_state(
             "world_size": dist.get_world_size(),
             "started_from": starting_step(config, run),
             **merge_facts(resolved),
-            **({} if resolved.phase is None else {"phase": phase_facts(resolved)}),
+            **({} if facts is None else {"phase": facts}),
         },
         tokenizer=tokenizer,
         special_tokens=special_tokens,
@@ -120,21 +122,21 @@ def load_model_and_state(
     )
 
 
-def check_same_phase(resolved: Resolved, run: RunDirectory, state: TrainingState) -> None:
+def check_same_phase(
+    resolved: Resolved, phase: ResolvedPhase, run: RunDirectory, state: TrainingState
+) -> None:
     """Checks that these processes train the phase of the checkpoint that they have loaded.
 
     Raises:
         RampcliError: a newer checkpoint is damaged, and the loaded one is of an earlier phase.
     """
-    if resolved.whole is None or resolved.phase is None:
-        return
-    phase = resolved.whole.phase_at(state.consumed_samples)
-    if phase.number == resolved.phase.number:
+    of_state = resolved.at(state.consumed_samples)
+    if of_state.plan.number == phase.plan.number:
         return
     damaged = [str(one.path) for one in complete_checkpoints(run) if one.step > state.step]
     raise RampcliError(
         f"the checkpoints after step {state.step} are damaged, and that step is in phase"
-        f" {phase.name}, not in {resolved.phase.name}",
+        f" {of_state.name}, not in {phase.name}",
         remedy=f"rm -r {shlex.join(damaged)}; then the same command resumes from step {state.step}",
     )
 

@@ -136,7 +136,7 @@ def test_pairs_of_each_stage_are_the_product_of_their_parts(config):
     resolved = run_plan(config)
     assert [stage.global_batch_size for stage in resolved.plan.stages] == batch_sizes(config)
     for stage in resolved.plan.stages:
-        batch = resolved.pairs(stage)
+        batch = resolved.phases[0].pairs(stage)
         assert batch.prompts == stage.global_batch_size
         assert batch.generations == config.rl.generations_per_prompt
         assert batch.updates == config.rl.updates_per_rollout
@@ -158,7 +158,7 @@ def test_pairs_of_each_stage_are_the_product_of_their_parts(config):
 def test_a_micro_batch_is_the_one_that_is_set_or_the_largest_that_divides(config):
     assume(not refusal(config))
     resolved, given_pairs = run_plan(config), config.rl.micro_batch_size
-    for batch in map(resolved.pairs, resolved.plan.stages):
+    for batch in map(resolved.phases[0].pairs, resolved.plan.stages):
         of_an_update = batch.pairs // batch.updates // batch.data_parallel_size
         whole_groups = batch.micro_batch_size % batch.generations == 0
         parts_of_one = batch.generations % batch.micro_batch_size == 0

@@ -32,7 +32,9 @@ def test_a_step_loads_each_micro_batch_separately_or_all_at_once_as_in_maxtext(r
     planned = plan(**run)
     for stage in planned.stages:
         at_once = run["semantics"] == "maxtext"
-        assert planned.loads_per_step(stage) == (1 if at_once else stage.accumulate_grad_batches)
+        assert planned.of(stage).loads_per_step(stage) == (
+            1 if at_once else stage.accumulate_grad_batches
+        )
 
 
 def test_the_time_of_an_open_stage_or_without_a_throughput_is_unknown():

@@ -161,7 +161,7 @@ def test_the_earlier_name_of_a_choice_is_understood_everywhere(written, recipe, 
     for each in words:
         config = resolve(apply_overrides(llm.gpt3_5b.pretrain_recipe(), each, config_dir=tmp_path))
         assert config.config.rampup.at_boundary == "restart"
-        assert config.plan.restarts_always
+        assert config.plan.phases[0].restarts_always
 
 
 def test_all_errors_are_reported_at_once():

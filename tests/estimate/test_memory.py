@@ -143,7 +143,7 @@ TRAINING = MemoryEstimate(weights=100, gradients=100, optimizer=200, activations
 def planned(*words: str):
     recipe = llm.from_factory("sort_digits")
     resolved = resolve(apply_overrides(recipe, ["rl=grpo", *words]))
-    return resolved.config, resolved.pairs(resolved.plan.stages[0])
+    return resolved.config, resolved.phases[0].pairs(resolved.plan.stages[0])
 
 
 def test_a_split_model_has_a_whole_copy_that_generates():

@@ -37,7 +37,7 @@ def branches_of(point, tmp_path, *, decays=False):
             exponent=EXPONENT,
             decays=decays,
             run_dir=tmp_path / f"multiple={multiple}",
-            read_files=lambda _: replace(point.run.files, val_samples=1000),
+            read_files=lambda _: replace(point.run.phases[0].files, val_samples=1000),
         )
         yield multiple, samples, branch
 
@@ -65,20 +65,17 @@ def test_a_branch_differs_in_batch_and_rate_only(consumed_samples, words, tmp_pa
         assert plan.end_sample == consumed_samples + samples
         assert stage.world_size == point.stage.world_size
         assert stage.micro_batch_size == point.stage.micro_batch_size
-        values = run.couplings().at(
-            run.learning_rate(), point._step_ends_at, global_batch_size=batch
-        )
+        (phase,), (trained,) = run.phases, branch.phases
+        values = phase.couplings().at(phase.rate, point._step_ends_at, global_batch_size=batch)
         for end in (consumed_samples + multiple * batch, consumed_samples + samples):
-            found = branch.couplings().at(
-                branch.learning_rate(), end, global_batch_size=multiple * batch
-            )
+            found = trained.couplings().at(trained.rate, end, global_batch_size=multiple * batch)
             assert found.lr == pytest.approx(values.lr * multiple**EXPONENT)
         optim = run.config.optim
         assert branch.config.optim.beta2 == pytest.approx(values.beta2 or optim.beta2)
         assert branch.config.optim.weight_decay == pytest.approx(
             values.weight_decay or optim.weight_decay
         )
-        assert branch.couplings().beta2_coupling == "none"
+        assert branch.phases[0].couplings().beta2_coupling == "none"
 
 
 @pytest.mark.parametrize("words", [(), ("optim.min_lr=1e-4", "schedule.decay_style=wsd")])
@@ -87,7 +84,7 @@ def test_the_mean_rate_of_a_branch_is_half_of_its_first(words, tmp_path):
     for multiple, samples, branch in branches_of(point, tmp_path, decays=True):
         batch = multiple * point.global_batch_size
         rates = [
-            branch.learning_rate().at(end, global_batch_size=batch)
+            branch.phases[0].rate.at(end, global_batch_size=batch)
             for end in range(160 + batch, 160 + samples + 1, batch)
         ]
         lr = point.lr * multiple**EXPONENT
@@ -124,5 +121,5 @@ def test_a_run_without_held_out_samples_is_refused(tmp_path):
             exponent=EXPONENT,
             decays=True,
             run_dir=tmp_path,
-            read_files=lambda _: replace(point.run.files, val_samples=0),
+            read_files=lambda _: replace(point.run.phases[0].files, val_samples=0),
         )

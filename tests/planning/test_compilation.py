@@ -14,12 +14,12 @@ RUN = ("llama3_tiny", "trainer.accelerator=cpu", "throughput.samples_per_s_per_g
 @pytest.mark.parametrize("samples", [160, 300, 500, 2_000, 100_000])
 def test_layers_are_compiled_exactly_where_they_save_more_than_compiling_takes(planned, samples):
     resolved = planned(*RUN, "trainer.num_nodes=1", f"trainer.max_samples={samples}")
-    costs = compilation_of(resolved)
+    costs = compilation_of(resolved.phases[0])
     restarts_s = resolved.plan.restarts() * resolved.plan.clock.restart_s
     assert costs.run_s == resolved.plan.run_s() - restarts_s
     pays = costs.saved_s > costs.compile_s
     assert resolved.config.trainer.compile is pays is (samples > 400)
-    assert bool(compilation_lines(resolved)) is pays
+    assert bool(compilation_lines(resolved.phases[0])) is pays
 
 
 def test_a_run_without_an_end_is_compiled(planned):
@@ -28,28 +28,32 @@ def test_a_run_without_an_end_is_compiled(planned):
 
 
 def test_each_start_of_processes_takes_time(planned):
-    once = compilation_of(planned(*RUN, "trainer.num_nodes=1", "rampup.at_boundary=continue"))
-    again = compilation_of(planned(*RUN, "trainer.num_nodes=1", "rampup.at_boundary=restart"))
+    once = compilation_of(
+        planned(*RUN, "trainer.num_nodes=1", "rampup.at_boundary=continue").phases[0]
+    )
+    again = compilation_of(
+        planned(*RUN, "trainer.num_nodes=1", "rampup.at_boundary=restart").phases[0]
+    )
     assert again.compile_s == once.compile_s + 3 * compilation.ON_CPU.start_s
 
 
 def test_without_a_throughput_the_operations_tell_the_time(planned, monkeypatch):
     words = ("llama3_tiny", "trainer.num_nodes=1", "trainer.accelerator=cpu")
     monkeypatch.setattr(compilation, "processors", lambda: 1)
-    one = compilation_of(planned(*words)).run_s
+    one = compilation_of(planned(*words).phases[0]).run_s
     monkeypatch.setattr(compilation, "processors", lambda: 8)
-    assert compilation_of(planned(*words)).run_s == pytest.approx(one / 8)
-    twice = compilation_of(planned(*words, "trainer.max_samples=6_408"))
+    assert compilation_of(planned(*words).phases[0]).run_s == pytest.approx(one / 8)
+    twice = compilation_of(planned(*words, "trainer.max_samples=6_408").phases[0])
     assert twice.run_s == pytest.approx(2 * one / 8, rel=0.01)  # the last batches are whole
     on_gpu = planned(*words[:2], "trainer.accelerator=gpu", "trainer.peak_tflops=50")
-    assert compilation_of(on_gpu).run_s == pytest.approx(one * 0.03 / (0.4 * 50))
+    assert compilation_of(on_gpu.phases[0]).run_s == pytest.approx(one * 0.03 / (0.4 * 50))
 
 
 @pytest.mark.parametrize("words", ["sort_digits rl=sort_digits", "shakespeare_char data.path=x"])
 def test_the_plan_never_compiles_where_it_cannot_tell(planned, words):
     name, *rest = words.split()
     resolved = planned(name, *rest)
-    assert compilation_of(resolved) is None
+    assert compilation_of(resolved.phases[0]) is None
     assert resolved.config.trainer.compile is False
 
 
@@ -59,13 +63,13 @@ def test_a_value_that_is_set_stays(planned, value):
         words = (f"{COMPILE_KEY}={str(value).lower()}", f"trainer.max_samples={samples}")
         resolved = planned(*RUN, *words)
         assert resolved.config.trainer.compile is value
-        assert not is_chosen_by_plan(resolved, COMPILE_KEY)
-        assert compilation_lines(resolved) == []
+        assert not is_chosen_by_plan(resolved.config, COMPILE_KEY)
+        assert compilation_lines(resolved.phases[0]) == []
 
 
 def test_auto_is_a_word_for_null(planned):
     resolved = planned(*RUN, f"{COMPILE_KEY}=auto", "trainer.max_samples=100_000")
-    assert is_chosen_by_plan(resolved, COMPILE_KEY)
+    assert is_chosen_by_plan(resolved.config, COMPILE_KEY)
     assert resolved.config.trainer.compile is True
 
 
@@ -80,5 +84,5 @@ def test_the_plan_chooses_anew_for_a_configuration_that_is_used_again(planned, t
 def test_the_progress_of_a_run_changes_nothing(planned):
     words = (*RUN, "trainer.max_samples=2_000")
     resolved = resolve(stack_of(planned(*words).config), consumed_samples_in=lambda _: 1_900)
-    assert compilation_of(resolved) == compilation_of(planned(*words))
+    assert compilation_of(resolved.phases[0]) == compilation_of(planned(*words).phases[0])
     assert resolved.config.trainer.compile is True

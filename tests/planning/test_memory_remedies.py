@@ -41,7 +41,7 @@ RUNS = {
 
 
 def peak(resolved) -> int:
-    return max(stage_memory(resolved, stage).peak_bytes for stage in resolved.plan.stages)
+    return max(stage_memory(resolved.phases[0], stage).peak_bytes for stage in resolved.plan.stages)
 
 
 def batches(resolved) -> list[int]:
@@ -53,7 +53,7 @@ def test_each_remedy_fits_and_trains_the_same_batches(planned, name):
     words, usable_gb = RUNS[name]
     resolved = planned(*words)
     assert peak(resolved) > usable_gb * GIB
-    changes = changes_that_fit(resolved, usable_gb * GIB)
+    changes = changes_that_fit(resolved.phases[0], usable_gb * GIB)
     assert changes
     for change in changes:
         changed = resolve(apply_overrides(resolved.config, str(change).split()))
@@ -64,7 +64,7 @@ def test_each_remedy_fits_and_trains_the_same_batches(planned, name):
 def test_a_remedy_changes_no_more_than_it_must(planned):
     resolved = planned(*ONE_NODE, "model.global_batch_size=64", "data.micro_batch_size=8")
     for usable_gb in (55, 80, 150):
-        changes = changes_that_fit(resolved, usable_gb * GIB)
+        changes = changes_that_fit(resolved.phases[0], usable_gb * GIB)
         assert len({len(change.values) for change in changes}) == 1
         for change in changes:
             for word in str(change).split() if len(change.values) > 1 else ():
@@ -75,7 +75,7 @@ def test_a_remedy_changes_no_more_than_it_must(planned):
 def test_the_remedy_is_the_largest_micro_batch_that_fits(planned):
     ((size,),) = (
         change.values["data.micro_batch_size"]
-        for change in changes_that_fit(planned("gpt3_5b"), 40 * GIB)
+        for change in changes_that_fit(planned("gpt3_5b").phases[0], 40 * GIB)
         if "data.micro_batch_size" in change.values
     )
     larger = [each for each in (1, 2, 4) if each > size]
@@ -89,11 +89,11 @@ def test_finished_stages_that_do_not_divide_today_do_not_matter(planned):
     stack = apply_overrides(planned("llama3_8b").config, words)
     resumed = resolve(stack, consumed_samples_in=lambda _: 200_000)
     assert resumed.plan.passed
-    assert changes_that_fit(resumed, 80 * GIB)
+    assert changes_that_fit(resumed.phases[0], 80 * GIB)
 
 
 def test_nothing_is_named_if_nothing_fits(planned):
-    assert changes_that_fit(planned("llama3_8b"), GIB) == []
+    assert changes_that_fit(planned("llama3_8b").phases[0], GIB) == []
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -106,4 +106,4 @@ def test_a_run_out_of_memory_names_changes_that_need_less_than_it_did(planned, n
     *changes, _ = map(str, error.remedies)
     for change in changes:
         changed = resolve(apply_overrides(resolved.config, change.split()))
-        assert peak(changed) < stage_memory(resolved, first).peak_bytes
+        assert peak(changed) < stage_memory(resolved.phases[0], first).peak_bytes

@@ -86,4 +86,4 @@ def test_workers_plan_from_the_snapshot_what_the_command_planned(drawn, rate):
         again = run_plan(config, consumed_samples=consumed)
         assert again.plan == run.plan
         assert [one.reading for one in again.phases] == [one.reading for one in run.phases]
-        assert [one.rate() for one in again.phases] == [one.rate() for one in run.phases]
+        assert [one.rate for one in again.phases] == [one.rate for one in run.phases]

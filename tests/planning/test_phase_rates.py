@@ -32,7 +32,7 @@ def test_a_coupling_compares_the_tokens_of_batches():
     words = ["schedule.batch_coupling=linear", "phases.long.model.global_batch_size=6"]
     run = planned([*LONG_AND_SHORT, *words])
     factors = [
-        run.of(stage).rate().factor_at(stage.end_sample, global_batch_size=6)
+        run.of(stage).rate.factor_at(stage.end_sample, global_batch_size=6)
         for stage in run.plan.stages
     ]
     assert factors == [pytest.approx(1 / 3), 1.0]

@@ -10,12 +10,19 @@ from drawn_phases import ONE_RANK
 from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides
 from rampcli.config.file_facts import without_files
-from rampcli.config.phases import phase_entries, phase_stack, run_stack, sets_batch, sets_rate
+from rampcli.config.phases import (
+    phase_entries,
+    phase_stack,
+    run_stack,
+    sets_batch,
+    sets_rate,
+    settings_of_phases,
+    without_farther_ends,
+)
 from rampcli.data.order import Blend
 from rampcli.errors import Report, UsageError
 from rampcli.llm import llama3_tiny
 from rampcli.planning.out_of_memory import out_of_memory
-from rampcli.planning.phases import settings_of_phases, without_farther_ends
 from rampcli.planning.resolve import complete, resolve
 from rampcli.planning.run_plan import run_plan
 from rampcli.settings.by_key import leaves
@@ -45,7 +52,7 @@ def run():
 def rates(resolved):
     """The learning rate of the first and the last step of each stage."""
     return [
-        resolved.of(stage).rate().at(end, global_batch_size=stage.global_batch_size)
+        resolved.of(stage).rate.at(end, global_batch_size=stage.global_batch_size)
         for stage in resolved.plan.stages
         for end in (stage.first_sample + stage.global_batch_size, stage.end_sample)
     ]
@@ -64,7 +71,7 @@ def test_a_phase_begins_where_the_one_before_it_ends(run):
 def test_a_phase_ends_with_the_step_that_reaches_its_end(run):
     warm, main, decay, long = run.plan.phases
     for phase, until in ((warm, 200_000), (decay, 700_000), (long, 900_000)):
-        last = phase.plan.stages[-1].global_batch_size * phase.sequence_length
+        last = phase.stages[-1].global_batch_size * phase.sequence_length
         assert phase.end.tokens - last < until <= phase.end.tokens
     assert main.end.steps == 300
 
@@ -93,8 +100,8 @@ def test_phases_that_change_nothing_plan_and_read_what_a_run_without_phases_does
     assert {one.reading for one in parts.phases} == {replace(parts.phases[0].reading)}
     for stage in parts.plan.stages:
         end, size = stage.end_sample, stage.global_batch_size
-        rate = parts.of(stage).rate().at(end, global_batch_size=size)
-        assert rate == pytest.approx(alone.rate().at(end, global_batch_size=size))
+        rate = parts.of(stage).rate.at(end, global_batch_size=size)
+        assert rate == pytest.approx(alone.phases[0].rate.at(end, global_batch_size=size))
 
 
 class Windows:
@@ -133,7 +140,7 @@ def test_a_blend_whose_shares_change_reads_no_sample_again_before_an_epoch_ends(
         strict=True,
     ):
         blend = Blend([Windows(sizes[name]) for name in names], shares, seed=1)
-        extent = phase.phase
+        extent = phase.plan
         samples = np.arange(extent.first.samples, extent.end.samples)
         which, windows = blend.starting_at(phase.reading).locate(samples)
         for number, name in enumerate(names):
@@ -239,11 +246,11 @@ def test_the_last_phase_fits_even_if_it_is_finished(end):
 def test_a_phase_validates_before_its_first_step_if_it_validates_on_other_samples(run):
     warm, main, decay, long = run.phases
     starts = [one.first_validated_sample for one in (warm, main, decay, long)]
-    assert starts == [0, main.phase.first.samples, None, long.phase.first.samples]
+    assert starts == [0, main.plan.first.samples, None, long.plan.first.samples]
 
 
 def test_a_phase_that_runs_out_of_memory_names_settings_of_its_own(run):
-    consumed = run.phases[1].phase.first.samples
+    consumed = run.phases[1].plan.first.samples
     error = out_of_memory(run, consumed_samples=consumed, reason="rank 0 ran out of memory")
     assert "phases.main.trainer.activation_checkpointing=full" in str(error)
     shown = [word for remedy in error.remedies for word in str(remedy).split() if "=" in word]

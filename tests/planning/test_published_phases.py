@@ -22,7 +22,7 @@ def facts(resolved):
         (
             phase.name,
             phase.steps,
-            phase.plan.stages[-1].global_batch_size * phase.sequence_length,
+            phase.stages[-1].global_batch_size * phase.sequence_length,
             phase.sequence_length,
         )
         for phase in resolved.plan.phases
@@ -33,7 +33,7 @@ def rate_at_step(resolved, step):
     consumed = resolved.plan.samples_at(step)
     phase = resolved.trained_by(consumed)
     size = resolved.plan.stage_at(consumed - 1).global_batch_size
-    return phase.rate().at(consumed, global_batch_size=size)
+    return phase.rate.at(consumed, global_batch_size=size)
 
 
 def test_smollm3():
@@ -60,7 +60,7 @@ def test_olmo3_7b():
         ("midtrain", 47_684, 2**21, 8192),
         ("long", 11_921, 2**22, 65_536),
     ]
-    assert run.plan.phases[1].plan.stages[0].samples * 8192 == pytest.approx(100e9, rel=1e-4)
+    assert run.plan.phases[1].stages[0].samples * 8192 == pytest.approx(100e9, rel=1e-4)
     assert rate_at_step(run, 1_413_814) == pytest.approx(2.0712e-4)
     assert rate_at_step(run, 1_413_814 + 23_842) == pytest.approx(2.0712e-4 / 2)
     assert rate_at_step(run, 1_461_498 + 200) == pytest.approx(2.0712e-4)

@@ -51,7 +51,7 @@ def read_in(resolved):
         found = corpora_of(phase.config)
         corpora = [Windows(WINDOWS * 32 // length) for _ in found]
         blend = Blend(corpora, [share for share, _ in found], seed=1).starting_at(phase.reading)
-        samples = np.arange(phase.phase.first.samples, phase.phase.end.samples)
+        samples = np.arange(phase.plan.first.samples, phase.plan.end.samples)
         for which, window in zip(*blend.locate(samples), strict=True):
             yield phase.config, str(found[which][1]), int(window)
 

@@ -19,11 +19,11 @@ def chosen(resolved) -> str:
 @pytest.mark.parametrize("memory_gb", range(20, 120, 7))
 def test_each_is_chosen_exactly_where_last_does_not_fit_and_each_needs_less(planned, memory_gb):
     resolved = planned(*RUN, f"trainer.device_memory_gb={memory_gb}")
-    ways = ways_to_reduce(resolved)
+    ways = ways_to_reduce(resolved.phases[0])
     assert ways["each"].memory_bytes < ways["last"].memory_bytes
     fits = ways["last"].memory_bytes <= usable_bytes(resolved.config, memory_gb * GIB)
     assert chosen(resolved) == ("last" if fits else "each")
-    assert bool(reduction_notes(resolved)) is not fits
+    assert bool(reduction_notes(resolved.phases[0])) is not fits
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,8 @@ def test_a_value_that_is_set_stays(planned, value):
     for memory_gb in (10, 200):
         resolved = planned(*RUN, f"{REDUCE_KEY}={value}", f"trainer.device_memory_gb={memory_gb}")
         assert chosen(resolved) == value
-        assert not is_chosen_by_plan(resolved, REDUCE_KEY)
-        assert reduction_notes(resolved) == []
+        assert not is_chosen_by_plan(resolved.config, REDUCE_KEY)
+        assert reduction_notes(resolved.phases[0]) == []
 
 
 def test_the_plan_chooses_anew_if_settings_change(planned):
@@ -63,11 +63,11 @@ def test_the_plan_chooses_anew_for_a_configuration_that_is_used_again(planned, t
     assert chosen(resolve(snapshot.read(file))) == "each"  # workers of the run
     again = planned(str(file), "trainer.device_memory_gb=200")
     assert chosen(again) == "last"
-    assert is_chosen_by_plan(again, REDUCE_KEY)
+    assert is_chosen_by_plan(again.config, REDUCE_KEY)
 
 
 def test_each_sends_a_part_of_the_gradient_for_every_micro_batch(planned):
     resolved = planned(*RUN)
     (stage,) = resolved.plan.stages
-    ways = ways_to_reduce(resolved)
+    ways = ways_to_reduce(resolved.phases[0])
     assert ways["each"].sent_bytes == stage.accumulate_grad_batches * ways["last"].sent_bytes

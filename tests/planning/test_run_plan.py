@@ -119,9 +119,9 @@ def test_the_learning_rate_follows_the_settings(composed):
         "schedule.decay_style=linear",
         "trainer.max_steps=30",
     ]
-    rate = resolve(
-        apply_overrides(composed, [*words, "model.rampup_batch_size=null"])
-    ).learning_rate()
+    rate = (
+        resolve(apply_overrides(composed, [*words, "model.rampup_batch_size=null"])).phases[0].rate
+    )
     assert rate.at(2048, global_batch_size=2048) == pytest.approx(0.05)
     assert rate.at(10 * 2048, global_batch_size=2048) == pytest.approx(0.5)
     assert rate.at(20 * 2048, global_batch_size=2048) == pytest.approx(0.3)
@@ -144,7 +144,7 @@ def test_samples_to_load_in_a_maxtext_ramp_are_counted_over_all_devices(composed
         "expansion_factor_real_data=1",
     ]
     resolved = resolve(apply_overrides(composed, [*given, *more]))
-    assert [resolved.loading(stage)[0] for stage in resolved.plan.stages] == [
+    assert [resolved.phases[0].loading(stage)[0] for stage in resolved.plan.stages] == [
         8,
         8,
         12,
@@ -165,10 +165,10 @@ def test_the_expansion_factor_decides_how_many_samples_and_hosts_load(
             composed, [f"data.expansion_factor_real_data={factor}", "model.rampup_batch_size=null"]
         )
     )
-    assert resolved.loading(resolved.plan.stages[0]) == (load, hosts)
+    assert resolved.phases[0].loading(resolved.plan.stages[0]) == (load, hosts)
 
 
 @pytest.mark.parametrize("factor", ["null", "-1", "0"])
 def test_without_an_expansion_factor_every_host_reads_its_own_samples(composed, factor):
     resolved = resolve(apply_overrides(composed, [f"data.expansion_factor_real_data={factor}"]))
-    assert resolved.loading(resolved.plan.stages[0]) is None
+    assert resolved.phases[0].loading(resolved.plan.stages[0]) is None

@@ -39,9 +39,11 @@ def test_the_settings_for_a_size_keep_the_batches_and_none_of_them_is_needless(p
     own = planned("llama3_tiny", *(f"{key}={value}" for key, value in own_words.items()))
     _, batches = trained(own_words)
     given, needed = set(), set()
+    (phase,) = own.phases
     for size in (1, 2, 4):
         words = dict(
-            word.split("=") for word in str(in_words(micro_batch_settings(own, size), own)).split()
+            word.split("=")
+            for word in str(in_words(micro_batch_settings(phase, size), phase.config)).split()
         )
         assert trained(own_words | words) == (size, batches)
         for key in words:

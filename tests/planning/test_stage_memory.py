@@ -36,5 +36,5 @@ def test_the_memory_of_this_machines_gpus_counts_unless_it_is_set_or_the_cpu_com
 
 def test_the_fullest_stage_is_the_first_of_those_that_need_most():
     resolved = resolve(llm.gpt3_5b.pretrain_recipe())
-    peaks = [stage_memory(resolved, stage).peak_bytes for stage in resolved.plan.stages]
+    peaks = [stage_memory(resolved.phases[0], stage).peak_bytes for stage in resolved.plan.stages]
     assert fullest_stage(resolved).stage == peaks.index(max(peaks)) > 0

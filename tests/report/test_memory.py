@@ -25,7 +25,7 @@ TOO_LARGE = ("gpt3_5b", "trainer.device_memory_gb=32", LAST)
 
 
 def peaks(resolved) -> list[int]:
-    return [stage_memory(resolved, stage).peak_bytes for stage in resolved.plan.stages]
+    return [stage_memory(resolved.phases[0], stage).peak_bytes for stage in resolved.plan.stages]
 
 
 def test_a_plan_shows_the_estimate_of_each_stage(planned):
@@ -33,8 +33,11 @@ def test_a_plan_shows_the_estimate_of_each_stage(planned):
     (column,) = (
         each for each in plan_table(resolved, width=200).columns if each.header == "memory"
     )
-    assert [*column.cells] == [*(memory_cell(resolved, each) for each in resolved.plan.stages), ""]
-    assert memory_cell(resolved, resolved.plan.stages[0]) == "~28GiB"
+    assert [*column.cells] == [
+        *(memory_cell(resolved.phases[0], each) for each in resolved.plan.stages),
+        "",
+    ]
+    assert memory_cell(resolved.phases[0], resolved.plan.stages[0]) == "~28GiB"
 
 
 @pytest.mark.parametrize(
@@ -47,7 +50,7 @@ def test_sizes_have_two_digits_or_more(size_bytes, text):
 
 def test_stages_that_exceed_the_memory_are_named_with_the_largest_estimate(planned):
     resolved = planned(*TOO_LARGE)
-    (note,) = memory_notes(resolved)
+    (note,) = memory_notes(resolved.phases[0])
     assert note.startswith(
         "an estimated 47GiB per GPU in stages 1 to 7, where 28GiB of 32GiB are usable; fits with "
     )
@@ -56,7 +59,7 @@ def test_stages_that_exceed_the_memory_are_named_with_the_largest_estimate(plann
 
 def test_stages_between_which_others_fit_are_counted(planned):
     schedule = "model.step_batch_size_schedule='0:512 1B:256 2B:512'"
-    (note,) = memory_notes(planned(*TOO_LARGE, schedule, "trainer.num_nodes=8"))
+    (note,) = memory_notes(planned(*TOO_LARGE, schedule, "trainer.num_nodes=8").phases[0])
     assert note.startswith("an estimated 47GiB per GPU in 2 stages, where ")
 
 
@@ -66,19 +69,19 @@ def test_a_note_appears_exactly_where_the_estimate_does_not_fit(planned):
     for memory_gb in range(60, 130, 2):
         resolved = planned(*words, f"trainer.device_memory_gb={memory_gb}")
         fits = peak <= usable_bytes(resolved.config, memory_gb * GIB)
-        assert bool(memory_notes(resolved)) is not fits
+        assert bool(memory_notes(resolved.phases[0])) is not fits
         (row,) = estimates(resolved, [2])
         assert row["fits"] is fits
 
 
 def test_a_plan_that_no_change_fits_says_so(planned):
-    (note,) = memory_notes(planned("llama3_8b", "trainer.device_memory_gb=1"))
+    (note,) = memory_notes(planned("llama3_8b", "trainer.device_memory_gb=1").phases[0])
     assert note.endswith("do not suffice")
 
 
 def test_without_a_known_memory_there_is_no_note(planned, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert memory_notes(planned("llama3_8b", "trainer.device_memory_gb=null")) == []
+    assert memory_notes(planned("llama3_8b", "trainer.device_memory_gb=null").phases[0]) == []
 
 
 def test_the_estimates_of_several_micro_batches_are_the_rows_of_the_table(planned):
@@ -87,7 +90,10 @@ def test_the_estimates_of_several_micro_batches_are_the_rows_of_the_table(planne
     rows, table = estimates(resolved, sizes), estimate_table(resolved, sizes)
     assert json.loads(json.dumps(rows)) == rows
     assert [row["micro_batch_size"] for row in rows] == list(sizes)
-    assert rows[0]["peak_bytes"] == stage_memory(resolved, fullest_stage(resolved)).peak_bytes
+    assert (
+        rows[0]["peak_bytes"]
+        == stage_memory(resolved.phases[0], fullest_stage(resolved)).peak_bytes
+    )
     for row in rows:
         assert sum(row[f"{kind}_bytes"] for kind in MEMORY_KINDS) == row["peak_bytes"]
         assert row["fits"] == (

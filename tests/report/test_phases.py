@@ -48,7 +48,7 @@ def test_the_table_of_phases_has_the_sizes_and_the_rate_of_each(run):
     assert table["phase"][:-1] == ["warm", "main", "mix", "long"]
     assert table["length"][:-1] == ["64", "128", "128", "256"]
     for row, stage in enumerate(run.plan.stages):
-        size, rate = stage.global_batch_size, run.of(stage).rate()
+        size, rate = stage.global_batch_size, run.of(stage).rate
         assert table["last lr"][row] == f"{rate.at(stage.end_sample, global_batch_size=size):.2e}"
         first = rate.at(stage.first_sample + size, global_batch_size=size)
         assert table["first lr"][row] == f"{first:.2e}"
@@ -94,7 +94,7 @@ def read_by(run, name):
                 windows=facts.samples, seed=run.config.seed, corpus=start.corpus, phase=start.phase
             )
             blend = sum(one.share for one in part.files.corpora)
-            read = round((part.phase.samples) * facts.share / blend)
+            read = round((part.plan.samples) * facts.share / blend)
             for window in order.windows_of(np.arange(start.samples, start.samples + read)):
                 counts[window * length : (window + 1) * length] += 1
     return counts
@@ -118,7 +118,7 @@ def test_the_passes_of_a_phase_are_those_of_the_run_up_to_its_end(run):
     assert so_far == sorted(so_far)
     assert so_far[-1] == web.passes
     first = run.phases[0]
-    assert so_far[0] == first.phase.samples / first.files.corpora[0].samples
+    assert so_far[0] == first.plan.samples / first.files.corpora[0].samples
     (line,) = (line for line in describe_passes(run) if "web" in line)
     assert all(f"{passes:.2f} after" in line for passes in so_far)
     assert "about" in line
@@ -135,7 +135,7 @@ def test_the_json_of_phases_has_rates_and_choices_where_they_hold(run):
     assert {"sequence_length", "compilation", "gradient_reduction"}.isdisjoint(data)
     for row, phase in zip(data["phases"], run.phases, strict=True):
         assert row["sequence_length"] in LENGTHS
-        rate = phase.rate()
+        rate = phase.rate
         last = phase.plan.stages[-1]
         size = last.global_batch_size
         assert row["last_lr"] == rate.at(last.end_sample, global_batch_size=size)
@@ -158,7 +158,7 @@ def test_a_line_about_some_phases_names_them(run):
             yield "some"
 
     assert [*by_phase(run, lines)] == ["all", "phases main and mix: some"]
-    assert [*by_phase(run.phases[0], lines)] == ["all"]
+    assert [*by_phase(phased("data.sequence_length=64"), lines)] == ["all"]
 
 
 def test_a_picture_of_different_lengths_counts_tokens_and_names_the_phases(run, tmp_path):

@@ -12,7 +12,7 @@ from rampcli.report.plan_notes import all_notes
 def test_the_json_of_a_plan_has_the_memory_of_each_stage_and_the_size_of_the_model(planned):
     resolved = planned("gpt3_5b")
     data = plan_json(resolved)
-    peaks = [stage_memory(resolved, stage).peak_bytes for stage in resolved.plan.stages]
+    peaks = [stage_memory(resolved.phases[0], stage).peak_bytes for stage in resolved.plan.stages]
     assert [stage.pop("memory_bytes") for stage in data["stages"]] == peaks
     seconds = [stage.pop("seconds") for stage in data["stages"]]
     assert seconds == [resolved.plan.stage_s(stage) for stage in resolved.plan.stages]
@@ -20,10 +20,10 @@ def test_the_json_of_a_plan_has_the_memory_of_each_stage_and_the_size_of_the_mod
     assert data.pop("seconds") == pytest.approx(sum(seconds) + 7 * 60)
     assert (data.pop("parameters"), data.pop("corpora")) == (5_047_558_144, [])
     assert data.pop("embedding_parameters") == (50_304 + 2048) * 4096
-    ways = {name: asdict(way) for name, way in ways_to_reduce(resolved).items()}
+    ways = {name: asdict(way) for name, way in ways_to_reduce(resolved.phases[0]).items()}
     chosen = resolved.config.trainer.accumulate_reduce
     assert data.pop("gradient_reduction") == {"chosen": chosen, **ways}
-    costs = asdict(compilation_of(resolved))
+    costs = asdict(compilation_of(resolved.phases[0]))
     assert data.pop("compilation") == {"chosen": resolved.config.trainer.compile, **costs}
     assert data.pop("retuning") is None
     assert data.pop("notes") == all_notes(resolved)

@@ -225,7 +225,7 @@ def test_a_run_without_end_has_no_totals(planned):
 
 def test_a_stage_shows_the_learning_rates_of_its_first_and_last_step(planned):
     resolved = planned("gpt3_5b")
-    rate, columns = resolved.learning_rate(), cells(plan_table(resolved, width=160))
+    rate, columns = resolved.phases[0].rate, cells(plan_table(resolved, width=160))
     for first, last, stage in zip(
         columns["first lr"], columns["last lr"], resolved.plan.stages, strict=False
     ):

@@ -8,12 +8,15 @@ from rampcli.batch.nodes import Fleet
 from rampcli.batch.plan import ParallelSizes
 from rampcli.batch.run_settings import BatchSettings, RunLength
 from rampcli.batch.training_plan import plan_training
+from rampcli.config.phases import PhaseSettings
+from rampcli.planning.phase_rates import rates_of_phases
 from rampcli.schedule.learning_rate import (
     BATCH_COUPLINGS,
     DECAY_STYLES,
     WSD_SHARE,
     LearningRate,
 )
+from rampcli.settings.config import Config
 
 FALLING = ["linear", "cosine", "quarter_cosine", "wsd"]
 STYLES = list(DECAY_STYLES)
@@ -46,16 +49,19 @@ def plan(rampup, target, **length):
     )
 
 
-def over(planned, decay_style="cosine", **settings):
-    defaults = {
-        "peak": 1.0,
-        "floor": 0.0,
-        "warmup_samples": None,
-        "warmup_steps": None,
-        "wsd_decay_samples": None,
-        "batch_coupling": "none",
-    }
-    return LearningRate.over(planned, decay_style=decay_style, **(defaults | settings))
+OF_OPTIM = {"peak": "lr", "floor": "min_lr"}
+SETTINGS = ("lr", "min_lr", "warmup_samples", "warmup_steps")
+
+
+def over(planned, decay_style="cosine", **given):
+    """Returns the schedule of a run that is one phase, from its settings."""
+    config = Config()
+    for name, value in ({"peak": 1.0, "floor": 0.0} | given).items():
+        key = OF_OPTIM.get(name, name)
+        setattr(config.optim if key in SETTINGS else config.schedule, key, value)
+    config.schedule.decay_style = decay_style
+    (rate,) = rates_of_phases([PhaseSettings(name=None, until=None, config=config)], planned)
+    return rate.schedule
 
 
 @st.composite

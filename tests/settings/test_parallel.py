@@ -24,6 +24,7 @@ from remedies import offers
 WIDTHS = ("num_attention_heads", "num_query_groups", "ffn_hidden_size", "vocab_size", "hidden_size")
 """Sizes of a model that must divide over tensor ranks."""
 AXES = (check_tensor, check_sequence, check_pipeline_parts)
+PHASE = resolve(llm.from_factory("llama3_tiny")).plan.phases[0]
 RANKS = st.sampled_from([1, 2, 3, 4, 6, 8])
 
 
@@ -124,7 +125,7 @@ def test_a_model_of_any_size_passes_if_it_is_not_split():
     config.data.sequence_length = 7
     config.trainer.accumulate_reduce = "each"
     assert [error for check in AXES for error in check(config)] == []
-    check_stages(config, [stage_of(ranks=7, micro=7, passes=7)])
+    check_stages(config, [stage_of(ranks=7, micro=7, passes=7)], PHASE)
 
 
 @given(config=configs())
@@ -224,7 +225,7 @@ def test_the_shard_size_must_divide_the_data_parallel_ranks_of_every_stage(confi
     )
     shard = config.parallel.data_parallel_shard_size
     wrong = [stage for stage in stages if shard is not None and stage.data_parallel_size % shard]
-    refused = check_offers(check_stages, config, stages)
+    refused = check_offers(check_stages, config, stages, PHASE)
     assert [error.message.split(":")[0] for error in refused] == [
         f"stage {stage.stage}" for stage in wrong[:1]
     ]
@@ -250,7 +251,7 @@ def test_microbatches_must_divide_a_micro_batch_and_suggestions_are_rounds_of_th
         config.parallel.num_pipeline_microbatches,
         stages[0].micro_batch_size,
     )
-    refused = check_offers(check_stages, config, stages)
+    refused = check_offers(check_stages, config, stages, PHASE)
     goes_round = (
         pieces is not None and ranks > 1 and pieces % ranks == 0
     )  # `check_pipeline` refuses others
@@ -277,7 +278,7 @@ def test_an_interleaved_pipeline_requires_whole_rounds_of_micro_batches_in_every
     wrong = [stage for stage in stages if stage.accumulate_grad_batches * pieces % ranks]
     refused = [
         error
-        for error in check_offers(check_stages, config, stages)
+        for error in check_offers(check_stages, config, stages, PHASE)
         if "interleaved" in error.message
     ]
     expected = wrong[:1] if config.parallel.virtual_pipeline_parallel_size > 1 else []

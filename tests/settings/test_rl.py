@@ -39,7 +39,7 @@ def test_a_recipe_over_a_pipeline_gets_one_error_and_no_schedule_of_its_own_samp
     assert refused.value.keys == ("parallel.pipeline_parallel_size",)
     decaying = llm.shakespeare_char.pretrain_recipe()
     assert decaying.schedule.wsd_decay_samples is not None
-    rate = resolve(apply_overrides(decaying, RL)).learning_rate()
+    rate = resolve(apply_overrides(decaying, RL)).phases[0].rate.schedule
     assert rate.at(0, global_batch_size=32) == rate.peak
 
 
@@ -73,7 +73,7 @@ def test_a_ramp_of_prompts_resumes_in_the_stage_of_its_prompts(tiny):
             )
             found = resumed.plan.stage_at(consumed)
             assert found == stage
-            assert resumed.pairs(found) == fresh.pairs(stage)
+            assert resumed.phases[0].pairs(found) == fresh.phases[0].pairs(stage)
 
 
 def test_stages_of_prompts_before_the_checkpoint_are_not_checked(tiny):
@@ -94,16 +94,16 @@ def test_stages_of_prompts_before_the_checkpoint_are_not_checked(tiny):
 def test_less_memory_is_found_in_micro_batches_of_pairs(micro, settled):
     resolved = settled(*RL, f"rl.micro_batch_size={micro}")
     stage = resolved.plan.stages[0]
-    most = stage_memory(resolved, stage).peak_bytes - 1
-    half = set_to("rl.micro_batch_size", resolved.pairs(stage).micro_batch_size // 2)
-    changes = changes_that_fit(resolved, most)
+    most = stage_memory(resolved.phases[0], stage).peak_bytes - 1
+    half = set_to("rl.micro_batch_size", resolved.phases[0].pairs(stage).micro_batch_size // 2)
+    changes = changes_that_fit(resolved.phases[0], most)
     assert [one for one in changes if "rl.micro_batch_size" in one.values] == [half]
 
 
 def test_memory_is_estimated_for_the_passes_over_parts_of_groups(settled):
     parts = settled(*RL, "rl.prompts_per_step=2", "rl.micro_batch_size=4", "rl.split_groups=true")
     (stage,) = parts.plan.stages
-    assert (stage.accumulate_grad_batches, parts.passes(stage)) == (1, (4, 4))
+    assert (stage.accumulate_grad_batches, parts.phases[0].passes(stage)) == (1, (4, 4))
     once, four_times = (
         estimate_memory(
             parts.config, data_parallel_size=2, micro_batch_size=4, accumulate_grad_batches=passes
@@ -111,7 +111,9 @@ def test_memory_is_estimated_for_the_passes_over_parts_of_groups(settled):
         for passes in (1, 4)
     )
     assert four_times != once
-    assert stage_memory(parts, stage) == with_rollout(four_times, parts.config, parts.pairs(stage))
+    assert stage_memory(parts.phases[0], stage) == with_rollout(
+        four_times, parts.config, parts.phases[0].pairs(stage)
+    )
 
 
 def test_parts_of_groups_need_less_memory_than_whole_ones(settled):
@@ -119,6 +121,6 @@ def test_parts_of_groups_need_less_memory_than_whole_ones(settled):
         settled(*RL, f"rl.micro_batch_size={size}", "rl.split_groups=true") for size in (16, 4)
     )
     (stage,) = parts.plan.stages
-    most = stage_memory(parts, stage).peak_bytes
-    assert stage_memory(groups, stage).peak_bytes > most
-    assert changes_that_fit(groups, most)[0].values["rl.micro_batch_size"] == (4,)
+    most = stage_memory(parts.phases[0], stage).peak_bytes
+    assert stage_memory(groups.phases[0], stage).peak_bytes > most
+    assert changes_that_fit(groups.phases[0], most)[0].values["rl.micro_batch_size"] == (4,)

@@ -56,7 +56,9 @@ def build_trainer(alone, tmp_path):  # noqa: ARG001
         run = RunDirectory(resolved.run_dir)
         describe(run, resolved, [])
         costs = BoundaryCosts(run=run, started=0.0, imported=0.0)
-        return build_trainer(resolved, run, torch.device("cpu"), StopRequest(), costs), run
+        return build_trainer(
+            resolved, resolved.phases[0], run, torch.device("cpu"), StopRequest(), costs
+        ), run
 
     return build
 

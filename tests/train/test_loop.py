@@ -47,7 +47,7 @@ def test_a_run_that_is_stopped_while_it_writes_its_last_texts_is_not_complete(
     stop.listen()
     try:
         costs = BoundaryCosts(run=run, started=0.0, imported=0.0)
-        trainer = build_trainer(resolved, run, torch.device("cpu"), stop, costs)
+        trainer = build_trainer(resolved, resolved.phases[0], run, torch.device("cpu"), stop, costs)
         monkeypatch.setattr(
             TextSamples, "_continue", lambda *_: os.kill(os.getpid(), signal.SIGTERM)
         )

@@ -35,7 +35,7 @@ def trainer(alone, tmp_path):  # noqa: ARG001
     run = RunDirectory(resolved.run_dir)
     describe(run, resolved, [])
     costs = BoundaryCosts(run=run, started=0.0, imported=0.0)
-    return build_trainer(resolved, run, CPU, StopRequest(), costs)
+    return build_trainer(resolved, resolved.phases[0], run, CPU, StopRequest(), costs)
 
 
 def test_signs_of_too_little_memory_are_counted_in_all_steps_that_are_timed(trainer):

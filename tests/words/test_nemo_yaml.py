@@ -216,7 +216,7 @@ def test_a_constant_tail_has_the_learning_rate_of_nemo(step, warmup, tail):
     rate = 1e-4 + 9e-4 * (1 + math.cos(math.pi * share)) / 2
     expected = 1e-3 * step / warmup if step < warmup else rate
     phase = resolved.at(8 * (step - 1))
-    assert phase.rate().at(8 * step, global_batch_size=8) == pytest.approx(expected)
+    assert phase.rate.at(8 * step, global_batch_size=8) == pytest.approx(expected)
 
 
 @given(tokens=st.integers(1, 300_000), multiple=st.integers(1, 256), ranks=st.integers(1, 16))

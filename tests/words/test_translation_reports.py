@@ -179,12 +179,14 @@ def test_nodes_that_nemos_launcher_would_not_choose_are_reported():
 
 def test_maxtexts_pipeline_words_are_written_and_a_batch_that_maxtext_refuses_is_reported():
     planned = plan(None, 64, fleet=fleet_of(1, 8, pipeline=4), micro=4)
-    source = Source(plan=planned, num_pipeline_microbatches=8, expansion_factor_real_data=2)
+    source = Source(
+        plan=planned.phases[0], num_pipeline_microbatches=8, expansion_factor_real_data=2
+    )
     dialect = translate_plan(source)["MaxText"]
     assert {"num_pipeline_microbatches=8", "expansion_factor_real_data=2"} <= {*dialect.words}
     assert dialect.unsaid == ()
     single = plan(None, 64, fleet=fleet_of(1, 8, pipeline=4), micro=1)
-    assert translate_plan(Source(plan=single))["MaxText"].unsaid == (
+    assert translate_plan(Source(plan=single.phases[0]))["MaxText"].unsaid == (
         "MaxText's pipeline splits a pass into 4 microbatches,"
         " and 2 samples do not divide into them",
     )

@@ -89,7 +89,7 @@ def ramp_of(run):
 
 def said(run, system, **settings):
     source = Source(
-        plan=plan(**run),
+        plan=plan(**run).phases[0],
         rampup_batch_size=run["rampup"],
         step_batch_size_schedule=run.get("schedule"),
         **settings,

@@ -285,7 +285,7 @@ def check_memory(test: GpuTest) -> Found:
     saved = next(row for row in read_rows(run.events) if row["event"] == "checkpoint")
     run.remove_tree(run.checkpoints)
     held = max(row["peak_memory_bytes"] or 0 for row in read_rows(run.metrics))
-    estimate = stage_memory(resolved, fullest_stage(resolved)).peak_bytes
+    estimate = stage_memory(resolved.phases[0], fullest_stage(resolved)).peak_bytes
     finding = (
         f"{settings['model']} on {counted(test.ranks, 'GPU')} holds {shorten_bytes(held)} per GPU;"
         f" the plan's estimate is {shorten_bytes(estimate)}; saved in {saved['save_s']:.1f} s"

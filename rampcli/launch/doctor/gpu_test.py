@@ -120,7 +120,7 @@ class GpuTest:
                 {**settings, BATCH: 2 * micro * ranks, "trainer.max_steps": 1}
             )
             memory_bytes = device_memory_bytes(resolved.config)
-            needed = stage_memory(resolved, fullest_stage(resolved)).peak_bytes
+            needed = stage_memory(resolved.phases[0], fullest_stage(resolved)).peak_bytes
             if memory_bytes is None or needed <= usable_bytes(resolved.config, memory_bytes):
                 break
         else:

@@ -197,7 +197,7 @@ def check_memory(resolved: Resolved, facts: dict[str, Any]) -> Check:
             `trainer.device_memory_gb` if the run uses them.
     """
     config, stage = resolved.config, fullest_stage(resolved)
-    needed = stage_memory(resolved, stage).peak_bytes
+    needed = stage_memory(resolved.of(stage), stage).peak_bytes
     memory_bytes = device_memory_bytes(config)
     if config.trainer.accelerator != "cpu" and launcher_of(config).runs_here:
         memory_bytes = min(
