@@ -97,9 +97,8 @@ def plan(
         return
     resolved = compose_beside_recipe(base, words, retunes=retune)
     retuning = resolved.retuning
-    for option, is_given in (("--dialects", show_dialects), ("--seesaw", show_seesaw)):
-        if is_given:
-            refuse_phases(resolved.config, option)
+    if show_seesaw:
+        refuse_phases(resolved.config, "--seesaw")
     with sources_named(resolved.config):
         notes = check_model_here(resolved.config)
     if measured:

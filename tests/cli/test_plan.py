@@ -333,3 +333,26 @@ def test_python_and_the_command_line_give_the_same_plan(stages):
     typed = stages("-f", "gpt3_5b", *words)
     resolved = resolve(apply_overrides(llm.gpt3_5b.pretrain_recipe(), words))
     assert typed == plan_json(resolved)["stages"]
+
+
+def test_dialects_of_a_phase_are_those_of_a_run_that_begins_with_it(succeed):
+    fleet = ("plan", "-f", "llama3_tiny", "data.micro_batch_size=1", "trainer.max_steps=null")
+    own = ("model.global_batch_size=16", "model.rampup_batch_size=[8,4,160]")
+    phases = ("phases.a.until=samples:320", "phases.b.until=samples:960")
+    ramp = [f"phases.b.{word}" for word in own]
+    found = json.loads(succeed(*fleet, *phases, *ramp, "--dialects", "--json"))
+    alone = succeed(*fleet, *own, "trainer.max_samples=640", "--dialects", "--json")
+    assert found["b"] == json.loads(alone)
+    printed = succeed(*fleet, *phases, *ramp, "--dialects").splitlines()
+    titles = [f"# {system}, phase {name}" for name, each in found.items() for system in each]
+    assert [line for line in printed if line in titles] == titles
+
+
+def test_dialects_of_a_phase_within_the_ramp_of_its_run_have_the_rest_of_the_ramp(succeed):
+    words = ("model.global_batch_size=16", "model.rampup_batch_size=[8,4,160]")
+    phases = ("phases.a.until=samples:40", "phases.b.until=samples:960")
+    fleet = ("plan", "-f", "llama3_tiny", "data.micro_batch_size=1", "trainer.max_steps=null")
+    found = json.loads(succeed(*fleet, *words, *phases, "--dialects", "--json"))
+    tokens = 128 * 40
+    assert f"0:8 {tokens}:12 {3 * tokens}:16" in found["b"]["Megatron-LM"]["words"]
+    assert not any("0:8" in word for word in found["a"]["Megatron-LM"]["words"])
