@@ -33,11 +33,11 @@ class CorpusStart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadingStart:
-    """Where a phase begins to read its corpora. A run without phases begins at the first sample.
+    """Where a phase begins to read its corpora. The first phase begins at their first samples.
 
     Attributes:
         first_sample: samples of the run before these corpora were first read with these shares.
-        corpora: where the order of each corpus is there; empty for a run without phases.
+        corpora: where the order of each corpus is there; empty for a reader outside a run.
     """
 
     first_sample: int = 0

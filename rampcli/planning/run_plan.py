@@ -265,24 +265,32 @@ def run_plan(config: Config, *, consumed_samples: int = 0) -> Resolved:
     whole = TrainingPlan(phases=tuple(plan for _, plan, _ in planned))
     with sources_named(config):
         rates = rates_of_phases([one for one, _, _ in planned], whole)
+    return Resolved(config=config, plan=whole, phases=_resolved_phases(planned, rates))
+
+
+def _resolved_phases(
+    planned: Sequence[tuple[PhaseSettings, PhasePlan, ReadingStart]], rates: Sequence[PhaseRate]
+) -> tuple[ResolvedPhase, ...]:
+    """Returns the phases of a run from what is known of each of them."""
     phases: list[ResolvedPhase] = []
-    for (one, extent, reading), rate in zip(planned, rates, strict=True):
-        before = phases[-1] if phases else None
+    for (one, plan, reading), rate in zip(planned, rates, strict=True):
+        validates_anew, first_step_of_length = True, plan.first.steps
+        if phases:
+            before = phases[-1]
+            validates_anew = _validated_on(before.config) != _validated_on(one.config)
+            if before.plan.sequence_length == plan.sequence_length:
+                first_step_of_length = before.first_step_of_length
         phases.append(
             ResolvedPhase(
                 config=one.config,
-                plan=extent,
+                plan=plan,
                 rate=rate,
                 reading=reading,
-                first_validated_sample=None
-                if before is not None and _validated_on(before.config) == _validated_on(one.config)
-                else extent.first.samples,
-                first_step_of_length=before.first_step_of_length
-                if before is not None and before.plan.sequence_length == extent.sequence_length
-                else extent.first.steps,
+                first_validated_sample=plan.first.samples if validates_anew else None,
+                first_step_of_length=first_step_of_length,
             )
         )
-    return Resolved(config=config, plan=whole, phases=tuple(phases))
+    return tuple(phases)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
