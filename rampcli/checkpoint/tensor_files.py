@@ -29,7 +29,7 @@ from rampcli.files.checksums import PIECE_BYTES, PageSums, expected_checksum
 from rampcli.files.guarded_folder import GuardedFolder, open_to_read
 from rampcli.files.records import parse_json
 from rampcli.files.safetensors_header import METADATA, is_counts, read_header
-from rampcli.models.huggingface import FLOATS
+from rampcli.models.initialize import FLOATS
 from rampcli.parallel.ranks import use_device
 
 ALIGNED_BYTES = mmap.PAGESIZE

@@ -1,6 +1,6 @@
 """Runs a rank that only generates responses: it receives weights and generates for each step."""
 
-from rampcli.checkpoint.load_weights import DTYPES, empty_model
+from rampcli.checkpoint.load import DTYPES, empty_model
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
 from rampcli.data.loader import Batch, samples_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
-from rampcli.checkpoint.load_weights import DTYPES, empty_model
+from rampcli.checkpoint.load import DTYPES, empty_model
 from rampcli.data.loader import Batch
 from rampcli.machine.activity import COMPUTING, begin, waiting
 from rampcli.models.linear import round_factors

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from rampcli.batch.averages import AverageRule
 from rampcli.batch.quantities import counted
-from rampcli.checkpoint.load import DAMAGE
-from rampcli.checkpoint.load_weights import read_mean
+from rampcli.checkpoint.load import DAMAGE, read_mean
 from rampcli.errors import DamagedFileError
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.mesh import local_part

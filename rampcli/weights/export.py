@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from rampcli.checkpoint.load_weights import DTYPES, ReadWeights, open_run, reader_of
+from rampcli.checkpoint.load import DTYPES, ReadWeights, open_run, reader_of
 from rampcli.data.special_tokens import GENERATION_FILE
 from rampcli.errors import UsageError, reason_of, visible
 from rampcli.files.guarded_folder import write_json

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from rampcli.checkpoint.load_weights import load_model, open_run
+from rampcli.checkpoint.load import load_model, open_run
 from rampcli.data.chat_template import ChangedPromptError, ChatTemplate
 from rampcli.data.prompts import encode_as_trained
 from rampcli.data.tokenizer import continuation, encoder_of, pieces_of, vocab_size_of

@@ -10,8 +10,7 @@ import torch
 import torch.distributed as dist
 
 from rampcli.checkpoint.compatibility import check_resumable, merge_facts, phase_facts
-from rampcli.checkpoint.load import load_newest
-from rampcli.checkpoint.load_weights import open_run, read_weights
+from rampcli.checkpoint.load import load_newest, open_run, read_weights
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.starting_weights import check_starting_weights, is_run
 from rampcli.checkpoint.state import Averages, TrainingState
@@ -19,7 +18,7 @@ from rampcli.config import snapshot
 from rampcli.data.special_tokens import SpecialTokens
 from rampcli.errors import RampcliError
 from rampcli.models.decoder import Decoder
-from rampcli.models.huggingface import WeightFolder
+from rampcli.models.initialize import WeightFolder
 from rampcli.parallel.mesh import Meshes
 from rampcli.parallel.ranks import broadcast_from_rank_0, gather_from_all_ranks
 from rampcli.planning.run_plan import Resolved, ResolvedPhase

@@ -62,7 +62,7 @@ from bench_sort_digits import train
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rampcli.checkpoint.load_weights import open_run, read_weights
+from rampcli.checkpoint.load import open_run, read_weights
 from rampcli.config import snapshot
 from rampcli.data.prompts import open_prompts
 from rampcli.parallel.mesh import build_meshes

@@ -78,8 +78,8 @@ def save_model(folder: Path, shape: str, length: int) -> None:
 
 def rampcli_model(folder: Path, length: int):
     from rampcli.models.decoder import Decoder
-    from rampcli.models.huggingface import WeightFolder
     from rampcli.models.huggingface_config import read_config
+    from rampcli.models.initialize import WeightFolder
     from rampcli.train.build import fill_weights
 
     shape = read_config(folder)

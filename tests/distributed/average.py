@@ -5,7 +5,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from rampcli.checkpoint.load_weights import read_weights
+from rampcli.checkpoint.load import read_weights
 from rampcli.checkpoint.state import MODEL, prefix_of
 from rampcli.config import snapshot
 from rampcli.models.decoder import build_decoder

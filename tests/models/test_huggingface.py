@@ -14,9 +14,9 @@ from models.families import FAMILIES
 from rampcli.errors import DamagedFileError
 from rampcli.files.guarded_folder import write_json
 from rampcli.models.decoder import Decoder
-from rampcli.models.huggingface import WeightFolder
 from rampcli.models.huggingface_config import read_config, to_huggingface
 from rampcli.models.huggingface_tensors import StoredWeights, places
+from rampcli.models.initialize import WeightFolder
 from rampcli.settings.model import ModelConfig
 from rampcli.train.build import fill_weights, initial_weights
 

@@ -12,7 +12,7 @@ import torch
 import rampcli.weights.export as export_module
 from harms import BEHIND_AN_HONEST_MANIFEST, flip
 from models.families import FAMILIES
-from rampcli.checkpoint.load_weights import load_model, open_run
+from rampcli.checkpoint.load import load_model, open_run
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config import snapshot
@@ -20,8 +20,8 @@ from rampcli.data.special_tokens import SpecialTokens
 from rampcli.data.tokenizer import byte_tokenizer, character_tokenizer
 from rampcli.errors import DamagedFileError, NoCheckpointError, UsageError
 from rampcli.models.decoder import Decoder
-from rampcli.models.huggingface import WeightFolder
 from rampcli.models.huggingface_config import read_config
+from rampcli.models.initialize import WeightFolder
 from rampcli.models.sampler import Sampling, generate_tokens
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import complete_checkpoints

@@ -6,7 +6,7 @@ import torch
 from tokenizers import Tokenizer
 
 from rampcli.batch.training_plan import TrainingPlan
-from rampcli.checkpoint.load_weights import empty_model
+from rampcli.checkpoint.load import empty_model
 from rampcli.checkpoint.state import TrainingState
 from rampcli.data.prompts import encode_text_prompts, no_tokenizer
 from rampcli.data.special_tokens import SpecialTokens

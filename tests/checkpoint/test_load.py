@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from harms import HARMS, cut
-from rampcli.checkpoint.load_weights import load_model, open_run
+from rampcli.checkpoint.load import load_model, open_run
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config.snapshot import identity, to_yaml
