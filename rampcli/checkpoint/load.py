@@ -38,6 +38,14 @@ from rampcli.settings.config import Config
 
 DAMAGE = (DamagedFileError, OSError)
 """Failures for which an older checkpoint is loaded instead."""
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+"""Type of the weights in a forward pass, by `trainer.precision`."""
+ReadWeights = Callable[[Mapping[str, Tensor]], None]
+"""Fills weights in place, by their names."""
+MAX_BYTES_PER_PARAMETER = 64
+"""Upper limit for a parameter in a checkpoint: value, optimiser state, and share of the headers."""
+MAX_OTHER_BYTES = 2**30
+"""Upper limit for headers, which outweigh the tensors of a tiny model."""
 
 
 def load_newest(
@@ -168,16 +176,6 @@ def make_optimizer_state(optimizers: Sequence[torch.optim.Optimizer]) -> None:
                     optimizer.step()
                     parameter.grad = None
             group["lr"] = rate
-
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-"""Type of the weights in a forward pass, by `trainer.precision`."""
-ReadWeights = Callable[[Mapping[str, Tensor]], None]
-"""Fills weights in place, by their names."""
-MAX_BYTES_PER_PARAMETER = 64
-"""Upper limit for a parameter in a checkpoint: value, optimiser state, and share of the headers."""
-MAX_OTHER_BYTES = 2**30
-"""Upper limit for headers, which outweigh the tensors of a tiny model."""
 
 
 def open_run(path: Path, *, step: int | None) -> tuple[Config, Checkpoint]:

@@ -38,6 +38,18 @@ OFFSETS = "DCP_SHARDING_INFO"
 """Metadata field with the offsets of each shard in its tensor."""
 TYPES = FLOATS | {"I64": torch.int64}
 TYPE_NAMES = {dtype: name for name, dtype in TYPES.items()}
+SUFFIX = ".safetensors"
+MAX_FILES = 4
+"""A rank divides its shards among at most this many files."""
+READ_AT_ONCE = 4
+"""Files that a rank reads at the same time."""
+WRITTEN_AT_ONCE = 2
+"""Files that a rank writes at the same time."""
+BUFFERS = 2
+"""Buffers of a file that is being written: one is filled and hashed while another is written."""
+MIN_FILE_BYTES = 32 * 2**20
+"""Smallest worthwhile file. A rank with less than twice this many bytes writes only one."""
+DIRECT = getattr(os, "O_DIRECT", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,20 +110,6 @@ def read_stored_shards(path: Path, facts: Mapping[str, Any]) -> list[StoredShard
         start, shape = tuple(offsets) or (0,), stored.shape or (1,)  # at least one dimension
         shards.append(StoredShard(name, dtype, start, shape, stored.begin))
     return shards
-
-
-SUFFIX = ".safetensors"
-MAX_FILES = 4
-"""A rank divides its shards among at most this many files."""
-READ_AT_ONCE = 4
-"""Files that a rank reads at the same time."""
-WRITTEN_AT_ONCE = 2
-"""Files that a rank writes at the same time."""
-BUFFERS = 2
-"""Buffers of a file that is being written: one is filled and hashed while another is written."""
-MIN_FILE_BYTES = 32 * 2**20
-"""Smallest worthwhile file. A rank with less than twice this many bytes writes only one."""
-DIRECT = getattr(os, "O_DIRECT", 0)
 
 
 def write_shards(folder: Path, shards: Sequence[Shard], *, rank: int) -> dict[str, dict[str, Any]]:

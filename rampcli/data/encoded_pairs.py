@@ -21,6 +21,14 @@ from rampcli.errors import UsageError, set_to
 
 PLAIN = "placeholder 7f3a9c41 of message {}."
 """Stands for the content of a message, by its number."""
+ENCODED_AT_ONCE = 1024
+"""Most examples that are encoded together."""
+CHARACTERS_AT_ONCE = 2**20
+"""Most characters that are encoded together, unless one example has more. Each takes 150 bytes."""
+LONGEST_TOKEN = 256
+"""Characters of the longest token. Known tokenizers have tokens of up to 128 spaces."""
+Texts = tuple[int, str | tuple[Message, ...], str]
+"""Index, prompt (or all messages before the last response) and response of an example."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,17 +186,6 @@ class ConversationFormat:
                 text, at = "", end
             text += f"{written[at:]}{content}"
         return np.concatenate([*parts, *encode([text])])
-
-
-ENCODED_AT_ONCE = 1024
-"""Most examples that are encoded together."""
-CHARACTERS_AT_ONCE = 2**20
-"""Most characters that are encoded together, unless one example has more. Each takes 150 bytes."""
-LONGEST_TOKEN = 256
-"""Characters of the longest token. Known tokenizers have tokens of up to 128 spaces."""
-
-Texts = tuple[int, str | tuple[Message, ...], str]
-"""Index, prompt (or all messages before the last response) and response of an example."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,29 @@ ENTRIES_AT_ONCE = 1 << 17
 Places = NDArray[np.int64]
 Identity = tuple[int, int, int]
 Refuse = Callable[[str], UsageError]
+MANIFEST_FORMAT = 1
+MOST_MANIFEST_BYTES = 256 << 20
+"""Largest manifest that is read. It names every input, and there may be millions."""
+FILE_SHAPE = {"bytes": COUNT, "sha256": str}
+BUILD_SETTINGS = {
+    "tokenizer": str,
+    "tokenizer_sha256": (str, None),
+    "eod_option": (str, None),
+    "text_key": str,
+    "on_bad_record": str,
+}
+"""Shape of what determines a build besides its inputs, for `rampcli.files.records.check_shape`."""
+MANIFEST_SHAPE = {
+    **BUILD_SETTINGS,
+    **dict.fromkeys(("tokens", "documents", "empty", "skipped", "text_bytes"), COUNT),
+    "largest_token": (COUNT, None),
+    "vocab_size": POSITIVE,
+    "eod": (COUNT, None),
+    "eod_token": (str, None),
+    "inputs": ANY,
+    "files": {"bin": FILE_SHAPE, "idx": FILE_SHAPE, "tokenizer": FILE_SHAPE},
+}
+"""Shape of a manifest."""
 
 
 def bin_of(prefix: Path) -> Path:
@@ -329,31 +352,6 @@ def _write_sums(file: BinaryIO, blocks: Iterator[Places], *, with_end: bool) -> 
         total += int(block.sum())
     if with_end:
         file.write(np.int64(total).astype("<i8").tobytes())
-
-
-MANIFEST_FORMAT = 1
-MOST_MANIFEST_BYTES = 256 << 20
-"""Largest manifest that is read. It names every input, and there may be millions."""
-FILE_SHAPE = {"bytes": COUNT, "sha256": str}
-BUILD_SETTINGS = {
-    "tokenizer": str,
-    "tokenizer_sha256": (str, None),
-    "eod_option": (str, None),
-    "text_key": str,
-    "on_bad_record": str,
-}
-"""Shape of what determines a build besides its inputs, for `rampcli.files.records.check_shape`."""
-MANIFEST_SHAPE = {
-    **BUILD_SETTINGS,
-    **dict.fromkeys(("tokens", "documents", "empty", "skipped", "text_bytes"), COUNT),
-    "largest_token": (COUNT, None),
-    "vocab_size": POSITIVE,
-    "eod": (COUNT, None),
-    "eod_token": (str, None),
-    "inputs": ANY,
-    "files": {"bin": FILE_SHAPE, "idx": FILE_SHAPE, "tokenizer": FILE_SHAPE},
-}
-"""Shape of a manifest."""
 
 
 def read_manifest(prefix: Path) -> dict[str, Any] | None:

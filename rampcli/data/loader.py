@@ -21,6 +21,11 @@ from rampcli.data.order import Blend, Indices
 from rampcli.machine.activity import waiting
 from rampcli.settings.config import Config
 
+STEPS_AHEAD = 2
+"""Global batches to prefetch."""
+LOCATED_AT_ONCE = 4096
+"""Samples whose windows are looked up together. Looking up one takes as long as a hundred."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
@@ -117,12 +122,6 @@ def readers_of(world_size: int, *, devices: int, expansion_factor: float | None)
     """
     hosts = reader_of_each_host(-(-world_size // devices), expansion_factor)
     return [hosts[rank // devices] * devices + rank % devices for rank in range(world_size)]
-
-
-STEPS_AHEAD = 2
-"""Global batches to prefetch."""
-LOCATED_AT_ONCE = 4096
-"""Samples whose windows are looked up together. Looking up one takes as long as a hundred."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens
 from rampcli.planning.reading_start import FROM_THE_START, CorpusStart, ReadingStart
 
 ROUNDS = 6
+Indices = NDArray[np.int64]
 
 
 class SampleOrder:
@@ -71,9 +72,6 @@ class SampleOrder:
         for key in keys:
             left, right = right, left ^ (mix(right + key) & mask)
         return (left << bits) | right
-
-
-Indices = NDArray[np.int64]
 
 
 class Blend:

@@ -20,6 +20,11 @@ WIDE = ("UTF-32LE", "UTF-32BE", "UTF-16LE", "UTF-16BE")
 """Encodings of text without a mark, which fill most characters with zero bytes."""
 LOOKED_AT_BYTES = 4096
 CONTROLS = frozenset(map(chr, range(32))) - set("\t\n\r\f")
+MOST_TEXT_BYTES = 4 << 30
+"""Largest corpus of text files, which is held in memory."""
+JSON_LINES = (".jsonl", ".ndjson")
+PACKED = (".gz", ".zst", ".parquet")
+"""Endings of files that are not text, but that `rampcli data build` reads."""
 
 
 def wide_encoding(content: bytes) -> str | None:
@@ -61,13 +66,6 @@ def convert_remedy(content: bytes, *, file: str = "OLD.txt") -> str:
     command = f"iconv -f {encoding or 'CP1252'} -t UTF-8 {shlex.quote(file)} > NEW.txt"
     origin = "" if encoding else ", if it is a text in a Western language from Windows"
     return f"text in UTF-8: `{command}`{origin}"
-
-
-MOST_TEXT_BYTES = 4 << 30
-"""Largest corpus of text files, which is held in memory."""
-JSON_LINES = (".jsonl", ".ndjson")
-PACKED = (".gz", ".zst", ".parquet")
-"""Endings of files that are not text, but that `rampcli data build` reads."""
 
 
 def read_texts(path: Path) -> list[str]:

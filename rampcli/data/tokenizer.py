@@ -42,6 +42,12 @@ CODE_POINTS = 0x110000
 Encoder = Callable[[list[str]], list[NDArray[Any]]]
 _STDERR = 2
 _ONE_AT_A_TIME = threading.Lock()
+CONTEXT_TOKENS = 8
+"""Tokens before a text that decide how it begins: the first space of a text is often dropped."""
+BYTES_OF_A_CHARACTER = 4
+"""Most bytes of a character in UTF-8."""
+INCOMPLETE = "\ufffd"
+"""Stands for a character whose bytes are not complete yet."""
 
 
 @contextmanager
@@ -290,14 +296,6 @@ def _character_encoder(vocabulary: dict[str, int]) -> Encoder:
 def code_points(text: str) -> NDArray[np.uint32]:
     """Returns the code points of a text, [characters]."""
     return np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
-
-
-CONTEXT_TOKENS = 8
-"""Tokens before a text that decide how it begins: the first space of a text is often dropped."""
-BYTES_OF_A_CHARACTER = 4
-"""Most bytes of a character in UTF-8."""
-INCOMPLETE = "\ufffd"
-"""Stands for a character whose bytes are not complete yet."""
 
 
 def pieces_of(

@@ -27,6 +27,11 @@ from rampcli.settings.config import Config
 from rampcli.settings.optimizers import optimizer_of
 from rampcli.settings.rl import max_response_tokens
 
+DRAW_BYTES, TOP_K_BYTES, TOP_P_BYTES = 20, 32, 40
+"""Bytes per logit that `rampcli.models.sampler` needs to draw: from all tokens, with top-k, or with
+top-p alone, which sorts all weights. They hold weights in fp32 and sums in fp64. Measured on a CPU.
+"""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryEstimate:
@@ -407,12 +412,6 @@ def _plus(estimate: MemoryEstimate, moment: str, **more: float) -> MemoryEstimat
     """Returns an estimate with more bytes of some kinds, and another moment."""
     sums = {kind: getattr(estimate, kind) + int(size) for kind, size in more.items()}
     return replace(estimate, moment=moment, **sums)
-
-
-DRAW_BYTES, TOP_K_BYTES, TOP_P_BYTES = 20, 32, 40
-"""Bytes per logit that `rampcli.models.sampler` needs to draw: from all tokens, with top-k, or with
-top-p alone, which sorts all weights. They hold weights in fp32 and sums in fp64. Measured on a CPU.
-"""
 
 
 def with_rollout(estimate: MemoryEstimate, config: Config, batch: PairBatch) -> MemoryEstimate:

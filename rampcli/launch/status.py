@@ -31,6 +31,8 @@ ASK_QUEUE_EVERY_S = 30.0
 ASK_SOON_S = 10.0
 """The same in the first `SETTLING_S` after a run has started or ended, if its job has not yet."""
 SETTLING_S = 60.0
+TRAINING, STARTING, WAITING, UNKNOWN = "training", "starting", "waiting", "unknown"
+_STATES = {STAGE_BOUNDARY: "stage boundary", PREEMPTED: "interrupted"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,10 +108,6 @@ class Queues:
         since = known.holds_since if known is not None and known.holder == holder else now
         self._answers[key] = Answer(at=now, holder=holder, holds_since=since, jobs=jobs)
         return jobs
-
-
-TRAINING, STARTING, WAITING, UNKNOWN = "training", "starting", "waiting", "unknown"
-_STATES = {STAGE_BOUNDARY: "stage boundary", PREEMPTED: "interrupted"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -35,6 +35,12 @@ from rampcli.runs.heartbeats import LEAST_BEAT_S, read_ranks, touch
 from rampcli.runs.manifest import complete_checkpoints, consumed_samples
 
 LONGEST_BACKOFF_S = 60.0
+POLL_S = 0.1
+NEXT_STAGE_LEAD_S = 30.0
+"""Start the next stage's workers this many seconds before the current stage ends, so that they
+have imported torch by then."""
+ORPHANS_EXIT_S = 60.0
+"""Seconds to wait for orphaned workers to exit."""
 
 
 @dataclass(slots=True)
@@ -79,14 +85,6 @@ class Restarts:
                 f", with launch.max_restarts={self.max_restarts}"
             )
         return min(LONGEST_BACKOFF_S, self.backoff_s * 2.0 ** (self.crashes - 1))
-
-
-POLL_S = 0.1
-NEXT_STAGE_LEAD_S = 30.0
-"""Start the next stage's workers this many seconds before the current stage ends, so that they
-have imported torch by then."""
-ORPHANS_EXIT_S = 60.0
-"""Seconds to wait for orphaned workers to exit."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -33,6 +33,12 @@ _TIMEOUT = re.compile(
     r"|(?:Timed out waiting |wait timeout after |client socket has timed out after )(?=\d+ms))(\d+)"
 )
 """What NCCL, gloo and the store print if a rank has waited too long for others: milliseconds."""
+WORKER = "rampcli.worker"
+RL_WORKER = "rampcli.rl.rank"
+"""Programs of a rank, in pretraining and in reinforcement learning."""
+NO_MEMORY = "lack of memory"
+"""What killed a rank, in place of a signal's name, if its starter says that memory ran out."""
+SELF_ABORTED = "SIGABRT"
 
 
 class WorkerLog:
@@ -70,13 +76,6 @@ class WorkerLog:
         """Returns "log: PATH", followed by the last line of the log if `quote` is set."""
         last = self.lines()[-1:] if quote else []
         return f"log: {self.path}{''.join(f', which ends: {printable(line)}' for line in last)}"
-
-
-WORKER = "rampcli.worker"
-RL_WORKER = "rampcli.rl.rank"
-"""Programs of a rank, in pretraining and in reinforcement learning."""
-NO_MEMORY = "lack of memory"
-"""What killed a rank, in place of a signal's name, if its starter says that memory ran out."""
 
 
 class Workers:
@@ -218,9 +217,6 @@ def reserve_port(address: str = LOOPBACK) -> socket.socket:
     reserved.bind((address, 0))
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     return reserved
-
-
-SELF_ABORTED = "SIGABRT"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

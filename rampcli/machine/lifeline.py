@@ -26,6 +26,7 @@ SAME_SIGNAL_S = 0.5
 process and to its group."""
 PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:
@@ -111,9 +112,6 @@ class StopSignals:
             self.signal, self._came_at = number, time.monotonic()
         elif time.monotonic() - self._came_at > SAME_SIGNAL_S:
             self.at_once = True
-
-
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
 @contextmanager

@@ -18,6 +18,8 @@ from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface_tensors import StoredWeights, read_bytes
 from rampcli.settings.model import ModelConfig
 
+FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
 
 def initial_rows(model: Decoder, name: str, first: int, rows: int, *, seed: int) -> Tensor:
     """Returns rows first .. first + rows of a parameter's initial value, all columns.
@@ -47,9 +49,6 @@ def residual_init_std(model: ModelConfig) -> float:
     It is divided by the square root of their number (Radford et al., 2019).
     """
     return model.init_std / math.sqrt(2 * model.num_layers)
-
-
-FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 class WeightFolder(StoredWeights):

@@ -19,6 +19,17 @@ from rampcli.settings.model import ModelConfig
 
 BLOCK = 128
 """Queries and keys of a block."""
+Mask = Tensor | BlockMask | tuple[Tensor | BlockMask | None, ...] | None
+"""The keys that queries attend to, or one such mask for each piece of the queries.
+
+* None stands for causal attention, for which kernels need no mask.
+* int32 [batch or 1, queries], on the CPU: the first key of each query.
+* A `BlockMask`, on a GPU that has flex attention.
+* [batch or 1, 1, queries, sequence], on another GPU and for a cache with pads: the numbers that are
+  added to the scores, 0 or minus infinity.
+"""
+BuildMask = Callable[..., Mask]
+"""Takes the arguments of `build_mask`."""
 
 
 @cache
@@ -100,19 +111,6 @@ def _numbered(blocks: Tensor) -> tuple[Tensor, Tensor]:
     """
     order = blocks.int().argsort(dim=-1, descending=True, stable=True)
     return blocks.sum(dim=-1, dtype=torch.int32), order.int()
-
-
-Mask = Tensor | BlockMask | tuple[Tensor | BlockMask | None, ...] | None
-"""The keys that queries attend to, or one such mask for each piece of the queries.
-
-* None stands for causal attention, for which kernels need no mask.
-* int32 [batch or 1, queries], on the CPU: the first key of each query.
-* A `BlockMask`, on a GPU that has flex attention.
-* [batch or 1, 1, queries, sequence], on another GPU and for a cache with pads: the numbers that are
-  added to the scores, 0 or minus infinity.
-"""
-BuildMask = Callable[..., Mask]
-"""Takes the arguments of `build_mask`."""
 
 
 def build_mask(

@@ -15,6 +15,21 @@ from rampcli.settings.model_parts import ACTIVATIONS, NORMS, POSITION_EMBEDDINGS
 
 SMALLEST_FLEX_HEAD = 16
 """Smallest size of heads for torch's flex attention on a GPU."""
+FP32, INT64 = 4, 8
+NUMBER_BYTES = {"fp32": FP32, "bf16": 2}
+"""Bytes per number of the forward and backward pass, by `trainer.precision`."""
+TOKENS_AT_ONCE = {"cpu": 256, "cuda": 2048}
+"""Smallest chunk of tokens whose logits are computed at once, by device.
+
+Smaller chunks would leave the device idle.
+"""
+LOGITS_AT_ONCE = 2**23
+"""Logits per chunk if the vocabulary is small.
+
+Larger chunks add to the projection's gradient less often.
+"""
+Shape = tuple[int, ...]
+"""Rows and columns of a matrix, or the length of a vector."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,24 +103,6 @@ def dense_mask_bytes(model: ModelConfig, batch: MicroBatchPart) -> int:
         return 0
     rows = batch.queries // (2 if batch.context > 1 else 1)
     return rows * batch.seen * batch.number_bytes * (batch.samples if batch.has_documents else 1)
-
-
-FP32, INT64 = 4, 8
-NUMBER_BYTES = {"fp32": FP32, "bf16": 2}
-"""Bytes per number of the forward and backward pass, by `trainer.precision`."""
-TOKENS_AT_ONCE = {"cpu": 256, "cuda": 2048}
-"""Smallest chunk of tokens whose logits are computed at once, by device.
-
-Smaller chunks would leave the device idle.
-"""
-LOGITS_AT_ONCE = 2**23
-"""Logits per chunk if the vocabulary is small.
-
-Larger chunks add to the projection's gradient less often.
-"""
-
-Shape = tuple[int, ...]
-"""Rows and columns of a matrix, or the length of a vector."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

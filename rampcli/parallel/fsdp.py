@@ -24,6 +24,10 @@ from rampcli.settings.trainer import Precision
 
 GRADIENT_AVERAGE = "_gradient_average"
 """Attribute of a model of which replicas hold copies."""
+POLICIES = {
+    "fp32": MixedPrecisionPolicy(),
+    "bf16": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
+}
 
 
 def average_over_replicas(
@@ -110,12 +114,6 @@ class GradientAverage:
         for work in self._works:
             work.wait()
         self.prepare(average=False)
-
-
-POLICIES = {
-    "fp32": MixedPrecisionPolicy(),
-    "bf16": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
-}
 
 
 def shard_over_data_ranks(model: Decoder, weights: DeviceMesh, precision: Precision) -> None:

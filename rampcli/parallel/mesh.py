@@ -22,6 +22,8 @@ set_group_timeout = getattr(dist, "set_timeout", None) or distributed_c10d._set_
 
 PIPELINE, REPLICATE, SHARD, TENSOR = "pipeline", "replicate", "shard", "tensor"
 DATA, CONTEXT = "data", "context"
+REPLICAS = "_replica_mesh"
+"""Attribute of a plain weight of which replicas hold copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +147,6 @@ def _ranks_along(ranks: Tensor, axis: int) -> tuple[tuple[int, ...], ...]:
     """Returns the ranks of each group along an axis."""
     rows = ranks.movedim(axis, -1).reshape(-1, ranks.shape[axis]).tolist()
     return tuple(sorted(map(tuple, rows)))
-
-
-REPLICAS = "_replica_mesh"
-"""Attribute of a plain weight of which replicas hold copies."""
 
 
 def set_replicas(weight: Tensor, mesh: DeviceMesh) -> None:

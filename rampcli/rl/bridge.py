@@ -22,6 +22,11 @@ from rampcli.worker.join import choose_interface, connect
 from rampcli.worker.leave import RankLost
 from rampcli.worker.starters import are_on_one_host, rank_variables
 
+PATIENCE = timedelta(days=365)
+"""How long joined ranks wait for each other. The connection to a rank that ends closes at once."""
+_ROOT = dist.BroadcastOptions()
+_ROOT.rootRank, _ROOT.rootTensor = 0, 0
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Roles:
@@ -78,10 +83,6 @@ def take_role(generators: int) -> Roles:
         sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(trainers))
         os.environ.update(variables | sizes)
     return Roles(rank=rank, trainers=trainers, generators=generators)
-
-
-PATIENCE = timedelta(days=365)
-"""How long joined ranks wait for each other. The connection to a rank that ends closes at once."""
 
 
 class BridgeClosed(RankLost):
@@ -178,10 +179,6 @@ class Bridge:
         assert self._orders is not None
         with _noticing_the_end():
             self._orders.broadcast([tensor], _ROOT).wait()
-
-
-_ROOT = dist.BroadcastOptions()
-_ROOT.rootRank, _ROOT.rootTensor = 0, 0
 
 
 def finish(sent: Iterable[dist.Work]) -> None:

@@ -14,6 +14,10 @@ from torch import Tensor
 from rampcli.data.loader import MicroBatch
 from rampcli.settings.rl import RLConfig
 
+Scale = Literal["none", "group", "batch"]
+EPSILON = 1e-4
+"""Added to a standard deviation before dividing by it, as in TRL."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyBatch(MicroBatch):
@@ -168,12 +172,6 @@ def _k3(log_ratio: Tensor) -> Tensor:
     It is unbiased and never negative (Schulman, "Approximating KL Divergence", 2020).
     """
     return log_ratio.expm1() - log_ratio
-
-
-Scale = Literal["none", "group", "batch"]
-
-EPSILON = 1e-4
-"""Added to a standard deviation before dividing by it, as in TRL."""
 
 
 def group_advantages(rewards: Tensor, *, scale: Scale, batch_std: float | None = None) -> Tensor:

@@ -29,6 +29,13 @@ Reward = Callable[[str, str, Mapping[str, Any]], float]
 """`(prompt, response, example) -> reward`. The example is a record of the data, as in its file."""
 Pair = tuple[str, str, Mapping[str, Any]]
 """A prompt, a response to it, and the example that the prompt comes from."""
+CHILD = "rampcli.rl.reward_child"
+LOOK_EVERY_S = 0.02
+"""How often to look whether the process has ended. Its answers are noticed at once."""
+CHUNK_BYTES = 2**16
+MOST_SHOWN = 2**14
+"""Characters that the function may print during one exchange. The rest is left out."""
+LONGEST_ANSWER_BYTES = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +97,6 @@ def _answer(example: Mapping[str, Any]) -> str:
     if type(answer) not in (str, int):
         raise ExampleError(f"the field {field} of the example is not text")
     return str(answer).strip()
-
-
-CHILD = "rampcli.rl.reward_child"
-LOOK_EVERY_S = 0.02
-"""How often to look whether the process has ended. Its answers are noticed at once."""
-CHUNK_BYTES = 2**16
-MOST_SHOWN = 2**14
-"""Characters that the function may print during one exchange. The rest is left out."""
-LONGEST_ANSWER_BYTES = 2**16
 
 
 class RewardProcess:

@@ -29,6 +29,14 @@ LINK = "a symbolic link, which is not followed: serve the folder that it leads t
 
 Facts = dict[str, Any]
 Signatures = tuple[Signature, ...]
+PIECE_BYTES = 2**20
+"""Read at least this many bytes of a large file between two answers."""
+READ_AGAIN_S = 0.5
+"""Seconds between two reads of files that have been read to the end."""
+WATCHED_S = 60.0
+"""Keep reading a run for this many seconds after a viewer asked. A hidden page asks rarely."""
+KEPT_S = 600.0
+"""Keep a run in memory for this many seconds after a viewer asked for it."""
 
 
 @dataclass(slots=True)
@@ -125,16 +133,6 @@ def _unread(name: str, *, damage: str | None, changed: float = 0.0) -> Facts:
         "row": None,
         "trains": False,
     }
-
-
-PIECE_BYTES = 2**20
-"""Read at least this many bytes of a large file between two answers."""
-READ_AGAIN_S = 0.5
-"""Seconds between two reads of files that have been read to the end."""
-WATCHED_S = 60.0
-"""Keep reading a run for this many seconds after a viewer asked. A hidden page asks rarely."""
-KEPT_S = 600.0
-"""Keep a run in memory for this many seconds after a viewer asked for it."""
 
 
 @dataclass(slots=True)

@@ -49,6 +49,14 @@ from rampcli.tune.median import FEWEST
 from rampcli.tune.sizes import timed_batch_plan
 from rampcli.tune.trial_files import TrialOrder
 
+ROUND_S = 0.05
+"""Time of the steps that are taken in a row under the same conditions, unless one takes longer."""
+MOST_STEPS_IN_ROW = 20
+FEW_TOKENS = 8
+"""Tokens of the micro batch that is timed in place of an empty one."""
+FIRST_BATCHES = 2**20
+"""A diagnosis starts at one of these first batches, so that a second one reads uncached batches."""
+
 
 @dataclass(slots=True)
 class MemoryPressure:
@@ -191,15 +199,6 @@ def why_step_needs_all_ranks(meshes: Meshes, optimizer: str) -> str | None:
     if optimizer not in OPTIMIZERS:
         return f"optim.optimizer={optimizer}, a part of your own, may need the other ranks"
     return why_gradients_need_exchange(meshes)
-
-
-ROUND_S = 0.05
-"""Time of the steps that are taken in a row under the same conditions, unless one takes longer."""
-MOST_STEPS_IN_ROW = 20
-FEW_TOKENS = 8
-"""Tokens of the micro batch that is timed in place of an empty one."""
-FIRST_BATCHES = 2**20
-"""A diagnosis starts at one of these first batches, so that a second one reads uncached batches."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,6 +19,8 @@ MOST_WORKERS = max(64, 4 * processors())
 LARGEST_BPE = 2_000_000
 LONGEST_NAME = 1000
 """Most characters of --text-key and of --eod."""
+WORTH_A_PROCESS_BYTES = 4 << 20
+"""Bytes of inputs for each further process, if the number of processes is not given."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,10 +143,6 @@ class BuildOptions:
             self.skipped,
             idx_of(self.output),
         )
-
-
-WORTH_A_PROCESS_BYTES = 4 << 20
-"""Bytes of inputs for each further process, if the number of processes is not given."""
 
 
 @dataclass(frozen=True, slots=True)

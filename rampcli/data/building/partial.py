@@ -25,6 +25,14 @@ from rampcli.errors import DamagedFileError, RampcliError, UsageError
 from rampcli.files.guarded_folder import GuardedFolder, PathInside
 from rampcli.files.records import ANY, COUNT, read_json
 
+PROGRESS_SHAPE = {**BUILD_SETTINGS, "inputs": [{"name": str, "bytes": COUNT, "mtime_ns": ANY}]}
+"""Shape of settings.json."""
+OPTIONS = {"tokenizer_sha256": "the SHA-256 checksum of --tokenizer", "eod_option": "--eod"}
+"""Settings that messages do not name like their options."""
+SAVE_EVERY_S = 2.0
+LENGTHS_AT_ONCE = 1 << 17
+CHANGES_SHOWN = 5
+
 
 @dataclass(frozen=True, slots=True)
 class BuildFolder(GuardedFolder):
@@ -108,15 +116,6 @@ class BuildFolder(GuardedFolder):
         if self.is_claimed():
             with suppress(OSError, UsageError), self.locked():
                 self.remove_file(self.progress)
-
-
-PROGRESS_SHAPE = {**BUILD_SETTINGS, "inputs": [{"name": str, "bytes": COUNT, "mtime_ns": ANY}]}
-"""Shape of settings.json."""
-OPTIONS = {"tokenizer_sha256": "the SHA-256 checksum of --tokenizer", "eod_option": "--eod"}
-"""Settings that messages do not name like their options."""
-SAVE_EVERY_S = 2.0
-LENGTHS_AT_ONCE = 1 << 17
-CHANGES_SHOWN = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

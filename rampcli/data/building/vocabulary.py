@@ -32,6 +32,9 @@ from rampcli.files.records import COUNT, is_unicode, parse_json, read_json
 
 TRAINING_TEXT_CHARACTERS = 1 << 16
 """Longest piece of a text that is given to the trainer."""
+TRAINING_BYTES = 256 << 20
+"""Approximate size of the text that merges are learnt from."""
+SPECIAL_SHOWN = 6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -235,11 +238,6 @@ class Gathering:
         if not is_unicode(text):
             raise cannot_resume(self._folder, f"{path} is damaged: a text is not valid Unicode")
         return text
-
-
-TRAINING_BYTES = 256 << 20
-"""Approximate size of the text that merges are learnt from."""
-SPECIAL_SHOWN = 6
 
 
 def tokenizer_json(inputs: Inputs, folder: BuildFolder) -> str | bytes:

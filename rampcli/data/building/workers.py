@@ -23,6 +23,18 @@ PROTOCOL = 5
 """The first protocol of pickle that copies an array only once."""
 KEPT_BYTES = 16 << 20
 """Memory that a channel keeps for the next object. More is given back after a larger one."""
+AHEAD = 2
+"""Chunks in progress or waiting, per worker."""
+ENVIRONMENT = {
+    "TOKENIZERS_PARALLELISM": "false",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    # glibc would return the memory of each chunk to the kernel, which clears it for the next one.
+    "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
+    "MALLOC_MMAP_THRESHOLD_": str(64 << 20),
+}
+"""Environment of worker processes: one thread each, and thresholds of malloc in bytes."""
+Result = TypeVar("Result", covariant=True)
 
 
 class Channel:
@@ -94,20 +106,6 @@ def _file_in_memory() -> int:
 
 def _received(connection: Connection, memory: Any) -> Channel:
     return Channel(connection, memory.detach())
-
-
-AHEAD = 2
-"""Chunks in progress or waiting, per worker."""
-ENVIRONMENT = {
-    "TOKENIZERS_PARALLELISM": "false",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    # glibc would return the memory of each chunk to the kernel, which clears it for the next one.
-    "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
-    "MALLOC_MMAP_THRESHOLD_": str(64 << 20),
-}
-"""Environment of worker processes: one thread each, and thresholds of malloc in bytes."""
-Result = TypeVar("Result", covariant=True)
 
 
 class Work(Protocol[Result]):

@@ -28,6 +28,12 @@ LEAST_OPEN_FILES = 1024
 FILES_PER_PROCESS, FILES_PER_PEER = 256, 8
 """A worker opens dozens of files, or hundreds with CUDA, and one or two connections to each
 other worker per process group; NCCL opens several. A supervisor has a connection to each worker."""
+CLOCK_TOLERANCE_S = 2.0
+FOLDER_REMEDY = "run_dir= in a folder that you may write to, on a disk with free space"
+CLOCK_REMEDY = "timedatectl set-ntp true, or another way to set the clock"
+LOCKS_REMEDY = (
+    "run_dir= on a file system with locks: NFS 4 or later, or Lustre mounted with -o flock"
+)
 
 
 def skip_if_remote(name: str, resolved: Resolved | None) -> Check | None:
@@ -110,14 +116,6 @@ def check_environment(resolved: Resolved | None) -> Check:
     except UsageError as error:
         return Check(name, Status.failure, error.message, error.remedy)
     return Check(name, Status.ok, "no variable keeps workers from starting")
-
-
-CLOCK_TOLERANCE_S = 2.0
-FOLDER_REMEDY = "run_dir= in a folder that you may write to, on a disk with free space"
-CLOCK_REMEDY = "timedatectl set-ntp true, or another way to set the clock"
-LOCKS_REMEDY = (
-    "run_dir= on a file system with locks: NFS 4 or later, or Lustre mounted with -o flock"
-)
 
 
 def check_run_directory(resolved: Resolved | None) -> list[Check]:

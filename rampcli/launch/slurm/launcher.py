@@ -34,6 +34,12 @@ from rampcli.settings.config import Config
 
 CONTROLLER_TIMEOUT_S = 10.0
 PROGRAMS = ("sbatch", "srun", "scontrol", "squeue", "scancel", "sinfo")
+JOB_PHASES = {"RUNNING": JobPhase.RUNNING, "COMPLETING": JobPhase.ENDING} | dict.fromkeys(
+    commands.OVER, JobPhase.OVER
+)
+"""Phases of the states that Slurm reports. In other states, a job waits."""
+CAN_SAVE = frozenset({"RUNNING", "SUSPENDED"})
+"""States of jobs that can be asked to save."""
 
 
 def check_slurm(resolved: Resolved | None) -> Check:
@@ -65,14 +71,6 @@ def check_slurm(resolved: Resolved | None) -> Check:
     if is_used:
         return Check("slurm", Status.failure, problem, remedy)
     return Check("slurm", Status.not_needed, f"{problem}; only launch=slurm needs it")
-
-
-JOB_PHASES = {"RUNNING": JobPhase.RUNNING, "COMPLETING": JobPhase.ENDING} | dict.fromkeys(
-    commands.OVER, JobPhase.OVER
-)
-"""Phases of the states that Slurm reports. In other states, a job waits."""
-CAN_SAVE = frozenset({"RUNNING", "SUSPENDED"})
-"""States of jobs that can be asked to save."""
 
 
 class SlurmLauncher(Launcher):

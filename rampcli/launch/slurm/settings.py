@@ -43,6 +43,11 @@ _SHORT = {
 }
 _WITHOUT_VALUE = "hHOQsvVW"
 _OPTION = re.compile(r"--[^\s=-][^\s=]*(=.*)?|-[^\s-].*")
+NAMES = ("partition", "account", "qos", "time", "mem")
+SBATCH_KEY = "launch.slurm.sbatch_args"
+_EXAMPLE = set_to(SBATCH_KEY, ["--exclusive"])
+_PLAIN = re.compile(r"[\w.,:+@/%*=-]+", re.ASCII)
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=[^\0]*", re.ASCII | re.DOTALL)
 
 
 def is_option(word: str) -> bool:
@@ -75,12 +80,6 @@ def forbidden_option(word: str) -> str | None:
 
 if TYPE_CHECKING:  # the schema imports this module
     from rampcli.settings.config import Config
-
-NAMES = ("partition", "account", "qos", "time", "mem")
-SBATCH_KEY = "launch.slurm.sbatch_args"
-_EXAMPLE = set_to(SBATCH_KEY, ["--exclusive"])
-_PLAIN = re.compile(r"[\w.,:+@/%*=-]+", re.ASCII)
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=[^\0]*", re.ASCII | re.DOTALL)
 
 
 @keyed("launch.slurm.")
