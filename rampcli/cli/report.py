@@ -106,11 +106,11 @@ def _parts_of_run(report: "RunReport", run: "RunDirectory") -> Iterator["str | T
     from rampcli.report.run_text import (
         closing_lines,
         measured_table,
-        profile_parts,
         stage_table,
         summary_lines,
         time_table,
     )
+    from rampcli.report.tables import profile_parts
     from rampcli.runs.branches import describe_branches
 
     yield from summary_lines(report)

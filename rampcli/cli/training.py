@@ -22,7 +22,7 @@ from rampcli.machine.lifeline import StopSignals
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.overlap import overlap_result
 from rampcli.report.phases import data_lines
-from rampcli.report.tables import evaluation_line, validation_line
+from rampcli.report.tables import evaluation_line, profile_parts, validation_line
 from rampcli.runs.directory import COMPLETE, STAGE_BOUNDARY, RunDirectory
 from rampcli.runs.events import read_events
 from rampcli.runs.manifest import complete_checkpoints
@@ -115,10 +115,7 @@ def train(
     _print_outcome(outcome, console, resolved)
     events = read_events(outcome.run.events)
     profiles = [row for row in events.profiles.values() if row["time"] >= began]
-    if profiles:
-        from rampcli.report.run_text import profile_parts
-
-        say(console, *profile_parts(outcome.run.path, profiles))
+    say(console, *profile_parts(outcome.run.path, profiles))
     if outcome.observer_error is not None:
         raise outcome.observer_error
     return outcome

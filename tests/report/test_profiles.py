@@ -1,6 +1,6 @@
 from rich.console import Console
 
-from rampcli.report.run_text import profile_table, profile_title
+from rampcli.report.tables import profile_table, profile_title
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.events import read_events
 
