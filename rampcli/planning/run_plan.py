@@ -3,8 +3,9 @@
 Commands, workers and jobs all plan here.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -244,18 +245,23 @@ def run_plan(config: Config, *, consumed_samples: int = 0) -> Resolved:
         with found.noting(), sources_named(config), sources_named(one.config):
             is_last = number + 1 == len(settings)
             length = _length(one, first, end_of_run, is_last=is_last)
-            begins = Beginning(
+            plan_from = partial(
+                plan_config,
+                one.config,
+                before=START if sets_batch(one.own) else first,
+                length=length,
+                phase=one.name,
                 number=number,
                 first=first,
                 first_stage=sum(len(plan.extents) for _, plan, _ in planned),
             )
-            plan = _plan_phase(one, begins, length, consumed_samples)
+            plan = plan_from(max(0, consumed_samples - first.samples))
             reading = readings.begin(one.config, number, first_sample=first.samples)
             readings.end(plan)
             check_stages_ahead(one.config, plan, consumed_samples)
             after = plan.end
             if (is_last or _is_reached(end_of_run, after)) and not plan.stages:
-                _check_fits(one, begins, length)
+                _check_fits(plan_from)
             planned.append((one, plan, reading))
         errors.add(one.name, found.errors)
         # A guess of the end serves to find the errors of later phases, too.
@@ -293,54 +299,16 @@ def _resolved_phases(
     return tuple(phases)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Beginning:
-    """Where a phase begins.
-
-    Attributes:
-        number: its number, from 0.
-        first: how far the run has come there.
-        first_stage: stages of the phases before it.
-    """
-
-    number: int
-    first: Position
-    first_stage: int
-
-
-def _plan_phase(
-    one: PhaseSettings,
-    begins: Beginning,
-    length: RunLength | FirstEnd,
-    consumed_samples: int,
-) -> PhasePlan:
-    """Returns the plan of a phase.
+def _check_fits(plan_from: Callable[[int], PhasePlan]) -> None:
+    """Checks that all stages of a phase fit its nodes, also those that have ended.
 
     Args:
-        consumed_samples: progress of the run, from its start.
-
-    Raises:
-        UsageError: a stage that is still to come does not divide.
-    """
-    return plan_config(
-        one.config,
-        max(0, consumed_samples - begins.first.samples),
-        before=START if sets_batch(one.own) else begins.first,
-        length=length,
-        phase=one.name,
-        number=begins.number,
-        first=begins.first,
-        first_stage=begins.first_stage,
-    )
-
-
-def _check_fits(one: PhaseSettings, begins: Beginning, length: RunLength | FirstEnd) -> None:
-    """Checks that all stages of a phase fit its nodes, as if none had ended.
+        plan_from: plans the phase after some of its samples.
 
     Raises:
         UsageError: a stage does not fit.
     """
-    _plan_phase(one, begins, length, 0)
+    plan_from(0)
 
 
 def _check_begin(config: Config) -> None:
