@@ -15,7 +15,6 @@ from rampcli.files import hub
 from rampcli.files.hub import CONFIG_FILE, TOKENIZER_FILE
 from rampcli.models.huggingface_config import (
     FOLDER_WANTED,
-    INIT_FROM_KEY,
     as_settings,
     check_folder,
     check_same_model,
@@ -26,14 +25,15 @@ from rampcli.models.huggingface_tensors import StoredWeights
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import NOT_NAMED, complete_checkpoints, name_remedy
 from rampcli.settings.config import Config
+from rampcli.settings.data import DataConfig
+from rampcli.settings.model import ModelConfig
 from rampcli.settings.model_parts import POSITION_EMBEDDINGS
 
 FROM_FOLDER = "from_folder"
 """Option of the group `model`: the model in `model.init_from`."""
-RUN_REMEDY = f"{INIT_FROM_KEY}=RUN_DIR, a run with a checkpoint"
+RUN_REMEDY = f"{ModelConfig.init_from}=RUN_DIR, a run with a checkpoint"
 HUB_REMEDY = f"{RUN_REMEDY}, or a model of the hub with {CONFIG_FILE} and *.safetensors"
-WEIGHTS_REMEDY = f"{INIT_FROM_KEY}=FOLDER, as rampcli export or save_pretrained wrote it"
-SOURCE_KEY, TOKENIZER_KEY, END_KEY = "data.source", "data.tokenizer", "data.response_end"
+WEIGHTS_REMEDY = f"{ModelConfig.init_from}=FOLDER, as rampcli export or save_pretrained wrote it"
 
 
 def is_run(folder: Path) -> bool:
@@ -68,7 +68,7 @@ def check_starting_weights(config: Config) -> Path | None:
     """
     text, folder = config.model.init_from, check_starting_model(config)
     if text is not None and folder is not None and hub.is_pinned(text) and not is_run(folder):
-        with naming_setting(INIT_FROM_KEY):
+        with naming_setting(ModelConfig.init_from):
             hub.download_weights(hub.Snapshot(text, folder), remedy=HUB_REMEDY)
     return folder
 
@@ -91,14 +91,14 @@ def check_starting_model(config: Config) -> Path | None:
         return folder
     folder = _model_folder(text)
     if hub.is_pinned(text):
-        with naming_setting(INIT_FROM_KEY):
+        with naming_setting(ModelConfig.init_from):
             check_folder(config, folder, name=text)
         return folder
     check_folder(config, folder, name=str(folder))
     if not has_weights(folder):
         raise UsageError(
             f"{folder} holds no *.safetensors",
-            keys=(INIT_FROM_KEY,),
+            keys=(ModelConfig.init_from,),
             remedy="a folder that save_pretrained wrote",
         )
     return folder
@@ -130,9 +130,12 @@ def _check_run(config: Config, folder: Path) -> None:
         renamed = name_remedy(run)
         wrong = "has not saved a checkpoint yet" if renamed is None else NOT_NAMED
         raise UsageError(
-            f"{INIT_FROM_KEY}={folder} is a run that {wrong}",
-            keys=(INIT_FROM_KEY,),
-            remedy=(renamed or RUN_REMEDY, set_to(INIT_FROM_KEY, None, note=" for random weights")),
+            f"{ModelConfig.init_from}={folder} is a run that {wrong}",
+            keys=(ModelConfig.init_from,),
+            remedy=(
+                renamed or RUN_REMEDY,
+                set_to(ModelConfig.init_from, None, note=" for random weights"),
+            ),
         )
     check_same_model(config.model, theirs.model, str(folder))
     ours, length = config.data.sequence_length, theirs.data.sequence_length
@@ -140,7 +143,7 @@ def _check_run(config: Config, folder: Path) -> None:
     if is_learned and ours != length:
         raise UsageError(
             f"{folder} has learned positions for {LENGTH_KEY}={length}, here {ours}",
-            keys=(INIT_FROM_KEY, LENGTH_KEY),
+            keys=(ModelConfig.init_from, LENGTH_KEY),
             remedy=set_to(LENGTH_KEY, length),
         )
 
@@ -154,7 +157,7 @@ def _model_folder(text: str, *, remedy: str | None = None) -> Path:
             remedy names that instead.
     """
     if hub.is_pinned(text):
-        with naming_setting(INIT_FROM_KEY):
+        with naming_setting(ModelConfig.init_from):
             return hub.open_snapshot(text, CONFIG_FILE, remedy=HUB_REMEDY).folder
     folder = Path(text).expanduser()
     if os.path.isfile(folder / CONFIG_FILE):
@@ -172,9 +175,11 @@ def _model_folder(text: str, *, remedy: str | None = None) -> Path:
         )
     run = next(filter(is_run, folder.parents), None) if exists else None
     raise UsageError(
-        f"{INIT_FROM_KEY}={folder} {wrong}",
-        keys=(INIT_FROM_KEY,),
-        remedy=set_to(INIT_FROM_KEY, str(run), note=", the run directory") if run else elsewhere,
+        f"{ModelConfig.init_from}={folder} {wrong}",
+        keys=(ModelConfig.init_from,),
+        remedy=set_to(ModelConfig.init_from, str(run), note=", the run directory")
+        if run
+        else elsewhere,
     )
 
 
@@ -203,24 +208,24 @@ def takes_model_from_folder(stack: Stack) -> bool:
 
 def _layers_of(stack: Stack, report: Report) -> list[Layer]:
     """Returns a layer for each file of the folder that gives settings."""
-    given = stack.entry(INIT_FROM_KEY).value
+    given = stack.entry(ModelConfig.init_from).value
     if given is None:
         raise UsageError(
-            f"model={FROM_FOLDER} takes the model from {INIT_FROM_KEY}, which is not given",
-            keys=(INIT_FROM_KEY,),
+            f"model={FROM_FOLDER} takes the model from {ModelConfig.init_from}, which is not given",
+            keys=(ModelConfig.init_from,),
             remedy=WEIGHTS_REMEDY,
         )
     if is_run(Path(given).expanduser()):
         raise UsageError(
             f"model={FROM_FOLDER} takes the model from a Hugging Face folder, and"
-            f" {INIT_FROM_KEY}={given} is a run",
-            keys=(INIT_FROM_KEY,),
-            remedy=f"rampcli export {given} out, then {INIT_FROM_KEY}=out",
+            f" {ModelConfig.init_from}={given} is a run",
+            keys=(ModelConfig.init_from,),
+            remedy=f"rampcli export {given} out, then {ModelConfig.init_from}=out",
         )
     folder = _model_folder(given, remedy=WEIGHTS_REMEDY)
     shape = as_settings(read_config(folder))
     files = {CONFIG_FILE: {f"model.{name}": value for name, value in shape.items()}}
-    if stack.entry(SOURCE_KEY).value in ("text", "pairs"):
+    if stack.entry(DataConfig.source).value in ("text", "pairs"):
         files |= _tokens_of(given, folder, stack)
     return [
         Layer.of(f"{given}/{file}", Precedence.CHOSEN, values, report=report)
@@ -230,17 +235,17 @@ def _layers_of(stack: Stack, report: Report) -> list[Layer]:
 
 def _tokens_of(given: str, folder: Path, stack: Stack) -> dict[str, dict[str, str]]:
     """Returns the settings of the folder's tokenizer by file, or none if another one is set."""
-    if stack.precedence(TOKENIZER_KEY) > Precedence.SCHEMA:
+    if stack.precedence(DataConfig.tokenizer) > Precedence.SCHEMA:
         return {}
     if not (hub.is_pinned(given) or (folder / TOKENIZER_FILE).is_file()):
         raise UsageError(
             f"{folder} has no {TOKENIZER_FILE}",
-            keys=(INIT_FROM_KEY,),
-            remedy=f"{TOKENIZER_KEY}=FILE, the {TOKENIZER_FILE} of the model",
+            keys=(ModelConfig.init_from,),
+            remedy=f"{DataConfig.tokenizer}=FILE, the {TOKENIZER_FILE} of the model",
         )
-    files = {TOKENIZER_FILE: {TOKENIZER_KEY: given}}
+    files = {TOKENIZER_FILE: {DataConfig.tokenizer: given}}
     beside = tokenizer_path(given).parent
     end = tokens_of(read_tokenizer_config(beside)).get("eos_token")
-    if end is not None and stack.entry(SOURCE_KEY).value == "pairs":
-        files[TOKENIZER_CONFIG_FILE] = {END_KEY: end}
+    if end is not None and stack.entry(DataConfig.source).value == "pairs":
+        files[TOKENIZER_CONFIG_FILE] = {DataConfig.response_end: end}
     return files

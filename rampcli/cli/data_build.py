@@ -28,6 +28,7 @@ from rampcli.data.windows import fitting_words
 from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED, printable, typeable, visible
 from rampcli.settings.checks import check_name
 from rampcli.settings.config import Config
+from rampcli.settings.data import DataConfig
 
 RECIPE = "llama3_tiny"
 """A recipe that trains on any machine."""
@@ -183,7 +184,7 @@ def _show_result(options: BuildOptions, built: Built, seconds: float, console: C
 def _training_command(prefix: Path) -> str:
     """Returns a command that trains a small model on a corpus, in a run named after the corpus."""
     config = llm.from_factory(RECIPE)
-    words = ["data=indexed", as_word("data.path", str(prefix))]
+    words = ["data=indexed", as_word(DataConfig.path, str(prefix))]
     if not any(check_name(Config(name=prefix.name))):
         words.append(as_word("name", prefix.name))
     words += map(typeable, fitting_words(prefix, config))

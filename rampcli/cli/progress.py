@@ -30,7 +30,8 @@ from rampcli.runs.event_kinds import CHANGE, NEWEST, WARNINGS
 from rampcli.runs.facts import RunFacts
 from rampcli.runs.rows import last_events, loss_of
 from rampcli.runs.standstill import Standstill, find_standstill
-from rampcli.settings.corpora import BLEND_KEY, validation_names
+from rampcli.settings.corpora import validation_names
+from rampcli.settings.data import DataConfig
 
 PLAIN_EVERY_S = 10.0
 """Seconds between plain lines."""
@@ -138,7 +139,7 @@ class Progress(Observer):
             self._on_samples(row)
         elif row["event"] == "change":
             note = f"note: {CHANGE.format_map(row)} after step {row['step']:,}"
-            if row["setting"] == BLEND_KEY:
+            if row["setting"] == DataConfig.blend:
                 first = row["consumed_samples"]
                 note += f"; sample {first:,} and later ones are those of the new blend"
             self._print(note)

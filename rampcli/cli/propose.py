@@ -9,6 +9,7 @@ import typer
 
 from rampcli.cli.options import AsJson
 from rampcli.errors import UsageError, set_to, typeable, visible
+from rampcli.settings.trainer import TrainerConfig
 
 if TYPE_CHECKING:
     from rampcli.planning.proposal import Candidate
@@ -140,8 +141,8 @@ def _planned(runs: Sequence["RunDirectory"]) -> "Resolved":
         with sources_named(run.config):
             raise UsageError(
                 "a batch is proposed for a run with an end",
-                keys=("trainer.max_samples",),
-                remedy=set_to("trainer.max_samples", "10M"),
+                keys=(TrainerConfig.max_samples,),
+                remedy=set_to(TrainerConfig.max_samples, "10M"),
             )
     if timed := [one.path for one in runs if has_throughput(one.path)]:
         run = with_measured(run, timed)

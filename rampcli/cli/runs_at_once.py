@@ -25,6 +25,7 @@ from rampcli.report.sweep_plan import SweepRun
 from rampcli.report.tables import validation_line
 from rampcli.runs.directory import COMPLETE
 from rampcli.runs.event_kinds import WARNINGS
+from rampcli.settings.trainer import TrainerConfig
 
 LOG = "progress.log"
 """File in the logs of a run with what it would have printed alone."""
@@ -96,7 +97,7 @@ def check_at_once(runs: Sequence[SweepRun], at_once: int, *, starts: bool) -> No
             raise UsageError(
                 f"--at-once {at_once}: each run needs {counted(needed, 'GPU')}, and {most} at once"
                 f" need {most * needed}; this machine has {gpus}",
-                keys=("trainer.num_nodes", "trainer.devices"),
+                keys=(TrainerConfig.num_nodes, TrainerConfig.devices),
                 remedy=f"--at-once {max(1, gpus // needed)}",
             )
 

@@ -11,8 +11,9 @@ from rampcli.errors import UsageError, set_to, typeable
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
 from rampcli.schedule.seesaw import staircase, steps_in_the_limit
-from rampcli.settings.optim import FACTORS_KEY
+from rampcli.settings.optim import OptimConfig, ScheduleConfig
 from rampcli.settings.rl import is_rl
+from rampcli.settings.trainer import TrainerConfig
 
 
 def seesaw(resolved: Resolved, factor: float) -> tuple[Resolved, list[str]]:
@@ -75,9 +76,9 @@ def seesaw_words(resolved: Resolved, factor: float) -> tuple[list[str], float]:
             raise UsageError(
                 "--seesaw grows the batch where the learning rate falls,"
                 " and this one falls too little for one stair",
-                keys=("schedule.decay_style", "optim.lr", "optim.min_lr"),
+                keys=(ScheduleConfig.decay_style, OptimConfig.lr, OptimConfig.min_lr),
                 remedy=[
-                    set_to("schedule.decay_style", "cosine"),
+                    set_to(ScheduleConfig.decay_style, "cosine"),
                     "a smaller optim.min_lr",
                     "a smaller --seesaw-factor",
                 ],
@@ -134,13 +135,14 @@ def _check_seesaw(resolved: Resolved, factor: float) -> None:
         )
     if config.schedule.lr_factors is not None:
         raise UsageError(
-            f"--seesaw derives the stages, so {FACTORS_KEY} cannot list their factors",
-            keys=(FACTORS_KEY,),
-            remedy=set_to(FACTORS_KEY, None),
+            f"--seesaw derives the stages, so {ScheduleConfig.lr_factors} cannot list their"
+            " factors",
+            keys=(ScheduleConfig.lr_factors,),
+            remedy=set_to(ScheduleConfig.lr_factors, None),
         )
     if plan.end_sample is None or plan.end_step is None:
         raise UsageError(
             "--seesaw needs the end of the run",
-            keys=("trainer.max_samples",),
-            remedy=set_to("trainer.max_samples", "10M"),
+            keys=(TrainerConfig.max_samples,),
+            remedy=set_to(TrainerConfig.max_samples, "10M"),
         )

@@ -44,6 +44,7 @@ from rampcli.runs.sweep_folder import SweepFolder
 from rampcli.settings.by_key import changes, leaves
 from rampcli.settings.config import Config
 from rampcli.settings.facts import RESULT, VALIDATION
+from rampcli.settings.trainer import TrainerConfig
 
 MOST_NAMED = 3
 """Combinations that an error names at most."""
@@ -148,8 +149,8 @@ def _check_kind(resolved: Resolved) -> None:
         if resolved.plan.end_sample is None:
             raise UsageError(
                 "a run without end keeps the next one from starting",
-                keys=("trainer.max_steps", "trainer.max_samples", "trainer.max_tokens"),
-                remedy=set_to("trainer.max_steps", 1000),
+                keys=(TrainerConfig.max_steps, TrainerConfig.max_samples, TrainerConfig.max_tokens),
+                remedy=set_to(TrainerConfig.max_steps, 1000),
             )
 
 

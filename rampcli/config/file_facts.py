@@ -11,11 +11,11 @@ from rampcli.config.layers import Entry, Layer, Precedence, Stack, stack_of
 from rampcli.errors import UsageError, set_to, shown
 from rampcli.settings.config import Config
 from rampcli.settings.corpora import validation_paths
-from rampcli.settings.model import MOST_VOCABULARY
+from rampcli.settings.data import DataConfig
+from rampcli.settings.model import MOST_VOCABULARY, ModelConfig
 from rampcli.settings.rl import unit_of
+from rampcli.settings.trainer import TrainerConfig
 
-VOCABULARY_KEY, VALIDATION_KEY = "model.vocab_size", "trainer.val_samples"
-MOST_VALIDATION_KEY = "trainer.max_val_samples"
 FILES = "files"
 """What has decided the entries of these settings."""
 BYTES = 256
@@ -106,13 +106,13 @@ def with_file_facts(
         ranks = tensor or config.parallel.tensor_parallel_size
         size = _vocabulary(facts, ranks)
         origin = place if facts.weights is None else f"weights in {facts.folder}"
-        entries[VOCABULARY_KEY] = Entry(size, origin, by=FILES)
+        entries[ModelConfig.vocab_size] = Entry(size, origin, by=FILES)
         if facts.val_samples is not None:  # data that rampcli brings along needs no note
             notes.append(_vocabulary_note(facts, size))
     if config.trainer.val_samples is None:
         most = config.trainer.max_val_samples
         found = most if facts.val_samples is None else min(most, facts.val_samples)
-        entries[VALIDATION_KEY] = Entry(found, place, by=FILES)
+        entries[TrainerConfig.val_samples] = Entry(found, place, by=FILES)
         if found < most:
             notes.append(_validation_note(config, facts, found))
     return stack_of(config).above(Layer(FILES, Precedence.USER, entries)), tuple(notes)
@@ -134,10 +134,10 @@ def _vocabulary(facts: FileFacts, tensor: int) -> int:
             raise UsageError(
                 f"the tokenizer of {facts.name} has {facts.tokens:,} tokens, more than the"
                 f" {facts.weights:,} of the weights in {facts.folder}",
-                keys=("model.init_from", "data.path", "data.tokenizer"),
+                keys=(ModelConfig.init_from, DataConfig.path, DataConfig.tokenizer),
                 remedy=[
                     "a corpus with the tokenizer of the weights",
-                    set_to("model.init_from", None),
+                    set_to(ModelConfig.init_from, None),
                 ],
             )
         return facts.weights
@@ -146,7 +146,7 @@ def _vocabulary(facts: FileFacts, tensor: int) -> int:
         raise UsageError(
             f"the tokenizer of {facts.name} has {facts.tokens:,} tokens, and a model can have"
             f" {MOST_VOCABULARY:,}",
-            keys=(VOCABULARY_KEY,),
+            keys=(ModelConfig.vocab_size,),
             remedy="another tokenizer",
         )
     return size
@@ -154,13 +154,13 @@ def _vocabulary(facts: FileFacts, tensor: int) -> int:
 
 def _vocabulary_note(facts: FileFacts, size: int) -> str:
     if facts.tokens is None:
-        return f"vocabulary: {VOCABULARY_KEY}={size} as in {facts.folder}"
+        return f"vocabulary: {ModelConfig.vocab_size}={size} as in {facts.folder}"
     note = f"vocabulary: {facts.tokens:,} tokens"
     if size == facts.tokens:
         return note
     if facts.weights is not None:
-        return f"{note}, and {VOCABULARY_KEY}={size} as in {facts.folder}"
-    return f"{note}, padded to {VOCABULARY_KEY}={size}"
+        return f"{note}, and {ModelConfig.vocab_size}={size} as in {facts.folder}"
+    return f"{note}, padded to {ModelConfig.vocab_size}={size}"
 
 
 def _validation_note(config: Config, facts: FileFacts, found: int) -> str:
@@ -172,7 +172,8 @@ def _validation_note(config: Config, facts: FileFacts, found: int) -> str:
     if found:
         most = config.trainer.max_val_samples
         return (
-            f"validation: {found:,} of {most:,} {unit_of(config)} ({MOST_VALIDATION_KEY}):"
+            f"validation: {found:,} of {most:,} {unit_of(config)}"
+            f" ({TrainerConfig.max_val_samples}):"
             f" {share} has no more"
         )
     split = shown([f"{part:g}" for part in config.data.split])

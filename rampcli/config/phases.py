@@ -28,7 +28,9 @@ from rampcli.config.layers import (
 from rampcli.errors import Remedy, Report, UsageError, set_to, shown
 from rampcli.settings.by_key import changes, facts_of, leaves, may_change
 from rampcli.settings.config import Config
+from rampcli.settings.data import DataConfig
 from rampcli.settings.facts import RATE
+from rampcli.settings.optim import ScheduleConfig
 from rampcli.settings.phase_keys import (
     PHASES,
     UNTIL,
@@ -47,10 +49,10 @@ REPLACED_BY: Mapping[str, Mapping[str, object]] = {
         key: {RAMP_KEY: None, SCHEDULE_KEY: None, **dict.fromkeys(RAMP_WORDS)}
         for key in {*BATCH_KEYS, *BATCH_WORDS} - {*RAMP_WORDS}
     },
-    "data.blend": {"data.path": None},
-    "data.path": {"data.blend": None},
-    "schedule.lr_factors": {"schedule.batch_coupling": "none"},
-    "schedule.batch_coupling": {"schedule.lr_factors": None},
+    DataConfig.blend: {DataConfig.path: None},
+    DataConfig.path: {DataConfig.blend: None},
+    ScheduleConfig.lr_factors: {ScheduleConfig.batch_coupling: "none"},
+    ScheduleConfig.batch_coupling: {ScheduleConfig.lr_factors: None},
 }
 """What the run says in another way, and a phase replaces by setting a key. The ramp of the run, for
 example, counts from its first sample, and says nothing about a phase with a batch of its own."""

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.batch.plan import GLOBAL_KEY
-from rampcli.config.file_facts import VALIDATION_KEY, VOCABULARY_KEY
 from rampcli.config.layers import DEFAULT, Entry, Layer, Precedence, Stack, placed, stack_of
 from rampcli.config.phases import settings_of_phases
 from rampcli.errors import Report, UsageError, printable, shown
@@ -24,7 +23,9 @@ from rampcli.settings.by_key import (
 from rampcli.settings.checks import CHECKS, check_ranges
 from rampcli.settings.config import Config
 from rampcli.settings.facts import IDENTITY
+from rampcli.settings.model import ModelConfig
 from rampcli.settings.phase_keys import split_phase_key
+from rampcli.settings.trainer import TrainerConfig
 from rampcli.settings.unknown_keys import unknown_key
 from rampcli.words import FOREIGN, KEYS
 
@@ -151,7 +152,7 @@ def _differs_from_default(key: str, value: Any) -> bool:
 
 def _check_complete(config: Config, path: Path) -> None:
     """Checks that settings which files decide are numbers, so that workers do not read them."""
-    for key in (VOCABULARY_KEY, VALIDATION_KEY):
+    for key in (ModelConfig.vocab_size, TrainerConfig.val_samples):
         if dict(leaves(config))[key] is None:
             raise UsageError(
                 f"{key}=null in {path}: a snapshot has the number", keys=(key,), set_by=(str(path),)

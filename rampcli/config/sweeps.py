@@ -24,6 +24,8 @@ from rampcli.config.reading import (
 from rampcli.config.values import typed
 from rampcli.errors import Report, UsageError, set_to, shown
 from rampcli.settings.by_key import find_setting
+from rampcli.settings.launch import LaunchConfig
+from rampcli.settings.optim import OptimConfig
 from rampcli.words import SPELLINGS
 from rampcli.words.hydra import SWEEP_DIR
 from rampcli.words.nemo import drop_launcher_section
@@ -36,7 +38,7 @@ NOT_VARIED = {
     "run_dir": "it is the folder of the whole sweep",
     "resume": "all runs of a sweep resume in the same way",
     "launch": "all runs of a sweep start in the same way",
-    "launch.launcher": "all runs of a sweep start in the same way",
+    LaunchConfig.launcher: "all runs of a sweep start in the same way",
 }
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 
@@ -179,7 +181,7 @@ def _check_number(varied: Mapping[str, Collection[object]]) -> None:
     if not varied:
         raise UsageError(
             "no setting lists several values",
-            remedy=[set_to("optim.lr", "0.001,0.003"), "rampcli pretrain for a single run"],
+            remedy=[set_to(OptimConfig.lr, "0.001,0.003"), "rampcli pretrain for a single run"],
         )
     if runs > MOST_RUNS:
         raise UsageError(

@@ -15,12 +15,13 @@ from rampcli.config.references import named_in
 from rampcli.config.written import Written, with_references_anew
 from rampcli.errors import UsageError, set_to, shown
 from rampcli.settings.by_key import settings
+from rampcli.settings.optim import OptimConfig
 from rampcli.words import FOREIGN, SETTLING, SPELLINGS
 from rampcli.words.translation import given
 
 ALTERNATIVES = (
     LENGTH_KEYS,
-    ("optim.warmup_samples", "optim.warmup_steps"),
+    (OptimConfig.warmup_samples, OptimConfig.warmup_steps),
     (RAMP_KEY, SCHEDULE_KEY),
 )
 """Settings that say one thing in different ways."""

@@ -17,11 +17,12 @@ from rampcli.errors import DamagedFileError, UsageError, set_to
 from rampcli.files.guarded_folder import read_file
 from rampcli.files.records import ANY, check_shape, read_json
 from rampcli.machine.limited_process import CPU_S, LimitError, ask
+from rampcli.settings.data import DataConfig
 
 TEMPLATE_FILE, TOKENIZER_CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
 TEMPLATE_FOLDER, NAMES_FILE = "additional_chat_templates", "special_tokens_map.json"
-TEMPLATE_KEYS = ("data.chat_template", "data.tokenizer")
-NO_TEMPLATE = set_to("data.chat_template", "none")
+TEMPLATE_KEYS = (DataConfig.chat_template, DataConfig.tokenizer)
+NO_TEMPLATE = set_to(DataConfig.chat_template, "none")
 MOST_CONFIG_BYTES = 16 << 20
 MOST_TEMPLATE_BYTES = 1 << 20
 PLAIN = "placeholder 7f3a9c41 <&> \"'{{ 1 }}"
@@ -190,7 +191,7 @@ def read_beside_tokenizer(path: Path, shape: Any) -> dict[str, Any]:
         return {}
     except DamagedFileError as error:
         raise UsageError(
-            error.message, keys=("data.tokenizer",), remedy=f"repair or delete {path}"
+            error.message, keys=(DataConfig.tokenizer,), remedy=f"repair or delete {path}"
         ) from error
 
 

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rampcli.errors import UsageError
+from rampcli.settings.data import DataConfig
+from rampcli.settings.model import ModelConfig
 
 Tokens = NDArray[np.int64]
 
@@ -189,7 +191,7 @@ class TokenCorpus:
         raise UsageError(
             f"{self.name} holds token {token}, which is outside"
             f" model.vocab_size={self.cut.vocab_size}",
-            keys=("model.vocab_size", "data.path", "data.blend"),
+            keys=(ModelConfig.vocab_size, DataConfig.path, DataConfig.blend),
             remedy="model.vocab_size of the tokenizer that encoded the corpus",
         )
 

@@ -18,6 +18,7 @@ from rampcli.data.messages import ASSISTANT, Message
 from rampcli.data.pair_format import PairFormat, Tokens
 from rampcli.data.tokenizer import encoder_of, failing_as
 from rampcli.errors import UsageError, set_to
+from rampcli.settings.data import DataConfig
 
 PLAIN = "placeholder 7f3a9c41 of message {}."
 """Stands for the content of a message, by its number."""
@@ -112,7 +113,7 @@ class ConversationFormat:
         if self.pair_format.template is None:
             raise UsageError(
                 "a conversation of several messages needs a chat template",
-                keys=("data.chat_template", "data.tokenizer"),
+                keys=(DataConfig.chat_template, DataConfig.tokenizer),
                 remedy="data.tokenizer=FOLDER with a tokenizer that has a chat template",
             )
         return self.pair_format.template
@@ -156,7 +157,7 @@ class ConversationFormat:
         if whole[: len(ends)].tolist() != list(ends):
             raise UsageError(
                 "the chat template does not write data.response_end after an assistant's message",
-                keys=("data.response_end",),
+                keys=(DataConfig.response_end,),
                 remedy="data.response_end=TOKEN with the token that it writes there",
             )
         return whole[len(ends) :]
@@ -332,7 +333,7 @@ def blocks_of(
             raise UsageError(
                 f"{examples.place(index)}: the {'pair' if with_responses else 'prompt'} has"
                 f" {count:,} characters, too many for {length:,} tokens",
-                keys=("data.sequence_length",),
+                keys=(DataConfig.sequence_length,),
                 remedy=f"a text of up to {most:,} characters",
             )
         is_full = len(block) == ENCODED_AT_ONCE or characters + count > CHARACTERS_AT_ONCE
@@ -372,6 +373,6 @@ def pair_too_long(place: str, count: int, length: int) -> UsageError:
     """Returns the error about a pair of `count` tokens where there is room for `length`."""
     return UsageError(
         f"{place}: the pair has {count:,} tokens, and there is room for {length:,}",
-        keys=("data.sequence_length",),
-        remedy=set_to("data.sequence_length", count),
+        keys=(DataConfig.sequence_length,),
+        remedy=set_to(DataConfig.sequence_length, count),
     )

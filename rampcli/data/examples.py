@@ -26,7 +26,7 @@ from rampcli.errors import UsageError, naming_setting, reading
 from rampcli.files.guarded_folder import read_file
 from rampcli.files.records import values_of
 from rampcli.settings.config import Config
-from rampcli.settings.corpora import NAMED_KEY
+from rampcli.settings.data import DataConfig
 
 MOST_EXAMPLE_BYTES = 4 << 30
 """Largest file of examples, which is held in memory."""
@@ -269,7 +269,7 @@ class TaskExamples:
         use = "training" if self.side == TRAINING else "validation"
         raise UsageError(
             f"{self.name} with data.task_digits={self.digits} has too few prompts for {use}",
-            keys=("data.task_digits", "data.split"),
+            keys=(DataConfig.task_digits, DataConfig.split),
             remedy=("a larger data.task_digits", "a larger share of data.split"),
         )
 
@@ -301,10 +301,12 @@ def open_examples(config: Config, *, needs_responses: bool) -> tuple[Examples, E
         )
         return training, validation
     if data.validation_path is None:
-        first, second, *_ = _read(data.path, "data.path", split, needs_responses)
+        first, second, *_ = _read(data.path, DataConfig.path, split, needs_responses)
         return first, second
-    [whole] = _read(data.path, "data.path", EVERYTHING, needs_responses)
-    [held_out] = _read(data.validation_path, "data.validation_path", EVERYTHING, needs_responses)
+    [whole] = _read(data.path, DataConfig.path, EVERYTHING, needs_responses)
+    [held_out] = _read(
+        data.validation_path, DataConfig.validation_path, EVERYTHING, needs_responses
+    )
     return whole, held_out
 
 
@@ -312,7 +314,7 @@ def open_named_examples(config: Config) -> dict[str, Examples]:
     """Returns the examples of the named corpora of `data.validation`. Raises as `open_examples`."""
     named = config.data.validation or {}
     return {
-        name: _read(path, NAMED_KEY, EVERYTHING, needs_responses=True)[0]
+        name: _read(path, DataConfig.validation, EVERYTHING, needs_responses=True)[0]
         for name, path in named.items()
     }
 

@@ -27,8 +27,9 @@ from rampcli.data.tokenizer import (
 from rampcli.data.tokenizer_path import tokenizer_path
 from rampcli.errors import UsageError, naming_setting, set_to
 from rampcli.settings.config import Config
-from rampcli.settings.corpora import NAMED_KEY, corpora_of, paths_of, validation_paths
-from rampcli.settings.model import MOST_VOCABULARY
+from rampcli.settings.corpora import corpora_of, paths_of, validation_paths
+from rampcli.settings.data import DataConfig
+from rampcli.settings.model import MOST_VOCABULARY, ModelConfig
 
 PROBES, PROBE_BYTES = 64, 4096
 
@@ -63,7 +64,7 @@ def open_text(config: Config) -> Corpora:
 
     def alphabet() -> set[str]:
         # A resume may name other corpora for validation, and must not change the tokens.
-        kept = (texts[path] for path, key in paths.items() if key != NAMED_KEY)
+        kept = (texts[path] for path, key in paths.items() if key != DataConfig.validation)
         return {character for documents in kept for text in documents for character in set(text)}
 
     tokenizer, special_tokens, _ = open_named_tokenizer(config.data.tokenizer, alphabet)
@@ -103,7 +104,7 @@ def open_named_tokenizer(
     if name == "chars":
         return character_tokenizer(alphabet()), NONE_KNOWN, None
     path = tokenizer_path(name)
-    with naming_setting("data.tokenizer"):
+    with naming_setting(DataConfig.tokenizer):
         tokenizer = open_tokenizer(path)
     return tokenizer, read_special_tokens(path.parent, tokenizer), path.parent
 
@@ -269,6 +270,6 @@ def check_vocabulary(name: str, vocab_size: int, cut: Cut) -> None:
         raise UsageError(
             f"the tokenizer of {name} has {vocab_size:,} tokens, more than"
             f" model.vocab_size={cut.vocab_size}",
-            keys=("model.vocab_size",),
-            remedy=set_to("model.vocab_size", vocab_size, None),
+            keys=(ModelConfig.vocab_size,),
+            remedy=set_to(ModelConfig.vocab_size, vocab_size, None),
         )

@@ -19,6 +19,7 @@ from rampcli.data.tokenizer import (
     vocab_size_of,
 )
 from rampcli.errors import UsageError, naming_setting, set_to
+from rampcli.settings.data import DataConfig
 
 NEW_LINE = "\n"
 """Ends a response if all tokens are single bytes or characters."""
@@ -119,7 +120,7 @@ class PairFormat(PromptFormat):
     ) -> None:
         super().__init__(tokenizer, template=template)
         self.template = template
-        with naming_setting("data.response_end"):
+        with naming_setting(DataConfig.response_end):
             self.end = self._number_of(end)
         self.special_tokens = replace(
             special_tokens.ending_with(self.end),
@@ -138,7 +139,7 @@ class PairFormat(PromptFormat):
                 end = decode(self._reader, [self.end])
                 raise UsageError(
                     f"the response holds {end!r}, which ends responses",
-                    keys=("data.response_end",),
+                    keys=(DataConfig.response_end,),
                     remedy="data.response_end=TOKEN with a token that is in no response",
                 )
         return [np.append(tokens, self.end) for tokens in encoded]
@@ -161,7 +162,7 @@ class PairFormat(PromptFormat):
         elif end is None:
             end = usual_end_of_document(self._reader)
         names = [token.content for token in self._reader.get_added_tokens_decoder().values()]
-        remedy = set_to("data.response_end", names[-1] if names else "TOKEN")
+        remedy = set_to(DataConfig.response_end, names[-1] if names else "TOKEN")
         if end is None:
             raise UsageError(
                 "data.response_end is not given, and the tokenizer has no usual end-of-document"

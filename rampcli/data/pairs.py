@@ -17,7 +17,7 @@ from rampcli.data.pair_format import NEW_LINE, PairFormat
 from rampcli.data.tokenizer import vocab_size_of
 from rampcli.errors import UsageError, naming_setting
 from rampcli.settings.config import Config
-from rampcli.settings.corpora import NAMED_KEY
+from rampcli.settings.data import DataConfig
 
 FINGERPRINTED = 8
 """Examples of a task whose tokens are part of its fingerprint."""
@@ -147,17 +147,19 @@ def open_pairs(config: Config) -> Corpora:
         if not len(training):
             raise UsageError(
                 f"{training.name} has no pair for training",
-                keys=("data.path", "data.split"),
+                keys=(DataConfig.path, DataConfig.split),
                 remedy=("more lines", "a larger first share of data.split"),
             )
-        trained = packed(training, "data.path")
+        trained = packed(training, DataConfig.path)
         held_out = {
-            name: packed(examples, NAMED_KEY)
+            name: packed(examples, DataConfig.validation)
             for name, examples in open_named_examples(config).items()
         }
         if not held_out:
             split = config.data.validation_path is None
-            held_out = {None: packed(validation, "data.path" if split else "data.validation_path")}
+            held_out = {
+                None: packed(validation, DataConfig.path if split else DataConfig.validation_path)
+            }
     else:
         trained = endless = TaskPairs.of(training, pair_format, length=length)
         held_out = {None: replace(endless, examples=validation)}

@@ -17,8 +17,10 @@ from rampcli.data.tokenizer import byte_tokenizer, encoder_of, open_tokenizer
 from rampcli.errors import UsageError, naming_setting, set_to
 from rampcli.settings.config import Config
 from rampcli.settings.corpora import paths_of
-from rampcli.settings.rl import RESPONSE_KEY, max_response_tokens
-from rampcli.settings.watch import NEW_TOKENS_KEY, PROMPTS_KEY
+from rampcli.settings.data import DataConfig
+from rampcli.settings.rl import RLConfig, max_response_tokens
+from rampcli.settings.trainer import TrainerConfig
+from rampcli.settings.watch import GenerateConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +48,10 @@ def open_prompts(config: Config) -> Prompts:
     wanted = {"training": (training, 1), "validation": (validation, held_out)}
     for use, (examples, least) in wanted.items():
         if least and not len(examples):
-            fewer = () if use == "training" else (set_to("trainer.val_samples", 0),)
+            fewer = () if use == "training" else (set_to(TrainerConfig.val_samples, 0),)
             raise UsageError(
                 f"{examples.name} has no prompt for {use}",
-                keys=("data.split", "trainer.val_samples"),
+                keys=(DataConfig.split, TrainerConfig.val_samples),
                 remedy=("more prompts", "another data.split", *fewer),
             )
     return Prompts(training, validation, open_format(config, training, validation))
@@ -97,7 +99,7 @@ def _check_lengths(
     for index, tokens in zip(indices, encoded, strict=True):
         if not 1 <= len(tokens) <= config.data.sequence_length - reserved:
             prompt = f"{examples.place(index)}: the prompt"
-            raise _no_room(prompt, len(tokens), config, RESPONSE_KEY, reserved)
+            raise _no_room(prompt, len(tokens), config, RLConfig.max_response_tokens, reserved)
 
 
 def _no_room(
@@ -160,8 +162,8 @@ def _tokenizer_before_start(config: Config) -> tuple[Tokenizer | None, ChatTempl
 def no_tokenizer() -> UsageError:
     """Returns the error for a corpus whose tokens cannot be turned into text."""
     return UsageError(
-        f"{PROMPTS_KEY} needs a tokenizer, and the corpus has none",
-        keys=(PROMPTS_KEY, "data.path", "data.blend"),
+        f"{GenerateConfig.prompts} needs a tokenizer, and the corpus has none",
+        keys=(GenerateConfig.prompts, DataConfig.path, DataConfig.blend),
         remedy="a corpus of `rampcli data build`, which keeps its tokenizer",
     )
 
@@ -193,10 +195,17 @@ def encode_text_prompts(
         UsageError: the tokenizer cannot encode a prompt, or a prompt is too long or has no tokens.
     """
     texts, added = config.generate.prompts, config.generate.max_tokens
-    with naming_setting(PROMPTS_KEY):
+    with naming_setting(GenerateConfig.prompts):
         encoded = encode_as_trained(texts, config, tokenizer, template)
     for text, tokens in zip(texts, encoded, strict=True):
         if not 1 <= len(tokens) <= config.data.sequence_length - added:
-            prompt = f"{PROMPTS_KEY}: {text[:100]!r}"
-            raise _no_room(prompt, len(tokens), config, NEW_TOKENS_KEY, added, keys=(PROMPTS_KEY,))
+            prompt = f"{GenerateConfig.prompts}: {text[:100]!r}"
+            raise _no_room(
+                prompt,
+                len(tokens),
+                config,
+                GenerateConfig.max_tokens,
+                added,
+                keys=(GenerateConfig.prompts,),
+            )
     return encoded

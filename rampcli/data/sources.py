@@ -19,12 +19,13 @@ from rampcli.data.order import Blend, Corpora
 from rampcli.data.pairs import PackedPairs, open_pairs
 from rampcli.data.prompts import check_prompts
 from rampcli.data.tokenizer import byte_tokenizer, vocab_size_of
-from rampcli.data.windows import DATA_SPLIT_KEY, check_training, check_validation, larger_share
+from rampcli.data.windows import check_training, check_validation, larger_share
 from rampcli.errors import set_to
 from rampcli.extend import Documents
 from rampcli.plugins.extensions import DATA_SOURCE
 from rampcli.settings.config import Config
 from rampcli.settings.corpora import corpora_of, validation_paths
+from rampcli.settings.data import DataConfig
 from rampcli.settings.rl import is_rl
 
 FOLDERS_LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
@@ -130,7 +131,7 @@ def read_file_facts(config: Config) -> FileFacts:
         name=_name(config),
         tokens=corpora.vocab_size,
         val_samples=most,
-        remedy=str(set_to(DATA_SPLIT_KEY, split)) if split else None,
+        remedy=str(set_to(DataConfig.split, split)) if split else None,
         opened=True,
         fingerprints=corpora.training.fingerprints,
         corpora=() if config.data.task else _training_corpora(corpora.training),

@@ -6,8 +6,8 @@ from rampcli.data.chat_template import NAMES_FILE, TEMPLATE_FILE, TOKENIZER_CONF
 from rampcli.data.special_tokens import GENERATION_FILE, MODEL_FILE
 from rampcli.errors import UsageError, naming_setting, set_to
 from rampcli.files import hub
+from rampcli.settings.data import DataConfig
 
-TOKENIZER_KEY = "data.tokenizer"
 BESIDE = (TOKENIZER_CONFIG_FILE, NAMES_FILE, TEMPLATE_FILE, GENERATION_FILE, MODEL_FILE)
 """Files beside a tokenizer that tell its special tokens and its chat template."""
 TOKENIZER_REMEDY = (
@@ -51,18 +51,18 @@ def tokenizer_path(text: str) -> Path:
     Raises:
         RampcliError: as `find_tokenizer`, or a model of the hub is named without its commit.
     """
-    with naming_setting(TOKENIZER_KEY):
+    with naming_setting(DataConfig.tokenizer):
         if (meant := name_meant(text)) is not None:
             raise UsageError(
                 f"{text} is not a tokenizer",
                 remedy=f"{TRAIN} data.path=PREFIX"
                 if meant == TRAINED
-                else set_to(TOKENIZER_KEY, meant),
+                else set_to(DataConfig.tokenizer, meant),
             )
         if not hub.is_hub_name(text):
             return _file_of(text)
         snapshot = hub.open_pinned(
-            text, hub.TOKENIZER_FILE, key=TOKENIZER_KEY, remedy=TOKENIZER_REMEDY
+            text, hub.TOKENIZER_FILE, key=DataConfig.tokenizer, remedy=TOKENIZER_REMEDY
         )
         for file in BESIDE:
             snapshot.find(file)

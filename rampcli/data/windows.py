@@ -10,11 +10,11 @@ from rampcli.data.files import cut_of, open_prefix, parts_of
 from rampcli.data.order import Blend
 from rampcli.errors import Remedy, UsageError, set_to, set_together, shown
 from rampcli.settings.config import Config
-from rampcli.settings.corpora import NAMED_KEY, PATH_FORMS, validation_paths
+from rampcli.settings.corpora import PATH_FORMS, validation_paths
+from rampcli.settings.data import DataConfig
 from rampcli.settings.parallel import sequence_unit
+from rampcli.settings.trainer import TrainerConfig
 
-VALIDATION_SAMPLES_KEY, MOST_SAMPLES_KEY = "trainer.val_samples", "trainer.max_val_samples"
-DATA_SPLIT_KEY = "data.split"
 ENOUGH = 0.25
 """Share of the recipe's validation that a printed command does without."""
 SHARES = (10, 20, 50)
@@ -32,11 +32,11 @@ def check_training(config: Config, corpus: Corpus) -> None:
     if isinstance(corpus, TokenCorpus) and corpus.end - corpus.first < 2:
         raise UsageError(
             f"the training corpus of {corpus.name} has {corpus.end - corpus.first} tokens",
-            keys=("data.path" if config.data.blend is None else "data.blend",),
+            keys=(DataConfig.path if config.data.blend is None else DataConfig.blend,),
             remedy="a corpus with text",
         )
     remedies = _shorter(config, corpus, 1)
-    remedies += [] if config.data.pad_last_window else [set_to("data.pad_last_window", True)]
+    remedies += [] if config.data.pad_last_window else [set_to(DataConfig.pad_last_window, True)]
     raise _too_few(config, "training", corpus, 1, (LENGTH_KEY,), remedies)
 
 
@@ -51,17 +51,20 @@ def check_validation(config: Config, blend: Blend, samples: int, *, training: Bl
     """
     for corpus, needed in zip(blend.corpora, blend.counts(samples), strict=True):
         if corpus.windows < needed:
-            most, keys = blend.most_samples(samples), [VALIDATION_SAMPLES_KEY, LENGTH_KEY]
-            remedies = [set_to(VALIDATION_SAMPLES_KEY, most), *_shorter(config, corpus, needed)]
+            most, keys = blend.most_samples(samples), [TrainerConfig.val_samples, LENGTH_KEY]
+            remedies = [set_to(TrainerConfig.val_samples, most), *_shorter(config, corpus, needed)]
             if validation_paths(config):
-                keys.insert(0, NAMED_KEY if config.data.validation else "data.validation_path")
+                keys.insert(
+                    0,
+                    DataConfig.validation if config.data.validation else DataConfig.validation_path,
+                )
             elif config.data.source in PATH_FORMS:
                 split = None if most else larger_share(training)
                 if split:
                     remedies.append(
-                        set_together({DATA_SPLIT_KEY: split, VALIDATION_SAMPLES_KEY: None})
+                        set_together({DataConfig.split: split, TrainerConfig.val_samples: None})
                     )
-                remedies.append(set_to("data.validation_path", "PATH"))
+                remedies.append(set_to(DataConfig.validation_path, "PATH"))
             raise _too_few(config, "validation", corpus, needed, tuple(keys), remedies)
 
 
@@ -99,8 +102,8 @@ def fitting_words(prefix: Path, config: Config) -> list[str]:
         return []
     if split := larger_share(Blend([whole])):
         found = _held_out(whole, split)
-        fewer = [f"{MOST_SAMPLES_KEY}={found}"] if found < wanted else []
-        return [f"{DATA_SPLIT_KEY}={shown(split)}", *fewer]
+        fewer = [f"{TrainerConfig.max_val_samples}={found}"] if found < wanted else []
+        return [f"{DataConfig.split}={shown(split)}", *fewer]
     training = parts_of(whole, config.data.split)[0]
     return [] if training.windows else [*map(str, _shorter(config, training, 1))]
 

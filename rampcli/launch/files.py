@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rampcli.checkpoint.starting_weights import starting_vocabulary
-from rampcli.config.file_facts import VOCABULARY_KEY, FileFacts, without_files
+from rampcli.config.file_facts import FileFacts, without_files
 from rampcli.data.texts import text_files
 from rampcli.errors import UsageError, visible
 from rampcli.launch.doctor.check import format_bytes
@@ -14,7 +14,8 @@ from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import newest_checkpoint
 from rampcli.settings.config import Config
 from rampcli.settings.corpora import PATH_FORMS, missing_corpora, paths_of
-from rampcli.settings.data import SOURCES
+from rampcli.settings.data import SOURCES, DataConfig
+from rampcli.settings.model import ModelConfig
 
 LONG_TO_ENCODE_BYTES = 5_000_000
 """Size from which on encoding text takes some seconds."""
@@ -55,10 +56,11 @@ def read_files(config: Config) -> FileFacts:
     weights, folder = _weights(config, facts.tokens or 0)
     if facts.tokens is None and weights is None:
         raise UsageError(
-            f"{VOCABULARY_KEY}=null is the size of the corpus's tokenizer, and {facts.name} has no"
+            f"{ModelConfig.vocab_size}=null is the size of the corpus's tokenizer, and"
+            f" {facts.name} has no"
             " tokenizer",
-            keys=(VOCABULARY_KEY, "data.path", "data.blend"),
-            remedy=f"{VOCABULARY_KEY} of the tokenizer that encoded the corpus",
+            keys=(ModelConfig.vocab_size, DataConfig.path, DataConfig.blend),
+            remedy=f"{ModelConfig.vocab_size} of the tokenizer that encoded the corpus",
         )
     return replace(facts, weights=weights, folder=folder)
 
@@ -87,7 +89,7 @@ def _weights(config: Config, tokens: int) -> tuple[int | None, Path | None]:
     """
     run = RunDirectory(run_dir_of(config))
     newest = newest_checkpoint(run)
-    saved = None if newest is None else newest.manifest["settings"].get(VOCABULARY_KEY)
+    saved = None if newest is None else newest.manifest["settings"].get(ModelConfig.vocab_size)
     if isinstance(saved, int) and saved >= tokens:
         return saved, run.path
     if config.model.init_from is None or newest is not None:

@@ -23,6 +23,7 @@ from rampcli.planning.run_plan import Resolved
 from rampcli.plugins.launchers import LAUNCHERS
 from rampcli.runs.directory import RunDirectory
 from rampcli.settings.config import Config
+from rampcli.settings.launch import LaunchConfig
 
 SUBMITTED = "submitted"
 """Status of an outcome whose stages are trained later, by jobs."""
@@ -247,7 +248,7 @@ class Launcher(ABC):
         """
         raise UsageError(
             f"tune cannot search with launch.launcher={resolved.config.launch.launcher}",
-            keys=("launch.launcher",),
+            keys=(LaunchConfig.launcher,),
             remedy="launch=local on a machine with the devices of the run",
         )
 

@@ -11,6 +11,7 @@ from rampcli.files.guarded_folder import private_folder
 from rampcli.files.locks import hold
 from rampcli.machine.gpus import visible_gpus
 from rampcli.settings.config import Config
+from rampcli.settings.trainer import TrainerConfig
 
 
 @contextmanager
@@ -39,7 +40,7 @@ def reserve_gpus(config: Config, plan: TrainingPlan) -> Iterator[list[str]]:
                 f"this run needs {counted(needed, 'GPU')}, but other runs use"
                 f" {len(visible_gpus()) - len(gpus)} of the {counted(len(visible_gpus()), 'GPU')}"
                 " on this machine",
-                keys=("trainer.num_nodes", "trainer.devices", "trainer.accelerator"),
+                keys=(TrainerConfig.num_nodes, TrainerConfig.devices, TrainerConfig.accelerator),
                 remedy="wait for the other runs, or use fewer GPUs",
             )
         yield gpus
@@ -65,6 +66,6 @@ def gpus_needed(config: Config, plan: TrainingPlan) -> int:
     raise UsageError(
         f"this run needs {counted(needed, 'GPU')} ({counted(nodes, 'node')} of"
         f" {devices}), and this machine has {len(gpus)}",
-        keys=("trainer.num_nodes", "trainer.devices", "trainer.accelerator"),
+        keys=(TrainerConfig.num_nodes, TrainerConfig.devices, TrainerConfig.accelerator),
         remedy="`rampcli plan` to see the plan, or a machine with the GPUs",
     )

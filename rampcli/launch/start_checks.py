@@ -26,6 +26,7 @@ from rampcli.launch.trackers import check_packages
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import NOT_NAMED, Checkpoint, complete_checkpoints, name_remedy
+from rampcli.settings.checkpoint import CheckpointConfig
 from rampcli.settings.config import Config
 from rampcli.settings.corpora import missing_corpora, missing_weights
 
@@ -69,7 +70,7 @@ class DiskSpace:
         """Returns what to do if not all checkpoints fit."""
         disk = f"run_dir= on a disk with {format_bytes(self.more * self.checkpoint_bytes)} free"
         fewer = self.present + self.fitting - 1
-        return f"{disk}, or {set_to('checkpoint.keep_last', fewer)}" if fewer > 0 else disk
+        return f"{disk}, or {set_to(CheckpointConfig.keep_last, fewer)}" if fewer > 0 else disk
 
 
 def disk_space(resolved: Resolved) -> DiskSpace:

@@ -292,8 +292,8 @@ class WorkersExit:
         if waited_s is None:
             return None
         limits = {
-            "launch.start_timeout_s": launch.start_timeout_s,
-            "launch.step_timeout_s": launch.step_timeout_s,
+            LaunchConfig.start_timeout_s: launch.start_timeout_s,
+            LaunchConfig.step_timeout_s: launch.step_timeout_s,
         }
         return waited_s, " or ".join(key for key, limit_s in limits.items() if limit_s == waited_s)
 

@@ -23,7 +23,6 @@ from rampcli.settings.config import Config
 from rampcli.settings.model import ModelConfig, check_heads, check_rotary
 from rampcli.settings.model_parts import ACTIVATIONS, POSITION_EMBEDDINGS
 
-INIT_FROM_KEY = "model.init_from"
 FOLDER_WANTED = "a folder with config.json and *.safetensors"
 _SIZE_OR_NULL = (POSITIVE, None)
 _ROPE = {
@@ -198,7 +197,7 @@ def _read(folder: Path) -> tuple[ModelConfig, int | None]:
         if kind not in ARCHITECTURES:
             raise UsageError(
                 f"{path} has the unsupported model_type {kind!r}",
-                keys=(INIT_FROM_KEY,),
+                keys=(ModelConfig.init_from,),
                 remedy=f"one of {', '.join(ARCHITECTURES)}",
             )
         if kind == "gpt2":
@@ -207,10 +206,14 @@ def _read(folder: Path) -> tuple[ModelConfig, int | None]:
         check_shape(content, shapes, where=str(path))
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte
         raise UsageError(
-            f"cannot read {path}: {reason_of(error)}", keys=(INIT_FROM_KEY,), remedy=FOLDER_WANTED
+            f"cannot read {path}: {reason_of(error)}",
+            keys=(ModelConfig.init_from,),
+            remedy=FOLDER_WANTED,
         ) from error
     except DamagedFileError as error:
-        raise UsageError(error.message, keys=(INIT_FROM_KEY,), remedy=FOLDER_WANTED) from error
+        raise UsageError(
+            error.message, keys=(ModelConfig.init_from,), remedy=FOLDER_WANTED
+        ) from error
     theirs = ARCHITECTURES[kind]
     content = {name: key.default for name, key in KEYS[kind].items()} | content
     supported = {name: [key.default] for name, key in KEYS[kind].items() if key.is_fixed}
@@ -219,13 +222,13 @@ def _read(folder: Path) -> tuple[ModelConfig, int | None]:
             raise UsageError(
                 f"{path} has {name}={content[name]}; this decoder supports"
                 f" {' or '.join(map(str, values))} only",
-                keys=(INIT_FROM_KEY,),
+                keys=(ModelConfig.init_from,),
             )
     try:
         model = _model_of(content, kind)
     except KeyError as error:
         raise UsageError(
-            f"{path} has no {error} for its rotary positions", keys=(INIT_FROM_KEY,)
+            f"{path} has no {error} for its rotary positions", keys=(ModelConfig.init_from,)
         ) from error
     has_learned = POSITION_EMBEDDINGS[theirs.position_embedding].is_learned
     return _checked(model, path), content["n_positions"] if has_learned else None
@@ -267,7 +270,7 @@ def _model_of(content: Mapping[str, Any], kind: str) -> ModelConfig:
     elif content["attention_bias"] != content["mlp_bias"]:
         raise UsageError(
             "attention_bias and mlp_bias differ; this decoder has both or neither",
-            keys=(INIT_FROM_KEY,),
+            keys=(ModelConfig.init_from,),
         )
     model = ModelConfig(**settings)
     if kind == "mistral" and types_of(model)[0] != kind:
@@ -288,7 +291,7 @@ def _rotary_of(content: Mapping[str, Any]) -> dict[str, Any]:
     if rope_type not in ("default", "llama3"):
         raise UsageError(
             f"rotary positions of type {rope_type!r} are not supported",
-            keys=(INIT_FROM_KEY,),
+            keys=(ModelConfig.init_from,),
             remedy="default or llama3",
         )
     scaling = ROPE_SCALING if rope_type == "llama3" else {}
@@ -333,7 +336,7 @@ def check_folder(config: Config, folder: Path, *, name: str) -> None:
     if positions is not None and ours > positions:
         raise UsageError(
             f"{name} has learned {positions:,} positions, and {LENGTH_KEY}={ours}",
-            keys=(INIT_FROM_KEY, LENGTH_KEY),
+            keys=(ModelConfig.init_from, LENGTH_KEY),
             remedy=set_to(LENGTH_KEY, positions),
         )
 
@@ -350,7 +353,7 @@ def check_same_model(ours: ModelConfig, theirs: ModelConfig, name: str) -> None:
         shown_ours = ", ".join(f"model.{setting}={shown(wanted[setting])}" for setting in different)
         raise UsageError(
             f"{name} holds a model that differs from {shown_ours}",
-            keys=(INIT_FROM_KEY, *(f"model.{setting}" for setting in different)),
+            keys=(ModelConfig.init_from, *(f"model.{setting}" for setting in different)),
             remedy=set_together({f"model.{setting}": found[setting] for setting in different}),
         )
 

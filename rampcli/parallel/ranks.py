@@ -36,7 +36,7 @@ def device_here(accelerator: Accelerator) -> torch.device:
         host = socket.gethostname()
         raise UsageError(
             f"trainer.accelerator=gpu, but torch sees no GPU on {host}",
-            keys=("trainer.accelerator",),
+            keys=(TrainerConfig.accelerator,),
             remedy=f"`rampcli doctor` on {host}, or trainer.accelerator=cpu",
         )
     return torch.device("cpu")
@@ -55,7 +55,7 @@ def gpu_of(local_rank: int, *, gpus: int) -> int:
         raise UsageError(
             f"the process with local rank {local_rank} has no GPU: torch sees {gpus} on"
             f" {socket.gethostname()}",
-            keys=("trainer.devices",),
+            keys=(TrainerConfig.devices,),
             remedy=f"trainer.devices={gpus}, or more GPUs per node",
         )
     return local_rank if gpus > 1 else 0
@@ -80,7 +80,7 @@ def check_devices(places: Sequence[tuple[str, str]]) -> None:
         raise UsageError(
             f"torch sees no GPU for rank {on_cpu[0]} on {places[on_cpu[0]][0]}, and the others have"
             " GPUs",
-            keys=("trainer.accelerator",),
+            keys=(TrainerConfig.accelerator,),
             remedy=f"`rampcli doctor` on {places[on_cpu[0]][0]}, or trainer.accelerator=cpu",
         )
     users: dict[tuple[str, str], int] = {}
@@ -88,7 +88,7 @@ def check_devices(places: Sequence[tuple[str, str]]) -> None:
         if (first := users.setdefault(place, rank)) != rank:
             raise UsageError(
                 f"ranks {first} and {rank} on {place[0]} have the same GPU ({place[1]})",
-                keys=("trainer.devices",),
+                keys=(TrainerConfig.devices,),
                 remedy="one process per GPU, for example with srun --gpus-per-task=1",
             )
 

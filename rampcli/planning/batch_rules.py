@@ -18,13 +18,10 @@ from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.schedule.learning_rate import coupling_factor
 from rampcli.settings.by_key import leaves
 from rampcli.settings.config import Config
+from rampcli.settings.optim import OptimConfig, ScheduleConfig
 from rampcli.settings.optimizers import OPTIMIZERS
 from rampcli.settings.rl import is_rl
 
-LR_KEY, FLOOR_KEY = "optim.lr", "optim.min_lr"
-BETA_KEY, DECAY_KEY = "optim.beta2", "optim.weight_decay"
-COUPLING_KEY = "schedule.batch_coupling"
-WARMUP_KEY, WARMUP_SAMPLES_KEY = "optim.warmup_steps", "optim.warmup_samples"
 MOST_FACTOR = 4
 """Widest change of the batch for which the root of it was tried: OLMo 1B in arXiv 2505.23971."""
 MOST_BATCH = 4096
@@ -34,9 +31,9 @@ LEAST_BETA2 = 0.5
 FEWEST_PARAMETERS, MOST_PARAMETERS = 111e6, 3.3e9
 """Sizes of the smallest and the largest model of arXiv 2505.13738."""
 UNKNOWN = {
-    LR_KEY: "no rule is agreed on for Muon: arXiv 2602.03001 takes the square root, arXiv"
+    OptimConfig.lr: "no rule is agreed on for Muon: arXiv 2602.03001 takes the square root, arXiv"
     " 2505.02222 finds Muon less sensitive to the batch than AdamW, arXiv 2510.09378 does not",
-    DECAY_KEY: "its rule, arXiv 2505.13738, is one of AdamW",
+    OptimConfig.weight_decay: "its rule, arXiv 2505.13738, is one of AdamW",
 }
 """What is known of the settings of Muon for which no rule is."""
 
@@ -106,24 +103,30 @@ def _rules(resolved: Resolved, recipe: Resolved) -> Iterator[Rule]:
     lr_factor = rate.value / optim.lr if rate.value and optim.lr else 1.0
     if follows:
         floor = _rounded(optim.min_lr * lr_factor)
-        yield Rule(key=FLOOR_KEY, value=floor, rule=f"the same share of {LR_KEY}")
+        yield Rule(key=OptimConfig.min_lr, value=floor, rule=f"the same share of {OptimConfig.lr}")
     if optimizer in OPTIMIZERS:  # in each of them, AdamW has some parameters
         is_tested = max(batches) <= MOST_BATCH
         yield _rule_of_beta2(optim.beta2, factor, is_tested=is_tested)
     if optimizer == "adamw" and not follows and rate.value != config.optim.lr:
         # With another rate, the rule would answer that rate and not the batch.
         yield Rule(
-            key=DECAY_KEY,
+            key=OptimConfig.weight_decay,
             value=None,
-            rule=f"its rule needs {LR_KEY} to follow the batch, and {LR_KEY} stays as well",
+            rule=f"its rule needs {OptimConfig.lr} to follow the batch, and {OptimConfig.lr} stays"
+            " as well",
         )
     elif optimizer == "adamw":
         yield _rule_of_decay(config, optim.weight_decay * factor / lr_factor)
     elif optimizer == "muon":
-        yield Rule(key=DECAY_KEY, value=None, rule=UNKNOWN[DECAY_KEY])
+        yield Rule(key=OptimConfig.weight_decay, value=None, rule=UNKNOWN[OptimConfig.weight_decay])
     if optim.warmup_steps:
         samples = recipe.plan.ramp.samples_after(optim.warmup_steps)
-        yield Rule(key=WARMUP_KEY, sets=WARMUP_SAMPLES_KEY, value=samples, rule="the same samples")
+        yield Rule(
+            key=OptimConfig.warmup_steps,
+            sets=OptimConfig.warmup_samples,
+            value=samples,
+            rule="the same samples",
+        )
 
 
 def _rule_of_rate(config: Config, recipe: Config, factor: float) -> Rule:
@@ -135,16 +138,18 @@ def _rule_of_rate(config: Config, recipe: Config, factor: float) -> Rule:
     recipe_lr, recipe_optimizer = recipe.optim.lr, recipe.optim.optimizer
     if optimizer != recipe_optimizer:
         unknown = f"the recipe's rate is one for {recipe_optimizer}, and this run has {optimizer}"
-        return Rule(key=LR_KEY, value=None, rule=unknown)
+        return Rule(key=OptimConfig.lr, value=None, rule=unknown)
     if coupling != "none":
         value = _rounded(recipe_lr * coupling_factor(coupling, factor))
-        return Rule(key=LR_KEY, value=value, rule=f"as {COUPLING_KEY}={coupling}")
+        return Rule(
+            key=OptimConfig.lr, value=value, rule=f"as {ScheduleConfig.batch_coupling}={coupling}"
+        )
     if optimizer != "adamw":
         unknown = f"no rule is known for optim.optimizer={optimizer}"
-        known = UNKNOWN[LR_KEY] if optimizer == "muon" else unknown
-        return Rule(key=LR_KEY, value=None, rule=known)
+        known = UNKNOWN[OptimConfig.lr] if optimizer == "muon" else unknown
+        return Rule(key=OptimConfig.lr, value=None, rule=known)
     return Rule(
-        key=LR_KEY,
+        key=OptimConfig.lr,
         value=_rounded(recipe_lr * sqrt(factor)),
         rule=f"the square root of {factor:.4g}x the batch",
         source="arXiv 2205.10287",
@@ -160,9 +165,9 @@ def _rule_of_beta2(beta2: float, factor: float, *, is_tested: bool) -> Rule:
     if value < LEAST_BETA2 and value != beta2:
         exact = f"{beta2**factor:.2g}"
         unknown = f"the same half-life in samples would be {exact}, an average over one step or so"
-        return Rule(key=BETA_KEY, value=None, rule=unknown)
+        return Rule(key=OptimConfig.beta2, value=None, rule=unknown)
     return Rule(
-        key=BETA_KEY,
+        key=OptimConfig.beta2,
         value=value,
         rule="the same half-life in samples",
         source="arXiv 2507.07101",
@@ -174,7 +179,7 @@ def _rule_of_decay(config: Config, value: float) -> Rule:
     """Returns the rule for the weight decay."""
     is_tested = FEWEST_PARAMETERS <= model_size(config).parameters <= MOST_PARAMETERS
     return Rule(
-        key=DECAY_KEY,
+        key=OptimConfig.weight_decay,
         value=_rounded(value),
         rule="the same average of weights in samples",
         source="arXiv 2505.13738",

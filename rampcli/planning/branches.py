@@ -22,6 +22,8 @@ from rampcli.config.rl import refuse_rl
 from rampcli.errors import Report, UsageError
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved, ResolvedPhase
+from rampcli.settings.data import DataConfig
+from rampcli.settings.optim import OptimConfig, ScheduleConfig
 
 PLACE = "rampcli cbs"
 SHARE, FEWEST_STEPS = 0.02, 200
@@ -66,7 +68,7 @@ class BranchPoint:
                 raise UsageError(
                     f"the learning rate after {consumed_samples:,} samples is 0, so branches would"
                     " not train",
-                    keys=("optim.lr", "optim.min_lr", "schedule.decay_style"),
+                    keys=(OptimConfig.lr, OptimConfig.min_lr, ScheduleConfig.decay_style),
                     remedy="--at SAMPLES, for an earlier checkpoint",
                 )
         return point
@@ -161,7 +163,7 @@ class BranchPoint:
             with sources_named(self.run.config):
                 raise UsageError(
                     "branches are compared on held-out samples, and this run has none",
-                    keys=("data.split", "data.validation_path"),
+                    keys=(DataConfig.split, DataConfig.validation_path),
                     remedy="a run with data.split=[98,2,0] or data.validation_path=CORPUS",
                 )
         return resolved, words

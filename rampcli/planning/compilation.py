@@ -10,7 +10,6 @@ from rampcli.planning.run_plan import ResolvedPhase
 from rampcli.settings.rl import is_rl
 from rampcli.settings.trainer import TrainerConfig
 
-COMPILE_KEY = "trainer.compile"
 TFLOPS_PER_THREAD, GPU_TFLOPS, GPU_MFU = 0.03, 100.0, 0.4
 """Speed of a thread, and of a GPU without `trainer.peak_tflops` and the share of it that training
 reaches, where no throughput is known."""
@@ -64,10 +63,10 @@ def with_compilation(phase: ResolvedPhase) -> ResolvedPhase:
     compute with the same code. If a command that resumes a run chooses otherwise, for example on
     another machine, it says so like of every setting that changes.
     """
-    if not is_chosen_by_plan(phase.config, COMPILE_KEY):
+    if not is_chosen_by_plan(phase.config, TrainerConfig.compile):
         return phase
     compilation = compilation_of(phase)
-    return with_choice(phase, COMPILE_KEY, compilation is not None and compilation.pays)
+    return with_choice(phase, TrainerConfig.compile, compilation is not None and compilation.pays)
 
 
 def compilation_of(phase: ResolvedPhase) -> Compilation | None:

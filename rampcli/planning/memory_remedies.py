@@ -9,12 +9,11 @@ from rampcli.batch.plan import SHARD_KEY
 from rampcli.config.layers import with_values
 from rampcli.errors import Assignments, UsageError
 from rampcli.estimate.memory import generating_bytes
-from rampcli.planning.reduction import REDUCE_KEY
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved, ResolvedPhase
 from rampcli.planning.same_batches import in_words, micro_batch_settings
-from rampcli.planning.stage_memory import CHECKPOINTING_KEY, stage_memory
-from rampcli.settings.trainer import ActivationCheckpointing
+from rampcli.planning.stage_memory import stage_memory
+from rampcli.settings.trainer import ActivationCheckpointing, TrainerConfig
 
 Change = Mapping[str, Any]
 """Other values of some settings, by key."""
@@ -68,10 +67,10 @@ def _choices(phase: ResolvedPhase) -> list[list[Change]]:
     choices: list[list[Change]] = [
         _smaller_micro_batches(phase),
         [
-            {CHECKPOINTING_KEY: mode}
+            {TrainerConfig.activation_checkpointing: mode}
             for mode in modes[modes.index(trainer.activation_checkpointing) + 1 :]
         ],
-        [{REDUCE_KEY: "each"}] if trainer.accumulate_reduce != "each" else [],
+        [{TrainerConfig.accumulate_reduce: "each"}] if trainer.accumulate_reduce != "each" else [],
         [{SHARD_KEY: None}] if parallel.data_parallel_shard_size is not None else [],
     ]
     legal = [[change for change in choice if _with(phase, [change])] for choice in choices]

@@ -10,7 +10,6 @@ from rampcli.errors import Assignments, OutOfMemoryError, Remedy, set_to
 from rampcli.estimate.memory import generating_bytes
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import (
-    CHECKPOINTING_KEY,
     device_memory_bytes,
     shorten_bytes,
     stage_memory,
@@ -18,7 +17,8 @@ from rampcli.planning.stage_memory import (
 )
 from rampcli.settings.config import Config
 from rampcli.settings.phase_keys import phase_key
-from rampcli.settings.rl import RESPONSE_KEY, max_response_tokens
+from rampcli.settings.rl import RLConfig, max_response_tokens
+from rampcli.settings.trainer import TrainerConfig
 
 
 def out_of_memory(resolved: Resolved, *, consumed_samples: int, reason: str) -> OutOfMemoryError:
@@ -36,7 +36,7 @@ def out_of_memory(resolved: Resolved, *, consumed_samples: int, reason: str) -> 
     key = MICRO_KEY if phase.pairs(stage) is None else PAIRS_KEY
     settings = {
         key: micro_batch_size,
-        CHECKPOINTING_KEY: config.trainer.activation_checkpointing,
+        TrainerConfig.activation_checkpointing: config.trainer.activation_checkpointing,
     }
     needed = stage_memory(phase, stage).peak_bytes
     changes = (
@@ -55,7 +55,7 @@ def _changes_of_phase(phase: str, config: Config, micro_batch_size: int) -> list
     if micro_batch_size % 2 == 0:
         changes.append(set_to(phase_key(phase, MICRO_KEY), micro_batch_size // 2))
     if config.trainer.activation_checkpointing != "full":
-        changes.append(set_to(phase_key(phase, CHECKPOINTING_KEY), "full"))
+        changes.append(set_to(phase_key(phase, TrainerConfig.activation_checkpointing), "full"))
     return changes
 
 
@@ -71,11 +71,11 @@ def rollout_out_of_memory(
     phase, stage = resolved.at(consumed_samples), resolved.plan.stage_at(consumed_samples)
     config = phase.config
     longest = max_response_tokens(config)
-    settings = {PAIRS_KEY: phase.passes(stage)[0], RESPONSE_KEY: longest}
+    settings = {PAIRS_KEY: phase.passes(stage)[0], RLConfig.max_response_tokens: longest}
     needed = generating_bytes(config, stage.micro_batch_size)
     remedies: list[Remedy] = [*smaller_rollouts(phase, _enough(config, needed))]
     if longest > 1:
-        remedies.append(set_to(RESPONSE_KEY, longest // 2, note=" in a new run"))
+        remedies.append(set_to(RLConfig.max_response_tokens, longest // 2, note=" in a new run"))
     return _error(f"{reason} while it generated", config, settings, needed, remedies)
 
 

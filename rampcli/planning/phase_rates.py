@@ -19,10 +19,11 @@ from rampcli.plugins.extensions import DECAY_STYLE
 from rampcli.schedule.learning_rate import DECAY_STYLES, WSD_SHARE, LearningRate
 from rampcli.schedule.phase_rate import PhaseRate
 from rampcli.settings.config import Config
+from rampcli.settings.data import DataConfig
+from rampcli.settings.optim import OptimConfig, ScheduleConfig
 from rampcli.settings.phase_keys import phase_key
 
-LR_KEY, BEGIN_KEY = "optim.lr", "schedule.begin"
-WARMUP_KEYS = ("optim.warmup_steps", "optim.warmup_samples")
+WARMUP_KEYS = (OptimConfig.warmup_steps, OptimConfig.warmup_samples)
 CONTINUE, RESTART = "continue", "restart"
 
 
@@ -167,24 +168,26 @@ def _beginning(
         samples = optim.warmup_samples or 0 if steps is None else phase.ramp.samples_after(steps)
         warmup = samples * phase.sequence_length
     _check_warmup(config, phase, warmup)
-    if before is None and config.schedule.begin == CONTINUE and BEGIN_KEY in keys:
+    if before is None and config.schedule.begin == CONTINUE and ScheduleConfig.begin in keys:
         raise UsageError(
-            f"phase {phase.name}: {BEGIN_KEY}={CONTINUE} goes on from the phase before it, and this"
+            f"phase {phase.name}: {ScheduleConfig.begin}={CONTINUE} goes on from the phase before"
+            " it, and this"
             " is the first one",
-            keys=(BEGIN_KEY,),
-            remedy=set_to(phase_key(str(phase.name), BEGIN_KEY), None),
+            keys=(ScheduleConfig.begin,),
+            remedy=set_to(phase_key(str(phase.name), ScheduleConfig.begin), None),
         )
-    begin = config.schedule.begin or (RESTART if LR_KEY in keys else CONTINUE)
+    begin = config.schedule.begin or (RESTART if OptimConfig.lr in keys else CONTINUE)
     if before is None or begin == RESTART:
         return 0.0, lr, warmup
     if warmup:
         return before, lr, warmup
-    if LR_KEY in keys:
-        word = phase_key(str(phase.name), BEGIN_KEY)
+    if OptimConfig.lr in keys:
+        word = phase_key(str(phase.name), ScheduleConfig.begin)
         raise UsageError(
-            f"phase {phase.name}: {BEGIN_KEY}={CONTINUE} begins at the rate {before:.3g} at which"
-            f" the phase before it ends, so {LR_KEY}={lr:g} would never apply",
-            keys=(BEGIN_KEY, LR_KEY),
+            f"phase {phase.name}: {ScheduleConfig.begin}={CONTINUE} begins at the rate"
+            f" {before:.3g} at which"
+            f" the phase before it ends, so {OptimConfig.lr}={lr:g} would never apply",
+            keys=(ScheduleConfig.begin, OptimConfig.lr),
             remedy=[
                 set_to(word, RESTART),
                 set_to(phase_key(str(phase.name), WARMUP_KEYS[0]), 100, note=", which leads there"),
@@ -200,8 +203,8 @@ def _check_counts_any_length(config: Config, plan: TrainingPlan) -> None:
         return
     raise UsageError(
         f"schedule.decay_style={style} counts samples, which differ in length between the phases",
-        keys=("schedule.decay_style", "data.sequence_length"),
-        remedy=[set_to("schedule.decay_style", "linear"), "one data.sequence_length"],
+        keys=(ScheduleConfig.decay_style, DataConfig.sequence_length),
+        remedy=[set_to(ScheduleConfig.decay_style, "linear"), "one data.sequence_length"],
     )
 
 
@@ -211,7 +214,7 @@ def _check_warmup(config: Config, phase: PhasePlan, warmup: int) -> None:
         raise UsageError(
             f"phase {phase.name}: schedule.decay_style={config.schedule.decay_style} needs a"
             " warm-up in the phase",
-            keys=("schedule.decay_style", *WARMUP_KEYS),
+            keys=(ScheduleConfig.decay_style, *WARMUP_KEYS),
             remedy=set_to(phase_key(str(phase.name), WARMUP_KEYS[0]), 100),
         )
 

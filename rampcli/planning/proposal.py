@@ -12,13 +12,15 @@ from rampcli.batch.step_schedule import SCHEDULE_KEY, to_text
 from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import Precedence, stack_of
 from rampcli.errors import UsageError, shown
-from rampcli.planning.batch_rules import COUPLING_KEY, retuning_of
+from rampcli.planning.batch_rules import retuning_of
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
 from rampcli.plugins.extensions import OPTIMIZER
 from rampcli.settings.by_key import changes, leaves
 from rampcli.settings.config import Config
+from rampcli.settings.data import DataConfig
 from rampcli.settings.facts import LEARNING, SAMPLES, TENSORS
+from rampcli.settings.optim import ScheduleConfig
 from rampcli.settings.optimizers import OPTIMIZERS
 
 PROPOSE = "rampcli propose"
@@ -162,9 +164,9 @@ def coupling_words(config: Config, exponent: float | None) -> list[str]:
     """
     words = []
     if exponent is not None:
-        words.append(f"{COUPLING_KEY}={exponent:g}")
+        words.append(f"{ScheduleConfig.batch_coupling}={exponent:g}")
     elif config.schedule.batch_coupling == "none":
-        words.append(f"{COUPLING_KEY}=sqrt")
+        words.append(f"{ScheduleConfig.batch_coupling}=sqrt")
     if config.optim.optimizer in OPTIMIZERS:  # in each of them, AdamW has some parameters
         words.append("schedule.beta2_coupling=half_life")
     if config.optim.optimizer == "adamw":
@@ -204,5 +206,5 @@ def _is_measured(key: str) -> bool:
     return (
         changes(key, TENSORS | SAMPLES | LEARNING)
         and (section in ("model", "data") or key == OPTIMIZER)
-        and key != "data.split"
+        and key != DataConfig.split
     )

@@ -12,7 +12,11 @@ from rampcli.batch.step_schedule import from_step_schedule, threshold_unit
 from rampcli.errors import RampcliError, UsageError, shown, typeable
 from rampcli.files import plain_yaml
 from rampcli.files.bundled import bundled
+from rampcli.settings.data import DataConfig
+from rampcli.settings.model import ModelConfig
+from rampcli.settings.optim import OptimConfig
 from rampcli.settings.optimizers import OPTIMIZERS
+from rampcli.settings.trainer import TrainerConfig
 
 MOST_BYTES = 100_000
 DEFAULT_RECIPE = "llama3_tiny"
@@ -115,24 +119,27 @@ class PublishedRamp:
         """
         lengths = ("max_steps", "max_samples", "max_tokens")
         values: dict[str, Any] = {
-            "data.sequence_length": self.sequence_length,
+            DataConfig.sequence_length: self.sequence_length,
             **(
-                {"model.step_batch_size_schedule": self.schedule}
+                {ModelConfig.step_batch_size_schedule: self.schedule}
                 if self.ramp is None
-                else {"model.rampup_batch_size": self.ramp, "model.global_batch_size": self.batch}
+                else {
+                    ModelConfig.rampup_batch_size: self.ramp,
+                    ModelConfig.global_batch_size: self.batch,
+                }
             ),
             **{
                 f"trainer.{key}": value
                 for key, value in (self.end or dict.fromkeys(lengths)).items()
             },
-            "data.micro_batch_size": 1,
-            "trainer.num_nodes": 1,
-            "trainer.devices": 8,
-            **({"optim.optimizer": self.known_optimizer} if self.known_optimizer else {}),
+            DataConfig.micro_batch_size: 1,
+            TrainerConfig.num_nodes: 1,
+            TrainerConfig.devices: 8,
+            **({OptimConfig.optimizer: self.known_optimizer} if self.known_optimizer else {}),
             **(self.settings or {}),
         }
         if nodes is not None:
-            values["trainer.num_nodes"] = nodes
+            values[TrainerConfig.num_nodes] = nodes
         return [
             f"--factory {self.recipe or DEFAULT_RECIPE}",
             *(typeable(f"{key}={shown(value)}") for key, value in values.items()),

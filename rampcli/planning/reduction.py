@@ -6,9 +6,7 @@ from rampcli.estimate.layer_memory import gradient_bytes, needs_fsdp
 from rampcli.planning.choices import is_chosen_by_plan, with_choice
 from rampcli.planning.run_plan import ResolvedPhase
 from rampcli.planning.stage_memory import device_memory_bytes, stage_memory, usable_bytes
-from rampcli.settings.trainer import AccumulateReduce
-
-REDUCE_KEY = "trainer.accumulate_reduce"
+from rampcli.settings.trainer import AccumulateReduce, TrainerConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +27,7 @@ def with_reduction(phase: ResolvedPhase) -> ResolvedPhase:
 
     It is `each` if the estimate of `last` does not fit the device and the one of `each` is smaller.
     """
-    if not is_chosen_by_plan(phase.config, REDUCE_KEY):
+    if not is_chosen_by_plan(phase.config, TrainerConfig.accumulate_reduce):
         return phase
     device = device_memory_bytes(phase.config)
     # A vocabulary that is unknown has no memory.
@@ -40,7 +38,7 @@ def with_reduction(phase: ResolvedPhase) -> ResolvedPhase:
         and ways["last"].memory_bytes
         > max(usable_bytes(phase.config, device), ways["each"].memory_bytes)
     )
-    return with_choice(phase, REDUCE_KEY, "each" if needs_each else "last")
+    return with_choice(phase, TrainerConfig.accumulate_reduce, "each" if needs_each else "last")
 
 
 def ways_to_reduce(phase: ResolvedPhase) -> dict[AccumulateReduce, Way] | None:
@@ -61,7 +59,7 @@ def ways_to_reduce(phase: ResolvedPhase) -> dict[AccumulateReduce, Way] | None:
         return None
     ways: dict[AccumulateReduce, Way] = {}
     for name in ("last", "each"):
-        changed = with_choice(phase, REDUCE_KEY, name)
+        changed = with_choice(phase, TrainerConfig.accumulate_reduce, name)
         ways[name] = Way(
             memory_bytes=max(
                 stage_memory(changed, stage).peak_bytes for stage in changed.plan.stages

@@ -24,7 +24,6 @@ from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.config.extension_settings import with_extensions
 from rampcli.config.file_facts import (
     BYTES,
-    VOCABULARY_KEY,
     FileFacts,
     ReadFiles,
     padded,
@@ -55,9 +54,8 @@ from rampcli.planning.run_plan import Resolved, run_dir_of, run_plan
 from rampcli.settings.by_key import settings
 from rampcli.settings.checks import CHECKS, CHECKS_OF_WORDS, check_range, check_ranges
 from rampcli.settings.config import Config
-from rampcli.settings.parallel import check_tensor
-
-TENSOR_KEY = "parallel.tensor_parallel_size"
+from rampcli.settings.model import ModelConfig
+from rampcli.settings.parallel import ParallelConfig, check_tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,7 +151,9 @@ def _completed_phases(
         name: run if name is None else phase_stack(run, name, entries[name], report=found)
         for name, found in reports.items()
     }
-    ranks = lcm(*(max(1, each.entry(TENSOR_KEY).value) for each in stacks.values()))
+    ranks = lcm(
+        *(max(1, each.entry(ParallelConfig.tensor_parallel_size).value) for each in stacks.values())
+    )
     for name, found in reports.items():
         one = complete(stacks[name], read_files, found, tensor=ranks if entries else None)
         new = found.errors[len(report.errors) :]
@@ -248,7 +248,7 @@ def _with_files(
             Report(check_tensor(config)).close()
     if report.errors and config.model.vocab_size is None:
         ranks = max(1, config.parallel.tensor_parallel_size)
-        put(config, VOCABULARY_KEY, padded(BYTES, tensor=ranks))
+        put(config, ModelConfig.vocab_size, padded(BYTES, tensor=ranks))
     return config, facts, notes
 
 

@@ -11,11 +11,12 @@ from rampcli.estimate.memory import micro_batch_part
 from rampcli.models.parts import SMALLEST_FLEX_HEAD, mask_bytes
 from rampcli.planning.compilation import is_on_gpus
 from rampcli.planning.corpus_passes import pass_notes
-from rampcli.planning.phase_rates import BEGIN_KEY, CONTINUE
+from rampcli.planning.phase_rates import CONTINUE
 from rampcli.planning.run_plan import Resolved, ResolvedPhase, run_plan
 from rampcli.planning.stage_memory import shorten_bytes
 from rampcli.settings.architectures import export_notes
 from rampcli.settings.config import Config
+from rampcli.settings.optim import OptimConfig, ScheduleConfig
 from rampcli.settings.phase_keys import phase_key
 from rampcli.settings.rl import is_rl, unit_of
 
@@ -81,7 +82,7 @@ def _phase_notes(resolved: Resolved) -> Iterator[str]:
             continue
         last, first = (_uncoupled(one, before.plan.end.samples) for one in (before, after))
         if not 1 / JUMP <= (first + TINY) / (last + TINY) <= JUMP:
-            word = set_to(phase_key(after.name, BEGIN_KEY), CONTINUE)
+            word = set_to(phase_key(after.name, ScheduleConfig.begin), CONTINUE)
             yield (
                 f"phase {after.name} sets no learning rate, so that of the run applies again: it"
                 f" goes from {last:.3g} to {first:.3g}; {word} goes on from {last:.3g}"
@@ -120,7 +121,7 @@ def _warmup_notes(resolved: Resolved) -> list[str]:
     warmup_samples = resolved.phases[0].rate.schedule.warmup_samples
     if end is None or end >= warmup_samples:
         return []
-    key = "optim.warmup_samples" if optim.warmup_steps is None else "optim.warmup_steps"
+    key = OptimConfig.warmup_samples if optim.warmup_steps is None else OptimConfig.warmup_steps
     return [
         f"the run ends after {end:,} {unit_of(resolved.config)}, within its warm-up of"
         f" {warmup_samples:,} ({key}): the learning rate does not reach optim.lr={optim.lr:g}"
@@ -158,7 +159,7 @@ def _last_step_notes(resolved: Resolved) -> list[str]:
     last = end.rate.at(plan.end_sample, global_batch_size=batch)
     if last > 1e-9 * optim.lr:  # the end of a cosine is rounded
         return []
-    note, key = "the last step has a learning rate of 0 and changes nothing", "optim.min_lr"
+    note, key = "the last step has a learning rate of 0 and changes nothing", OptimConfig.min_lr
     if optim.lr == 0:
         return [note]
     if end.plan.name is not None and key in own_keys(resolved.config.phases[end.name]):

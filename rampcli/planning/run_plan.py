@@ -40,7 +40,7 @@ from rampcli.config.phases import (
 )
 from rampcli.errors import Report, UsageError, set_to
 from rampcli.planning.config_plan import length_of, pair_settings, plan_config
-from rampcli.planning.phase_rates import BEGIN_KEY, rates_of_phases
+from rampcli.planning.phase_rates import rates_of_phases
 from rampcli.planning.reading_start import Readings, ReadingStart
 from rampcli.planning.retuning import Retuning
 from rampcli.planning.stage_checks import check_stages
@@ -50,8 +50,9 @@ from rampcli.settings.by_key import changes, leaves
 from rampcli.settings.config import Config
 from rampcli.settings.corpora import validation_paths
 from rampcli.settings.facts import HELD_OUT, VALIDATION
+from rampcli.settings.model import ModelConfig
 from rampcli.settings.model_parts import POSITION_EMBEDDINGS
-from rampcli.settings.optim import check_factors
+from rampcli.settings.optim import ScheduleConfig, check_factors
 from rampcli.settings.phase_keys import UNTIL, phase_key
 from rampcli.settings.rl import is_rl
 
@@ -320,10 +321,11 @@ def _check_begin(config: Config) -> None:
     begin = config.schedule.begin
     if begin is not None and not config.phases:
         raise UsageError(
-            f"{BEGIN_KEY}={begin} says how the schedule of a phase begins, and this run has no"
+            f"{ScheduleConfig.begin}={begin} says how the schedule of a phase begins, and this run"
+            " has no"
             " phases",
-            keys=(BEGIN_KEY,),
-            remedy=set_to(BEGIN_KEY, None),
+            keys=(ScheduleConfig.begin,),
+            remedy=set_to(ScheduleConfig.begin, None),
         )
 
 
@@ -341,8 +343,8 @@ def _misfits(config: Config, settings: Sequence[PhaseSettings]) -> Iterator[Usag
         error = UsageError(
             f"model.position_embedding={embedding} learns a vector for each position, so all phases"
             f" must have samples of one length, not {listed(shown, most=MOST_NAMED)}",
-            keys=("model.position_embedding",),
-            remedy=set_to("model.position_embedding", "rope"),
+            keys=(ModelConfig.position_embedding,),
+            remedy=set_to(ModelConfig.position_embedding, "rope"),
         )
         stack_of(config).name_sources(error)
         yield error

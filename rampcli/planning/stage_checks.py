@@ -9,7 +9,8 @@ from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY, SHARD_KEY
 from rampcli.batch.training_plan import PhasePlan, StagePlan
 from rampcli.errors import Report, UsageError, set_to, set_together
 from rampcli.settings.config import Config
-from rampcli.settings.parallel import VIRTUAL_KEY
+from rampcli.settings.parallel import ParallelConfig
+from rampcli.settings.trainer import TrainerConfig
 
 
 def check_stages(config: Config, stages: Sequence[StagePlan], phase: PhasePlan) -> None:
@@ -42,7 +43,7 @@ def _check_shards(
                 f"{phase.stage_name(stage)}: {stage.data_parallel_size} data-parallel"
                 f" {'ranks do' if stage.data_parallel_size > 1 else 'rank does'} not divide into"
                 f" {SHARD_KEY}={shard}",
-                keys=(SHARD_KEY, "trainer.num_nodes", "trainer.devices"),
+                keys=(SHARD_KEY, TrainerConfig.num_nodes, TrainerConfig.devices),
                 remedy=set_to(SHARD_KEY, divisors(common, most=shard)[-1], None),
             )
             return
@@ -67,7 +68,11 @@ def _check_pieces(config: Config, stages: Sequence[StagePlan]) -> Iterator[Usage
             keys=(MICROBATCHES_KEY, MICRO_KEY),
             remedy=set_together(
                 {MICROBATCHES_KEY: nearest}
-                | ({VIRTUAL_KEY: 1} if interleaved and nearest is None else {})
+                | (
+                    {ParallelConfig.virtual_pipeline_parallel_size: 1}
+                    if interleaved and nearest is None
+                    else {}
+                )
             ),
         )
 
@@ -88,7 +93,13 @@ def _check_rounds(
             yield UsageError(
                 f"{phase.stage_name(stage)}: the interleaved schedule takes micro batches"
                 f" {ranks} at a time, and a step has {micro_batches}",
-                keys=(VIRTUAL_KEY, PIPELINE_SIZE_KEY, GLOBAL_KEY, MICRO_KEY, ACCUMULATE_KEY),
-                remedy=set_to(VIRTUAL_KEY, 1),
+                keys=(
+                    ParallelConfig.virtual_pipeline_parallel_size,
+                    PIPELINE_SIZE_KEY,
+                    GLOBAL_KEY,
+                    MICRO_KEY,
+                    ACCUMULATE_KEY,
+                ),
+                remedy=set_to(ParallelConfig.virtual_pipeline_parallel_size, 1),
             )
             return

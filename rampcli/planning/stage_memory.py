@@ -11,7 +11,6 @@ USABLE_SHARE = 0.95
 """Share of a device's memory that an estimate may fill. Fragmentation takes some of the rest."""
 CONTEXT_BYTES = 2 * GIB
 """Memory of a GPU that an estimate leaves to the CUDA context and to communication buffers."""
-CHECKPOINTING_KEY = "trainer.activation_checkpointing"
 
 
 def stage_memory(phase: ResolvedPhase, stage: StagePlan) -> MemoryEstimate:

@@ -19,8 +19,9 @@ from rampcli.report.tables import build_table, count, share
 from rampcli.report.target_loss import MOST_NAMED, TimeToTarget
 from rampcli.settings.by_key import changes
 from rampcli.settings.facts import BATCH, LENGTH, RESULT, VALIDATION
+from rampcli.settings.trainer import TrainerConfig
 
-TUNED = ("optim.", "schedule.", "seed", "trainer.gradient_clip_val")
+TUNED = ("optim.", "schedule.", "seed", TrainerConfig.gradient_clip_val)
 """Settings, and sections, that may be tuned for each batch size, as the length of a run may."""
 COARSE_SHARE = 0.1
 """Share of the steps to the target without a measurement from which on a note says so."""

@@ -18,6 +18,7 @@ from rampcli.report.run_report import report_run
 from rampcli.report.tables import build_table, figure
 from rampcli.runs.directory import COMPLETE
 from rampcli.runs.record import RunRecord
+from rampcli.settings.optim import OptimConfig
 
 Branch = dict[str, Any]
 """A branch as in `rampcli.runs.branches.BRANCH`."""
@@ -174,7 +175,7 @@ def _notes_on_order(branches: Mapping[int, Branch], known: Mapping[int, Groups])
 
 
 def _optimizer(records: Mapping[int, RunRecord]) -> Any:
-    return next(iter(records.values())).settings.get("optim.optimizer")
+    return next(iter(records.values())).settings.get(OptimConfig.optimizer)
 
 
 def branch_lines(result: Mapping[str, Any]) -> list[str]:

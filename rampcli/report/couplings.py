@@ -6,7 +6,7 @@ from typing import Any
 from rampcli.batch.quantities import listed
 from rampcli.batch.training_plan import TrainingPlan
 from rampcli.planning.run_plan import Resolved, ResolvedPhase
-from rampcli.settings.optim import BETA2_KEY, COUPLING_KEY, DECAY_KEY, OptimConfig
+from rampcli.settings.optim import OptimConfig, ScheduleConfig
 
 MOST_SHOWN = 10
 """Most stages whose values a line or a cell shows."""
@@ -101,9 +101,9 @@ def coupling_notes(phase: ResolvedPhase, plan: TrainingPlan) -> Iterator[str]:
     """
     schedule, optim = phase.config.schedule, phase.config.optim
     couplings = {
-        COUPLING_KEY: schedule.batch_coupling,
-        BETA2_KEY: schedule.beta2_coupling,
-        DECAY_KEY: schedule.weight_decay_coupling,
+        ScheduleConfig.batch_coupling: schedule.batch_coupling,
+        ScheduleConfig.beta2_coupling: schedule.beta2_coupling,
+        ScheduleConfig.weight_decay_coupling: schedule.weight_decay_coupling,
     }
     chosen = {key: f"{key}={value}" for key, value in couplings.items() if value not in ("none", 0)}
     sizes = _batch_sizes(plan)
@@ -115,19 +115,27 @@ def coupling_notes(phase: ResolvedPhase, plan: TrainingPlan) -> Iterator[str]:
             f" {change} nothing within the run"
         )
         return
-    for key, field in ((BETA2_KEY, "beta2"), (DECAY_KEY, "weight_decay")):
+    for key, field in (
+        (ScheduleConfig.beta2_coupling, "beta2"),
+        (ScheduleConfig.weight_decay_coupling, "weight_decay"),
+    ):
         if key in chosen and getattr(optim, field) == 0:
             yield f"{chosen.pop(key)} changes nothing: optim.{field} is 0"
     compared = _compared(_coupled_stages_of(phase), optim)
-    if DECAY_KEY in chosen and compared[0]["weight_decay"] is None:
+    if ScheduleConfig.weight_decay_coupling in chosen and compared[0]["weight_decay"] is None:
         yield (
-            f"{chosen.pop(DECAY_KEY)} changes nothing: the learning rate is scaled as the batch is"
+            f"{chosen.pop(ScheduleConfig.weight_decay_coupling)} changes nothing: the learning"
+            " rate is scaled as the batch is"
         )
-    if optim.optimizer == "muon" and BETA2_KEY in chosen:
-        yield f"{chosen[BETA2_KEY]} is for the parameters that AdamW trains; Muon's momentum stays"
-    if optim.optimizer == "muon" and DECAY_KEY in chosen:
+    if optim.optimizer == "muon" and ScheduleConfig.beta2_coupling in chosen:
         yield (
-            f"{chosen[DECAY_KEY]} is a rule of AdamW (arXiv 2505.13738); it sets the weight decay"
+            f"{chosen[ScheduleConfig.beta2_coupling]} is for the parameters that AdamW trains;"
+            " Muon's momentum stays"
+        )
+    if optim.optimizer == "muon" and ScheduleConfig.weight_decay_coupling in chosen:
+        yield (
+            f"{chosen[ScheduleConfig.weight_decay_coupling]} is a rule of AdamW (arXiv"
+            " 2505.13738); it sets the weight decay"
             " of Muon's matrices, too"
         )
 

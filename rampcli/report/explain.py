@@ -18,7 +18,7 @@ from rampcli.report.choices import costs_of
 from rampcli.settings.by_key import extension_of, find_setting, leaves, nest, settings
 from rampcli.settings.config import Config
 from rampcli.settings.phase_keys import UNTIL, phase_key, split_phase_key
-from rampcli.settings.rl import RESPONSE_KEY, max_response_tokens, unit_of
+from rampcli.settings.rl import RLConfig, max_response_tokens, unit_of
 from rampcli.settings.unknown_keys import unknown_key
 from rampcli.words import FOREIGN, SPELLINGS
 from rampcli.words.refused import DERIVED
@@ -242,7 +242,7 @@ def _derived_in(phase: ResolvedPhase) -> dict[str, Any]:
         else {
             PROMPTS_KEY: phase.plan.global_batch_size,
             PAIRS_KEY: pairs.micro_batch_size,
-            RESPONSE_KEY: max_response_tokens(phase.config),
+            RLConfig.max_response_tokens: max_response_tokens(phase.config),
         }
     )
     return split | run_dir | {GLOBAL_KEY: phase.plan.global_batch_size}

@@ -12,7 +12,6 @@ from rampcli.estimate.memory import MEMORY_KINDS, estimate_memory
 from rampcli.planning.memory_remedies import changes_that_fit
 from rampcli.planning.run_plan import Resolved, ResolvedPhase
 from rampcli.planning.stage_memory import (
-    CHECKPOINTING_KEY,
     device_memory_bytes,
     fullest_stage,
     shorten_bytes,
@@ -21,6 +20,7 @@ from rampcli.planning.stage_memory import (
 )
 from rampcli.report.tables import build_table
 from rampcli.settings.phase_keys import phase_key
+from rampcli.settings.trainer import TrainerConfig
 
 
 def memory_cell(phase: ResolvedPhase, stage: StagePlan, *, limit: bool = False) -> str:
@@ -60,7 +60,7 @@ def memory_notes(phase: ResolvedPhase) -> list[str]:
 def _memory_remedy(phase: ResolvedPhase, usable: int) -> str:
     """Returns what makes the stages of a phase fit. Changes of one with a name are not tried."""
     if phase.plan.name is not None:
-        keys = (MICRO_KEY, CHECKPOINTING_KEY)
+        keys = (MICRO_KEY, TrainerConfig.activation_checkpointing)
         words = listed([phase_key(phase.name, key) for key in keys])
         return f"{words} can lower it (which values suffice was not tried)"
     if changes := changes_that_fit(phase, usable):

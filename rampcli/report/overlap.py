@@ -11,7 +11,7 @@ from rampcli.batch.pairs import PAIRS_KEY, PROMPTS_KEY, PairBatch
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.rows import read_rows
-from rampcli.settings.rl import ROLLOUT_KEY
+from rampcli.settings.rl import RLConfig
 
 STEPS = 20
 """Last steps of a run that times are taken from."""
@@ -115,5 +115,5 @@ def _measured_lines(
     return [
         f"a step of this run has taken {taken:.3g} s (median of the last {len(rows)});"
         f" {expected:.3g} s are expected with trainer.devices={generators + trainers}"
-        f" {ROLLOUT_KEY}={generators}"
+        f" {RLConfig.rollout_ranks}={generators}"
     ]

@@ -5,9 +5,7 @@ from typing import Any
 
 from rampcli.config.file_facts import CorpusFacts
 from rampcli.estimate.model_size import model_size
-from rampcli.planning.compilation import COMPILE_KEY
 from rampcli.planning.corpus_passes import corpus_passes, passes_of_phase
-from rampcli.planning.reduction import REDUCE_KEY
 from rampcli.planning.run_plan import Resolved, ResolvedPhase
 from rampcli.planning.stage_memory import stage_memory
 from rampcli.report.choices import costs_of
@@ -15,6 +13,7 @@ from rampcli.report.couplings import coupled_stages
 from rampcli.report.phases import stage_rates
 from rampcli.report.plan_notes import all_notes
 from rampcli.settings.rl import is_rl
+from rampcli.settings.trainer import TrainerConfig
 
 
 def plan_json(resolved: Resolved) -> dict[str, Any]:
@@ -115,7 +114,10 @@ def _choices(phase: ResolvedPhase) -> dict[str, Any]:
     trainer = phase.config.trainer
     reduction = compilation = None
     if phase.plan.stages:
-        reduction, compilation = costs_of(REDUCE_KEY, phase), costs_of(COMPILE_KEY, phase)
+        reduction, compilation = (
+            costs_of(TrainerConfig.accumulate_reduce, phase),
+            costs_of(TrainerConfig.compile, phase),
+        )
     return {
         "gradient_reduction": reduction and {"chosen": trainer.accumulate_reduce, **reduction},
         "compilation": compilation and {"chosen": trainer.compile, **compilation},

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rampcli.errors import UsageError
 from rampcli.machine.activity import waiting
-from rampcli.settings.rl import ROLLOUT_KEY
+from rampcli.settings.rl import RLConfig
 from rampcli.worker.join import choose_interface, connect
 from rampcli.worker.leave import RankLost
 from rampcli.worker.starters import are_on_one_host, rank_variables
@@ -68,16 +68,17 @@ def take_role(generators: int) -> Roles:
     trainers = ranks - generators
     if trainers < 1:
         raise UsageError(
-            f"{ROLLOUT_KEY}={generators} leaves none of the {ranks} processes to train",
-            keys=(ROLLOUT_KEY,),
+            f"{RLConfig.rollout_ranks}={generators} leaves none of the {ranks} processes to train",
+            keys=(RLConfig.rollout_ranks,),
             remedy=f"{generators + 1} processes or more, as torchrun --nproc-per-node starts them",
         )
     if generators > 0:
         if are_on_one_host(os.environ) is False:
             raise UsageError(
-                f"{ROLLOUT_KEY}={generators} needs all {ranks} processes on one host, and they were"
+                f"{RLConfig.rollout_ranks}={generators} needs all {ranks} processes on one host,"
+                " and they were"
                 " started on several",
-                keys=(ROLLOUT_KEY,),
+                keys=(RLConfig.rollout_ranks,),
                 remedy=f"all of them on one host, as srun --nodes=1 --ntasks={ranks} starts them",
             )
         sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(trainers))

@@ -20,7 +20,7 @@ from rampcli.rl.rewards import Score
 from rampcli.rl.rollout import Question, Rollout
 from rampcli.rl.scorer import Scorer
 from rampcli.settings.config import Config
-from rampcli.settings.rl import max_response_tokens
+from rampcli.settings.rl import RLConfig, max_response_tokens
 
 SCORED_AT_ONCE = 64
 """Responses that are sent to the scorer together."""
@@ -170,7 +170,7 @@ class Generator:
                 raise RampcliError(
                     f"rl.reward={self.config.rl.reward} cannot score a response to"
                     f" {example.prompt[:MOST_SHOWN]!r}: {reason}",
-                    keys=("rl.reward", "rl.on_bad_reward"),
+                    keys=(RLConfig.reward, RLConfig.on_bad_reward),
                     remedy="another reward function, or rl.on_bad_reward=leave_out",
                 )
         rewards = torch.tensor([score.reward for score in scores], dtype=torch.float64)

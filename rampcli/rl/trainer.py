@@ -24,6 +24,7 @@ from rampcli.rl.passes import PolicyPasses, accumulate_policy_gradient, batch_of
 from rampcli.rl.rollout import Rollout
 from rampcli.rl.sources import RolloutSource
 from rampcli.schedule.couplings import StepValues
+from rampcli.settings.rl import RLConfig
 from rampcli.train.loop import Trainer, is_due
 from rampcli.train.observers.journal import finite
 from rampcli.train.observers.model_observer import Measurement
@@ -211,7 +212,7 @@ class PolicyTrainer(Trainer):
             raise RampcliError(
                 f"rl.reward={reward} could not score any response of step {self.state.step + 1}:"
                 f" {reason}",
-                keys=("rl.reward",),
+                keys=(RLConfig.reward,),
                 remedy="a reward function that works for these examples",
             )
         if dist.get_rank() == 0 and not self.has_warned:

@@ -16,6 +16,7 @@ from rampcli.runs.rows import read_rows
 from rampcli.settings.by_key import changes, leaves
 from rampcli.settings.config import Config
 from rampcli.settings.facts import SPEED, SPLIT
+from rampcli.settings.trainer import TrainerConfig
 
 WARM_UP_STEPS = 3
 """Steps at the start of a stage that are not counted, while memory and caches warm up."""
@@ -216,7 +217,7 @@ def _check_accelerator(path: Path, source: _Source, ours: Config) -> None:
             raise UsageError(
                 f"--measured {path}: that run trained on the {kind}, and this one has"
                 f" trainer.accelerator={wanted}",
-                keys=("trainer.accelerator",),
+                keys=(TrainerConfig.accelerator,),
                 remedy=f"the directory of a run with trainer.accelerator={wanted}",
             )
 

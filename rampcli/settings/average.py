@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 from rampcli.batch.averages import LAST, MERGE_KEY, merge_start, merged_checkpoints
 from rampcli.errors import UsageError, set_to
 from rampcli.settings.attributes import Section
+from rampcli.settings.checkpoint import CheckpointConfig
 from rampcli.settings.facts import COST, whole_run
 from rampcli.settings.fields import Keyed, keyed, setting, settings_class
 from rampcli.settings.rl import is_rl
 
 if TYPE_CHECKING:
     from rampcli.settings.config import Config
-
-KEEP_KEY = "checkpoint.keep_last"
 
 
 @keyed("average.")
@@ -63,10 +62,11 @@ def check_merge(config: "Config") -> Iterator[UsageError]:
         return
     if count > kept:
         yield UsageError(
-            f"{MERGE_KEY}={text} needs {count} checkpoints, and {KEEP_KEY}={kept} keeps fewer",
-            keys=(MERGE_KEY, KEEP_KEY),
+            f"{MERGE_KEY}={text} needs {count} checkpoints, and"
+            f" {CheckpointConfig.keep_last}={kept} keeps fewer",
+            keys=(MERGE_KEY, CheckpointConfig.keep_last),
             remedy=[
-                set_to(KEEP_KEY, count),
+                set_to(CheckpointConfig.keep_last, count),
                 set_to(MERGE_KEY, f"{LAST}{kept}" if kept > 1 else None),
             ],
         )

@@ -13,6 +13,8 @@ from rampcli.plugins.launchers import declarations
 from rampcli.settings import average, data, launch, model, optim, parallel, rl, watch
 from rampcli.settings.by_key import Setting, leaves, settings
 from rampcli.settings.config import Config
+from rampcli.settings.data import DataConfig
+from rampcli.settings.model import ModelConfig
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
@@ -75,12 +77,12 @@ def check_paths(config: Config) -> Iterator[UsageError]:
     """Checks that paths are not URLs such as `gs://bucket/wiki`."""
     data = config.data
     paths: dict[str, Sequence[str | None]] = {
-        "data.path": [data.path],
-        "data.blend": data.blend or [],
-        "data.validation_path": [data.validation_path],
-        "data.validation": list((data.validation or {}).values()),
-        "data.tokenizer": [data.tokenizer],
-        "model.init_from": [config.model.init_from],
+        DataConfig.path: [data.path],
+        DataConfig.blend: data.blend or [],
+        DataConfig.validation_path: [data.validation_path],
+        DataConfig.validation: list((data.validation or {}).values()),
+        DataConfig.tokenizer: [data.tokenizer],
+        ModelConfig.init_from: [config.model.init_from],
         "run_dir": [config.run_dir],
     }
     for key, path in ((key, path) for key, among in paths.items() for path in among if path):
@@ -90,7 +92,11 @@ def check_paths(config: Config) -> Iterator[UsageError]:
                 f"{key}: {path} is a URL, but only files and folders can be used",
                 keys=(key,),
                 remedy="a mounted folder, or a copy: "
-                + (folder if key in ("data.blend", "data.validation") else f"{key}={folder}"),
+                + (
+                    folder
+                    if key in (DataConfig.blend, DataConfig.validation)
+                    else f"{key}={folder}"
+                ),
             )
 
 

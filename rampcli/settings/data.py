@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from rampcli.errors import Assignments, UsageError, set_to, set_together, shown
 from rampcli.settings.corpora import (
     KEYS_OF_SOURCES,
-    NAMED_KEY,
     PATH_FORMS,
     corpora_of,
     validation_paths,
@@ -182,7 +181,7 @@ def check_corpora(config: "Config") -> Iterator[UsageError]:
         if data.source not in KEYS_OF_SOURCES[key]:
             yield UsageError(
                 f"data.{key} does not apply to data.source={data.source}",
-                keys=(f"data.{key}", "data.source"),
+                keys=(f"data.{key}", DataConfig.source),
                 remedy=[_with_source(source, key, given) for source in KEYS_OF_SOURCES[key]],
             )
             return
@@ -192,7 +191,7 @@ def check_corpora(config: "Config") -> Iterator[UsageError]:
     if not places:
         yield UsageError(
             f"data.source={data.source} needs data.path, which is not given",
-            keys=("data.source", "data.path"),
+            keys=(DataConfig.source, DataConfig.path),
             remedy=PATH_FORMS[data.source],
         )
     elif len(places) > 1:
@@ -201,9 +200,11 @@ def check_corpora(config: "Config") -> Iterator[UsageError]:
         )
     elif data.validation_path is not None and data.validation is not None:
         yield UsageError(
-            f"data.validation_path and {NAMED_KEY} are both given",
-            keys=("data.validation_path", NAMED_KEY),
-            remedy=set_to("data.validation_path", None, note=f", and its path in {NAMED_KEY}"),
+            f"data.validation_path and {DataConfig.validation} are both given",
+            keys=(DataConfig.validation_path, DataConfig.validation),
+            remedy=set_to(
+                DataConfig.validation_path, None, note=f", and its path in {DataConfig.validation}"
+            ),
         )
     else:
         yield from _check_held_out(config, places)
@@ -216,7 +217,7 @@ def _with_source(source: str, key: str, given: Mapping[str, Any]) -> Assignments
     if key in places:
         values |= {f"data.{other}": None for other in places if other in given and other != key}
     elif source in PATH_FORMS and not any(place in given for place in places):
-        values["data.path"] = "PATH"
+        values[DataConfig.path] = "PATH"
     return set_together(values)
 
 
@@ -233,7 +234,7 @@ def _check_held_out(config: "Config", places: Sequence[str]) -> Iterator[UsageEr
         yield error
         return
     for name, path in validation_paths(config).items():
-        key = "data.validation_path" if name is None else NAMED_KEY
+        key = DataConfig.validation_path if name is None else DataConfig.validation
         if name is not None and not _CORPUS_NAME.fullmatch(name):
             yield UsageError(
                 f"{key}: {name!r} cannot name a corpus",
@@ -255,8 +256,8 @@ def check_document_mask(config: "Config") -> Iterator[UsageError]:
     if config.data.source == "pairs" and not config.data.document_mask:
         yield UsageError(
             "data.document_mask=false does not apply to data.source=pairs",
-            keys=("data.document_mask", "data.source"),
-            remedy=set_to("data.document_mask", True),
+            keys=(DataConfig.document_mask, DataConfig.source),
+            remedy=set_to(DataConfig.document_mask, True),
         )
 
 
@@ -267,6 +268,6 @@ def check_split(config: "Config") -> Iterator[UsageError]:
         yield UsageError(
             f"data.split={shown(split)} is not three shares: the first above 0, the others at"
             " least 0",
-            keys=("data.split",),
-            remedy=set_to("data.split", [98, 1, 1]),
+            keys=(DataConfig.split,),
+            remedy=set_to(DataConfig.split, [98, 1, 1]),
         )

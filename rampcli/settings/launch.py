@@ -8,6 +8,7 @@ from rampcli.plugins.launchers import LAUNCHERS, declarations
 from rampcli.settings.attributes import Section
 from rampcli.settings.facts import MACHINES, NOTHING, whole_run
 from rampcli.settings.fields import Keyed, keyed, section, setting, settings_class, with_choices
+from rampcli.settings.trainer import TrainerConfig
 
 if TYPE_CHECKING:
     from rampcli.settings.config import Config
@@ -102,12 +103,12 @@ def check_elastic(config: "Config") -> Iterator[UsageError]:
         yield UsageError(
             f"launch.elastic=true needs launch={' or '.join(able)}: with launch={launch.launcher},"
             " the nodes of a stage are fixed",
-            keys=("launch.elastic", "launch.launcher"),
-            remedy=set_to("launch.elastic", False),
+            keys=(LaunchConfig.elastic, LaunchConfig.launcher),
+            remedy=set_to(LaunchConfig.elastic, False),
         )
     if launch.elastic and launch.min_nodes > num_nodes:
         yield UsageError(
             f"launch.min_nodes={launch.min_nodes} is above trainer.num_nodes={num_nodes}",
-            keys=("launch.min_nodes", "trainer.num_nodes"),
-            remedy=set_to("launch.min_nodes", num_nodes, note=" or less"),
+            keys=(LaunchConfig.min_nodes, TrainerConfig.num_nodes),
+            remedy=set_to(LaunchConfig.min_nodes, num_nodes, note=" or less"),
         )

@@ -211,19 +211,19 @@ def check_heads(config: "Config") -> Iterator[UsageError]:
         yield UsageError(
             f"model.hidden_size={model.hidden_size} does not divide into"
             f" model.num_attention_heads={model.num_attention_heads}",
-            keys=("model.hidden_size", "model.num_attention_heads"),
+            keys=(ModelConfig.hidden_size, ModelConfig.num_attention_heads),
             remedy=[
-                set_to("model.num_attention_heads", heads[-1]),
-                *([set_to("model.head_size", 64)] if keeps_groups else []),
+                set_to(ModelConfig.num_attention_heads, heads[-1]),
+                *([set_to(ModelConfig.head_size, 64)] if keeps_groups else []),
             ],
         )
     elif model.num_attention_heads % groups:
         yield UsageError(
             f"model.num_attention_heads={model.num_attention_heads} does not divide into"
             f" model.num_query_groups={groups}",
-            keys=("model.num_attention_heads", "model.num_query_groups"),
+            keys=(ModelConfig.num_attention_heads, ModelConfig.num_query_groups),
             remedy=set_to(
-                "model.num_query_groups", divisors(model.num_attention_heads, most=groups)[-1]
+                ModelConfig.num_query_groups, divisors(model.num_attention_heads, most=groups)[-1]
             ),
         )
     elif POSITION_EMBEDDINGS[model.position_embedding].is_rotary and model.head_width % 2:
@@ -235,10 +235,10 @@ def check_heads(config: "Config") -> Iterator[UsageError]:
             " rotary positions need an even size"
             if model.head_size is None
             else f"model.head_size={head_size}: rotary positions need an even size",
-            keys=("model.hidden_size", "model.num_attention_heads")
+            keys=(ModelConfig.hidden_size, ModelConfig.num_attention_heads)
             if model.head_size is None
-            else ("model.head_size",),
-            remedy=[set_to("model.position_embedding", other), "an even head size"],
+            else (ModelConfig.head_size,),
+            remedy=[set_to(ModelConfig.position_embedding, other), "an even head size"],
         )
 
 
@@ -251,16 +251,16 @@ def check_rotary(config: "Config") -> Iterator[UsageError]:
         yield UsageError(
             f"model.rotary_scale_factor={model.rotary_scale_factor:g} does not apply to"
             f" model.position_embedding={model.position_embedding}",
-            keys=("model.rotary_scale_factor", "model.position_embedding"),
-            remedy=set_to("model.rotary_scale_factor", None),
+            keys=(ModelConfig.rotary_scale_factor, ModelConfig.position_embedding),
+            remedy=set_to(ModelConfig.rotary_scale_factor, None),
         )
     elif model.rotary_low_freq_factor >= model.rotary_high_freq_factor:
         yield UsageError(
             f"model.rotary_low_freq_factor={model.rotary_low_freq_factor:g} is not below"
             f" model.rotary_high_freq_factor={model.rotary_high_freq_factor:g}",
-            keys=("model.rotary_low_freq_factor", "model.rotary_high_freq_factor"),
+            keys=(ModelConfig.rotary_low_freq_factor, ModelConfig.rotary_high_freq_factor),
             remedy=set_together(
-                {"model.rotary_low_freq_factor": 1.0, "model.rotary_high_freq_factor": 4.0}
+                {ModelConfig.rotary_low_freq_factor: 1.0, ModelConfig.rotary_high_freq_factor: 4.0}
             ),
         )
 

@@ -26,10 +26,6 @@ from rampcli.settings.fields import Extensible, Keyed, keyed, setting, settings_
 from rampcli.settings.optimizers import OPTIMIZERS
 from rampcli.settings.rl import unit_of
 
-COUPLING_KEY = "schedule.batch_coupling"
-BETA2_KEY = "schedule.beta2_coupling"
-DECAY_KEY = "schedule.weight_decay_coupling"
-FACTORS_KEY = "schedule.lr_factors"
 MOST_SHOWN = 5
 """Most batch sizes that an error names."""
 MOST_OFFERED = 32
@@ -186,29 +182,29 @@ def check_learning_rate(config: "Config") -> Iterator[UsageError]:
         yield UsageError(
             f"the warm-up is given twice: optim.warmup_samples={optim.warmup_samples} and"
             f" optim.warmup_steps={optim.warmup_steps}",
-            keys=("optim.warmup_samples", "optim.warmup_steps"),
+            keys=(OptimConfig.warmup_samples, OptimConfig.warmup_steps),
             remedy="null for one of them",
         )
     elif style.needs_warmup and not (optim.warmup_samples or optim.warmup_steps):
         yield UsageError(
             f"schedule.decay_style={schedule.decay_style} needs a warm-up to decay from",
-            keys=("schedule.decay_style", "optim.warmup_samples", "optim.warmup_steps"),
-            remedy=set_to("optim.warmup_samples", 10_000),
+            keys=(ScheduleConfig.decay_style, OptimConfig.warmup_samples, OptimConfig.warmup_steps),
+            remedy=set_to(OptimConfig.warmup_samples, 10_000),
         )
     if optim.min_lr > optim.lr:
         yield UsageError(
             f"optim.min_lr={optim.min_lr} is above optim.lr={optim.lr}",
-            keys=("optim.min_lr", "optim.lr"),
-            remedy=set_to("optim.min_lr", optim.lr),
+            keys=(OptimConfig.min_lr, OptimConfig.lr),
+            remedy=set_to(OptimConfig.min_lr, optim.lr),
         )
     if schedule.wsd_decay_samples is not None and not style.takes_decay_samples:
         yield UsageError(
             f"schedule.wsd_decay_samples={schedule.wsd_decay_samples} does not apply to"
             f" schedule.decay_style={schedule.decay_style}",
-            keys=("schedule.wsd_decay_samples", "schedule.decay_style"),
+            keys=(ScheduleConfig.wsd_decay_samples, ScheduleConfig.decay_style),
             remedy=[
-                set_to("schedule.decay_style", "wsd"),
-                set_to("schedule.wsd_decay_samples", None),
+                set_to(ScheduleConfig.decay_style, "wsd"),
+                set_to(ScheduleConfig.wsd_decay_samples, None),
             ],
         )
 
@@ -243,8 +239,8 @@ def check_coupled(config: "Config", _: Callable[[str], bool]) -> Iterator[UsageE
     name, schedule = config.optim.optimizer, config.schedule
     used = used_settings(name)
     for key, coupling, field in (
-        (BETA2_KEY, schedule.beta2_coupling, "beta2"),
-        (DECAY_KEY, schedule.weight_decay_coupling, "weight_decay"),
+        (ScheduleConfig.beta2_coupling, schedule.beta2_coupling, "beta2"),
+        (ScheduleConfig.weight_decay_coupling, schedule.weight_decay_coupling, "weight_decay"),
     ):
         if coupling != "none" and used is not None and field not in used:
             others = [other for other, one in OPTIMIZERS.items() if field in one.settings]
@@ -272,31 +268,32 @@ def check_factors(config: "Config", ramp: RampSchedule) -> Iterator[UsageError]:
     factors, coupling = config.schedule.lr_factors, config.schedule.batch_coupling
     if factors is None:
         return
-    is_sane, stages = settings()[FACTORS_KEY].is_in_range, ramp.stages
+    is_sane, stages = settings()[ScheduleConfig.lr_factors].is_in_range, ramp.stages
     given = [factor if is_sane(factor) else 1.0 for factor in factors] or [1.0]
     fitting = [*given, *given[-1:] * len(stages)][: len(stages)]
-    offered = [set_to(FACTORS_KEY, fitting)] if len(stages) <= MOST_OFFERED else []
-    without = set_to(FACTORS_KEY, None)
+    offered = [set_to(ScheduleConfig.lr_factors, fitting)] if len(stages) <= MOST_OFFERED else []
+    without = set_to(ScheduleConfig.lr_factors, None)
     if wrong := [factor for factor in factors if not is_sane(factor)]:
         yield UsageError(
-            f"{FACTORS_KEY}={shown(factors)}: the factor {shown(wrong[0])} is not"
-            f" {settings()[FACTORS_KEY].range_name()}",
-            keys=(FACTORS_KEY,),
+            f"{ScheduleConfig.lr_factors}={shown(factors)}: the factor {shown(wrong[0])} is not"
+            f" {settings()[ScheduleConfig.lr_factors].range_name()}",
+            keys=(ScheduleConfig.lr_factors,),
             remedy=[*offered, without],
         )
     if len(factors) != len(stages):
         sizes = listed([str(stage.global_batch_size) for stage in stages], most=MOST_SHOWN)
         has_list = config.model.step_batch_size_schedule is not None
         yield UsageError(
-            f"{FACTORS_KEY} lists the factors of {counted(len(factors), 'stage')}, but the schedule"
+            f"{ScheduleConfig.lr_factors} lists the factors of {counted(len(factors), 'stage')},"
+            " but the schedule"
             f" of the batch has {counted(len(stages), 'stage')}, of {sizes} {unit_of(config)}",
-            keys=(FACTORS_KEY, SCHEDULE_KEY if has_list else RAMP_KEY),
+            keys=(ScheduleConfig.lr_factors, SCHEDULE_KEY if has_list else RAMP_KEY),
             remedy=[*offered, without],
         )
     if coupling != "none":
         yield UsageError(
-            f"the learning rate is scaled twice: {FACTORS_KEY}={shown(factors)} and"
-            f" {COUPLING_KEY}={shown(coupling)}",
-            keys=(FACTORS_KEY, COUPLING_KEY),
-            remedy=[without, set_to(COUPLING_KEY, "none")],
+            f"the learning rate is scaled twice: {ScheduleConfig.lr_factors}={shown(factors)} and"
+            f" {ScheduleConfig.batch_coupling}={shown(coupling)}",
+            keys=(ScheduleConfig.lr_factors, ScheduleConfig.batch_coupling),
+            remedy=[without, set_to(ScheduleConfig.batch_coupling, "none")],
         )

@@ -14,13 +14,11 @@ from rampcli.settings.facts import (
     any_phase,
 )
 from rampcli.settings.fields import Keyed, keyed, setting, settings_class
+from rampcli.settings.model import ModelConfig
+from rampcli.settings.trainer import TrainerConfig
 
 if TYPE_CHECKING:
     from rampcli.settings.config import Config
-
-TENSOR_KEY = "parallel.tensor_parallel_size"
-CONTEXT_KEY = "parallel.context_parallel_size"
-VIRTUAL_KEY = "parallel.virtual_pipeline_parallel_size"
 
 
 @keyed("parallel.")
@@ -73,11 +71,11 @@ def check_tensor(config: "Config") -> Iterator[UsageError]:
     """Checks that heads, widths and vocabulary divide over the tensor axis."""
     model, ranks = config.model, config.parallel.tensor_parallel_size
     sizes = {
-        "model.num_attention_heads": model.num_attention_heads,
-        "model.num_query_groups": model.num_query_groups,
-        "model.ffn_hidden_size": model.ffn_hidden_size,
-        "model.vocab_size": model.vocab_size,
-        "model.hidden_size": model.hidden_size,
+        ModelConfig.num_attention_heads: model.num_attention_heads,
+        ModelConfig.num_query_groups: model.num_query_groups,
+        ModelConfig.ffn_hidden_size: model.ffn_hidden_size,
+        ModelConfig.vocab_size: model.vocab_size,
+        ModelConfig.hidden_size: model.hidden_size,
     }
     given = {key: size for key, size in sizes.items() if size is not None}
     wrong = {key: size for key, size in given.items() if size % ranks}
@@ -89,11 +87,15 @@ def check_tensor(config: "Config") -> Iterator[UsageError]:
         if processes % other_axes == 0:
             processes //= other_axes
         yield UsageError(
-            f"{', '.join(others)} and {last} do not divide into {TENSOR_KEY}={ranks}"
+            f"{', '.join(others)} and {last} do not divide into"
+            f" {ParallelConfig.tensor_parallel_size}={ranks}"
             if others
-            else f"{last} does not divide into {TENSOR_KEY}={ranks}",
-            keys=(TENSOR_KEY, *wrong),
-            remedy=set_to(TENSOR_KEY, divisors(gcd(processes, *given.values()), most=ranks)[-1]),
+            else f"{last} does not divide into {ParallelConfig.tensor_parallel_size}={ranks}",
+            keys=(ParallelConfig.tensor_parallel_size, *wrong),
+            remedy=set_to(
+                ParallelConfig.tensor_parallel_size,
+                divisors(gcd(processes, *given.values()), most=ranks)[-1],
+            ),
         )
 
 
@@ -111,9 +113,13 @@ def check_sequence(config: "Config") -> Iterator[UsageError]:
     if length % unit:
         factors = {}
         if context > 1:
-            factors[CONTEXT_KEY] = f"2 pieces x {CONTEXT_KEY}={context}"
+            factors[ParallelConfig.context_parallel_size] = (
+                f"2 pieces x {ParallelConfig.context_parallel_size}={context}"
+            )
         if tensor > 1:
-            factors[TENSOR_KEY] = f"{TENSOR_KEY}={tensor}"
+            factors[ParallelConfig.tensor_parallel_size] = (
+                f"{ParallelConfig.tensor_parallel_size}={tensor}"
+            )
         below = length - length % unit
         lengths = [size for size in (below, below + unit) if size]
         yield UsageError(
@@ -129,22 +135,30 @@ def check_pipeline_parts(config: "Config") -> Iterator[UsageError]:
     ranks, parts = parallel.pipeline_parallel_size, parallel.virtual_pipeline_parallel_size
     if parts > 1 and ranks == 1:
         yield UsageError(
-            f"{VIRTUAL_KEY}={parts} needs a pipeline, and {PIPELINE_SIZE_KEY}=1",
-            keys=(VIRTUAL_KEY, PIPELINE_SIZE_KEY),
-            remedy=set_to(VIRTUAL_KEY, 1),
+            f"{ParallelConfig.virtual_pipeline_parallel_size}={parts} needs a pipeline, and"
+            f" {PIPELINE_SIZE_KEY}=1",
+            keys=(ParallelConfig.virtual_pipeline_parallel_size, PIPELINE_SIZE_KEY),
+            remedy=set_to(ParallelConfig.virtual_pipeline_parallel_size, 1),
         )
     # Layers that do not divide over the ranks are reported by `check_pipeline`.
     elif layers % ranks == 0 and layers % (ranks * parts):
         yield UsageError(
             f"model.num_layers={layers} does not divide into {PIPELINE_SIZE_KEY}={ranks} x"
-            f" {VIRTUAL_KEY}={parts}",
-            keys=(VIRTUAL_KEY, "model.num_layers", PIPELINE_SIZE_KEY),
-            remedy=set_to(VIRTUAL_KEY, divisors(layers // ranks, most=parts)[-1]),
+            f" {ParallelConfig.virtual_pipeline_parallel_size}={parts}",
+            keys=(
+                ParallelConfig.virtual_pipeline_parallel_size,
+                ModelConfig.num_layers,
+                PIPELINE_SIZE_KEY,
+            ),
+            remedy=set_to(
+                ParallelConfig.virtual_pipeline_parallel_size,
+                divisors(layers // ranks, most=parts)[-1],
+            ),
         )
     if ranks > 1 and config.trainer.accumulate_reduce == "each":
         yield UsageError(
             f"trainer.accumulate_reduce=each and {PIPELINE_SIZE_KEY}={ranks} exclude each"
             " other: a pipeline reduces after its last micro batch",
-            keys=("trainer.accumulate_reduce", PIPELINE_SIZE_KEY),
-            remedy=set_to("trainer.accumulate_reduce", "last"),
+            keys=(TrainerConfig.accumulate_reduce, PIPELINE_SIZE_KEY),
+            remedy=set_to(TrainerConfig.accumulate_reduce, "last"),
         )

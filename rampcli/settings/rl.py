@@ -9,15 +9,16 @@ from rampcli.batch.step_schedule import LENGTH_KEY, SCHEDULE_KEY, threshold_unit
 from rampcli.errors import UsageError, example_of, set_to, shown
 from rampcli.settings.attributes import Section
 from rampcli.settings.by_key import facts_of, leaves, settings
+from rampcli.settings.data import DataConfig
 from rampcli.settings.facts import COST, LEARNING, NO_RL_PHASES, NOTHING, SAMPLES, SPLIT, whole_run
 from rampcli.settings.fields import Keyed, keyed, setting, settings_class
+from rampcli.settings.launch import LaunchConfig
+from rampcli.settings.model import ModelConfig
 from rampcli.settings.rewards import KEY, names_code, parse_reward_name
+from rampcli.settings.trainer import TrainerConfig
 
 if TYPE_CHECKING:
     from rampcli.settings.config import Config
-
-RESPONSE_KEY = "rl.max_response_tokens"
-ROLLOUT_KEY = "rl.rollout_ranks"
 
 
 @keyed("rl.")
@@ -225,17 +226,18 @@ def check_prompts(config: "Config") -> Iterator[UsageError]:
     if config.data.source != "pairs":
         yield UsageError(
             f"data.source={config.data.source} has no prompts",
-            keys=("data.source",),
+            keys=(DataConfig.source,),
             remedy=["data=pairs data.path=PROMPTS.jsonl", "data=pairs data.task=sort"],
         )
     elif not 0 < longest < length:
-        remedies = [set_to(RESPONSE_KEY, length // 2)] if length > 1 else []
+        remedies = [set_to(RLConfig.max_response_tokens, length // 2)] if length > 1 else []
         remedies.append(set_to(LENGTH_KEY, 2 * longest) if longest else example_of(LENGTH_KEY, 128))
         yield UsageError(
-            f"{RESPONSE_KEY}={longest} leaves no room for prompts in {LENGTH_KEY}={length}"
+            f"{RLConfig.max_response_tokens}={longest} leaves no room for prompts in"
+            f" {LENGTH_KEY}={length}"
             if longest
             else f"{LENGTH_KEY}={length} leaves no room for a prompt and a response",
-            keys=(RESPONSE_KEY, LENGTH_KEY),
+            keys=(RLConfig.max_response_tokens, LENGTH_KEY),
             remedy=remedies,
         )
 
@@ -247,28 +249,36 @@ def check_rollout_ranks(config: "Config") -> Iterator[UsageError]:
         return
     if ranks >= trainer.devices:
         yield UsageError(
-            f"{ROLLOUT_KEY}={ranks} leaves no process to train: trainer.devices={trainer.devices}",
-            keys=(ROLLOUT_KEY, "trainer.devices"),
-            remedy=[set_to(ROLLOUT_KEY, trainer.devices - 1), set_to("trainer.devices", ranks + 1)],
+            f"{RLConfig.rollout_ranks}={ranks} leaves no process to train:"
+            f" trainer.devices={trainer.devices}",
+            keys=(RLConfig.rollout_ranks, TrainerConfig.devices),
+            remedy=[
+                set_to(RLConfig.rollout_ranks, trainer.devices - 1),
+                set_to(TrainerConfig.devices, ranks + 1),
+            ],
         )
     elif trainer.num_nodes > 1:
         yield UsageError(
-            f"{ROLLOUT_KEY}={ranks} needs one node, and trainer.num_nodes={trainer.num_nodes}",
-            keys=(ROLLOUT_KEY, "trainer.num_nodes"),
-            remedy=[set_to(ROLLOUT_KEY, 0), set_to("trainer.num_nodes", 1)],
+            f"{RLConfig.rollout_ranks}={ranks} needs one node, and"
+            f" trainer.num_nodes={trainer.num_nodes}",
+            keys=(RLConfig.rollout_ranks, TrainerConfig.num_nodes),
+            remedy=[set_to(RLConfig.rollout_ranks, 0), set_to(TrainerConfig.num_nodes, 1)],
         )
     elif config.launch.elastic:
         yield UsageError(
-            f"{ROLLOUT_KEY}={ranks} and launch.elastic=true exclude each other",
-            keys=(ROLLOUT_KEY, "launch.elastic"),
-            remedy=[set_to(ROLLOUT_KEY, 0), set_to("launch.elastic", False)],
+            f"{RLConfig.rollout_ranks}={ranks} and launch.elastic=true exclude each other",
+            keys=(RLConfig.rollout_ranks, LaunchConfig.elastic),
+            remedy=[set_to(RLConfig.rollout_ranks, 0), set_to(LaunchConfig.elastic, False)],
         )
     elif config.rl.scale_rewards == "batch":
         yield UsageError(
             f"rl.scale_rewards=batch needs all rewards of a step before it trains, so"
-            f" {ROLLOUT_KEY}={ranks} cannot overlap rollout and training",
-            keys=("rl.scale_rewards", ROLLOUT_KEY),
-            remedy=[set_to("rl.scale_rewards", "group", "none"), set_to(ROLLOUT_KEY, 0)],
+            f" {RLConfig.rollout_ranks}={ranks} cannot overlap rollout and training",
+            keys=(RLConfig.scale_rewards, RLConfig.rollout_ranks),
+            remedy=[
+                set_to(RLConfig.scale_rewards, "group", "none"),
+                set_to(RLConfig.rollout_ranks, 0),
+            ],
         )
 
 
@@ -278,8 +288,8 @@ def check_reference(config: "Config") -> Iterator[UsageError]:
         yield UsageError(
             f"rl.kl_weight={config.rl.kl_weight:g} needs the starting weights, and model.init_from"
             " is null",
-            keys=("rl.kl_weight", "model.init_from"),
-            remedy=[set_to("model.init_from", "RUN_DIR"), set_to("rl.kl_weight", 0)],
+            keys=(RLConfig.kl_weight, ModelConfig.init_from),
+            remedy=[set_to(ModelConfig.init_from, "RUN_DIR"), set_to(RLConfig.kl_weight, 0)],
         )
 
 

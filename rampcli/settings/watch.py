@@ -11,14 +11,15 @@ from rampcli.files.records import is_unicode
 from rampcli.plugins.trackers import TRACKERS
 from rampcli.settings.attributes import Section
 from rampcli.settings.by_key import settings
+from rampcli.settings.data import DataConfig
 from rampcli.settings.facts import NOTHING, SPEED, any_phase, whole_run
 from rampcli.settings.fields import Extensible, Keyed, keyed, setting, settings_class
+from rampcli.settings.model import ModelConfig
+from rampcli.settings.trainer import TrainerConfig
 
 if TYPE_CHECKING:
     from rampcli.settings.config import Config
 
-PROMPTS_KEY, NEW_TOKENS_KEY = "generate.prompts", "generate.max_tokens"
-STEPS_KEY, RANKS_KEY = "profile.steps", "profile.ranks"
 MOST_PROFILED_STEPS = 20
 MOST_PROMPTS = 10
 """Prompts whose texts fit into one row of events.jsonl."""
@@ -128,41 +129,45 @@ def check_generate(config: "Config") -> Iterator[UsageError]:
         if generate.every_steps is not None:
             yield UsageError(
                 f"generate.every_steps={generate.every_steps} has no text to continue:"
-                f" {PROMPTS_KEY} is empty",
-                keys=("generate.every_steps", PROMPTS_KEY),
-                remedy=settings()[PROMPTS_KEY].example(),
+                f" {GenerateConfig.prompts} is empty",
+                keys=(GenerateConfig.every_steps, GenerateConfig.prompts),
+                remedy=settings()[GenerateConfig.prompts].example(),
             )
     elif len(generate.prompts) > MOST_PROMPTS:
         yield UsageError(
-            f"{PROMPTS_KEY} has {len(generate.prompts)} texts",
-            keys=(PROMPTS_KEY,),
+            f"{GenerateConfig.prompts} has {len(generate.prompts)} texts",
+            keys=(GenerateConfig.prompts,),
             remedy=f"up to {MOST_PROMPTS} texts",
         )
     elif "" in generate.prompts or not all(map(is_unicode, generate.prompts)):
         yield UsageError(
-            f"{PROMPTS_KEY}={shown(generate.prompts)} has a text that is empty or not UTF-8",
-            keys=(PROMPTS_KEY,),
-            remedy=settings()[PROMPTS_KEY].example(),
+            f"{GenerateConfig.prompts}={shown(generate.prompts)} has a text that is empty or not"
+            " UTF-8",
+            keys=(GenerateConfig.prompts,),
+            remedy=settings()[GenerateConfig.prompts].example(),
         )
     elif config.data.source == "mock":
         yield UsageError(
-            f"{PROMPTS_KEY} does not apply to data.source=mock, whose tokens are no text",
-            keys=(PROMPTS_KEY, "data.source"),
+            f"{GenerateConfig.prompts} does not apply to data.source=mock, whose tokens are no"
+            " text",
+            keys=(GenerateConfig.prompts, DataConfig.source),
             remedy="data=stdlib, or data=text data.path=PATH",
         )
     elif generate.max_tokens >= length:
         yield UsageError(
-            f"{NEW_TOKENS_KEY}={generate.max_tokens} leaves no room for a prompt in"
+            f"{GenerateConfig.max_tokens}={generate.max_tokens} leaves no room for a prompt in"
             f" {LENGTH_KEY}={length}",
-            keys=(NEW_TOKENS_KEY, LENGTH_KEY),
-            remedy=set_to(NEW_TOKENS_KEY, length // 2) if length > 1 else "longer samples",
+            keys=(GenerateConfig.max_tokens, LENGTH_KEY),
+            remedy=set_to(GenerateConfig.max_tokens, length // 2)
+            if length > 1
+            else "longer samples",
         )
     elif 0 < generate.temperature < LOWEST_TEMPERATURE:
         yield UsageError(
             f"generate.temperature={generate.temperature:g} is neither 0 nor from"
             f" {LOWEST_TEMPERATURE} to {HIGHEST_TEMPERATURE:g}",
-            keys=("generate.temperature",),
-            remedy=set_to("generate.temperature", 0),
+            keys=(GenerateConfig.temperature,),
+            remedy=set_to(GenerateConfig.temperature, 0),
         )
 
 
@@ -174,24 +179,28 @@ def check_profile(config: "Config") -> Iterator[UsageError]:
         return
     if len(steps) != 2 or not 1 <= steps[0] <= steps[1]:
         yield UsageError(
-            f"{STEPS_KEY}={shown(steps)} is not a first and a last step, from 1 on",
-            keys=(STEPS_KEY,),
-            remedy=set_to(STEPS_KEY, [10, 12]),
+            f"{ProfileConfig.steps}={shown(steps)} is not a first and a last step, from 1 on",
+            keys=(ProfileConfig.steps,),
+            remedy=set_to(ProfileConfig.steps, [10, 12]),
         )
     elif steps[1] - steps[0] >= MOST_PROFILED_STEPS:
         yield UsageError(
-            f"{STEPS_KEY}={shown(steps)} has {steps[1] - steps[0] + 1:,} steps, whose trace would"
+            f"{ProfileConfig.steps}={shown(steps)} has {steps[1] - steps[0] + 1:,} steps, whose"
+            " trace would"
             " fill the memory",
-            keys=(STEPS_KEY,),
+            keys=(ProfileConfig.steps,),
             remedy=set_to(
-                STEPS_KEY, [steps[0], steps[0] + 2], note=f" (up to {MOST_PROFILED_STEPS} steps)"
+                ProfileConfig.steps,
+                [steps[0], steps[0] + 2],
+                note=f" (up to {MOST_PROFILED_STEPS} steps)",
             ),
         )
     elif not ranks or min(ranks) < 0 or max(ranks) >= world_size or len({*ranks}) < len(ranks):
         yield UsageError(
-            f"{RANKS_KEY}={shown(ranks)} are not different ranks from 0 to {world_size - 1}",
-            keys=(RANKS_KEY, "trainer.num_nodes", "trainer.devices"),
-            remedy=set_to(RANKS_KEY, [0]),
+            f"{ProfileConfig.ranks}={shown(ranks)} are not different ranks from 0 to"
+            f" {world_size - 1}",
+            keys=(ProfileConfig.ranks, TrainerConfig.num_nodes, TrainerConfig.devices),
+            remedy=set_to(ProfileConfig.ranks, [0]),
         )
 
 
@@ -203,6 +212,6 @@ def check_noise_scale(config: "Config") -> Iterator[UsageError]:
             f"{NOISE_KEY}={every_steps} does not apply to model.tie_embeddings=true on"
             f" {PIPELINE_SIZE_KEY}={ranks}: the first and the last rank of"
             " the pipeline each have a part of the tied weight's gradient",
-            keys=(NOISE_KEY, "model.tie_embeddings", PIPELINE_SIZE_KEY),
+            keys=(NOISE_KEY, ModelConfig.tie_embeddings, PIPELINE_SIZE_KEY),
             remedy=set_to(NOISE_KEY, None),
         )

@@ -12,7 +12,7 @@ from rampcli.errors import UsageError, set_to
 from rampcli.models.decoder import Decoder
 from rampcli.plugins.extensions import OPTIMIZER
 from rampcli.settings.config import Config
-from rampcli.settings.optim import BETA2_KEY, DECAY_KEY, OptimConfig
+from rampcli.settings.optim import OptimConfig, ScheduleConfig
 from rampcli.settings.optimizers import OPTIMIZERS
 from rampcli.train.muon import Muon
 
@@ -45,9 +45,14 @@ def check_coupled(optimizers: Sequence[TorchOptimizer], config: Config) -> None:
     decays = {group["weight_decay"] for group in groups if "weight_decay" in group}
     betas = {tuple(group["betas"][1:]) for group in groups if "betas" in group}
     for key, coupling, is_there, what in (
-        (BETA2_KEY, schedule.beta2_coupling, betas == {(optim.beta2,)}, "betas (.., optim.beta2)"),
         (
-            DECAY_KEY,
+            ScheduleConfig.beta2_coupling,
+            schedule.beta2_coupling,
+            betas == {(optim.beta2,)},
+            "betas (.., optim.beta2)",
+        ),
+        (
+            ScheduleConfig.weight_decay_coupling,
             schedule.weight_decay_coupling,
             optim.weight_decay in decays and decays <= {0.0, optim.weight_decay},
             "a weight_decay of optim.weight_decay or 0",

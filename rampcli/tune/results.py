@@ -22,6 +22,7 @@ from rampcli.runs.directory import RunDirectory
 from rampcli.runs.measured import TUNE_FILE
 from rampcli.settings.by_key import changes, leaves, settings
 from rampcli.settings.facts import COST, MACHINES, NOTHING, RESULT, SPLIT
+from rampcli.settings.trainer import TrainerConfig
 from rampcli.tune.median import Median
 from rampcli.tune.search import verdict_of
 from rampcli.tune.trial import FITS, OUT_OF_MEMORY, THRASHES, TIMED_OUT, Trial
@@ -75,7 +76,7 @@ def _of_this_machine(resolved: Resolved) -> dict[str, Any]:
     """Returns what ranks that run here depend on, besides the settings."""
     on_gpus = gpus_needed(resolved.config, resolved.plan) > 0
     return {
-        "trainer.accelerator": "gpu" if on_gpus else "cpu",
+        TrainerConfig.accelerator: "gpu" if on_gpus else "cpu",
         "host": socket.gethostname(),
         "gpus": gpu_names() if on_gpus else [],
         "processors": processors(),

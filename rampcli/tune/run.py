@@ -19,6 +19,7 @@ from rampcli.planning.stage_memory import device_memory_bytes, usable_bytes
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.measured import TUNE_FILE, TUNE_FOLDER
 from rampcli.settings.config import Config
+from rampcli.settings.launch import LaunchConfig
 from rampcli.tune import results
 from rampcli.tune.search import next_size, next_smaller
 from rampcli.tune.sizes import Candidate, candidates
@@ -46,7 +47,7 @@ def trials_here(resolved: Resolved, effort: Effort, *, diagnoses: bool = False) 
         if not launcher.runs_here:
             raise UsageError(
                 "--diagnose measures on this machine, but the run trains elsewhere",
-                keys=("launch.launcher",),
+                keys=(LaunchConfig.launcher,),
                 remedy=" or ".join(
                     f"launch={name}" for name, one in launchers().items() if one.runs_here
                 ),

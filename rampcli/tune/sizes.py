@@ -14,8 +14,11 @@ from rampcli.config.translate import with_decided_references
 from rampcli.errors import UsageError
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.planning.same_batches import micro_batch_settings
+from rampcli.settings.checkpoint import CheckpointConfig
 from rampcli.settings.config import Config
-from rampcli.settings.optim import FACTORS_KEY
+from rampcli.settings.optim import ScheduleConfig
+from rampcli.settings.trainer import TrainerConfig
+from rampcli.settings.watch import NoiseScaleConfig
 
 MOST_SAMPLES = 10_000
 """Largest micro batch that a search tries."""
@@ -119,14 +122,14 @@ def trial_config(resolved: Resolved, candidate: Candidate, folder: Path) -> Conf
             NUM_NODES_KEY: stage.num_nodes,
             POLICY_KEY: "fixed",
             NODES_KEY: None,
-            FACTORS_KEY: None,
-            "trainer.max_steps": ENDLESS_STEPS,
-            "trainer.max_samples": None,
-            "trainer.max_tokens": None,
-            "trainer.val_samples": 0,
-            "trainer.on_nonfinite": "skip",
-            "checkpoint.every_steps": None,
-            "noise_scale.every_steps": None,
+            ScheduleConfig.lr_factors: None,
+            TrainerConfig.max_steps: ENDLESS_STEPS,
+            TrainerConfig.max_samples: None,
+            TrainerConfig.max_tokens: None,
+            TrainerConfig.val_samples: 0,
+            TrainerConfig.on_nonfinite: "skip",
+            CheckpointConfig.every_steps: None,
+            NoiseScaleConfig.every_steps: None,
         },
         TUNE,
     ).config()

@@ -16,6 +16,7 @@ from rampcli.files.records import is_unicode
 from rampcli.models.sampler import Sampling, generate_tokens
 from rampcli.parallel.ranks import device_here
 from rampcli.settings.config import Config
+from rampcli.settings.data import DataConfig
 from rampcli.settings.watch import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE
 from rampcli.weights.program import given_options, run_and_exit
 from rampcli.weights.tokenizer import read_tokenizer, saved_special_tokens
@@ -116,7 +117,7 @@ def count_new_tokens(config: Config, prompt: list[int], max_tokens: int | None) 
         raise UsageError(
             f"a prompt of {len(prompt)} tokens {excess} the model's sequence length of {length}"
             " tokens",
-            keys=("data.sequence_length",),
+            keys=(DataConfig.sequence_length,),
             remedy=f"--max-tokens {length - len(prompt)}" if fits else "a shorter prompt",
         )
     return max_tokens or length - len(prompt)

@@ -32,7 +32,6 @@ from rampcli.models.parts import dense_mask_bytes, mask_bytes
 from rampcli.parallel.mesh import DATA, build_meshes
 from rampcli.parallel.ranks import device_here, gather_from_all_ranks
 from rampcli.planning.choices import is_chosen_by_plan, with_choice
-from rampcli.planning.compilation import COMPILE_KEY
 from rampcli.planning.out_of_memory import out_of_memory
 from rampcli.planning.run_plan import Resolved, ResolvedPhase, run_plan
 from rampcli.planning.stage_memory import shorten_bytes
@@ -186,7 +185,9 @@ def train(
     phase = resolved.at(consumed)
     with sources_named(phase.config):
         trainer_config = phase.config.trainer
-        tries_compiler = trainer_config.compile and is_chosen_by_plan(phase.config, COMPILE_KEY)
+        tries_compiler = trainer_config.compile and is_chosen_by_plan(
+            phase.config, TrainerConfig.compile
+        )
         if tries_compiler:
             begin(COMPILING)
             cannot_compile = why_not_compiled(device_here(trainer_config.accelerator))
@@ -240,7 +241,7 @@ def with_working_compiler(
             reason=f"rank {rank} cannot compile layers, so no rank does; compiling needs {REMEDY}:"
             f" {reason}",
         )
-    return with_choice(phase, COMPILE_KEY, False)
+    return with_choice(phase, TrainerConfig.compile, False)
 
 
 def note_unused_gpus(run: RunDirectory) -> None:

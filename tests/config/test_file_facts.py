@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rampcli.config import snapshot
-from rampcli.config.file_facts import MULTIPLE, PADDED_FROM, VOCABULARY_KEY, FileFacts, padded
+from rampcli.config.file_facts import MULTIPLE, PADDED_FROM, FileFacts, padded
 from rampcli.config.layers import stack_of
 from rampcli.errors import UsageError
 from rampcli.planning.resolve import resolve
 from rampcli.settings.config import Config
-from rampcli.settings.model import MOST_VOCABULARY
+from rampcli.settings.model import MOST_VOCABULARY, ModelConfig
 
 
 def open_config(**model):
@@ -81,7 +81,7 @@ def test_weights_decide_the_vocabulary_and_must_have_all_tokens():
     folder = Path("runs/before")
     resolved = settled(open_config(), tokens=103, weights=256, folder=folder)
     assert resolved.config.model.vocab_size == 256
-    assert stack_of(resolved.config).entry(VOCABULARY_KEY).place == "weights in runs/before"
+    assert stack_of(resolved.config).entry(ModelConfig.vocab_size).place == "weights in runs/before"
     with pytest.raises(UsageError) as refused:
         settled(open_config(), tokens=257, weights=256, folder=folder)
     assert "model.init_from=null" in refused.value.remedy

@@ -15,10 +15,10 @@ KNOWN = {
     ("rampcli.cli.base", "rampcli.cli.sweep"),
     ("rampcli.cli.doctor", "rampcli.cli.doctor_gpu"),
     ("rampcli.cli.plan", "rampcli.cli.what_if"),
-    ("rampcli.settings.attributes", "rampcli.settings"),
+    ("rampcli.settings.attributes", "rampcli.settings.config"),
+    ("rampcli.settings.by_key", "rampcli.settings.config"),
     ("rampcli.settings.attributes", "rampcli.settings.by_key"),
     ("rampcli.settings.attributes", "rampcli.settings.unknown_keys"),
-    ("rampcli.planning.run_plan", "rampcli.planning.phases"),
 }
 """Imports within functions that close a circle: importer and imported. No others are allowed."""
 
@@ -52,10 +52,12 @@ def imported(statement: ast.stmt) -> set[str]:
 
 @cache
 def imports(*, also_in_functions: bool) -> dict[str, set[str]]:
-    """Returns what each module imports."""
+    """Returns what each module imports when it runs."""
 
     def within(node: ast.AST) -> set[str]:
         found = set()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            return found
         for child in ast.iter_child_nodes(node):
             if also_in_functions or not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
                 found |= imported(child) | within(child)

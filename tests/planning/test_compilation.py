@@ -4,9 +4,10 @@ from rampcli.config import snapshot
 from rampcli.config.layers import stack_of
 from rampcli.planning import compilation
 from rampcli.planning.choices import is_chosen_by_plan
-from rampcli.planning.compilation import COMPILE_KEY, compilation_of
+from rampcli.planning.compilation import compilation_of
 from rampcli.planning.resolve import resolve
 from rampcli.report.choices import compilation_lines
+from rampcli.settings.trainer import TrainerConfig
 
 RUN = ("llama3_tiny", "trainer.accelerator=cpu", "throughput.samples_per_s_per_gpu=1")
 
@@ -60,16 +61,16 @@ def test_the_plan_never_compiles_where_it_cannot_tell(planned, words):
 @pytest.mark.parametrize("value", [True, False])
 def test_a_value_that_is_set_stays(planned, value):
     for samples in (160, 100_000):
-        words = (f"{COMPILE_KEY}={str(value).lower()}", f"trainer.max_samples={samples}")
+        words = (f"{TrainerConfig.compile}={str(value).lower()}", f"trainer.max_samples={samples}")
         resolved = planned(*RUN, *words)
         assert resolved.config.trainer.compile is value
-        assert not is_chosen_by_plan(resolved.config, COMPILE_KEY)
+        assert not is_chosen_by_plan(resolved.config, TrainerConfig.compile)
         assert compilation_lines(resolved.phases[0]) == []
 
 
 def test_auto_is_a_word_for_null(planned):
-    resolved = planned(*RUN, f"{COMPILE_KEY}=auto", "trainer.max_samples=100_000")
-    assert is_chosen_by_plan(resolved.config, COMPILE_KEY)
+    resolved = planned(*RUN, f"{TrainerConfig.compile}=auto", "trainer.max_samples=100_000")
+    assert is_chosen_by_plan(resolved.config, TrainerConfig.compile)
     assert resolved.config.trainer.compile is True
 
 

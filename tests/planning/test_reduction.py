@@ -3,10 +3,11 @@ import pytest
 from rampcli.config import snapshot
 from rampcli.config.layers import with_values
 from rampcli.planning.choices import is_chosen_by_plan
-from rampcli.planning.reduction import REDUCE_KEY, ways_to_reduce
+from rampcli.planning.reduction import ways_to_reduce
 from rampcli.planning.resolve import resolve
 from rampcli.planning.stage_memory import GIB, usable_bytes
 from rampcli.report.choices import reduction_notes
+from rampcli.settings.trainer import TrainerConfig
 
 SMALL = "trainer.device_memory_gb=10"
 RUN = ("llama3_8b", "trainer.num_nodes=1", "parallel.context_parallel_size=1")
@@ -44,9 +45,13 @@ def test_last_stays_where_each_does_not_help(planned, words):
 @pytest.mark.parametrize("value", ["last", "each"])
 def test_a_value_that_is_set_stays(planned, value):
     for memory_gb in (10, 200):
-        resolved = planned(*RUN, f"{REDUCE_KEY}={value}", f"trainer.device_memory_gb={memory_gb}")
+        resolved = planned(
+            *RUN,
+            f"{TrainerConfig.accumulate_reduce}={value}",
+            f"trainer.device_memory_gb={memory_gb}",
+        )
         assert chosen(resolved) == value
-        assert not is_chosen_by_plan(resolved.config, REDUCE_KEY)
+        assert not is_chosen_by_plan(resolved.config, TrainerConfig.accumulate_reduce)
         assert reduction_notes(resolved.phases[0]) == []
 
 
@@ -63,7 +68,7 @@ def test_the_plan_chooses_anew_for_a_configuration_that_is_used_again(planned, t
     assert chosen(resolve(snapshot.read(file))) == "each"  # workers of the run
     again = planned(str(file), "trainer.device_memory_gb=200")
     assert chosen(again) == "last"
-    assert is_chosen_by_plan(again.config, REDUCE_KEY)
+    assert is_chosen_by_plan(again.config, TrainerConfig.accumulate_reduce)
 
 
 def test_each_sends_a_part_of_the_gradient_for_every_micro_batch(planned):

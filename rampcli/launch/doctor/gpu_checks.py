@@ -15,8 +15,6 @@ from rampcli.launch.doctor.check import Check, Status
 from rampcli.launch.doctor.gpu_runs import Interrupted, Processes, ProcessesFailed, Settings
 from rampcli.launch.doctor.gpu_test import (
     ALL_REDUCE,
-    BATCH,
-    MICRO,
     GpuTest,
     Result,
     Skipped,
@@ -34,6 +32,13 @@ from rampcli.planning.stage_memory import (
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import complete_checkpoints
 from rampcli.runs.rows import loss_of, read_rows
+from rampcli.settings.checkpoint import CheckpointConfig
+from rampcli.settings.data import DataConfig
+from rampcli.settings.model import ModelConfig
+from rampcli.settings.optim import OptimConfig
+from rampcli.settings.parallel import ParallelConfig
+from rampcli.settings.rampup import RampupConfig
+from rampcli.settings.trainer import TrainerConfig
 
 TOLERANCES = {"loss": 2**-8, "grad_norm": 2**-5}
 """Largest relative differences of columns of metrics.jsonl. bf16 has 8 significant bits."""
@@ -43,7 +48,6 @@ SLOW_SHARE = 0.9
 LEAST_SHARE = 0.7
 """An estimate of memory is too high if less than this share of it is used."""
 GPUS, MATRICES, REFERENCE = "gpus", "matrix products", "CPU losses"
-SHARD_KEY = "parallel.data_parallel_shard_size"
 TENSOR_KEY, PIPELINE_KEY, CONTEXT_KEY = (
     f"parallel.{axis}_parallel_size" for axis in ("tensor", "pipeline", "context")
 )
@@ -102,7 +106,7 @@ def meshes_of(ranks: int) -> dict[str, Settings]:
         return {}
     halves = f" x fsdp {ranks // 2}" if ranks > 2 else ""
     meshes: dict[str, Settings] = {
-        f"dp {ranks}": {SHARD_KEY: 1},
+        f"dp {ranks}": {ParallelConfig.data_parallel_shard_size: 1},
         f"fsdp {ranks}": {},
         f"tp 2{halves}": {TENSOR_KEY: 2},
         f"pp 2{halves}": {PIPELINE_KEY: 2},
@@ -110,7 +114,7 @@ def meshes_of(ranks: int) -> dict[str, Settings]:
     }
     if ranks > 2:
         quarters = f" x fsdp {ranks // 4}" if ranks > 4 else ""
-        meshes[f"dp 2 x fsdp {ranks // 2}"] = {SHARD_KEY: ranks // 2}
+        meshes[f"dp 2 x fsdp {ranks // 2}"] = {ParallelConfig.data_parallel_shard_size: ranks // 2}
         meshes[f"pp 2 x tp 2{quarters}"] = {PIPELINE_KEY: 2, TENSOR_KEY: 2}
         meshes[f"cp 2 x tp 2{quarters}"] = {CONTEXT_KEY: 2, TENSOR_KEY: 2}
     return meshes
@@ -209,7 +213,12 @@ def check_matrix_products(test: GpuTest) -> Found:
 
 def _measure(test: GpuTest, name: str, order: dict[str, int], mesh: Settings) -> dict[str, Any]:
     """Starts a rank on each GPU, and returns what they measured."""
-    settings = {"trainer.devices": test.gpus, MICRO: 1, BATCH: 2 * test.gpus, **mesh}
+    settings = {
+        TrainerConfig.devices: test.gpus,
+        DataConfig.micro_batch_size: 1,
+        ModelConfig.global_batch_size: 2 * test.gpus,
+        **mesh,
+    }
     return test.processes.measure(
         name, {**test.sizes.small, **settings}, order, limit_s=test.sizes.limit_s
     )
@@ -233,10 +242,10 @@ def _small_run(
 ) -> list[dict[str, Any]]:
     """Takes the steps of the small model, and returns their rows."""
     settings = {
-        BATCH: 4 * largest_power_of_two(test.gpus),
-        MICRO: 4 if ranks == 1 else 2,
-        "trainer.devices": ranks,
-        "trainer.max_steps": test.sizes.steps,
+        ModelConfig.global_batch_size: 4 * largest_power_of_two(test.gpus),
+        DataConfig.micro_batch_size: 4 if ranks == 1 else 2,
+        TrainerConfig.devices: ranks,
+        TrainerConfig.max_steps: test.sizes.steps,
         **mesh,
     }
     run = processes.train(name, {**test.sizes.small, **settings}, limit_s=test.sizes.limit_s)
@@ -279,7 +288,11 @@ def agreement(rows: Sequence[dict[str, Any]], expected: Sequence[dict[str, Any]]
 def check_memory(test: GpuTest) -> Found:
     """Compares the memory of steps of a large model with the estimate of its plan."""
     settings, micro = test.large_model(test.ranks)
-    settings = {**settings, BATCH: 2 * micro * test.ranks, "trainer.max_steps": 4}
+    settings = {
+        **settings,
+        ModelConfig.global_batch_size: 2 * micro * test.ranks,
+        TrainerConfig.max_steps: 4,
+    }
     resolved = test.processes.resolved(settings)
     run = test.processes.train("memory", settings, limit_s=test.sizes.long_limit_s)
     saved = next(row for row in read_rows(run.events) if row["event"] == "checkpoint")
@@ -306,13 +319,13 @@ def check_resuming(test: GpuTest) -> Found:
     steps, limit_s, train = test.sizes.resumed_steps, test.sizes.limit_s, test.processes.train
     settings: Settings = {
         **test.sizes.small,
-        MICRO: 2,
-        BATCH: 2 * test.ranks,
-        "trainer.devices": test.ranks,
-        "trainer.max_steps": steps,
-        "checkpoint.every_steps": 10,
-        "optim.lr": 3e-4,  # so low that rounding does not grow in many steps
-        "optim.min_lr": 3e-5,
+        DataConfig.micro_batch_size: 2,
+        ModelConfig.global_batch_size: 2 * test.ranks,
+        TrainerConfig.devices: test.ranks,
+        TrainerConfig.max_steps: steps,
+        CheckpointConfig.every_steps: 10,
+        OptimConfig.lr: 3e-4,  # so low that rounding does not grow in many steps
+        OptimConfig.min_lr: 3e-5,
     }
     undisturbed = [*read_rows(train("undisturbed", settings, limit_s=limit_s).metrics)]
     killed = train("killed", settings, limit_s=limit_s, kill_when=_is_past_checkpoint)
@@ -344,11 +357,11 @@ def check_speed(test: GpuTest, *, ranks: int) -> Found:
     smallest, larger = few * micro * ranks, (many - few) * micro * ranks
     settings = {
         **settings,
-        BATCH: many * micro * ranks,
-        "model.rampup_batch_size": f"[{smallest},{larger},{first * smallest}]",
-        "rampup.at_boundary": "continue",
-        "trainer.max_steps": first + more,
-        "trainer.compile": str(test.sizes.compile).lower(),
+        ModelConfig.global_batch_size: many * micro * ranks,
+        ModelConfig.rampup_batch_size: f"[{smallest},{larger},{first * smallest}]",
+        RampupConfig.at_boundary: "continue",
+        TrainerConfig.max_steps: first + more,
+        TrainerConfig.compile: str(test.sizes.compile).lower(),
     }
     config = test.processes.resolved(settings).config
     run = test.processes.train(f"speed_{ranks}", settings, limit_s=test.sizes.long_limit_s)

@@ -30,19 +30,21 @@ from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.heartbeats import read_ranks
 from rampcli.runs.rows import read_rows
-from rampcli.settings.trainer import Accelerator
+from rampcli.settings.model import ModelConfig
+from rampcli.settings.optim import OptimConfig
+from rampcli.settings.trainer import Accelerator, TrainerConfig
 
 RECIPE = "llama3_tiny"
 Settings = Mapping[str, str | int | float]
 """Settings of a run, by key, and options, by group."""
 SETTINGS: Settings = {
     "launch": "local",
-    "trainer.num_nodes": 1,
-    "trainer.precision": "bf16",
-    "trainer.max_samples": "null",
-    "trainer.val_samples": 0,
-    "model.rampup_batch_size": "null",
-    "optim.optimizer": "adamw",
+    TrainerConfig.num_nodes: 1,
+    TrainerConfig.precision: "bf16",
+    TrainerConfig.max_samples: "null",
+    TrainerConfig.val_samples: 0,
+    ModelConfig.rampup_batch_size: "null",
+    OptimConfig.optimizer: "adamw",
 }
 """Settings of all runs. Those of a check replace them.
 
@@ -90,7 +92,7 @@ class Processes:
         return resolve(apply_overrides(llm.from_factory(RECIPE), self._words(settings)))
 
     def _words(self, settings: Settings) -> list[str]:
-        own = {**SETTINGS, "trainer.accelerator": self.accelerator, **settings}
+        own = {**SETTINGS, TrainerConfig.accelerator: self.accelerator, **settings}
         return [f"{key}={value}" for key, value in own.items()]
 
     def train(

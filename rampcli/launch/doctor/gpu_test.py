@@ -18,8 +18,11 @@ from rampcli.planning.stage_memory import (
     stage_memory,
     usable_bytes,
 )
+from rampcli.settings.data import DataConfig
+from rampcli.settings.model import ModelConfig
+from rampcli.settings.optim import OptimConfig
+from rampcli.settings.trainer import TrainerConfig
 
-MICRO, BATCH = "data.micro_batch_size", "model.global_batch_size"
 ALL_REDUCE = "all-reduce"
 
 
@@ -41,9 +44,9 @@ class Sizes:
 
     small: Settings = field(
         default_factory=lambda: {
-            "model.num_layers": 4,
-            "data.sequence_length": 128,
-            "optim.warmup_samples": 1,
+            ModelConfig.num_layers: 4,
+            DataConfig.sequence_length: 128,
+            OptimConfig.warmup_samples: 1,
         }
     )
     steps: int = 4
@@ -112,12 +115,16 @@ class GpuTest:
             settings: Settings = {
                 "model": model,
                 "data": "mock",
-                "data.sequence_length": self.sizes.sequence_length,
-                MICRO: micro,
-                "trainer.devices": ranks,
+                DataConfig.sequence_length: self.sizes.sequence_length,
+                DataConfig.micro_batch_size: micro,
+                TrainerConfig.devices: ranks,
             }
             resolved = self.processes.resolved(
-                {**settings, BATCH: 2 * micro * ranks, "trainer.max_steps": 1}
+                {
+                    **settings,
+                    ModelConfig.global_batch_size: 2 * micro * ranks,
+                    TrainerConfig.max_steps: 1,
+                }
             )
             memory_bytes = device_memory_bytes(resolved.config)
             needed = stage_memory(resolved.phases[0], fullest_stage(resolved)).peak_bytes

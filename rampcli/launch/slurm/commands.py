@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rampcli.errors import RampcliError
+from rampcli.launch.slurm.settings import SlurmConfig
 from rampcli.machine.interpreter import safe_environment
+from rampcli.settings.launch import LaunchConfig
+from rampcli.settings.trainer import TrainerConfig
 
 TIME_LIMIT_S = 60.0
 JOB_ID = re.compile(r"[1-9][0-9]{0,9}")
@@ -51,27 +54,27 @@ _DIRECTIVE = re.compile(r'^#SBATCH\s+"?--([a-z-]+)', re.MULTILINE)
 CONTROLLER_REMEDY = "`scontrol ping` shows whether the controller answers"
 # Patterns in Slurm's error messages, the settings that they concern, and remedies.
 _COMPLAINTS = (
-    (r"qos", ("launch.slurm.qos",), "a quality of service that `sacctmgr show qos` lists"),
+    (r"qos", (SlurmConfig.qos,), "a quality of service that `sacctmgr show qos` lists"),
     (
         r"account",
-        ("launch.slurm.account",),
+        (SlurmConfig.account,),
         "an account that `sacctmgr show associations user=$USER` lists",
     ),
-    (r"partition", ("launch.slurm.partition",), "a partition that `sinfo` lists"),
+    (r"partition", (SlurmConfig.partition,), "a partition that `sinfo` lists"),
     (
         r"time limit|--time",
-        ("launch.slurm.time",),
+        (SlurmConfig.time,),
         "launch.slurm.time=4:00:00, or what `sinfo` shows as the partition's limit",
     ),
-    (r"memory|--mem", ("launch.slurm.mem",), "launch.slurm.mem=null, for the cluster's default"),
+    (r"memory|--mem", (SlurmConfig.mem,), "launch.slurm.mem=null, for the cluster's default"),
     (
         r"gres|gpus",
-        ("launch.slurm.gpus_per_node",),
+        (SlurmConfig.gpus_per_node,),
         "launch.slurm.gpus_per_node=0, if the cluster does not schedule GPUs",
     ),
     (
         r"node count|node configuration",
-        ("trainer.num_nodes", "trainer.devices"),
+        (TrainerConfig.num_nodes, TrainerConfig.devices),
         "nodes that `sinfo --Node --long` lists",
     ),
     (
@@ -264,7 +267,7 @@ def _run(
     except FileNotFoundError as error:
         raise RampcliError(
             f"{program} is not on PATH",
-            keys=("launch.launcher",),
+            keys=(LaunchConfig.launcher,),
             remedy="a login node of a Slurm cluster, or launch=local",
         ) from error
     except subprocess.TimeoutExpired as error:

@@ -19,6 +19,7 @@ from rampcli.launch.protocol import SEARCH_PROGRAM
 from rampcli.launch.run_lock import JOB_WAIT_S, lock_run
 from rampcli.launch.slurm import SEARCH, commands
 from rampcli.launch.slurm.launcher import LAUNCHER
+from rampcli.launch.slurm.settings import SlurmConfig
 from rampcli.launch.supervise import Supervisor
 from rampcli.launch.workers import worker_program
 from rampcli.machine.lifeline import StopSignals, catch_stop_signals
@@ -104,7 +105,7 @@ def check_progress(directory: RunDirectory) -> None:
     raise RampcliError(
         f"the job started its workers {starts} times without saving a checkpoint:"
         " its time limit is too short",
-        keys=("launch.slurm.time",),
+        keys=(SlurmConfig.time,),
         remedy="a longer launch.slurm.time, or a shorter launch.grace_s: the job is asked to save"
         " one minute plus launch.grace_s before its time limit",
     )

@@ -13,12 +13,12 @@ from rampcli.errors import UsageError
 from rampcli.files.guarded_folder import read_file
 from rampcli.launch.protocol import JobScript
 from rampcli.launch.slurm import SEARCH, SLURM_FOLDER
+from rampcli.launch.slurm.settings import SlurmConfig
 from rampcli.launch.slurm.template import TemplateError, render_within_limits
 from rampcli.launch.slurm.template import render as render_template
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 
-TEMPLATE_KEY = "launch.slurm.template"
 SIGNAL_MARGIN_S = 60
 """Time to requeue after `launch.grace_s`. Slurm checks time limits about once a minute."""
 MOST_TEMPLATE_BYTES = 2**20
@@ -122,8 +122,8 @@ def _fill(custom: str | None, facts: Sequence[dict[str, Any]]) -> list[str]:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(
             f"cannot read the template {name}: {reason}",
-            keys=(TEMPLATE_KEY,),
-            remedy=f"{TEMPLATE_KEY}=null",
+            keys=(SlurmConfig.template,),
+            remedy=f"{SlurmConfig.template}=null",
         ) from error
     try:
         return render_within_limits(template, facts) if custom else render_template(template, facts)
@@ -131,7 +131,7 @@ def _fill(custom: str | None, facts: Sequence[dict[str, Any]]) -> list[str]:
         where = "" if error.line is None else f"line {error.line} of "
         raise UsageError(
             f"{where}the template {name}: {error.reason}",
-            keys=(TEMPLATE_KEY,),
-            remedy=f"{TEMPLATE_KEY}=null, for the bundled template; the variables are"
+            keys=(SlurmConfig.template,),
+            remedy=f"{SlurmConfig.template}=null, for the bundled template; the variables are"
             f" {', '.join(facts[0])}",
         ) from error

@@ -44,8 +44,7 @@ _SHORT = {
 _WITHOUT_VALUE = "hHOQsvVW"
 _OPTION = re.compile(r"--[^\s=-][^\s=]*(=.*)?|-[^\s-].*")
 NAMES = ("partition", "account", "qos", "time", "mem")
-SBATCH_KEY = "launch.slurm.sbatch_args"
-_EXAMPLE = set_to(SBATCH_KEY, ["--exclusive"])
+_EXAMPLE = set_to("launch.slurm.sbatch_args", ["--exclusive"])
 _PLAIN = re.compile(r"[\w.,:+@/%*=-]+", re.ASCII)
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=[^\0]*", re.ASCII | re.DOTALL)
 
@@ -174,30 +173,30 @@ def check_words(config: "Config") -> Iterator[UsageError]:
         if not _ASSIGNMENT.fullmatch(word):
             yield UsageError(
                 f"launch.slurm.environment has {word!r}, which is not NAME=VALUE",
-                keys=("launch.slurm.environment",),
-                remedy=set_to("launch.slurm.environment", '["NCCL_DEBUG=INFO"]'),
+                keys=(SlurmConfig.environment,),
+                remedy=set_to(SlurmConfig.environment, '["NCCL_DEBUG=INFO"]'),
             )
     # bash's exec would take a leading dash for an option.
     if slurm.python is not None and slurm.python.startswith("-"):
         yield UsageError(
             f"launch.slurm.python={slurm.python} is not a path",
-            keys=("launch.slurm.python",),
-            remedy=set_to("launch.slurm.python", None),
+            keys=(SlurmConfig.python,),
+            remedy=set_to(SlurmConfig.python, None),
         )
 
 
 def _check_option(word: str) -> Iterator[UsageError]:
     if not is_option(word):
         yield UsageError(
-            f"{SBATCH_KEY} has {word!r}, which is not an option",
-            keys=(SBATCH_KEY,),
+            f"{SlurmConfig.sbatch_args} has {word!r}, which is not an option",
+            keys=(SlurmConfig.sbatch_args,),
             remedy=_EXAMPLE,
         )
     elif (name := forbidden_option(word)) is not None:
         meant = "" if word.startswith(f"--{name}") else f" (--{name})"
         yield UsageError(
-            f"{SBATCH_KEY} has {word}{meant}, which would break the chain of jobs:"
+            f"{SlurmConfig.sbatch_args} has {word}{meant}, which would break the chain of jobs:"
             f" {FORBIDDEN[name]}",
-            keys=(SBATCH_KEY,),
+            keys=(SlurmConfig.sbatch_args,),
             remedy=_EXAMPLE,
         )

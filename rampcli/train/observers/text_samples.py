@@ -17,6 +17,7 @@ from rampcli.models.sampler import Sampling, generate_tokens
 from rampcli.parallel.ranks import broadcast_from_rank_0
 from rampcli.runs.directory import RunDirectory
 from rampcli.settings.config import Config
+from rampcli.settings.data import DataConfig
 from rampcli.train.loop import is_due
 from rampcli.train.memory import is_out_of_memory
 from rampcli.train.observers.observer import LoopObserver, record_event
@@ -71,7 +72,7 @@ class TextSamples(LoopObserver):
             if tokenizer is None:
                 raise no_tokenizer()
             self.tokenizer = Tokenizer.from_str(tokenizer)
-            template = special_tokens.template(place="data.tokenizer")
+            template = special_tokens.template(place=DataConfig.tokenizer)
             self.answers = template is not None
             self.prompts = encode_text_prompts(config, self.tokenizer, template)
 
