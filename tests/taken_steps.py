@@ -13,7 +13,7 @@ def step_of(resolved: Resolved, stage_number: int, step_time_s: float) -> TakenS
         stage=stage,
         batch=Batch(
             first_sample=0,
-            split=resolved.plan.batch_on(stage, stage.world_size),
+            plan=resolved.plan.batch_on(stage, stage.world_size),
             samples=np.arange(4),
             data_time_s=0.01,
         ),

@@ -21,7 +21,8 @@ from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.measured import TUNE_FILE
 from rampcli.settings.by_key import changes, leaves, settings
-from rampcli.settings.facts import COST, MACHINES, NOTHING, RESULT, SPLIT
+from rampcli.settings.data import DataConfig
+from rampcli.settings.facts import COST, LEARNING, MACHINES, SAMPLES, SPLIT
 from rampcli.settings.trainer import TrainerConfig
 from rampcli.tune.median import Median
 from rampcli.tune.search import verdict_of
@@ -61,8 +62,7 @@ def conditions(resolved: Resolved) -> dict[str, Any]:
     settings = {
         key: value
         for key, value in leaves(resolved.config)
-        if changes(key, COST | MACHINES | (RESULT if key.startswith("data.") else NOTHING))
-        and not changes(key, SPLIT)
+        if (changes(key, COST | MACHINES) and not changes(key, SPLIT)) or _is_of_corpora(key)
     }
     return settings | {
         GLOBAL_KEY: max(stage.global_batch_size for stage in resolved.plan.stages),
@@ -70,6 +70,12 @@ def conditions(resolved: Resolved) -> dict[str, Any]:
         "rampcli": __version__,
         "torch": _version_of("torch"),
     }
+
+
+def _is_of_corpora(key: str) -> bool:
+    """Returns whether a setting decides which documents the run reads, and as which tokens."""
+    is_read = key.startswith("data.") and changes(key, SAMPLES | LEARNING)
+    return is_read and key not in (DataConfig.split, DataConfig.pad_last_window)
 
 
 def _of_this_machine(resolved: Resolved) -> dict[str, Any]:

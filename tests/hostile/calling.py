@@ -20,7 +20,7 @@ from unittest.mock import patch
 import torch  # noqa: F401  (before a limit on memory: a build with CUDA maps 2.5 GB)
 import typer.main
 
-import rampcli.machine.interpreter
+import rampcli.machine.lifeline
 from rampcli.cli.main import main
 
 TIME_LIMIT_S, CPU_LIMIT_S = 300.0, 10.0
@@ -69,7 +69,7 @@ def _cpu_s() -> float:
 def _exit_code_of(words: Sequence[str]) -> int | None:
     with (
         patch.object(sys, "argv", ["rampcli", *words]),
-        patch.object(rampcli.machine.interpreter, "run_program", _run_here),
+        patch.object(rampcli.machine.lifeline, "run_program", _run_here),
         patch.object(typer.main, "get_command", _COMMANDS),
     ):
         try:

@@ -98,7 +98,7 @@ def test_a_text_that_was_read_for_its_vocabulary_is_not_read_again_at_the_start(
     (tmp_path / "mine.txt").unlink()
     check(resolved)
     with pytest.raises(UsageError, match=r"cannot read .*mine\.txt: No such file"):
-        check(replace(resolved, files=FileFacts()))
+        check(replace(resolved, phases=(replace(resolved.phases[0], files=FileFacts()),)))
 
 
 def test_text_that_takes_long_to_encode_is_named_first(plan_own_text, tmp_path, capsys):

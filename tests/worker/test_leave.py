@@ -7,9 +7,9 @@ from threading import Thread
 
 import pytest
 import torch.distributed as dist
-from rampcli.launch.worker_log import WorkerLog
 
 from rampcli.errors import OutOfMemoryError, RampcliError
+from rampcli.launch.workers import WorkerLog
 from rampcli.parallel.mesh import set_group_timeout
 from rampcli.runs.directory import COMPLETE, RunDirectory
 from rampcli.worker.leave import RankLost, leave_after, record_failure_alone
