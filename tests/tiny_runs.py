@@ -9,14 +9,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 from commands import Command, run_command
+from distributed.average import newest_average
+from processes import wait_until_all_have_ended
 from rampcli import llm
+from rampcli.batch.averages import KINDS
 from rampcli.config.compose import apply_overrides
 from rampcli.launch.run import describe
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
+from rampcli.runs.record import read_run
 from rampcli.runs.rows import read_rows
+from rampcli.runs.time_spent import LOST
 from ranks import run_ranks, train_rank
 
 # A model that takes a step in milliseconds, and a ramp 2 -> 4 -> 6 -> 8 on 1, 2, 3 and 4 nodes of
@@ -156,6 +162,28 @@ def assert_every_sample_is_read_once(run: Run) -> None:
             consumed,
             chain,
         )
+
+
+def assert_killed_run_equals(run: Run, undisturbed: Run) -> None:
+    """Checks that a run whose processes were killed has all results of an undisturbed one.
+
+    Losses, validations and averages are equal, bit for bit. The lost time is counted, and neither
+    processes nor unfinished checkpoints are left.
+    """
+    assert_every_sample_is_read_once(run)
+    assert [row["loss"] for row in run.rows] == [row["loss"] for row in undisturbed.rows]
+    assert run.validations() == undisturbed.validations()
+    for kind in KINDS:
+        averages, expected = (newest_average(each.directory, kind) for each in (run, undisturbed))
+        assert averages.keys() == expected.keys()
+        assert all(torch.equal(average, expected[name]) for name, average in averages.items())
+    assert run.state["status"] == "complete"
+    spent = read_run(run.directory).time_spent()
+    first, *_, last = run.events
+    assert spent.elapsed_s == pytest.approx(last["time"] - first["time"], abs=0.01)
+    assert spent.parts[LOST] > 0
+    wait_until_all_have_ended(run.path)
+    assert [path.name for path in run.directory.checkpoints.glob("*.tmp")] == []
 
 
 def assert_same_training(run: Run, undisturbed: Run) -> None:

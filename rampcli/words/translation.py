@@ -21,7 +21,7 @@ class CombinedWord(NamedTuple):
         type: of its value.
         example: a value, as it is typed.
         meaning: its system, what it means there, and what it becomes here.
-        key: our key that it means unless other words take part; None if there is none.
+        key: our key that it sets if no other word takes part, or None.
     """
 
     type: type

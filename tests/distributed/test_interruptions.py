@@ -9,19 +9,12 @@ import time
 from functools import partial
 from pathlib import Path
 
-import pytest
-import torch
-
 from commands import Command
-from distributed.average import newest_average
 from processes import children_of, wait_until, wait_until_all_have_ended
-from rampcli.batch.averages import KINDS
 from rampcli.runs.manifest import complete_checkpoints
-from rampcli.runs.record import read_run
-from rampcli.runs.time_spent import LOST
 from rampcli.train import loop
 from standing import let_go, stand_still_before, stand_still_until
-from tiny_runs import environment
+from tiny_runs import assert_killed_run_equals, environment
 
 ENDLESS = [
     "model.rampup_batch_size=null",
@@ -109,9 +102,7 @@ KILLED = [
 """A stage of 8 steps on one node, and 10 steps on two nodes that the end of a phase cuts."""
 
 
-def test_a_run_whose_processes_were_killed_equals_an_undisturbed_run(
-    run, tmp_path, assert_every_sample_is_read_once
-):
+def test_a_run_whose_processes_were_killed_equals_an_undisturbed_run(run, tmp_path):
     """`make stress` kills at random instants."""
     undisturbed = type(run)(tmp_path / "undisturbed")
     done = undisturbed.pretrain(*KILLED)
@@ -129,20 +120,7 @@ def test_a_run_whose_processes_were_killed_equals_an_undisturbed_run(
     resumed = run.pretrain(*KILLED)
     assert resumed.returncode == 0, resumed.stderr
     assert [row["event"] for row in run.events].count("fault") == 2
-    assert_every_sample_is_read_once(run)
-    assert [row["loss"] for row in run.rows] == [row["loss"] for row in undisturbed.rows]
-    assert run.validations() == undisturbed.validations()
-    for kind in KINDS:
-        averages, expected = (newest_average(each.directory, kind) for each in (run, undisturbed))
-        assert averages.keys() == expected.keys()
-        assert all(torch.equal(average, expected[name]) for name, average in averages.items())
-    assert run.state["status"] == "complete"
-    spent = read_run(run.directory).time_spent()
-    first, *_, last = run.events
-    assert spent.elapsed_s == pytest.approx(last["time"] - first["time"], abs=0.01)
-    assert spent.parts[LOST] > 0
-    wait_until_all_have_ended(run.path)
-    assert [path.name for path in run.directory.checkpoints.glob("*.tmp")] == []
+    assert_killed_run_equals(run, undisturbed)
 
 
 def wait_for_rows(run, count, supervisor) -> None:

@@ -10,15 +10,8 @@ from functools import partial
 from itertools import cycle
 from pathlib import Path
 
-import pytest
-import torch
-
-from distributed.average import newest_average
-from processes import children_of, wait_until, wait_until_all_have_ended
-from rampcli.batch.averages import KINDS
-from rampcli.runs.record import read_run
-from rampcli.runs.time_spent import LOST
-from tiny_runs import Run, assert_every_sample_is_read_once, environment
+from processes import children_of, wait_until
+from tiny_runs import Run, assert_killed_run_equals, environment
 
 KILLS = int(os.environ.get("KILLS", "100"))
 SEED = int(os.environ.get("SEED", "0"))
@@ -162,17 +155,4 @@ def test_a_run_killed_at_random_instants_equals_an_undisturbed_run(tmp_path):
     wait_until(killer.restart)
     print(f"seed {SEED}: {killer.killed}")
     assert len(killer.killed) == KILLS
-    assert_every_sample_is_read_once(run)
-    assert [row["loss"] for row in run.rows] == [row["loss"] for row in undisturbed.rows]
-    assert run.validations() == undisturbed.validations()
-    for kind in KINDS:
-        averages, expected = (newest_average(each.directory, kind) for each in (run, undisturbed))
-        assert averages.keys() == expected.keys()
-        assert all(torch.equal(average, expected[name]) for name, average in averages.items())
-    assert run.state["status"] == "complete"
-    spent = read_run(run.directory).time_spent()
-    first, *_, last = run.events
-    assert spent.elapsed_s == pytest.approx(last["time"] - first["time"], abs=0.01)
-    assert spent.parts[LOST] > 0
-    wait_until_all_have_ended(run.path)
-    assert [path.name for path in run.directory.checkpoints.glob("*.tmp")] == []
+    assert_killed_run_equals(run, undisturbed)
