@@ -11,10 +11,10 @@ from rampcli.batch.noise_scale import NOISE_COLUMNS, SCALE_COLUMNS, NoiseScale
 from rampcli.estimate.model_size import ModelSize
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.facts import CRASHED, RunFacts
-from rampcli.runs.metrics import Metric
+from rampcli.runs.metrics import METRICS, Metric
 from rampcli.runs.record import RunRecord
 from rampcli.runs.recorded_phases import length_at, phase_of
-from rampcli.runs.stages import SPAN_COLUMNS, Spans, TrainedStage, trained_stages
+from rampcli.runs.stages import SPAN_COLUMNS, STAGE_METRICS, Spans, TrainedStage, trained_stages
 from rampcli.runs.time_parts import time_parts
 from rampcli.runs.time_spent import STOPPED, TimeSpent
 from rampcli.runs.trained_phases import TrainedPhase, trained_phases
@@ -38,8 +38,8 @@ class RunReport:
         tokens_per_s: tokens per second over all steps.
         noise: noise scale after the last step that measured it, or None if none did.
         noise_length: tokens per sample in that step.
-        measured: metrics that observers of the run have declared with a summary, and their figures
-            for the whole run.
+        measured: metrics with a summary that stages have no figure of, such as those that observers
+            of the run have declared, and their figures for the whole run.
     """
 
     name: str
@@ -160,7 +160,11 @@ def report_run(record: RunRecord, *, now: float | None = None) -> RunReport:
         tokens_per_s=spans.mean_rate("tokens_per_s"),
         noise=last_noise_scale(metrics),
         noise_length=_noise_length(facts, metrics),
-        measured=[(one, _figure(one, metrics)) for one in directory.read_columns() if one.summary],
+        measured=[
+            (one, _figure(one, metrics))
+            for one in (*METRICS.values(), *directory.read_columns())
+            if one.summary and one.name not in STAGE_METRICS
+        ],
     )
 
 

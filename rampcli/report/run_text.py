@@ -116,8 +116,8 @@ def time_table(report: RunReport) -> Table:
 
 
 def measured_table(report: RunReport) -> Table:
-    """Returns the metrics that observers of the run have declared, with their figures."""
-    title = "measured by observers"
+    """Returns the figures of metrics that the table of stages does not show."""
+    title = "metric"
     table = build_table(title, "unit", "value", "over", left=(title, "unit", "over"))
     for metric, value in report.measured:
         cells = (metric.name, metric.unit, _short(value), OVER[metric.summary])

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
@@ -134,6 +134,12 @@ class TrainedStage:
     mfu_causal: float | None
 
 
+STAGE_METRICS = [
+    one.name for one in fields(TrainedStage) if one.name in METRICS and METRICS[one.name].summary
+]
+"""Metrics whose figures a stage has. Figures of others are those of the whole run."""
+
+
 def trained_stages(facts: RunFacts, spans: Spans) -> list[TrainedStage]:
     """Returns the stages of the plan, and stages that were trained under an earlier plan."""
     planned = {stage["stage"]: stage for stage in facts.stages}
@@ -159,5 +165,5 @@ def _stage(number: int, planned: Mapping[str, Any], facts: RunFacts, spans: Span
         is_inherited=not steps and origin is not None and end_step <= origin["step"],
         samples=int(spans.samples[which].sum()),
         steps=steps,
-        **{name: spans.figure(one, which) for name, one in METRICS.items() if one.summary},
+        **{name: spans.figure(METRICS[name], which) for name in STAGE_METRICS},
     )
