@@ -2,6 +2,9 @@
 
 A recipe is a public function of a module in recipes/ and has the name of that function. There is
 one module per model family. `--factory` also takes recipes of users.
+
+To add a recipe: a function in a module of `recipes`, and the sizes of its model in `conf/model`;
+then `make goldens`.
 """
 
 import ast

@@ -301,6 +301,10 @@ def _extend(
 NODE_POLICIES: dict[str, NodePolicy] = {
     policy.name: policy for policy in (NemoPolicy(), BestPolicy(), FixedPolicy())
 }
+"""Node policies by `rampup.node_policy`.
+
+To add a node policy: a subclass of `rampcli/batch/node_policies.py:NodePolicy`, and an entry here.
+"""
 
 
 @dataclass(frozen=True, slots=True)

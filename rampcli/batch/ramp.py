@@ -271,6 +271,10 @@ SEMANTICS: dict[str, RampSemantics] = {
         thresholds=maxtext_thresholds, can_be_flat=False, loads_step_at_once=True
     ),
 }
+"""Rules of `rampup.semantics`.
+
+To add ramp semantics: an entry here.
+"""
 
 
 def _check(

@@ -61,6 +61,11 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "doctor": doctor,
     "completion": completion,
 }
+"""Functions of the commands by name.
+
+To add a command: a file in `rampcli/cli`, an entry here, and a section of
+`docs/reference/commands.md`.
+"""
 for name, function in COMMANDS.items():
     app.command(name)(function)
 llm.command("pretrain")(pretrain)

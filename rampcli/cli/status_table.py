@@ -124,6 +124,11 @@ COLUMNS: dict[str, Callable[[RunStatus], str]] = {
     "loss": lambda status: _loss(status.facts),
     "left": lambda status: duration(status.run_left_s) if status.run_left_s else "-",
 }
+"""Columns of `rampcli status` by their head.
+
+To add a column of `rampcli status`: an entry here, and its value in
+`rampcli/runs/facts.py:RunFacts` if others may show it.
+"""
 
 
 def _cells(run: ListedRun) -> list[str]:

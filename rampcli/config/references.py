@@ -49,7 +49,10 @@ ARITHMETIC: dict[str, Callable[..., Any]] = {
     "divide_floor": _of_numbers(lambda a, b: a // b),
     "divide_ceil": _of_numbers(lambda a, b: -(-a // b)),
 }
-"""Resolvers that files of NeMo use, with their meaning there."""
+"""Resolvers that files of NeMo use, with their meaning there.
+
+To add a resolver of references: an entry here.
+"""
 LONGEST, DEEPEST = 100_000, 50
 """Characters that a value with references may come to, and levels of references in references."""
 _LONG = ("is too long, or refers too deeply", "fewer references in each other")

@@ -211,6 +211,9 @@ TASKS: dict[str, tuple[int, Callable[[list[str]], str]]] = {
 """How many numbers a prompt has and how they are answered, by `data.task`.
 
 The numbers have the same number of digits, and all answers of a task have the same length.
+
+To add a task with verifiable answers: an entry here, and its name in
+`rampcli/settings/data.py:DataConfig`.
 """
 TASK_CHARACTERS = "0123456789+="
 """Characters of prompts and answers."""

@@ -175,4 +175,9 @@ SOURCES: dict[str, Callable[[Config], Corpora]] = {
     "indexed": open_indexed,
     "pairs": open_pairs,
 }
-"""Functions that open the corpora, by `data.source`. Each may raise a `UsageError`."""
+"""Functions that open the corpora, by `data.source`. Each may raise a `UsageError`.
+
+To add a data source: an entry here, its name in `rampcli/settings/data.py:SOURCES`, and its remedy
+in `rampcli/settings/corpora.py:PATH_FORMS` or its description in
+`rampcli/settings/corpora.py:DESCRIPTIONS`.
+"""

@@ -343,7 +343,11 @@ def norm_part(model: ModelConfig) -> NormPart:
 
 
 def layer_parts(model: ModelConfig) -> dict[str, Part]:
-    """Returns the parts of a layer (`rampcli.models.decoder.Block`) by name, in their order."""
+    """Returns the parts of a layer (`rampcli.models.decoder.Block`) by name, in their order.
+
+    To add a part of the model's layers: its declaration here, its module in
+    `rampcli/models/decoder.py:Block`, and its settings in `rampcli/settings/model.py:ModelConfig`.
+    """
     return {
         "attention_norm": norm_part(model),
         "attention": AttentionPart(model),

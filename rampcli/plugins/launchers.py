@@ -15,6 +15,9 @@ A package has `DECLARATION`, which every command reads, so it imports little; an
 `launcher` with `LAUNCHER`, a `rampcli.launch.protocol.Launcher`. Packages are named as strings,
 because the settings, which are below `rampcli.launch`, take the launchers' own from here. In a run
 directory, the folder with the launcher's name holds its files.
+
+To add a launcher: an entry here, a folder of `rampcli/launch` with a Launcher as in
+`rampcli/launch/protocol.py:Launcher`, and a file in `conf/launch`.
 """
 
 

@@ -23,4 +23,8 @@ TRACKERS = {
     ),
     "wandb": TrackerClass(name="rampcli.tracking.wandb:WeightsAndBiases", package="wandb"),
 }
-"""Trackers by the names that `logging.trackers` accepts, apart from those of extensions."""
+"""Trackers by the names that `logging.trackers` accepts, apart from those of extensions.
+
+To add a tracker: an entry here, and a module of `rampcli/tracking` with a class as
+`rampcli/tracking/tracker.py:Tracker`.
+"""

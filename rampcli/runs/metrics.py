@@ -352,7 +352,11 @@ POLICY_METRICS = (
 )
 """Those that reinforcement learning adds."""
 METRICS = {one.name: one for one in (*STEP_METRICS, *NOISE_METRICS, *POLICY_METRICS)}
-"""All metrics that rampcli measures, by name."""
+"""All metrics that rampcli measures, by name.
+
+To add a metric: its declaration beside `rampcli/runs/metrics.py:STEP_METRICS`, and its value in
+`rampcli/train/observers/journal.py:Journal` or `rampcli/rl/metrics.py`; then `make docs`.
+"""
 PLACES = tuple(one.name for one in METRICS.values() if one.is_place)
 """Columns that say where a step is."""
 CHARTED = tuple(one.name for one in METRICS.values() if one.chart is not None)

@@ -168,6 +168,10 @@ DECAY_STYLES: dict[str, DecayStyle] = {
     ),
     "seesaw": DecayStyle("proportional to 1 / sqrt(batch size)", seesaw),
 }
+"""Decay styles by `schedule.decay_style`.
+
+To add a decay style of the learning rate: an entry here.
+"""
 OF_EXTENSION = DecayStyle("an extension", DECAY_STYLES["constant"].rate, takes_decay_samples=True)
 """Stands for a style that is an extension, whose rate is `LearningRate.own_decay`."""
 

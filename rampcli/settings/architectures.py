@@ -80,7 +80,12 @@ ARCHITECTURES = {
         has_whole_heads=True,
     ),
 }
-"""Classes of transformers that our decoder is equal to, by model type."""
+"""Classes of transformers that our decoder is equal to, by model type.
+
+To add a model family of transformers: an entry here, its names of weights in
+`rampcli/models/huggingface_tensors.py:WEIGHT_NAMES`, and its keys of config.json in
+`rampcli/models/huggingface_config.py:KEYS`.
+"""
 _KEYS = (
     "model.family",
     "model.normalization",

@@ -125,7 +125,11 @@ CHECKS: tuple[Callable[[Config], Iterator[UsageError]], ...] = (
     watch.check_profile,
     average.check_merge,
 )
-"""Every check of settings against each other. They rely on `check_ranges`."""
+"""Every check of settings against each other. They rely on `check_ranges`.
+
+To add a check of settings: a function below the settings that it looks at in `rampcli/settings`,
+its name here, and a wrong input in `tests/cli/bad_inputs.yaml`; then `make docs`.
+"""
 CHECKS_OF_WORDS = (rl.check_reward, optim.check_used, optim.check_coupled)
 """Further checks of what a user sets now, which a snapshot may contradict. They also take a
 function that returns whether the user has set a key."""

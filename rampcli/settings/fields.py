@@ -55,6 +55,9 @@ def keyed(prefix: str) -> Callable[[type[S]], type[S]]:
 def setting(default: Any, doc: str, facts: Facts, **about: Any) -> Any:
     """Returns a field of the schema: one that `own_setting` describes, and what is true of it.
 
+    To add a setting: a field in its section's file in `rampcli/settings`, with its facts
+    (`rampcli/settings/facts.py`); then `make docs`.
+
     Args:
         about: as `own_setting` takes it.
     """

@@ -41,7 +41,10 @@ ACTIVATIONS = {
         hidden_act="gelu_new",
     ),
 }
-"""Activation functions by `model.activation`."""
+"""Activation functions by `model.activation`.
+
+To add an activation function: an entry here.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +70,10 @@ NORMS = {
     ),
     "layernorm": Norm(module="torch.nn:LayerNorm", vectors=2, statistics=2),
 }
-"""Normalisations by `model.normalization`."""
+"""Normalisations by `model.normalization`.
+
+To add a normalisation: an entry here, and its module in `rampcli/models/norm.py` if torch has none.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

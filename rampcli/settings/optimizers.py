@@ -67,7 +67,11 @@ OPTIMIZERS = {
         work_bytes=muon_work_bytes,
     ),
 }
-"""Optimisers by `optim.optimizer`."""
+"""Optimisers by `optim.optimizer`.
+
+To add an optimiser: an entry here, a function in `rampcli/train/optimizers.py`, and its settings in
+`rampcli/settings/optim.py:OptimConfig`.
+"""
 
 
 def optimizer_of(name: str) -> Optimizer:

@@ -13,7 +13,9 @@ import rampcli
 from commands import run_command
 from models import test_parts as parts
 from rampcli import llm
+from rampcli.checkpoint.load import load_model, open_run
 from rampcli.config.compose import apply_overrides
+from rampcli.data.examples import pose
 from rampcli.errors import UsageError
 from rampcli.estimate.model_size import count_parameters, flops_per_token
 from rampcli.models.decoder import Decoder
@@ -24,7 +26,7 @@ from rampcli.runs.rows import read_rows
 from tiny_runs import TINY, environment
 
 parts.MODELS["out_norm"] = replace(parts.MODEL, has_out_norm=True)
-ADDED = ("geglu", "relu", "out_norm")
+ADDED = ("geglu", "relu", "out_norm", "exact")
 LONGER = (
     "model.rampup_batch_size=null",
     "model.global_batch_size=8",
@@ -43,6 +45,8 @@ ADDITIONS = (
     "model.has_out_norm=true",
     "optim.optimizer=sgd",
     "schedule.decay_style=parabola",
+    "data.source=zeros",
+    "model.vocab_size=256",
 )
 SHORT_RUN = TINY | {
     "trainer.num_nodes": "1",
@@ -100,7 +104,7 @@ def test_declarations_of_an_added_part_are_true(name):
 def test_an_added_part_is_exported_if_transformers_has_a_class_for_it():
     exported = to_huggingface(parts.MODELS["geglu"], sequence_length=64, dtype="float32")
     assert (exported["model_type"], exported["hidden_act"]) == ("llama", "gelu")
-    for name in ("relu", "out_norm"):
+    for name in ("relu", "out_norm", "exact"):
         with pytest.raises(UsageError, match="transformers has no class for this model"):
             to_huggingface(parts.MODELS[name], sequence_length=64, dtype="float32")
 
@@ -130,11 +134,67 @@ def test_added_parts_train_report_and_are_not_exported(house):
     for row in rows:
         assert row["mfu"] * 1e12 == pytest.approx(row["tokens_per_s"] * flops, rel=1e-3)
         assert row["lr"] == pytest.approx(0.1 * (1 - (row["consumed_samples"] / 320) ** 2))
-    house.rampcli("report", "run")
+    (report,) = json.loads(house.rampcli("report", "run", "--json"))["runs"]
+    assert report["metrics"] == {"toys": 47}
+    assert (house.here / "run/seen.txt").read_text().split() == [str(n) for n in range(1, 41)]
+    assert "0 skipped" in house.rampcli("status", "run")
 
     said = house.refused("export", "run", "exported")
     assert "config.json has no key for model.has_out_norm" in said
     assert not (house.here / "exported").exists()
+
+
+def test_an_added_family_is_exported_and_computes_what_transformers_does(house):
+    from transformers import AutoModelForCausalLM  # imports take a second
+
+    words = ["model.normalization=layernorm", "model.activation=gelu", "model.bias=true"]
+    house.rampcli("pretrain", *SHORT, *words, "run_dir=run")
+    house.rampcli("export", "run", "exported")
+    theirs = AutoModelForCausalLM.from_pretrained(house.here / "exported")
+    assert type(theirs).__name__ == "Starcoder2ForCausalLM"
+    tokens = torch.arange(16).reshape(1, -1)
+    ours = load_model(*open_run(house.here / "run", step=None), torch.device("cpu"))
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(tokens).logits, ours(tokens), atol=1e-5, rtol=1e-5)
+
+
+def test_added_semantics_and_policies_plan_batches_and_nodes(house):
+    def stages(*words: str) -> list[tuple[int, int]]:
+        tiny = [f"{key}={value}" for key, value in (TINY | {"trainer.num_nodes": "4"}).items()]
+        plan = json.loads(
+            house.rampcli("plan", "--factory", "llama3_tiny", *tiny, *words, "--json")
+        )
+        return [(stage["global_batch_size"], stage["num_nodes"]) for stage in plan["stages"]]
+
+    assert stages("rampup.semantics=jump", "rampup.node_policy=one") == [(2, 1), (8, 1)]
+    assert len(stages("rampup.semantics=megatron")) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        ("plan --factory toy_recipe", "toy_recipe"),
+        ("recipes", "toy_recipe"),
+        ("ramps", "toy_ramp"),
+        ("toy one two three", "3"),
+        ("explain --factory llama3_tiny seed seed=${negate:-77}", "77"),
+        ("explain --factory llama3_tiny average.toys", "How many toys."),
+        ("explain --factory llama3_tiny data.task", "least"),
+    ],
+)
+def test_commands_show_an_addition(house, words, printed):
+    assert printed in house.rampcli(*words.split())
+
+
+def test_an_added_check_refuses(house):
+    assert "13 layers bring bad luck" in house.refused(
+        "plan", "--factory", "toy_recipe", "model.num_layers=13"
+    )
+
+
+def test_an_added_task_is_answered():
+    prompt, answer = pose("least", digits=3, seed=1, index=0, attempt=0)
+    assert answer == min(prompt.rstrip("=").split("+"))
 
 
 def test_a_tracker_is_a_module_and_one_entry(house):

@@ -16,6 +16,9 @@ class LoopObserver:
 
     Each rank has its own observers. An observer that exists on some ranks only must not communicate
     with other ranks.
+
+    To add an observer of the training loop: a subclass in `rampcli/train/observers`, and its object
+    in `rampcli/worker/assemble.py:build_observers`.
     """
 
     def at_start(self, state: TrainingState) -> None:
