@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rampcli import llm
 from rampcli.batch.pairs import GENERATIONS_KEY
+from rampcli.batch.throughput import EFFICIENCY_KEY, RESTART_KEY, to_text
 from rampcli.checkpoint.starting_weights import with_model_of_folder
 from rampcli.cli.base import Base
 from rampcli.config.compose import (
@@ -24,6 +25,7 @@ from rampcli.config.layers import (
     Precedence,
     Stack,
     edited_stack,
+    sources_named,
     stack_of,
 )
 from rampcli.config.phases import refuse_phases
@@ -342,6 +344,26 @@ def plan(config: Config) -> Resolved:
     stack = edited_stack(config, PYTHON, Precedence.USER, report=report)
     stack = relaid(with_model_of_folder(stack, report=report))
     return resolve(stack, read_files=read_files, report=report)
+
+
+def with_measured(resolved: Resolved, paths: Sequence[Path]) -> Resolved:
+    """Returns the plan with the throughput of earlier runs, and with the time of their restarts.
+
+    `rampup.restart_s` is left as it is if it was typed.
+    """
+    from rampcli.runs.measured import read_measured
+
+    refuse_phases(resolved.config, "--measured")
+    with sources_named(resolved.config):
+        measured = read_measured(paths, resolved.config)
+    words = [f"{EFFICIENCY_KEY}='{to_text(measured.points)}'"]
+    is_typed = stack_of(resolved.config).precedence(RESTART_KEY) is Precedence.USER
+    if measured.restart_s is not None and not is_typed:
+        words.append(f"{RESTART_KEY}={measured.restart_s}")
+    unlike = f" with {', '.join(measured.unlike)}" if measured.unlike else ""
+    place = f"measured in {', '.join(map(str, paths))}{unlike}"
+    stack = apply_overrides(resolved.config, words, place=place)
+    return resolve(stack, read_files=resolved.files_of)
 
 
 def resolve_from_checkpoint(stack: Stack, report: Report) -> Resolved:

@@ -16,14 +16,6 @@ from rampcli.errors import UsageError, visible
 if TYPE_CHECKING:
     from rampcli.launch.doctor.check import Check
 
-STYLES = {
-    "ok": "green",
-    "warning": "yellow",
-    "failure": "bold red",
-    "not needed": "dim",
-    "not run": "yellow",
-}
-
 
 def doctor(
     base: Base,
@@ -77,6 +69,7 @@ def _print_checks(checks: Sequence["Check"]) -> None:
     from rich.text import Text
 
     from rampcli.cli.console import build_console, say
+    from rampcli.launch.doctor.check import STYLES
 
     table = Table(box=None, show_header=False, pad_edge=False)
     for check in checks:

@@ -13,9 +13,8 @@ from rich.text import Text
 
 from rampcli.batch.quantities import counted
 from rampcli.cli.console import build_console, say
-from rampcli.cli.doctor import STYLES
 from rampcli.errors import EXIT_CTRL_C, EXIT_TERMINATED, UsageError, visible
-from rampcli.launch.doctor.check import Status
+from rampcli.launch.doctor.check import STYLES, Status
 from rampcli.launch.doctor.gpu_checks import checks_of, run_checks
 from rampcli.launch.doctor.gpu_runs import Processes
 from rampcli.launch.doctor.gpu_test import GpuReport, GpuTest, Result, Sizes

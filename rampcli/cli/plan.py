@@ -1,7 +1,6 @@
 """`rampcli plan`: shows the stages of a run without starting it."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -64,7 +63,7 @@ def plan(
     micro batch size, the data-parallel ranks, and the micro batches that each of them accumulates.
     "from" is the number of samples consumed before the stage.
     """
-    from rampcli.cli.composing import compose_beside_recipe
+    from rampcli.cli.composing import compose_beside_recipe, with_measured
     from rampcli.config.layers import sources_named
     from rampcli.config.phases import refuse_phases
     from rampcli.launch.start_checks import check_model_here
@@ -124,31 +123,6 @@ def plan(
         print_plan(resolved, as_json=as_json)
         for line in () if as_json else lines:
             typer.echo(visible(line, keeps="\n"))
-
-
-def with_measured(resolved: "Resolved", paths: Sequence[Path]) -> "Resolved":
-    """Returns the plan with the throughput of earlier runs, and with the time of their restarts.
-
-    `rampup.restart_s` is left as it is if it was typed.
-    """
-    from rampcli.batch.throughput import EFFICIENCY_KEY, RESTART_KEY, to_text
-    from rampcli.config.compose import apply_overrides
-    from rampcli.config.layers import Precedence, sources_named, stack_of
-    from rampcli.config.phases import refuse_phases
-    from rampcli.planning.resolve import resolve
-    from rampcli.runs.measured import read_measured
-
-    refuse_phases(resolved.config, "--measured")
-    with sources_named(resolved.config):
-        measured = read_measured(paths, resolved.config)
-    words = [f"{EFFICIENCY_KEY}='{to_text(measured.points)}'"]
-    is_typed = stack_of(resolved.config).precedence(RESTART_KEY) is Precedence.USER
-    if measured.restart_s is not None and not is_typed:
-        words.append(f"{RESTART_KEY}={measured.restart_s}")
-    unlike = f" with {', '.join(measured.unlike)}" if measured.unlike else ""
-    place = f"measured in {', '.join(map(str, paths))}{unlike}"
-    stack = apply_overrides(resolved.config, words, place=place)
-    return resolve(stack, read_files=resolved.files_of)
 
 
 def print_plan(resolved: "Resolved", *, as_json: bool = False) -> None:

@@ -111,7 +111,7 @@ def _planned(runs: Sequence["RunDirectory"]) -> "Resolved":
         UsageError: the run has no end, or is one of reinforcement learning; or another run had
             another model or other data.
     """
-    from rampcli.cli.plan import with_measured
+    from rampcli.cli.composing import with_measured
     from rampcli.config import snapshot
     from rampcli.config.layers import sources_named
     from rampcli.config.phases import refuse_phases

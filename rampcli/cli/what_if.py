@@ -12,9 +12,13 @@ import typer
 from rampcli.batch.quantities import counted, listed
 from rampcli.batch.throughput import check_curve
 from rampcli.cli.base import Base
-from rampcli.cli.composing import check_runs_differ, compose_beside_recipe, keys_of_files
+from rampcli.cli.composing import (
+    check_runs_differ,
+    compose_beside_recipe,
+    keys_of_files,
+    with_measured,
+)
 from rampcli.cli.console import build_console, say
-from rampcli.cli.plan import with_measured
 from rampcli.config.groups import group_names
 from rampcli.config.layers import placed, sources_named
 from rampcli.config.reading import MOST_VALUES

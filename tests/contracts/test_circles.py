@@ -13,8 +13,6 @@ PACKAGE = Path(rampcli.__file__).parent
 KNOWN = {
     ("rampcli.cli.base", "rampcli.cli.showing"),
     ("rampcli.cli.base", "rampcli.cli.sweep"),
-    ("rampcli.cli.doctor", "rampcli.cli.doctor_gpu"),
-    ("rampcli.cli.plan", "rampcli.cli.what_if"),
     ("rampcli.settings.attributes", "rampcli.settings.config"),
     ("rampcli.settings.by_key", "rampcli.settings.config"),
     ("rampcli.settings.attributes", "rampcli.settings.by_key"),

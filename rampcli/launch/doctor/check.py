@@ -14,6 +14,16 @@ class Status(StrEnum):
     not_run = "not run"
 
 
+STYLES = {
+    Status.ok: "green",
+    Status.warning: "yellow",
+    Status.failure: "bold red",
+    Status.not_needed: "dim",
+    Status.not_run: "yellow",
+}
+"""How a terminal shows each result."""
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """The result of a check of one part of the machine.
