@@ -3,13 +3,11 @@
 A command that has a parameter `base: Base` gets these options, without naming them.
 """
 
-import inspect
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import wraps
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,14 +16,11 @@ from rampcli.errors import UsageError
 if TYPE_CHECKING:
     from rampcli.config.groups import Primary
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 SOURCES, JOB, HYDRA, ALL = "sources", "job", "hydra", "all"
 VIEWS = (SOURCES, JOB, HYDRA, ALL)
 """What `--cfg` can show."""
 INFO = ("all", "config", "defaults", "defaults-tree", "searchpath")
 """What `--info` can show."""
-WORDS = ("overrides", "rl_overrides", "keys")
-"""Names of the parameters that take `KEY=VALUE` words."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,109 +163,3 @@ class Base:
         from rampcli.words.nemo import LAUNCHER_GROUP
 
         return word.lstrip("+").partition("=")[0] == LAUNCHER_GROUP
-
-
-def with_base(command: Command) -> Command:
-    """Returns a command whose parameter `base` is replaced by the options of `Base`.
-
-    It answers `--cfg`, `--info` and `--multirun` itself.
-    """
-    hints = get_type_hints(command, include_extras=True)
-    if hints.get("base") is not Base:
-        return command
-    own = inspect.signature(command).parameters
-    options = {one.name: one for one in fields(Base)}
-    kinds = get_type_hints(Base, include_extras=True)
-
-    @wraps(command)
-    def wrapped(**given: Any) -> None:
-        base = Base(**{name: given.pop(name) for name in options})
-        words = next((given[name] or [] for name in WORDS if name in given), [])
-        retunes, as_json = given.get("retune", False), given.get("as_json", False)
-        _check(base, command.__name__, as_json=as_json, retunes=retunes)
-        if base.cfg is not None or base.info is not None:
-            from rampcli.cli.showing import show
-
-            show(base, words, is_rl=command.__name__ == "rl", retunes=retunes)
-        elif base.multirun and command.__name__ != "sweep":
-            from rampcli.cli.sweep import sweep
-
-            _check_only(own, given, ("overrides", "dry_run", "as_json"))
-            sweep(
-                base,
-                words,
-                dry_run=given.get("dry_run", True),
-                as_json=as_json,
-            )
-        else:
-            command(base=base, **given)
-
-    parameters = [
-        *(one for name, one in own.items() if name != "base"),
-        *(
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=kinds[name]
-            )
-            for name, one in options.items()
-        ),
-    ]
-    wrapped.__annotations__ = {
-        one.name: hints.get(one.name, kinds.get(one.name)) for one in parameters
-    }
-    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return wrapped  # type: ignore[return-value]
-
-
-def _check_only(
-    own: Mapping[str, inspect.Parameter], given: Mapping[str, Any], allowed: Sequence[str]
-) -> None:
-    """Checks that options which a sweep does not have are not given with `--multirun`.
-
-    Raises:
-        UsageError: one is.
-    """
-    for name, value in given.items():
-        if name not in allowed and value != own[name].default:
-            option = f"--{name.removeprefix('show_').replace('_', '-')}"
-            raise UsageError(
-                f"{option} is about one run, and --multirun asks for several",
-                remedy=f"{option} without --multirun",
-            )
-
-
-def _check(base: Base, command: str, *, as_json: bool, retunes: bool) -> None:
-    """Checks options that exclude each other, or that need another.
-
-    Raises:
-        UsageError: they do not fit together.
-    """
-    if base.factory and (base.config_name or base.config_path):
-        other = "--config-name" if base.config_name else "--config-path"
-        raise UsageError(
-            f"--factory {base.factory} and {other} both name what is composed",
-            remedy="one of them",
-        )
-    if base.cfg not in (None, *VIEWS):
-        raise UsageError(f"there is no --cfg {base.cfg}", remedy=f"--cfg {' or '.join(VIEWS[1:])}")
-    if base.info not in (None, *INFO):
-        raise UsageError(f"there is no --info {base.info}", remedy=f"--info {' or '.join(INFO)}")
-    if as_json and (base.cfg is not None or base.info is not None):
-        option = "--cfg" if base.cfg is not None else "--info"
-        raise UsageError(f"{option} prints no JSON", remedy=f"{option} without --json")
-    if retunes and (base.cfg not in (None, SOURCES) or base.info):
-        raise UsageError(
-            "--retune follows from the plan, which is not made to print what was composed",
-            remedy="--cfg --retune",
-        )
-    if base.package is not None and base.cfg is None:
-        raise UsageError(
-            f"--package {base.package} is a part of what --cfg prints",
-            remedy=f"--cfg job --package {base.package}",
-        )
-    if base.resolve and base.cfg in (None, SOURCES):
-        raise UsageError("--resolve says how --cfg job prints", remedy="--cfg job --resolve")
-    if base.multirun and command not in ("pretrain", "plan", "sweep"):
-        raise UsageError(
-            f"rampcli {command} takes one run, and --multirun asks for several",
-            remedy="rampcli sweep",
-        )

@@ -11,8 +11,6 @@ import rampcli
 
 PACKAGE = Path(rampcli.__file__).parent
 KNOWN = {
-    ("rampcli.cli.base", "rampcli.cli.showing"),
-    ("rampcli.cli.base", "rampcli.cli.sweep"),
     ("rampcli.settings.attributes", "rampcli.settings.config"),
     ("rampcli.settings.by_key", "rampcli.settings.config"),
     ("rampcli.settings.attributes", "rampcli.settings.by_key"),
