@@ -20,6 +20,7 @@ from rampcli.config.compose import (
 from rampcli.config.groups import folders, group_names
 from rampcli.config.layers import (
     COMMAND_LINE,
+    DEFAULT,
     PYTHON,
     Layer,
     Precedence,
@@ -43,6 +44,7 @@ from rampcli.runs.manifest import consumed_samples
 from rampcli.settings.by_key import find_setting, leaves
 from rampcli.settings.checks import check_name
 from rampcli.settings.config import Config
+from rampcli.settings.phase_keys import phase_key
 from rampcli.words.hydra import name_folder_of_sweep
 from rampcli.words.rl import RL_COMMAND, bare_words, expand_words
 
@@ -349,21 +351,35 @@ def plan(config: Config) -> Resolved:
 def with_measured(resolved: Resolved, paths: Sequence[Path]) -> Resolved:
     """Returns the plan with the throughput of earlier runs, and with the time of their restarts.
 
-    `rampup.restart_s` is left as it is if it was typed.
+    Each phase has the throughput of those that computed as it does. A note names a phase without
+    any. `rampup.restart_s` is left as it is if it was typed.
     """
     from rampcli.runs.measured import read_measured
 
-    refuse_phases(resolved.config, "--measured")
+    phases = {phase.plan.name: phase.config for phase in resolved.phases}
     with sources_named(resolved.config):
-        measured = read_measured(paths, resolved.config)
-    words = [f"{EFFICIENCY_KEY}='{to_text(measured.points)}'"]
-    is_typed = stack_of(resolved.config).precedence(RESTART_KEY) is Precedence.USER
-    if measured.restart_s is not None and not is_typed:
-        words.append(f"{RESTART_KEY}={measured.restart_s}")
-    unlike = f" with {', '.join(measured.unlike)}" if measured.unlike else ""
-    place = f"measured in {', '.join(map(str, paths))}{unlike}"
+        measured = read_measured(paths, phases)
+    words, notes = list[str](), list[str]()
+    for name, found in zip(phases, measured, strict=True):
+        if found.points:
+            key = EFFICIENCY_KEY if name is None else phase_key(name, EFFICIENCY_KEY)
+            words.append(f"{key}='{to_text(found.points)}'")
+        elif found.misfit is not None:
+            notes.append(f"phase {name} was not measured: {found.misfit}")
+        else:
+            notes.append(f"phase {name} was not measured: it was too short")
+    stack = stack_of(resolved.config)
+    # A run with phases holds even its defaults as if they were typed.
+    is_default = stack.entry(RESTART_KEY).place == DEFAULT
+    is_typed = stack.precedence(RESTART_KEY) is Precedence.USER and not is_default
+    if (restart_s := measured[0].restart_s) is not None and not is_typed:
+        words.append(f"{RESTART_KEY}={restart_s}")
+    unlike = dict.fromkeys(word for found in measured for word in found.unlike)
+    of_plan = f" with {', '.join(unlike)}" if unlike else ""
+    place = f"measured in {', '.join(map(str, paths))}{of_plan}"
     stack = apply_overrides(resolved.config, words, place=place)
-    return resolve(stack, read_files=resolved.files_of)
+    timed = resolve(stack, read_files=resolved.files_of)
+    return replace(timed, notes=(*timed.notes, *notes))
 
 
 def resolve_from_checkpoint(stack: Stack, report: Report) -> Resolved:

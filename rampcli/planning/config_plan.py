@@ -133,10 +133,12 @@ def throughput_of(config: Config) -> Throughput | None:
     throughput, peak = config.throughput, config.trainer.peak_tflops
     sequence_length = config.data.sequence_length
     if config.rampup.efficiency is not None:
+        words = stack_of(config).entry(EFFICIENCY_KEY).words_for(EFFICIENCY_KEY)
+        places = ", ".join(dict.fromkeys(entry.place for _, entry in words))
         return Throughput(
             points=parse_points(config.rampup.efficiency),
             any_size=is_curve(config.rampup.efficiency),
-            basis=f"{EFFICIENCY_KEY} ({stack_of(config).entry(EFFICIENCY_KEY).place})",
+            basis=f"{EFFICIENCY_KEY} ({places})",
         )
     if throughput.samples_per_s_per_gpu is not None:
         return Throughput.constant(

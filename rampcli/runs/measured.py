@@ -1,7 +1,7 @@
 """Reads the throughput and the restarts that earlier runs measured, for the hours of a plan."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -9,9 +9,11 @@ from statistics import median
 from rampcli.batch.throughput import Size
 from rampcli.config import snapshot
 from rampcli.config.layers import PLAN, stack_of
+from rampcli.config.phases import settings_of_phases
 from rampcli.errors import DamagedFileError, UsageError, shown
 from rampcli.files.records import POSITIVE, RATE, read_json
 from rampcli.runs.directory import RunDirectory, existing_run
+from rampcli.runs.recorded_phases import phase_of
 from rampcli.runs.rows import read_rows
 from rampcli.settings.by_key import changes, leaves
 from rampcli.settings.config import Config
@@ -38,85 +40,138 @@ TUNE = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """Measurements of earlier runs.
+    """Measurements of earlier runs that hold for a phase.
 
     Attributes:
-        points: median tokens per second per GPU.
+        points: median tokens per second per GPU; none if no earlier run computed as the phase does.
         restart_s: median seconds that training lost at a stage boundary, or None without one.
         unlike: settings that the plan chooses and that decide throughput, as words with the value
             of an earlier run, if it differs.
+        misfit: how the first of the earlier runs differs from the phase; None if one does not.
     """
 
     points: dict[Size, float]
     restart_s: float | None
     unlike: tuple[str, ...] = ()
+    misfit: str | None = None
 
 
-def read_measured(paths: Sequence[Path], config: Config) -> Measured:
-    """Returns the throughput and restarts of runs and of tune results, all together.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Source:
+    """Measurements of one run, of one phase of a run, or of one search.
+
+    Attributes:
+        phase: name of the phase.
+        points: median tokens per second per GPU.
+        accelerators: kinds of devices that computed, as `trainer.accelerator` names them.
+        device_names: names of these devices.
+        lost_s: seconds that each stage boundary cost. The first phase of a run has them.
+    """
+
+    config: Config
+    phase: str | None = None
+    points: dict[Size, float]
+    accelerators: set[str]
+    device_names: list[str]
+    lost_s: list[float]
+
+
+def read_measured(paths: Sequence[Path], phases: Mapping[str | None, Config]) -> list[Measured]:
+    """Returns the throughput and restarts of runs and of tune results, together, for each phase.
 
     Args:
         paths: run directories, in which runs have trained or searches have measured. A point that
             several of them have is their median.
-        config: resolved settings of the run that is planned.
+        phases: resolved settings of the phases of the run that is planned, by name.
 
     Raises:
         UsageError: a folder is not a run directory or has no throughput, or its run had another
-            model, optimiser, precision, mesh or device.
+            model, optimiser, precision, mesh or device than every phase.
         DamagedFileError: a file is damaged.
     """
-    found: dict[Size, list[float]] = defaultdict(list)
-    lost_s: list[float] = []
-    unlike: list[str] = []
+    sources = {path: _sources(path) for path in paths}
     devices: dict[str, Path] = {}
-    for path in paths:
-        sources = _sources(path)
-        if not any(source.points for source in sources):
-            existing_run(path)
-            raise UsageError(
-                f"--measured {path}: no stage has more than {WARM_UP_STEPS} steps,"
-                f" and there is no {TUNE_FILE}",
-                remedy="the directory of a longer run",
-            )
-        points: dict[Size, float] = {}
-        for source in sources:
-            unlike += _check_same(path, source.config, config)
-            _check_accelerator(path, source, config)
-            for name in source.device_names:
-                devices.setdefault(name, path)
-            points |= source.points
-            lost_s += source.lost_s
-        for point, rate in points.items():
-            found[point].append(rate)
+    for path, ones in sources.items():
+        _check_serves(path, ones, phases)
+        for name in (name for one in ones for name in one.device_names):
+            devices.setdefault(name, path)
     if len(devices) > 1:
         named = " and ".join(f"{name} ({path})" for name, path in devices.items())
         raise UsageError(
             f"--measured: throughputs of different devices cannot be combined: {named}",
             remedy="the directories of runs on one kind of device",
         )
-    return Measured(
-        points={point: round(median(rates), 1) for point, rates in sorted(found.items())},
-        restart_s=round(median(lost_s), 3) if lost_s else None,
-        unlike=tuple(dict.fromkeys(unlike)),
+    lost_s = [s for ones in sources.values() for one in ones for s in one.lost_s]
+    restart_s = round(median(lost_s), 3) if lost_s else None
+    return [_measured_for(config, sources, restart_s) for config in phases.values()]
+
+
+def _check_serves(
+    path: Path, sources: Sequence[_Source], phases: Mapping[str | None, Config]
+) -> None:
+    """Checks that a folder has measured what a phase computes.
+
+    A run with phases may have others than the run that is planned, if one of them is the same.
+    """
+    if not any(source.points for source in sources):
+        existing_run(path)
+        raise _too_short(path)
+    serving = {
+        index
+        for index, source in enumerate(sources)
+        if any(_misfit(source, config) is None for config in phases.values())
+    }
+    needed = [index for index, source in enumerate(sources) if source.phase is None]
+    if not serving or not serving.issuperset(needed):
+        unfit = next(sources[index] for index in range(len(sources)) if index not in serving)
+        name, config = next(iter(phases.items()))
+        other = _misfit(unfit, config)
+        assert other is not None
+        that = "that run" if unfit.phase is None else f"phase {unfit.phase} of that run"
+        this = "this one" if name is None else f"phase {name} of this one"
+        raise UsageError(
+            f"--measured {path}: {that} {other.did}, and {this} has {other.has}",
+            keys=(other.key,),
+            remedy=f"the directory of a run with {other.key}={other.ours}",
+        )
+    if not any(sources[index].points for index in serving):
+        raise _too_short(path)
+
+
+def _too_short(path: Path) -> UsageError:
+    return UsageError(
+        f"--measured {path}: no stage has more than {WARM_UP_STEPS} steps,"
+        f" and there is no {TUNE_FILE}",
+        remedy="the directory of a longer run",
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Source:
-    """Measurements of one run or search.
-
-    Attributes:
-        points: median tokens per second per GPU.
-        accelerators: kinds of devices that computed, as `trainer.accelerator` names them.
-        device_names: names of these devices.
-        lost_s: seconds that each stage boundary cost.
-    """
-
-    config: Config
-    points: dict[Size, float]
-    accelerators: set[str]
-    device_names: list[str]
-    lost_s: list[float]
+def _measured_for(
+    config: Config, sources: Mapping[Path, Sequence[_Source]], restart_s: float | None
+) -> Measured:
+    """Returns the measurements that hold for a phase."""
+    found: dict[Size, list[float]] = defaultdict(list)
+    unlike: list[str] = []
+    misfits: list[str] = []
+    for path, ones in sources.items():
+        points: dict[Size, list[float]] = defaultdict(list)
+        for one in ones:
+            if (other := _misfit(one, config)) is None:
+                unlike += _chosen_by_plan(one.config, config)
+                for point, rate in one.points.items():
+                    # A search has more measurements of a point than a run beside it.
+                    points[point] = [rate] if one.phase is None else [*points[point], rate]
+            else:
+                where = str(path) if one.phase is None else f"phase {one.phase} of {path}"
+                misfits.append(f"{where} {other.did}, and it has {other.has}")
+        for point, rates in points.items():
+            found[point].append(median(rates))
+    return Measured(
+        points={point: round(median(rates), 1) for point, rates in sorted(found.items())},
+        restart_s=restart_s,
+        unlike=tuple(dict.fromkeys(unlike)),
+        misfit=misfits[0] if len(misfits) == sum(map(len, sources.values())) else None,
+    )
 
 
 def has_throughput(path: Path) -> bool:
@@ -125,37 +180,45 @@ def has_throughput(path: Path) -> bool:
 
 
 def _sources(path: Path) -> list[_Source]:
-    return [one for one in (_read_run(path), _read_tune(path)) if one is not None]
+    """Returns the measurements of a folder. Those of a search come last."""
+    return [*_read_run(path), *_read_tune(path)]
 
 
-def _read_run(path: Path) -> _Source | None:
-    """Returns the measurements of a run, or None if the path holds no run."""
+def _read_run(path: Path) -> Iterator[_Source]:
+    """Yields the measurements of the phases of a run, or nothing if the path holds no run."""
     run = RunDirectory(path)
     if not run.config.is_file():
-        return None
+        return
     config, events = snapshot.read(run.config), list(read_rows(run.events))
     starts = [row for row in events if row["event"] == "start"]
-    return _Source(
-        config=config,
-        points=_run_points(run, config),
-        accelerators={_kind(row["device"]) for row in starts if "device" in row},
-        device_names=[row["device_name"] for row in starts if row.get("device_name") is not None],
-        lost_s=[max(0.0, row["lost_s"]) for row in events if row["event"] == "boundary"],
-    )
+    phases = {one.name: one.config for one in settings_of_phases(config)}
+    points = _run_points(run, phases)
+    lost_s = [max(0.0, row["lost_s"]) for row in events if row["event"] == "boundary"]
+    for name, of_phase in phases.items():
+        yield _Source(
+            config=of_phase,
+            phase=name,
+            points=points[name],
+            accelerators={_kind(row["device"]) for row in starts if "device" in row},
+            device_names=[
+                row["device_name"] for row in starts if row.get("device_name") is not None
+            ],
+            lost_s=lost_s if name == next(iter(phases)) else [],  # the run counts once
+        )
 
 
-def _read_tune(path: Path) -> _Source | None:
-    """Returns the measurements of a search, or None without `TUNE_FILE`."""
+def _read_tune(path: Path) -> Iterator[_Source]:
+    """Yields the measurements of a search, or nothing without `TUNE_FILE`."""
     try:
         tune = read_json(path / TUNE_FILE, TUNE)
     except FileNotFoundError:
-        return None
+        return
     rates: dict[Size, list[float]] = defaultdict(list)
     for one in tune["points"]:
         point = one["micro_batch_size"], one["accumulate_grad_batches"]
         rates[point].append(one["tokens_per_s_per_gpu"])
     name, device = tune["device_name"], tune["device"]
-    return _Source(
+    yield _Source(
         config=snapshot.read(RunDirectory(path / TUNE_FOLDER).config),
         points={point: median(several) for point, several in rates.items()},
         accelerators=set() if device is None else {_kind(device)},
@@ -164,20 +227,28 @@ def _read_tune(path: Path) -> _Source | None:
     )
 
 
-def _run_points(run: RunDirectory, config: Config) -> dict[Size, float]:
-    """Returns the median rates in metrics.jsonl, without the first steps of each stage."""
-    parallel = config.parallel
-    model_ranks = (
-        parallel.tensor_parallel_size
-        * parallel.pipeline_parallel_size
-        * parallel.context_parallel_size
-    )
-    rates: dict[Size, list[float]] = defaultdict(list)
+def _run_points(
+    run: RunDirectory, phases: Mapping[str | None, Config]
+) -> dict[str | None, dict[Size, float]]:
+    """Returns the median rates in metrics.jsonl by phase, without the first steps of each stage."""
+    plan = None if None in phases else run.read_plan()
+    if plan is None and None not in phases:
+        raise DamagedFileError(f"{run.path} has no plan.json, which says what each phase trained")
+    rates = {name: defaultdict[Size, list[float]](list) for name in phases}
     steps: dict[tuple[int, int], int] = defaultdict(int)
     for row in read_rows(run.metrics):
         world_size, count = row["world_size"], row["accumulate_grad_batches"]
         steps[row["stage"], world_size] += 1
-        micro, rest = divmod(row["global_batch_size"] * model_ranks, world_size * count)
+        name = phase_of(plan, row["stage"])
+        if name not in phases:  # it was dropped after it had been trained
+            continue
+        parallel = phases[name].parallel
+        ranks = (
+            parallel.tensor_parallel_size
+            * parallel.pipeline_parallel_size
+            * parallel.context_parallel_size
+        )
+        micro, rest = divmod(row["global_batch_size"] * ranks, world_size * count)
         if rest or not micro:
             raise DamagedFileError(
                 f"{run.metrics} is damaged: the batch of {row['global_batch_size']} samples in step"
@@ -185,41 +256,57 @@ def _run_points(run: RunDirectory, config: Config) -> dict[Size, float]:
                 " processes"
             )
         if steps[row["stage"], world_size] > WARM_UP_STEPS:
-            rates[micro, count].append(row["tokens_per_s"] / world_size)
-    return {point: median(several) for point, several in rates.items()}
+            rates[name][micro, count].append(row["tokens_per_s"] / world_size)
+    return {
+        name: {point: median(several) for point, several in points.items()}
+        for name, points in rates.items()
+    }
 
 
-def _check_same(path: Path, theirs: Config, ours: Config) -> Iterator[str]:
-    """Checks that an earlier run had the same settings as far as they decide throughput.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Misfit:
+    """A setting that decides throughput and that an earlier run had another value of.
 
-    Yields the differing ones that the plan chooses, as words with the value of the earlier run.
+    Attributes:
+        ours: value of the phase that is planned.
+        did: what the earlier run had or did, for a message.
+        has: what the phase has, for a message.
     """
-    earlier, stack = dict(leaves(theirs)), stack_of(ours)
+
+    key: str
+    ours: str
+    did: str
+    has: str
+
+
+def _misfit(source: _Source, ours: Config) -> _Misfit | None:
+    """Returns the first misfit of an earlier run. Settings that the plan chooses may differ."""
+    earlier, stack = dict(leaves(source.config)), stack_of(ours)
     for key, value in leaves(ours):
-        decides = changes(key, SPEED) and not changes(key, SPLIT)
-        if decides and earlier[key] != value:
-            if stack.entry(key).place == PLAN:
-                yield f"{key}={shown(earlier[key])}"
-                continue
-            raise UsageError(
-                f"--measured {path}: that run had {key}={shown(earlier[key])}, and this one has"
-                f" {shown(value)}",
-                keys=(key,),
-                remedy=f"the directory of a run with {key}={shown(value)}",
-            )
-
-
-def _check_accelerator(path: Path, source: _Source, ours: Config) -> None:
-    """Checks that an earlier run trained on the kind of device that is asked for, if one is."""
+        if _decides(key) and earlier[key] != value and stack.entry(key).place != PLAN:
+            own = str(shown(value))
+            return _Misfit(key=key, ours=own, did=f"had {key}={shown(earlier[key])}", has=own)
     wanted = ours.trainer.accelerator
     for kind in sorted(source.accelerators or {source.config.trainer.accelerator}):
         if "auto" not in (kind, wanted) and kind != wanted:
-            raise UsageError(
-                f"--measured {path}: that run trained on the {kind}, and this one has"
-                f" trainer.accelerator={wanted}",
-                keys=(TrainerConfig.accelerator,),
-                remedy=f"the directory of a run with trainer.accelerator={wanted}",
+            key = TrainerConfig.accelerator
+            return _Misfit(
+                key=key, ours=wanted, did=f"trained on the {kind}", has=f"{key}={wanted}"
             )
+    return None
+
+
+def _chosen_by_plan(theirs: Config, ours: Config) -> Iterator[str]:
+    """Yields settings that the plan chooses, as words with the value of an earlier run."""
+    earlier, stack = dict(leaves(theirs)), stack_of(ours)
+    for key, value in leaves(ours):
+        if _decides(key) and earlier[key] != value and stack.entry(key).place == PLAN:
+            yield f"{key}={shown(earlier[key])}"
+
+
+def _decides(key: str) -> bool:
+    """Returns whether a setting decides throughput at a given division of the batch."""
+    return changes(key, SPEED) and not changes(key, SPLIT)
 
 
 def _kind(device: str) -> str:

@@ -279,6 +279,18 @@ def test_the_time_of_a_restart_is_measured_unless_it_is_typed(succeed, earlier):
     assert "3 restarts of 11 s (command line)" in succeed(*words, "rampup.restart_s=11")
 
 
+def test_each_phase_has_measured_hours_or_a_note(succeed, earlier):
+    phases = ["phases.short.until=20_000", "phases.short.data.sequence_length=64"]
+    phases.append("phases.main.until=40_000")
+    words = ["plan", "-f", "llama3_tiny", "--measured", earlier.path.name, *phases]
+    printed = succeed(*words)
+    assert "hours: phase main: rampup.efficiency (measured in earlier); the total" in printed
+    assert "1 restart of 4.5 s (measured in earlier)" in printed
+    assert "note: phase short was not measured: earlier had data.sequence_length=128" in printed
+    stages = json.loads(succeed(*words, "--json"))["stages"]
+    assert [stage["seconds"] is None for stage in stages] == [True, False]
+
+
 def test_several_runs_are_combined_and_tell_how_fast_other_micro_batches_are(
     succeed, earlier, tmp_path
 ):

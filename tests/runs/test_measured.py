@@ -36,13 +36,20 @@ def run(tmp_path, planned):
 
 
 @pytest.fixture
-def measured(planned):
-    """Returns a function that reads directories for a plan of llama3_tiny."""
+def measured_by_phase(planned):
+    """Returns a function that reads directories for the phases of a plan of llama3_tiny."""
 
     def read(*paths, words=()):
-        return read_measured(paths, planned("llama3_tiny", *words).config)
+        phases = {one.plan.name: one.config for one in planned("llama3_tiny", *words).phases}
+        return dict(zip(phases, read_measured(paths, phases), strict=True))
 
     return read
+
+
+@pytest.fixture
+def measured(measured_by_phase):
+    """Returns a function that reads directories for a plan without phases."""
+    return lambda *paths, words=(): measured_by_phase(*paths, words=words)[None]
 
 
 def steps(rates, *, stage=0, world=1, accumulate=1, micro=4, model_ranks=1):
@@ -256,3 +263,58 @@ def test_a_row_whose_batch_is_not_whole_is_reported(run, measured):
     row = metrics_row(step=7, global_batch_size=5, accumulate_grad_batches=2)
     with pytest.raises(DamagedFileError, match="batch of 5 samples in step 7 does not divide"):
         measured(run([row]))
+
+
+PHASES = [
+    "phases.short.until=20_000",
+    "phases.short.data.sequence_length=64",
+    "phases.main.until=40_000",
+    "phases.decay.until=50_000",
+    "phases.decay.schedule.decay_style=linear",
+]
+
+
+@pytest.fixture
+def phased(run, planned):
+    """Returns the directory of a run with phases, in whose stages a step had `rates`."""
+
+    def write(*words, rates):
+        rows = [
+            row for stage, rate in enumerate(rates) for row in steps([*SLOW, rate], stage=stage)
+        ]
+        path = run(rows, *PHASES, *words, name="phased")
+        plan = planned("llama3_tiny", *PHASES, *words).plan
+        RunDirectory(path).write_json(path / "plan.json", plan.to_json())
+        return path
+
+    return write
+
+
+def test_each_phase_has_the_throughput_of_a_run_that_computed_as_it_does(
+    run, phased, measured, measured_by_phase
+):
+    rates = [640.0, 1000.0, 3000.0]
+    one_batch = [
+        *("model.rampup_batch_size=null", "model.global_batch_size=4", "trainer.num_nodes=1")
+    ]
+    path = phased(*one_batch, rates=rates)
+    assert measured(path, words=one_batch).points == {(4, 1): 2000.0}
+    found = measured_by_phase(path, words=[*one_batch, *PHASES])
+    assert [found[name].points for name in ("short", "main", "decay")] == [
+        {(4, 1): 640.0},
+        {(4, 1): 2000.0},
+        {(4, 1): 2000.0},
+    ]
+    alone = run(steps([*SLOW, 700.0]), name="alone")
+    found = measured_by_phase(alone, words=PHASES)
+    assert (found["main"].points, found["short"].points) == ({(4, 1): 700.0}, {})
+    assert found["short"].misfit == f"{alone} had data.sequence_length=128, and it has 64"
+
+
+def test_a_run_that_no_phase_computes_as_is_refused(phased, measured_by_phase, run):
+    words = ["phases.only.until=20_000", "phases.only.data.sequence_length=32"]
+    alone = run(steps([*SLOW, 700.0]), name="alone")
+    with pytest.raises(UsageError, match=r"that run had .*=128, and phase only of this one has 32"):
+        measured_by_phase(alone, words=words)
+    with pytest.raises(UsageError, match=r"phase short of that run had .*=64, and phase only"):
+        measured_by_phase(phased(rates=[1.0]), words=words)
