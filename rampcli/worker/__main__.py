@@ -13,7 +13,7 @@ from pathlib import Path
 from select import select
 
 from rampcli.errors import RampcliError
-from rampcli.files.locks import SHARE_WAIT_S, hold
+from rampcli.files.locks import SHARE_WAIT_S, hold, is_held
 from rampcli.machine.activity import LOADING, begin
 from rampcli.machine.lifeline import SUPERVISOR, WAIT, die_with_parent
 from rampcli.runs.directory import RunDirectory
@@ -94,7 +94,8 @@ def wait_for_turn(run: RunDirectory, import_training: Callable[[], object]) -> f
     exits.
     """
     import_training()
-    if not select([sys.stdin], [], [], 0)[0]:  # the processes of the stage before still train
+    has_turn = bool(select([sys.stdin], [], [], 0)[0])
+    if not has_turn and is_held(run.workers_lock):  # the processes of the stage before still train
         from rampcli.worker.next_stage import compile_next_stage
 
         compile_next_stage(run, world_size=int(world_size_of(os.environ)))
