@@ -368,10 +368,10 @@ def with_measured(resolved: Resolved, paths: Sequence[Path]) -> Resolved:
             notes.append(f"phase {name} was not measured: {found.misfit}")
         else:
             notes.append(f"phase {name} was not measured: it was too short")
-    stack = stack_of(resolved.config)
+    typed = stack_of(resolved.config)
     # A run with phases holds even its defaults as if they were typed.
-    is_default = stack.entry(RESTART_KEY).place == DEFAULT
-    is_typed = stack.precedence(RESTART_KEY) is Precedence.USER and not is_default
+    is_default = typed.entry(RESTART_KEY).place == DEFAULT
+    is_typed = typed.precedence(RESTART_KEY) is Precedence.USER and not is_default
     if (restart_s := measured[0].restart_s) is not None and not is_typed:
         words.append(f"{RESTART_KEY}={restart_s}")
     unlike = dict.fromkeys(word for found in measured for word in found.unlike)

@@ -76,6 +76,37 @@ class _Source:
     lost_s: list[float]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Misfit:
+    """A setting that decides throughput and that an earlier run had another value of.
+
+    Attributes:
+        ours: value of the phase that is planned.
+        did: what the earlier run had or did, for a message.
+        has: what the phase has, for a message.
+    """
+
+    key: str
+    ours: str
+    did: str
+    has: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Fit:
+    """How a source fits a phase that is planned.
+
+    Attributes:
+        misfit: first setting that differs, or None if the source has measured what the phase
+            computes.
+        unlike: differing settings that the plan chooses, as words with the value of the source.
+    """
+
+    source: _Source
+    misfit: _Misfit | None
+    unlike: tuple[str, ...]
+
+
 def read_measured(paths: Sequence[Path], phases: Mapping[str | None, Config]) -> list[Measured]:
     """Returns the throughput and restarts of runs and of tune results, together, for each phase.
 
@@ -90,9 +121,13 @@ def read_measured(paths: Sequence[Path], phases: Mapping[str | None, Config]) ->
         DamagedFileError: a file is damaged.
     """
     sources = {path: _sources(path) for path in paths}
+    fits = {
+        path: [[_fit(one, config) for one in ones] for config in phases.values()]
+        for path, ones in sources.items()
+    }
     devices: dict[str, Path] = {}
     for path, ones in sources.items():
-        _check_serves(path, ones, phases)
+        _check_serves(path, ones, fits[path], first_phase=next(iter(phases)))
         for name in (name for one in ones for name in one.device_names):
             devices.setdefault(name, path)
     if len(devices) > 1:
@@ -103,38 +138,43 @@ def read_measured(paths: Sequence[Path], phases: Mapping[str | None, Config]) ->
         )
     lost_s = [s for ones in sources.values() for one in ones for s in one.lost_s]
     restart_s = round(median(lost_s), 3) if lost_s else None
-    return [_measured_for(config, sources, restart_s) for config in phases.values()]
+    return [
+        _measured_for({path: ones[index] for path, ones in fits.items()}, restart_s)
+        for index in range(len(phases))
+    ]
 
 
 def _check_serves(
-    path: Path, sources: Sequence[_Source], phases: Mapping[str | None, Config]
+    path: Path,
+    sources: Sequence[_Source],
+    fits: Sequence[Sequence[_Fit]],
+    *,
+    first_phase: str | None,
 ) -> None:
     """Checks that a folder has measured what a phase computes.
 
     A run with phases may have others than the run that is planned, if one of them is the same.
+
+    Args:
+        fits: of each phase that is planned, to all sources.
+        first_phase: name of the first phase that is planned.
     """
     if not any(source.points for source in sources):
         existing_run(path)
         raise _too_short(path)
-    serving = {
-        index
-        for index, source in enumerate(sources)
-        if any(_misfit(source, config) is None for config in phases.values())
-    }
-    needed = [index for index, source in enumerate(sources) if source.phase is None]
-    if not serving or not serving.issuperset(needed):
-        unfit = next(sources[index] for index in range(len(sources)) if index not in serving)
-        name, config = next(iter(phases.items()))
-        other = _misfit(unfit, config)
-        assert other is not None
-        that = "that run" if unfit.phase is None else f"phase {unfit.phase} of that run"
-        this = "this one" if name is None else f"phase {name} of this one"
-        raise UsageError(
-            f"--measured {path}: {that} {other.did}, and {this} has {other.has}",
-            keys=(other.key,),
-            remedy=f"the directory of a run with {other.key}={other.ours}",
-        )
-    if not any(sources[index].points for index in serving):
+    serves = [any(fit.misfit is None for fit in of_source) for of_source in zip(*fits, strict=True)]
+    for fit, is_served in zip(fits[0], serves, strict=True):
+        needed = fit.source.phase is None or not any(serves)
+        if fit.misfit is not None and needed and not is_served:
+            phase, other = fit.source.phase, fit.misfit
+            that = "that run" if phase is None else f"phase {phase} of that run"
+            this = "this one" if first_phase is None else f"phase {first_phase} of this one"
+            raise UsageError(
+                f"--measured {path}: {that} {other.did}, and {this} has {other.has}",
+                keys=(other.key,),
+                remedy=f"the directory of a run with {other.key}={other.ours}",
+            )
+    if not any(one.points for one, is_served in zip(sources, serves, strict=True) if is_served):
         raise _too_short(path)
 
 
@@ -146,31 +186,30 @@ def _too_short(path: Path) -> UsageError:
     )
 
 
-def _measured_for(
-    config: Config, sources: Mapping[Path, Sequence[_Source]], restart_s: float | None
-) -> Measured:
-    """Returns the measurements that hold for a phase."""
+def _measured_for(fits: Mapping[Path, Sequence[_Fit]], restart_s: float | None) -> Measured:
+    """Returns the measurements that hold for a phase, whose fits to all sources are given."""
     found: dict[Size, list[float]] = defaultdict(list)
-    unlike: list[str] = []
     misfits: list[str] = []
-    for path, ones in sources.items():
+    for path, ones in fits.items():
         points: dict[Size, list[float]] = defaultdict(list)
-        for one in ones:
-            if (other := _misfit(one, config)) is None:
-                unlike += _chosen_by_plan(one.config, config)
-                for point, rate in one.points.items():
-                    # A search has more measurements of a point than a run beside it.
-                    points[point] = [rate] if one.phase is None else [*points[point], rate]
-            else:
-                where = str(path) if one.phase is None else f"phase {one.phase} of {path}"
-                misfits.append(f"{where} {other.did}, and it has {other.has}")
+        for fit in ones:
+            phase = fit.source.phase
+            if fit.misfit is not None:
+                where = str(path) if phase is None else f"phase {phase} of {path}"
+                misfits.append(f"{where} {fit.misfit.did}, and it has {fit.misfit.has}")
+                continue
+            for point, rate in fit.source.points.items():
+                # A search has more measurements of a point than a run beside it.
+                points[point] = [rate] if phase is None else [*points[point], rate]
         for point, rates in points.items():
             found[point].append(median(rates))
+    whole = [fit for ones in fits.values() for fit in ones]
+    unlike = (word for fit in whole if fit.misfit is None for word in fit.unlike)
     return Measured(
         points={point: round(median(rates), 1) for point, rates in sorted(found.items())},
         restart_s=restart_s,
         unlike=tuple(dict.fromkeys(unlike)),
-        misfit=misfits[0] if len(misfits) == sum(map(len, sources.values())) else None,
+        misfit=misfits[0] if len(misfits) == len(whole) else None,
     )
 
 
@@ -263,50 +302,26 @@ def _run_points(
     }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Misfit:
-    """A setting that decides throughput and that an earlier run had another value of.
-
-    Attributes:
-        ours: value of the phase that is planned.
-        did: what the earlier run had or did, for a message.
-        has: what the phase has, for a message.
-    """
-
-    key: str
-    ours: str
-    did: str
-    has: str
-
-
-def _misfit(source: _Source, ours: Config) -> _Misfit | None:
-    """Returns the first misfit of an earlier run. Settings that the plan chooses may differ."""
+def _fit(source: _Source, ours: Config) -> _Fit:
+    """Compares the settings that decide throughput at a given division of the batch."""
     earlier, stack = dict(leaves(source.config)), stack_of(ours)
+    misfits, unlike = list[_Misfit](), list[str]()
     for key, value in leaves(ours):
-        if _decides(key) and earlier[key] != value and stack.entry(key).place != PLAN:
+        if earlier[key] == value or not changes(key, SPEED) or changes(key, SPLIT):
+            continue
+        theirs = f"{key}={shown(earlier[key])}"
+        if stack.entry(key).place == PLAN:
+            unlike.append(theirs)
+        else:
             own = str(shown(value))
-            return _Misfit(key=key, ours=own, did=f"had {key}={shown(earlier[key])}", has=own)
-    wanted = ours.trainer.accelerator
-    for kind in sorted(source.accelerators or {source.config.trainer.accelerator}):
-        if "auto" not in (kind, wanted) and kind != wanted:
-            key = TrainerConfig.accelerator
-            return _Misfit(
-                key=key, ours=wanted, did=f"trained on the {kind}", has=f"{key}={wanted}"
-            )
-    return None
-
-
-def _chosen_by_plan(theirs: Config, ours: Config) -> Iterator[str]:
-    """Yields settings that the plan chooses, as words with the value of an earlier run."""
-    earlier, stack = dict(leaves(theirs)), stack_of(ours)
-    for key, value in leaves(ours):
-        if _decides(key) and earlier[key] != value and stack.entry(key).place == PLAN:
-            yield f"{key}={shown(earlier[key])}"
-
-
-def _decides(key: str) -> bool:
-    """Returns whether a setting decides throughput at a given division of the batch."""
-    return changes(key, SPEED) and not changes(key, SPLIT)
+            misfits.append(_Misfit(key=key, ours=own, did=f"had {theirs}", has=own))
+    key, wanted = TrainerConfig.accelerator, ours.trainer.accelerator
+    misfits += [
+        _Misfit(key=key, ours=wanted, did=f"trained on the {kind}", has=f"{key}={wanted}")
+        for kind in sorted(source.accelerators or {source.config.trainer.accelerator})
+        if "auto" not in (kind, wanted) and kind != wanted
+    ]
+    return _Fit(source=source, misfit=next(iter(misfits), None), unlike=tuple(unlike))
 
 
 def _kind(device: str) -> str:
