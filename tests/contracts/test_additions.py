@@ -34,6 +34,10 @@ def plant(addition: Addition, folder: Path) -> None:
         (folder / file).write_text(text)
 
 
+def test_each_row_has_an_addition_and_each_addition_has_a_row():
+    assert set(places()) == set(ADDITIONS)
+
+
 @pytest.mark.parametrize("what", places())
 def test_an_addition_touches_only_the_places_that_its_docstring_names(what):
     named = [place.partition(":")[0] for place in re.findall(r"`(.+?)`", places()[what])]

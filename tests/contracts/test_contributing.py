@@ -25,6 +25,16 @@ def test_a_place_exists(place):
         assert re.search(definition, found[0].read_text(), re.MULTILINE)
 
 
+def test_the_tables_cover_the_extensions_that_the_program_is_built_for():
+    cells = re.findall(r"^\| (.*?) \|", section("Where to change what"), re.MULTILINE)
+    said = " ".join(cells)
+    for extension in (
+        *("decay style", "optimiser", "model family", "tracker", "launcher", "data source"),
+        *("ramp semantics", "node policy", "checkpoint", "command"),
+    ):
+        assert extension in said
+
+
 def test_the_tree_names_every_folder_of_the_package_and_no_other():
     tree = section("The house").split("\n\n")[0]
     package = tree.partition("rampcli/")[2].partition("\n    conf/")[0]
