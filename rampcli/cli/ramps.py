@@ -1,7 +1,6 @@
 """`rampcli ramps`: lists published batch ramps, and prints the words that plan one."""
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,7 +52,11 @@ def ramps(
     if found.unpublished is None and sequence_length is not None:
         found = found.at_length(sequence_length)
     if plot is not None and found.stages:
-        _draw(found, plot)
+        from rampcli.cli.pictures import writing_picture
+        from rampcli.report.plots import plot_tokens
+
+        with writing_picture(plot):
+            plot_tokens(*_tokens(found), plot, title=found.model)
     if as_json:
         typer.echo(json.dumps(_facts(found, nodes), indent=1))
     else:
@@ -116,7 +119,6 @@ def _facts(ramp: "PublishedRamp", nodes: int | None) -> dict[str, Any]:
 
     Without its steps, `stages` is empty, and `words` and `model_is_stand_in` are null.
     """
-    length = ramp.sequence_length or 0
     return {
         "name": ramp.name,
         "model": ramp.model,
@@ -129,15 +131,24 @@ def _facts(ramp: "PublishedRamp", nodes: int | None) -> dict[str, Any]:
         "stages": [
             {
                 "global_batch_size": stage.global_batch_size,
-                "batch_tokens": stage.global_batch_size * length,
+                "batch_tokens": batch_tokens,
                 "first_step": stage.first_step,
-                "first_token": stage.first_sample * length,
+                "first_token": first_token,
             }
-            for stage in ramp.stages
+            for stage, first_token, batch_tokens in zip(ramp.stages, *_tokens(ramp), strict=True)
         ],
         "words": ramp.words(nodes=nodes) if ramp.stages else None,
         "model_is_stand_in": ramp.recipe is None if ramp.stages else None,
     }
+
+
+def _tokens(ramp: "PublishedRamp") -> tuple[list[int], list[int]]:
+    """Returns the tokens before each stage, and those of a batch in it."""
+    length = ramp.sequence_length or 0
+    return (
+        [stage.first_sample * length for stage in ramp.stages],
+        [stage.global_batch_size * length for stage in ramp.stages],
+    )
 
 
 def _show(ramp: "PublishedRamp", nodes: int | None) -> None:
@@ -157,18 +168,10 @@ def _show(ramp: "PublishedRamp", nodes: int | None) -> None:
         "certainty": ramp.certainty,
     }
     say(console, ramp.name, "", *(f"{name:<12}{value}" for name, value in rows.items()))
-    if not ramp.stages or ramp.sequence_length is None:
+    if not ramp.stages:
         return
-    say(
-        console,
-        "",
-        *ramp_figure(
-            [stage.first_sample * ramp.sequence_length for stage in ramp.stages],
-            [stage.global_batch_size * ramp.sequence_length for stage in ramp.stages],
-            width=min(console.width, 120),
-            block=_block(),
-        ),
-    )
+    block = "#" if console.options.ascii_only else "█"
+    say(console, "", *ramp_figure(*_tokens(ramp), width=min(console.width, 120), block=block))
     optimizer, of_run = (
         (f", and its optimiser for {ramp.optimizer}", "batches and steps")
         if ramp.known_optimizer is None
@@ -182,28 +185,3 @@ def _show(ramp: "PublishedRamp", nodes: int | None) -> None:
     )
     command = " \\\n        ".join(ramp.words(nodes=nodes))
     say(console, "", about, "", f"    rampcli plan {command}")
-
-
-def _block() -> str:
-    """Returns the character of columns that standard output can show."""
-    try:
-        "█".encode(sys.stdout.encoding or "ascii")
-    except UnicodeEncodeError:
-        return "#"
-    return "█"
-
-
-def _draw(ramp: "PublishedRamp", path: Path) -> None:
-    from rampcli.cli.pictures import check_picture, writing_picture
-
-    check_picture(path)
-    from rampcli.report.plots import plot_tokens
-
-    length = ramp.sequence_length or 0
-    with writing_picture(path):
-        plot_tokens(
-            [stage.first_sample * length for stage in ramp.stages],
-            [stage.global_batch_size * length for stage in ramp.stages],
-            path,
-            title=ramp.model,
-        )
