@@ -6,6 +6,7 @@ change its value. Commands refuse an option with one value that is given twice.
 """
 
 import inspect
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache, partial, wraps
@@ -15,7 +16,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from rampcli.cli.base import INFO, SOURCES, VIEWS, Base
-from rampcli.cli.usage import check_repeated
 from rampcli.errors import UsageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -55,13 +55,29 @@ class _Light:
 
 class _LightCommand(_Light, TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        args = with_views(args)
-        check_repeated(self.params, args)
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, with_views(args))
+
+    def make_parser(self, ctx: Any) -> Any:
+        """Returns the parser of Typer, which here refuses a second value of an option with one."""
+        parser: Any = super().make_parser(ctx)
+        for option in {*parser._long_opt.values(), *parser._short_opt.values()}:
+            option.process = partial(_take_once, option)
+        return parser
 
 
 class _LightGroup(_Light, TyperGroup):
     pass
+
+
+def _take_once(option: Any, value: Any, state: Any) -> None:
+    """Takes an option of the command line with its value, unless it has one already."""
+    if option.action == "store" and option.dest in state.opts:
+        name = option.obj.opts[0]
+        raise UsageError(
+            f"{name} is given twice: {state.opts[option.dest]} and {value}",
+            remedy=f"{name} {shlex.quote(value)}",
+        )
+    type(option).process(option, value, state)
 
 
 def with_views(args: Sequence[str]) -> list[str]:

@@ -1,9 +1,8 @@
-"""Reports errors of Typer in the style of all other errors, and refuses repeated options."""
+"""Reports errors of Typer in the style of all other errors."""
 
 import difflib
 import re
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import typer
@@ -32,45 +31,6 @@ TyperError: type[Exception] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
 )
 """Base of Typer's errors, which old releases of Typer take from click."""
-
-
-def check_repeated(params: Sequence[Any], args: Sequence[str]) -> None:
-    """Checks that no option with one value is given twice.
-
-    Args:
-        args: words after the command.
-
-    Raises:
-        UsageError: an option is given twice.
-    """
-    options = {
-        name: param
-        for param in params
-        if param.param_type_name == "option"
-        for name in (*param.opts, *param.secondary_opts)
-    }
-    given: dict[str, str] = {}
-    words = iter(args)
-    for word in words:
-        if word == "--":
-            return
-        name, equals, value = word.partition("=")
-        is_known = name in options
-        if not is_known and not word.startswith("--") and word[:2] in options:  # -fNAME
-            name, equals, value = word[:2], word[2:3], word[2:]
-        param = options.get(name)
-        if param is None or param.is_flag:
-            continue
-        if not equals:
-            value = next(words, "")
-        if param.multiple:
-            continue
-        if param.name in given:
-            raise UsageError(
-                f"{name} is given twice: {given[param.name]} and {value}",
-                remedy=f"{name} {shlex.quote(value)}",
-            )
-        given[param.name] = value
 
 
 def _as_setting(error: Any) -> list[str]:
