@@ -21,7 +21,7 @@ from rampcli.config.references import (
     resolved,
 )
 from rampcli.errors import Report, shown, visible
-from rampcli.report.explain import part_of, with_provenance
+from rampcli.report.explain import section_of, with_provenance
 from rampcli.settings.by_key import find_setting, nest, settings
 from rampcli.words.nemo import LAUNCHER_SECTION
 from rampcli.words.rl import expand_words
@@ -68,7 +68,7 @@ def show(base: Base, words: Sequence[str], *, is_rl: bool, retunes: bool) -> Non
         parts[HYDRA] = _of_hydra(stack, words)
     if base.cfg in (JOB, ALL):
         parts |= _job(stack, resolves=base.resolve)
-    _print_section(_yaml(part_of(parts, _section(base.package))), base.package)
+    _print_section(_yaml(section_of(parts, _section(base.package))), base.package)
 
 
 def _section(package: str | None) -> str:

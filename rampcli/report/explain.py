@@ -1,7 +1,7 @@
 """Explains settings: what they are, their values, and where the values come from."""
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import yaml
@@ -15,7 +15,7 @@ from rampcli.config.nemo_files import NemoEffects
 from rampcli.errors import UsageError, shown
 from rampcli.planning.run_plan import Resolved, ResolvedPhase, run_dir_of
 from rampcli.report.choices import costs_of
-from rampcli.settings.by_key import extension_of, find_setting, leaves, nest, settings
+from rampcli.settings.by_key import Setting, extension_of, find_setting, leaves, nest, settings
 from rampcli.settings.config import Config
 from rampcli.settings.phase_keys import UNTIL, phase_key, split_phase_key
 from rampcli.settings.rl import RLConfig, max_response_tokens, unit_of
@@ -26,71 +26,54 @@ from rampcli.words.refused import DERIVED
 MOST_OFFERED = 4
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explanation:
+    """What `rampcli explain` says of a key.
+
+    Attributes:
+        value: its value. The other facts are None if they are unknown or the key has none.
+        derived: value that a null stands for. The end of a phase has its position there, as
+            `samples`, `steps` and `tokens`.
+        overrode: the values that `value` replaces, each with its `set_by`, the nearest first.
+        costs: what `costs_of` returns.
+        in_run: the `value` of the run and its `set_by`, for a key of a phase.
+        in_phases: values of the phases that have another one than the run, by name.
+    """
+
+    key: str
+    value: Any
+    derived: Any = None
+    type: str | None = None
+    unit: str | None = None
+    default: Any = None
+    range: str | None = None
+    doc: str
+    set_by: str | None
+    overrode: list[dict[str, Any]] = field(default_factory=list)
+    costs: dict[str, Any] | None = None
+    in_run: dict[str, Any] | None = None
+    in_phases: dict[str, Any] = field(default_factory=dict)
+
+
 def explain(key: str, resolved: Resolved) -> dict[str, Any]:
-    """Returns a setting, its value and its history.
+    """Returns the fields of an `Explanation` by name.
 
     Args:
         key: dotted key of a setting, a spelling of another system, or a name in `DERIVED`.
 
-    Returns:
-        `key`, `value`, `derived` (the value that a null stands for, or None), `type`, `unit`,
-        `default`, `range`, `doc`, `set_by`, `overrode`, a list of `{"set_by", "value"}` with the
-        nearest first, `costs`, which is what `costs_of` returns, `in_run`, which is the `value` of
-        the run and its `set_by` if the key is that of a phase, or None, and `in_phases`, the values
-        of the phases that have another value than the run. The end of a phase has its position in
-        `derived`: `samples`, `steps` and `tokens`.
-
     Raises:
         UsageError: there is no such setting.
     """
-    if (parts := split_phase_key(key)) is not None:
-        return _explain_in_phase(*parts, resolved)
     if key in DERIVED:
-        return _explain_derived(key, resolved)
-    if resolved.plan.has_names:
-        key = _own_key(key)
-    fact = _explain_setting(key, resolved.config, derived(resolved))
-    if not resolved.plan.has_names:
-        fact["costs"] = costs_of(key, resolved.phases[0])
-    return {**fact, "in_phases": _other_values(key, fact["value"], resolved)}
-
-
-def _explain_setting(key: str, config: Config, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `explain` of a setting in one configuration.
-
-    Args:
-        known: derived values of settings that are null.
-    """
-    setting = find_setting(key)
-    if setting is None:
-        raise unknown_key(key, offer=lambda keys: [f"rampcli explain {one}" for one in keys])
-    history = stack_of(config).history(key)
-    if key in FOREIGN:  # without the entry that says that the word is translated
-        history = [Entry(None, DEFAULT), *(entry for entry in history if entry.by is None)]
-    if not history and (extension := extension_of(key)) is not None:
-        raise UsageError(
-            f"{key} is a setting of an extension that this run does not use",
-            keys=(key,),
-            remedy=f"rampcli explain {key} {extension.key}={extension.name}",
-        )
-    value = history[-1].value
-    return {
-        "key": key,
-        "value": value,
-        "derived": known.get(key) if value is None else None,
-        "type": setting.type_name() + (" or null" if setting.optional else ""),
-        "unit": unit_of(config) if setting.unit == "samples" else setting.unit,
-        "default": setting.default,
-        "range": setting.range_name() or None,
-        "doc": setting.doc,
-        "set_by": history[-1].place,
-        "overrode": [
-            {"set_by": entry.place, "value": entry.value} for entry in reversed(history[:-1])
-        ],
-        "costs": None,
-        "in_run": None,
-        "in_phases": {},
-    }
+        found = _explain_largest_batch(key, resolved)
+    elif (parts := split_phase_key(key)) is not None:
+        found = _explain_in_phase(*parts, resolved)
+    elif resolved.plan.has_names:
+        found = _explain_in_run(_own_key(key), resolved)
+    else:
+        found = _explain_setting(key, resolved.config, derived(resolved))
+        found = replace(found, costs=costs_of(key, resolved.phases[0]))
+    return asdict(found)
 
 
 def explain_all(key: str, resolved: Resolved) -> list[dict[str, Any]]:
@@ -103,17 +86,94 @@ def explain_all(key: str, resolved: Resolved) -> list[dict[str, Any]]:
     decided = None if effects is None or key in settings() else effects.decided_by(key)
     if effects is None or decided is None:
         return [explain(key, resolved)]
-    entry = effects.given.get(key)
-    of_nemo: dict[str, Any] = {
-        "key": key,
-        "value": None if entry is None else entry.value,
-        **dict.fromkeys(("derived", "type", "default", "range", "costs", "in_run", "unit")),
-        "in_phases": {},
-        "doc": f"NeMo's key. {effects.meaning(key)}",
-        "set_by": None if entry is None else entry.place,
-        "overrode": [],
-    }
+    given, doc = effects.given.get(key), f"NeMo's key. {effects.meaning(key)}"
+    value, place = (None, None) if given is None else (given.value, given.place)
+    of_nemo = asdict(Explanation(key=key, value=value, doc=doc, set_by=place))
     return [of_nemo, *(explain(one, resolved) for one in decided if find_setting(one))]
+
+
+def _explain_setting(key: str, config: Config, derived: Mapping[str, Any]) -> Explanation:
+    """Explains a setting in one configuration. `derived` has the values that nulls stand for."""
+    setting = _setting(key)
+    history = stack_of(config).history(key)
+    if key in FOREIGN:  # without the entry that says that the word is translated
+        history = [Entry(None, DEFAULT), *(entry for entry in history if entry.by is None)]
+    if not history and (extension := extension_of(key)) is not None:
+        raise UsageError(
+            f"{key} is a setting of an extension that this run does not use",
+            keys=(key,),
+            remedy=f"rampcli explain {key} {extension.key}={extension.name}",
+        )
+    *earlier, (value, place) = ((entry.value, entry.place) for entry in history)
+    return Explanation(
+        key=key,
+        value=value,
+        derived=derived.get(key) if value is None else None,
+        type=setting.type_name() + (" or null" if setting.optional else ""),
+        unit=unit_of(config) if setting.unit == "samples" else setting.unit,
+        default=setting.default,
+        range=setting.range_name() or None,
+        doc=setting.doc,
+        set_by=place,
+        overrode=[{"set_by": by, "value": other} for other, by in reversed(earlier)],
+    )
+
+
+def _setting(key: str) -> Setting:
+    found = find_setting(key)
+    if found is None:
+        raise unknown_key(key, offer=lambda keys: [f"rampcli explain {one}" for one in keys])
+    return found
+
+
+def _explain_in_run(key: str, resolved: Resolved) -> Explanation:
+    """Explains a setting of a run with phases, which may have another value in some of them."""
+    found = _explain_setting(key, resolved.config, derived(resolved))
+    values = {phase.name: dict(leaves(phase.config)) for phase in resolved.phases}
+    others = {
+        name: own[key] for name, own in values.items() if key in own and own[key] != found.value
+    }
+    return replace(found, in_phases=others)
+
+
+def _explain_in_phase(name: str, inside: str, resolved: Resolved) -> Explanation:
+    """Explains a setting as it applies in a phase, or the end of a phase."""
+    inside = _own_key(inside)
+    key = phase_key(name, inside)
+    _setting(key)
+    phase = next((one for one in resolved.phases if one.plan.name == name), None)
+    if phase is None:
+        raise _no_phase(key, name, inside, resolved)
+    if inside == UNTIL:
+        found, end = _explain_setting(key, resolved.config, {}), phase.plan.end
+        return replace(found, derived=None if end is None else asdict(end), overrode=[])
+    run = _explain_setting(inside, resolved.config, {})
+    found = _explain_setting(inside, phase.config, _derived_in(phase))
+    return replace(
+        found,
+        key=key,
+        overrode=[entry for entry in found.overrode if entry["set_by"] != found.set_by],
+        costs=costs_of(inside, phase),
+        in_run={"value": run.value, "set_by": run.set_by},
+    )
+
+
+def _explain_largest_batch(key: str, resolved: Resolved) -> Explanation:
+    """Explains a batch that MaxText derives, where the batch is largest."""
+    stage = _largest_stage(resolved.plan)
+    phase = resolved.of(stage)
+    load, train = phase.samples_to_load(stage), stage.global_batch_size
+    values = {
+        "global_batch_to_load": load,
+        "global_batch_size_to_load": load,
+        "global_batch_to_train": train,
+        "global_batch_size_to_train_on": train,
+        "micro_batch_size_to_train_on": train // phase.plan.loads_per_step(stage),
+    }
+    place = "derived, for the largest batch"
+    return Explanation(
+        key=key, value=values[key], unit="samples", doc=DERIVED[key][0], set_by=place
+    )
 
 
 def _own_key(key: str) -> str:
@@ -132,41 +192,6 @@ def _own_key(key: str) -> str:
     return SPELLINGS.get(key, key)
 
 
-def _explain_in_phase(name: str, inside: str, resolved: Resolved) -> dict[str, Any]:
-    """Returns a setting as it applies in a phase, and what the run has."""
-    inside = _own_key(inside)
-    key = phase_key(name, inside)
-    if (setting := find_setting(key)) is None:
-        raise unknown_key(key, offer=lambda keys: [f"rampcli explain {one}" for one in keys])
-    phase = next((one for one in resolved.phases if one.plan.name == name), None)
-    if phase is None:
-        raise _no_phase(key, name, inside, resolved)
-    if inside != UNTIL:
-        fact = _explain_setting(inside, phase.config, _derived_in(phase))
-        run = _explain_setting(inside, resolved.config, {})
-        overrode = [entry for entry in fact["overrode"] if entry["set_by"] != fact["set_by"]]
-        in_run = {"value": run["value"], "set_by": run["set_by"]}
-        costs = costs_of(inside, phase)
-        return {**fact, "key": key, "overrode": overrode, "costs": costs, "in_run": in_run}
-    entry = stack_of(resolved.config).entry(key)
-    end = phase.plan.end
-    return {
-        "key": key,
-        "value": entry.value,
-        "derived": None if end is None else asdict(end),
-        "type": f"{setting.type_name()} or null",
-        "unit": setting.unit,
-        "default": setting.default,
-        "range": None,
-        "doc": setting.doc,
-        "set_by": entry.place,
-        "overrode": [],
-        "costs": None,
-        "in_run": None,
-        "in_phases": {},
-    }
-
-
 def _no_phase(key: str, name: str, inside: str, resolved: Resolved) -> UsageError:
     """Returns the error for a phase that the run does not have, or does not reach."""
     if name in resolved.config.phases:
@@ -183,36 +208,6 @@ def _no_phase(key: str, name: str, inside: str, resolved: Resolved) -> UsageErro
         remedy=[f"rampcli explain {phase_key(one, inside)}" for one in names[:MOST_OFFERED]]
         or f"rampcli explain {key} {phase_key(name, UNTIL)}=7.5T",
     )
-
-
-def _other_values(key: str, value: Any, resolved: Resolved) -> dict[str, Any]:
-    """Returns the values of the phases that have another value than the run, by name."""
-    values = {phase.name: dict(leaves(phase.config)) for phase in resolved.phases}
-    return {name: own[key] for name, own in values.items() if key in own and own[key] != value}
-
-
-def _explain_derived(key: str, resolved: Resolved) -> dict[str, Any]:
-    """Returns a batch that MaxText derives, where the batch is largest."""
-    stage = _largest_stage(resolved.plan)
-    phase = resolved.of(stage)
-    load, train = phase.samples_to_load(stage), stage.global_batch_size
-    values = {
-        "global_batch_to_load": load,
-        "global_batch_size_to_load": load,
-        "global_batch_to_train": train,
-        "global_batch_size_to_train_on": train,
-        "micro_batch_size_to_train_on": train // phase.plan.loads_per_step(stage),
-    }
-    return {
-        "key": key,
-        "value": values[key],
-        **dict.fromkeys(("derived", "type", "default", "range", "costs", "in_run")),
-        "in_phases": {},
-        "unit": "samples",
-        "doc": DERIVED[key][0],
-        "set_by": "derived, for the largest batch",
-        "overrode": [],
-    }
 
 
 def _largest_stage(plan: TrainingPlan | PhasePlan) -> StagePlan:
@@ -258,52 +253,48 @@ def with_provenance(resolved: Resolved, section: str = "") -> str:
     Raises:
         UsageError: there is no such section.
     """
-    stack = stack_of(resolved.config)
-    known = derived(resolved)
+    stack, known = stack_of(resolved.config), derived(resolved)
     values = dict(leaves(resolved.config))
-    part = part_of(nest(values), section)
-    of_part = (
-        _lines(part, f"{section}." if section else "", 0)
-        if isinstance(part, Mapping)
-        else [(section, _yaml(part), 0)]
-    )
-    lines = []
-    for key, text, depth in of_part:
-        is_section = key not in values
-        comment = "" if is_section else _provenance(key, stack.history(key), known)
-        lines.append((f"{'  ' * depth}{text}", comment))
-    width = max((len(text) for text, _ in lines), default=0)
+    shown_part = section_of(nest(values), section)
+    if isinstance(shown_part, Mapping):
+        lines = list(_lines(shown_part, section and f"{section}.", 0))
+    else:
+        lines = [(section, _yaml(shown_part))]
+    width = max((len(text) for _, text in lines), default=0)
     return "".join(
-        f"{text:<{width}}  # {comment}\n" if comment else f"{text}\n" for text, comment in lines
+        f"{text:<{width}}  # {_provenance(stack.history(key), known.get(key))}\n"
+        if key in values
+        else f"{text}\n"
+        for key, text in lines
     )
 
 
-def part_of(tree: Mapping[str, Any], section: str) -> Any:
+def section_of(tree: Mapping[str, Any], section: str) -> Any:
     """Returns a section or a setting of a tree, by its dotted key; the tree if the key is empty.
 
     Raises:
         UsageError: the tree has no such section.
     """
-    part: Any = tree
+    found: Any = tree
     for name in filter(None, section.split(".")):
-        if not isinstance(part, Mapping) or name not in part:
+        if not isinstance(found, Mapping) or name not in found:
             raise UsageError(
                 f"--package {section}: the configuration has no {section}",
                 remedy=" or ".join(f"--package {name}" for name in list(tree)[:4]),
             )
-        part = part[name]
-    return part
+        found = found[name]
+    return found
 
 
-def _lines(tree: Mapping[str, Any], prefix: str, depth: int) -> list[tuple[str, str, int]]:
-    lines = []
+def _lines(tree: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, str]]:
+    """Yields the lines of a tree as YAML, each with the dotted key of its section or setting."""
     for name, value in tree.items():
-        key = f"{prefix}{name}"
+        key, indented = f"{prefix}{name}", f"{'  ' * depth}{name}:"
         if isinstance(value, Mapping):
-            lines += [(key, f"{name}:", depth), *_lines(value, f"{key}.", depth + 1)]
+            yield key, indented
+            yield from _lines(value, f"{key}.", depth + 1)
         else:
-            lines.append((key, f"{name}: {_yaml(value)}", depth))
-    return lines
+            yield key, f"{indented} {_yaml(value)}"
 
 
 def _yaml(value: Any) -> str:
@@ -315,13 +306,13 @@ def _yaml(value: Any) -> str:
     return text.removesuffix("\n...\n").rstrip("\n")
 
 
-def _provenance(key: str, history: list[Entry], known: Mapping[str, Any]) -> str:
+def _provenance(history: Sequence[Entry], derived: Any) -> str:
+    """Returns the place of a value, what a null stands for, and the values that it replaces."""
     value, parts = history[-1].value, [history[-1].place]
-    if value is None and key in known:
-        parts.append(f"derived: {known[key]}")
-    now = shown(value)
+    if value is None and derived is not None:
+        parts.append(f"derived: {derived}")
     earlier = [(shown(entry.value), entry.place) for entry in reversed(history[1:-1])]
-    overrode = [f"{text} ({place})" for text, place in earlier if text != now]
+    overrode = [f"{text} ({place})" for text, place in earlier if text != shown(value)]
     if overrode:
         parts.append(f"overrides {', '.join(overrode)}")
     return "; ".join(parts)
