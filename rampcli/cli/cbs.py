@@ -11,7 +11,7 @@ from rampcli.cli.options import AsJson, Run
 from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED, UsageError
 
 if TYPE_CHECKING:
-    from rampcli.cli.cbs_branches import Branches
+    from rampcli.cbs.branches import Branches
 
 MOST_MULTIPLE, MOST_EXPONENT = 1024, 2.0
 
@@ -81,7 +81,7 @@ def cbs(
     It is the largest batch that learns as much per sample. Branches of the run are trained in
     RUN/cbs. Run the same command again to resume them.
     """
-    from rampcli.cli.cbs_branches import compose_branches
+    from rampcli.cbs.branches import compose_branches
     from rampcli.cli.console import build_console, say
     from rampcli.cli.runs_at_once import check_at_once
     from rampcli.cli.sweep_runs import run_all
@@ -159,8 +159,8 @@ def _intent(branches: "Branches") -> list[str]:
 
 
 def _print_plan(branches: "Branches", *, as_json: bool) -> None:
+    from rampcli.cbs.results import branch_lines, branch_table
     from rampcli.cli.console import build_console, say
-    from rampcli.report.branch_results import branch_lines, branch_table
     from rampcli.runs.facts import read_facts
 
     result = branches.result()
@@ -188,8 +188,8 @@ def _print_plan(branches: "Branches", *, as_json: bool) -> None:
 
 
 def _print_result(branches: "Branches", result: dict[str, Any], *, as_json: bool) -> None:
+    from rampcli.cbs.results import branch_lines, branch_table
     from rampcli.cli.console import build_console, say
-    from rampcli.report.branch_results import branch_lines, branch_table
 
     if as_json:
         typer.echo(json.dumps(result, indent=1))

@@ -12,9 +12,9 @@ from rampcli.errors import UsageError, set_to, typeable, visible
 from rampcli.settings.trainer import TrainerConfig
 
 if TYPE_CHECKING:
-    from rampcli.planning.proposal import Candidate
+    from rampcli.cbs.measured import Measurements
+    from rampcli.cbs.proposal import Candidate
     from rampcli.planning.run_plan import Resolved
-    from rampcli.runs.critical_batch import Measurements
     from rampcli.runs.directory import RunDirectory
 
 Runs = Annotated[
@@ -63,14 +63,14 @@ def propose(
     Compares a fixed small batch, a fixed large one, the proposed ramp and Seesaw. Nothing is
     changed. The command that is printed trains the proposal.
     """
-    from rampcli.cli.console import build_console, say
-    from rampcli.report.proposal import (
+    from rampcli.cbs.measured import read_measurements
+    from rampcli.cbs.verdict import (
         candidate_table,
         law_table,
         measurement_table,
         verdict_lines,
     )
-    from rampcli.runs.critical_batch import read_measurements
+    from rampcli.cli.console import build_console, say
     from rampcli.runs.directory import find_run
 
     found_runs = [find_run(word) for word in runs]
@@ -111,12 +111,12 @@ def _planned(runs: Sequence["RunDirectory"]) -> "Resolved":
         UsageError: the run has no end, or is one of reinforcement learning; or another run had
             another model or other data.
     """
+    from rampcli.cbs.proposal import as_recipe, differing_keys
     from rampcli.cli.composing import with_measured
     from rampcli.config import snapshot
     from rampcli.config.layers import sources_named
     from rampcli.config.phases import refuse_phases
     from rampcli.config.rl import refuse_rl
-    from rampcli.planning.proposal import as_recipe, differing_keys
     from rampcli.planning.run_plan import run_plan
     from rampcli.runs.measured import has_throughput
 
@@ -158,8 +158,7 @@ def _candidates(
     exponent: float | None,
 ) -> list["Candidate"]:
     """Returns the run as it is, and the batches to compare with it."""
-    from rampcli.cli.seesaw import seesaw_words
-    from rampcli.planning.proposal import (
+    from rampcli.cbs.proposal import (
         AS_IT_IS,
         SEESAW,
         SMALL,
@@ -169,6 +168,7 @@ def _candidates(
         plan_candidate,
         thresholds_by_name,
     )
+    from rampcli.cli.seesaw import seesaw_words
 
     end, measured = run.plan.end_sample, measurements.critical()
     assert end is not None
@@ -228,8 +228,8 @@ def _to_json(
     commands: Mapping[str, str],
 ) -> dict[str, Any]:
     """Returns the proposal as plain data."""
+    from rampcli.cbs.verdict import laws_of
     from rampcli.report.plan_json import plan_json
-    from rampcli.report.proposal import laws_of
 
     return {
         "laws": laws_of(run),

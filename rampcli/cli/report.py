@@ -103,6 +103,7 @@ def write_html(runs: Sequence["RunDirectory"], path: Path) -> None:
 
 def _parts_of_run(report: "RunReport", run: "RunDirectory") -> Iterator["str | Table"]:
     """Yields the report of a run."""
+    from rampcli.cbs.folder import describe_branches
     from rampcli.report.run_text import (
         closing_lines,
         measured_table,
@@ -111,7 +112,6 @@ def _parts_of_run(report: "RunReport", run: "RunDirectory") -> Iterator["str | T
         time_table,
     )
     from rampcli.report.tables import profile_parts
-    from rampcli.runs.branches import describe_branches
 
     yield from summary_lines(report)
     if report.stages:

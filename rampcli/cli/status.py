@@ -76,10 +76,10 @@ def shown(runs: "Runs") -> list["RenderableType"]:
 
 def details(run: "RunDirectory", status: "RunStatus") -> Iterator["str | Table"]:
     """Yields the details of the only run: its progress, error, jobs, and how to resume it."""
+    from rampcli.cbs.folder import describe_branches
     from rampcli.cli.jobs import jobs_table
     from rampcli.config import snapshot
     from rampcli.report.tables import in_phase, origin_text
-    from rampcli.runs.branches import describe_branches
 
     facts, saved = status.facts, "nothing saved"
     if status.saved_step is not None:

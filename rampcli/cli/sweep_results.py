@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+from rampcli.cbs.folder import find_branches
 from rampcli.cli.console import build_console, say
 from rampcli.cli.pictures import writing_picture
 from rampcli.errors import RampcliError, reason_of
@@ -17,7 +18,6 @@ from rampcli.report.sweep_results import (
     result_of,
     results_table,
 )
-from rampcli.runs.branches import find_branches
 from rampcli.runs.directory import COMPLETE, RunDirectory
 from rampcli.runs.record import read_run
 from rampcli.runs.sweep_folder import SweepFolder

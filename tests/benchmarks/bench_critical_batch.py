@@ -40,9 +40,9 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
+from rampcli.cbs.folder import read_branches
+from rampcli.cbs.measured import read_noise
 from rampcli.report.plots import new_figure, sample_ticks, save_figure
-from rampcli.runs.branches import read_branches
-from rampcli.runs.critical_batch import read_noise
 from rampcli.runs.directory import RunDirectory
 
 SAMPLES, SMALL, LARGE = 8192, 4, 32

@@ -8,8 +8,8 @@ import pytest
 
 from commands import Command, run_command
 from processes import wait_until
+from rampcli.cbs.folder import read_branches
 from rampcli.errors import NoCheckpointError, UsageError
-from rampcli.runs.branches import read_branches
 from rampcli.runs.directory import RunDirectory, runs_in
 from rampcli.runs.manifest import complete_checkpoints
 from tiny_runs import Run, environment

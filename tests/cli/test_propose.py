@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rampcli.cbs.folder import BranchFolder
 from rampcli.config import snapshot
 from rampcli.files.guarded_folder import replace_file
-from rampcli.runs.branches import BranchFolder
 from rampcli.runs.directory import RunDirectory
 from recorded_runs import write_run as recorded_run
 from run_files import metrics_row

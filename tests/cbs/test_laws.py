@@ -1,6 +1,6 @@
 import pytest
 
-from rampcli.batch.batch_laws import BATCH_LAWS, NANOCHAT_REFERENCE_TOKENS
+from rampcli.cbs.laws import BATCH_LAWS, NANOCHAT_REFERENCE_TOKENS
 
 LAWS = {law.name: law for law in BATCH_LAWS}
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rampcli.batch.paired_losses import (
+from rampcli.cbs.paired_losses import (
     TOLERANCE,
     critical_multiple,
     difference,

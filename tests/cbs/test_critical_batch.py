@@ -1,13 +1,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rampcli.batch.critical_batch import (
+from rampcli.batch.ramp import RampSchedule, Threshold
+from rampcli.cbs.critical_batch import (
     CriticalBatch,
     critical_batch_at,
     doubling_ramp,
     share_beyond,
 )
-from rampcli.batch.ramp import RampSchedule, Threshold
 
 END = 10_000
 MEASURED = st.lists(

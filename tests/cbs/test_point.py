@@ -5,9 +5,9 @@ from statistics import fmean
 import pytest
 
 from rampcli import llm
+from rampcli.cbs.point import FEWEST_STEPS, SHARE, BranchPoint
 from rampcli.config.compose import apply_overrides
 from rampcli.errors import UsageError
-from rampcli.planning.branches import FEWEST_STEPS, SHARE, BranchPoint
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import run_plan
 

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from rampcli.batch.critical_batch import CriticalBatch, doubling_ramp, share_beyond
 from rampcli.batch.node_policies import NODES_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY
 from rampcli.batch.ramp import RAMP_KEY, Threshold
 from rampcli.batch.step_schedule import SCHEDULE_KEY, to_text
+from rampcli.cbs.critical_batch import CriticalBatch, doubling_ramp, share_beyond
 from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import Precedence, stack_of
 from rampcli.errors import UsageError, shown

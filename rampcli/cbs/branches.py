@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from math import isclose
 from typing import Any
 
+from rampcli.cbs.folder import FOLDER, BranchFolder, branched_samples
+from rampcli.cbs.point import BranchPoint
+from rampcli.cbs.results import Branch, add_results
 from rampcli.checkpoint.compatibility import branch_off, check_compatible
 from rampcli.config import snapshot
 from rampcli.config.phases import refuse_phases
@@ -15,11 +18,8 @@ from rampcli.launch import run as launch
 from rampcli.launch.files import read_files
 from rampcli.launch.start_checks import check
 from rampcli.launch.status import Queues, read_status
-from rampcli.planning.branches import BranchPoint
 from rampcli.planning.run_plan import run_plan
-from rampcli.report.branch_results import Branch, add_results
 from rampcli.report.sweep_plan import SweepRun
-from rampcli.runs.branches import FOLDER, BranchFolder, branched_samples
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import Checkpoint, complete_checkpoints, newest_checkpoint
 from rampcli.runs.record import read_run

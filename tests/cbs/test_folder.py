@@ -2,8 +2,8 @@ import json
 
 import pytest
 
+from rampcli.cbs.folder import BranchFolder, read_branches
 from rampcli.errors import DamagedFileError
-from rampcli.runs.branches import BranchFolder, read_branches
 from rampcli.runs.directory import RunDirectory
 
 RESULT = {

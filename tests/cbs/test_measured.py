@@ -1,7 +1,7 @@
 import pytest
 
-from rampcli.batch.critical_batch import CriticalBatch
-from rampcli.runs.critical_batch import BLOCKS, read_measurements, read_noise
+from rampcli.cbs.critical_batch import CriticalBatch
+from rampcli.cbs.measured import BLOCKS, read_measurements, read_noise
 from rampcli.runs.directory import RunDirectory
 from run_files import metrics_row
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rampcli.batch.critical_batch import CriticalBatch
 from rampcli.batch.noise_scale import SCALE_COLUMNS
-from rampcli.runs.branches import read_branches
+from rampcli.cbs.critical_batch import CriticalBatch
+from rampcli.cbs.folder import read_branches
 from rampcli.runs.columns import Columns
 from rampcli.runs.directory import RunDirectory
 

@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rampcli.report.branch_results import (
+from rampcli.cbs.results import (
     FEW_STEPS,
     add_results,
     branch_lines,

@@ -5,14 +5,14 @@ from typing import Any
 
 from rich.table import Table
 
-from rampcli.batch.paired_losses import (
+from rampcli.batch.quantities import listed
+from rampcli.cbs.paired_losses import (
     TOLERANCE,
     Groups,
     critical_multiple,
     difference,
     mean_loss,
 )
-from rampcli.batch.quantities import listed
 from rampcli.report.plan_tables import as_hours
 from rampcli.report.run_report import report_run
 from rampcli.report.tables import build_table, figure
@@ -21,7 +21,7 @@ from rampcli.runs.record import RunRecord
 from rampcli.settings.optim import OptimConfig
 
 Branch = dict[str, Any]
-"""A branch as in `rampcli.runs.branches.BRANCH`."""
+"""A branch as in `rampcli.cbs.folder.BRANCH`."""
 FEW_GROUPS, FEW_STEPS = 8, 20
 """With fewer groups or steps than these, a note says so."""
 

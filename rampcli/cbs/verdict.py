@@ -5,17 +5,17 @@ from typing import Any
 
 from rich.table import Table
 
-from rampcli.batch.batch_laws import BATCH_LAWS
 from rampcli.batch.noise_scale import MIN_MEASUREMENTS
 from rampcli.batch.quantities import shorten
+from rampcli.cbs.laws import BATCH_LAWS
+from rampcli.cbs.measured import Measurements
+from rampcli.cbs.proposal import AS_IT_IS, PROPOSED, SMALL, Candidate
 from rampcli.errors import UsageError
 from rampcli.estimate.model_size import model_size
-from rampcli.planning.proposal import AS_IT_IS, PROPOSED, SMALL, Candidate
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.comparison import comparison_table
 from rampcli.report.plan_notes import throughput_notes
 from rampcli.report.tables import build_table, share
-from rampcli.runs.critical_batch import Measurements
 
 LEAST_SAVING = 0.05
 """Share of the optimiser steps of the fixed small batch that a ramp must save to be proposed."""

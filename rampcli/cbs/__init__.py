@@ -1,0 +1,1 @@
+"""The critical batch of a run: branches that measure it, and a batch proposed from it."""
