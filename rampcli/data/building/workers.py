@@ -1,28 +1,18 @@
 """Works on chunks in this process or in worker processes, and keeps their order."""
 
-import mmap
 import os
 import signal
-import tempfile
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
-from multiprocessing import get_context, parent_process
-from multiprocessing.connection import Connection, Pipe
-from multiprocessing.context import SpawnProcess
-from multiprocessing.reduction import DupFd, ForkingPickler
-from queue import SimpleQueue
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import active_children, get_context
 from typing import Any, Protocol, TypeVar
 
 from rampcli.data.building.records import Chunk
 from rampcli.errors import RampcliError
-from rampcli.machine.lifeline import die_with_parent
+from rampcli.machine.lifeline import die_with
 
-PROTOCOL = 5
-"""The first protocol of pickle that copies an array only once."""
-KEPT_BYTES = 16 << 20
-"""Memory that a channel keeps for the next object. More is given back after a larger one."""
 AHEAD = 2
 """Chunks in progress or waiting, per worker."""
 ENVIRONMENT = {
@@ -35,77 +25,8 @@ ENVIRONMENT = {
 }
 """Environment of worker processes: one thread each, and thresholds of malloc in bytes."""
 Result = TypeVar("Result", covariant=True)
-
-
-class Channel:
-    """One end of a connection. The two ends take turns: one sends, and the other answers.
-
-    Objects are pickled as by `Connection.send`, but into a file in memory. Sending them through the
-    connection would take several times the processor time.
-
-    Args:
-        connection: tells the other end that an object is there.
-        memory: descriptor of the file, which both ends have. The channel owns it.
-    """
-
-    def __init__(self, connection: Connection, memory: int) -> None:
-        self._connection = connection
-        self._memory = os.fdopen(memory, "wb")
-        self._map: mmap.mmap | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles the end for a process that is being started."""
-        return _received, (self._connection, DupFd(self._memory.fileno()))
-
-    def send(self, value: object) -> None:
-        """Sends an object that can be pickled.
-
-        Raises:
-            OSError: there is no memory for the object, or the connection was lost.
-        """
-        self._memory.seek(0)
-        ForkingPickler(self._memory, PROTOCOL).dump(value)
-        self._memory.truncate(max(self._memory.tell(), KEPT_BYTES))
-        self._connection.send_bytes(b"")
-
-    def receive(self) -> Any:
-        """Returns the object that the other end sends.
-
-        Raises:
-            EOFError: the other end was closed.
-            OSError: the connection was lost.
-        """
-        self._connection.recv_bytes()
-        # A longer mapping than the file is no harm: unpickling ends with the object.
-        if self._map is None or len(self._map) < os.fstat(self._memory.fileno()).st_size:
-            self._map = mmap.mmap(self._memory.fileno(), 0)
-        return ForkingPickler.loads(self._map)
-
-    def close(self) -> None:
-        """Closes this end in this process."""
-        self._connection.close()
-        self._memory.close()
-        if self._map is not None:
-            self._map.close()
-
-
-def open_channel() -> tuple[Channel, Channel]:
-    """Returns the two ends of a channel. The second one is passed to a process that is started."""
-    ours, theirs = Pipe()
-    memory = _file_in_memory()
-    return Channel(ours, memory), Channel(theirs, os.dup(memory))
-
-
-def _file_in_memory() -> int:
-    """Returns the descriptor of a file without a name; outside Linux, of a temporary file."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("channel")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
-
-
-def _received(connection: Connection, memory: Any) -> Channel:
-    return Channel(connection, memory.detach())
+_apply: Callable[[Chunk], Any]
+"""In a worker process: the function that is applied to chunks."""
 
 
 class Work(Protocol[Result]):
@@ -144,68 +65,42 @@ def map_in_order(
         if workers == 1:
             apply = work.open()
             yield from ((chunk, apply(chunk)) for chunk in chunks)
-            return
-        # Processes end before threads, because a thread may be waiting for its process. Our ends
-        # of the channels are closed last, because threads use them.
-        with (
-            ExitStack() as ends,
-            ThreadPoolExecutor(workers) as threads,
-            _processes(work, workers, ends) as idle,
-        ):
-            waiting: deque[tuple[Chunk, Future[Result]]] = deque()
-            for chunk in chunks:
-                waiting.append((chunk, threads.submit(_apply_in_worker, idle, chunk)))
-                if len(waiting) >= AHEAD * workers:
-                    first, future = waiting.popleft()
-                    yield first, future.result()
-            for first, future in waiting:
-                yield first, future.result()
+        else:
+            yield from _map_in_processes(chunks, work, workers)
 
 
-@contextmanager
-def _processes(work: Work[Any], count: int, ends: ExitStack) -> Iterator[SimpleQueue[Channel]]:
-    """Runs worker processes during the block; yields the channels of the idle ones.
-
-    Args:
-        ends: closes the channels.
-    """
+def _map_in_processes(
+    chunks: Iterator[Chunk], work: Work[Result], workers: int
+) -> Generator[tuple[Chunk, Result], None, None]:
+    others, waiting = active_children(), deque[tuple[Chunk, Future[Result]]]()
     # Not fork: the child would inherit the locks of a tokenizer's threads without the threads.
-    context = get_context("spawn")
-    idle: SimpleQueue[Channel] = SimpleQueue()
-    started: list[SpawnProcess] = []
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (work, os.getpid()))
     try:
-        for _ in range(count):
-            ours, theirs = open_channel()
-            ends.callback(ours.close)
-            with closing(theirs), _blocking_ctrl_c():  # Ctrl-C is handled by this process alone
-                process = context.Process(target=_work, args=(work, theirs), daemon=True)
-                process.start()
-                started.append(process)
-            idle.put(ours)
-        yield idle
-    finally:
-        for process in started:
-            process.terminate()
-        for process in started:
-            process.join()
-
-
-def _apply_in_worker(idle: SimpleQueue[Channel], chunk: Chunk) -> Any:
-    channel = idle.get()
-    try:
-        channel.send(chunk)
-        return channel.receive()
-    except (EOFError, OSError) as error:
+        for chunk in chunks:
+            with _blocking_ctrl_c():  # The first chunk starts the processes.
+                waiting.append((chunk, pool.submit(_work, chunk)))
+            if len(waiting) >= AHEAD * workers:
+                first, future = waiting.popleft()
+                yield first, future.result()
+        for first, future in waiting:
+            yield first, future.result()
+    except BrokenExecutor as error:
         raise RampcliError(
             "a worker process died: it was killed, or ran out of memory",
             remedy="run the same command to resume, with fewer --workers if memory is short",
         ) from error
+    except BaseException:
+        for process in active_children():
+            if process not in others:
+                process.terminate()
+        raise
     finally:
-        idle.put(channel)
+        pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
 def _blocking_ctrl_c() -> Iterator[None]:
+    """Blocks SIGINT in the block and in processes that it starts: this process alone handles it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -213,15 +108,13 @@ def _blocking_ctrl_c() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _work(work: Work[Any], channel: Channel) -> None:
-    """Works on chunks in a worker process until the channel is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _begin(work: Work[Any], parent: int) -> None:
+    """Prepares a worker process."""
+    global _apply
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    die_with_parent()
-    parent = parent_process()
-    if parent is None or os.getppid() != parent.pid:  # the parent died before die_with_parent()
-        os._exit(1)
-    apply = work.open()
-    with suppress(EOFError, ConnectionError):  # the parent closed the channel
-        while True:
-            channel.send(apply(channel.receive()))
+    die_with(parent)
+    _apply = work.open()
+
+
+def _work(chunk: Chunk) -> Any:
+    return _apply(chunk)
