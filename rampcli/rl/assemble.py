@@ -30,8 +30,7 @@ from rampcli.settings.rl import is_rl, max_response_tokens
 from rampcli.train.observers.boundary import BoundaryCosts
 from rampcli.train.observers.model_observer import ModelObserver
 from rampcli.train.observers.observer import ObserverList
-from rampcli.train.stopper import Stopper
-from rampcli.train.stopping import StopRequest
+from rampcli.train.stopping import Stopper, StopRequest
 from rampcli.worker.assemble import build_guard, build_observers, train
 from rampcli.worker.load import build_initial_model, load_model_and_state, starting_step
 

@@ -17,7 +17,7 @@ from rampcli.rl.generator import Generator
 from rampcli.rl.passes import PolicyPasses
 from rampcli.rl.rollout import Rollout
 from rampcli.settings.config import Config
-from rampcli.train.stopper import Stopper
+from rampcli.train.stopping import Stopper
 from rampcli.train.whole_model import is_split, whole_weights
 
 

@@ -21,15 +21,29 @@ class WeightAverage:
     """An average of this rank's weights, in fp32. It is sharded as they are, and begins as they do.
 
     Attributes:
+        rule: how far it moves with each step; None if only calls of `move` move it.
         values: the average of each parameter.
     """
 
-    def __init__(self, parts: Sequence[Decoder]) -> None:
+    def __init__(self, parts: Sequence[Decoder], rule: AverageRule | None = None) -> None:
+        self.rule = rule
         self.values = {
             parameter: parameter.detach().float().clone()
             for part in parts
             for parameter in part.parameters()
         }
+
+    def follow(self, begin: int, end: int) -> None:
+        """Moves the average as its rule says after a step.
+
+        Args:
+            begin: tokens of the run before the step.
+            end: tokens of the run after the step.
+        """
+        assert self.rule is not None
+        share = self.rule.share(begin, end)
+        if share > 0.0:
+            self.move(share)
 
     @torch.no_grad()
     def move(self, share: float) -> None:
@@ -71,32 +85,9 @@ class WeightAverage:
                 yield local_part(average), weight
 
 
-class RunningAverage(WeightAverage):
-    """An average that moves with each step.
-
-    Attributes:
-        rule: how far it moves.
-    """
-
-    def __init__(self, parts: Sequence[Decoder], rule: AverageRule) -> None:
-        super().__init__(parts)
-        self.rule = rule
-
-    def follow(self, begin: int, end: int) -> None:
-        """Moves the average towards the weights after a step.
-
-        Args:
-            begin: tokens of the run before the step.
-            end: tokens of the run after the step.
-        """
-        share = self.rule.share(begin, end)
-        if share > 0.0:
-            self.move(share)
-
-
-def begun(averages: Mapping[str, RunningAverage], tokens: int) -> dict[str, RunningAverage]:
+def begun(averages: Mapping[str, WeightAverage], tokens: int) -> dict[str, WeightAverage]:
     """Returns the averages that have a value after some tokens of the run."""
-    return {kind: one for kind, one in averages.items() if one.rule.has_begun(tokens)}
+    return {kind: one for kind, one in averages.items() if one.rule and one.rule.has_begun(tokens)}
 
 
 def mean_with_checkpoints(

@@ -22,7 +22,7 @@ from rampcli.runs.directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY
 from rampcli.schedule.couplings import Couplings, StepValues
 from rampcli.schedule.phase_rate import PhaseRate
 from rampcli.settings.config import Config
-from rampcli.train.average import RunningAverage, WeightAverage, begun, mean_with_checkpoints
+from rampcli.train.average import WeightAverage, begun, mean_with_checkpoints
 from rampcli.train.compiling import compile_passes
 from rampcli.train.group_norms import GroupNorms
 from rampcli.train.guard import StepGuard
@@ -36,7 +36,7 @@ from rampcli.train.step import (
     update_weights,
     validate,
 )
-from rampcli.train.stopper import StopAgreed, Stopper
+from rampcli.train.stopping import StopAgreed, Stopper
 
 
 @dataclass(kw_only=True, slots=True)
@@ -78,7 +78,7 @@ class Trainer:
     stopper: Stopper
     runs_ahead: bool = False
     norms: GroupNorms | None = None
-    averages: Mapping[str, RunningAverage] = field(default_factory=dict)
+    averages: Mapping[str, WeightAverage] = field(default_factory=dict)
     bytes_of_tokens: Tensor | None = None
     first_validated_sample: int | None = 0
     micro_batch_s: float = 0.0
@@ -241,7 +241,7 @@ class Trainer:
         """
         step = self._wait_for_step()
         if step is not None:
-            self.state.recent = self.guard.outliers.recent
+            self.state.recent = self.guard.recent
             self.observers.after_step(self.state, step)
 
     def _wait_for_step(self) -> TakenStep | None:
@@ -306,7 +306,7 @@ class Trainer:
     def _averages_to_validate(self) -> dict[str, WeightAverage]:
         """Returns the averages that have begun and, at the end of the run, that of checkpoints."""
         tokens = self.plan.tokens_at(self.state.consumed_samples)
-        found: dict[str, WeightAverage] = {**begun(self.averages, tokens)}
+        found = begun(self.averages, tokens)
         merged = None if MERGE in self.averages else self.config.average.merge
         if merged is None or not self._is_complete():
             return found

@@ -1,9 +1,16 @@
-"""Stop requests: signals that ask this rank to stop. Needs no torch."""
+"""Stops: signals that ask this rank to stop, and the point where all ranks do. Needs no torch."""
 
 import os
 import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rampcli.machine.lifeline import StopSignals
+
+if TYPE_CHECKING:
+    from rampcli.train.passes import Passes
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 ASK_EVERY_S = 1.0
@@ -56,3 +63,54 @@ class StopRequest:
             return False
         self._micro_batches = 0
         return True
+
+
+class StopAgreed(Exception):
+    """Raised on all ranks at the same point, after one of them was asked to stop."""
+
+
+class _Asked(Exception):
+    """Raised on a rank that was asked to stop, to leave the block of `Stopper.ending_early`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopper:
+    """Stops all ranks at the same point after one of them was asked to stop.
+
+    Attributes:
+        request: whether this rank was asked.
+        passes: passes of the ranks that agree.
+    """
+
+    request: StopRequest
+    passes: "Passes"
+
+    def agree(self) -> None:
+        """Asks all ranks whether one of them must stop. Every rank calls this.
+
+        Raises:
+            StopAgreed: one of them must.
+        """
+        (requests,) = self.passes.sum_over_ranks([self.request.asked])
+        if requests:
+            raise StopAgreed
+
+    def agree_now_and_then(self) -> None:
+        """Calls `agree` about once a second. Every rank calls this between two micro batches."""
+        if self.request.is_time_to_ask():
+            self.agree()
+
+    @contextmanager
+    def ending_early(self) -> Iterator[Callable[[], None]]:
+        """Yields a function that ends the block if this rank was asked to stop.
+
+        Signals reach ranks at different times. A rank that was asked leaves the block and continues
+        to the next `agree`, where all ranks leave the step.
+        """
+
+        def check() -> None:
+            if self.request.asked:
+                raise _Asked
+
+        with suppress(_Asked):
+            yield check

@@ -29,8 +29,7 @@ from rampcli.settings.optimizers import OPTIMIZERS
 from rampcli.train.loop import Trainer
 from rampcli.train.muon import Muon
 from rampcli.train.passes import Passes
-from rampcli.train.stopper import Stopper
-from rampcli.train.stopping import StopRequest
+from rampcli.train.stopping import Stopper, StopRequest
 from rampcli.tune.diagnosis import (
     ALONE,
     AS_IS,

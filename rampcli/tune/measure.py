@@ -8,13 +8,11 @@ from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
 from rampcli.errors import EXIT_INTERRUPTED
 from rampcli.models.linear import set_matmul_precision
-from rampcli.parallel.ranks import broadcast_from_rank_0, gather_from_all_ranks
+from rampcli.parallel.ranks import broadcast_from_rank_0, gather_from_all_ranks, peak_bytes
 from rampcli.planning.run_plan import run_plan
 from rampcli.train.loop import Trainer
-from rampcli.train.memory import peak_bytes
 from rampcli.train.observers.boundary import BoundaryCosts
-from rampcli.train.stopper import StopAgreed
-from rampcli.train.stopping import StopRequest
+from rampcli.train.stopping import StopAgreed, StopRequest
 from rampcli.tune.diagnose import MemoryPressure, diagnose
 from rampcli.tune.diagnosis import AS_IS, DIAGNOSIS_FILE, SO_FAR, Diagnosis
 from rampcli.tune.median import median_of

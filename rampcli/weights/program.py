@@ -15,7 +15,7 @@ from rampcli.errors import (
     as_rampcli_error,
     reason_of,
 )
-from rampcli.train.memory import is_out_of_memory
+from rampcli.parallel.ranks import is_out_of_memory
 
 
 def given_options() -> SimpleNamespace:

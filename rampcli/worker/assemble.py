@@ -30,7 +30,7 @@ from rampcli.models.linear import multiplies_in_bf16, set_matmul_precision
 from rampcli.models.masks import has_flex_attention
 from rampcli.models.parts import dense_mask_bytes, mask_bytes
 from rampcli.parallel.mesh import DATA, build_meshes
-from rampcli.parallel.ranks import device_here, gather_from_all_ranks
+from rampcli.parallel.ranks import device_here, gather_from_all_ranks, is_out_of_memory
 from rampcli.planning.choices import is_chosen_by_plan, with_choice
 from rampcli.planning.out_of_memory import out_of_memory
 from rampcli.planning.run_plan import Resolved, ResolvedPhase, run_plan
@@ -44,9 +44,8 @@ from rampcli.settings.rl import is_rl, unit_of
 from rampcli.settings.trainer import TrainerConfig
 from rampcli.train.compiling import REMEDY, why_not_compiled
 from rampcli.train.group_norms import GroupNorms
-from rampcli.train.guard import Outliers, StepGuard
+from rampcli.train.guard import StepGuard
 from rampcli.train.loop import Trainer
-from rampcli.train.memory import is_out_of_memory
 from rampcli.train.observers.boundary import BoundaryCosts
 from rampcli.train.observers.every_rank import GarbageCollection, OrderAudit, StepTimeout
 from rampcli.train.observers.journal import Journal
@@ -55,8 +54,7 @@ from rampcli.train.observers.observer import LoopObserver, ObserverList
 from rampcli.train.observers.step_warnings import FlatRewards, SlowData
 from rampcli.train.observers.text_samples import TextSamples
 from rampcli.train.passes import Passes
-from rampcli.train.stopper import Stopper
-from rampcli.train.stopping import StopRequest
+from rampcli.train.stopping import Stopper, StopRequest
 from rampcli.worker.join import join_ranks
 from rampcli.worker.load import Loaded, load_model_and_state
 from rampcli.worker.starters import rank_of
@@ -313,7 +311,8 @@ def build_guard(config: Config, loaded: Loaded) -> StepGuard:
     """Returns what says which steps are skipped. Every rank has one."""
     return StepGuard(
         on_nonfinite=config.trainer.on_nonfinite,
-        outliers=Outliers(sigma=config.optim.skip_step_sigma, recent=loaded.state.recent),
+        sigma=config.optim.skip_step_sigma,
+        recent=loaded.state.recent,
         checkpoints=loaded.checkpoints,
         unit=unit_of(config),
     )

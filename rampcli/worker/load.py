@@ -25,7 +25,7 @@ from rampcli.planning.run_plan import Resolved, ResolvedPhase
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import complete_checkpoints
 from rampcli.settings.config import Config
-from rampcli.train.average import RunningAverage, begun
+from rampcli.train.average import WeightAverage, begun
 from rampcli.train.build import build_parts
 from rampcli.train.optimizers import build_optimizers, check_coupled
 
@@ -46,7 +46,7 @@ class Loaded:
     checkpoints: Checkpoints
     tokenizer: str | None
     special_tokens: SpecialTokens
-    averages: Mapping[str, RunningAverage]
+    averages: Mapping[str, WeightAverage]
 
 
 def load_model_and_state(
@@ -79,7 +79,7 @@ def load_model_and_state(
     check_coupled(optimizers, config)
     settings = snapshot.identity(config)
     corpus = agreed_fingerprints(fingerprints)
-    averages = {kind: RunningAverage(parts, rule) for kind, rule in resolved.averages().items()}
+    averages = {kind: WeightAverage(parts, rule) for kind, rule in resolved.averages().items()}
 
     def averages_at(consumed_samples: int) -> Averages:
         tokens = resolved.plan.tokens_at(consumed_samples)

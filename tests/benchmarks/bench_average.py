@@ -20,7 +20,7 @@ from rampcli.batch.averages import ExponentialMean
 from rampcli.data.loader import MicroBatch
 from rampcli.parallel.mesh import build_meshes
 from rampcli.settings.config import Config
-from rampcli.train.average import RunningAverage
+from rampcli.train.average import WeightAverage
 from rampcli.train.build import build_parts
 from rampcli.train.optimizers import build_optimizers
 from rampcli.train.passes import Passes
@@ -42,7 +42,7 @@ class Steps:
         parts = build_parts(config, meshes, device)
         self.passes = Passes(config, parts, meshes, device)
         self.optimizers = build_optimizers(parts, config.optim)
-        self.average = RunningAverage(parts, ExponentialMean(half_life_tokens=HALF_LIFE))
+        self.average = WeightAverage(parts, ExponentialMean(half_life_tokens=HALF_LIFE))
         tokens = torch.randint(MODEL.vocabulary, (SAMPLES, TOKENS))
         self.batch = [MicroBatch(tokens, tokens)] * micro_batches
         self.tokens = SAMPLES * TOKENS * micro_batches * dist.get_world_size()

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from rampcli.batch.averages import ExponentialMean
-from rampcli.train.average import RunningAverage, WeightAverage
+from rampcli.train.average import WeightAverage
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_an_average_without_a_value_takes_that_of_the_weights(layer):
 
 @pytest.mark.parametrize("batches", [[64] * 16, [1024], [32] * 8 + [128] * 6])
 def test_an_average_in_fp32_is_half_way_to_fixed_weights_after_a_half_life(layer, batches):
-    average = RunningAverage([layer], ExponentialMean(half_life_tokens=1024))
+    average = WeightAverage([layer], ExponentialMean(half_life_tokens=1024))
     with torch.no_grad():
         before = layer.weight.clone()
         layer.weight += 1.0

@@ -15,10 +15,10 @@ from rampcli.checkpoint.save import SavedCheckpoint
 from rampcli.checkpoint.state import TrainingState
 from rampcli.estimate.model_size import flops_per_token
 from rampcli.machine.host import processor_name
+from rampcli.parallel.ranks import peak_bytes
 from rampcli.runs.directory import COMPLETE, RunDirectory
 from rampcli.runs.rows import last_rows, number
 from rampcli.settings.config import Config
-from rampcli.train.memory import peak_bytes
 from rampcli.train.observers.observer import LoopObserver, record_event
 from rampcli.train.step import TakenStep, Validation
 

@@ -14,12 +14,11 @@ from rampcli.data.tokenizer import continuation, vocab_size_of
 from rampcli.errors import RampcliError, reason_of
 from rampcli.models.decoder import Decoder
 from rampcli.models.sampler import Sampling, generate_tokens
-from rampcli.parallel.ranks import broadcast_from_rank_0
+from rampcli.parallel.ranks import broadcast_from_rank_0, is_out_of_memory
 from rampcli.runs.directory import RunDirectory
 from rampcli.settings.config import Config
 from rampcli.settings.data import DataConfig
 from rampcli.train.loop import is_due
-from rampcli.train.memory import is_out_of_memory
 from rampcli.train.observers.observer import LoopObserver, record_event
 from rampcli.train.passes import Passes
 from rampcli.train.step import TakenStep

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.distributed import DistBackendError
 
-from rampcli.train.memory import is_out_of_memory
+from rampcli.parallel.ranks import is_out_of_memory
 
 
 @pytest.mark.parametrize(
