@@ -9,7 +9,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +40,6 @@ class Operator:
     device_us: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trace:
-    """Operators of a trace, and its time of exchange.
-
-    Attributes:
-        exchange_us: microseconds of the marked steps in which a collective was in progress and
-            nothing was computed. Waiting for slower ranks is part of it.
-    """
-
-    operators: dict[str, Operator]
-    exchange_us: float
-
-
 @dataclass(frozen=True, slots=True)
 class SelfTime:
     """A time in which an operator ran itself, not an operator that it called."""
@@ -63,47 +49,40 @@ class SelfTime:
     interval: Interval
 
 
-def read_trace(path: Path) -> Trace:
+def read_trace(path: Path) -> tuple[dict[str, Operator], float]:
     """Reads a Chrome trace.
 
     Args:
         path: JSON file that `torch.profiler.profile.export_chrome_trace` has written.
+
+    Returns:
+        The operators by name, and the microseconds of the marked steps in which a collective was in
+        progress and nothing was computed. Waiting for slower ranks is part of them.
     """
     events = [each for each in json.loads(path.read_bytes())["traceEvents"] if each["ph"] == "X"]
+    on_gpu = [event for event in events if event["cat"] in ON_GPU]
     calls: defaultdict[Any, list[Event]] = defaultdict(list)
+    operators: defaultdict[str, Operator] = defaultdict(Operator)
+    names = {}
     for event in events:
         if event["cat"] == "cpu_op":
             calls[event["tid"]].append(event)
+            names[event["args"].get("External id")] = event["name"]
+            operators[event["name"]].calls += 1
     self_times = [time for of_thread in calls.values() for time in _self_times(of_thread)]
-    on_gpu = [event for event in events if event["cat"] in ON_GPU]
-    return Trace(
-        operators=_operators(chain.from_iterable(calls.values()), self_times, on_gpu),
-        exchange_us=_exchange_us(events, self_times, on_gpu),
-    )
-
-
-def _operators(
-    calls: Iterable[Event], self_times: Iterable[SelfTime], on_gpu: Iterable[Event]
-) -> dict[str, Operator]:
-    """Returns the operators by name."""
-    operators: defaultdict[str, Operator] = defaultdict(Operator)
-    names = {}
-    for call in calls:
-        names[call["args"].get("External id")] = call["name"]
-        operators[call["name"]].calls += 1
     for time in self_times:
         operators[time.name].cpu_us += time.interval[1] - time.interval[0]
     for event in on_gpu:
         name = names.get(event["args"].get("External id"))
         if name is not None:
             operators[name].device_us += event["dur"]
-    return dict(operators)
+    return dict(operators), _exchange_us(events, self_times, on_gpu)
 
 
 def _exchange_us(
     events: Sequence[Event], self_times: Iterable[SelfTime], on_gpu: Sequence[Event]
 ) -> float:
-    """Returns `Trace.exchange_us`: of the GPU if it was used, else of the thread that trains."""
+    """Returns the time of exchange: of the GPU if it was used, else of the thread that trains."""
     marks = [
         event
         for event in events
@@ -135,20 +114,19 @@ def _self_times(calls: Iterable[Event]) -> Iterator[SelfTime]:
     """Yields the times in which the operators of one thread ran themselves."""
     open_calls: list[Event] = []  # the calls around the next one
     at = -math.inf  # time up to which the thread is known
-    after_all = {"ts": math.inf}
-    for call in [*sorted(calls, key=lambda call: (call["ts"], -call["dur"])), after_all]:
-        while open_calls and _interval(open_calls[-1])[1] <= call["ts"]:
-            yield from _time_of(ended := open_calls.pop(), at, _interval(ended)[1])
-            at = max(at, _interval(ended)[1])
-        if open_calls:
-            yield from _time_of(open_calls[-1], at, call["ts"])
-        at = max(at, call["ts"])
+
+    def run_innermost(end: float) -> Iterator[SelfTime]:
+        nonlocal at
+        if open_calls and at < end:
+            yield SelfTime(open_calls[-1]["tid"], open_calls[-1]["name"], (at, end))
+        at = max(at, end)
+
+    for call in [*sorted(calls, key=lambda call: (call["ts"], -call["dur"])), {"ts": math.inf}]:
+        while open_calls and (end := _interval(open_calls[-1])[1]) <= call["ts"]:
+            yield from run_innermost(end)
+            open_calls.pop()
+        yield from run_innermost(call["ts"])
         open_calls.append(call)
-
-
-def _time_of(call: Event, begin: float, end: float) -> Iterator[SelfTime]:
-    if begin < end:
-        yield SelfTime(call["tid"], call["name"], (begin, end))
 
 
 def _interval(event: Event) -> Interval:
@@ -159,7 +137,6 @@ def _length_of_union(intervals: Iterable[Interval]) -> float:
     """Returns the time that lies in at least one of the intervals."""
     length, known = 0.0, -math.inf
     for begin, end in sorted(intervals):
-        if end > known:
-            length += end - max(begin, known)
-            known = end
+        length += max(0.0, end - max(begin, known))
+        known = max(known, end)
     return length

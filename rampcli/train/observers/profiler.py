@@ -123,7 +123,7 @@ class Profiler(LoopObserver):
             with tempfile.TemporaryDirectory(prefix="rampcli-profile-") as folder:
                 trace = Path(folder) / f"{name}.json"
                 profiled.export_chrome_trace(str(trace))
-                found = read_trace(trace)
+                operators, exchange_us = read_trace(trace)
                 with trace.open("rb") as plain, gzip.open(f"{trace}.gz", "wb", QUICKLY) as packed:
                     shutil.copyfileobj(plain, packed)
                 trace.unlink()
@@ -133,10 +133,10 @@ class Profiler(LoopObserver):
                 files = [self._keep(path) for path in sorted(Path(folder).iterdir())]
         except (OSError, RampcliError) as error:  # training goes on without a profile
             return {"reason": reason_of(error)[:LONGEST_NAME]}
-        exchange = found.exchange_us * MICROSECONDS / self.working_s
+        exchange = exchange_us * MICROSECONDS / self.working_s
         return {
             "files": files,
-            "operators": self._most_expensive(found.operators),
+            "operators": self._most_expensive(operators),
             "exchange_share": round(min(1.0, exchange), 4),
         }
 
