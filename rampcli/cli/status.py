@@ -11,10 +11,10 @@ from rampcli.cli.options import AsJson
 from rampcli.errors import UsageError, visible
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
     from rich.table import Table
 
-    from rampcli.cli.status_runs import Runs
+    from rampcli.cli.status_table import Runs
     from rampcli.launch.status import RunStatus
     from rampcli.runs.directory import RunDirectory
 
@@ -39,7 +39,7 @@ def status(
     For a single named run, also show what trains it and how to resume it.
     """
     from rampcli.cli.console import build_console, say
-    from rampcli.cli.status_runs import Runs
+    from rampcli.cli.status_table import Runs
 
     if watch and as_json:
         raise UsageError(
@@ -52,7 +52,12 @@ def status(
     elif watch:
         if not console.is_terminal or console.is_dumb_terminal:
             raise UsageError("--watch needs a terminal", remedy="rampcli status, or --json")
-        _watch(named, console)
+        from rich.live import Live
+
+        with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
+            while True:
+                live.update(picture(named), refresh=True)
+                time.sleep(REFRESH_S)
     else:
         say(console, *shown(named))
 
@@ -137,16 +142,6 @@ def _print_json(runs: "Runs") -> None:
         else:
             objects.append(facts | listed.status.to_json())
     typer.echo(json.dumps(objects if runs.only is None else objects[0], indent=1))
-
-
-def _watch(runs: "Runs", console: "Console") -> None:
-    """Refreshes the picture until Ctrl-C."""
-    from rich.live import Live
-
-    with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
-        while True:
-            live.update(picture(runs), refresh=True)
-            time.sleep(REFRESH_S)
 
 
 def picture(runs: "Runs") -> "RenderableType":

@@ -17,8 +17,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from processes import killed_at_the_end, wait_until
-from rampcli.cli.status_runs import Runs
-from rampcli.cli.status_table import COLUMNS, ListedRun, StatusTable
+from rampcli.cli.status_table import COLUMNS, ListedRun, Runs, StatusTable
 from rampcli.launch.status import read_status
 from rampcli.runs.directory import RunDirectory
 from run_files import coming, failure, metrics_row, state, submit, write_squeue
