@@ -83,8 +83,7 @@ def cbs(
     """
     from rampcli.cbs.branches import compose_branches
     from rampcli.cli.console import build_console, say
-    from rampcli.cli.runs_at_once import check_at_once
-    from rampcli.cli.sweep_runs import run_all
+    from rampcli.cli.sweep_runs import check_at_once, run_all
     from rampcli.runs.directory import COMPLETE, find_run
 
     gc.enable()

@@ -43,7 +43,7 @@ def compare(
     if target_loss is not None:
         _print_times(runs, target_loss, html=html, plot=plot, as_json=as_json)
         return
-    if len({run for word in runs for run in find_runs(word)}) < 2:
+    if len(find_runs(runs)) < 2:
         raise UsageError(
             f"compare needs two runs or more, and {runs[0]} is one",
             remedy=f"rampcli report {runs[0]}, or name another run as well",
@@ -56,7 +56,7 @@ def _print_times(
 ) -> None:
     """Prints when each run reached a loss, and the curve over their batch sizes."""
     from rampcli.cli.console import build_console, say
-    from rampcli.cli.pictures import check_picture, writing_picture
+    from rampcli.cli.pictures import writing_picture
     from rampcli.report.batch_curve import batch_curve
     from rampcli.report.target_loss import measure_notes, measure_of, time_to_target
     from rampcli.runs.differences import differing_settings
@@ -66,9 +66,7 @@ def _print_times(
         raise UsageError(
             f"--target-loss {target:g} is not a loss above 0", remedy="--target-loss 3.5"
         )
-    if plot is not None:
-        check_picture(plot)
-    directories = list(dict.fromkeys(run for word in words for run in find_runs(word)))
+    directories = find_runs(words)
     records = told_apart([read_run(directory) for directory in directories])
     _check_kinds(words, records)
     measure = measure_of(records)

@@ -4,6 +4,8 @@ from typing import Annotated, Any
 
 import typer
 
+from rampcli.cli.pictures import check_picture
+
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="KEY=VALUE", help="Settings that override the recipe."),
@@ -29,4 +31,5 @@ Run = Annotated[
 
 def plot_of(what: str) -> Any:
     """Returns the option `--plot FILE`, which draws something to a file."""
-    return typer.Option(metavar="FILE", help=f"Plot {what} to an .svg or .png file.")
+    text = f"Plot {what} to an .svg or .png file."
+    return typer.Option(metavar="FILE", help=text, callback=check_picture)

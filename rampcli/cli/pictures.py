@@ -10,12 +10,14 @@ from rampcli.plugins.extras import requiring
 PICTURES = (".svg", ".png")
 
 
-def check_picture(path: Path) -> None:
-    """Checks that a picture can have this path.
+def check_picture(path: Path | None) -> Path | None:
+    """Returns the path of a picture, or None if none is asked for.
 
     Raises:
         UsageError: its name has another suffix, or it cannot be a file there.
     """
+    if path is None:
+        return None
     if path.suffix not in PICTURES:
         remedy = path.with_suffix(".svg") if path.name else "plan.svg"
         raise UsageError(
@@ -33,6 +35,7 @@ def check_picture(path: Path) -> None:
         )
     with requiring("matplotlib", purpose=f"--plot {path}"):
         import matplotlib  # noqa: F401
+    return path
 
 
 @contextmanager
@@ -40,9 +43,8 @@ def writing_picture(path: Path) -> Iterator[None]:
     """Turns an OSError of a block that writes a picture into a UsageError.
 
     Raises:
-        UsageError: as `check_picture`, or the file cannot be written.
+        UsageError: the file cannot be written.
     """
-    check_picture(path)
     try:
         yield
     except OSError as error:

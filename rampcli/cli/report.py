@@ -35,7 +35,7 @@ def report(runs: Runs, html: Html = None, plot: Plot = None, as_json: AsJson = F
     Also works for a run that is training, has crashed or was interrupted.
     """
     from rampcli.cli.console import build_console, say
-    from rampcli.cli.pictures import check_picture, writing_picture
+    from rampcli.cli.pictures import writing_picture
     from rampcli.cli.sweep_results import print_results
     from rampcli.report.run_report import report_run
     from rampcli.runs.differences import differing_settings
@@ -43,16 +43,14 @@ def report(runs: Runs, html: Html = None, plot: Plot = None, as_json: AsJson = F
     from rampcli.runs.record import read_run, told_apart
     from rampcli.runs.sweep_folder import find_sweep
 
-    if plot is not None:
-        check_picture(plot)
     if len(runs) == 1 and (sweep := find_sweep(runs[0])) is not None:
         if html is not None:
-            write_html(find_runs(runs[0]), html)
+            write_html(find_runs(runs), html)
         print_results(sweep, plot=plot, as_json=as_json)
         if html is not None:
             say(build_console(quiet=as_json), f"wrote {html}")
         return
-    directories = list(dict.fromkeys(run for word in runs for run in find_runs(word)))
+    directories = find_runs(runs)
     records = told_apart([read_run(directory) for directory in directories])
     reports = []
     for directory, record in zip(directories, records, strict=True):
@@ -78,15 +76,19 @@ def report(runs: Runs, html: Html = None, plot: Plot = None, as_json: AsJson = F
     say(build_console(), *parts, *(f"wrote {path}" for path in (html, plot) if path))
 
 
-def find_runs(word: str) -> list["RunDirectory"]:
-    """Returns the run that a word names, or the runs of the sweep that it names."""
+def find_runs(words: Sequence[str]) -> list["RunDirectory"]:
+    """Returns the runs that words name, each once. The name of a sweep stands for its runs."""
     from rampcli.runs.directory import RunDirectory, find_run
     from rampcli.runs.sweep_folder import find_sweep
 
-    if (sweep := find_sweep(word)) is None:
-        return [find_run(word)]
-    runs = [RunDirectory(sweep.run_path(name)) for name in sweep.read()]
-    return [run for run in runs if run.config.is_file()]
+    found: list[RunDirectory] = []
+    for word in words:
+        if (sweep := find_sweep(word)) is None:
+            found.append(find_run(word))
+        else:
+            runs = (RunDirectory(sweep.run_path(name)) for name in sweep.read())
+            found += [run for run in runs if run.config.is_file()]
+    return list(dict.fromkeys(found))
 
 
 def write_html(runs: Sequence["RunDirectory"], path: Path) -> None:

@@ -39,13 +39,10 @@ def sweep(
     The runs are in runs/NAME_sweep, or in the folder that run_dir= names.
     """
     from rampcli.cli.console import build_console, say
-    from rampcli.cli.pictures import check_picture
     from rampcli.cli.sweep_runs import compose_sweep, run_all
     from rampcli.launch.protocol import launcher_of
 
     gc.enable()
-    if plot is not None:
-        check_picture(plot)
     folder, runs = compose_sweep(base, overrides or [], starts=not dry_run)
     if dry_run:
         _print_plan(folder, runs, as_json=as_json)

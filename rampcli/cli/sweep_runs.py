@@ -1,12 +1,18 @@
-"""The runs of a sweep: composed and checked together, then started in turn or at once."""
+"""The runs of a sweep: composed and checked together, then trained in turn or several at once."""
 
+import signal
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from io import TextIOWrapper
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
+from rampcli.batch.quantities import counted
+from rampcli.batch.training_plan import StagePlan
 from rampcli.cli.base import Base
 from rampcli.cli.composing import (
     check_runs_differ,
@@ -14,8 +20,7 @@ from rampcli.cli.composing import (
     folder_of_sweep,
     keys_of_files,
 )
-from rampcli.cli.console import say
-from rampcli.cli.runs_at_once import Ended, ends_all, train_at_once
+from rampcli.cli.console import build_console, say
 from rampcli.cli.training import train
 from rampcli.config import snapshot
 from rampcli.config.layers import COMMAND_LINE, placed, sources_named, stack_of
@@ -23,6 +28,7 @@ from rampcli.config.reading import join_split_lists
 from rampcli.config.rl import refuse_rl
 from rampcli.config.sweeps import Combination, combinations
 from rampcli.errors import (
+    EXIT_INTERRUPTED,
     ForeignCheckpointError,
     RampcliError,
     Report,
@@ -31,14 +37,20 @@ from rampcli.errors import (
     shown,
 )
 from rampcli.launch import run as launch
+from rampcli.launch.elastic import World
+from rampcli.launch.observer import Observer
 from rampcli.launch.protocol import launcher_of
+from rampcli.launch.resources import gpus_needed
 from rampcli.launch.start_checks import check, check_files
 from rampcli.launch.status import read_status
+from rampcli.machine.gpus import visible_gpus
 from rampcli.machine.lifeline import StopSignals, catch_stop_signals, exit_code_after
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.sweep_plan import SweepRun
+from rampcli.report.tables import validation_line
 from rampcli.runs.differences import differing_settings
-from rampcli.runs.directory import RunDirectory
+from rampcli.runs.directory import COMPLETE, RunDirectory
+from rampcli.runs.event_kinds import WARNINGS
 from rampcli.runs.manifest import newest_checkpoint
 from rampcli.runs.sweep_folder import SweepFolder
 from rampcli.settings.by_key import changes, leaves
@@ -48,6 +60,8 @@ from rampcli.settings.trainer import TrainerConfig
 
 MOST_NAMED = 3
 """Combinations that an error names at most."""
+LOG = "progress.log"
+"""File in the logs of a run with what it would have printed alone."""
 
 
 def compose_sweep(
@@ -234,36 +248,28 @@ def run_all(
     Raises:
         RampcliError: workers did not save after a stop signal, or standard output was closed.
     """
+    failed, code, place = 0, 0, ""
     with catch_stop_signals() as signals:
         if at_once > 1:
             left = [run for run in runs if not _is_left_alone(run, f"{run.combination}", console)]
-            ended = train_at_once(left, command, console, at_once=at_once, signals=signals)
-        else:
-            ended = _train_in_turn(runs, command, console, signals)
-        if ended.code or signals.signal is not None:
-            say(console, f"{what} stopped{ended.place}; {again} resumes it")
-            return ended.code or exit_code_after(signals)
-    if ended.failed:
-        say(console, f"{ended.failed} of {len(runs)} runs failed; {again} starts them again")
-    return 1 if ended.failed else 0
-
-
-def _train_in_turn(
-    runs: Sequence[SweepRun], command: Sequence[str], console: Console, signals: StopSignals
-) -> Ended:
-    failed = 0
-    for number, run in enumerate(runs, start=1):
-        place = f"run {number} of {len(runs)}"
-        try:
-            code = _start(run, f"{place}: {run.combination}", command, console)
-        except RampcliError as error:
-            if ends_all(error, signals):
-                raise
-            say(console, str(error))
-            failed, code = failed + 1, 0
+            failed, code = _train_at_once(left, command, console, at_once=at_once, signals=signals)
+        for number, run in enumerate(runs if at_once == 1 else (), start=1):
+            place = f"run {number} of {len(runs)}"
+            try:
+                code = _start(run, f"{place}: {run.combination}", command, console)
+            except RampcliError as error:
+                if _ends_all(error, signals):
+                    raise
+                say(console, str(error))
+                failed += 1
+            if code or signals.signal is not None:
+                break
         if code or signals.signal is not None:
-            return Ended(failed=failed, code=code, place=f" at {place}")
-    return Ended(failed=failed)
+            say(console, f"{what} stopped{place and f' at {place}'}; {again} resumes it")
+            return code or exit_code_after(signals)
+    if failed:
+        say(console, f"{failed} of {len(runs)} runs failed; {again} starts them again")
+    return 1 if failed else 0
 
 
 def _start(run: SweepRun, title: str, command: Sequence[str], console: Console) -> int:
@@ -294,3 +300,133 @@ def _is_left_alone(run: SweepRun, title: str, console: Console) -> bool:
     else:
         return False
     return True
+
+
+class EventLines(Observer):
+    """Prints one line for each start, validation and warning of a run, with its name."""
+
+    def __init__(self, name: str, console: Console) -> None:
+        self.name, self.console = name, console
+
+    def say(self, text: str) -> None:
+        """Prints a line."""
+        say(self.console, f"{self.name}: {text}")
+
+    def on_start(self, stage: StagePlan, world: World, *, gpus: int) -> None:
+        """Prints the batch and the processes."""
+        device = counted(gpus, "GPU") if gpus else f"{counted(world.ranks, 'process')} on CPU"
+        self.say(f"starting, batch {stage.global_batch_size:,}, {device}")
+
+    def on_event(self, row: dict[str, Any]) -> None:
+        """Prints validation losses and warnings."""
+        if row["event"] == "validation":
+            line = validation_line({row.get("corpus"): [row]}, digits=4)
+            self.say(f"{line} after {row['consumed_samples']:,} samples")
+        elif row["event"] in WARNINGS:
+            self.say(f"warning: {row['reason']}")
+
+
+def check_at_once(runs: Sequence[SweepRun], at_once: int, *, starts: bool) -> None:
+    """Checks that the launcher and the GPUs of this machine allow several runs at once.
+
+    Args:
+        runs: runs of one launcher.
+        starts: check the GPUs too.
+
+    Raises:
+        UsageError: they do not.
+    """
+    config = runs[0].resolved.config
+    if at_once > 1 and not launcher_of(config).runs_here:
+        raise UsageError(
+            f"--at-once {at_once} is for runs on this machine; those of"
+            f" launch={config.launch.launcher} are jobs, which its queue runs at once",
+            remedy="--at-once 1",
+        )
+    most = min(at_once, sum(not run.is_complete for run in runs))
+    if most < 2 or not starts:
+        return
+    gpus = len(visible_gpus())
+    needed = max(gpus_needed(run.resolved.config, run.resolved.plan) for run in runs)
+    if most * needed > gpus:
+        with sources_named(config):
+            raise UsageError(
+                f"--at-once {at_once}: each run needs {counted(needed, 'GPU')}, and {most} at once"
+                f" need {most * needed}; this machine has {gpus}",
+                keys=(TrainerConfig.num_nodes, TrainerConfig.devices),
+                remedy=f"--at-once {max(1, gpus // needed)}",
+            )
+
+
+def _train_at_once(
+    runs: Sequence[SweepRun],
+    command: Sequence[str],
+    console: Console,
+    *,
+    at_once: int,
+    signals: StopSignals,
+) -> tuple[int, int]:
+    """Trains runs, at most `at_once` at a time. Each prints its progress to `LOG`.
+
+    A run that fails does not stop the others. A stop signal stops all of them, and so does an
+    error of this program.
+
+    Returns:
+        How many runs failed, and the exit code of a run that was interrupted, or 0.
+    """
+
+    def train_one(run: SweepRun) -> int | RampcliError:
+        if signals.signal is not None:
+            return 0
+        try:
+            return _train(run, command, console, signals)
+        except RampcliError as error:
+            if not _ends_all(error, signals):
+                say(console, f"{run.combination}: {error}")
+            return error
+        except BaseException:
+            if signals.signal is None:
+                signals.note(signal.SIGTERM)
+            raise
+
+    try:
+        with ThreadPoolExecutor(at_once) as pool:
+            ended = list(pool.map(train_one, runs))
+    except BrokenPipeError as error:
+        closed = RampcliError(
+            "standard output was closed; the runs have saved and stopped",
+            remedy="run the same command to resume; >LOG keeps its output",
+        )
+        closed.exit_code = EXIT_INTERRUPTED
+        raise closed from error
+    errors = [one for one in ended if isinstance(one, RampcliError)]
+    for failure in errors:
+        if _ends_all(failure, signals):
+            raise failure
+    codes = [one for one in ended if isinstance(one, int)]
+    return len(errors), max(codes, default=0)
+
+
+def _ends_all(error: RampcliError, signals: StopSignals) -> bool:
+    """Returns whether an error of a run is about all runs: it was to stop, and did not save."""
+    return signals.signal is not None or error.exit_code == EXIT_INTERRUPTED
+
+
+def _train(run: SweepRun, command: Sequence[str], console: Console, signals: StopSignals) -> int:
+    """Trains a run, and returns its exit code."""
+    directory, lines = run.directory, EventLines(str(run.combination), console)
+    directory.make_folder(directory.logs)
+    log = directory.open_to_append(directory.logs / LOG)
+    with TextIOWrapper(log, encoding="utf-8", line_buffering=True) as file:
+        outcome = train(
+            run.resolved,
+            command=command,
+            overrides=run.combination.words,
+            observers=[lines],
+            console=build_console(file=file),
+            signals=signals,
+        )
+    consumed = outcome.state["consumed_samples"]
+    word = "complete" if outcome.status == COMPLETE else "stopped"
+    lines.say(f"{word} after {consumed:,} samples")
+    return outcome.exit_code

@@ -2,16 +2,21 @@ import json
 import os
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from commands import run_command
+from rampcli import llm
 from rampcli.cli.base import Base
-from rampcli.cli.sweep_runs import MOST_NAMED, compose_sweep, name_combinations
+from rampcli.cli.sweep_runs import MOST_NAMED, check_at_once, compose_sweep, name_combinations
+from rampcli.config.compose import apply_overrides
 from rampcli.config.sweeps import Combination
+from rampcli.errors import UsageError
 from rampcli.launch.run_lock import lock_run
+from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import COMPLETE, RunDirectory
 from rampcli.runs.sweep_folder import SweepFolder
 from recorded_runs import write_run
@@ -20,6 +25,7 @@ from tiny_runs import Run, environment
 
 SWEEP = ["sweep", "--factory", "llama3_tiny"]
 RAMP = ["model.rampup_batch_size=[4,4,80]", "model.global_batch_size=8"]
+ON_TWO_GPUS = ("trainer.accelerator=auto", "trainer.num_nodes=2", "trainer.devices=1")
 WORDS = [*RAMP, "trainer.max_samples=400", "trainer.num_nodes=2"]
 
 
@@ -236,3 +242,42 @@ def test_a_sweep_over_a_file_of_nemo_trains_and_takes_further_values():
 
     assert sweep("choice(0.1)") == {"0.1": COMPLETE}
     assert sweep("2e-1") == {"0.2": COMPLETE, "0.1": COMPLETE}
+
+
+def runs_of(count, *words, complete=0):
+    """Returns runs of two processes each, the first of which are complete."""
+    config = apply_overrides(llm.from_factory("llama3_tiny"), [*ON_TWO_GPUS, *words])
+    resolved = resolve(config)
+    return [
+        SimpleNamespace(resolved=resolved, is_complete=number < complete) for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "at_once", "complete", "remedy"),
+    [
+        ("0,1,2,3", 2, 0, None),
+        ("0,1,2,3", 3, 0, "--at-once 2"),
+        ("0,1,2", 2, 0, "--at-once 1"),
+        ("0,1,2,3", 9, 1, None),  # two are left
+        ("", 3, 0, None),  # they train on the CPU
+    ],
+)
+def test_each_run_at_once_needs_gpus_of_its_own(monkeypatch, gpus, at_once, complete, remedy):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
+    runs = runs_of(3, complete=complete)
+    check_at_once(runs, at_once, starts=False)
+    if remedy is None:
+        check_at_once(runs, at_once, starts=True)
+        return
+    with pytest.raises(UsageError) as raised:
+        check_at_once(runs, at_once, starts=True)
+    assert raised.value.remedy == remedy
+    check_at_once(runs, int(remedy.split()[1]), starts=True)
+
+
+def test_jobs_are_left_to_their_queue():
+    runs = runs_of(2, "launch=slurm")
+    check_at_once(runs, 1, starts=False)
+    with pytest.raises(UsageError, match="launch=slurm are jobs"):
+        check_at_once(runs, 2, starts=False)
