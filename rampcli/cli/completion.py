@@ -6,6 +6,7 @@ is unfinished.
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Annotated, Any
 
 import typer
@@ -81,9 +82,12 @@ def _completed(name: str, incomplete: str, among: Sequence[Path]) -> list[str]:
         incomplete: the unfinished word.
         among: the folders with groups.
     """
-    if name in IN_FOLDERS:
-        return IN_FOLDERS[name](incomplete, among)
-    return COMPLETERS[name](incomplete) if name in COMPLETERS else []
+    if name in COMPLETERS:
+        return COMPLETERS[name](incomplete, among)
+    found: Any = NAMES.get(name, ())
+    if isinstance(found, str):
+        found = resolve_name(found)
+    return [one for one in (found() if callable(found) else found) if one.startswith(incomplete)]
 
 
 def _folders_in(before: Sequence[str]) -> tuple[Path, ...]:
@@ -103,13 +107,6 @@ def _folders_in(before: Sequence[str]) -> tuple[Path, ...]:
     if (file := paths.pop("factory", None)) and file.suffix == ".yaml":
         paths.setdefault("config_path", file.parent)
     return folders(**{name: path for name, path in paths.items() if path.is_dir()})
-
-
-def recipes(incomplete: str) -> list[str]:
-    """Returns the recipes that begin with a word."""
-    from rampcli.llm import recipe_names
-
-    return [name for name in recipe_names() if name.startswith(incomplete)]
 
 
 def words(incomplete: str, among: Sequence[Path] = ()) -> list[str]:
@@ -179,21 +176,11 @@ def primaries(incomplete: str, among: Sequence[Path]) -> list[str]:
     return sorted(name for name in {ROOT, *names} if name.startswith(incomplete))
 
 
-def sections(incomplete: str) -> list[str]:
+def sections(incomplete: str, _: Sequence[Path]) -> list[str]:
     """Returns the sections and settings that begin with a word, up to the next dot."""
     from rampcli.settings.by_key import settings
 
     return [name.removesuffix(".") for name in _up_to_next_dot([*settings()], incomplete)]
-
-
-def views(incomplete: str) -> list[str]:
-    """Returns what `--cfg` can show, if it begins with a word."""
-    return [name for name in VIEWS if name.startswith(incomplete)]
-
-
-def infos(incomplete: str) -> list[str]:
-    """Returns what `--info` can show, if it begins with a word."""
-    return [name for name in INFO if name.startswith(incomplete)]
 
 
 def rl_words(incomplete: str, among: Sequence[Path] = ()) -> list[str]:
@@ -216,25 +203,6 @@ def keys(incomplete: str, among: Sequence[Path] = ()) -> list[str]:
     if "=" in incomplete:
         return words(incomplete, among)
     return _up_to_next_dot([*settings(), *foreign_words()], incomplete)
-
-
-def published(incomplete: str) -> list[str]:
-    """Returns the published ramps that begin with a word."""
-    from rampcli.planning.published_ramps import published_ramps
-
-    return [name for name in published_ramps() if name.startswith(incomplete)]
-
-
-def averages(incomplete: str) -> list[str]:
-    """Returns the averages of weights that begin with a word."""
-    from rampcli.batch.averages import KINDS
-
-    return [kind for kind in KINDS if kind.startswith(incomplete)]
-
-
-def shells(incomplete: str) -> list[str]:
-    """Returns the shells that begin with a word."""
-    return [name for name in SCRIPTS if name.startswith(incomplete)]
 
 
 def _in_phases(incomplete: str, before: Sequence[str], *, ending: str) -> list[str]:
@@ -264,25 +232,25 @@ def _in_phases(incomplete: str, before: Sequence[str], *, ending: str) -> list[s
 
 TAKE_PHASES = ("overrides", "keys")
 """Arguments that take settings of phases."""
-COMPLETERS: dict[str, Callable[[str], list[str]]] = {
-    "factory": recipes,
-    "recipe": recipes,
-    "ramp": published,
-    "cfg": views,
-    "info": infos,
-    "package": sections,
-    "shell": shells,
-    "average": averages,
+NAMES: dict[str, str | Sequence[str]] = {
+    "factory": "rampcli.llm:recipe_names",
+    "recipe": "rampcli.llm:recipe_names",
+    "ramp": "rampcli.planning.published_ramps:published_ramps",
+    "average": "rampcli.batch.averages:KINDS",
+    "cfg": VIEWS,
+    "info": INFO,
+    "shell": [*SCRIPTS],
 }
-"""Completion functions by the name of an option or argument."""
-IN_FOLDERS: dict[str, Callable[[str, Sequence[Path]], list[str]]] = {
+"""What an option or argument can be, by its name: words, or the place of words or of a function."""
+COMPLETERS: dict[str, Callable[[str, Sequence[Path]], list[str]]] = {
+    "package": sections,
     "overrides": words,
     "rl_overrides": rl_words,
     "keys": keys,
     "what_if": words,
     "config_name": primaries,
 }
-"""Completion functions that look into the folders with groups."""
+"""Functions that complete the value of an option or argument, also from the folders with groups."""
 FOLDERS = {
     **dict.fromkeys(("--config-dir", "-cd"), "config_dir"),
     **dict.fromkeys(("--config-path", "-cp"), "config_path"),
