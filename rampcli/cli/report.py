@@ -132,9 +132,9 @@ def _parts_of_comparison(
     reports: Sequence["RunReport"], differences: dict[str, list[str]]
 ) -> Iterator["str | Table"]:
     """Yields the comparison of several runs."""
-    from rampcli.report.run_text import comparison_table, difference_table, phases_table
+    from rampcli.report.run_text import difference_table, phases_table, runs_table
 
-    yield comparison_table(reports)
+    yield runs_table(reports)
     yield ""
     if any(one.phases for one in reports):
         yield from (phases_table(reports), "")

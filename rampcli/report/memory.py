@@ -1,6 +1,7 @@
 """The memory of a plan's stages, estimated: cells, notes, tables and plain data."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from rich.table import Table
@@ -18,7 +19,7 @@ from rampcli.planning.stage_memory import (
     stage_memory,
     usable_bytes,
 )
-from rampcli.report.tables import build_table
+from rampcli.report.tables import table_of
 from rampcli.settings.phase_keys import phase_key
 from rampcli.settings.trainer import TrainerConfig
 
@@ -105,16 +106,16 @@ def estimates(resolved: Resolved, micro_batches: Sequence[int]) -> list[dict[str
 
 def estimate_table(resolved: Resolved, micro_batches: Sequence[int]) -> Table:
     """Returns a table of the estimates of the fullest stage, one row per micro batch size."""
-    table = build_table(
-        "micro", "accum", *MEMORY_KINDS, "estimate", "fits", "moment", left=("moment",)
-    )
-    for row in estimates(resolved, micro_batches):
-        table.add_row(
-            str(row["micro_batch_size"]),
-            str(row["accumulate_grad_batches"]),
-            *(shorten_bytes(row[f"{kind}_bytes"]) for kind in MEMORY_KINDS),
-            shorten_bytes(row["peak_bytes"]),
-            {True: "yes", False: "no", None: "-"}[row["fits"]],
-            row["moment"],
-        )
-    return table
+
+    def size_of(name: str, row: Mapping[str, Any]) -> str:
+        return shorten_bytes(row[f"{name}_bytes"])
+
+    columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "micro": lambda row: str(row["micro_batch_size"]),
+        "accum": lambda row: str(row["accumulate_grad_batches"]),
+        **{kind: partial(size_of, kind) for kind in MEMORY_KINDS},
+        "estimate": partial(size_of, "peak"),
+        "fits": lambda row: {True: "yes", False: "no", None: "-"}[row["fits"]],
+        "moment": lambda row: str(row["moment"]),
+    }
+    return table_of(estimates(resolved, micro_batches), columns, left=("moment",))

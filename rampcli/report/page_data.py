@@ -16,7 +16,7 @@ from rampcli.runs.event_kinds import EVALUATED, LOSSES_OF_AVERAGES
 from rampcli.runs.events import Point, RunEvents, thin
 from rampcli.runs.facts import is_training
 from rampcli.runs.followed_run import FollowedRun
-from rampcli.runs.metrics import charts_of
+from rampcli.runs.metrics import charts_of, tiles_of
 from rampcli.runs.recorded_phases import tokens_at
 from rampcli.runs.stages import Spans
 from rampcli.runs.standstill import find_standstill
@@ -56,6 +56,7 @@ def run_data(run: FollowedRun, view: View) -> dict[str, Any]:
     first, end = places.rows_of(view)
     # The speed of a run that does not train, or cannot be read, says nothing about its end.
     is_known = trains and run.damage is None
+    last = {name: _number(values[-1]) for name, values in run.metrics.items() if len(values)}
     stage_left_s, run_left_s = facts.time_left() if is_known else (None, None)
     return {
         "name": run.name,
@@ -90,7 +91,8 @@ def run_data(run: FollowedRun, view: View) -> dict[str, Any]:
         "charts": charts_of(run.declared),
         "series": _series(run, places, first, end, view.buckets),
         "histogram": _histogram(run, first, end),
-        "last": {name: _number(values[-1]) for name, values in run.metrics.items() if len(values)},
+        "last": last,
+        "tiles": tiles_of(last),
     }
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rampcli.batch.noise_scale import SCALE_COLUMNS
 from rampcli.report.plots import new_figure, sample_ticks, save_figure
 from rampcli.runs.decimation import bucket_edges, bucket_means
+from rampcli.runs.metrics import GOALS, METRICS, measured_of
 from rampcli.runs.record import RunRecord
 from rampcli.runs.recorded_phases import has_several_lengths, length_at, tokens_at
 from rampcli.runs.stages import Spans
@@ -33,8 +34,9 @@ def plot_runs(records: Sequence[RunRecord], path: Path) -> None:
     """
     figure = new_figure()
     figure.set_size_inches(8, 7.5)
-    is_rl = any("reward" in record.metrics for record in records)
-    labels = ["global batch size", "reward" if is_rl else "loss", "tokens/s"]
+    goal = measured_of(GOALS, {name for record in records for name in record.metrics})[0]
+    drawn = (goal, METRICS["tokens_per_s"])
+    labels = ["global batch size", *(str(metric.column) for metric in drawn)]
     panels = figure.subplots(3, 1, sharex=True)
     for axes, label in zip(panels, labels, strict=True):
         axes.set_ylabel(label)
@@ -47,8 +49,8 @@ def plot_runs(records: Sequence[RunRecord], path: Path) -> None:
         has_noise |= _draw_noise_scale(
             panels[0], record, style, over=over, labelled=len(records) == 1
         )
-        _draw(panels[1], record, "reward" if is_rl else "loss", style, over=over)
-        _draw(panels[2], record, "tokens_per_s", style, over=over)
+        for axes, metric in zip(panels[1:], drawn, strict=True):
+            _draw(axes, record, metric.name, style, over=over)
         panels[1].plot([], [], label=plain(record.name), **style)
     if len(records) == 1:
         panels[0].set_title(plain(records[0].name), fontsize=11, loc="left")

@@ -1,20 +1,18 @@
 """The facts of a report: what a run has trained, beside its plan, and where its time went."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rampcli.batch.noise_scale import NOISE_COLUMNS, SCALE_COLUMNS, NoiseScale
-from rampcli.estimate.model_size import ModelSize
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.facts import CRASHED, RunFacts
-from rampcli.runs.metrics import METRICS, Metric
+from rampcli.runs.metrics import METRICS, STAGE_METRICS, Metric
 from rampcli.runs.record import RunRecord
 from rampcli.runs.recorded_phases import length_at, phase_of
-from rampcli.runs.stages import SPAN_COLUMNS, STAGE_METRICS, Spans, TrainedStage, trained_stages
+from rampcli.runs.stages import SPAN_COLUMNS, Metrics, Spans, TrainedStage, trained_stages
 from rampcli.runs.time_parts import time_parts
 from rampcli.runs.time_spent import STOPPED, TimeSpent
 from rampcli.runs.trained_phases import TrainedPhase, trained_phases
@@ -25,12 +23,8 @@ class RunReport:
     """Contents of a report of a run.
 
     Attributes:
-        name, path, unit: of the run.
+        record: the run.
         status: as in state.json, or "crashed".
-        size: size of the model, or None if it is unknown.
-        settings_problem: why this version refuses the settings, or None.
-        tokens: tokens that it was trained on, or None if they are unknown.
-        facts: what the run has done.
         ended_at: last sign of life, in seconds since 1970.
         time: where the time went.
         parts: the same in seconds by name, in order, with training divided further.
@@ -42,23 +36,32 @@ class RunReport:
             of the run have declared, and their figures for the whole run.
     """
 
-    name: str
-    path: str
-    unit: str
+    record: RunRecord
     status: str
-    size: ModelSize | None
-    settings_problem: str | None
-    tokens: int | None
-    facts: RunFacts
     ended_at: float | None
     time: TimeSpent
     parts: dict[str, float]
     stages: Sequence[TrainedStage]
     phases: Sequence[TrainedPhase]
     tokens_per_s: float | None
-    noise: NoiseScale | None
+    noise: NoiseScale | None = None
     noise_length: int | None = None
     measured: Sequence[tuple[Metric, float | None]] = ()
+
+    @property
+    def name(self) -> str:
+        """Name of the run."""
+        return self.record.name
+
+    @property
+    def facts(self) -> RunFacts:
+        """What the run has done."""
+        return self.record.facts
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens that the run was trained on, or None if they are unknown."""
+        return self.facts.tokens(unit=self.record.unit)
 
     @property
     def validations(self) -> dict[str, list[tuple[int, float]]]:
@@ -83,15 +86,15 @@ class RunReport:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the facts for `--json`."""
-        facts, events = self.facts, self.facts.events
+        record, facts, events = self.record, self.facts, self.facts.events
         return {
             "name": self.name,
-            "path": self.path,
+            "path": str(record.path),
             "status": self.status,
-            "unit": self.unit,
-            "parameters": None if self.size is None else self.size.parameters,
-            "embedding_parameters": None if self.size is None else self.size.embeddings,
-            "settings_problem": self.settings_problem,
+            "unit": record.unit,
+            "parameters": record.parameters,
+            "embedding_parameters": record.embedding_parameters,
+            "settings_problem": record.settings_problem,
             "tokens": self.tokens,
             "origin": events.origin,
             "device_name": events.newest.get("start", {}).get("device_name"),
@@ -106,7 +109,7 @@ class RunReport:
             "phase": facts.phase,
             "phases": [asdict(phase) for phase in self.phases],
             "stages": [
-                {**asdict(stage), "phase": phase_of(facts.plan, stage.stage)}
+                stage.to_json() | {"phase": phase_of(facts.plan, stage.stage)}
                 for stage in self.stages
             ],
             "validations": self.validations,
@@ -136,39 +139,32 @@ def report_run(record: RunRecord, *, now: float | None = None) -> RunReport:
     Args:
         now: the present time if the run is training, else None.
     """
-    facts = record.facts
+    facts, directory = record.facts, RunDirectory(record.path)
     metrics = {name: values for name, values in record.metrics.items() if values.dtype != object}
     spans, spent = Spans(metrics), facts.time_spent(now=now)
-    directory = RunDirectory(record.path)
     stages = trained_stages(facts, spans)
-    parts = time_parts(spent, facts, spans, directory, unit=record.unit)
     ended_at, status = facts.events.ended, facts.recorded["status"]
+    noise, noise_length = _last_noise(facts, metrics)
     return RunReport(
-        name=record.name,
-        path=str(record.path),
-        unit=record.unit,
+        record=record,
         status=CRASHED if status == "running" and now is None else status,
-        size=record.size,
-        settings_problem=record.settings_problem,
-        tokens=facts.tokens(unit=record.unit),
-        facts=facts,
         ended_at=None if ended_at is None else max(ended_at, facts.last_step_at or 0.0, now or 0.0),
         time=spent,
-        parts=parts,
+        parts=time_parts(spent, facts, spans, directory, unit=record.unit),
         stages=stages,
         phases=trained_phases(facts, stages, record.events),
         tokens_per_s=spans.mean_rate("tokens_per_s"),
-        noise=last_noise_scale(metrics),
-        noise_length=_noise_length(facts, metrics),
+        noise=noise,
+        noise_length=noise_length,
         measured=[
             (one, _figure(one, metrics))
             for one in (*METRICS.values(), *directory.read_columns())
-            if one.summary and one.name not in STAGE_METRICS
+            if one.summary and one not in STAGE_METRICS
         ],
     )
 
 
-def _figure(metric: Metric, metrics: Mapping[str, NDArray[Any]]) -> float | None:
+def _figure(metric: Metric, metrics: Metrics) -> float | None:
     """Returns the figure of a metric for the steps that have measured it."""
     if metric.name not in metrics:
         return None
@@ -177,23 +173,12 @@ def _figure(metric: Metric, metrics: Mapping[str, NDArray[Any]]) -> float | None
     return Spans({name: metrics[name][known] for name in columns}).figure(metric)
 
 
-def _noise_length(facts: RunFacts, metrics: Mapping[str, NDArray[Any]]) -> int | None:
-    """Returns the tokens per sample of the last step that measured the noise scale."""
-    measured = _measured(metrics)
+def _last_noise(facts: RunFacts, metrics: Metrics) -> tuple[NoiseScale | None, int | None]:
+    """Returns the noise scale after the last step that measured it, and its tokens per sample."""
+    measured = np.flatnonzero(np.isfinite(metrics.get(NOISE_COLUMNS[0], np.zeros(0))))
     if not len(measured):
-        return None
-    return length_at(facts.plan, int(metrics["consumed_samples"][measured[-1]]))
-
-
-def last_noise_scale(metrics: Mapping[str, NDArray[Any]]) -> NoiseScale | None:
-    """Returns the noise scale after the last step that measured it, or None if none did."""
-    measured = _measured(metrics)
-    if not len(measured):
-        return None
-    known = (metrics[name][measured[-1]] if name in metrics else np.nan for name in SCALE_COLUMNS)
-    return NoiseScale(*(float(value) if np.isfinite(value) else None for value in known))
-
-
-def _measured(metrics: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
-    """Returns the rows of the steps that measured the noise of the gradient."""
-    return np.flatnonzero(np.isfinite(metrics.get(NOISE_COLUMNS[0], np.zeros(0))))
+        return None, None
+    row = measured[-1]
+    known = (metrics[name][row] if name in metrics else np.nan for name in SCALE_COLUMNS)
+    scale = NoiseScale(*(float(value) if np.isfinite(value) else None for value in known))
+    return scale, length_at(facts.plan, int(metrics["consumed_samples"][row]))

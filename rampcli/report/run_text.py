@@ -3,16 +3,14 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from operator import methodcaller
 
 from rich.table import Table
-from rich.text import Text
 
 from rampcli.batch.quantities import counted, listed, shorten
-from rampcli.errors import visible
 from rampcli.report.run_report import RunReport
 from rampcli.report.tables import (
     VALIDATION_TITLES,
+    as_text,
     build_table,
     count,
     duration,
@@ -22,9 +20,10 @@ from rampcli.report.tables import (
     origin_text,
     share,
     size_text,
+    table_of,
 )
 from rampcli.runs.event_kinds import LOSSES_OF_AVERAGES
-from rampcli.runs.metrics import LAST_STEPS
+from rampcli.runs.metrics import LAST_STEPS, STAGE_METRICS, Metric, measured_of
 from rampcli.runs.recorded_phases import phase_of
 from rampcli.runs.stages import TrainedStage
 from rampcli.runs.trained_phases import TrainedPhase
@@ -36,6 +35,8 @@ OVER: dict[str | None, str] = {
     "rate": "the time of all steps",
 }
 """What the figure of a metric is taken over, by its way of summarising."""
+SHOWN: dict[str, Callable[[float | None], str]] = {"share": share, "tokens/s": count}
+"""How figures are shown, by their unit. Others have three decimals."""
 CLOCK = "%d %b %Y %H:%M"
 MOST_MESSAGES = 5
 """Warnings, and changed settings, to print; a run may have very many."""
@@ -43,23 +44,23 @@ MOST_MESSAGES = 5
 
 def summary_lines(report: RunReport) -> Iterator[str]:
     """Yields where a run stands, when it ran, and what interrupted it."""
-    facts = report.facts
+    facts, record = report.facts, report.record
     yield (
-        f"{report.name}: {report.status} after {facts.consumed_samples:,} {report.unit},"
-        f" {counted(facts.step, 'step')}{in_phase(facts.phase)}; {report.path}"
+        f"{report.name}: {report.status} after {facts.consumed_samples:,} {record.unit},"
+        f" {counted(facts.step, 'step')}{in_phase(facts.phase)}; {record.path}"
     )
     if facts.events.origin is not None:
         earlier = [phase.name for phase in report.phases if phase.is_inherited]
         begun = f"; phases trained before that, not in this run: {listed(earlier)}"
         yield f"continues {origin_text(facts.events.origin)}{begun if earlier else ''}"
-    if report.size is None:
+    if record.size is None:
         yield (
             "model: its size is unknown, as this version refuses its settings:"
-            f" {report.settings_problem}"
+            f" {record.settings_problem}"
         )
     else:
         so_far = "" if report.tokens is None else " so far"
-        yield f"model: {size_text(report.size, tokens=report.tokens)}{so_far}"
+        yield f"model: {size_text(record.size, tokens=report.tokens)}{so_far}"
     if facts.events.started is not None and report.ended_at is not None:
         name = facts.events.newest.get("start", {}).get("device_name")
         device = "" if name is None else f", on {name}"
@@ -71,12 +72,18 @@ def summary_lines(report: RunReport) -> Iterator[str]:
 
 
 def stage_table(report: RunReport) -> Table:
-    """Returns the stages, each as planned and as trained.
+    """Returns the stages, each as planned and as trained, with the figures of some metrics.
 
     `causal` is the MFU that counts causal attention only. The loss and the rewards are means over
     the last steps of a stage.
     """
     is_rl = any(stage.pairs is not None for stage in report.stages)
+    measured = {
+        one.name
+        for one in STAGE_METRICS
+        if (is_rl and one.group == "rl")
+        or any(stage.figures[one.name] is not None for stage in report.stages)
+    }
     columns: dict[str, Callable[[TrainedStage], str]] = {
         "phase": lambda stage: str(phase_of(report.facts.plan, stage.stage)),
         "stage": lambda stage: str(stage.stage),
@@ -84,45 +91,44 @@ def stage_table(report: RunReport) -> Table:
         "pairs": lambda stage: count(stage.pairs),
         "nodes": lambda stage: _of(stage.nodes, stage.planned_nodes),
         "processes": lambda stage: ", ".join(map(str, stage.world_sizes)) or "-",
-        report.unit: lambda stage: _trained_of(stage, stage.samples, stage.planned_samples),
+        report.record.unit: lambda stage: _trained_of(stage, stage.samples, stage.planned_samples),
         "steps": lambda stage: _trained_of(stage, stage.steps, stage.planned_steps),
-        "loss": lambda stage: figure(stage.loss),
-        "reward": lambda stage: figure(stage.reward),
-        "solved": lambda stage: share(stage.solved),
-        "tokens/s": lambda stage: count(stage.tokens_per_s),
-        "MFU": lambda stage: share(stage.mfu),
-        "causal": lambda stage: share(stage.mfu_causal),
+        **{str(one.column): partial(_figure, one) for one in measured_of(STAGE_METRICS, measured)},
     }
-    for name in ("loss",) if is_rl else ("pairs", "reward", "solved"):
-        del columns[name]
+    if not is_rl:
+        del columns["pairs"]
     if report.facts.phase is None:
         del columns["phase"]
-    if all(stage.mfu is None for stage in report.stages):
-        del columns["MFU"], columns["causal"]
-    table = build_table(*columns, left=("phase",))
-    for stage in report.stages:
-        table.add_row(*(cell(stage) for cell in columns.values()))
-    return table
+    return table_of(report.stages, columns, left=("phase",))
+
+
+def _figure(metric: Metric, stage: TrainedStage) -> str:
+    return SHOWN.get(metric.unit, figure)(stage.figures[metric.name])
 
 
 def time_table(report: RunReport) -> Table:
     """Returns where the time of a run went."""
-    table = build_table("where the time went", "time", "share", left=("where the time went",))
-    for name, seconds in report.parts.items():
-        of_running = report.share_of(name)
-        table.add_row(name, duration(seconds), "" if of_running is None else share(of_running))
+    title = "where the time went"
+    shares = {name: report.share_of(name) for name in report.parts}
+    columns: dict[str, Callable[[str], str]] = {
+        title: str,
+        "time": lambda name: duration(report.parts[name]),
+        "share": lambda name: "" if shares[name] is None else share(shares[name]),
+    }
+    table = table_of(report.parts, columns, left=(title,))
     table.add_row("total", duration(report.time.elapsed_s), "", style="bold")
     return table
 
 
 def measured_table(report: RunReport) -> Table:
     """Returns the figures of metrics that the table of stages does not show."""
-    title = "metric"
-    table = build_table(title, "unit", "value", "over", left=(title, "unit", "over"))
-    for metric, value in report.measured:
-        cells = (metric.name, metric.unit, _short(value), OVER[metric.summary])
-        table.add_row(*(Text(visible(cell)) for cell in cells))
-    return table
+    columns: dict[str, Callable[[tuple[Metric, float | None]], str]] = {
+        "metric": lambda one: one[0].name,
+        "unit": lambda one: one[0].unit,
+        "value": lambda one: _short(one[1]),
+        "over": lambda one: OVER[one[0].summary],
+    }
+    return table_of(report.measured, columns, left=("metric", "unit", "over"))
 
 
 def closing_lines(report: RunReport) -> Iterator[str]:
@@ -188,44 +194,38 @@ def _outermost(losses: Sequence[tuple[int, float]]) -> str:
     return " -> ".join(f"{loss:.3f}" for _, loss in dict.fromkeys((losses[0], losses[-1])))
 
 
-def comparison_table(reports: Sequence[RunReport]) -> Table:
-    """Returns several runs side by side, one per column."""
+def runs_table(reports: Sequence[RunReport]) -> Table:
+    """Returns several runs side by side, one per column. Rows without a value are left out."""
     rows: dict[str, Callable[[RunReport], str]] = {
         "status": lambda one: one.status,
         "continues": lambda one: origin_text(one.facts.events.origin),
-        "parameters": lambda one: "-" if one.size is None else shorten(one.size.parameters),
+        "parameters": lambda one: shorten(one.record.size.parameters) if one.record.size else "-",
         "tokens per parameter": _tokens_per_parameter,
-        "consumed": lambda one: f"{one.facts.consumed_samples:,} {one.unit}",
+        "consumed": lambda one: f"{one.facts.consumed_samples:,} {one.record.unit}",
         "steps": lambda one: f"{one.facts.step:,}",
         "batch": lambda one: ends([stage.global_batch_size for stage in _trained(one)]),
         "processes": lambda one: ends([max(stage.world_sizes) for stage in _trained(one)]),
-        "loss": lambda one: figure(next((stage.loss for stage in _trained(one)[::-1]), None)),
-        "reward": lambda one: figure(next((stage.reward for stage in _trained(one)[::-1]), None)),
-        **{
-            f"validation loss {corpus}".strip(): _last_loss(corpus, lambda one: one.validations)
-            for corpus in dict.fromkeys(name for one in reports for name in one.validations)
-        },
-        **{
-            f"{of_average} {corpus}".strip(): _last_loss(corpus, methodcaller("validated", column))
-            for column, of_average in LOSSES_OF_AVERAGES.items()
-            for corpus in dict.fromkeys(name for one in reports for name in one.validated(column))
-        },
-        "noise scale": _noise_scale,
-        **{
-            name: partial(_measured, name)
-            for name in dict.fromkeys(metric.name for one in reports for metric, _ in one.measured)
-        },
-        "tokens/s": lambda one: ends([round(stage.tokens_per_s or 0) for stage in _trained(one)]),
-        "MFU": lambda one: share(next((stage.mfu for stage in _trained(one)[::-1]), None)),
+        "loss": lambda one: figure(_last_figure(one, "loss")),
+        "reward": lambda one: figure(_last_figure(one, "reward")),
+    }
+    for column, title in {"loss": "validation loss", **LOSSES_OF_AVERAGES}.items():
+        found = [one.validated(column) for one in reports]
+        for corpus in dict.fromkeys(name for losses in found for name in losses):
+            rows[f"{title} {corpus}".strip()] = partial(_last_loss, column, corpus)
+    rows["noise scale"] = lambda one: "-" if one.noise is None else one.noise.short_text()
+    for name in dict.fromkeys(metric.name for one in reports for metric, _ in one.measured):
+        rows[name] = partial(_measured, name)
+    rows |= {
+        "tokens/s": lambda one: ends(
+            [round(stage.figures["tokens_per_s"] or 0) for stage in _trained(one)]
+        ),
+        "MFU": lambda one: share(_last_figure(one, "mfu")),
         "time": lambda one: duration(one.time.running_s),
         "goodput": lambda one: share(one.time.goodput),
     }
-    table = build_table("", *(Text(visible(one.name)) for one in reports))
-    for name, cell in rows.items():
-        cells = [cell(one) for one in reports]
-        if set(cells) != {"-"}:
-            table.add_row(Text(visible(name)), *(Text(visible(text)) for text in cells))
-    return table
+    cells = {name: [cell(one) for one in reports] for name, cell in rows.items()}
+    shown = {name: values for name, values in cells.items() if set(values) != {"-"}}
+    return _side_by_side("", [one.name for one in reports], shown)
 
 
 def phases_table(reports: Sequence[RunReport]) -> Table:
@@ -246,25 +246,47 @@ def phases_table(reports: Sequence[RunReport]) -> Table:
         found = dict.fromkeys(one for _, phase in phases for one in phase.validation_losses[column])
         for corpus in found:
             title = f"{VALIDATION_TITLES[column]} {corpus}".strip()
-            columns[title] = _validation_loss(column, corpus)
-    table = build_table("phase", "run", *map(visible, columns), left=("phase", "run"))
-    for name in dict.fromkeys(phase.name for _, phase in phases):
-        for run, phase in phases:
-            if phase.name == name:
-                cells = (name, run, *(cell(phase) for cell in columns.values()))
-                table.add_row(*(Text(visible(text)) for text in cells))
+            columns[title] = partial(_loss_of_phase, column, corpus)
+    names = list(dict.fromkeys(phase.name for _, phase in phases))
+    table = build_table("phase", "run", *map(as_text, columns), left=("phase", "run"))
+    for run, phase in sorted(phases, key=lambda pair: names.index(pair[1].name)):
+        cells = (phase.name, run, *(cell(phase) for cell in columns.values()))
+        table.add_row(*map(as_text, cells))
     return table
 
 
-def _validation_loss(column: str, corpus: str) -> Callable[[TrainedPhase], str]:
-    """Returns what shows a loss on a corpus at the end of a phase."""
-    return lambda phase: figure(phase.validation_losses[column].get(corpus))
+def difference_table(runs: Sequence[str], differences: Mapping[str, Sequence[str]]) -> Table:
+    """Returns the settings in which runs differ, with one column per run."""
+    return _side_by_side("differing settings", runs, differences)
+
+
+def _side_by_side(title: str, runs: Sequence[str], rows: Mapping[str, Sequence[str]]) -> Table:
+    """Returns a table with a column per run, and the name of each row in the column `title`."""
+    table = build_table(title, *map(as_text, runs), left=(title,))
+    for name, cells in rows.items():
+        table.add_row(*map(as_text, (name, *cells)))
+    return table
+
+
+def _loss_of_phase(column: str, corpus: str, phase: TrainedPhase) -> str:
+    return figure(phase.validation_losses[column].get(corpus))
+
+
+def _last_loss(column: str, corpus: str, report: RunReport) -> str:
+    losses = report.validated(column).get(corpus)
+    return figure(losses[-1][1] if losses else None)
+
+
+def _last_figure(report: RunReport, metric: str) -> float | None:
+    """Returns the figure of a metric in the last stage that was trained."""
+    stages = _trained(report)
+    return stages[-1].figures[metric] if stages else None
 
 
 def _tokens_per_parameter(report: RunReport) -> str:
-    if report.size is None or report.tokens is None:
+    if not report.record.parameters or report.tokens is None:
         return "-"
-    return shorten(report.tokens / report.size.parameters)
+    return shorten(report.tokens / report.record.parameters)
 
 
 def _measured(name: str, report: RunReport) -> str:
@@ -274,17 +296,6 @@ def _measured(name: str, report: RunReport) -> str:
 def _short(value: float | None) -> str:
     """Returns a number of any size as text, or "-" if it is unknown."""
     return "-" if value is None else f"{value:.4g}"
-
-
-def _noise_scale(report: RunReport) -> str:
-    return "-" if report.noise is None else report.noise.short_text()
-
-
-def _last_loss(
-    corpus: str, losses_of: Callable[[RunReport], Mapping[str, Sequence[tuple[int, float]]]]
-) -> Callable[[RunReport], str]:
-    """Returns what shows the last loss of a run on a corpus, of those that `losses_of` returns."""
-    return lambda one: figure(losses_of(one)[corpus][-1][1] if corpus in losses_of(one) else None)
 
 
 def _trained(report: RunReport) -> list[TrainedStage]:
@@ -310,12 +321,3 @@ def _number(count: int, noun: str) -> str:
 
 def _clock(time: float) -> str:
     return datetime.fromtimestamp(time).astimezone().strftime(CLOCK)
-
-
-def difference_table(names: Sequence[str], differences: Mapping[str, Sequence[str]]) -> Table:
-    """Returns the settings in which runs differ, with one column per run."""
-    title = "differing settings"
-    table = build_table(title, *(Text(visible(name)) for name in names), left=(title,))
-    for key, values in differences.items():
-        table.add_row(*(Text(visible(cell)) for cell in (key, *values)))
-    return table

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from rich.table import Table
-from rich.text import Text
 
-from rampcli.errors import visible
 from rampcli.report.run_report import report_run
-from rampcli.report.tables import build_table, count, figure
+from rampcli.report.tables import count, figure, table_of
 from rampcli.runs.directory import COMPLETE
 from rampcli.runs.record import RunRecord
 
@@ -47,7 +46,7 @@ def result_of(
 ) -> SweepResult:
     """Returns the result of a run that has started."""
     report = report_run(record)
-    losses = [stage.loss for stage in report.stages if stage.steps]
+    losses = [stage.figures["loss"] for stage in report.stages if stage.steps]
     return SweepResult(
         run_dir=str(record.path),
         values=values,
@@ -93,26 +92,22 @@ def results_table(results: Sequence[SweepResult], best: SweepResult | None) -> T
     keys = dict.fromkeys(key for one in results for key in one.values)
     corpora = dict.fromkeys(name for one in results for name in one.validation_losses)
     columns: dict[str, Callable[[SweepResult], str]] = {
+        **{key: partial(_value, key) for key in keys},
         "state": lambda one: one.state,
         "steps": lambda one: f"{one.steps:,}",
         "loss": lambda one: figure(one.loss),
     }
     for name in corpora:
-        columns[f"validation {name}".strip()] = _loss("validation_losses", name)
-        columns[f"lowest {name}".strip()] = _loss("best_validation_losses", name)
+        columns[f"validation {name}".strip()] = partial(_loss, "validation_losses", name)
+        columns[f"lowest {name}".strip()] = partial(_loss, "best_validation_losses", name)
     columns["tokens/s"] = lambda one: count(one.tokens_per_s)
-    table = build_table(*map(_text, (*keys, *columns, "")), left=("", "state"))
-    for one in results:
-        cells = [one.values.get(key, "-") for key in keys] + [
-            cell(one) for cell in columns.values()
-        ]
-        table.add_row(*map(_text, cells), BEST if one is best else "")
-    return table
+    columns[""] = lambda one: BEST if one is best else ""
+    return table_of(results, columns, left=("", "state"))
 
 
-def _loss(losses: str, corpus: str) -> Callable[[SweepResult], str]:
-    return lambda one: figure(getattr(one, losses).get(corpus))
+def _value(key: str, result: SweepResult) -> str:
+    return result.values.get(key, "-")
 
 
-def _text(text: str) -> Text:
-    return Text(visible(text))
+def _loss(losses: str, corpus: str, result: SweepResult) -> str:
+    return figure(getattr(result, losses).get(corpus))

@@ -1,8 +1,8 @@
 """Tables, figures and durations as text, and lines about the model, validations and profiles."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.table import Table
 from rich.text import Text
@@ -12,6 +12,7 @@ from rampcli.errors import visible
 from rampcli.estimate.model_size import ModelSize
 from rampcli.runs.event_kinds import LOSSES_OF_AVERAGES
 
+Row = TypeVar("Row")
 VALIDATION_TITLES = {
     "loss": "validation loss",
     **LOSSES_OF_AVERAGES,
@@ -110,6 +111,24 @@ def build_table(*columns: str | Text, left: Collection[str] = ("",)) -> Table:
     return table
 
 
+def table_of(
+    rows: Iterable[Row],
+    columns: Mapping[str, Callable[[Row], str]],
+    *,
+    left: Collection[str] = ("",),
+) -> Table:
+    """Returns a table with a row for each thing, and cells from the function of each column."""
+    table = build_table(*map(as_text, columns), left=left)
+    for row in rows:
+        table.add_row(*(as_text(cell(row)) for cell in columns.values()))
+    return table
+
+
+def as_text(text: str) -> Text:
+    """Returns a text for a cell. It may come from a file: its markup and controls do nothing."""
+    return Text(visible(text))
+
+
 def size_text(size: ModelSize, *, tokens: int | None) -> str:
     """Returns the parameters of a model and the tokens per parameter.
 
@@ -146,14 +165,16 @@ def profile_title(row: Mapping[str, Any]) -> str:
 
 def profile_table(row: Mapping[str, Any]) -> Table:
     """Returns the most expensive operators of a profile, without the time of those they call."""
-    on_gpu = any("self_device_s" in operator for operator in row["operators"])
-    columns = ("operator", "calls", "CPU time", *(("GPU time",) if on_gpu else ()))
-    table = build_table(*columns, left=("operator",))
-    for operator in row["operators"]:
-        times = ("self_cpu_s", "self_device_s") if on_gpu else ("self_cpu_s",)
-        table.add_row(
-            Text(visible(operator["name"])),
-            f"{operator['calls']:,}",
-            *(f"{operator.get(name, 0) * 1e3:,.1f} ms" for name in times),
-        )
-    return table
+    times = {"CPU time": "self_cpu_s"}
+    if any("self_device_s" in operator for operator in row["operators"]):
+        times["GPU time"] = "self_device_s"
+
+    def spent(column: str) -> Callable[[Mapping[str, Any]], str]:
+        return lambda operator: f"{operator.get(column, 0) * 1e3:,.1f} ms"
+
+    columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "operator": lambda operator: operator["name"],
+        "calls": lambda operator: f"{operator['calls']:,}",
+        **{title: spent(column) for title, column in times.items()},
+    }
+    return table_of(row["operators"], columns, left=("operator",))

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
-from rich.text import Text
 
 from rampcli.batch.quantities import listed
-from rampcli.errors import printable, visible
+from rampcli.errors import printable
 from rampcli.report.plan_tables import as_hours
-from rampcli.report.tables import build_table, count, ends, figure
+from rampcli.report.tables import count, ends, figure, table_of
 from rampcli.runs.metrics import LAST_STEPS
 from rampcli.runs.record import RunRecord
 from rampcli.runs.recorded_phases import tokens_at
@@ -163,6 +162,7 @@ def target_table(results: Sequence[TimeToTarget], *, is_validated: bool) -> Tabl
         is_validated: show the step of the validation before the target, too.
     """
     columns: dict[str, Callable[[TimeToTarget], str]] = {
+        "run": lambda one: one.name,
         "batch": lambda one: ends(one.batches),
         "steps": lambda one: count(one.steps),
         "above until": lambda one: count(one.last_step_above),
@@ -174,10 +174,7 @@ def target_table(results: Sequence[TimeToTarget], *, is_validated: bool) -> Tabl
     }
     if not is_validated:
         del columns["above until"]
-    table = build_table("run", *columns, left=("run", ""))
-    for one in results:
-        table.add_row(Text(visible(one.name)), *(cell(one) for cell in columns.values()))
-    return table
+    return table_of(results, columns, left=("run", ""))
 
 
 def _outcome(one: TimeToTarget) -> str:

@@ -7,7 +7,7 @@ of trackers, figures of stages and docs/reference/run-directory.md follow from h
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass
 from functools import partial
 from typing import Any, Literal, get_args
@@ -68,6 +68,12 @@ class Metric:
             rampcli itself sets it and what follows.
         is_required: whether readers rely on each row having it.
         is_place: whether it says where a step is, so it is a horizontal axis and has no curve.
+        tile: its name in the summary of the page, which shows its last value; None if it is not
+            there. A metric with a tile or a column has a chart.
+        column: its title in tables of stages, which show its figure; None if it is not there.
+        is_goal: whether it measures what training improves. Pictures show it, and trackers that
+            can, also over samples and tokens.
+        replaces: metric in whose place it is shown in a run that has both.
     """
 
     name: str
@@ -82,6 +88,10 @@ class Metric:
     shape: Any = None
     is_required: bool = False
     is_place: bool = False
+    tile: str | None = None
+    column: str | None = None
+    is_goal: bool = False
+    replaces: str | None = None
 
     def tag(self, *, is_rl: bool) -> str:
         """Returns its tag in trackers."""
@@ -143,6 +153,9 @@ STEP_METRICS = (
         summary="last",
         shape=NUMBER_OR_NULL,
         is_required=True,
+        tile="loss",
+        column="loss",
+        is_goal=True,
     ),
     Metric(
         "z_loss",
@@ -193,6 +206,8 @@ STEP_METRICS = (
         summary="rate",
         shape=RATE,
         is_required=True,
+        tile="tokens/s",
+        column="tokens/s",
     ),
     _of_time(
         "mfu",
@@ -203,6 +218,8 @@ STEP_METRICS = (
         label="full attention",
         summary="rate",
         shape=NUMBER_OR_NULL,
+        tile="MFU",
+        column="MFU",
     ),
     _of_time(
         "mfu_causal",
@@ -211,6 +228,7 @@ STEP_METRICS = (
         chart=MFU,
         label="causal attention",
         summary="rate",
+        column="causal",
     ),
     Metric(
         "peak_memory_bytes",
@@ -220,6 +238,7 @@ STEP_METRICS = (
         group="memory",
         chart=MEMORY,
         label="memory",
+        tile="peak memory",
     ),
     Metric(
         "order_hash",
@@ -255,6 +274,10 @@ POLICY_METRICS = (
         label="training",
         summary="last",
         shape=NUMBER_OR_NULL,
+        tile="reward",
+        column="reward",
+        is_goal=True,
+        replaces="loss",
     ),
     _of_policy("reward_sd", "standard deviation of the rewards; `null` if there is no reward"),
     _of_policy("reward_best", "largest of the rewards; `null` if there is no reward"),
@@ -266,6 +289,8 @@ POLICY_METRICS = (
         label="training",
         summary="last",
         shape=NUMBER_OR_NULL,
+        tile="solved",
+        column="solved",
     ),
     _of_policy("unscored", "responses without a reward, because the reward function failed"),
     _of_policy(
@@ -361,6 +386,10 @@ PLACES = tuple(one.name for one in METRICS.values() if one.is_place)
 """Columns that say where a step is."""
 CHARTED = tuple(one.name for one in METRICS.values() if one.chart is not None)
 """Columns that have a chart."""
+STAGE_METRICS = tuple(one for one in METRICS.values() if one.column)
+"""Metrics in tables of stages. Reports show figures of others for the whole run."""
+GOALS = tuple(one for one in METRICS.values() if one.is_goal)
+"""What training improves."""
 METRICS_ROW = {
     one.name if one.is_required else f"{one.name}?": one.shape
     for one in METRICS.values()
@@ -442,6 +471,35 @@ def _taken(fields: Mapping[str, Any], shape: Mapping[str, Any]) -> dict[str, Any
     """Returns the fields of a shape, with texts that cannot control a terminal."""
     found = ((name, fields[name]) for name in shape)
     return {name: printable(one) if isinstance(one, str) else one for name, one in found}
+
+
+def measured_of(metrics: Iterable[Metric], measured: Collection[str]) -> list[Metric]:
+    """Returns the metrics that a run has, without those that others replace, in order of charts.
+
+    Args:
+        metrics: metrics with a chart.
+        measured: columns of the run, which need not have those of each row yet.
+    """
+    found = [one for one in metrics if one.is_required or one.name in measured]
+    replaced = {one.replaces for one in found}
+    charts = [chart.id for chart in CHARTS]
+    return sorted(
+        (one for one in found if one.name not in replaced),
+        key=lambda one: charts.index(one.chart.id) if one.chart else -1,
+    )
+
+
+def tiles_of(measured: Collection[str]) -> list[dict[str, Any]]:
+    """Returns the metrics of a run in the summary of the page, as data for JSON."""
+    return [
+        {
+            "name": one.tile,
+            "column": one.name,
+            "show": one.unit,
+            "section": one.chart and one.chart.section,
+        }
+        for one in measured_of((one for one in METRICS.values() if one.tile), measured)
+    ]
 
 
 def charts_of(metrics: Iterable[Metric]) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rampcli.runs.decimation import RowNumbers, change_rows
 from rampcli.runs.facts import RunFacts
-from rampcli.runs.metrics import LAST_STEPS, METRICS, Metric
+from rampcli.runs.metrics import LAST_STEPS, STAGE_METRICS, Metric
 
 SPAN_COLUMNS = ("stage", "global_batch_size", "world_size")
 
@@ -109,10 +109,7 @@ class TrainedStage:
         world_sizes: numbers of processes that have trained it.
         is_inherited: the run begins after it, at a checkpoint of another run.
         samples, steps: as trained.
-        loss: mean over its last steps, in nats per token.
-        reward, solved: means over its last steps, in reinforcement learning.
-        tokens_per_s: tokens per second over all of its steps.
-        mfu, mfu_causal: shares of the peak throughput, over all of its steps.
+        figures: figures of the metrics of `STAGE_METRICS` by name.
     """
 
     stage: int
@@ -126,18 +123,13 @@ class TrainedStage:
     is_inherited: bool
     samples: int
     steps: int
-    loss: float | None
-    reward: float | None
-    solved: float | None
-    tokens_per_s: float | None
-    mfu: float | None
-    mfu_causal: float | None
+    figures: dict[str, float | None]
 
-
-STAGE_METRICS = [
-    one.name for one in fields(TrainedStage) if one.name in METRICS and METRICS[one.name].summary
-]
-"""Metrics whose figures a stage has. Figures of others are those of the whole run."""
+    def to_json(self) -> dict[str, Any]:
+        """Returns the facts for `--json`, with each figure beside them."""
+        facts = asdict(self)
+        del facts["figures"]
+        return facts | self.figures
 
 
 def trained_stages(facts: RunFacts, spans: Spans) -> list[TrainedStage]:
@@ -165,5 +157,5 @@ def _stage(number: int, planned: Mapping[str, Any], facts: RunFacts, spans: Span
         is_inherited=not steps and origin is not None and end_step <= origin["step"],
         samples=int(spans.samples[which].sum()),
         steps=steps,
-        **{name: spans.figure(METRICS[name], which) for name in STAGE_METRICS},
+        figures={one.name: spans.figure(one, which) for one in STAGE_METRICS},
     )

@@ -81,7 +81,7 @@ def _trained(
         planned_steps=phase["steps"],
         is_inherited=bool(stages) and all(stage.is_inherited for stage in stages),
         end_token=None if phase["tokens"] is None else phase["first_token"] + phase["tokens"],
-        loss=stages[-1].loss if stages and has_ended else None,
+        loss=stages[-1].figures["loss"] if stages and has_ended else None,
         validation_losses={
             column: _by_corpus(validations, column) for column in ("loss", *LOSSES_OF_AVERAGES)
         },

@@ -15,11 +15,13 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from rampcli.errors import visible
 from rampcli.runs.directory import RunDirectory
+from rampcli.runs.metrics import GOALS
 from rampcli.tracking.position import Facts, Position
 from rampcli.tracking.tracker import SAMPLES, TOKENS, Tracker
 
-OVER_DATA = re.compile(r"(train/loss|validation/loss(/.*)?|rl/reward)")
-"""Curves that are also drawn against samples and tokens, under tags of their own."""
+OVER_DATA = {one.tag(is_rl=False) for one in GOALS}
+"""Curves that are also drawn against samples and tokens, as validation losses are."""
+_VALIDATION = re.compile(r"validation/loss(/.*)?")
 _FILE = re.compile(r"events\.out\.tfevents\.\d{10}\.rampcli", re.ASCII)
 
 
@@ -69,7 +71,7 @@ class TensorBoard(Tracker):
                 over_data = {
                     f"{tag} vs {axis}": value
                     for tag, value in values.items()
-                    if OVER_DATA.fullmatch(tag)
+                    if tag in OVER_DATA or _VALIDATION.fullmatch(tag)
                 }
                 self._write_scalars(over_data, int(metrics[axis]), time)
 

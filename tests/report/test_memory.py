@@ -18,6 +18,7 @@ from rampcli.report.memory import (
     memory_notes,
 )
 from rampcli.report.plan_tables import plan_summary, plan_table
+from report.table_cells import cells
 
 LAST = "trainer.accumulate_reduce=last"
 TOO_LARGE = ("gpt3_5b", "trainer.device_memory_gb=32", LAST)
@@ -99,7 +100,7 @@ def test_the_estimates_of_several_micro_batches_are_the_rows_of_the_table(planne
         assert row["fits"] == (
             row["peak_bytes"] <= usable_bytes(resolved.config, row["device_memory_bytes"])
         )
-    shown = {str(column.header): [*column.cells] for column in table.columns}
+    shown = cells(table)
     assert shown["estimate"] == [shorten_bytes(row["peak_bytes"]) for row in rows]
     assert shown["fits"] == ["yes" if row["fits"] else "no" for row in rows]
     assert all(

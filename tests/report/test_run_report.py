@@ -4,7 +4,7 @@ import json
 import pytest
 
 from rampcli.report.run_report import report_run
-from rampcli.report.run_text import closing_lines, comparison_table, measured_table, stage_table
+from rampcli.report.run_text import closing_lines, measured_table, runs_table, stage_table
 from rampcli.report.sweep_results import result_of
 from rampcli.runs.metrics import Metric
 from rampcli.runs.record import read_run
@@ -100,9 +100,9 @@ def test_stages_are_shown_as_planned_and_as_trained(run):
         2,
     )
     assert (first.world_sizes, second.world_sizes, first.nodes) == ([1], [2], 1)
-    assert (first.tokens_per_s, second.tokens_per_s) == (256, 1024)
-    assert (first.mfu, first.reward) == (None, None)
-    assert first.loss == pytest.approx(sum(4.0 / step for step in range(11, 21)) / 10)
+    assert tuple(each.figures["tokens_per_s"] for each in (first, second)) == (256, 1024)
+    assert (first.figures["mfu"], first.figures["reward"]) == (None, None)
+    assert first.figures["loss"] == pytest.approx(sum(4.0 / step for step in range(11, 21)) / 10)
 
 
 def test_a_stage_that_processes_of_several_worlds_have_trained_names_all_of_them(run):
@@ -121,13 +121,14 @@ def test_rates_are_averaged_over_the_time_of_the_steps_and_rewards_over_the_last
     run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
     report = report_run(read_run(run.path))
     stage = report.stages[0]
-    assert (stage.tokens_per_s, stage.pairs, stage.reward, stage.solved) == (19, 16, 0.75, 0.75)
+    shown = {name: stage.figures[name] for name in ("tokens_per_s", "reward", "solved")}
+    assert (stage.pairs, shown) == (16, {"tokens_per_s": 19, "reward": 0.75, "solved": 0.75})
     table = stage_table(report)
     assert [str(column.header) for column in table.columns] == [
         *("stage", "batch", "pairs", "nodes", "processes", "samples", "steps", "reward", "solved"),
         "tokens/s",
     ]
-    assert [*table.columns[7].cells] == ["0.750", "-"]
+    assert cells(table)["reward"] == ["0.750", "-"]
     run.append_row(run.metrics, metrics_row(step=21, reward=None))  # of a foreign program
     assert report_run(read_run(run.path)).stages[0].pairs is None
 
@@ -136,7 +137,8 @@ def test_text_in_a_column_of_numbers_counts_as_unknown(run):
     rows = [metrics_row(step=step, mfu_causal="x", data_time_s="y") for step in (1, 2)]
     run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
     report = report_run(read_run(run.path))
-    assert (report.stages[0].mfu_causal, report.parts.get("waiting for data")) == (None, None)
+    assert report.stages[0].figures["mfu_causal"] is None
+    assert "waiting for data" not in report.parts
 
 
 def test_a_stage_of_an_earlier_plan_is_shown_without_plan(run):
@@ -210,7 +212,8 @@ def test_a_metric_that_an_observer_declares_is_summarised_over_the_steps_that_me
     assert report.to_json()["metrics"] == pytest.approx(means)
     first, *_ = zip(*cells(measured_table(report)).values(), strict=True)
     assert first == ("a", "m", "30", "the last 10 that measure it")
-    compared = cells(comparison_table([report, dataclasses.replace(report, name="other")]))
+    other = dataclasses.replace(report, record=dataclasses.replace(report.record, name="other"))
+    compared = cells(runs_table([report, other]))
     shown = dict(zip(compared[""], compared["other"], strict=True))
     assert (shown["c"], "e" in shown, "f" in shown) == ("39", False, False)
 

@@ -7,8 +7,8 @@ from rampcli.launch.status import read_status
 from rampcli.report.run_report import report_run
 from rampcli.report.run_text import (
     closing_lines,
-    comparison_table,
     phases_table,
+    runs_table,
     stage_table,
     summary_lines,
 )
@@ -81,7 +81,7 @@ def test_phases_before_the_checkpoint_of_another_run_are_not_shown_as_untrained(
         "continues runs/other after step 10; phases trained before that, not in this run: a"
     )
     assert report.to_json()["origin"] == {"run": "runs/other", "step": 10, "consumed_samples": 80}
-    assert cells(comparison_table([report, report]))[report.name][1] == "runs/other after step 10"
+    assert cells(runs_table([report, report]))[report.name][1] == "runs/other after step 10"
 
 
 def test_time_before_a_run_that_continues_another_one_starts_is_none_of_it(tmp_path):
@@ -107,7 +107,7 @@ def test_steps_that_a_run_has_taken_again_are_its_own(write):
     run = write("run", steps=16)
     origin = {"event": "branch", "run": "x", "step": 10, "consumed_samples": 80, "time": 1.0}
     run.facts.events.add([origin])
-    stages = trained_stages(run.facts, Spans(read_run(run.path).metrics))
+    stages = trained_stages(run.facts, Spans(run.record.metrics))
     assert not any(stage.is_inherited for stage in stages)
 
 

@@ -30,17 +30,14 @@ function facts(data) {
   add(data.unit, last.consumed_samples, compact, end === null ? null : `of ${compact(end)}`);
   add("phase", data.phase, String);
   add("batch size", last.global_batch_size, whole);
-  add("reward", last.reward, compact);
-  add("solved", last.solved, percent);
-  if (last.reward === undefined) add("loss", last.loss, compact);
+  const addTiles = (tiles) => { for (const { name, column, show } of tiles) add(name, last[column], SHOWN[show]?.show ?? compact); };
+  addTiles(data.tiles.filter(({ section }) => section === "Learning"));
   for (const [name, curve] of Object.entries(data.curves)) {
     if (name.startsWith("validation")) add(name, curve.last, compact);
   }
   add("parameters", data.parameters, compact, data.embedding_parameters ? `${compact(data.embedding_parameters)} embeddings` : null);
   if (data.parameters && data.tokens !== null) add("tokens per parameter", data.tokens / data.parameters, compact);
-  add("tokens/s", last.tokens_per_s, compact);
-  add("MFU", last.mfu, percent);
-  add("peak memory", last.peak_memory_bytes, bytes);
+  addTiles(data.tiles.filter(({ section }) => section !== "Learning"));
   const time = data.trained.edges.time;
   add("goodput", data.spent?.goodput, percent);
   add("time", time.length ? time[time.length - 1] : null, duration);
