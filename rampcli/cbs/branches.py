@@ -1,17 +1,16 @@
 """The branches of `rampcli cbs`: composed together, linked to the checkpoint, and read again."""
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isclose
 from typing import Any
 
 from rampcli.cbs.folder import FOLDER, BranchFolder, branched_samples
-from rampcli.cbs.point import BranchPoint
+from rampcli.cbs.point import BranchPoint, Terms
 from rampcli.cbs.results import Branch, add_results
-from rampcli.checkpoint.compatibility import branch_off, check_compatible
+from rampcli.checkpoint.compatibility import branch_off, check_resumable
 from rampcli.config import snapshot
-from rampcli.config.phases import refuse_phases
 from rampcli.config.sweeps import Combination
 from rampcli.errors import NoCheckpointError, UsageError
 from rampcli.launch import run as launch
@@ -25,7 +24,6 @@ from rampcli.runs.manifest import Checkpoint, complete_checkpoints, newest_check
 from rampcli.runs.record import read_run
 
 DEFAULT_MULTIPLES, DEFAULT_EXPONENT = (1, 2, 4, 8), 0.5
-MULTIPLE = "multiple"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,10 +32,6 @@ class Branches:
 
     Attributes:
         checkpoint: where they start, or None if the run has removed it.
-        samples: samples of each branch.
-        exponent: of the multiple, in the learning rate.
-        decays: whether the learning rate of a branch falls.
-        recorded: multiples of an earlier call.
         runs: the branches by multiple, in order.
     """
 
@@ -46,10 +40,7 @@ class Branches:
     point: BranchPoint
     checkpoint: Checkpoint | None
     step: int
-    samples: int
-    exponent: float
-    decays: bool
-    recorded: frozenset[int]
+    terms: Terms
     runs: dict[int, SweepRun] = field(default_factory=dict)
 
     def link(self) -> None:
@@ -61,60 +52,62 @@ class Branches:
         self.run.refuse_links()
         self.run.make_folder(self.run.path / FOLDER)
         self.folder.claim()
-        for branch in self.runs.values():
+        branches, consumed = self.runs.values(), self.point.consumed_samples
+        for branch in branches:
             if newest_checkpoint(branch.directory) is not None:
                 continue
             assert self.checkpoint is not None  # as checked
             launch.describe(branch.directory, branch.resolved, branch.combination.words)
-            settings = snapshot.identity(branch.resolved.config)
+            settings = snapshot.identity(branch.resolved.trained_by(consumed).config)
             branch_off(self.checkpoint, branch.directory, settings=settings)
-        self.folder.add({one.combination.folder: one.combination.values for one in self})
-        for branch in self:
+        self.folder.add({one.combination.folder: one.combination.values for one in branches})
+        for branch in branches:
             if not branch.is_complete:
                 check(branch.resolved)
 
-    def __iter__(self) -> Any:
-        return iter(self.runs.values())
-
     def result(self) -> dict[str, Any]:
         """Returns the content of result.json from what the branches have reached."""
-        queues, batch = Queues(), self.point.global_batch_size
+        queues, point, phase = Queues(), self.point, self.point.phase.plan
         branches: dict[int, Branch] = {}
-        records = {}
         for multiple, run in self.runs.items():
+            batch = multiple * point.global_batch_size
             branches[multiple] = {
                 "multiple": multiple,
-                "global_batch_size": multiple * batch,
-                "lr": run.resolved.config.optim.lr,
+                "global_batch_size": batch,
+                "lr": run.resolved.at(point.consumed_samples).config.optim.lr,
                 "run_dir": str(run.directory.path),
                 "state": read_status(run.directory, queues).state,
-                "steps": self.samples // (multiple * batch),
-                "samples": self.samples,
+                "steps": self.terms.samples // batch,
+                "samples": self.terms.samples,
                 **dict.fromkeys(("loss", "difference", "standard_error", "worse_than")),
                 **dict.fromkeys(("hours", "gpu_hours")),
             }
-            if run.directory.config.is_file():
-                records[multiple] = read_run(run.directory)
+        found = {
+            multiple: read_run(run.directory)
+            for multiple, run in self.runs.items()
+            if run.directory.config.is_file()
+        }
         facts = add_results(
             branches,
-            records,
-            end_sample=self.point.consumed_samples + self.samples,
-            sequence_length=self.point.run.plan.sequence_length,
-            world_size=self.point.stage.world_size,
-            decays=self.decays,
+            found,
+            end_sample=point.consumed_samples + self.terms.samples,
+            sequence_length=phase.sequence_length,
+            world_size=point.stage.world_size,
+            decays=self.terms.decays,
         )
-        if self.point.is_in_warmup:
+        if point.is_in_warmup:
             facts["notes"].append("the checkpoint is within the warm-up of the learning rate")
         return {
             "step": self.step,
-            "consumed_samples": self.point.consumed_samples,
-            "sequence_length": self.point.run.plan.sequence_length,
-            "global_batch_size": batch,
-            "lr": self.point.lr,
-            "exponent": self.exponent,
-            "decays": self.decays,
-            "samples": self.samples,
-            "samples_left": self.point.samples_left,
+            "consumed_samples": point.consumed_samples,
+            "phase": phase.name,
+            "sequence_length": phase.sequence_length,
+            "global_batch_size": point.global_batch_size,
+            "lr": point.lr,
+            "exponent": self.terms.exponent,
+            "decays": self.terms.decays,
+            "samples": self.terms.samples,
+            "samples_left": point.samples_left,
             **facts,
             "branches": list(branches.values()),
         }
@@ -146,53 +139,49 @@ def compose_branches(
         NoCheckpointError: the run has no such checkpoint.
     """
     folder, checkpoint, recorded = _find(run, at_sample)
-    config = snapshot.read(run.config)
-    refuse_phases(config, "rampcli cbs", remedy="a run without phases")
     consumed = recorded["consumed_samples"] if checkpoint is None else checkpoint.consumed_samples
+    planned = run_plan(snapshot.read(run.config), consumed_samples=consumed)
     if checkpoint is not None:
-        check_compatible(checkpoint, settings=snapshot.identity(config))
-    point = BranchPoint.at(run_plan(config, consumed_samples=consumed), consumed)
-    before = {branch["multiple"] for branch in recorded.get("branches", ())}
+        check_resumable(checkpoint, planned, corpora={})
+    point = BranchPoint.at(planned, consumed)
+    before = [branch["multiple"] for branch in recorded.get("branches", ())]
     chosen = sorted({*(multiples or before or DEFAULT_MULTIPLES), *before})
-    options: dict[str, Any] = {
-        "exponent": recorded.get("exponent", DEFAULT_EXPONENT) if exponent is None else exponent,
-        "decays": recorded.get("decays", True) if decays is None else decays,
-    }
+    unless = {"exponent": DEFAULT_EXPONENT, "decays": True, **recorded}
+    terms = Terms(
+        samples=recorded["samples"]
+        if recorded and tokens is None
+        else point.samples(before or chosen, tokens=tokens),
+        exponent=unless["exponent"] if exponent is None else exponent,
+        decays=unless["decays"] if decays is None else decays,
+    )
     if recorded:
-        _check_same_rate(folder, recorded, point)
-        _check_same(folder, recorded, point, chosen, tokens=tokens, options=options)
-    samples = recorded.get("samples") or point.samples(chosen, tokens=tokens)
-    step = recorded["step"] if checkpoint is None else checkpoint.step
+        _check_same(folder, recorded, point, chosen, terms)
     branches = Branches(
         run=run,
         folder=folder,
         point=point,
         checkpoint=checkpoint,
-        step=step,
-        samples=samples,
-        recorded=frozenset(before),
-        **options,
+        step=recorded["step"] if checkpoint is None else checkpoint.step,
+        terms=terms,
     )
     for multiple in chosen:
         branches.runs[multiple] = _compose(branches, multiple)
     if checkpoint is None:
-        _check_started(branches)
+        _check_started(branches, recorded=before)
     return branches
 
 
 def _compose(branches: Branches, multiple: int) -> SweepRun:
-    name = Combination(words=(), values={MULTIPLE: str(multiple)}).folder
+    combination = Combination(words=(), values={"multiple": str(multiple)})
     resolved, words = branches.point.branch(
         multiple,
-        samples=branches.samples,
-        exponent=branches.exponent,
-        decays=branches.decays,
-        run_dir=branches.folder.run_path(name),
+        branches.terms,
+        run_dir=branches.folder.run_path(combination.folder),
         read_files=read_files,
     )
     newest = newest_checkpoint(RunDirectory(resolved.run_dir))
     return SweepRun(
-        combination=Combination(words=tuple(words), values={MULTIPLE: str(multiple)}),
+        combination=Combination(words=tuple(words), values=combination.values),
         resolved=resolved,
         is_complete=launch.is_complete(resolved, newest),
     )
@@ -217,8 +206,12 @@ def _find(
     return folder, checkpoints.get(fitting[-1]), folder.read_result() or {}
 
 
-def _check_started(branches: Branches) -> None:
-    """Checks that all branches have a checkpoint, as that of the run is gone."""
+def _check_started(branches: Branches, *, recorded: Sequence[int]) -> None:
+    """Checks that all branches have a checkpoint, as that of the run is gone.
+
+    Args:
+        recorded: multiples of an earlier call.
+    """
     missing = {
         multiple
         for multiple, branch in branches.runs.items()
@@ -228,7 +221,7 @@ def _check_started(branches: Branches) -> None:
         return
     started, kept = {*branches.runs} - missing, newest_checkpoint(branches.run)
     remedies = []
-    if missing.isdisjoint(branches.recorded) and len(started) > 1:
+    if missing.isdisjoint(recorded) and len(started) > 1:
         remedies.append(f"--multiples {_as_word(started)}")
     if kept is not None:
         remedies.append(f"--at {kept.consumed_samples}")
@@ -244,50 +237,38 @@ def _as_word(multiples: Iterable[int]) -> str:
     return ",".join(map(str, sorted(multiples)))
 
 
-def _check_same_rate(folder: BranchFolder, recorded: dict[str, Any], point: BranchPoint) -> None:
-    """Checks that the branches in a folder began with the rate and the batch that the run has now.
+def _check_same(
+    folder: BranchFolder,
+    recorded: Mapping[str, Any],
+    point: BranchPoint,
+    chosen: Sequence[int],
+    wanted: Terms,
+) -> None:
+    """Checks that branches continue those in a folder, and take whole steps.
 
-    They have another one if the run was given another length or schedule since then.
+    The run gives another batch or rate if it was given another length or schedule since then.
+
+    Args:
+        recorded: what an earlier call recorded.
+        chosen: multiples of the batch, with those in the folder.
     """
-    before = recorded["lr"], recorded["global_batch_size"]
-    if not isclose(before[0], point.lr) or before[1] != point.global_batch_size:
+    lr, batch = recorded["lr"], recorded["global_batch_size"]
+    if not isclose(lr, point.lr) or batch != point.global_batch_size:
         raise UsageError(
-            f"{folder.path} holds branches that began with batch {before[1]:,} and learning rate"
-            f" {before[0]:.3g}; the run's settings have changed since then, and give batch"
+            f"{folder.path} holds branches that began with batch {batch:,} and learning rate"
+            f" {lr:.3g}; the run's settings have changed since then, and give batch"
             f" {point.global_batch_size:,} and {point.lr:.3g} there",
             remedy=f"rampcli report {shlex.quote(str(folder.path))}, for their losses",
         )
-
-
-def _check_same(
-    folder: BranchFolder,
-    recorded: dict[str, Any],
-    point: BranchPoint,
-    chosen: Sequence[int],
-    *,
-    tokens: int | None,
-    options: dict[str, Any],
-) -> None:
-    """Checks that branches have the length and rates of those in a folder, and whole steps.
-
-    Args:
-        chosen: multiples of the batch, with those in the folder.
-        tokens: fewest tokens of a branch, or None for the length of those in the folder.
-        options: `exponent` and `decays`.
-    """
-    samples, batch = recorded["samples"], point.global_batch_size
-    before = [branch["multiple"] for branch in recorded["branches"]]
-    wanted = options | {
-        "samples": samples if tokens is None else point.samples(before, tokens=tokens)
-    }
-    fitting = [one for one in chosen if samples % (one * batch) == 0]
+    terms = Terms(**{name: recorded[name] for name in ("samples", "exponent", "decays")})
+    fitting = [one for one in chosen if terms.samples % (one * batch) == 0]
     multiples = f"--multiples {_as_word(fitting)}"
-    if {name: recorded[name] for name in wanted} != wanted:
-        rate = "--decay" if recorded["decays"] else "--constant"
-        length = samples * recorded["sequence_length"]
-        same = f"--tokens {length} --exponent {recorded['exponent']} {rate}"
+    if terms != wanted:
+        rate = "--decay" if terms.decays else "--constant"
+        length = terms.samples * recorded["sequence_length"]
+        same = f"--tokens {length} --exponent {terms.exponent} {rate}"
         raise UsageError(
-            f"{folder.path} holds branches of {_in_words(recorded)}, not of {_in_words(wanted)}",
+            f"{folder.path} holds branches of {terms}, not of {wanted}",
             remedy=[
                 same if len(fitting) == len(chosen) else f"{same} {multiples}",
                 "--at SAMPLES of another checkpoint",
@@ -295,13 +276,8 @@ def _check_same(
         )
     if wrong := [one for one in chosen if one not in fitting]:
         raise UsageError(
-            f"--multiples {_as_word(chosen)}: {samples:,} samples, which the branches in"
+            f"--multiples {_as_word(chosen)}: {terms.samples:,} samples, which the branches in"
             f" {folder.path} train on, are no whole number of steps of {wrong[0]} x"
             f" {batch} samples",
             remedy=multiples,
         )
-
-
-def _in_words(options: dict[str, Any]) -> str:
-    rate = "a rate that falls" if options["decays"] else "a constant rate"
-    return f"{options['samples']:,} samples with exponent {options['exponent']} and {rate}"

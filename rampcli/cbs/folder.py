@@ -32,6 +32,7 @@ BRANCH = {
 SHAPE = {
     "step": COUNT,
     "consumed_samples": COUNT,
+    "phase?": (str, None),
     "sequence_length": POSITIVE,
     "global_batch_size": POSITIVE,
     "lr": RATE,

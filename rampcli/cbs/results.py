@@ -196,12 +196,18 @@ def branch_lines(result: Mapping[str, Any]) -> list[str]:
         f"a loss is worse if it is more than {TOLERANCE:g} and two standard errors above that of a"
         " smaller multiple, on the same held-out samples"
     )
-    samples, left = result["samples"], result["samples_left"]
+    samples, left, phase = result["samples"], result["samples_left"], result.get("phase")
     if left is None or samples < left:
-        of_rest = "" if left is None else f", {100 * samples / left:.3g}% of the rest of the run"
+        whole = "the run" if phase is None else f"phase {phase}"
+        of_rest = "" if left is None else f", {100 * samples / left:.3g}% of the rest of {whole}"
         lines.append(
             f"length of a branch: {samples:,} samples{of_rest}; it cannot show what accumulates"
             " over longer training (--tokens N sets the length)"
+        )
+    elif phase is not None and samples > left:
+        lines.append(
+            f"phase {phase} ends after {left:,} more samples; the branches train on with its"
+            f" settings for {samples - left:,}"
         )
     return [*lines, *(f"note: {note}" for note in result["notes"])]
 

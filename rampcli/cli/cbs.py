@@ -145,14 +145,15 @@ def _multiples(text: str | None) -> list[int] | None:
 
 def _intent(branches: "Branches") -> list[str]:
     """Returns lines that say what the branches are."""
-    point, plan = branches.point, branches.point.run.plan
-    samples = branches.samples
+    point, terms = branches.point, branches.terms
+    phase, samples = point.phase.plan, terms.samples
+    place = "" if phase.name is None else f", in phase {phase.name}"
     return [
-        f"branches from step {branches.step:,}, after {point.consumed_samples:,} samples: batch"
-        f" {point.global_batch_size:,}, learning rate {point.lr:.2e}",
-        f"each trains on the next {samples:,} samples ({samples * plan.sequence_length:,} tokens)"
-        f" with a learning rate of {point.lr:.2e} x multiple^{branches.exponent:g}"
-        f"{', which falls towards 0' if branches.decays else ', which stays constant'}; beta2 and"
+        f"branches from step {branches.step:,}, after {point.consumed_samples:,} samples{place}:"
+        f" batch {point.global_batch_size:,}, learning rate {point.lr:.2e}",
+        f"each trains on the next {samples:,} samples ({samples * phase.sequence_length:,} tokens)"
+        f" with a learning rate of {point.lr:.2e} x multiple^{terms.exponent:g}"
+        f"{', which falls towards 0' if terms.decays else ', which stays constant'}; beta2 and"
         " weight decay stay as they are there",
     ]
 
@@ -164,7 +165,7 @@ def _print_plan(branches: "Branches", *, as_json: bool) -> None:
 
     result = branches.result()
     speed = read_facts(branches.run).tokens_per_s
-    tokens = branches.samples * result["sequence_length"]
+    tokens = branches.terms.samples * result["sequence_length"]
     hours = None if not speed else tokens / speed / 3600
     left = sum(not run.is_complete for run in branches.runs.values())
     planned: dict[str, Any] = {

@@ -5,7 +5,7 @@ from statistics import fmean
 import pytest
 
 from rampcli import llm
-from rampcli.cbs.point import FEWEST_STEPS, SHARE, BranchPoint
+from rampcli.cbs.point import FEWEST_STEPS, SHARE, BranchPoint, Terms
 from rampcli.config.compose import apply_overrides
 from rampcli.errors import UsageError
 from rampcli.planning.resolve import resolve
@@ -18,6 +18,11 @@ WORDS = (
     "trainer.num_nodes=2",
 )
 MULTIPLES = [1, 2, 3]
+PHASES = (
+    *("phases.a.until=samples:80", "phases.b.until=samples:240", "phases.c.until=samples:400"),
+    *("phases.b.data.sequence_length=256", "phases.c.model.global_batch_size=16"),
+    *("phases.c.optim.lr=1e-3", "phases.c.schedule.decay_style=linear"),
+)
 EXPONENT = 0.5
 
 
@@ -33,9 +38,7 @@ def branches_of(point, tmp_path, *, decays=False):
     for multiple in MULTIPLES:
         branch, _ = point.branch(
             multiple,
-            samples=samples,
-            exponent=EXPONENT,
-            decays=decays,
+            Terms(samples=samples, exponent=EXPONENT, decays=decays),
             run_dir=tmp_path / f"multiple={multiple}",
             read_files=lambda _: replace(point.run.phases[0].files, val_samples=1000),
         )
@@ -51,6 +54,9 @@ def branches_of(point, tmp_path, *, decays=False):
         ("schedule.lr_factors=[1,1.5]",),
         ("schedule.beta2_coupling=half_life", "schedule.weight_decay_coupling=timescale"),
         ("optim.min_lr=1e-4", "schedule.decay_style=wsd"),
+        PHASES,
+        (*PHASES, "schedule.batch_coupling=sqrt", "phases.b.schedule.begin=continue"),
+        (*PHASES, "phases.b.model.rampup_batch_size=[8,8,80]", "phases.b.optim.lr=1e-3"),
     ],
 )
 def test_a_branch_differs_in_batch_and_rate_only(consumed_samples, words, tmp_path):
@@ -65,17 +71,22 @@ def test_a_branch_differs_in_batch_and_rate_only(consumed_samples, words, tmp_pa
         assert plan.end_sample == consumed_samples + samples
         assert stage.world_size == point.stage.world_size
         assert stage.micro_batch_size == point.stage.micro_batch_size
-        (phase,), (trained,) = run.phases, branch.phases
+        phase, trained = point.phase, branch.phases[-1]
+        assert [one.name for one in branch.phases[:-1]] == [
+            one.name for one in run.phases[: phase.plan.number]
+        ]
+        assert trained.plan.sequence_length == phase.plan.sequence_length
+        assert [one for one in plan.extents if one.first_sample < phase.plan.first.samples] == [
+            one for one in run.plan.extents if one.first_sample < phase.plan.first.samples
+        ]
         values = phase.couplings().at(phase.rate, point._step_ends_at, global_batch_size=batch)
         for end in (consumed_samples + multiple * batch, consumed_samples + samples):
             found = trained.couplings().at(trained.rate, end, global_batch_size=multiple * batch)
             assert found.lr == pytest.approx(values.lr * multiple**EXPONENT)
-        optim = run.config.optim
-        assert branch.config.optim.beta2 == pytest.approx(values.beta2 or optim.beta2)
-        assert branch.config.optim.weight_decay == pytest.approx(
-            values.weight_decay or optim.weight_decay
-        )
-        assert branch.phases[0].couplings().beta2_coupling == "none"
+        optim, own = phase.config.optim, trained.config.optim
+        assert own.beta2 == pytest.approx(values.beta2 or optim.beta2)
+        assert own.weight_decay == pytest.approx(values.weight_decay or optim.weight_decay)
+        assert trained.couplings().beta2_coupling == "none"
 
 
 @pytest.mark.parametrize("words", [(), ("optim.min_lr=1e-4", "schedule.decay_style=wsd")])
@@ -117,9 +128,7 @@ def test_a_run_without_held_out_samples_is_refused(tmp_path):
     with pytest.raises(UsageError, match="held-out"):
         point.branch(
             1,
-            samples=80,
-            exponent=EXPONENT,
-            decays=True,
+            Terms(samples=80, exponent=EXPONENT, decays=True),
             run_dir=tmp_path,
             read_files=lambda _: replace(point.run.phases[0].files, val_samples=0),
         )

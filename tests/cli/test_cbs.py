@@ -78,6 +78,31 @@ def test_branches_train_the_same_samples_and_are_compared_on_the_same_ones(branc
     assert read_branches(run) == [result]
 
 
+def test_branches_of_a_run_with_phases_train_in_the_phase_of_the_checkpoint(tmp_path, succeed):
+    run = Run(tmp_path / "phased")
+    phases = ("phases.short.until=samples:16", "phases.long.until=samples:40")
+    more = ("phases.long.data.sequence_length=32", "phases.long.optim.lr=2e-3")
+    last = ("phases.last.until=samples:48", "phases.last.data.sequence_length=8")
+    kept = ("trainer.max_samples=null", "checkpoint.keep_last=9")
+    done = run.pretrain(*WORDS, *kept, *phases, *more, *last)
+    assert done.returncode == 0, done.stderr
+    command = ["cbs", str(run.path), "--at", AT, "--multiples", "1,2", "--tokens", str(32 * 24)]
+    done = run_command([*command, "--json"], environment())
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["phase"], result["sequence_length"], result["samples"]) == ("long", 32, 24)
+    assert [one["steps"] for one in result["branches"]] == [6, 3]
+    one, two = (Run(run.path / "cbs" / AT / f"multiple={multiple}") for multiple in (1, 2))
+    ended = run.rows[5:10]  # what the run took in the phase after the checkpoint
+    assert [row["order_hash"] for row in one.rows[:5]] == [row["order_hash"] for row in ended]
+    assert one.rows[0]["loss"] == ended[0]["loss"]
+    assert two.rows[2]["consumed_tokens"] == one.rows[5]["consumed_tokens"]
+    assert read_branches(run.directory) == [result]
+    shown = succeed(*command, "--dry-run")
+    assert "in phase long" in shown
+    assert "phase long ends after 20 more samples" in shown
+
+
 def test_the_run_stays_as_it_is(branched, succeed):
     run, before, _ = branched
     assert files_of(run) == before
