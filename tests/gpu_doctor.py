@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 
 from rampcli.cli.doctor_gpu import check_gpus
-from rampcli.launch.doctor.gpu_test import Sizes
+from rampcli.launch.doctor.gpu_runs import Sizes
 
 SMALL = Sizes(
     small={

@@ -4,7 +4,6 @@ import gc
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -57,7 +56,7 @@ def doctor(
     )
     ok = all(check.status is not Status.failure for check in checks)
     if as_json:
-        typer.echo(json.dumps({"checks": [asdict(check) for check in checks], "ok": ok}, indent=1))
+        typer.echo(json.dumps({"checks": [each.to_json() for each in checks], "ok": ok}, indent=1))
     else:
         _print_checks(checks)
     if not ok:

@@ -5,7 +5,6 @@ import signal
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import typer
@@ -14,10 +13,9 @@ from rich.text import Text
 from rampcli.batch.quantities import counted
 from rampcli.cli.console import build_console, say
 from rampcli.errors import EXIT_CTRL_C, EXIT_TERMINATED, UsageError, visible
-from rampcli.launch.doctor.check import STYLES, Status
+from rampcli.launch.doctor.check import STYLES, Check, Status
 from rampcli.launch.doctor.gpu_checks import checks_of, run_checks
-from rampcli.launch.doctor.gpu_runs import Processes
-from rampcli.launch.doctor.gpu_test import GpuReport, GpuTest, Result, Sizes
+from rampcli.launch.doctor.gpu_runs import GpuReport, GpuTest, Processes, Sizes
 from rampcli.launch.doctor.machine import check_machine
 from rampcli.machine.gpus import visible_gpus
 from rampcli.machine.lifeline import StopSignals, catch_stop_signals
@@ -51,16 +49,15 @@ def check_gpus(
         )
     console = build_console(quiet=as_json)
     machine = check_machine()
-    report, results = GpuReport(), list[Result]()
+    report, results = GpuReport(), list[Check]()
     names = [check.name for check in machine] + [check.name for check in checks_of(count)]
     width = max(map(len, names))
 
     def begin(name: str) -> None:
         console.print(Text(f"{name:{width}}  "), end="")
 
-    def end(result: Result) -> None:
-        check = result.check
-        results.append(result)
+    def end(check: Check) -> None:
+        results.append(check)
         report.update(results)
         remedy = "" if check.remedy is None else f"\n{'':{width}}  try: {check.remedy}"
         finding = visible(f"  {check.finding}{remedy}", keeps="\n")
@@ -73,7 +70,7 @@ def check_gpus(
     ):
         for check in machine:
             begin(check.name)
-            end(Result(check=check))
+            end(check)
         test = GpuTest(
             processes=Processes(folder=Path(folder), accelerator=accelerator, signals=signals),
             gpus=count,
@@ -82,16 +79,16 @@ def check_gpus(
         )
         for result in run_checks(test, begin):
             end(result)
-    ok = not any(result.check.status in PROBLEMS for result in results)
+    ok = not any(result.status in PROBLEMS for result in results)
     if as_json:
-        checks = [asdict(each.check) | {"seconds": round(each.seconds, 1)} for each in results]
+        checks = [each.to_json() | {"seconds": round(each.seconds, 1)} for each in results]
         typer.echo(json.dumps({"checks": checks, "ok": ok, "file": str(report.path)}, indent=1))
     say(console, f"\n{'all checks are ok' if ok else _problems(results)}; report: {report.path}")
     return _exit_code(signals, ok=ok)
 
 
-def _problems(results: Sequence[Result]) -> str:
-    counts = Counter(each.check.status for each in results)
+def _problems(results: Sequence[Check]) -> str:
+    counts = Counter(each.status for each in results)
     parts = []
     if counts[Status.failure]:
         parts.append(counted(counts[Status.failure], "failure"))

@@ -1,16 +1,13 @@
-"""A rank that measures for `rampcli doctor --gpu`: `python -m rampcli.worker.speed RUN_DIR --wait`.
+"""A rank that measures for `rampcli doctor --gpu`. Takes the arguments of `rampcli.worker`.
 
 `ORDER` in RUN_DIR says what to measure: the speed of matrix products on each GPU, or the speed
 of all-reduces over all ranks and along each axis of the mesh. Rank 0 writes `ANSWER`.
 """
 
-import os
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,16 +15,14 @@ import torch.distributed as dist
 
 from rampcli.config import snapshot
 from rampcli.errors import RampcliError
-from rampcli.files.locks import SHARE_WAIT_S, hold
 from rampcli.files.records import POSITIVE, read_json
-from rampcli.launch.doctor.gpu_runs import ANSWER, ORDER
-from rampcli.machine.lifeline import WAIT
+from rampcli.launch.doctor.gpu_runs import ANSWER, MEASURE, ORDER
 from rampcli.parallel.mesh import CONTEXT, PIPELINE, REPLICATE, SHARD, TENSOR, build_meshes
 from rampcli.parallel.ranks import device_here, gather_from_all_ranks
 from rampcli.runs.directory import RunDirectory
 from rampcli.settings.config import Config
+from rampcli.worker.__main__ import main
 from rampcli.worker.join import join_ranks
-from rampcli.worker.leave import leave_after
 
 ORDER_SHAPE = {"matrix?": POSITIVE, "numbers?": POSITIVE}
 """Rows of the square matrices to multiply, or numbers in the tensor to reduce."""
@@ -105,14 +100,5 @@ def _best_s(work: Callable[[], float]) -> float:
     return min(times)
 
 
-def main() -> None:
-    """Measures, and exits with a code of `rampcli.errors`."""
-    run = RunDirectory(Path(sys.argv[1]))
-    with hold(run.workers_lock, shared=True, wait_s=SHARE_WAIT_S):
-        if WAIT in sys.argv and not sys.stdin.readline():
-            os._exit(0)  # the doctor has gone
-        leave_after(run, lambda: measure(run))
-
-
 if __name__ == "__main__":
-    main()
+    main(lambda: lambda run, *_, **__: measure(run), program=MEASURE)

@@ -10,8 +10,7 @@ from processes import PATIENCE_S, wait_until
 from rampcli.errors import RampcliError
 from rampcli.launch.doctor.check import Status
 from rampcli.launch.doctor.gpu_checks import agreement, checks_of, meshes_of
-from rampcli.launch.doctor.gpu_runs import Processes
-from rampcli.launch.doctor.gpu_test import GpuTest, largest_power_of_two
+from rampcli.launch.doctor.gpu_runs import GpuTest, Processes, largest_power_of_two
 from rampcli.machine.lifeline import StopSignals
 from rampcli.worker import join
 from standing import stand_still_until

@@ -6,7 +6,7 @@ import pytest
 from rampcli import llm
 from rampcli.errors import UsageError
 from rampcli.launch.doctor.check import Status
-from rampcli.launch.doctor.host_checks import check_environment
+from rampcli.launch.doctor.machine import check_environment
 from rampcli.launch.environment import (
     check_chosen_gpus,
     check_outer_launcher,

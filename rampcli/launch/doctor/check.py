@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class Status(StrEnum):
@@ -33,12 +34,29 @@ class Check:
         status: whether a launch can use it.
         finding: the result as text, with figures.
         remedy: what to do about a warning or failure; None otherwise.
+        details: further lines for the report of `--gpu`.
+        seconds: how long a check of `--gpu` took.
     """
 
     name: str
     status: Status
     finding: str
     remedy: str | None = None
+    details: str = ""
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields that every check has."""
+        return {key: getattr(self, key) for key in ("name", "status", "finding", "remedy")}
+
+
+class NotOk(Exception):
+    """Raised by a check of `--gpu` that ends with another status than `ok` or `failure`."""
+
+    def __init__(self, status: Status, finding: str, remedy: str | None = None) -> None:
+        super().__init__(finding)
+        self.status = status
+        self.remedy = remedy
 
 
 def format_bytes(size_bytes: float) -> str:

@@ -11,13 +11,12 @@ from typing import Any
 from rampcli.batch.quantities import counted
 from rampcli.errors import RampcliError, printable, reason_of
 from rampcli.estimate.model_size import flops_per_token
-from rampcli.launch.doctor.check import Check, Status
-from rampcli.launch.doctor.gpu_runs import Interrupted, Processes, ProcessesFailed, Settings
-from rampcli.launch.doctor.gpu_test import (
+from rampcli.launch.doctor.check import Check, NotOk, Status
+from rampcli.launch.doctor.gpu_runs import (
     ALL_REDUCE,
     GpuTest,
-    Result,
-    Skipped,
+    Processes,
+    Settings,
     largest_power_of_two,
 )
 from rampcli.machine.gpus import ask_nvidia_smi, visible_gpus
@@ -53,22 +52,17 @@ TENSOR_KEY, PIPELINE_KEY, CONTEXT_KEY = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
-    """What a check has found: one line, and further lines for the report."""
-
-    finding: str
-    status: Status = Status.ok
-    remedy: str | None = None
-    details: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class GpuCheck:
-    """A check, and the names of those that must be ok before it runs."""
+    """A check, and the names of those that must be ok before it runs.
+
+    Attributes:
+        work: checks, and returns the finding in one line. Further lines are for the report. Raises
+            `NotOk`, or any other error for a failure.
+    """
 
     name: str
-    work: Callable[[GpuTest], Found]
+    work: Callable[[GpuTest], str]
     needs: tuple[str, ...] = ()
 
 
@@ -120,7 +114,7 @@ def meshes_of(ranks: int) -> dict[str, Settings]:
     return meshes
 
 
-def run_checks(test: GpuTest, begin: Callable[[str], object]) -> Iterator[Result]:
+def run_checks(test: GpuTest, begin: Callable[[str], object]) -> Iterator[Check]:
     """Yields the result of each check. A failed check does not stop the others.
 
     Args:
@@ -129,86 +123,76 @@ def run_checks(test: GpuTest, begin: Callable[[str], object]) -> Iterator[Result
     for check in checks_of(test.gpus):
         began = time.monotonic()
         begin(check.name)
-        result = _run(check, test)
-        test.statuses[check.name] = result.check.status
-        yield Result(check=result.check, seconds=time.monotonic() - began, details=result.details)
+        result = replace(_run(check, test), seconds=time.monotonic() - began)
+        test.statuses[check.name] = result.status
+        yield result
 
 
-def _run(check: GpuCheck, test: GpuTest) -> Result:
-    def ended(status: Status, finding: str, remedy: str | None = None, details: str = "") -> Result:
-        return Result(check=Check(check.name, status, finding, remedy), details=details)
-
+def _run(check: GpuCheck, test: GpuTest) -> Check:
     if test.processes.signals.signal is not None:
-        return ended(Status.not_run, "interrupted")
+        return Check(check.name, Status.not_run, "interrupted")
     for name in (GPUS, *check.needs):
         if test.statuses.get(name) is not Status.ok:
-            return ended(Status.not_run, f"it needs the check {name!r}, which is not ok")
+            finding = f"it needs the check {name!r}, which is not ok"
+            return Check(check.name, Status.not_run, finding)
     try:
-        found = check.work(test)
-    except Interrupted:
-        return ended(Status.not_run, "interrupted")
-    except Skipped as skipped:
-        return ended(skipped.status, printable(str(skipped)))
-    except ProcessesFailed as error:
-        return ended(Status.failure, error.message, error.remedy, error.logs)
+        finding, _, details = check.work(test).partition("\n")
+    except NotOk as ended:
+        return Check(check.name, ended.status, printable(str(ended)), ended.remedy)
     except RampcliError as error:
-        return ended(Status.failure, error.message, error.remedy)
+        logs = "\n\n".join(getattr(error, "__notes__", ()))
+        return Check(check.name, Status.failure, error.message, error.remedy, logs)
     except Exception as error:  # a bug must not hide what other checks find
-        return ended(Status.failure, reason_of(error), details=traceback.format_exc())
-    return ended(found.status, found.finding, found.remedy, found.details)
+        trace = traceback.format_exc()
+        return Check(check.name, Status.failure, reason_of(error), details=trace)
+    return Check(check.name, Status.ok, finding, details=details)
 
 
-def check_driver(_: GpuTest) -> Found:
+def check_driver(_: GpuTest) -> str:
     """Asks nvidia-smi for the driver, and for memory that other programs hold."""
     gpus = ",".join(visible_gpus())
-    versions = sorted({*ask_nvidia_smi(gpus, "driver_version")})
-    if not versions:
-        return Found(
-            finding="nvidia-smi does not answer",
-            status=Status.warning,
-            remedy="nvidia-smi, which comes with the driver",
-        )
+    version = ", ".join(sorted({*ask_nvidia_smi(gpus, "driver_version")}))
+    if not version:
+        remedy = "nvidia-smi, which comes with the driver"
+        raise NotOk(Status.warning, "nvidia-smi does not answer", remedy)
     used = ask_nvidia_smi(gpus, "memory.used")
     taken = [mib for mib in used if mib.isdecimal() and int(mib) * MIB > CONTEXT_BYTES]
-    version = f"{', '.join(versions)}"
     if taken:
-        return Found(
-            finding=f"{version}; other programs use memory of {counted(len(taken), 'GPU')}:"
+        raise NotOk(
+            Status.warning,
+            f"{version}; other programs use memory of {counted(len(taken), 'GPU')}:"
             f" {', '.join(taken)} MiB",
-            status=Status.warning,
-            remedy="nvidia-smi names these programs",
+            "nvidia-smi names these programs",
         )
-    return Found(finding=f"{version}; no other program uses the GPUs")
+    return f"{version}; no other program uses the GPUs"
 
 
-def check_all_reduce(test: GpuTest) -> Found:
+def check_all_reduce(test: GpuTest) -> str:
     """Reduces over all GPUs, and along each axis of a mesh of them."""
     if test.gpus == 1:
-        raise Skipped("1 GPU", Status.not_needed)
+        raise NotOk(Status.not_needed, "1 GPU")
     axes = {
         axis: 2 for axis, ranks in ((TENSOR_KEY, 2), (PIPELINE_KEY, 4)) if test.gpus % ranks == 0
     }
     answer = _measure(test, "all_reduce", {"numbers": test.sizes.numbers}, axes)
-    return Found(
-        finding="; ".join(
-            f"{axis} ({counted(speed['ranks'], 'GPU')}) {speed['bytes_per_s'] / 1e9:,.3g} GB/s"
-            for axis, speed in answer["all_reduce"].items()
-        )
+    return "; ".join(
+        f"{axis} ({counted(speed['ranks'], 'GPU')}) {speed['bytes_per_s'] / 1e9:,.3g} GB/s"
+        for axis, speed in answer["all_reduce"].items()
     )
 
 
-def check_matrix_products(test: GpuTest) -> Found:
+def check_matrix_products(test: GpuTest) -> str:
     """Measures the speed of bf16 matrix products, which is the basis of MFU, on each GPU."""
     speeds = _measure(test, "matrices", {"matrix": test.sizes.matrix}, {})["flops_per_s"]
     test.flops_per_s = slowest = min(speeds)
     finding = f"{', '.join(f'{speed / 1e12:,.3g}' for speed in speeds)} TFLOP/s in bf16"
     if slowest < SLOW_SHARE * max(speeds):
-        return Found(
-            finding=f"{finding}: GPU {speeds.index(slowest)} is slow",
-            status=Status.warning,
-            remedy="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER, which says what slows it down",
+        raise NotOk(
+            Status.warning,
+            f"{finding}: GPU {speeds.index(slowest)} is slow",
+            "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER, which says what slows it down",
         )
-    return Found(finding=finding)
+    return finding
 
 
 def _measure(test: GpuTest, name: str, order: dict[str, int], mesh: Settings) -> dict[str, Any]:
@@ -224,17 +208,17 @@ def _measure(test: GpuTest, name: str, order: dict[str, int], mesh: Settings) ->
     )
 
 
-def take_reference(test: GpuTest) -> Found:
+def take_reference(test: GpuTest) -> str:
     """Takes the steps on the CPU that the meshes are compared with."""
     cpu = replace(test.processes, accelerator="cpu")
     test.reference = _small_run(test, cpu, "cpu", ranks=1, mesh={})
-    return Found(finding=f"losses {_losses(test.reference)}")
+    return f"losses {_losses(test.reference)}"
 
 
-def check_mesh(test: GpuTest, *, name: str, ranks: int, mesh: Settings) -> Found:
+def check_mesh(test: GpuTest, *, name: str, ranks: int, mesh: Settings) -> str:
     """Takes the same steps on GPUs, and compares losses and gradient norms with the CPU's."""
     rows = _small_run(test, test.processes, name.replace(" ", "_"), ranks=ranks, mesh=mesh)
-    return Found(finding=f"losses {_losses(rows)}, {agreement(rows, test.reference)}")
+    return f"losses {_losses(rows)}, {agreement(rows, test.reference)}"
 
 
 def _small_run(
@@ -285,7 +269,7 @@ def agreement(rows: Sequence[dict[str, Any]], expected: Sequence[dict[str, Any]]
     return f"differ by {worst['loss']:.1e}, gradient norms by {worst['grad_norm']:.1e}"
 
 
-def check_memory(test: GpuTest) -> Found:
+def check_memory(test: GpuTest) -> str:
     """Compares the memory of steps of a large model with the estimate of its plan."""
     settings, micro = test.large_model(test.ranks)
     settings = {
@@ -306,15 +290,11 @@ def check_memory(test: GpuTest) -> Found:
     if held * USABLE_SHARE > estimate:
         raise RampcliError(f"{finding}: the estimate is too low", remedy=ESTIMATE_REMEDY)
     if held < LEAST_SHARE * estimate:
-        return Found(
-            finding=f"{finding}: the estimate is high",
-            status=Status.warning,
-            remedy=ESTIMATE_REMEDY,
-        )
-    return Found(finding=finding)
+        raise NotOk(Status.warning, f"{finding}: the estimate is high", ESTIMATE_REMEDY)
+    return finding
 
 
-def check_resuming(test: GpuTest) -> Found:
+def check_resuming(test: GpuTest) -> str:
     """Kills a run after a checkpoint, resumes it, and compares it with an undisturbed one."""
     steps, limit_s, train = test.sizes.resumed_steps, test.sizes.limit_s, test.processes.train
     settings: Settings = {
@@ -331,13 +311,11 @@ def check_resuming(test: GpuTest) -> Found:
     killed = train("killed", settings, limit_s=limit_s, kill_when=_is_past_checkpoint)
     taken = _steps(killed)
     if taken == steps:
-        raise Skipped("the run ended before it could be killed")
+        raise NotOk(Status.not_run, "the run ended before it could be killed")
     resumed = train("killed", settings, limit_s=limit_s)
     starts = [row["step"] for row in read_rows(resumed.events) if row["event"] == "start"]
     same = agreement([*read_rows(resumed.metrics)], undisturbed)
-    return Found(
-        finding=f"killed after step {taken}, resumed from step {starts[-1]}; losses {same}"
-    )
+    return f"killed after step {taken}, resumed from step {starts[-1]}; losses {same}"
 
 
 def _steps(run: RunDirectory) -> int:
@@ -350,7 +328,7 @@ def _is_past_checkpoint(run: RunDirectory) -> bool:
     return bool(saved) and _steps(run) >= saved[-1].step + 3
 
 
-def check_speed(test: GpuTest, *, ranks: int) -> Found:
+def check_speed(test: GpuTest, *, ranks: int) -> str:
     """Times compiled steps of a large model, with one micro batch and with several."""
     settings, micro = test.large_model(ranks)
     (few, first), (many, more) = test.sizes.timed
@@ -385,4 +363,4 @@ def check_speed(test: GpuTest, *, ranks: int) -> Found:
         f"{micro} samples of {length:,} tokens per micro batch; peak memory {shorten_bytes(peak)}",
         f"compiled in {compiled_s:.1f} s; MFU is the share of the speed of matrix products above",
     ]
-    return Found(finding=finding, details="\n".join(lines))
+    return "\n".join((finding, *lines))

@@ -15,10 +15,9 @@ from typing import Any
 from rampcli.batch.quantities import counted
 from rampcli.errors import UsageError, printable
 from rampcli.launch.doctor.check import Check, Status
-from rampcli.launch.doctor.host_checks import skip_if_remote
 from rampcli.launch.environment import without_outer_launcher
-from rampcli.launch.protocol import launcher_of
 from rampcli.launch.resources import gpus_needed
+from rampcli.launch.protocol import launcher_of
 from rampcli.machine.gpus import visible_gpus
 from rampcli.machine.interpreter import python_command, safe_environment
 from rampcli.machine.lifeline import signal_name
@@ -36,6 +35,15 @@ LEAST_PYTHON = (3, 11)
 LEAST_TORCH = (2, 10)
 PROBE = "rampcli.worker.machine"
 TORCH_TIMEOUT_S = 60.0
+
+
+def if_here(check: Check, resolved: Resolved | None) -> Check:
+    """Returns a check, or that it is not needed because the workers start on other machines."""
+    if resolved is None or launcher_of(resolved.config).runs_here:
+        return check
+    launcher = resolved.config.launch.launcher
+    finding = f"launch.launcher={launcher}: the workers run on other machines"
+    return Check(check.name, Status.not_needed, finding)
 
 
 def check_torch(resolved: Resolved | None, timeout_s: float) -> list[Check]:
@@ -57,7 +65,8 @@ def check_torch(resolved: Resolved | None, timeout_s: float) -> list[Check]:
         if part not in facts:
             checks.append(Check(part, Status.failure, ending, remedy))
             break
-        checks.append(check(facts, resolved))
+        found = check(facts, resolved)
+        checks.append(if_here(found, resolved) if part in ("gpus", "nccl") else found)
     return checks if resolved is None else [*checks, check_memory(resolved, facts)]
 
 
@@ -120,8 +129,6 @@ def _check_gloo(facts: dict[str, Any], resolved: Resolved | None) -> Check:
 
 def _check_gpus(facts: dict[str, Any], resolved: Resolved | None) -> Check:
     name, accelerator = "gpus", _accelerator(resolved)
-    if (elsewhere := skip_if_remote(name, resolved)) is not None:
-        return elsewhere
     if accelerator == "cpu":
         return Check(name, Status.not_needed, "trainer.accelerator=cpu")
     chosen, visible = os.environ.get("CUDA_VISIBLE_DEVICES"), len(visible_gpus())
@@ -179,8 +186,6 @@ def _unusable_gpus(facts: dict[str, Any], chosen: str | None, visible: int) -> s
 
 def _check_nccl(facts: dict[str, Any], resolved: Resolved | None) -> Check:
     nccl = facts["nccl"]
-    if (elsewhere := skip_if_remote("nccl", resolved)) is not None:
-        return elsewhere
     if _accelerator(resolved) == "cpu" or not nccl["processes"]:
         return Check("nccl", Status.not_needed, "no GPUs")
     if nccl["error"] is None:
