@@ -38,9 +38,9 @@ from rampcli.errors import (
 )
 from rampcli.launch import run as launch
 from rampcli.launch.elastic import World
+from rampcli.launch.local.launcher import gpus_needed
 from rampcli.launch.observer import Observer
 from rampcli.launch.protocol import launcher_of
-from rampcli.launch.resources import gpus_needed
 from rampcli.launch.start_checks import check, check_files
 from rampcli.launch.status import read_status
 from rampcli.machine.gpus import visible_gpus

@@ -13,8 +13,8 @@ from rampcli import __version__
 from rampcli.batch.plan import GLOBAL_KEY
 from rampcli.errors import DamagedFileError
 from rampcli.files.records import COUNT, POSITIVE, RATE, read_json
+from rampcli.launch.local.launcher import gpus_needed
 from rampcli.launch.protocol import launcher_of
-from rampcli.launch.resources import gpus_needed
 from rampcli.machine.gpus import gpu_names
 from rampcli.machine.host import processors
 from rampcli.planning.run_plan import Resolved

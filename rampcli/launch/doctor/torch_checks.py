@@ -16,7 +16,7 @@ from rampcli.batch.quantities import counted
 from rampcli.errors import UsageError, printable
 from rampcli.launch.doctor.check import Check, Status
 from rampcli.launch.environment import without_outer_launcher
-from rampcli.launch.resources import gpus_needed
+from rampcli.launch.local.launcher import gpus_needed
 from rampcli.launch.protocol import launcher_of
 from rampcli.machine.gpus import visible_gpus
 from rampcli.machine.interpreter import python_command, safe_environment
