@@ -17,7 +17,6 @@ from rampcli.config.reading import join_split_lists
 from rampcli.config.rl import refuse_rl
 from rampcli.errors import ForeignCheckpointError, NoCheckpointError, Report, UsageError
 from rampcli.launch import run as launch
-from rampcli.launch.changes import SMALLEST_JUMP
 from rampcli.launch.start_checks import check
 from rampcli.planning.run_plan import Resolved, run_dir_of, run_plan
 from rampcli.runs.directory import RunDirectory
@@ -247,7 +246,7 @@ def _jump(before: Resolved, after: Resolved, consumed: int) -> Iterator[str]:
         size = resolved.plan.ramp.global_batch_size_at(consumed - 1)
         rates.append(trained.rate.at(consumed, global_batch_size=size))
     was, would_be = rates
-    if abs(was - would_be) > SMALLEST_JUMP * was:
+    if abs(was - would_be) > launch.SMALLEST_JUMP * was:
         yield (
             f"the learning rate jumps: the last step before the phase had {was:.2e}, and has"
             f" {would_be:.2e} in the schedule of the new run, which covers all of it"

@@ -23,10 +23,10 @@ def print_scripts(resolved: Resolved, *, one_stage: bool = False, one_phase: boo
     """
     directory = RunDirectory(resolved.run_dir)
     launcher = launcher_of(resolved.config)
-    scripts = launcher.scripts(resolved, directory, consumed_samples(directory))
-    for script in scripts_to_submit(resolved, scripts, one_stage=one_stage, one_phase=one_phase):
-        typer.echo("\n# ---- " + visible(str(script.path)))
-        typer.echo(visible(script.text, keeps="\n\t"), nl=False)
+    jobs = launcher.scripts(resolved, directory, consumed_samples(directory))
+    for job in scripts_to_submit(resolved, jobs, one_stage=one_stage, one_phase=one_phase):
+        typer.echo("\n# ---- " + visible(str(directory.path / job.script)))
+        typer.echo(visible(job.text, keeps="\n\t"), nl=False)
 
 
 def jobs_table(jobs: Sequence[Job]) -> Table:

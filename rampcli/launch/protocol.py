@@ -11,9 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rampcli.batch.training_plan import StagePlan
 from rampcli.errors import UsageError
-from rampcli.launch.changes import Changes
 from rampcli.launch.doctor.check import Check
 from rampcli.launch.elastic import World
 from rampcli.launch.observer import Observer
@@ -34,33 +32,6 @@ StartRanks = Callable[[RunDirectory, World, Path], Workers]
 """Starts the ranks of a world. Takes their run directory, the world, and the log they print to."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobScript:
-    """The script of one job.
-
-    Attributes:
-        num_nodes: nodes that it requests.
-        job_name: letters, digits, dots, dashes and underscores.
-        path: where the script belongs in the run directory. Rendering does not write it.
-    """
-
-    stages: tuple[StagePlan, ...]
-    num_nodes: int
-    job_name: str
-    path: Path
-    text: str
-
-
-def scripts_to_submit(
-    resolved: Resolved, scripts: Sequence[JobScript], *, one_stage: bool, one_phase: bool
-) -> Sequence[JobScript]:
-    """Returns the first of the scripts, those of its phase, or all of them."""
-    if one_phase and scripts:
-        phase = resolved.of(scripts[0].stages[0])
-        scripts = [script for script in scripts if resolved.of(script.stages[0]) is phase]
-    return scripts[:1] if one_stage else scripts
-
-
 class JobPhase(Enum):
     """State of a job, in words that all queues share."""
 
@@ -76,12 +47,13 @@ class Job:
 
     Attributes:
         job: ID, or None if the job was not submitted.
-        name: name that the queue shows.
+        name: name that the queue shows: letters, digits, dots, dashes and underscores.
         stages: numbers of the stages that the job trains, from 0.
         num_nodes: nodes that it requests.
         global_batch_sizes: batch size of each stage, in samples.
         script: path of its script, relative to the run directory.
         dependency: ID of the job that must succeed first, or None for the first job.
+        text: content of the script, if it has just been rendered. Rendering does not write it.
         state: the queue's word for its state, or None if the queue does not list the job.
         reason: why the job is in this state, or None if the queue gives no reason.
         phase: what the state means.
@@ -94,20 +66,10 @@ class Job:
     global_batch_sizes: tuple[int, ...]
     script: str
     dependency: str | None = None
+    text: str = ""
     state: str | None = None
     reason: str | None = None
     phase: JobPhase = JobPhase.OVER
-
-    @classmethod
-    def of(cls, script: JobScript, directory: RunDirectory) -> "Job":
-        """Returns the job that a script of a run directory will start."""
-        return cls(
-            name=script.job_name,
-            stages=tuple(stage.stage for stage in script.stages),
-            num_nodes=script.num_nodes,
-            global_batch_sizes=tuple(stage.global_batch_size for stage in script.stages),
-            script=str(script.path.relative_to(directory.path)),
-        )
 
     @property
     def is_active(self) -> bool:
@@ -115,13 +77,24 @@ class Job:
         return self.phase is not JobPhase.OVER
 
     def record(self) -> dict[str, Any]:
-        """Returns the facts that a launcher records: all but those that its queue reports."""
-        reported = ("state", "reason", "phase")
-        return {name: value for name, value in asdict(self).items() if name not in reported}
+        """Returns the facts that a launcher records: those that do not change in the queue."""
+        left_out = ("text", "state", "reason", "phase")
+        return {name: value for name, value in asdict(self).items() if name not in left_out}
 
     def to_json(self) -> dict[str, Any]:
         """Returns the job as `rampcli status --json` shows it."""
         return self.record() | {"state": self.state, "reason": self.reason}
+
+
+def scripts_to_submit(
+    resolved: Resolved, jobs: Sequence[Job], *, one_stage: bool, one_phase: bool
+) -> Sequence[Job]:
+    """Returns the first of the jobs, those of its phase, or all of them."""
+    if one_phase and jobs:
+        phases = {stage.stage: resolved.of(stage) for stage in resolved.plan.stages}
+        phase = phases[jobs[0].stages[0]]
+        jobs = [job for job in jobs if phases[job.stages[0]] is phase]
+    return jobs[:1] if one_stage else jobs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,7 +103,7 @@ class Launch:
 
     Attributes:
         directory: run directory, locked by this process.
-        scripts: scripts to submit; empty if the launcher submits no jobs.
+        scripts: jobs to submit, with their scripts; empty if the launcher submits no jobs.
         gpus: GPUs of this machine that are reserved for the run, as in CUDA_VISIBLE_DEVICES.
         observers: receive progress, if the workers run here.
         one_stage: stop at the next stage boundary.
@@ -140,12 +113,27 @@ class Launch:
 
     resolved: Resolved
     directory: RunDirectory
-    scripts: Sequence[JobScript]
+    scripts: Sequence[Job]
     gpus: Sequence[str]
     observers: Sequence[Observer]
     one_stage: bool
     one_phase: bool = False
     signals: StopSignals | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Changes:
+    """Differences between the settings that a run was trained with and those of a command.
+
+    Attributes:
+        settings: earlier and present value of each setting that differs, as they are typed.
+        jump: what happens to the learning rate of the last step that is saved, or None if it stays.
+        unreadable: why the earlier settings are not known, or None.
+    """
+
+    settings: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    jump: str | None = None
+    unreadable: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -196,10 +184,10 @@ class Launcher(ABC):
 
     def scripts(
         self, _resolved: Resolved, _directory: RunDirectory, _consumed_samples: int, /
-    ) -> list[JobScript]:
-        """Returns the scripts of the jobs that train the remaining samples, in order.
+    ) -> list[Job]:
+        """Returns the jobs that train the remaining samples, in order, with their scripts.
 
-        `pretrain --dry-run` prints them. A launcher that submits no jobs has no scripts.
+        `pretrain --dry-run` prints them. A launcher that submits no jobs has none.
 
         Raises:
             UsageError: a script cannot be rendered.
@@ -237,8 +225,8 @@ class Launcher(ABC):
         """Returns whether this machine has the programs to ask the launcher's job queue."""
         return False
 
-    def search_script(self, resolved: Resolved, _folder: RunDirectory, /) -> JobScript:
-        """Returns the script of a job that runs `SEARCH_PROGRAM` on the largest stage's nodes.
+    def search_script(self, resolved: Resolved, _folder: RunDirectory, /) -> Job:
+        """Returns a job, with its script, that runs `SEARCH_PROGRAM` on the largest stage's nodes.
 
         Args:
             folder: the run directory of the search, which belongs to that of the run.
@@ -252,13 +240,16 @@ class Launcher(ABC):
             remedy="launch=local on a machine with the devices of the run",
         )
 
-    def submit(self, _directory: RunDirectory, scripts: Sequence[JobScript], /) -> list[Job]:
+    def submit(self, _directory: RunDirectory, jobs: Sequence[Job], /) -> list[Job]:
         """Submits jobs, each of which waits for the one before. The caller holds the run's lock.
+
+        Args:
+            jobs: with their scripts, as `scripts` returns them.
 
         Raises:
             RampcliError: a job was refused. Then no job stays in the queue.
         """
-        assert not scripts
+        assert not jobs
         return []
 
     def is_cancelled(self, _directory: RunDirectory, /) -> bool:

@@ -1,15 +1,17 @@
-"""From a configuration to a finished run: the run directory, the launcher."""
+"""From a configuration to a finished run: what changes, the run directory, the launcher."""
 
 import shlex
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
+from rampcli.errors import UsageError
 from rampcli.files.locks import is_held
-from rampcli.launch.changes import Changes, changes
 from rampcli.launch.observer import Observer, Observers
 from rampcli.launch.protocol import (
+    Changes,
     Launch,
     Launcher,
     Outcome,
@@ -21,9 +23,15 @@ from rampcli.launch.run_lock import lock_run
 from rampcli.launch.start_checks import check
 from rampcli.launch.trackers import Trackers
 from rampcli.machine.lifeline import StopSignals
-from rampcli.planning.run_plan import Resolved
+from rampcli.planning.run_plan import Resolved, run_plan
+from rampcli.runs.differences import differing_settings
 from rampcli.runs.directory import COMPLETE, RunDirectory, event_row
 from rampcli.runs.manifest import Checkpoint, complete_checkpoints
+from rampcli.settings.by_key import leaves
+from rampcli.settings.config import Config
+
+SMALLEST_JUMP = 0.01
+"""Relative difference of two learning rates that is worth a warning."""
 
 
 def run(
@@ -96,6 +104,48 @@ def run(
         )
 
 
+def changes(directory: RunDirectory, resolved: Resolved, newest: Checkpoint | None) -> Changes:
+    """Compares the settings of a command with those in the run directory.
+
+    Without a checkpoint, nothing is compared: the run starts anew.
+    """
+    if newest is None:
+        return Changes()
+    try:
+        earlier = snapshot.read(directory.config)
+    except UsageError as error:
+        return Changes(unreadable=f"it is not known which settings change: {error.message}")
+    return Changes(
+        settings=differing_settings([dict(leaves(each)) for each in (earlier, resolved.config)]),
+        jump=_jump(earlier, resolved, newest),
+    )
+
+
+def _jump(earlier: Config, resolved: Resolved, newest: Checkpoint) -> str | None:
+    """Returns how the learning rate of the newest checkpoint's step differs, or None."""
+    consumed_samples = newest.consumed_samples
+    if consumed_samples == 0:
+        return None
+    try:
+        before = _rate(run_plan(earlier, consumed_samples=consumed_samples), consumed_samples)
+    except UsageError as error:  # for instance, a decay style of a file that is not named now
+        return f"the learning rate under the earlier settings is not known: {error.message}"
+    now = _rate(resolved, consumed_samples)
+    if abs(now - before) <= SMALLEST_JUMP * before:
+        return None
+    return (
+        f"the learning rate jumps: step {newest.step} had {before:.2e}, and has {now:.2e} in the"
+        " schedule of the changed settings. name=NEW"
+        f" model.init_from={newest.path.parents[1]} trains the weights with a schedule of its own"
+    )
+
+
+def _rate(resolved: Resolved, consumed_samples: int) -> float:
+    """Returns the learning rate of the step that ends at `consumed_samples`."""
+    batch = resolved.plan.ramp.global_batch_size_at(consumed_samples - 1)
+    return resolved.trained_by(consumed_samples).rate.at(consumed_samples, global_batch_size=batch)
+
+
 def is_complete(resolved: Resolved, newest: Checkpoint | None) -> bool:
     """Returns whether a run with this newest checkpoint has nothing left to train."""
     if newest is None or not resolved.plan.is_complete(newest.consumed_samples):
@@ -138,10 +188,7 @@ def _set_old_metrics_aside(directory: RunDirectory, observers: Sequence[Observer
             f"{directory.checkpoints} has no checkpoint: the run starts again at step 0;"
             f" its old metrics are kept in {aside}"
         )
-        row = event_row("fault", reason=reason)
-        directory.append_row(directory.events, row)
-        for observer in observers:
-            observer.on_event(row)
+        _report([event_row("fault", reason=reason)], directory, observers)
 
 
 def _record_changes(
@@ -157,6 +204,13 @@ def _record_changes(
         rows.append(event_row("schedule", **place, reason=changed.jump))
     if changed.unreadable is not None:
         rows.append(event_row("fault", reason=changed.unreadable))
+    _report(rows, directory, observers)
+
+
+def _report(
+    rows: Sequence[dict[str, Any]], directory: RunDirectory, observers: Sequence[Observer]
+) -> None:
+    """Appends events, and tells the observers, who do not follow the file yet."""
     for row in rows:
         directory.append_row(directory.events, row)
         for observer in observers:

@@ -21,7 +21,7 @@ from rampcli.files.hub import is_pinned
 from rampcli.launch.doctor.check import format_bytes
 from rampcli.launch.environment import check_outer_launcher
 from rampcli.launch.files import read_corpora
-from rampcli.launch.protocol import JobScript, launcher_of
+from rampcli.launch.protocol import Job, launcher_of
 from rampcli.launch.trackers import check_packages
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.runs.directory import RunDirectory
@@ -96,11 +96,11 @@ def existing_part(path: Path) -> Path:
     )
 
 
-def check(resolved: Resolved) -> tuple[Checkpoint | None, list[JobScript]]:
+def check(resolved: Resolved) -> tuple[Checkpoint | None, list[Job]]:
     """Checks what a run needs before anything is written.
 
     Returns:
-        The newest checkpoint, or None, and the scripts of the jobs that train the rest.
+        The newest checkpoint, or None, and the jobs that train the rest, with their scripts.
 
     Raises:
         RampcliError: the run cannot start.

@@ -7,8 +7,8 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from rampcli.errors import RampcliError
 from rampcli.launch.slurm.settings import SlurmConfig
@@ -85,28 +85,14 @@ _COMPLAINTS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class QueuedJob:
-    """A job that squeue lists: it waits, runs or has ended recently.
-
-    Attributes:
-        job: ID.
-        state: for example RUNNING or PENDING.
-        name: name given at submission.
-        reason: why the job is in this state, or None.
-        folder: working directory given at submission.
-    """
+class QueuedJob(NamedTuple):
+    """A job that squeue lists, with its words: it waits, runs or has ended recently."""
 
     job: str
     state: str
     name: str
-    reason: str | None
+    reason: str
     folder: str
-
-    @property
-    def is_over(self) -> bool:
-        """True if the job will not run again."""
-        return self.state in OVER
 
 
 def submit(script: Path, *, folder: Path, options: Sequence[str] = ()) -> str:
@@ -198,16 +184,7 @@ def partitions(*, within_s: float) -> set[str]:
 
 def _queue(which: str) -> list[QueuedJob]:
     output = _run("squeue", "--noheader", "--states=all", f"--format={QUEUE_FORMAT}", which)
-    return [
-        QueuedJob(
-            job=job,
-            state=state,
-            name=name,
-            reason=None if reason == "None" else reason,
-            folder=folder,
-        )
-        for job, state, name, reason, folder in _QUEUE_RECORD.findall(output)
-    ]
+    return [QueuedJob(*record) for record in _QUEUE_RECORD.findall(output)]
 
 
 def _scancel(*words: str) -> None:

@@ -19,7 +19,6 @@ from rampcli.launch.protocol import (
     SUBMITTED,
     Job,
     JobPhase,
-    JobScript,
     Launch,
     Launcher,
     Outcome,
@@ -80,7 +79,7 @@ class SlurmLauncher(Launcher):
 
     def scripts(
         self, resolved: Resolved, directory: RunDirectory, consumed_samples: int, /
-    ) -> list[JobScript]:
+    ) -> list[Job]:
         """Renders the sbatch scripts."""
         # This imports jinja2, which only rendering needs.
         from rampcli.launch.slurm.scripts import render
@@ -107,13 +106,13 @@ class SlurmLauncher(Launcher):
         assert not gpus
         return partial(SrunWorkers, resolved, module=program)
 
-    def search_script(self, resolved: Resolved, folder: RunDirectory, /) -> JobScript:
+    def search_script(self, resolved: Resolved, folder: RunDirectory, /) -> Job:
         """Renders the sbatch script of a search."""
         from rampcli.launch.slurm.scripts import render_search  # which imports jinja2
 
         return render_search(resolved, folder)
 
-    def submit(self, directory: RunDirectory, scripts: Sequence[JobScript], /) -> list[Job]:
+    def submit(self, directory: RunDirectory, jobs: Sequence[Job], /) -> list[Job]:
         """Writes the scripts and submits them, each dependent on the success of the previous job.
 
         Either all jobs are submitted or none: the first job is held until the last one is in the
@@ -125,14 +124,14 @@ class SlurmLauncher(Launcher):
         # Slurm opens the logs itself, and would follow a link.
         if link := next((log for log in os.scandir(directory.logs) if log.is_symlink()), None):
             raise link_refused(Path(link))
-        for script in scripts:
-            directory.replace(script.path, script.text)
-        jobs = [Job.of(script, directory) for script in scripts]
+        for job in jobs:
+            directory.replace(directory.path / job.script, job.text)
+        jobs = [*jobs]
         chain.write(directory, Chain(jobs=tuple(jobs)))
         try:
-            for position, script in enumerate(scripts):
+            for position, job in enumerate(jobs):
                 after = jobs[position - 1].job if position else None
-                jobs[position] = _submit_job(jobs[position], script, directory, after=after)
+                jobs[position] = _submit_job(job, directory, after=after)
                 chain.write(directory, Chain(jobs=tuple(jobs)))
             chain.write(directory, Chain(jobs=tuple(jobs), submitted=round(time.time(), 3)))
             commands.release(str(jobs[0].job))
@@ -233,7 +232,7 @@ def _ids(jobs: Iterable[Job]) -> list[str]:
     return [job.job for job in jobs if job.job is not None]
 
 
-def _submit_job(job: Job, script: JobScript, directory: RunDirectory, *, after: str | None) -> Job:
+def _submit_job(job: Job, directory: RunDirectory, *, after: str | None) -> Job:
     """Submits a job, and returns it with its ID."""
     order = (
         ["--hold"]
@@ -242,8 +241,8 @@ def _submit_job(job: Job, script: JobScript, directory: RunDirectory, *, after: 
     )
     folder = directory.path.resolve()
     # These options override the script's. Name and folder identify the job later.
-    options = [*order, f"--job-name={script.job_name}", f"--chdir={folder}"]
-    submitted = commands.submit(script.path.resolve(), folder=folder, options=options)
+    options = [*order, f"--job-name={job.name}", f"--chdir={folder}"]
+    submitted = commands.submit(folder / job.script, folder=folder, options=options)
     return replace(job, job=submitted, dependency=after)
 
 
@@ -253,9 +252,10 @@ def _find(job: Job, known: Sequence[commands.QueuedJob], *, folder: str) -> Job:
     An ID alone does not identify the job: after losing its state, Slurm may reuse IDs.
     """
     for each in known:
-        same = each.job == job.job if job.job is not None else not each.is_over
+        same = each.job == job.job if job.job is not None else each.state not in commands.OVER
         if same and (each.name, each.folder) == (job.name, folder):
-            return _with_state(replace(job, job=each.job, reason=each.reason), each.state)
+            reason = None if each.reason == "None" else each.reason
+            return _with_state(replace(job, job=each.job, reason=reason), each.state)
     return job
 
 

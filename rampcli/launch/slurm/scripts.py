@@ -11,7 +11,7 @@ from typing import Any
 from rampcli.batch.training_plan import StagePlan
 from rampcli.errors import UsageError
 from rampcli.files.guarded_folder import read_file
-from rampcli.launch.protocol import JobScript
+from rampcli.launch.protocol import Job
 from rampcli.launch.slurm import SEARCH, SLURM_FOLDER
 from rampcli.launch.slurm.settings import SlurmConfig
 from rampcli.launch.slurm.template import TemplateError, render_within_limits
@@ -25,10 +25,8 @@ MOST_TEMPLATE_BYTES = 2**20
 _BUNDLED = Path(__file__).with_name("stage.sbatch.j2")
 
 
-def render(
-    resolved: Resolved, directory: RunDirectory, *, consumed_samples: int = 0
-) -> list[JobScript]:
-    """Returns the scripts of a run's jobs, in order.
+def render(resolved: Resolved, directory: RunDirectory, *, consumed_samples: int = 0) -> list[Job]:
+    """Returns a run's jobs with their scripts, in order.
 
     Args:
         consumed_samples: samples already trained on. Stages that end before need no job.
@@ -48,8 +46,8 @@ def render(
     return _render(resolved, directory, [stages for stages in groups if stages])
 
 
-def render_search(resolved: Resolved, directory: RunDirectory) -> JobScript:
-    """Returns the script of a job that runs `rampcli.launch.protocol.SEARCH_PROGRAM`.
+def render_search(resolved: Resolved, directory: RunDirectory) -> Job:
+    """Returns a job, with its script, that runs `rampcli.launch.protocol.SEARCH_PROGRAM`.
 
     It requests the nodes of the largest stage. Arguments and errors are those of `render`.
     """
@@ -59,17 +57,18 @@ def render_search(resolved: Resolved, directory: RunDirectory) -> JobScript:
 
 def _render(
     resolved: Resolved, directory: RunDirectory, jobs: Sequence[tuple[StagePlan, ...]]
-) -> list[JobScript]:
-    """Returns the script of each job, given the stages that it trains; without any, it searches."""
+) -> list[Job]:
+    """Returns jobs with their scripts, given the stages of each; a job without any searches."""
     _check_folder(directory)
     facts = [_facts(resolved, directory, stages) for stages in jobs]
     texts = _fill(resolved.config.launch.slurm.template, facts) if facts else []
     return [
-        JobScript(
-            stages=stages,
+        Job(
+            name=variables["job_name"],
+            stages=tuple(stage.stage for stage in stages),
             num_nodes=variables["num_nodes"],
-            job_name=variables["job_name"],
-            path=directory.path / SLURM_FOLDER / f"{_name(stages)}.sbatch",
+            global_batch_sizes=tuple(stage.global_batch_size for stage in stages),
+            script=f"{SLURM_FOLDER}/{_name(stages)}.sbatch",
             text=text,
         )
         for stages, variables, text in zip(jobs, facts, texts, strict=True)

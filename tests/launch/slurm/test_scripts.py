@@ -16,8 +16,9 @@ from planted import plant_modules
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
 from rampcli.errors import UsageError
+from rampcli.launch.protocol import Job
 from rampcli.launch.slurm import template
-from rampcli.launch.slurm.scripts import MOST_TEMPLATE_BYTES, SIGNAL_MARGIN_S, JobScript, render
+from rampcli.launch.slurm.scripts import MOST_TEMPLATE_BYTES, SIGNAL_MARGIN_S, render
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 from rampcli.settings.config import Config
@@ -58,12 +59,12 @@ def compose(**settings: str) -> Config:
     ).config()
 
 
-def scripts(*words: str, consumed_samples: int = 0) -> list[JobScript]:
+def scripts(*words: str, consumed_samples: int = 0) -> list[Job]:
     resolved = resolve(compose(**dict(word.split("=", 1) for word in words)))
     return render(resolved, RunDirectory(resolved.run_dir), consumed_samples=consumed_samples)
 
 
-def directives(script: JobScript) -> list[str]:
+def directives(script: Job) -> list[str]:
     return [
         line.removeprefix("#SBATCH ")
         for line in script.text.splitlines()
@@ -77,21 +78,16 @@ def with_template(tmp_path: Path, text: str) -> str:
 
 
 def test_each_group_of_stages_with_the_same_processes_is_a_job():
-    assert [
-        ([stage.stage for stage in script.stages], script.num_nodes) for script in scripts()
-    ] == [([0], 1), ([1], 2), ([2], 3)]
+    assert [(job.stages, job.num_nodes) for job in scripts()] == [((0,), 1), ((1,), 2), ((2,), 3)]
     (together,) = scripts(*SAME_PROCESSES)
-    assert [stage.stage for stage in together.stages] == [0, 1, 2]
-    assert together.path == Path("runs/llama3_tiny/slurm/stage_0.sbatch")
+    assert (together.stages, together.script) == ((0, 1, 2), "slurm/stage_0.sbatch")
 
 
 def test_stages_that_are_already_trained_need_no_job():
-    assert [script.path.name for script in scripts(consumed_samples=6)] == [
-        "stage_1.sbatch",
-        "stage_2.sbatch",
-    ]
-    (rest,) = scripts(*SAME_PROCESSES, consumed_samples=12)
-    assert [stage.stage for stage in rest.stages] == [2]
+    rest = [job.script for job in scripts(consumed_samples=6)]
+    assert rest == ["slurm/stage_1.sbatch", "slurm/stage_2.sbatch"]
+    (last,) = scripts(*SAME_PROCESSES, consumed_samples=12)
+    assert last.stages == (2,)
     assert scripts(consumed_samples=30) == []
 
 

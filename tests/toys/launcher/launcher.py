@@ -12,7 +12,6 @@ from rampcli.launch.protocol import (
     SUBMITTED,
     Job,
     JobPhase,
-    JobScript,
     Launcher,
     Outcome,
 )
@@ -31,16 +30,13 @@ class ToyLauncher(Launcher):
         """Returns the script of a search."""
         return _script(folder, "search", SEARCH_PROGRAM, ())
 
-    def submit(self, directory, scripts, /):
+    def submit(self, directory, jobs, /):
         """Writes the scripts and the list of jobs."""
         directory.make_folder(directory.path / "toy")
-        for script in scripts:
-            directory.replace(script.path, script.text)
-        jobs = [
-            replace(Job.of(script, directory), job=str(number))
-            for number, script in enumerate(scripts, start=1)
-        ]
-        directory.write_json(_list_of(directory), [job.record() for job in jobs])
+        for job in jobs:
+            directory.replace(directory.path / job.script, job.text)
+        records = [replace(job, job=str(number)).record() for number, job in enumerate(jobs, 1)]
+        directory.write_json(_list_of(directory), records)
         return self.jobs(directory)
 
     def start(self, launch, /):
@@ -93,11 +89,12 @@ def _job(directory, facts):
 def _script(directory, name, program, stages):
     path = directory.path / "toy" / f"{name}.sh"
     words = [sys.executable, "-P", "-m", program, str(directory.path)]
-    return JobScript(
-        stages=tuple(stages),
+    return Job(
+        name=name,
+        stages=tuple(stage.stage for stage in stages),
         num_nodes=1,
-        job_name=name,
-        path=path,
+        global_batch_sizes=tuple(stage.global_batch_size for stage in stages),
+        script=f"toy/{name}.sh",
         text=f"{shlex.join(words)} && rm {shlex.quote(str(path))}\n",
     )
 
