@@ -96,7 +96,7 @@ def wait_for_turn(run: RunDirectory, import_training: Callable[[], object]) -> f
     import_training()
     has_turn = bool(select([sys.stdin], [], [], 0)[0])
     if not has_turn and is_held(run.workers_lock):  # the processes of the stage before still train
-        from rampcli.worker.next_stage import compile_next_stage
+        from rampcli.worker.assemble import compile_next_stage
 
         compile_next_stage(run, world_size=int(world_size_of(os.environ)))
     line = sys.stdin.readline()

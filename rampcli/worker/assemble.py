@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 import torch
@@ -42,7 +42,7 @@ from rampcli.settings.config import Config
 from rampcli.settings.corpora import validation_names
 from rampcli.settings.rl import is_rl, unit_of
 from rampcli.settings.trainer import TrainerConfig
-from rampcli.train.compiling import REMEDY, why_not_compiled
+from rampcli.train.compiling import REMEDY, compile_ahead, why_not_compiled
 from rampcli.train.group_norms import GroupNorms
 from rampcli.train.guard import StepGuard
 from rampcli.train.loop import Trainer
@@ -197,12 +197,8 @@ def train(
             phase = with_working_compiler(phase, run, cannot_compile)
         begin(LOADING)
         if dist.get_rank() == 0:
-            if device.type == "cpu" and phase.config.trainer.accelerator != "cpu":
-                note_unused_gpus(run)
-            if device.type != "cpu":
-                note_few_processors(run, processors())
-                note_dense_masks(run, phase.config, device)
-            note_exact_products(run, trainer_config, device)
+            for reason in faults_of(phase.config, device):
+                run.append_event("fault", reason=reason)
             run.append_event(
                 "load",
                 compiles=phase.config.trainer.compile,
@@ -242,50 +238,31 @@ def with_working_compiler(
     return with_choice(phase, TrainerConfig.compile, False)
 
 
-def note_unused_gpus(run: RunDirectory) -> None:
-    """Records that this process trains on the CPU although it may use GPUs."""
-    if gpus := visible_gpus():
-        reason = (
+def faults_of(config: Config, device: torch.device) -> Iterator[str]:
+    """Yields why this process computes more slowly, or with more memory, than the plan expects."""
+    trainer = config.trainer
+    if device.type == "cpu" and trainer.accelerator != "cpu" and (gpus := visible_gpus()):
+        yield (
             f"this machine has GPU {', '.join(gpus)}, and torch {torch.__version__} cannot use it:"
             " the run trains on the CPU; `rampcli doctor` says why"
         )
-        run.append_event("fault", reason=reason)
-
-
-def note_few_processors(run: RunDirectory, count: int) -> None:
-    """Records that a process with a GPU has a single processor, as a job of Slurm may have.
-
-    Args:
-        count: processors that this process may use.
-    """
-    if count == 1:
-        reason = (
+    if device.type != "cpu" and processors() == 1:
+        yield (
             "a process may use 1 processor, on which reading samples and saving checkpoints delay"
             " the step; launch.slurm.cpus_per_task=8 asks Slurm for more"
         )
-        run.append_event("fault", reason=reason)
-
-
-def note_dense_masks(run: RunDirectory, config: Config, device: torch.device) -> None:
-    """Records that a GPU cannot mask documents or a window by blocks, which the plan expects."""
     batch = micro_batch_part(config, samples=1)
     size_bytes = dense_mask_bytes(config.model, batch) - mask_bytes(config.model, batch)
-    if size_bytes and not has_flex_attention(device, config.model):
-        reason = (
+    if device.type != "cpu" and size_bytes and not has_flex_attention(device, config.model):
+        yield (
             "flex attention needs the package triton, which is not installed: the mask of a sample"
             f" takes {shorten_bytes(size_bytes)}, which the plan does not count"
         )
-        run.append_event("fault", reason=reason)
-
-
-def note_exact_products(run: RunDirectory, trainer: TrainerConfig, device: torch.device) -> None:
-    """Records that this processor does not multiply in bf16 as `trainer.matmul_precision` asks."""
     if trainer.matmul_precision == "medium" and not multiplies_in_bf16(device):
-        reason = (
+        yield (
             "/proc/cpuinfo lists neither avx512_bf16 nor amx_bf16: trainer.matmul_precision=medium"
             " computes in fp32 and is not faster than `highest`"
         )
-        run.append_event("fault", reason=reason)
 
 
 def agreed_bytes_of_tokens(
@@ -377,3 +354,28 @@ def build_observers(
             )
         )
     return observers
+
+
+def compile_next_stage(run: RunDirectory, *, world_size: int) -> None:
+    """Compiles a layer for the next processes of a run, if it compiles layers.
+
+    Does nothing with GPUs: the compiler asks CUDA for them, and other workers still use them.
+
+    Args:
+        world_size: ranks of the next processes.
+    """
+    if visible_gpus():
+        return
+    consumed = consumed_samples(run)
+    resolved = run_plan(snapshot.read(run.config), consumed_samples=consumed)
+    first_stages = [stages[0] for stages in resolved.plan.stages_by_processes()]
+    following = next((stage for stage in first_stages if stage.first_sample > consumed), None)
+    if following is None:
+        return
+    config = resolved.of(following).config
+    if not config.trainer.compile:
+        return
+    set_matmul_precision(config.trainer.matmul_precision)
+    with suppress(UsageError):  # the batch of another stage does not divide over these ranks
+        micro = resolved.plan.batch_on(following, world_size).micro_batch_size
+        compile_ahead(config, micro_batch_size=micro, world_size=world_size)

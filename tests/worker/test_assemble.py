@@ -6,26 +6,19 @@ import pytest
 import torch
 
 from rampcli import llm
-from rampcli.config.compose import apply_overrides
 from rampcli.launch.run import describe
 from rampcli.models import linear, masks
-from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
-from rampcli.runs.events import read_events
-from rampcli.worker.assemble import (
-    note_dense_masks,
-    note_exact_products,
-    note_few_processors,
-    note_unused_gpus,
-)
+from rampcli.worker import assemble
+from rampcli.worker.assemble import faults_of
 from tiny_runs import TINY, environment
 
 
-def test_an_error_in_a_worker_names_the_word_that_was_typed(tmp_path):
+def test_an_error_in_a_worker_names_the_word_that_was_typed(tmp_path, planned):
     run = RunDirectory(tmp_path / "run")
     settings = TINY | {"trainer.accelerator": "gpu", "run_dir": str(run.path)}
     words = [f"{key}={value}" for key, value in settings.items()]
-    describe(run, resolve(apply_overrides(llm.from_factory("llama3_tiny"), words)), words)
+    describe(run, planned("llama3_tiny", *words), words)
     ended = subprocess.run(
         [sys.executable, "-m", "rampcli.worker", str(run.path)],
         env={**environment(), "CUDA_VISIBLE_DEVICES": ""},
@@ -39,27 +32,37 @@ def test_an_error_in_a_worker_names_the_word_that_was_typed(tmp_path):
     assert json.loads((run.path / "state.json").read_text())["error"]["set_by"] == [place]
 
 
-@pytest.mark.parametrize(("visible", "warnings"), [("0,1", 1), ("", 0), ("-1", 0)])
-def test_gpus_that_torch_cannot_use_are_recorded(tmp_path, monkeypatch, visible, warnings):
+def assert_faults(device, *, words, count, **changes):
+    """Checks that a rank on a device has a number of faults, each described by some words.
+
+    Args:
+        changes: settings that differ from the recipe's, with `__` in place of the dot.
+    """
+    config = llm.from_factory("llama3_tiny")
+    for key, value in changes.items():
+        section, _, name = key.partition("__")
+        setattr(getattr(config, section), name, value)
+    found = [*faults_of(config, torch.device(device))]
+    assert len(found) == count
+    assert all(word in fault for fault in found for word in words)
+
+
+@pytest.mark.parametrize(("visible", "count"), [("0,1", 1), ("", 0), ("-1", 0)])
+def test_gpus_that_torch_cannot_use_are_recorded(monkeypatch, visible, count):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    run = RunDirectory(tmp_path / "run")
-    run.claim()
-    note_unused_gpus(run)
-    found = read_events(run.events).warnings
-    assert len(found) == warnings
-    assert all("GPU 0, 1, and torch" in reason for reason in found)
+    assert_faults("cpu", words=["GPU 0, 1, and torch"], count=count)
+    assert_faults("cpu", words=[], count=0, trainer__accelerator="cpu")
 
 
-@pytest.mark.parametrize(("processors", "warnings"), [(1, 1), (2, 0)])
-def test_a_single_processor_beside_a_gpu_is_recorded(tmp_path, processors, warnings):
-    run = RunDirectory(tmp_path / "run")
-    run.claim()
-    note_few_processors(run, processors)
-    assert len(read_events(run.events).warnings) == warnings
+@pytest.mark.parametrize(("processors", "count"), [(1, 1), (2, 0)])
+def test_a_single_processor_beside_a_gpu_is_recorded(monkeypatch, processors, count):
+    monkeypatch.setattr(assemble, "processors", lambda: processors)
+    assert_faults("cuda", words=["a process may use 1 processor"], count=count)
+    assert_faults("cpu", words=[], count=0, trainer__accelerator="cpu")
 
 
 @pytest.mark.parametrize(
-    ("triton", "head_size", "documents", "warnings"),
+    ("triton", "head_size", "documents", "count"),
     [
         (False, 16, True, 1),
         (False, 16, False, 0),
@@ -68,21 +71,17 @@ def test_a_single_processor_beside_a_gpu_is_recorded(tmp_path, processors, warni
     ],
 )
 def test_a_mask_that_the_plan_does_not_count_is_recorded(
-    tmp_path, monkeypatch, triton, head_size, documents, warnings
+    monkeypatch, triton, head_size, documents, count
 ):
     monkeypatch.setattr(masks, "_has_triton", lambda: triton)
-    run = RunDirectory(tmp_path / "run")
-    run.claim()
-    config = llm.from_factory("llama3_tiny")
-    config.model.head_size, config.data.document_mask = head_size, documents
-    note_dense_masks(run, config, torch.device("cuda"))
-    found = read_events(run.events).warnings
-    assert len(found) == warnings
-    assert all("triton" in reason and "the mask of a sample takes" in reason for reason in found)
+    monkeypatch.setattr(assemble, "processors", lambda: 2)
+    words = ["triton", "the mask of a sample takes"]
+    settings = {"model__head_size": head_size, "data__document_mask": documents}
+    assert_faults("cuda", words=words, count=count, **settings)
 
 
 @pytest.mark.parametrize(
-    ("device", "has_bf16", "precision", "warnings"),
+    ("device", "has_bf16", "precision", "count"),
     [
         ("cpu", False, "medium", 1),
         ("cpu", True, "medium", 0),
@@ -91,14 +90,10 @@ def test_a_mask_that_the_plan_does_not_count_is_recorded(
     ],
 )
 def test_products_that_are_more_exact_than_asked_are_recorded(
-    tmp_path, monkeypatch, device, has_bf16, precision, warnings
+    monkeypatch, device, has_bf16, precision, count
 ):
     monkeypatch.setattr(linear, "has_bf16_products", lambda: has_bf16)
-    run = RunDirectory(tmp_path / "run")
-    run.claim()
-    trainer = llm.from_factory("llama3_tiny").trainer
-    trainer.matmul_precision = precision
-    note_exact_products(run, trainer, torch.device(device))
-    found = read_events(run.events).warnings
-    assert len(found) == warnings
-    assert all("neither avx512_bf16" in reason for reason in found)
+    monkeypatch.setattr(assemble, "processors", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    words = ["neither avx512_bf16"]
+    assert_faults(device, words=words, count=count, trainer__matmul_precision=precision)

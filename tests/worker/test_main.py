@@ -8,7 +8,7 @@ from rampcli.files.locks import hold
 from rampcli.files.locks import is_held as is_really_held
 from rampcli.runs.directory import RunDirectory
 from rampcli.worker import __main__ as worker
-from rampcli.worker import next_stage
+from rampcli.worker import assemble
 
 
 @pytest.mark.parametrize("others_train", [False, True])
@@ -17,7 +17,7 @@ def test_a_waiting_worker_compiles_ahead_only_while_others_train(
 ):
     """Its turn may come late on a busy machine, also if it is the first."""
     compiled = []
-    monkeypatch.setattr(next_stage, "compile_next_stage", lambda run, **_: compiled.append(run))
+    monkeypatch.setattr(assemble, "compile_next_stage", lambda run, **_: compiled.append(run))
     run = RunDirectory(tmp_path)
     reading, writing = os.pipe()
 
