@@ -16,13 +16,9 @@ from run_files import manifest
 from tests.prompts import PROMPT_WORDS
 
 
-def tiny(tmp_path, *words: str) -> Resolved:
-    return resolve(
-        apply_overrides(
-            llm.from_factory("llama3_tiny"),
-            [f"run_dir={tmp_path}/run", "trainer.accelerator=cpu", *words],
-        )
-    )
+def tiny(tmp_path, *words: str, **options) -> Resolved:
+    words = [f"run_dir={tmp_path}/run", "trainer.accelerator=cpu", *words]
+    return resolve(apply_overrides(llm.from_factory("llama3_tiny"), words), **options)
 
 
 @pytest.fixture
@@ -109,47 +105,55 @@ def test_a_setting_newer_than_the_checkpoint_counts_as_its_default(tmp_path):
         run(tiny(tmp_path, "rampup.decrease_batch_size_if_needed=true"))
 
 
-def test_a_checkpoint_that_did_not_record_its_optimizer_resumes(resolved):
-    end = resolved.plan.end_sample
-    leave_checkpoint(resolved, consumed_samples=end, without=["optim.optimizer"])
-    assert run(resolved).status == "complete"
+RL = ("rl=grpo", *PROMPT_WORDS, "rl.reward=contains")
 
 
-def test_a_checkpoint_that_did_not_record_how_responses_were_drawn_and_scored_resumes(tmp_path):
-    resolved = tiny(tmp_path, "rl=grpo", *PROMPT_WORDS, "rl.reward=contains")
-    responses = [key for key in snapshot.identity(resolved.config) if key.startswith("rl.")]
-    leave_checkpoint(resolved, consumed_samples=resolved.plan.end_sample, without=responses)
-    assert run(resolved).status == "complete"
-
-
-def test_losses_of_reinforcement_learning_may_change_on_resume(tmp_path):
-    rl = ("rl=grpo", *PROMPT_WORDS)
-    resolved = tiny(tmp_path, *rl)
-    leave_checkpoint(resolved, consumed_samples=resolved.plan.end_sample)
-    words = ["rl.clip_high=0.28", "rl.average=length", "rl.micro_batch_size=16"]
-    assert run(tiny(tmp_path, *rl, *words, "rl.reward_deadline_s=1")).status == "complete"
-
-
-def test_settings_that_affect_neither_tensors_nor_samples_may_change_on_resume(tmp_path):
-    resolved = tiny(tmp_path)
-    leave_checkpoint(resolved, consumed_samples=resolved.plan.end_sample)
-    words = [
-        "optim.lr=0.5",
-        "trainer.num_nodes=4",
-        "rampup.node_policy=best",
-        "data.micro_batch_size=1",
-        "schedule.decay_style=wsd",
-    ]
-    assert run(tiny(tmp_path, *words)).status == "complete"
+@pytest.mark.parametrize(
+    ("words", "without", "changed"),
+    [
+        ([], "optim.optimizer", []),
+        (RL, "rl.", []),
+        (
+            RL,
+            None,
+            [
+                "rl.clip_high=0.28",
+                "rl.average=length",
+                "rl.micro_batch_size=16",
+                "rl.reward_deadline_s=1",
+            ],
+        ),
+        (
+            [],
+            None,
+            [
+                "optim.lr=0.5",
+                "trainer.num_nodes=4",
+                "rampup.node_policy=best",
+                "data.micro_batch_size=1",
+                "schedule.decay_style=wsd",
+            ],
+        ),
+    ],
+    ids=["no optimizer", "no responses", "losses of reinforcement learning", "neither of tensors"],
+)
+def test_settings_that_were_not_recorded_or_affect_neither_tensors_nor_samples_may_change_on_resume(
+    tmp_path, words, without, changed
+):
+    resolved = tiny(tmp_path, *words)
+    keys = snapshot.identity(resolved.config)
+    unrecorded = [key for key in keys if without is not None and key.startswith(without)]
+    leave_checkpoint(resolved, consumed_samples=resolved.plan.end_sample, without=unrecorded)
+    assert run(tiny(tmp_path, *words, *changed)).status == "complete"
 
 
 def resuming(tmp_path, *words: str) -> Resolved:
     """Resolves the same run from its newest checkpoint."""
-    config = apply_overrides(
-        llm.from_factory("llama3_tiny"),
-        [f"run_dir={tmp_path}/run", "trainer.accelerator=cpu", *words],
-    ).config()
-    return resolve(config, consumed_samples_in=lambda path: consumed_samples(RunDirectory(path)))
+    return tiny(
+        tmp_path,
+        *words,
+        consumed_samples_in=lambda path: consumed_samples(RunDirectory(path)),
+    )
 
 
 def test_a_run_resumes_from_its_newest_checkpoint_and_earlier_stages_are_not_checked(tmp_path):

@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rampcli import llm
-from rampcli.config.compose import apply_overrides
 from rampcli.errors import RampcliError
 from rampcli.files.locks import hold
 from rampcli.launch import elastic
@@ -19,7 +17,6 @@ from rampcli.launch.observer import Observer
 from rampcli.launch.supervise import LONGEST_BACKOFF_S, Restarts, Supervisor
 from rampcli.launch.workers import Workers, start_process, worker_environment
 from rampcli.machine.lifeline import StopSignals
-from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.rows import read_rows
 from run_files import state
@@ -53,7 +50,7 @@ class Listener(Observer):
 
 
 @pytest.fixture
-def play(tmp_path, monkeypatch):
+def play(tmp_path, monkeypatch, planned):
     """Supervises actors that play scenes in turn, and calls `meanwhile` after half a second.
 
     Lost nodes return when actors listen, and not before.
@@ -78,7 +75,7 @@ def play(tmp_path, monkeypatch):
         supervise.scenes = list(scenes)
         run.write_state(state())
         overrides = [f"run_dir={tmp_path}", f"launch.backoff_s={backoff_s}", *words]
-        resolved = resolve(apply_overrides(llm.from_factory("llama3_tiny"), overrides))
+        resolved = planned("llama3_tiny", *overrides)
         signals = supervise.signals = StopSignals()
         listener = Listener(signals, stop_at, twice, listening)
         supervisor = Supervisor(
@@ -165,13 +162,9 @@ def test_state_json_decides_and_not_the_exit_code(play, status):
     assert play([["steps", 1, 3], ["status", status], ["be killed"]])[0] == status
 
 
-def test_workers_that_are_asked_to_stop_save_and_the_run_is_preempted(play):
-    status, _ = play([["steps", 1, 3], ["save when asked"]], stop_at="listening")
-    assert status == "preempted"
-
-
-def test_a_run_with_nothing_to_save_is_preempted_as_well(play):
-    assert play([["wait"]], stop_at="listening")[0] == "preempted"
+@pytest.mark.parametrize("scene", [[["steps", 1, 3], ["save when asked"]], [["wait"]]])
+def test_workers_that_are_asked_to_stop_save_what_there_is_and_the_run_is_preempted(play, scene):
+    assert play(scene, stop_at="listening")[0] == "preempted"
     assert play.run.read_state()["status"] == "preempted"
 
 
@@ -298,14 +291,10 @@ def test_a_run_that_is_stopped_while_it_waits_for_nodes_or_for_a_save_is_preempt
     assert play.worlds == [(0, 1, 2), (0, 1, 2), (1, 2)]
 
 
-def test_workers_that_save_without_being_asked_end_the_run(play):
-    for words in ([], ELASTIC):
-        assert (
-            play([["steps", 1, 3], ["status", "preempted"], ["be killed"]], COMPLETE, words=words)[
-                0
-            ]
-            == "preempted"
-        )
+@pytest.mark.parametrize("words", [[], ELASTIC], ids=["fixed", "elastic"])
+def test_workers_that_save_without_being_asked_end_the_run(play, words):
+    saved = [["steps", 1, 3], ["status", "preempted"], ["be killed"]]
+    assert play(saved, COMPLETE, words=words)[0] == "preempted"
 
 
 def test_workers_that_save_because_a_rank_was_killed_are_restarted(play):
@@ -374,29 +363,20 @@ def test_crashes_are_followed_by_max_restarts_restarts_with_doubling_waits(max_r
     assert f"launch.max_restarts={max_restarts}" in why
 
 
-def test_two_consecutive_crashes_at_the_same_step_end_the_restarts():
-    restarts = Restarts(max_restarts=10, backoff_s=1.0)
-    assert [restarts.after_crash(step) for step in (4, 5, 4)] == [1.0, 2.0, 4.0]
-    assert restarts.after_crash(4) == "workers crashed at step 5 on two consecutive starts"
-
-
-def test_a_crash_before_training_differs_from_one_at_a_step():
-    restarts = Restarts(max_restarts=10, backoff_s=1.0)
-    assert [restarts.after_crash(step) for step in (None, 4, None, 4)] == [1.0, 2.0, 4.0, 8.0]
-
-
-def test_two_consecutive_crashes_before_training_end_the_restarts():
-    restarts = Restarts(max_restarts=10, backoff_s=1.0)
-    assert [restarts.after_crash(step) for step in (None, 4, None)] == [1.0, 2.0, 4.0]
-    why = restarts.after_crash(None)
-    assert why == "workers crashed before the first step on two consecutive starts"
-
-
-def test_a_lost_node_counts_as_a_crash_at_no_step():
+@pytest.mark.parametrize(
+    ("crashes", "reason"),
+    [
+        ((4, 5, 4, 4), "workers crashed at step 5 on two consecutive starts"),
+        ((None, 4, None, None), "workers crashed before the first step on two consecutive starts"),
+        ((None, 4, None, "lost"), "workers crashed 4 times, with launch.max_restarts=3"),
+        ((4, "lost", 4, "lost"), "workers crashed 4 times, with launch.max_restarts=3"),
+    ],
+)
+def test_two_consecutive_crashes_at_the_same_step_end_the_restarts(crashes, reason):
+    """A crash before training differs from one at a step, and a lost node is a crash at no step."""
     restarts = Restarts(max_restarts=3, backoff_s=1.0)
-    assert [restarts.after_crash(4), restarts.after_lost_node(), restarts.after_crash(4)] == [
-        1.0,
-        2.0,
-        4.0,
+    found = [
+        restarts.after_lost_node() if step == "lost" else restarts.after_crash(step)
+        for step in crashes
     ]
-    assert restarts.after_lost_node() == "workers crashed 4 times, with launch.max_restarts=3"
+    assert found == [1.0, 2.0, 4.0, reason]

@@ -5,9 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from rampcli import llm
-from rampcli.config.compose import apply_overrides
-from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
 from slurm.cluster import PROGRAMS, Cluster, start_cluster
 from tiny_runs import RAMP_OF_JOBS
@@ -51,7 +48,7 @@ def interpreter(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def tiny(tmp_path: Path, interpreter: Path) -> Callable[..., Resolved]:
+def tiny(tmp_path: Path, interpreter: Path, planned) -> Callable[..., Resolved]:
     """Resolves a run of three jobs on 1, 2 and 3 nodes."""
 
     def build(*words: str) -> Resolved:
@@ -60,11 +57,6 @@ def tiny(tmp_path: Path, interpreter: Path) -> Callable[..., Resolved]:
             "launch.slurm.python": str(interpreter),
             "run_dir": str(tmp_path / "run"),
         } | dict(word.split("=", 1) for word in words)
-        return resolve(
-            apply_overrides(
-                llm.from_factory("llama3_tiny"),
-                [f"{key}={value}" for key, value in settings.items()],
-            )
-        )
+        return planned("llama3_tiny", *(f"{key}={value}" for key, value in settings.items()))
 
     return build

@@ -12,11 +12,8 @@ import pytest
 from commands import run_command
 from planted import plant_modules
 from processes import environment_of, is_pending, paused, processes_with, wait_until
-from rampcli import llm
-from rampcli.config.compose import apply_overrides
 from rampcli.launch.run import run as pretrain
 from rampcli.launch.slurm.scripts import SIGNAL_MARGIN_S
-from rampcli.planning.resolve import resolve
 from rampcli.runs.manifest import complete_checkpoints
 from tiny_runs import Run, assert_every_sample_is_read_once, assert_same_training, environment
 
@@ -236,7 +233,7 @@ def test_a_cancelled_chain_saves_and_another_one_resumes(run, cluster):
 
 
 def test_a_failed_job_shows_its_error_and_executes_neither_the_name_nor_files_of_its_folder(
-    cluster, tmp_path, monkeypatch
+    cluster, planned, tmp_path, monkeypatch
 ):
     plant_modules(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -255,20 +252,11 @@ def test_a_failed_job_shows_its_error_and_executes_neither_the_name_nor_files_of
         "trainer.num_nodes=1",
         "trainer.val_samples=0",
     ]
-    words += [
-        'launch.slurm.sbatch_args=["--export=SLURM_CONF,PATH,OMP_NUM_THREADS"]'
-    ]  # so only the script can set PYTHONSAFEPATH
+    words += ["launch=slurm", 'launch.slurm.environment=["PYTHONPATH=:"]']
+    # Only the script can set PYTHONSAFEPATH.
+    words += ['launch.slurm.sbatch_args=["--export=SLURM_CONF,PATH,OMP_NUM_THREADS"]']
     blocker = cluster.occupy()
-    pretrain(
-        resolve(
-            apply_overrides(
-                llm.from_factory("llama3_tiny"),
-                run.overrides(
-                    ["launch=slurm", 'launch.slurm.environment=["PYTHONPATH=:"]', *words]
-                ),
-            )
-        )
-    )
+    pretrain(planned("llama3_tiny", *run.overrides(words)))
     corpus.unlink()
     cluster.run("scancel", blocker)
     (job,) = jobs(run)

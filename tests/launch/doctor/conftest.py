@@ -3,22 +3,15 @@ from collections.abc import Callable
 import pytest
 
 from processes import PATIENCE_S
-from rampcli import llm
-from rampcli.config.compose import apply_overrides
 from rampcli.launch.doctor.check import Check
 from rampcli.launch.doctor.machine import check_machine
-from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
 
 
 @pytest.fixture
-def run_of() -> Callable[..., Resolved]:
+def run_of(planned) -> Callable[..., Resolved]:
     """Resolves a recipe with overrides."""
-
-    def build(*words: str, recipe: str = "llama3_tiny") -> Resolved:
-        return resolve(apply_overrides(llm.from_factory(recipe), list(words)))
-
-    return build
+    return lambda *words, recipe="llama3_tiny": planned(recipe, *words)
 
 
 @pytest.fixture

@@ -2,31 +2,21 @@ import json
 
 import pytest
 
-from rampcli import llm
-from rampcli.config.compose import apply_overrides
 from rampcli.errors import RampcliError
 from rampcli.launch.run import describe
 from rampcli.launch.slurm.job import FRUITLESS_STARTS, check_progress, train_stages
 from rampcli.machine.lifeline import StopSignals
-from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import MANIFEST
 from run_files import manifest, state
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path, planned):
     """A described run whose stages begin after 0, 800, 1600 and 2404 samples."""
     directory = RunDirectory(tmp_path)
-    describe(
-        directory,
-        resolve(
-            apply_overrides(
-                llm.from_factory("llama3_tiny"), [f"run_dir={tmp_path}", "trainer.accelerator=cpu"]
-            )
-        ),
-        [],
-    )
+    words = (f"run_dir={tmp_path}", "trainer.accelerator=cpu")
+    describe(directory, planned("llama3_tiny", *words), [])
     return directory
 
 

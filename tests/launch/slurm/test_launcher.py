@@ -1,16 +1,14 @@
 import pytest
 
-from rampcli import llm
-from rampcli.config.compose import apply_overrides
 from rampcli.launch.doctor.check import Check, Status
 from rampcli.launch.slurm import launcher
 from rampcli.launch.slurm.launcher import check_slurm
-from rampcli.planning.resolve import resolve
-from rampcli.planning.run_plan import Resolved
 
 
-def run_of(*words: str) -> Resolved:
-    return resolve(apply_overrides(llm.from_factory("llama3_tiny"), list(words)))
+@pytest.fixture
+def check(planned):
+    """Checks Slurm for a run of it with some words."""
+    return lambda *words: check_slurm(planned("llama3_tiny", "launch=slurm", *words))
 
 
 @pytest.fixture
@@ -33,12 +31,14 @@ def slurm(programs):
     return lambda sinfo: programs(**dict.fromkeys(launcher.PROGRAMS, "exit 1") | {"sinfo": sinfo})
 
 
-def test_without_slurm_only_a_run_on_slurm_fails(programs):
+def test_without_slurm_only_a_run_on_slurm_fails(programs, check, planned):
     programs()
-    found = check_slurm(run_of("launch=slurm"))
+    found = check()
     assert found.status is Status.failure
     assert found.finding == f"not on PATH: {', '.join(launcher.PROGRAMS)}"
-    assert check_slurm(run_of()) == Check("slurm", Status.not_needed, "launch.launcher=local")
+    assert check_slurm(planned("llama3_tiny")) == Check(
+        "slurm", Status.not_needed, "launch.launcher=local"
+    )
     assert check_slurm(None).status is Status.not_needed
 
 
@@ -52,9 +52,9 @@ def test_without_slurm_only_a_run_on_slurm_fails(programs):
         ("'cpu,gpus'", Status.failure, "unknown partition gpus"),
     ],
 )
-def test_the_partition_is_one_of_the_cluster(slurm, partition, status, finding):
+def test_the_partition_is_one_of_the_cluster(slurm, check, partition, status, finding):
     slurm("echo gpu; echo cpu; echo gpu")
-    found = check_slurm(run_of("launch=slurm", f"launch.slurm.partition={partition}"))
+    found = check(f"launch.slurm.partition={partition}")
     assert (found.status, found.finding) == (status, finding)
 
 
@@ -65,14 +65,16 @@ def test_the_partition_is_one_of_the_cluster(slurm, partition, status, finding):
         ("fatal: Could not establish a source", "fatal: Could not establish a source"),
     ],
 )
-def test_an_error_of_slurm_is_the_finding_and_a_fatal_one_needs_no_others(slurm, last, finding):
+def test_an_error_of_slurm_is_the_finding_and_a_fatal_one_needs_no_others(
+    slurm, check, last, finding
+):
     slurm(f"echo 'sinfo: error: first' >&2; echo 'sinfo: {last}' >&2; exit 1")
-    assert check_slurm(run_of("launch=slurm")).finding == f"sinfo: {finding}"
+    assert check().finding == f"sinfo: {finding}"
 
 
-def test_a_controller_that_does_not_answer_is_given_up(slurm, monkeypatch):
+def test_a_controller_that_does_not_answer_is_given_up(slurm, check, monkeypatch):
     monkeypatch.setattr(launcher, "CONTROLLER_TIMEOUT_S", 0.5)
     slurm("exec /bin/sleep 100")
-    found = check_slurm(run_of("launch=slurm"))
+    found = check()
     assert found.status is Status.failure
     assert found.finding == "sinfo did not answer within 0.5 s"

@@ -1,13 +1,12 @@
 import pytest
 
-from rampcli import llm
-from rampcli.config.compose import apply_overrides
 from rampcli.errors import Report, UsageError
 from rampcli.launch.slurm.settings import check_words
+from rampcli.settings.config import Config
 
 
 def check(*words: str, key: str = "sbatch_args") -> None:
-    config = apply_overrides(llm.from_factory("llama3_tiny"), []).config()
+    config = Config(name="mine")
     setattr(config.launch.slurm, key, list(words) if key == "sbatch_args" else words[0])
     Report(check_words(config)).close()
 

@@ -3,12 +3,9 @@ import signal
 
 import pytest
 
-from rampcli import llm
-from rampcli.config.compose import apply_overrides
 from rampcli.launch.elastic import World
 from rampcli.launch.slurm.workers import SrunWorkers
 from rampcli.launch.workers import NO_MEMORY
-from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 
 
@@ -25,15 +22,14 @@ from rampcli.runs.directory import RunDirectory
     ],
 )
 def test_the_log_of_srun_says_which_ranks_were_killed_and_by_what(
-    tmp_path, monkeypatch, line, killed
+    tmp_path, monkeypatch, planned, line, killed
 ):
     (tmp_path / "srun").write_text(f"#!/bin/sh\necho '{line}'; exit 1\n")
     (tmp_path / "srun").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     run = RunDirectory(tmp_path / "run")
     run.claim()
-    words = ["launch=slurm", f"run_dir={run.path}"]
-    resolved = resolve(apply_overrides(llm.from_factory("llama3_tiny"), words))
+    resolved = planned("llama3_tiny", "launch=slurm", f"run_dir={run.path}")
     world = World(nodes=(0,), ranks=4)
     workers = SrunWorkers(resolved, run, world, run.logs / "log", module="no.module")
     workers.processes[0].wait()
