@@ -8,6 +8,9 @@ from rampcli.launch.elastic import World
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.rows import Tail, end_of_step
 
+TRACKER_OFF = "tracker_off"
+"""Kind of the event of a tracker that has failed."""
+
 
 class Observer:
     """Receives the events of a run on this machine, in the thread that called `rampcli.run`.
@@ -113,7 +116,8 @@ class Feed:
                 self.step = event["step"]
                 path = self.metrics.path
                 self.metrics = Tail(path, end_of_step(path, event["step"]))
-            self.observer.on_event(event)
+            if event["event"] != TRACKER_OFF:  # the observer has heard of it from `Trackers`
+                self.observer.on_event(event)
         if self.step is not None:
             for row in self.metrics.rows():
                 if row["step"] > self.step:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from rampcli.errors import RampcliError, reason_of
-from rampcli.launch.observer import Observer
+from rampcli.launch.observer import TRACKER_OFF, Observer
 from rampcli.launch.workers import WorkerLog
 from rampcli.machine.interpreter import python_command, safe_environment
 from rampcli.machine.lifeline import StopSignals
@@ -31,11 +31,7 @@ PROGRAM = "rampcli.launch.track"
 
 
 def check_packages(names: Sequence[str]) -> None:
-    """Checks that this Python has the packages of built-in trackers, without importing them.
-
-    Raises:
-        UsageError: it does not.
-    """
+    """Checks that this Python has the packages of built-in trackers, without importing them."""
     for name in names:
         package = TRACKERS[name].package if name in TRACKERS else None
         if package is None:
@@ -64,7 +60,7 @@ class Trackers:
 
     Args:
         names: names in `TRACKERS`, or of extensions.
-        observer: receives the warnings that come when no worker runs.
+        observer: receives the warnings.
         signals: stop signals received so far. After the second, trackers are killed at once.
     """
 
@@ -86,23 +82,19 @@ class Trackers:
             try:
                 self._running.append(self._start(name))
             except (OSError, RampcliError) as error:
-                self._warn(name, f"it cannot start: {reason_of(error)}", is_heard=False)
+                self._warn(name, f"it cannot start: {reason_of(error)}")
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def poll(self, *, is_heard: bool) -> None:
-        """Writes a warning for each tracker that has ended.
-
-        Args:
-            is_heard: True if someone passes the events of the run on to the observer.
-        """
+    def poll(self) -> None:
+        """Writes a warning for each tracker that has failed."""
         for tracker in [one for one in self._running if one.process.poll() is not None]:
             self._running.remove(tracker)
             if tracker.process.returncode:
                 reason = f"it ended with code {tracker.process.returncode}"
-                self._warn(tracker.name, f"{reason} ({tracker.log.describe()})", is_heard=is_heard)
+                self._warn(tracker.name, f"{reason} ({tracker.log.describe()})")
 
     def close(self) -> None:
         """Waits for a time until the trackers have logged everything, and ends them."""
@@ -113,13 +105,13 @@ class Trackers:
                 tracker.process.stdin.write(f"{self._patience_s()}\n".encode())
         began = time.monotonic()
         while self._running and time.monotonic() - began < self._patience_s():
-            self.poll(is_heard=False)
+            self.poll()
             time.sleep(POLL_S)
         for tracker in self._running:
             tracker.process.kill()
             tracker.process.wait()
             lag = self._describe_lag(tracker, waited_s=time.monotonic() - began)
-            self._warn(tracker.name, lag, is_heard=False)
+            self._warn(tracker.name, lag)
         self._running = []
 
     def _patience_s(self) -> float:
@@ -159,11 +151,10 @@ class Trackers:
             f" {waited_s:.0f} s; the same command continues it ({log})"
         )
 
-    def _warn(self, name: str, reason: str, *, is_heard: bool) -> None:
-        """Writes the event `tracker_off`. Tells the observer unless it hears of events anyway."""
+    def _warn(self, name: str, reason: str) -> None:
+        """Writes the event `tracker_off`, and tells the observer. A `Feed` does not repeat it."""
         reason = f"the tracker {name} is switched off: {reason}"
-        row = event_row("tracker_off", tracker=name, reason=reason)
+        row = event_row(TRACKER_OFF, tracker=name, reason=reason)
         with suppress(OSError):  # the disk may be full
             self.run.append_row(self.run.events, row)
-        if not is_heard:
-            self.observer.on_event(row)
+        self.observer.on_event(row)

@@ -22,7 +22,7 @@ class Tracking(LoopObserver):
 
     def after_step(self, _state: TrainingState, _step: TakenStep) -> None:
         """Warns if a tracker has failed."""
-        self._trackers.poll(is_heard=False)
+        self._trackers.poll()
 
     def at_end(self, _state: TrainingState, _status: str, *, save_s: float) -> None:  # noqa: ARG002
         """Waits until the trackers have logged everything."""
