@@ -59,26 +59,20 @@ class Restarts:
     crashes: int = 0
     _last_crash: str | None = None
 
-    def after_crash(self, step: int | None) -> float | str:
+    def after(self, step: int | None, *, has_lost_node: bool) -> float | str:
         """Returns the seconds to wait before the next start, or the reason for giving up.
 
         Args:
             step: steps taken when the workers crashed; None if training had not begun.
+            has_lost_node: a node was lost, for which no step is to blame.
         """
-        before = self._last_crash
-        self._last_crash = "before the first step" if step is None else f"at step {step + 1}"
-        if before == self._last_crash:
-            self.crashes += 1
-            return f"workers crashed {before} on two consecutive starts"
-        return self._count()
-
-    def after_lost_node(self) -> float | str:
-        """Returns the same after a lost node, for which no step is to blame."""
-        self._last_crash = None
-        return self._count()
-
-    def _count(self) -> float | str:
+        before, place = self._last_crash, "before the first step"
+        if step is not None:
+            place = f"at step {step + 1}"
+        self._last_crash = None if has_lost_node else place
         self.crashes += 1
+        if before is not None and before == self._last_crash:
+            return f"workers crashed {before} on two consecutive starts"
         if self.crashes > self.max_restarts:
             return (
                 f"workers crashed {self.crashes} time{'s' if self.crashes > 1 else ''}"
@@ -156,16 +150,14 @@ class Supervisor:
                 if (
                     state["status"] != STAGE_BOUNDARY
                     or one_stage
-                    or (one_phase and self._ends_phase(stage))
+                    or (one_phase and self._is_past_phase_of(stage))
                     or self.signals.signal is not None
                 ):
                     break
             return state
 
-    def _ends_phase(self, stage: StagePlan) -> bool:
-        """Returns whether the run has left the phase of a stage."""
-        following = self.resolved.at(consumed_samples(self.run))
-        return following is not self.resolved.of(stage)
+    def _is_past_phase_of(self, stage: StagePlan) -> bool:
+        return self.resolved.at(consumed_samples(self.run)) is not self.resolved.of(stage)
 
     def _run_stage(self, stage: StagePlan) -> dict[str, Any]:
         """Runs a stage, with restarts, until it ends or the run stops; returns state.json."""
@@ -243,7 +235,9 @@ class Supervisor:
         Returns whether they had to be killed.
         """
         kill_at, has_killed, touch_at = math.inf, False, 0.0
-        next_stage = self._stage_to_start_during(attempt.nodes.stage)
+        groups = self.resolved.plan.stages_by_processes() if self.starts_early else []
+        following = (later[0] for group, later in pairwise(groups) if attempt.nodes.stage in group)
+        next_stage = next(following, None)
         while workers.exit_code() is None:
             time.sleep(POLL_S)
             if time.monotonic() >= touch_at:
@@ -251,7 +245,7 @@ class Supervisor:
                 touch(self.run)
             attempt.feed.poll()
             if self._trackers is not None:
-                self._trackers.poll(is_heard=True)
+                self._trackers.poll()
             self._start_early(next_stage, attempt.feed.row)
             was_asked = self.signals.signal is not None
             attempt.to_grow = attempt.to_grow or (
@@ -274,11 +268,6 @@ class Supervisor:
             return
         if stage.first_sample - row["consumed_samples"] <= NEXT_STAGE_LEAD_S * row["samples_per_s"]:
             self._early = (stage, self.start(self.run, World.planned(stage), self._log_of(stage)))
-
-    def _stage_to_start_during(self, stage: StagePlan) -> StagePlan | None:
-        """Returns the stage whose workers are started while `stage` runs, or None."""
-        groups = self.resolved.plan.stages_by_processes() if self.starts_early else []
-        return next((after[0] for group, after in pairwise(groups) if stage in group), None)
 
     def _take_early_workers(self, stage: StagePlan | None) -> Workers | None:
         """Returns the workers that were started early if they belong to `stage` and still run.
@@ -303,7 +292,7 @@ class Supervisor:
         launch, devices = self.resolved.config.launch, self.resolved.config.trainer.devices
         killed = ended.killed_from_outside.items() if launch.elastic else ()
         lost = {attempt.world.nodes[rank // devices]: name for rank, name in killed}
-        wait_s = restarts.after_lost_node() if lost else restarts.after_crash(attempt.feed.step)
+        wait_s = restarts.after(attempt.feed.step, has_lost_node=bool(lost))
         if isinstance(wait_s, str):
             raise RampcliError(
                 f"giving up: {wait_s} ({cause})",
@@ -325,8 +314,9 @@ class Supervisor:
         row = event_row("fault", reason=reason)
         self.run.append_row(self.run.events, row)
         self.observer.on_event(row)
-        if not lost:
-            self._sleep(wait_s)
+        until = time.monotonic() + (0 if lost else wait_s)
+        while time.monotonic() < until and self.signals.signal is None:
+            time.sleep(POLL_S)
 
     def _log_of(self, stage: StagePlan) -> Path:
         return self.run.logs / f"stage_{stage.stage}.log"
@@ -336,12 +326,6 @@ class Supervisor:
         state = {**(self.run.read_state() or BEFORE_THE_START), "status": PREEMPTED}
         self.run.write_state(state)
         return state
-
-    def _sleep(self, wait_s: float) -> None:
-        """Sleeps until the time is over or a stop signal arrives."""
-        until = time.monotonic() + wait_s
-        while time.monotonic() < until and self.signals.signal is None:
-            time.sleep(POLL_S)
 
     def _out_of_memory(self, ranks: Sequence[int], attempt: Attempt) -> RampcliError:
         row = attempt.feed.row

@@ -355,12 +355,16 @@ def test_no_workers_are_started_beside_orphaned_ones(play, monkeypatch):
 @given(max_restarts=st.integers(0, 20), backoff_s=st.floats(0, 100))
 def test_crashes_are_followed_by_max_restarts_restarts_with_doubling_waits(max_restarts, backoff_s):
     restarts = Restarts(max_restarts=max_restarts, backoff_s=backoff_s)
-    waits = [restarts.after_crash(step) for step in range(max_restarts)]
+    waits = [restarts.after(step, has_lost_node=False) for step in range(max_restarts)]
     assert waits == [
         min(LONGEST_BACKOFF_S, backoff_s * 2**number) for number in range(max_restarts)
     ]
-    why = restarts.after_crash(max_restarts)
+    why = restarts.after(max_restarts, has_lost_node=False)
     assert f"launch.max_restarts={max_restarts}" in why
+
+
+LOST = -1
+"""In place of the steps taken: a node was lost."""
 
 
 @pytest.mark.parametrize(
@@ -368,15 +372,13 @@ def test_crashes_are_followed_by_max_restarts_restarts_with_doubling_waits(max_r
     [
         ((4, 5, 4, 4), "workers crashed at step 5 on two consecutive starts"),
         ((None, 4, None, None), "workers crashed before the first step on two consecutive starts"),
-        ((None, 4, None, "lost"), "workers crashed 4 times, with launch.max_restarts=3"),
-        ((4, "lost", 4, "lost"), "workers crashed 4 times, with launch.max_restarts=3"),
+        ((None, 4, None, 7), "workers crashed 4 times, with launch.max_restarts=3"),
+        ((4, LOST, 4, LOST), "workers crashed 4 times, with launch.max_restarts=3"),
+        ((4, LOST, LOST, 4), "workers crashed 4 times, with launch.max_restarts=3"),
     ],
 )
 def test_two_consecutive_crashes_at_the_same_step_end_the_restarts(crashes, reason):
     """A crash before training differs from one at a step, and a lost node is a crash at no step."""
     restarts = Restarts(max_restarts=3, backoff_s=1.0)
-    found = [
-        restarts.after_lost_node() if step == "lost" else restarts.after_crash(step)
-        for step in crashes
-    ]
+    found = [restarts.after(step, has_lost_node=step == LOST) for step in crashes]
     assert found == [1.0, 2.0, 4.0, reason]
