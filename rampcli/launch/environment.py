@@ -1,4 +1,4 @@
-"""Environment variables that decide whether workers can start."""
+"""Environment variables that decide whether workers can start. A check raises a UsageError."""
 
 import os
 import socket
@@ -36,11 +36,7 @@ def without_outer_launcher(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_outer_launcher(environment: Mapping[str, str] = os.environ) -> None:
-    """Checks that no other program starts this command once per rank.
-
-    Raises:
-        UsageError: one does; the remedy is the program that such a launcher starts.
-    """
+    """Checks that no other program starts this command once per rank."""
     for program, variable in OTHER_STARTERS.items():
         value = environment.get(variable)
         is_rank = "LOCAL_RANK" in environment if program == "torchrun" else value not in ("1", None)
@@ -61,22 +57,23 @@ def check_variables(*, on_gpus: bool, environment: Mapping[str, str] = os.enviro
 
     Args:
         on_gpus: the workers use NCCL.
-
-    Raises:
-        UsageError: gloo or NCCL is to use a network interface that this machine does not have, or
-            OpenMP a number of threads that is none.
     """
     known = [name for _, name in socket.if_nameindex()]
     gloo, nccl = (environment.get(name, "") for name in (GLOO_INTERFACES, NCCL_INTERFACES))
-    missing = [name for name in gloo.split(",") if name and name not in known]
-    if missing:
-        raise _wrong_interfaces(GLOO_INTERFACES, gloo, missing, known)
+    missing = {GLOO_INTERFACES: [name for name in gloo.split(",") if name and name not in known]}
     if on_gpus and nccl and not nccl_interfaces(nccl, known):
-        raise _wrong_interfaces(NCCL_INTERFACES, nccl, nccl.lstrip("^=").split(","), known)
-    threads = environment.get(THREADS_VARIABLE)
-    if threads is not None and not all(map(_is_positive, threads.split(","))):
+        missing[NCCL_INTERFACES] = nccl.lstrip("^=").split(",")
+    for variable, names in missing.items():
+        if names:
+            raise UsageError(
+                f"{variable}={environment[variable]} in the environment names"
+                f" {', '.join(names)}, which is no network interface of this machine",
+                remedy=(f"unset {variable}", f"{variable}={' or '.join(known)}"),
+            )
+    threads = environment.get(THREADS_VARIABLE, "1").split(",")
+    if not all(number.strip().isdecimal() and int(number) > 0 for number in threads):
         raise UsageError(
-            f"{THREADS_VARIABLE}={threads} in the environment is no number of threads",
+            f"{THREADS_VARIABLE}={','.join(threads)} in the environment is no number of threads",
             remedy=(f"unset {THREADS_VARIABLE}", f"{THREADS_VARIABLE}=1"),
         )
 
@@ -88,9 +85,6 @@ def check_chosen_gpus(
 
     Args:
         count: how many GPUs this machine has; None to count them.
-
-    Raises:
-        UsageError: CUDA would use fewer.
     """
     chosen, known = environment.get(GPUS), gpu_count() if count is None else count
     if chosen is not None and (reading := misread_gpus(chosen, count=known)) is not None:
@@ -116,17 +110,3 @@ def nccl_interfaces(text: str, known: Sequence[str]) -> list[str]:
         for name in known
         if any(name == one if is_whole else name.startswith(one) for one in names) != is_excluded
     ]
-
-
-def _is_positive(number: str) -> bool:
-    return number.strip().isdecimal() and int(number) > 0
-
-
-def _wrong_interfaces(
-    variable: str, value: str, missing: Sequence[str], known: Sequence[str]
-) -> UsageError:
-    return UsageError(
-        f"{variable}={value} in the environment names {', '.join(missing)}, which is no network"
-        " interface of this machine",
-        remedy=(f"unset {variable}", f"{variable}={' or '.join(known)}"),
-    )

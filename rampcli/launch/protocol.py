@@ -272,12 +272,7 @@ class Launcher(ABC):
             )
 
     def has_jobs(self, _directory: RunDirectory, /) -> bool:
-        """Returns whether the run directory records jobs, without asking the queue.
-
-        Raises:
-            DamagedFileError: the record of the jobs is damaged.
-            UsageError: the record is a symbolic link.
-        """
+        """Returns whether the run directory records jobs, without asking the queue."""
         return False
 
     def jobs(self, _directory: RunDirectory, /) -> list[Job]:
@@ -297,11 +292,7 @@ class Launcher(ABC):
     def cancel(self, _directory: RunDirectory, /) -> list[Job]:
         """Asks the active jobs of a run to save and exit.
 
-        Returns:
-            All jobs of the run afterwards, or an empty list if none was active.
-
-        Raises:
-            RampcliError: as `jobs`.
+        Returns all jobs of the run afterwards, or an empty list if none was active.
         """
         return []
 

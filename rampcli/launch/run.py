@@ -13,7 +13,6 @@ from rampcli.launch.observer import Observer, Observers
 from rampcli.launch.protocol import (
     Changes,
     Launch,
-    Launcher,
     Outcome,
     launcher_of,
     launchers,
@@ -60,7 +59,8 @@ def run(
     """
     directory, launcher = RunDirectory(resolved.run_dir), launcher_of(resolved.config)
     newest, scripts = check(resolved)
-    words = command or _running_script()
+    is_script = getattr(sys.modules["__main__"], "__file__", None) is not None
+    words = command or ([sys.executable, *sys.argv] if is_script else None)
     changed = changes(directory, resolved, newest)
     if is_complete(resolved, newest):
         observer = Observers(observers, stop=lambda: None)
@@ -80,7 +80,11 @@ def run(
         lock_run(directory, has_signals=signals is not None),
         launcher.reserve_gpus(resolved) as gpus,
     ):
-        _refuse_active_jobs(directory, launcher)
+        # A queue that this machine cannot ask starts no job here, and a job of the run that starts
+        # elsewhere finds the run locked by this process.
+        for other in launchers().values():
+            if other is launcher or other.can_ask():
+                other.refuse_active(directory)
         # Orphaned workers still append to metrics.jsonl. Others may have saved after the search.
         if not is_held(directory.workers_lock) and not complete_checkpoints(directory):
             _set_old_metrics_aside(directory, observers)
@@ -154,15 +158,6 @@ def is_complete(resolved: Resolved, newest: Checkpoint | None) -> bool:
     return state is None or state["status"] == COMPLETE
 
 
-def _refuse_active_jobs(directory: RunDirectory, launcher: Launcher) -> None:
-    """Checks that no job of the run is active, whatever launcher submitted it."""
-    # A queue that this machine cannot ask starts no job here, and a job of the run that starts
-    # elsewhere finds the run locked by this process.
-    for other in launchers().values():
-        if other is launcher or other.can_ask():
-            other.refuse_active(directory)
-
-
 def describe(directory: RunDirectory, resolved: Resolved, overrides: Sequence[str]) -> None:
     """Writes config.yaml, overrides.txt and plan.json, and creates the folders of the run."""
     directory.claim()
@@ -173,12 +168,6 @@ def describe(directory: RunDirectory, resolved: Resolved, overrides: Sequence[st
         directory.path / "overrides.txt", "".join(f"{override}\n" for override in overrides)
     )
     directory.write_json(directory.path / "plan.json", resolved.plan.to_json())
-
-
-def _running_script() -> list[str] | None:
-    """Returns the words that run this script again, or None in a notebook or a prompt."""
-    is_script = getattr(sys.modules["__main__"], "__file__", None) is not None
-    return [sys.executable, *sys.argv] if is_script else None
 
 
 def _set_old_metrics_aside(directory: RunDirectory, observers: Sequence[Observer]) -> None:

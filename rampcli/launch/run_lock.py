@@ -6,7 +6,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from rampcli.errors import DamagedFileError, UsageError, printable
@@ -55,20 +55,14 @@ class Holder:
         """
         if not self.is_here or self.pid is None:
             return False
-        try:
+        with suppress(ProcessLookupError), ExitStack() as opened:
             process = os.pidfd_open(self.pid)
-        except ProcessLookupError:
-            return False
-        try:
+            opened.callback(os.close, process)
             # The open descriptor refers to this process even if its ID is reused.
-            if holder_here(directory.lock) != self.pid:
-                return False
-            signal.pidfd_send_signal(process, signal.SIGTERM)
-        except ProcessLookupError:
-            return False
-        finally:
-            os.close(process)
-        return True
+            if holder_here(directory.lock) == self.pid:
+                signal.pidfd_send_signal(process, signal.SIGTERM)
+                return True
+        return False
 
 
 @contextmanager

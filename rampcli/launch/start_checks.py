@@ -1,4 +1,7 @@
-"""What a run needs to start: one list of checks for the start, for dry runs and for the doctor."""
+"""What a run needs to start: one list of checks for the start, for dry runs and for the doctor.
+
+A check raises a RampcliError if the run cannot start.
+"""
 
 import os
 import shutil
@@ -101,9 +104,6 @@ def check(resolved: Resolved) -> tuple[Checkpoint | None, list[Job]]:
 
     Returns:
         The newest checkpoint, or None, and the jobs that train the rest, with their scripts.
-
-    Raises:
-        RampcliError: the run cannot start.
     """
     directory, launcher = RunDirectory(resolved.run_dir), launcher_of(resolved.config)
     with sources_named(resolved.config):
@@ -123,9 +123,6 @@ def check_files(resolved: Resolved) -> tuple[Checkpoint | None, list[str]]:
 
     Returns:
         The newest checkpoint, or None, and the notes of `check_model_here`.
-
-    Raises:
-        RampcliError: the run cannot start anywhere.
     """
     with sources_named(resolved.config):
         is_elsewhere = any(missing_corpora(each.config) for each in resolved.phases)
@@ -140,9 +137,6 @@ def check_model_here(config: Config) -> list[str]:
 
     Returns:
         A note on the tensors that the model does not have, if there are any.
-
-    Raises:
-        RampcliError: it is not of that shape, or its tensors are not.
     """
     text = config.model.init_from
     folder = None if missing_weights(config) else check_starting_model(config)
@@ -157,9 +151,6 @@ def check_corpora(resolved: Resolved) -> dict[int, tuple[str, ...]]:
     Returns:
         The fingerprints of the training corpora, as `check_resumable` takes them; none of corpora
         that were not opened.
-
-    Raises:
-        RampcliError: they cannot.
     """
     found: dict[int, tuple[str, ...]] = {}
     for each in resolved.phases:
@@ -194,9 +185,6 @@ def check_launcher(resolved: Resolved) -> None:
     """Checks that this machine has what the launcher needs, and that no other one started this.
 
     Also checks that the run does all that its files of another system say.
-
-    Raises:
-        UsageError: it has not, or another one did.
     """
     for phase in resolved.phases:
         if (effects := stack_of(phase.config).nemo_effects) is not None:
@@ -206,11 +194,7 @@ def check_launcher(resolved: Resolved) -> None:
 
 
 def check_place(resolved: Resolved) -> None:
-    """Checks that this user can write where the run directory is or will be.
-
-    Raises:
-        UsageError: the place is not a folder, or cannot be written to.
-    """
+    """Checks that this user can write where the run directory is or will be."""
     place = existing_part(resolved.run_dir)
     if not place.is_dir():
         reason = "it is not a folder"

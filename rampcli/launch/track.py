@@ -36,7 +36,9 @@ def main() -> None:
     die_with_parent()
     run, name = RunDirectory(Path(sys.argv[1])), sys.argv[2]
     end = Future[float]()
-    threading.Thread(target=_wait_for_line, args=[end], daemon=True).start()
+    threading.Thread(
+        target=lambda: end.set_result(float(sys.stdin.readline() or 0)), daemon=True
+    ).start()
     try:
         follow(run, name, end)
     except Exception as error:
@@ -44,10 +46,6 @@ def main() -> None:
         kind = "" if isinstance(error, RampcliError) else f"{type(error).__name__}: "
         print(f"{kind}{reason_of(error)}", file=sys.stderr, flush=True)  # noqa: T201
         os._exit(1)  # exit handlers of a library may print or wait
-
-
-def _wait_for_line(end: Future[float]) -> None:
-    end.set_result(float(sys.stdin.readline() or 0))
 
 
 def follow(run: RunDirectory, name: str, end: Future[float]) -> None:

@@ -61,11 +61,8 @@ class WorkerLog:
             return []
         with file:
             file.seek(max(self._start, file.seek(0, os.SEEK_END) - MOST_LOG_BYTES))
-            return [
-                line
-                for line in map(str.strip, file.read().decode(errors="replace").splitlines())
-                if line
-            ]
+            lines = file.read().decode(errors="replace").splitlines()
+        return [*filter(None, map(str.strip, lines))]
 
     def timeout_s(self) -> float | None:
         """Returns after how many seconds a rank stopped waiting for others, or None."""
@@ -118,12 +115,8 @@ class Workers:
 
     def killed(self) -> dict[int, str]:
         """Returns the ranks that were killed so far, with the signal's name or `NO_MEMORY`."""
-        codes = {rank: process.poll() for rank, process in enumerate(self.processes)}
-        return {
-            rank: signal_name(-code)
-            for rank, code in codes.items()
-            if code is not None and code < 0
-        }
+        codes = [process.poll() or 0 for process in self.processes]
+        return {rank: signal_name(-code) for rank, code in enumerate(codes) if code < 0}
 
     def ask_to_stop(self) -> None:
         """Asks the workers to save and exit."""
@@ -266,36 +259,32 @@ class WorkersExit:
         recorded = state["error"]["message"] if state["status"] == "failed" else None
         # If a rank was killed, the errors of the others only report that it is missing. A rank that
         # aborts itself may be the first to fail, or do so because another one has failed.
-        cause = _describe_killed(self.killed_from_outside) or "; ".join(
-            filter(None, (_describe_killed(self.killed), recorded))
-        )
-        cause = cause or f"exit code {self.exit_code}"
-        if timeout := self._timeout(launch):
-            waited_s, limit = timeout
+        if (waited_s := self.log.timeout_s()) is not None:
+            limit = _limit_of(waited_s, launch)
             allowed = f", as {limit} allows" if limit else ""
             cause = f"ranks waited {waited_s:g} s for others{allowed}{self.late}"
+        else:
+            cause = _describe_killed(self.killed_from_outside) or "; ".join(
+                filter(None, (_describe_killed(self.killed), recorded))
+            )
+        cause = cause or f"exit code {self.exit_code}"
         return f"{cause}; {self.log.describe(quote=recorded is None)}"
 
     def remedy(self, launch: LaunchConfig) -> str:
         """Returns what a user can do about the cause."""
-        if (timeout := self._timeout(launch)) is None:
+        if (waited_s := self.log.timeout_s()) is None:
             return "fix the error in the log"
-        _, limit = timeout
+        limit = _limit_of(waited_s, launch)
         return "find out why a rank was late" + (f", or a larger {limit}" if limit else "")
 
-    def _timeout(self, launch: LaunchConfig) -> tuple[float, str] | None:
-        """Returns after how many seconds a rank stopped waiting, and the settings that say so.
 
-        None if no rank did. The settings are "" if none of them has this value.
-        """
-        waited_s = self.log.timeout_s()
-        if waited_s is None:
-            return None
-        limits = {
-            LaunchConfig.start_timeout_s: launch.start_timeout_s,
-            LaunchConfig.step_timeout_s: launch.step_timeout_s,
-        }
-        return waited_s, " or ".join(key for key, limit_s in limits.items() if limit_s == waited_s)
+def _limit_of(waited_s: float, launch: LaunchConfig) -> str:
+    """Returns the settings with this limit on how long ranks wait, or "" if there are none."""
+    limits = {
+        LaunchConfig.start_timeout_s: launch.start_timeout_s,
+        LaunchConfig.step_timeout_s: launch.step_timeout_s,
+    }
+    return " or ".join(key for key, limit_s in limits.items() if limit_s == waited_s)
 
 
 def _describe_killed(ranks: Mapping[int, str]) -> str:

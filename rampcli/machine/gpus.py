@@ -37,9 +37,13 @@ def misread_gpus(chosen: str, *, count: int) -> str | None:
         count: how many GPUs this machine has, or 0 if that is unknown.
     """
     names = _names_in(chosen)
-    used = list(
-        takewhile(lambda name: _NAME.fullmatch(name) and not _is_beyond(name, count), names)
-    )
+
+    def is_used(name: str) -> bool:
+        if _NAME.fullmatch(name) is None:
+            return False
+        return not (name.isdecimal() and 0 < count <= int(name))
+
+    used = list(takewhile(is_used, names))
     others = names[len(used) :]
     if twice := [name for name in used if used.count(name) > 1]:
         return f"CUDA uses no GPU, because {twice[0]} stands there twice"
@@ -47,11 +51,6 @@ def misread_gpus(chosen: str, *, count: int) -> str | None:
         return None
     uses = f"only GPU {', '.join(used)}" if used else "no GPU"
     return f"CUDA uses {uses}, because {others[0] or 'an empty word'} is no GPU of this machine"
-
-
-def _is_beyond(name: str, count: int) -> bool:
-    """Returns whether a name is a number that no GPU has."""
-    return name.isdecimal() and 0 < count <= int(name)
 
 
 def _names_in(chosen: str) -> list[str]:

@@ -77,9 +77,6 @@ def naming_out_of_memory(
     Args:
         consumed_samples: returns the samples consumed so far, which tell the stage.
         error_of: returns the error, as `out_of_memory`.
-
-    Raises:
-        OutOfMemoryError: an allocation failed.
     """
     try:
         yield
@@ -99,12 +96,7 @@ def build_trainer(
     stop: StopRequest,
     costs: BoundaryCosts,
 ) -> Trainer:
-    """Returns a trainer with everything that a run needs and with the newest checkpoint loaded.
-
-    Args:
-        resolved: the run.
-        phase: the phase of it that goes on.
-    """
+    """Returns a trainer with everything that a run needs and with the newest checkpoint loaded."""
     config = phase.config
     if is_rl(config):
         raise UsageError(

@@ -63,12 +63,8 @@ def load_model_and_state(
     """Builds the model and its optimisers, and loads the newest checkpoint. Every rank calls this.
 
     Args:
-        resolved: the run.
-        phase: the phase of it that goes on.
+        phase: the phase of the run that goes on.
         fingerprints: of the data that this rank reads, or None if another rank reads for it.
-
-    Raises:
-        RampcliError: the newest checkpoint is damaged, and the one before it is of another phase.
     """
     config = phase.config
     if broadcast_from_rank_0(not complete_checkpoints(run)):
@@ -126,8 +122,7 @@ def check_same_phase(
 ) -> None:
     """Checks that these processes train the phase of the checkpoint that they have loaded.
 
-    Raises:
-        RampcliError: a newer checkpoint is damaged, and the loaded one is of an earlier phase.
+    They do not if a newer checkpoint is damaged, and the loaded one is of an earlier phase.
     """
     of_state = resolved.at(state.consumed_samples)
     if of_state.plan.number == phase.plan.number:
@@ -145,9 +140,6 @@ def agreed_fingerprints(fingerprints: tuple[str, ...] | None) -> tuple[str, ...]
 
     Args:
         fingerprints: those that this rank found, or None if another rank reads for it.
-
-    Raises:
-        RampcliError: the fingerprints differ.
     """
     ranks = gather_from_all_ranks({"fingerprints": fingerprints})
     agreed, *others = {tuple(rank["fingerprints"]) for rank in ranks if rank["fingerprints"]}

@@ -57,9 +57,6 @@ def _reduce(config: Config, numbers: int) -> dict[str, Any]:
     """Returns the speed of an all-reduce over all ranks, and along each axis of the mesh.
 
     The speed is that of each rank's link, as NCCL's own tests count it (busbw).
-
-    Raises:
-        RampcliError: a sum is wrong.
     """
     timeout_s = config.launch.start_timeout_s
     device = join_ranks(config.trainer, timeout_s=timeout_s)

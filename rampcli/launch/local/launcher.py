@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rampcli.batch.quantities import counted
 from rampcli.batch.training_plan import TrainingPlan
@@ -80,9 +79,6 @@ def gpus_needed(config: Config, plan: TrainingPlan) -> int:
     """Returns how many GPUs of this machine the largest stage of a local run uses.
 
     The number is 0 if the run computes on the CPU.
-
-    Raises:
-        UsageError: `trainer.accelerator=gpu`, and this machine has too few GPUs.
     """
     if config.trainer.accelerator == "cpu":
         return 0
@@ -139,7 +135,8 @@ class LocalLauncher(Launcher):
             status=state["status"],
             state=state,
             started=True,
-            exit_code=_exit_code(state, signals),
+            exit_code=exit_code_after(signals)
+            or (EXIT_INTERRUPTED if state["status"] == PREEMPTED else 0),
             observer_error=observers.error,
         )
 
@@ -153,11 +150,6 @@ class LocalLauncher(Launcher):
 def _ask_to_stop(signals: StopSignals) -> None:
     if signals.signal is None:  # a second request would end the run at once
         signals.note(signal.SIGTERM)
-
-
-def _exit_code(state: dict[str, Any], signals: StopSignals) -> int:
-    code = exit_code_after(signals)
-    return EXIT_INTERRUPTED if code == 0 and state["status"] == PREEMPTED else code
 
 
 class LocalWorkers(Workers):

@@ -213,15 +213,6 @@ def _job_environment(directives: Sequence[str]) -> dict[str, str]:
     }
 
 
-def _command_environment() -> dict[str, str]:
-    """Returns this environment without the user's defaults for squeue, scancel and scontrol."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("SQUEUE_", "SCANCEL_", "SCONTROL_"))
-    }
-
-
 def _run(
     program: str,
     *words: str,
@@ -229,13 +220,20 @@ def _run(
     environment: Mapping[str, str] | None = None,
     within_s: float | None = None,
 ) -> str:
-    """Runs one of Slurm's programs, and returns what it prints."""
+    """Runs one of Slurm's programs, and returns what it prints.
+
+    Args:
+        environment: of the program; by default this one's without the user's defaults for squeue,
+            scancel and scontrol.
+    """
     limit_s = TIME_LIMIT_S if within_s is None else within_s
+    defaults = ("SQUEUE_", "SCANCEL_", "SCONTROL_")
     try:
         done = subprocess.run(
             [program, *words],
             cwd=folder,
-            env=environment or _command_environment(),
+            env=environment
+            or {name: text for name, text in os.environ.items() if not name.startswith(defaults)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=limit_s,

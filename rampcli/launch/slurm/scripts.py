@@ -59,7 +59,13 @@ def _render(
     resolved: Resolved, directory: RunDirectory, jobs: Sequence[tuple[StagePlan, ...]]
 ) -> list[Job]:
     """Returns jobs with their scripts, given the stages of each; a job without any searches."""
-    _check_folder(directory)
+    folder = str(directory.path.resolve())
+    if not {"%", "\\"}.isdisjoint(folder):
+        raise UsageError(
+            f"Slurm cannot write logs into {folder}: % and \\ have a special meaning in its paths",
+            keys=("run_dir",),
+            remedy="another run_dir=",
+        )
     facts = [_facts(resolved, directory, stages) for stages in jobs]
     texts = _fill(resolved.config.launch.slurm.template, facts) if facts else []
     return [
@@ -100,16 +106,6 @@ def _facts(
         "run_dir": str(directory.path.resolve()),
         "slurm": asdict(launch.slurm),
     }
-
-
-def _check_folder(directory: RunDirectory) -> None:
-    path = str(directory.path.resolve())
-    if not {"%", "\\"}.isdisjoint(path):
-        raise UsageError(
-            f"Slurm cannot write logs into {path}: % and \\ have a special meaning in its paths",
-            keys=("run_dir",),
-            remedy="another run_dir=",
-        )
 
 
 def _fill(custom: str | None, facts: Sequence[dict[str, Any]]) -> list[str]:

@@ -54,7 +54,8 @@ class SrunWorkers(Workers):
         trainer, slurm = resolved.config.trainer, resolved.config.launch.slurm
         address = _rendezvous_address(len(world.nodes))
         rendezvous_socket = reserve_port(address)
-        threads = slurm.cpus_per_task or _processors_per_task(trainer.devices)
+        processors = int(os.environ.get("SLURM_CPUS_ON_NODE", "1"))
+        threads = slurm.cpus_per_task or max(1, processors // trainer.devices)
         environment = worker_environment(threads=threads) | {
             "MASTER_ADDR": address,
             "MASTER_PORT": str(rendezvous_socket.getsockname()[1]),
@@ -108,7 +109,3 @@ def _rendezvous_address(num_nodes: int) -> str:
         return LOOPBACK
     others = commands.nodes_named(os.environ["SLURM_JOB_NODELIST"])[1:]
     return address_towards(commands.address_of(others[0]))
-
-
-def _processors_per_task(devices: int) -> int:
-    return max(1, int(os.environ.get("SLURM_CPUS_ON_NODE", "1")) // devices)
