@@ -1,13 +1,14 @@
-"""Reads the chat template beside a tokenizer, and finds out what it writes around a prompt.
+"""Reads the chat template beside a tokenizer, and finds out what it writes around messages.
 
-A chat template is a program from a stranger, so it runs in a limited process. It is rendered with a
-placeholder. Special tokens in the text around the placeholder are encoded as such; special tokens
-in a prompt are encoded as ordinary text. A template may do something else with another prompt, so
-it is also rendered with each prompt, and must write the same around it.
+A chat template is a program from a stranger, so it runs in a limited process. It is rendered with
+placeholders. Special tokens in the text around these are encoded as such; special tokens in a
+message are encoded as ordinary text. A template may do something else with another message, so it
+is also rendered with each conversation, and must write the same around its messages.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,81 +26,116 @@ TEMPLATE_KEYS = (DataConfig.chat_template, DataConfig.tokenizer)
 NO_TEMPLATE = set_to(DataConfig.chat_template, "none")
 MOST_CONFIG_BYTES = 16 << 20
 MOST_TEMPLATE_BYTES = 1 << 20
-PLAIN = "placeholder 7f3a9c41 <&> \"'{{ 1 }}"
+PLACEHOLDER = "placeholder 7f3a9c41 <&> \"'{{{{ 1 }}}} of message {}."
+"""Stands for the content of a message, by its number."""
 PAD = (" \n", "\n ")
-PADDED = PLAIN.join(PAD)
-"""Prompts that show whether a template keeps a prompt as it is, or strips it."""
+"""Around a placeholder, it shows whether a template keeps or strips white space."""
 _TEMPLATES = {"chat_template?": (str, [{"name": str, "template": str}], None)}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a chat template writes around messages of certain roles, up to the next response.
+
+    Attributes:
+        around: texts before each content, and after the last one, [messages + 1].
+        strips: True for each content whose surrounding white space is removed, [messages].
+    """
+
+    around: tuple[str, ...]
+    strips: tuple[bool, ...]
+
+    def pieces(self, messages: Sequence[Message]) -> list[str]:
+        """Returns what the template writes and the contents of messages, in turn."""
+        contents = [
+            message.content.strip() if strips else message.content
+            for message, strips in zip(messages, self.strips, strict=True)
+        ]
+        return [*chain(*zip(self.around, contents, strict=False)), self.around[-1]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatTemplate:
-    """What a chat template writes around a prompt, up to where the assistant speaks.
+    """A chat template, which can write a prompt.
 
     Attributes:
-        before, after: texts around the prompt.
-        strips: True if white space around the prompt is removed.
         source: the template.
         names: special tokens that the template may write, by their names.
         place: file that holds the template, for messages.
+
+    Raises:
+        UsageError: the template fails or exceeds its limits, or it changes prompts in other ways
+            than stripping them.
     """
 
-    before: str
-    after: str
-    strips: bool
     source: str
     names: Mapping[str, str]
     place: str = field(compare=False)
+    _layouts: dict[tuple[str, ...], Layout] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
-    @classmethod
-    def of(cls, source: str, names: Mapping[str, str], *, place: str) -> "ChatTemplate":
-        """Renders a template with a placeholder.
+    def __post_init__(self) -> None:
+        self.layout_of([Message(USER, "")])
 
-        Raises:
-            UsageError: the template fails or exceeds its limits, or it changes prompts in other
-                ways than stripping them.
-        """
-        asked = [[Message(USER, prompt)] for prompt in (PLAIN, PADDED)]
-        plain, padded = _render(source, names, asked, place=place)
-        before, *others = plain.split(PLAIN)
-        if len(others) != 1 or padded not in (before + PADDED + others[0], plain):
-            raise _refused(place, "it does not write the prompt exactly once and unchanged")
-        return cls(
-            before=before,
-            after=others[0],
-            strips=padded == plain,
-            source=source,
-            names=dict(names),
-            place=place,
-        )
-
-    def around(self, prompt: str) -> str:
-        """Returns a prompt in the template."""
-        return f"{self.before}{prompt.strip() if self.strips else prompt}{self.after}"
-
-    def render(self, conversations: Sequence[Sequence[Message]]) -> list[str]:
-        """Returns the text of each conversation, up to where the assistant speaks next.
+    def layout_of(self, messages: Sequence[Message]) -> Layout:
+        """Returns what the template writes around messages of these roles.
 
         Raises:
-            UsageError: the template fails or exceeds its limits.
+            UsageError: the template cannot be used with these roles.
         """
-        return _render(self.source, self.names, conversations, place=self.place)
+        roles = tuple(message.role for message in messages)
+        if roles in self._layouts:
+            return self._layouts[roles]
+        plain = [Message(role, PLACEHOLDER.format(number)) for number, role in enumerate(roles)]
+        padded = [Message(role, content.join(PAD)) for role, content in plain]
+        first, second = self._render([plain, padded])
+        around, rest = list[str](), first
+        for message in plain:
+            before, _, rest = rest.partition(message.content)
+            around.append(before)
+        layout = Layout((*around, rest), tuple(message.content not in second for message in padded))
+        if any(first.count(message.content) != 1 for message in plain) or [first, second] != [
+            "".join(layout.pieces(messages)) for messages in (plain, padded)
+        ]:
+            raise _refused(self.place, "it does not write each message exactly once and unchanged")
+        self._layouts[roles] = layout
+        return layout
 
-    def refusal(self, reason: str) -> UsageError:
-        """Returns the error for a template that cannot be used."""
-        return _refused(self.place, reason)
-
-    def check(self, prompts: Sequence[str]) -> None:
-        """Checks that the template writes the same around each of the prompts.
+    def check(self, conversations: Sequence[Sequence[Message]]) -> None:
+        """Checks that the template leaves messages as they are, and writes the same around them.
 
         Raises:
-            ChangedPromptError: it writes something else for one of them.
-            UsageError: it fails or exceeds its limits.
+            ChangedPromptError: it does not in one of the conversations.
+            UsageError: as in `layout_of`.
         """
-        rendered = self.render([[Message(USER, prompt)] for prompt in prompts])
-        for number, (prompt, text) in enumerate(zip(prompts, rendered, strict=True)):
-            if text != self.around(prompt):
+        filled = ["".join(self.layout_of(one).pieces(one)) for one in conversations]
+        for number, text in enumerate(self._render(conversations)):
+            if text != filled[number]:
                 raise ChangedPromptError(self.place, number)
+
+    def _render(self, conversations: Sequence[Sequence[Message]]) -> list[str]:
+        """Returns the text of each conversation, up to where the assistant speaks next."""
+        request = {
+            "template": self.source,
+            "variables": [
+                {
+                    **self.names,
+                    "messages": [message._asdict() for message in messages],
+                    "add_generation_prompt": True,
+                    "tools": None,
+                    "documents": None,
+                }
+                for messages in conversations
+            ],
+        }
+        try:
+            answer = ask("rampcli.data.render_chat", request, cpu_s=CPU_S)
+        except LimitError as error:
+            raise _refused(self.place, str(error)) from error
+        if "reason" in answer:
+            raise _refused(self.place, answer["reason"])
+        return list(answer["texts"])
 
 
 class ChangedPromptError(UsageError):
@@ -124,44 +160,14 @@ def read_chat_template(folder: Path) -> ChatTemplate | None:
     Raises:
         UsageError: a file cannot be read, there are several templates and none is the default, the
             tokenizer does not encode the text of a template as transformers does, or as
-            `ChatTemplate.of`.
+            `ChatTemplate`.
     """
     config = read_tokenizer_config(folder)
     template, path = _read_template(folder, config)
     if template is None:
         return None
     _check_legacy(folder, config)
-    return ChatTemplate.of(template, tokens_of(config), place=str(path))
-
-
-def _render(
-    source: str,
-    names: Mapping[str, str],
-    conversations: Sequence[Sequence[Message]],
-    *,
-    place: str,
-) -> list[str]:
-    """Returns the text of a template for each conversation, and the generation prompt."""
-    request = {
-        "template": source,
-        "variables": [
-            {
-                **names,
-                "messages": [message._asdict() for message in messages],
-                "add_generation_prompt": True,
-                "tools": None,
-                "documents": None,
-            }
-            for messages in conversations
-        ],
-    }
-    try:
-        answer = ask("rampcli.data.render_chat", request, cpu_s=CPU_S)
-    except LimitError as error:
-        raise _refused(place, str(error)) from error
-    if "reason" in answer:
-        raise _refused(place, answer["reason"])
-    return list(answer["texts"])
+    return ChatTemplate(source=template, names=tokens_of(config), place=str(path))
 
 
 def read_tokenizer_config(folder: Path) -> dict[str, Any]:

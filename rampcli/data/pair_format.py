@@ -1,14 +1,16 @@
 """How prompts and responses become tokens, and how responses become text again."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rampcli.data.chat_template import ChatTemplate
+from rampcli.data.messages import ASSISTANT, USER, Message
 from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens, special_tokens_of
 from rampcli.data.tokenizer import (
     decode,
@@ -27,6 +29,17 @@ NEW_LINE = "\n"
 Tokens = NDArray[Any]
 
 
+class _Written(NamedTuple):
+    """Text that a chat template writes, as tokens with their offsets in it, and its special ones.
+
+    `special` has the indices of the special tokens.
+    """
+
+    tokens: Tokens
+    offsets: list[tuple[int, int]]
+    special: NDArray[np.int64]
+
+
 class PromptFormat:
     """Turns prompts into tokens.
 
@@ -38,38 +51,90 @@ class PromptFormat:
         template: chat template of the prompts, or None.
 
     Attributes:
-        tokenizer: contents of `tokenizer.json`.
         is_special: True for each special token, [vocabulary of the tokenizer].
     """
 
     def __init__(self, tokenizer: str, *, template: ChatTemplate | None) -> None:
         self.tokenizer = tokenizer
+        self.template = template
         self._reader = Tokenizer.from_str(tokenizer)
+        self._encode_whole = encoder_of(self._reader)
         ordinary = Tokenizer.from_str(tokenizer)
         ordinary.encode_special_tokens = True
         self._encode_ordinary = encoder_of(ordinary)
         # One flag per token: much faster than numpy.isin for short texts.
         self.is_special = np.zeros(vocab_size_of(ordinary), dtype=np.bool_)
         self.is_special[[*special_tokens_of(ordinary)]] = True
-        self._chat = None if template is None else _Chat(template, self)
+        self._written = dict[str, _Written]()
 
-    def encode_prompts(self, texts: list[str]) -> list[Tokens]:
+    def encode_prompts(self, texts: Sequence[str]) -> list[Tokens]:
         """Returns the tokens of prompts, each in the chat template if there is one.
 
         Raises:
             UsageError: the tokenizer cannot encode a text, or not as ordinary text.
         """
-        return self.encode_text(texts) if self._chat is None else self._chat.encode(texts)
+        return self.encode_pieces([self.pieces_of([Message(USER, text)]) for text in texts])
 
-    def check_prompts(self, texts: Sequence[str]) -> None:
-        """Checks that the chat template, if there is one, leaves prompts as they are.
+    def pieces_of(self, messages: Sequence[Message]) -> list[str]:
+        """Returns what the chat template writes and the contents of messages, in turn.
 
         Raises:
-            ChangedPromptError: it changes one of them.
-            UsageError: it fails or exceeds its limits.
+            UsageError: as in `ChatTemplate.layout_of`, or several messages have no template.
         """
-        if self._chat is not None:
-            self._chat.template.check(texts)
+        if self.template is not None:
+            return self.template.layout_of(messages).pieces(messages)
+        if [message.role for message in messages] != [USER]:
+            raise UsageError(
+                "a conversation of several messages needs a chat template",
+                keys=(DataConfig.chat_template, DataConfig.tokenizer),
+                remedy="data.tokenizer=FOLDER with a tokenizer that has a chat template",
+            )
+        return ["", messages[0].content, ""]
+
+    def encode_pieces(self, prompts: Sequence[Sequence[str]]) -> list[Tokens]:
+        """Returns the tokens of prompts from their pieces.
+
+        A prompt without special tokens has the tokens of the whole text. Otherwise the text between
+        the template's own special tokens is encoded as ordinary text.
+
+        Raises:
+            UsageError: the tokenizer cannot encode a text, or not as ordinary text.
+        """
+        texts = ["".join(pieces) for pieces in prompts]
+        if self.template is None:
+            return self.encode_text(texts)
+        encoded = []
+        for pieces, whole in zip(prompts, self._encode_whole(texts), strict=True):
+            written = [self._read(text) for text in pieces[::2]]
+            special = np.concatenate([one.tokens[one.special] for one in written])
+            is_safe = np.array_equal(whole[self.is_special[whole]], special)
+            encoded.append(whole if is_safe else self._encode_apart(pieces, written))
+        return encoded
+
+    def _read(self, text: str) -> _Written:
+        if text not in self._written:  # a template writes few texts around many messages
+            with failing_as("the tokenizer cannot encode the chat template"):
+                found = self._reader.encode(text, add_special_tokens=False)
+            tokens = np.array(found.ids, dtype=np.int64)
+            special = np.flatnonzero(self.is_special[tokens])
+            self._written[text] = _Written(tokens, found.offsets, special)
+        return self._written[text]
+
+    def _encode_apart(self, pieces: Sequence[str], written: Sequence[_Written]) -> Tokens:
+        """Returns the tokens of a prompt whose contents have names of special tokens."""
+        parts, text = list[Tokens](), ""
+        for number, (tokens, offsets, special) in enumerate(written):
+            template, *content = pieces[2 * number : 2 * number + 2]
+            if len(special):
+                start = special[0] if number else 0
+                end = special[-1] + 1 if content else len(tokens)
+                text += template[: offsets[start][0]] if number else ""
+                parts += [*self.encode_text([text] if text else []), tokens[start:end]]
+                text = template[offsets[end - 1][1] :] if content else ""
+            else:
+                text += template
+            text += "".join(content)
+        return np.concatenate([*parts, *self.encode_text([text] if text else [])])
 
     def encode_text(self, texts: list[str]) -> list[Tokens]:
         """Returns the tokens of texts, without special ones.
@@ -79,17 +144,13 @@ class PromptFormat:
         """
         encoded = self._encode_ordinary(texts)
         for tokens in encoded:
-            if len(found := self.special_in(tokens)):
+            if len(found := tokens[self.is_special[tokens]]):
                 raise UsageError(
                     f"the tokenizer has {self._reader.id_to_token(int(found[0]))!r} in its ordinary"
                     " vocabulary, so this name of a special token cannot be encoded as text",
                     remedy="texts without the names of special tokens",
                 )
         return encoded
-
-    def special_in(self, tokens: Tokens) -> Tokens:
-        """Returns the special tokens among tokens, in order."""
-        return tokens[self.is_special[tokens]]
 
 
 class PairFormat(PromptFormat):
@@ -103,7 +164,6 @@ class PairFormat(PromptFormat):
 
     Attributes:
         end: the token that ends a response.
-        template: the chat template, or None.
         special_tokens: the same with `end` and the template.
 
     Raises:
@@ -119,13 +179,50 @@ class PairFormat(PromptFormat):
         special_tokens: SpecialTokens = NONE_KNOWN,
     ) -> None:
         super().__init__(tokenizer, template=template)
-        self.template = template
         with naming_setting(DataConfig.response_end):
             self.end = self._number_of(end)
         self.special_tokens = replace(
             special_tokens.ending_with(self.end),
             chat_template=None if template is None else template.source,
         )
+
+    def encode(self, conversations: Iterable[tuple[Sequence[Message], str]]) -> list[list[Tokens]]:
+        """Returns the tokens of conversations: prompts and responses in turn, a prompt first.
+
+        Args:
+            conversations: all messages before the last response, and this response. The messages of
+                the assistant are responses, too.
+
+        Raises:
+            UsageError: the chat template does not end the assistant's messages as responses end, or
+                as in `pieces_of`, `encode_pieces` and `encode_responses`.
+        """
+        prompts, responses, counts = list[list[str]](), list[str](), list[int]()
+        for messages, response in conversations:
+            pieces, start, before = self.pieces_of(messages), 0, len(prompts)
+            for place, message in enumerate(messages):
+                if message.role == ASSISTANT:
+                    prompts.append(pieces[start : 2 * place + 1])
+                    responses.append(pieces[2 * place + 1])
+                    start = 2 * place + 2
+            prompts.append(pieces[start:])
+            responses.append(response)
+            counts.append(len(prompts) - before)
+        turns = zip(self.encode_pieces(prompts), self.encode_responses(responses), strict=True)
+        found = list[list[Tokens]]()
+        for count in counts:
+            first, *later = islice(turns, count)
+            found.append([*first])
+            for prompt, answer in later:
+                if prompt[:1].tolist() != [self.end]:
+                    raise UsageError(
+                        "the chat template does not write data.response_end after an assistant's"
+                        " message",
+                        keys=(DataConfig.response_end,),
+                        remedy="data.response_end=TOKEN with the token that it writes there",
+                    )
+                found[-1] += [prompt[1:], answer]
+        return found
 
     def encode_responses(self, texts: list[str]) -> list[Tokens]:
         """Returns the tokens of responses. Each ends with the token `end`, its only one.
@@ -177,44 +274,3 @@ class PairFormat(PromptFormat):
                 remedy=remedy,
             )
         return tokens[0]
-
-
-class _Chat:
-    """Encodes prompts in a chat template."""
-
-    def __init__(self, template: ChatTemplate, pairs: PromptFormat) -> None:
-        self.template = template
-        self.pairs = pairs
-        # Special tokens are found in the text that this encodes.
-        reader = Tokenizer.from_str(pairs.tokenizer)
-        self.encode_whole = encoder_of(reader)
-        with failing_as("the tokenizer cannot encode the chat template"):
-            before = reader.encode(template.before, add_special_tokens=False)
-            after = reader.encode(template.after, add_special_tokens=False)
-        first, last = (np.array(one.ids, dtype=np.int64) for one in (before, after))
-        self.special = np.concatenate([pairs.special_in(first), pairs.special_in(last)])
-        # Up to the last special token before the prompt, and from the first one after it.
-        end = max(np.flatnonzero(pairs.is_special[first]) + 1, default=0)
-        start = min(np.flatnonzero(pairs.is_special[last]), default=len(last))
-        self.first, self.last = first[:end], last[start:]
-        self.text_before = template.before[before.offsets[end - 1][1] if end else 0 :]
-        self.text_after = template.after[: after.offsets[start][0] if start < len(last) else None]
-
-    def encode(self, prompts: list[str]) -> list[Tokens]:
-        """Returns the tokens of prompts.
-
-        A prompt without special tokens has the tokens of the whole rendered text. Otherwise the
-        text between the template's own special tokens is encoded as ordinary text.
-        """
-        rendered = [self.template.around(prompt) for prompt in prompts]
-        return [
-            tokens
-            if np.array_equal(self.pairs.special_in(tokens), self.special)
-            else self._encode_apart(prompt)
-            for prompt, tokens in zip(prompts, self.encode_whole(rendered), strict=True)
-        ]
-
-    def _encode_apart(self, prompt: str) -> Tokens:
-        inside = prompt.strip() if self.template.strips else prompt
-        (text,) = self.pairs.encode_text([f"{self.text_before}{inside}{self.text_after}"])
-        return np.concatenate([self.first, text, self.last])

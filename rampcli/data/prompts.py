@@ -11,6 +11,7 @@ from rampcli.data.encoded_pairs import ENCODED_AT_ONCE, blocks_of, check_templat
 from rampcli.data.examples import Example, Examples, open_examples
 from rampcli.data.files import open_named_tokenizer
 from rampcli.data.indexed import tokenizer_of
+from rampcli.data.messages import USER, Message
 from rampcli.data.pair_format import PairFormat, PromptFormat, Tokens
 from rampcli.data.pairs import open_format
 from rampcli.data.tokenizer import byte_tokenizer, encoder_of, open_tokenizer
@@ -71,9 +72,7 @@ def check_prompts(config: Config) -> Prompts:
         count = min(len(examples), ENCODED_AT_ONCE if config.data.task else len(examples))
         check_template(examples, prompts.format, range(count), length=most)
         for block in blocks_of(examples, range(count), length=most, with_responses=False):
-            encoded = prompts.format.encode_prompts(
-                [prompt for _, prompt, _ in block if isinstance(prompt, str)]
-            )
+            encoded = prompts.format.encode_prompts([one.content for _, (one,), _ in block])
             _check_lengths(examples, [index for index, *_ in block], encoded, config)
     return prompts
 
@@ -182,7 +181,8 @@ def encode_as_trained(
     if config.data.source != "pairs":
         return [tokens.tolist() for tokens in encoder_of(tokenizer)(texts)]
     prompts = PromptFormat(tokenizer.to_str(), template=template)
-    prompts.check_prompts(texts)
+    if template is not None:
+        template.check([[Message(USER, text)] for text in texts])
     return [tokens.tolist() for tokens in prompts.encode_prompts(texts)]
 
 

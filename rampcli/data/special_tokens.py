@@ -42,10 +42,10 @@ class SpecialTokens:
         return replace(self, ends=tuple(dict.fromkeys((*ends, *self.ends))))
 
     def template(self, *, place: str) -> ChatTemplate | None:
-        """Returns the chat template, or None without one. Raises what `ChatTemplate.of` raises."""
+        """Returns the chat template, or None without one. Raises what `ChatTemplate` raises."""
         if self.chat_template is None:
             return None
-        return ChatTemplate.of(self.chat_template, self.names, place=place)
+        return ChatTemplate(source=self.chat_template, names=self.names, place=place)
 
     def to_json(self) -> str:
         """Returns the content of the file in a checkpoint."""

@@ -5,10 +5,17 @@ import pytest
 
 from chat_folders import CHATML, LLAMA_3, SPECIAL, TEMPLATES, make_tokenizer, write_folder
 from rampcli.data import chat_template
-from rampcli.data.chat_template import ChangedPromptError, ChatTemplate, read_chat_template
+from rampcli.data.chat_template import (
+    ChangedPromptError,
+    ChatTemplate,
+    Layout,
+    read_chat_template,
+)
+from rampcli.data.messages import USER, Message
 from rampcli.data.pair_format import PairFormat
 from rampcli.errors import UsageError
 
+ONE = [Message(USER, "")]
 PROMPTS = [
     "sort 31415926",
     "the user writes\n\nthe numbers",
@@ -88,22 +95,18 @@ def test_the_names_of_special_tokens_in_a_prompt_stay_text(chat, prompt):
 def test_a_file_of_its_own_goes_before_the_configuration(tmp_path):
     write_folder(tmp_path, CHATML)
     in_config = read_chat_template(tmp_path)
-    assert in_config == ChatTemplate(
-        before="<|im_start|>user\n",
-        after="<|im_end|>\n<|im_start|>assistant\n",
-        strips=False,
-        source=CHATML,
-        names={"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"},
-        place="",
-    )
+    names = {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"}
+    assert in_config == ChatTemplate(source=CHATML, names=names, place="")
+    around = ("<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n")
+    assert in_config.layout_of(ONE) == Layout(around, strips=(False,))
     write_folder(tmp_path, LLAMA_3, in_config=False)
-    assert read_chat_template(tmp_path).strips
+    assert read_chat_template(tmp_path).layout_of(ONE).strips == (True,)
 
 
 def test_the_default_of_several_templates_is_used(tmp_path):
     several = [{"name": "tools", "template": "x"}, {"name": "default", "template": CHATML}]
     write_folder(tmp_path, several)
-    assert read_chat_template(tmp_path).before == "<|im_start|>user\n"
+    assert read_chat_template(tmp_path).source == CHATML
 
 
 def test_several_templates_without_a_default_are_refused(tmp_path):
@@ -128,9 +131,10 @@ def test_several_templates_without_a_default_are_refused(tmp_path):
 def test_a_prompt_that_a_template_changes_is_refused(tmp_path, content, changed):
     write_folder(tmp_path, f"<|im_start|>{{{{ {content} }}}}")
     template = read_chat_template(tmp_path)
-    template.check(["harmless", ""])
+    harmless, hostile = ([Message(USER, text)] for text in ("harmless", changed))
+    template.check([harmless, [Message(USER, "")]])
     with pytest.raises(ChangedPromptError, match="changes this prompt") as refused:
-        template.check(["harmless", changed, "harmless"])
+        template.check([harmless, hostile, harmless])
     assert (refused.value.number, refused.value.remedy) == (1, "data.chat_template=none")
 
 
@@ -138,14 +142,14 @@ def test_old_files_name_their_special_tokens_in_a_file_of_its_own(tmp_path):
     write_folder(tmp_path, "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}")
     names = {"bos_token": {"content": "<|im_start|>"}, "eos_token": "<|im_end|>"}
     (tmp_path / "special_tokens_map.json").write_text(json.dumps(names))
-    template = read_chat_template(tmp_path)
-    assert (template.before, template.after) == ("<|im_start|>", "<|im_end|>")
+    layout = read_chat_template(tmp_path).layout_of(ONE)
+    assert layout.around == ("<|im_start|>", "<|im_end|>")
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     (tmp_path / "tokenizer_config.json").write_text(
         json.dumps(config | {"added_tokens_decoder": {}})
     )
-    template = read_chat_template(tmp_path)
-    assert (template.before, template.after) == ("<|begin_of_text|>", "<|eot_id|>")
+    layout = read_chat_template(tmp_path).layout_of(ONE)
+    assert layout.around == ("<|begin_of_text|>", "<|eot_id|>")
 
 
 def test_a_llama_tokenizer_whose_file_is_older_than_its_settings_is_refused(tmp_path):
@@ -164,7 +168,7 @@ def test_a_folder_without_a_template_has_none(tmp_path):
 
 def test_the_date_is_the_same_on_every_day(tmp_path):
     write_folder(tmp_path, "{{ strftime_now('%d %b %Y') }} {{ messages[0].content }}")
-    assert read_chat_template(tmp_path).before == "26 Jul 2024 "
+    assert read_chat_template(tmp_path).layout_of(ONE).around[0] == "26 Jul 2024 "
 
 
 @pytest.mark.parametrize(

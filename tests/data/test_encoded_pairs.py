@@ -30,6 +30,9 @@ def test_blocks_hold_all_examples_in_order_and_few_characters_or_one_example(pai
         patched.setattr("rampcli.data.encoded_pairs.CHARACTERS_AT_ONCE", most)
         patched.setattr("rampcli.data.encoded_pairs.ENCODED_AT_ONCE", count)
         blocks = list(blocks_of(ListedExamples(pairs), range(len(pairs)), length=LENGTH))
+    blocks = [
+        [(index, one.content, response) for index, (one,), response in block] for block in blocks
+    ]
     assert [text for block in blocks for text in block] == [
         (index, *pair) for index, pair in enumerate(pairs)
     ]
