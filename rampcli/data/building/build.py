@@ -6,9 +6,8 @@ Files get their final names only when all of them are complete, PREFIX.idx last.
 """
 
 import os
-import time
-from contextlib import closing, suppress
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -18,7 +17,6 @@ from rampcli.data import tokenizer as tokenizers
 from rampcli.data.building.encoding import Encoding
 from rampcli.data.building.options import BuildOptions, Inputs
 from rampcli.data.building.partial import (
-    SAVE_EVERY_S,
     BuildFolder,
     PartialBuild,
     Watcher,
@@ -151,7 +149,7 @@ class _LockedBuild:
         """Builds, resuming if there is progress."""
         folder, options = self.partial.folder, self.inputs.options
         if self.partial.begin(self.settings, self.inputs.watcher):
-            documents = self.partial.written.documents
+            documents = self.partial.counts.documents
             self.inputs.watcher.on_note(f"resuming after {documents:,} documents")
         else:
             folder.replace(folder.tokenizer, tokenizer_json(self.inputs, folder))
@@ -162,11 +160,11 @@ class _LockedBuild:
         eod = end_of_document(options.eod, tokenizer)
         self.partial.save()
         self.partial.remove_gathered()
-        before = self.partial.written.text_bytes
-        if not self.partial.written.is_complete:
+        before = self.partial.counts.text_bytes
+        if not self.partial.counts.is_complete:
             self._encode(tokenizer, eod)
             self._write_manifest(tokenizer, eod)
-        return Built(self._move_into_place(), self.partial.written.text_bytes - before)
+        return Built(self._move_into_place(), self.partial.counts.text_bytes - before)
 
     def _encode(self, tokenizer: Tokenizer, eod: int | None) -> None:
         """Encodes the rest of the inputs; saves progress regularly, and on any error."""
@@ -179,21 +177,15 @@ class _LockedBuild:
         )
         with self.partial.opened(kind):
             try:
-                self._add_all(encoding)
-                self._check_unchanged()
-                self.partial.save()
-            except BaseException as error:
-                with suppress(OSError):  # on a full disk, the last save remains
-                    self.partial.save()
-                if (
-                    isinstance(error, UsageError)
-                    and self.partial.written.position == Cursor()
-                    and options.train_bpe is None
-                ):
+                with self.partial.saving():
+                    self._add_all(encoding)
+                    self._check_unchanged()
+            except UsageError:
+                if self.partial.counts.position == Cursor() and options.train_bpe is None:
                     # The next start could not reuse anything.
                     folder.remove_file(folder.progress)
                 raise
-        written = self.partial.written
+        written = self.partial.counts
         if not written.tokens:
             folder.remove_file(folder.progress)
             reason = f"{written.empty:,} empty documents, {written.skipped:,} bad records"
@@ -202,8 +194,7 @@ class _LockedBuild:
     def _add_all(self, encoding: Encoding) -> None:
         inputs, partial = self.inputs, self.partial
         names = [one.name for one in inputs.reader.inputs]
-        save_at = time.monotonic() + SAVE_EVERY_S
-        chunks = inputs.reader.chunks(partial.written.position)
+        chunks = inputs.reader.chunks(partial.counts.position)
         with closing(map_in_order(chunks, encoding, inputs.workers)) as encoded_chunks:
             for chunk, encoded in encoded_chunks:
                 inputs.check(encoded.bad)
@@ -213,14 +204,11 @@ class _LockedBuild:
                         f"{names[first.input]}, line {first.first_line:,} or later:"
                         f" {encoded.failure}"
                     )
-                shown = partial.written.skipped
+                shown = partial.counts.skipped
                 partial.add(chunk, encoded, eod=encoding.eod, names=names)
                 for bad in encoded.bad[: max(0, SHOWN_SKIPPED - shown)]:
                     inputs.watcher.on_note(f"skipped {inputs.describe(bad)}")
-                inputs.watcher.on_progress(chunk.consumed_bytes, partial.written)
-                if time.monotonic() >= save_at:
-                    partial.save()
-                    save_at = time.monotonic() + SAVE_EVERY_S
+                inputs.watcher.on_progress(chunk.consumed_bytes, partial.counts)
 
     def _check_unchanged(self) -> None:
         for one in self.inputs.reader.inputs:
@@ -251,7 +239,7 @@ class _LockedBuild:
 
     def _write_manifest(self, tokenizer: Tokenizer, eod: int | None) -> None:
         """Writes the index and the manifest, and marks the build as complete."""
-        folder, written = self.partial.folder, self.partial.written
+        folder, written = self.partial.folder, self.partial.counts
         vocab_size = tokenizers.vocab_size_of(tokenizer)
         write_index(folder.index, token_type(vocab_size), self.partial.blocks_of_lengths)
         files = {
@@ -277,16 +265,17 @@ class _LockedBuild:
             },
         }
         folder.write_json(folder.manifest, manifest)
-        self.partial.save(is_complete=True)
+        self.partial.counts = replace(written, is_complete=True)
+        self.partial.save()
 
     def _move_into_place(self) -> dict[str, Any]:
         """Moves the files to their final names, the index last: it makes the corpus complete."""
         folder, options = self.partial.folder, self.inputs.options
-        if not self.partial.written.skipped:
+        if not self.partial.counts.skipped:
             folder.remove_file(folder.skipped)
         made = (folder.tokens, folder.tokenizer, folder.manifest, folder.skipped, folder.index)
         for path, name in zip(made, options.products, strict=True):
-            if path != folder.skipped or self.partial.written.skipped:
+            if path != folder.skipped or self.partial.counts.skipped:
                 move_into_place(path, name)
         folder.remove_file(folder.progress)
         manifest = read_manifest(options.output)

@@ -8,12 +8,14 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields
 from io import BufferedRandom
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,12 +121,23 @@ class BuildFolder(GuardedFolder):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Written:
-    """Counts of what a build has written so far, as in progress.json.
+class Counts:
+    """How far a pass over the inputs has come.
 
     Attributes:
         position: position in the inputs at which reading resumes.
         consumed_bytes: size of the inputs before that position, as stored.
+    """
+
+    position: Cursor = field(default_factory=Cursor)
+    consumed_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Written(Counts):
+    """Counts of what a build has written so far, as in progress.json.
+
+    Attributes:
         documents: number of documents that have ended.
         open_tokens: tokens of a text whose last piece is still to come.
         empty: number of documents without tokens.
@@ -133,8 +146,6 @@ class Written:
         is_complete: True if the files only need to be moved into place.
     """
 
-    position: Cursor = field(default_factory=Cursor)
-    consumed_bytes: int = 0
     tokens: int = 0
     documents: int = 0
     open_tokens: int = 0
@@ -164,49 +175,120 @@ class Watcher:
         """Called with a decision or a warning for the user."""
 
 
-PROGRESS = {
-    **dict.fromkeys(Written.__slots__, COUNT),
+SHAPES = {
     "position": dict.fromkeys(Cursor.__slots__, COUNT),
     "largest_token": (COUNT, None),
     "is_complete": bool,
+    "phase": str,
+    "characters": str,
 }
-"""Shape of progress.json, for `rampcli.files.records.check_shape`."""
+"""Shapes of counts that are not whole numbers, for `rampcli.files.records.check_shape`."""
+Kind = TypeVar("Kind", bound=Counts)
 
 
-def read_progress(folder: BuildFolder) -> Written | None:
-    """Returns the contents of progress.json, or None if the file does not exist.
+def read_counts(path: Path, kind: type[Kind], *, inputs: int) -> Kind | None:
+    """Returns the counts in a file of a build, or None if the file does not exist.
 
     Raises:
-        DamagedFileError: the file cannot be read, or has another shape.
+        DamagedFileError: the file cannot be read, has another shape, or names an input that is not
+            one of the `inputs`.
     """
+    shape = {one.name: SHAPES.get(one.name, COUNT) for one in fields(kind)}
     try:
-        state = read_json(folder.progress, PROGRESS, most_bytes=MOST_MANIFEST_BYTES)
+        state = read_json(path, shape, most_bytes=MOST_MANIFEST_BYTES)
     except FileNotFoundError:
         return None
+    position = Cursor(*(state["position"][name] for name in Cursor.__slots__))
+    if position.input > inputs:
+        raise DamagedFileError(f"{path} is damaged: there is no input {position.input:,}")
     # The file may hold more, which another version has written.
-    state["position"] = Cursor(*(state["position"][name] for name in Cursor.__slots__))
-    return Written(**{name: state[name] for name in Written.__slots__})
+    return kind(**{name: state[name] for name in shape} | {"position": position})
+
+
+@dataclass(slots=True)
+class Saved(Generic[Kind]):
+    """Counts of a pass over the inputs, and the files whose valid size they tell.
+
+    Attributes:
+        path: the file that the counts are saved in.
+        files: the open files, by their paths.
+    """
+
+    folder: BuildFolder
+    path: Path
+    counts: Kind
+    files: dict[Path, BufferedRandom] = field(default_factory=dict, init=False)
+    _save_at: float = field(default=0.0, init=False)
+
+    @contextmanager
+    def appending(self, sizes: Mapping[Path, int]) -> Iterator[None]:
+        """Opens files for appending, after truncating them to these sizes.
+
+        Raises:
+            UsageError: a file is shorter, or is a symbolic link.
+        """
+        try:
+            for path, size in sizes.items():
+                file = os.fdopen(self.folder.open(path, os.O_RDWR | os.O_CREAT), "r+b")
+                self.files[path] = file
+                if file.seek(0, os.SEEK_END) < size:
+                    reason = f"{path} is shorter than {self.path.name} says"
+                    raise cannot_resume(self.folder, reason)
+                file.truncate(size)
+                file.seek(size)
+            yield
+        finally:
+            for file in self.files.values():
+                with suppress(OSError):  # a full disk, which an earlier write has reported
+                    file.close()
+            self.files.clear()
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Saves the progress of the block regularly, at its end and, if there is any, on errors."""
+        self._save_at = time.monotonic() + SAVE_EVERY_S
+        try:
+            yield
+        except BaseException:
+            if self.counts.position != Cursor():
+                with suppress(OSError):  # on a full disk, the last save remains
+                    self.save()
+            raise
+        self.save()
+
+    def advance(self, counts: Kind) -> None:
+        """Takes the counts after a chunk, and saves them if it is time."""
+        self.counts = counts
+        if time.monotonic() >= self._save_at:
+            self.save()
+            self._save_at = time.monotonic() + SAVE_EVERY_S
+
+    def save(self) -> None:
+        """Flushes the files to disk, then saves the counts."""
+        for file in self.files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        self.folder.write_json(self.path, asdict(self.counts))
 
 
 def is_complete(folder: BuildFolder) -> bool:
     """Returns True if the build is complete; some of its files may already be in place."""
     with suppress(OSError, DamagedFileError):
-        return folder.is_claimed() and (read_progress(folder) or Written()).is_complete
+        written = read_counts(folder.progress, Written, inputs=sys.maxsize)
+        return folder.is_claimed() and written is not None and written.is_complete
     return False
 
 
-@dataclass(slots=True)
-class PartialBuild:
+class PartialBuild(Saved[Written]):
     """An unfinished build. Use it as `with folder.locked(): with partial.opened(kind): ...`.
 
     Attributes:
         tokens_digest: SHA-256 of the tokens so far, computed while workers encode.
     """
 
-    folder: BuildFolder
-    written: Written = field(default_factory=Written)
-    tokens_digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
-    _files: dict[str, BufferedRandom] = field(default_factory=dict)
+    def __init__(self, folder: BuildFolder) -> None:
+        super().__init__(folder, folder.progress, Written())
+        self.tokens_digest = hashlib.sha256()
 
     def begin(self, settings: dict[str, Any], watcher: Watcher) -> bool:
         """Reads the progress of an earlier start, or starts the build.
@@ -220,24 +302,19 @@ class PartialBuild:
         Raises:
             UsageError: it was started with other inputs or options, or its files are damaged.
         """
+        folder = self.folder
+        if not (os.path.lexists(folder.progress) or os.path.lexists(folder.gathered)):
+            return self._start(settings)
         try:
-            written = read_progress(self.folder)
-            if written is None and not os.path.lexists(self.folder.gathered):
-                return self._start(settings)
-            found = read_json(self.folder.settings, PROGRESS_SHAPE, most_bytes=MOST_MANIFEST_BYTES)
+            found = read_json(folder.settings, PROGRESS_SHAPE, most_bytes=MOST_MANIFEST_BYTES)
+            written = read_counts(folder.progress, Written, inputs=len(found["inputs"]))
         except DamagedFileError as error:
-            raise cannot_resume(self.folder, error.message) from error
+            raise cannot_resume(folder, error.message) from error
         except FileNotFoundError as error:
-            raise cannot_resume(self.folder, f"{self.folder.settings} is missing") from error
-        self.written = written or Written()
-        if self.written.position.input > len(found["inputs"]):
-            raise cannot_resume(
-                self.folder,
-                f"{self.folder.progress} is damaged: there is no input"
-                f" {self.written.position.input:,}",
-            )
+            raise cannot_resume(folder, f"{folder.settings} is missing") from error
+        self.counts = written or Written()
         changed = _changes(_as_skipping(found, settings), settings)
-        if changed and self.written.position == Cursor():
+        if changed and self.counts.position == Cursor():
             watcher.on_note(f"note: {'; '.join(changed)}; the build begins again")
             self.remove_gathered()
             return self._start(settings)
@@ -255,7 +332,7 @@ class PartialBuild:
 
     def _start(self, settings: dict[str, Any]) -> bool:
         self.folder.remove_file(self.folder.tokenizer)
-        self.written = Written()
+        self.counts = Written()
         self.folder.write_json(self.folder.settings, settings)
         return False
 
@@ -271,32 +348,16 @@ class PartialBuild:
         Raises:
             UsageError: a file is shorter than counted, or is a symbolic link.
         """
-        written, folder = self.written, self.folder
-        of_tokens, of_lengths = written.tokens * kind.itemsize, written.documents * 8
+        written, folder = self.counts, self.folder
         sizes = {
-            folder.tokens: of_tokens,
-            folder.lengths: of_lengths,
+            folder.tokens: written.tokens * kind.itemsize,
+            folder.lengths: written.documents * 8,
             folder.skipped: written.skipped_bytes,
         }
-        try:
-            for path, size in sizes.items():
-                file = os.fdopen(folder.open(path, os.O_RDWR | os.O_CREAT), "r+b")
-                self._files[path.name] = file
-                if file.seek(0, os.SEEK_END) < size:
-                    raise cannot_resume(
-                        self.folder, f"{path} is shorter than {folder.progress.name} says"
-                    )
-                file.truncate(size)
-                if path == folder.tokens:
-                    file.seek(0)
-                    self.tokens_digest = hashlib.file_digest(file, "sha256")
-                file.seek(size)
+        with self.appending(sizes):
+            self.files[folder.tokens].seek(0)
+            self.tokens_digest = hashlib.file_digest(self.files[folder.tokens], "sha256")
             yield
-        finally:
-            for file in self._files.values():
-                with suppress(OSError):  # a full disk, which an earlier write has reported
-                    file.close()
-            self._files.clear()
 
     def add(self, chunk: Chunk, encoded: Encoded, *, eod: int | None, names: Sequence[str]) -> None:
         """Appends an encoded chunk.
@@ -304,7 +365,7 @@ class PartialBuild:
         Args:
             names: names of the inputs, for the list of bad records.
         """
-        before, folder = self.written, self.folder
+        before, folder = self.counts, self.folder
         tokens, lengths = encoded.tokens, encoded.lengths
         open_tokens, empty = before.open_tokens, encoded.empty
         if chunk.is_piece:
@@ -322,30 +383,22 @@ class PartialBuild:
             (folder.lengths, lengths.data),
             (folder.skipped, listed),
         ):
-            self._files[path.name].write(content)
+            self.files[path].write(content)
         self.tokens_digest.update(tokens.data)
-        self.written = Written(
+        largest = [int(tokens.max()), before.largest_token or 0] if len(tokens) else []
+        written = Written(
             position=chunk.end,
             consumed_bytes=chunk.consumed_bytes,
             tokens=before.tokens + len(tokens),
             documents=before.documents + len(lengths),
             open_tokens=open_tokens,
             empty=before.empty + empty,
-            largest_token=max((int(tokens.max()), before.largest_token or 0))
-            if len(tokens)
-            else before.largest_token,
+            largest_token=max(largest, default=before.largest_token),
             text_bytes=before.text_bytes + encoded.text_bytes,
             skipped=before.skipped + len(rows),
             skipped_bytes=before.skipped_bytes + len(listed),
         )
-
-    def save(self, *, is_complete: bool = False) -> None:
-        """Flushes the files to disk, then counts their contents in progress.json."""
-        self.written = replace(self.written, is_complete=is_complete or self.written.is_complete)
-        for file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
-        self.folder.write_json(self.folder.progress, asdict(self.written))
+        self.advance(written)
 
     def blocks_of_lengths(self) -> Iterator[NDArray[np.int64]]:
         """Yields the documents' lengths in blocks.
@@ -356,18 +409,18 @@ class PartialBuild:
         total = 0
         with os.fdopen(self.folder.open(self.folder.lengths, os.O_RDONLY), "rb") as file:
             while len(block := np.fromfile(file, dtype=np.int64, count=LENGTHS_AT_ONCE)):
-                if block.min() < 1 or block.max() > self.written.tokens:
+                if block.min() < 1 or block.max() > self.counts.tokens:
                     raise cannot_resume(
                         self.folder,
                         f"{self.folder.lengths} is damaged: it holds an impossible length",
                     )
                 total += int(block.sum())
                 yield block
-        if total != self.written.tokens:
+        if total != self.counts.tokens:
             raise cannot_resume(
                 self.folder,
                 f"{self.folder.lengths} is damaged: documents have {total:,} of"
-                f" {self.written.tokens:,} tokens",
+                f" {self.counts.tokens:,} tokens",
             )
 
 

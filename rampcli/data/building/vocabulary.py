@@ -6,11 +6,9 @@ notes its progress, from which it resumes.
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
-from io import BufferedRandom
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,15 +18,20 @@ from tokenizers import Tokenizer
 from rampcli.data import tokenizer as tokenizers
 from rampcli.data.building.encoding import BadRecord, parse_chunk
 from rampcli.data.building.options import NO_EOD, Inputs
-from rampcli.data.building.partial import SAVE_EVERY_S, BuildFolder, cannot_resume
+from rampcli.data.building.partial import (
+    BuildFolder,
+    Counts,
+    Saved,
+    cannot_resume,
+    read_counts,
+)
 from rampcli.data.building.records import Chunk, Cursor
 from rampcli.data.building.streams import PIECE_BYTES
 from rampcli.data.building.workers import environment, map_in_order
-from rampcli.data.indexed import MOST_MANIFEST_BYTES
 from rampcli.data.tokenizer import CODE_POINTS, code_points
 from rampcli.errors import DamagedFileError, UsageError
 from rampcli.files.guarded_folder import read_file
-from rampcli.files.records import COUNT, is_unicode, parse_json, read_json
+from rampcli.files.records import is_unicode, parse_json
 
 TRAINING_TEXT_CHARACTERS = 1 << 16
 """Longest piece of a text that is given to the trainer."""
@@ -38,13 +41,11 @@ SPECIAL_SHOWN = 6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Gathered:
-    """Progress of a pass over the inputs, as in gathered.json.
+class Gathered(Counts):
+    """Progress of a pass that gathers what the tokenizer is made from, as in gathered.json.
 
     Attributes:
         phase: what the pass does; empty before the first.
-        position: position in the inputs at which reading resumes.
-        consumed_bytes: size of the inputs before that position, as stored.
         chunks: number of chunks before that position.
         content_bytes: size of the inputs after decompression, as far as they are measured.
         sample_bytes: size of sample.jsonl.
@@ -52,20 +53,10 @@ class Gathered:
     """
 
     phase: str = ""
-    position: Cursor = field(default_factory=Cursor)
-    consumed_bytes: int = 0
     chunks: int = 0
     content_bytes: int = 0
     sample_bytes: int = 0
     characters: str = ""
-
-
-GATHERED_SHAPE = {
-    **dict.fromkeys(Gathered.__slots__, COUNT),
-    "phase": str,
-    "position": dict.fromkeys(Cursor.__slots__, COUNT),
-    "characters": str,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,32 +76,23 @@ class _Characters:
         return characters_of
 
 
-class Gathering:
+class Gathering(Saved[Gathered]):
     """Gathers what a tokenizer is made from.
-
-    Progress is saved every `SAVE_EVERY_S` seconds, at the end of a pass, and on any error.
 
     Raises:
         UsageError: gathered.json is damaged.
     """
 
     def __init__(self, folder: BuildFolder, inputs: Inputs) -> None:
-        self._folder, self._inputs = folder, inputs
-        self._gathered = Gathered()
-        self._sample: BufferedRandom | None = None
-        self._save_at = 0.0
-        with suppress(FileNotFoundError):
-            try:
-                state = read_json(folder.gathered, GATHERED_SHAPE, most_bytes=MOST_MANIFEST_BYTES)
-                damaged = f"{folder.gathered} is damaged"
-                if (number := state["position"]["input"]) > len(inputs.reader.inputs):
-                    raise DamagedFileError(f"{damaged}: there is no input {number:,}")
-                if not is_unicode(state["characters"]):
-                    raise DamagedFileError(f"{damaged}: characters are not valid Unicode")
-            except DamagedFileError as error:
-                raise cannot_resume(folder, error.message) from error
-            state["position"] = Cursor(*(state["position"][name] for name in Cursor.__slots__))
-            self._gathered = Gathered(**{name: state[name] for name in Gathered.__slots__})
+        super().__init__(folder, folder.gathered, Gathered())
+        self._inputs = inputs
+        try:
+            found = read_counts(self.path, Gathered, inputs=len(inputs.reader.inputs))
+            if found is not None and not is_unicode(found.characters):
+                raise DamagedFileError(f"{self.path} is damaged: characters are not valid Unicode")
+        except DamagedFileError as error:
+            raise cannot_resume(folder, error.message) from error
+        self.counts = found or self.counts
 
     def characters(self) -> str:
         """Returns the different characters of all texts, in the order of code points.
@@ -121,13 +103,13 @@ class Gathering:
         inputs, work = self._inputs, _Characters(self._inputs.options.text_key)
         with self._pass("collecting characters"):
             seen = np.zeros(CODE_POINTS, dtype=bool)
-            seen[code_points(self._gathered.characters)] = True
+            seen[code_points(self.counts.characters)] = True
             with closing(map_in_order(self._chunks(), work, inputs.workers)) as found:
                 for chunk, (characters, bad) in found:
                     inputs.check(bad)
                     seen[characters] = True
                     self._advance(chunk, characters="".join(map(chr, np.flatnonzero(seen))))
-        return self._gathered.characters
+        return self.counts.characters
 
     def sampled(self, most_bytes: int) -> Iterator[str]:
         """Returns pieces of texts of every n-th chunk, of about `most_bytes` in all.
@@ -137,9 +119,11 @@ class Gathering:
         """
         every = -(-self._content_bytes() // most_bytes) or 1
         inputs, width = self._inputs, TRAINING_TEXT_CHARACTERS
-        with self._sample_opened() as sample, self._pass("sampling text"):
+        path = self.folder.sample
+        with self.appending({path: self.counts.sample_bytes}), self._pass("sampling text"):
+            sample = self.files[path]
             for chunk in self._chunks():
-                if self._gathered.chunks % every == 0:
+                if self.counts.chunks % every == 0:
                     texts, bad = parse_chunk(chunk, inputs.options.text_key)
                     inputs.check(bad)
                     for text in texts:
@@ -153,90 +137,54 @@ class Gathering:
         """Returns the size of all inputs after decompression; reads them if they are compressed."""
         if not self._inputs.are_packed:
             return self._inputs.reader.bytes
-        if self._gathered.phase in ("", "measuring"):
+        if self.counts.phase in ("", "measuring"):
             with self._pass("measuring"):
                 for chunk in self._chunks():
                     size = sum(one.bytes for one in chunk.slices)
-                    self._advance(chunk, content_bytes=self._gathered.content_bytes + size)
-        return self._gathered.content_bytes
+                    self._advance(chunk, content_bytes=self.counts.content_bytes + size)
+        return self.counts.content_bytes
 
     def _chunks(self) -> Iterator[Chunk]:
-        return self._inputs.reader.chunks(self._gathered.position)
+        return self._inputs.reader.chunks(self.counts.position)
 
     @contextmanager
     def _pass(self, phase: str) -> Iterator[None]:
         """Begins or resumes a pass over the inputs, and saves its progress."""
-        before, watcher = self._gathered, self._inputs.watcher
+        before, watcher = self.counts, self._inputs.watcher
         total_bytes = self._inputs.reader.bytes
         if before.phase != phase:
-            before = replace(before, phase=phase, position=Cursor(), consumed_bytes=0, chunks=0)
-            self._gathered = before
+            self.counts = replace(
+                before, phase=phase, position=Cursor(), consumed_bytes=0, chunks=0
+            )
         elif before.position != Cursor():
             read, size = before.consumed_bytes / 1e6, total_bytes / 1e6
             watcher.on_note(f"resuming: {phase}, {read:,.1f} of {size:,.1f} MB read")
         watcher.on_phase(phase, total_bytes)
-        self._save_at = time.monotonic() + SAVE_EVERY_S
-        try:
+        with self.saving():
             yield
-        except BaseException:
-            if self._gathered.chunks:
-                with suppress(OSError):  # on a full disk, the last save remains
-                    self._save()
-            raise
-        self._save()
 
     def _advance(self, chunk: Chunk, **changes: Any) -> None:
         """Counts a chunk and what was gathered from it."""
-        self._gathered = replace(
-            self._gathered,
-            position=chunk.end,
-            consumed_bytes=chunk.consumed_bytes,
-            chunks=self._gathered.chunks + 1,
-            **changes,
-        )
-        if time.monotonic() >= self._save_at:
-            self._save()
-            self._save_at = time.monotonic() + SAVE_EVERY_S
+        counted = {"position": chunk.end, "consumed_bytes": chunk.consumed_bytes, **changes}
+        self.advance(replace(self.counts, chunks=self.counts.chunks + 1, **counted))
         self._inputs.watcher.on_progress(chunk.consumed_bytes, None)
-
-    def _save(self) -> None:
-        if self._sample is not None:
-            self._sample.flush()
-            os.fsync(self._sample.fileno())
-        self._folder.write_json(self._folder.gathered, asdict(self._gathered))
-
-    @contextmanager
-    def _sample_opened(self) -> Iterator[BufferedRandom]:
-        """Opens sample.jsonl for appending, after truncating it to the counted size."""
-        path, size = self._folder.sample, self._gathered.sample_bytes
-        with os.fdopen(self._folder.open(path, os.O_RDWR | os.O_CREAT), "r+b") as file:
-            if file.seek(0, os.SEEK_END) < size:
-                name = self._folder.gathered.name
-                raise cannot_resume(self._folder, f"{path} is shorter than {name} says")
-            file.truncate(size)
-            file.seek(size)
-            self._sample = file
-            try:
-                yield file
-            finally:
-                self._sample = None
 
     def _read_sample(self) -> Iterator[str]:
         watcher = self._inputs.watcher
-        with os.fdopen(self._folder.open(self._folder.sample, os.O_RDONLY), "rb") as file:
-            watcher.on_phase("learning merges", self._gathered.sample_bytes)
+        with os.fdopen(self.folder.open(self.folder.sample, os.O_RDONLY), "rb") as file:
+            watcher.on_phase("learning merges", self.counts.sample_bytes)
             while lines := file.readlines(PIECE_BYTES):
                 yield from map(self._text_in, lines)
                 watcher.on_progress(file.tell(), None)
 
     def _text_in(self, line: bytes) -> str:
-        path = self._folder.sample
+        path = self.folder.sample
         try:
             text: str = parse_json(line, str, where=str(path))
         except DamagedFileError as error:
-            raise cannot_resume(self._folder, error.message) from error
+            raise cannot_resume(self.folder, error.message) from error
         if not is_unicode(text):
-            raise cannot_resume(self._folder, f"{path} is damaged: a text is not valid Unicode")
+            raise cannot_resume(self.folder, f"{path} is damaged: a text is not valid Unicode")
         return text
 
 
