@@ -125,7 +125,7 @@ class Attention(nn.Module):
         cache: LayerCache | None = None,
     ) -> Tensor:
         query, key, value = (
-            self._split_heads(projection(hidden))
+            projection(hidden).unflatten(2, (-1, self.head_size))
             for projection in (self.query, self.key, self.value)
         )
         if self.query_norm is not None and self.key_norm is not None:
@@ -170,11 +170,6 @@ class Attention(nn.Module):
         of_prompt, own = torch.split(weights, [part.shape[-1] for part in parts], dim=-1)
         mixed: Tensor = shared.multiply(of_prompt, prompt_values) + own @ value
         return mixed.reshape(query.shape)
-
-    def _split_heads(self, projected: Tensor) -> Tensor:
-        """Reshapes [batch, sequence, heads x head_size] to [batch, sequence, heads, head_size]."""
-        batch, sequence, _ = projected.shape
-        return projected.view(batch, sequence, -1, self.head_size)
 
 
 class CausalAttention(nn.Module):

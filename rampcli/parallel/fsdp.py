@@ -47,12 +47,6 @@ def average_over_replicas(
         set_replicas(weight, mesh)
 
 
-def prepare_average(model: nn.Module, *, average: bool) -> None:
-    """Sets whether the next backward pass averages gradients, if the model is replicated."""
-    if (gradients := getattr(model, GRADIENT_AVERAGE, None)) is not None:
-        gradients.prepare(average=average)
-
-
 class GradientAverage:
     """Averages gradients over replicas while the backward pass goes on.
 
@@ -230,5 +224,5 @@ def set_gradient_reduction(
         model.set_requires_gradient_sync(last_micro_batch or each)
         model.set_requires_all_reduce(last_micro_batch and over_replicas)
         model.set_is_last_backward(last_micro_batch)
-    else:
-        prepare_average(model, average=last_micro_batch and over_replicas)
+    elif (gradients := getattr(model, GRADIENT_AVERAGE, None)) is not None:
+        gradients.prepare(average=last_micro_batch and over_replicas)

@@ -80,12 +80,6 @@ class Exchange:
         Returns:
             This rank's shard of each result, by owner.
         """
-        return self._scatter(
-            {owner: function(stack) for owner, stack in self._gather(shards).items()}
-        )
-
-    def _gather(self, shards: Iterable[tuple[Coordinates, Tensor]]) -> dict[Coordinates, Tensor]:
-        """Returns the whole stack that this rank owns, if any."""
         held = {
             owner: shard
             for owner, shard in shards
@@ -93,12 +87,14 @@ class Exchange:
         }
         for axis in self.axes:
             if axis not in self.replicated:
-                held = self._gather_along(axis, held)
+                held = self._gather(axis, held)
+        held = {owner: function(stack) for owner, stack in held.items()}
+        for axis in reversed(self.axes):
+            held = self._scatter(axis, held)
         return held
 
-    def _gather_along(
-        self, axis: int, held: Mapping[Coordinates, Tensor]
-    ) -> dict[Coordinates, Tensor]:
+    def _gather(self, axis: int, held: Mapping[Coordinates, Tensor]) -> dict[Coordinates, Tensor]:
+        """Returns the stacks of owners with this rank's place along an axis, whole along it."""
         by_peer = self._by_peer(held, axis)
         mine = by_peer[self.me[axis]]
         peers = range(self.sizes[axis])
@@ -110,15 +106,8 @@ class Exchange:
             for owner, *of_owner in zip(mine, *pieces, strict=True)
         }
 
-    def _scatter(self, held: dict[Coordinates, Tensor]) -> dict[Coordinates, Tensor]:
-        """Returns this rank's shard of each stack. Takes the whole stack that it owns, if any."""
-        for axis in reversed(self.axes):
-            held = self._scatter_along(axis, held)
-        return held
-
-    def _scatter_along(
-        self, axis: int, held: Mapping[Coordinates, Tensor]
-    ) -> dict[Coordinates, Tensor]:
+    def _scatter(self, axis: int, held: Mapping[Coordinates, Tensor]) -> dict[Coordinates, Tensor]:
+        """Returns this rank's shard along an axis of each stack that a rank on the axis holds."""
         by_peer = self._by_peer(
             (owner for owner in self.stacks if owner[:axis] == self.me[:axis]), axis
         )
@@ -127,8 +116,12 @@ class Exchange:
         if axis in self.replicated:
             pieces = self._broadcast(list(held.values()), shapes, axis)
         else:
+            dims = [self._dim(owner, axis) for owner in held]
             outgoing = [
-                [self._piece(owner, stack, axis, peer) for owner, stack in held.items()]
+                [
+                    stack.narrow(dim, *_part(stack.shape[dim], self.sizes[axis], peer))
+                    for stack, dim in zip(held.values(), dims, strict=True)
+                ]
                 for peer in peers
             ]
             pieces = self._all_to_all(outgoing, shapes, axis)
@@ -161,11 +154,6 @@ class Exchange:
                 place = peer if each == axis else self.me[each]
                 _, shape[dim] = _part(shape[dim], self.sizes[each], place)
         return tuple(shape)
-
-    def _piece(self, owner: Coordinates, stack: Tensor, axis: int, peer: int) -> Tensor:
-        """Returns the piece of a stack for `peer` along an axis."""
-        dim = self._dim(owner, axis)
-        return stack.narrow(dim, *_part(stack.shape[dim], self.sizes[axis], peer))
 
     def _all_to_all(
         self, outgoing: Sequence[Sequence[Tensor]], shapes: Sequence[Sequence[Shape]], axis: int

@@ -83,17 +83,12 @@ def build_parts(
         if not is_wrapped:
             replicate(part, meshes.weights[REPLICATE])
         if filled:
-            fill_weights(part, rows_of or initial_weights(config.seed))
+            fill_weights(part, rows_of or partial(initial_rows, seed=config.seed))
         else:
             part.fill_buffers()
         part.positions = pieces_of(part.positions, meshes.data[CONTEXT], dim=0)
         parts.append(part)
     return parts
-
-
-def initial_weights(seed: int) -> RowsOf:
-    """Returns a source of the weights of an untrained model."""
-    return partial(initial_rows, seed=seed)
 
 
 @torch.no_grad()

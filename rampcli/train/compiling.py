@@ -1,7 +1,6 @@
 """Compiles the layers before the first step, so that no step's time includes compilation."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
@@ -40,10 +39,14 @@ def compile_ahead(config: Config, *, micro_batch_size: int, world_size: int) -> 
         if parallel.tensor_parallel_size * parallel.context_parallel_size > 1:
             _compile_trivial(torch.device("cpu"))
             return
-        with _group_of_one() as mesh:
+        dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+        try:
             # Torch compiles sharded layers for themselves.
             is_wrapped = needs_fsdp(config, world_size // parallel.pipeline_parallel_size)
-            _compile_layer(config, micro_batch_size, mesh if is_wrapped else None)
+            mesh = init_device_mesh("cpu", (1,)) if is_wrapped else None
+            _compile_layer(config, micro_batch_size, mesh)
+        finally:
+            dist.destroy_process_group()
 
 
 def why_not_compiled(device: torch.device) -> str | None:
@@ -119,16 +122,6 @@ def _compile_layer(config: Config, micro_batch_size: int, mesh: DeviceMesh | Non
     part(hidden.clone().requires_grad_().clone(), positions).sum().backward()
     with torch.no_grad():
         part(hidden, positions)
-
-
-@contextmanager
-def _group_of_one() -> Iterator[DeviceMesh]:
-    """Yields a mesh of this process alone, in a process group that ends with the block."""
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    try:
-        yield init_device_mesh("cpu", (1,))
-    finally:
-        dist.destroy_process_group()
 
 
 def failure() -> type[Exception]:

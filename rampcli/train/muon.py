@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Placement
 from torch.optim import Optimizer
 
 from rampcli.parallel.mesh import layout_of, local_part
@@ -53,9 +52,12 @@ class Muon(Optimizer):
             by_layout = defaultdict(list)
             for weight in group["params"]:
                 if weight.grad is not None:
-                    by_layout[_layout(weight)].append(weight)
+                    mesh, placements = layout_of(weight)
+                    is_replicated = tuple(placement.is_replicate() for placement in placements)
+                    by_layout[mesh, is_replicated].append(weight)
             for (mesh, _), weights in by_layout.items():
-                for stacks in divide(weights, _places(mesh)):
+                places = product(*map(range, mesh.shape if mesh is not None else ()))
+                for stacks in divide(weights, list(places)):
                     self._update(stacks, mesh, group)
 
     def _update(
@@ -68,7 +70,7 @@ class Muon(Optimizer):
         exchange = Exchange(
             mesh,
             {
-                owner: MatrixStack((len(weights), *weights[0].shape), _placements(weights[0]))
+                owner: MatrixStack((len(weights), *weights[0].shape), layout_of(weights[0])[1])
                 for owner, weights in stacks.items()
             },
             torch.bfloat16,
@@ -79,10 +81,16 @@ class Muon(Optimizer):
             for owner, weights in stacks.items()
         )
         directions = exchange.apply(partial(orthogonalise, iterations=self.iterations), averages)
+        kept: Tensor | float = 1 - group["lr"] * group["weight_decay"]
+        if self.found_inf is not None:
+            kept = torch.where(self.found_inf > 0, 1.0, kept)
         for owner, weights in stacks.items():
             size = 0.2 * max(weights[0].shape) ** 0.5
             for weight, direction in zip(weights, directions[owner], strict=True):
-                self._change(local_part(weight), direction, group, size)
+                change = direction.to(weight.dtype)
+                if self.found_inf is not None:
+                    change *= 1 - self.found_inf
+                local_part(weight).mul_(kept).add_(change, alpha=-group["lr"] * size)
 
     def _average(self, weight: nn.Parameter, momentum: float) -> Tensor:
         """Returns this rank's shard of the gradient with Nesterov momentum, in bf16."""
@@ -95,17 +103,6 @@ class Muon(Optimizer):
             gradient = gradient.where(self.found_inf == 0, average)
         average.lerp_(gradient, 1 - momentum)
         return gradient.lerp(average, momentum).bfloat16()
-
-    def _change(
-        self, weight: Tensor, direction: Tensor, group: dict[str, Any], size: float
-    ) -> None:
-        """Changes a weight in an orthogonalised direction, unless the step is skipped."""
-        kept: Tensor | float = 1 - group["lr"] * group["weight_decay"]
-        change = direction.to(weight.dtype)
-        if self.found_inf is not None:
-            kept = torch.where(self.found_inf > 0, 1.0, kept)
-            change *= 1 - self.found_inf
-        weight.mul_(kept).add_(change, alpha=-group["lr"] * size)
 
 
 def orthogonalise(matrices: Tensor, *, iterations: int) -> Tensor:
@@ -143,7 +140,7 @@ def divide(
     """
     alike = defaultdict(list)
     for weight in weights:
-        alike[weight.shape, _placements(weight)].append(weight)
+        alike[weight.shape, layout_of(weight)[1]].append(weight)
     work = dict.fromkeys(owners, 0)
     stacks: dict[Coordinates, list[Sequence[nn.Parameter]]] = {owner: [] for owner in owners}
     for (shape, _), same in sorted(alike.items(), key=lambda item: -_operations(item[0][0])):
@@ -160,18 +157,3 @@ def divide(
 def _operations(shape: torch.Size) -> int:
     """Returns a number to which the operations of an iteration are proportional."""
     return shape.numel() * min(shape)
-
-
-def _layout(weight: Tensor) -> tuple[DeviceMesh | None, tuple[bool, ...]]:
-    """Returns the mesh of a weight, if it has one, and which axes replicate the weight."""
-    mesh, placements = layout_of(weight)
-    return mesh, tuple(placement.is_replicate() for placement in placements)
-
-
-def _placements(weight: Tensor) -> tuple[Placement, ...]:
-    return layout_of(weight)[1]
-
-
-def _places(mesh: DeviceMesh | None) -> list[Coordinates]:
-    """Returns the places of all ranks of a mesh, or of the only one."""
-    return list(product(*map(range, mesh.shape if mesh is not None else ())))

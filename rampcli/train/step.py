@@ -264,17 +264,14 @@ def update_weights(
                 group["weight_decay"] = weight_decay
         if skips_on_device(optimizer):
             # A skipped step, too, makes the state that a checkpoint has to hold.
-            optimizer.found_inf = None if skip is False else found_inf(skip, optimizer)  # type: ignore[attr-defined]
+            device = optimizer.param_groups[0]["params"][0].device
+            optimizer.found_inf = (  # type: ignore[attr-defined]
+                None if skip is False else torch.as_tensor(skip, dtype=torch.float32, device=device)
+            )
             optimizer.step()
         elif not skip:
             optimizer.step()
         optimizer.zero_grad()
-
-
-def found_inf(skip: Tensor | bool, optimizer: torch.optim.Optimizer) -> Tensor:
-    """Returns 1 if a step is to be skipped and 0 otherwise, as a `GradScaler` of torch would."""
-    device = optimizer.param_groups[0]["params"][0].device
-    return torch.as_tensor(skip, dtype=torch.float32, device=device)
 
 
 def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
@@ -290,9 +287,14 @@ def squared_norm(parts: Sequence[Decoder], *, device: torch.device) -> Tensor:
 
     Numbers that several ranks hold are counted by one of them.
     """
+    return sum_of_squares(local_gradients(parts, copies=False), device=device)
+
+
+def sum_of_squares(tensors: list[Tensor], *, device: torch.device) -> Tensor:
+    """Returns the sum of the squares of all numbers in some tensors, a float64 scalar."""
     total = torch.zeros((), dtype=torch.float64, device=device)
-    if gradients := local_gradients(parts, copies=False):
-        total += torch.stack(torch._foreach_norm(gradients)).double().square().sum()
+    if tensors:
+        total += torch.stack(torch._foreach_norm(tensors)).double().square().sum()
     return total
 
 

@@ -3,11 +3,10 @@
 import pytest
 import torch
 
+from models.drawn import draw_decoder
 from models.families import FAMILIES
 from rampcli.models.attention import Attention
 from rampcli.models.cache import Cache, SharedPrompts
-from rampcli.models.decoder import Decoder
-from rampcli.train.build import fill_weights, initial_weights
 
 LENGTH = 16
 PADS = torch.tensor([0, 5, 2])
@@ -16,9 +15,7 @@ CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 
 @pytest.fixture(params=FAMILIES, scope="module")
 def model(request):
-    model = Decoder(FAMILIES[request.param], sequence_length=LENGTH)
-    fill_weights(model, initial_weights(1))
-    return model.requires_grad_(requires_grad=False)
+    return draw_decoder(FAMILIES[request.param], LENGTH).requires_grad_(requires_grad=False)
 
 
 def tokens_of(rows: int) -> torch.Tensor:
@@ -104,8 +101,7 @@ def test_scores_of_shared_prompts_are_not_rounded_to_bf16():
 
 
 def test_a_token_is_added_in_place():
-    model = Decoder(FAMILIES["llama3"], sequence_length=LENGTH)
-    fill_weights(model, initial_weights(1))
+    model = draw_decoder(FAMILIES["llama3"], LENGTH)
     tokens, cache = tokens_of(3), Cache(capacity=LENGTH)
     with torch.no_grad():
         model(tokens[:, :5], cache=cache)

@@ -5,14 +5,9 @@ from functools import partial
 import pytest
 import torch
 
+from models.drawn import draw_decoder
 from models.families import FAMILIES
-from rampcli.models.decoder import Decoder
-from rampcli.train.build import (
-    compile_layers,
-    fill_weights,
-    initial_weights,
-    recompute_activations,
-)
+from rampcli.train.build import compile_layers, recompute_activations
 
 LENGTH = 24
 
@@ -35,8 +30,7 @@ def graphs(monkeypatch):
 
 def train_and_validate(family, *, has_documents, mode="none"):
     """Takes the passes of a step and of a validation in bf16, with compiled layers."""
-    model = Decoder(FAMILIES[family], sequence_length=LENGTH)
-    fill_weights(model, initial_weights(1))
+    model = draw_decoder(FAMILIES[family], LENGTH)
     for parameter in model.parameters():
         parameter.data = parameter.data.bfloat16()
     recompute_activations(model.layers.values(), mode)

@@ -3,19 +3,16 @@ import math
 import pytest
 import torch
 
+from models.drawn import draw_decoder
 from rampcli.models.attention import CausalAttention, RotaryTable, frequencies, rotate
 from rampcli.models.decoder import Decoder
 from rampcli.models.masks import build_mask
 from rampcli.settings.model import ModelConfig
-from rampcli.train.build import fill_weights, initial_weights
 
 
 @pytest.fixture(params=["small_llama", "small_gpt"])
 def model(request) -> Decoder:
-    config = request.getfixturevalue(request.param)
-    model = Decoder(config.model, sequence_length=16)
-    fill_weights(model, initial_weights(1))
-    return model
+    return draw_decoder(request.getfixturevalue(request.param).model, 16)
 
 
 def test_a_token_attends_to_no_later_token(model):
@@ -132,12 +129,7 @@ def test_without_a_mask_the_last_queries_attend_to_all_tokens_up_to_themselves()
 
 
 def test_pipeline_stages_in_sequence_equal_the_model(model):
-    parts = [
-        Decoder(model.model, sequence_length=16, layers=layers)
-        for layers in (range(1), range(1, 2))
-    ]
-    for part in parts:
-        fill_weights(part, initial_weights(1))
+    parts = [draw_decoder(model.model, 16, layers=layers) for layers in (range(1), range(1, 2))]
     tokens = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(0))
     assert torch.equal(parts[1](parts[0](tokens)), model(tokens))
     names = [name for part in parts for name in part.stage_parameters()]

@@ -5,12 +5,12 @@ from itertools import pairwise
 import pytest
 import torch
 
+from models.drawn import draw_decoder
 from models.families import FAMILIES
 from rampcli.models.attention import CausalAttention
-from rampcli.models.decoder import Decoder
 from rampcli.models.masks import build_mask
 from rampcli.settings.model import ModelConfig
-from rampcli.train.build import fill_weights, initial_weights, recompute_activations
+from rampcli.train.build import recompute_activations
 
 LENGTH = 24
 PACKED = [[0, 9, 10, 21], [0, 3, 4, 5], [0]]
@@ -24,9 +24,7 @@ def model(request):
 
 
 def decoder(family, layers=None):
-    model = Decoder(FAMILIES[family], sequence_length=LENGTH, layers=layers)
-    fill_weights(model, initial_weights(1))
-    return model.eval()
+    return draw_decoder(FAMILIES[family], LENGTH, layers=layers)
 
 
 def tokens_of(rows):

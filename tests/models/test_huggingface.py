@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from models.drawn import draw_decoder
 from models.families import FAMILIES
 from rampcli.errors import DamagedFileError
 from rampcli.files.guarded_folder import write_json
@@ -18,7 +19,7 @@ from rampcli.models.huggingface_config import read_config, to_huggingface
 from rampcli.models.huggingface_tensors import StoredWeights, places
 from rampcli.models.initialize import WeightFolder
 from rampcli.settings.model import ModelConfig
-from rampcli.train.build import fill_weights, initial_weights
+from rampcli.train.build import fill_weights
 
 SEQUENCE = 32
 TOKENS = torch.randint(128, (3, SEQUENCE), generator=torch.Generator().manual_seed(0))
@@ -250,8 +251,7 @@ def test_position_embeddings_of_a_longer_gpt_2_are_read_up_to_the_sequence_lengt
 
 
 def test_initial_weights_differ_from_imported_ones(family, tmp_path, theirs):  # noqa: ARG001
-    model = Decoder(family, sequence_length=SEQUENCE)
-    fill_weights(model, initial_weights(1))
+    model = draw_decoder(family, SEQUENCE)
     imported = ours_from(tmp_path / "theirs", family)
     assert not any(
         torch.equal(one, other)

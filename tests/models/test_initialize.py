@@ -1,15 +1,13 @@
 import pytest
 import torch
 
+from models.drawn import draw_decoder
 from rampcli.models.decoder import Decoder
 from rampcli.models.initialize import initial_rows, residual_init_std
-from rampcli.train.build import fill_weights, initial_weights
 
 
 def build(config, seed: int = 1) -> Decoder:
-    model = Decoder(config.model, sequence_length=16)
-    fill_weights(model, initial_weights(seed))
-    return model
+    return draw_decoder(config.model, 16, seed=seed)
 
 
 @pytest.mark.parametrize("family", ["small_llama", "small_gpt"])

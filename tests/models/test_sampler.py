@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from models.drawn import draw_decoder
 from models.families import FAMILIES
 from rampcli.batch.scrambling import hash_of
 from rampcli.errors import DamagedFileError
@@ -16,7 +17,7 @@ from rampcli.models.sampler import (
     sample_responses,
     sample_tokens,
 )
-from rampcli.train.build import compile_layers, fill_weights, initial_weights
+from rampcli.train.build import compile_layers
 
 PROMPTS = [[5, 17, 99, 3], [1], [64, 2, 2, 8, 40, 127, 9, 11, 30], [7, 8]]
 GENERATIONS = 3
@@ -26,9 +27,7 @@ GREEDY = replace(SAMPLING, temperature=0)
 
 
 def build(family: str) -> Decoder:
-    model = Decoder(FAMILIES[family], sequence_length=24)
-    fill_weights(model, initial_weights(1))
-    return model.requires_grad_(requires_grad=False)
+    return draw_decoder(FAMILIES[family], 24).requires_grad_(requires_grad=False)
 
 
 @pytest.fixture(params=FAMILIES, scope="module")

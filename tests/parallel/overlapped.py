@@ -15,13 +15,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rampcli.data.loader import MicroBatch
 from rampcli.models.decoder import build_decoder
+from rampcli.models.initialize import initial_rows
 from rampcli.parallel import overlap
 from rampcli.parallel.fsdp import replicate
 from rampcli.parallel.mesh import REPLICATE, build_meshes
 from rampcli.settings.config import Config
 from rampcli.settings.model import ModelConfig
 from rampcli.settings.parallel import ParallelConfig
-from rampcli.train.build import build_parts, fill_weights, initial_weights
+from rampcli.train.build import build_parts, fill_weights
 from rampcli.train.passes import Passes
 from rampcli.train.step import local_gradients
 from ranks import joined
@@ -148,7 +149,7 @@ def average_of_unusual_weights() -> list[bool | None]:
         first.up.weight = second.up.weight
         first.output.weight.requires_grad_(False)
         second.output.weight = nn.Parameter(second.output.weight.mT.contiguous().mT)
-        fill_weights(model, initial_weights(1))
+        fill_weights(model, partial(initial_rows, seed=1))
         replicate(model, meshes.weights[REPLICATE])
         passes = Passes(config, [model], meshes, CPU)
         gradients = []

@@ -8,6 +8,7 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import Fuse, Strip
 from tokenizers.models import WordLevel
 
+from models.drawn import draw_decoder
 from models.families import FAMILIES
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState
@@ -20,7 +21,6 @@ from rampcli.models.decoder import Decoder
 from rampcli.models.sampler import Sampling, generate_tokens
 from rampcli.runs.directory import RunDirectory
 from rampcli.settings.config import Config
-from rampcli.train.build import fill_weights, initial_weights
 from rampcli.weights.generate import count_new_tokens
 from weights.generating import generate_here
 
@@ -28,9 +28,7 @@ PROMPT = [5, 17, 99, 3]
 
 
 def build(family: str) -> Decoder:
-    model = Decoder(FAMILIES[family], sequence_length=32)
-    fill_weights(model, initial_weights(1))
-    return model
+    return draw_decoder(FAMILIES[family], 32)
 
 
 def generated(model: Decoder, *, seed: int = 0, **sampling: float) -> list[int]:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -103,7 +104,7 @@ class Journal(LoopObserver):
         if step.tokens is not None:
             tokens = max(1, step.tokens)
         tokens_per_s = tokens / step.step_time_s
-        row = {
+        row: dict[str, Any] = {
             "step": state.step,
             "time": round(time.time(), 3),
             "stage": step.stage.stage,
@@ -127,17 +128,11 @@ class Journal(LoopObserver):
             "mfu_causal": self._mfu(tokens_per_s * self.causal_flops_per_token),
             "peak_memory_bytes": peak_bytes(self.device),
             "order_hash": state.order_hash,
-            **self._noise_columns(step.noise),
-            **step.columns,
         }
-        self.run.append_row(self.run.metrics, row)
-
-    def _noise_columns(self, noise: Noise | None) -> dict[str, float | None]:
-        """Returns the columns of a step that measured the noise of the gradient."""
-        if noise is None:
-            return {}
-        self.noise.add(noise)
-        return asdict(noise) | self.noise.scale().columns()
+        if step.noise is not None:
+            self.noise.add(step.noise)
+            row |= asdict(step.noise) | self.noise.scale().columns()
+        self.run.append_row(self.run.metrics, {**row, **step.columns})
 
     def _mfu(self, flops_per_s: float) -> float | None:
         """Returns the share of the peak throughput of all devices, or None if it is unknown."""

@@ -15,6 +15,7 @@ from rampcli.runs.metrics import Metric, check_declared
 from rampcli.settings.config import Config
 from rampcli.train.observers.observer import LoopObserver
 from rampcli.train.passes import Passes
+from rampcli.train.step import sum_of_squares
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,9 +54,7 @@ class ModelInStep:
         counted = [self.weights[name] for name in names if is_first_copy(self.weights[name])]
         tensors = [one.grad if of_gradients else one.detach() for one in counted]
         parts = [local_part(tensor) for tensor in tensors if tensor is not None]
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
-        if parts:
-            total += torch.stack(torch._foreach_norm(parts)).double().square().sum()
+        total = sum_of_squares(parts, device=self.device)
         return total / self.denominator**2 if of_gradients else total
 
 
@@ -119,17 +118,11 @@ class Measurement:
     def columns(self, totals: Sequence[float]) -> dict[str, float | None]:
         """Returns the columns of the step from the sums of the addends over all ranks."""
         metrics = [metric for observer in self.observers for metric in observer.metrics]
-        return {
-            metric.name: _combined(metric, total)
-            for metric, total in zip(metrics, totals, strict=True)
-        }
-
-
-def _combined(metric: Metric, total: float) -> float | None:
-    """Returns the value of a metric from the sum over ranks, or None if it is not finite."""
-    if not math.isfinite(total):
-        return None
-    return math.sqrt(max(0.0, total)) if metric.over_ranks == "norm" else total
+        columns: dict[str, float | None] = {}
+        for metric, total in zip(metrics, totals, strict=True):
+            value = math.sqrt(max(0.0, total)) if metric.over_ranks == "norm" else total
+            columns[metric.name] = value if math.isfinite(total) else None
+        return columns
 
 
 def build_model_observers(config: Config) -> list[ModelObserver]:

@@ -84,7 +84,9 @@ class TextSamples(LoopObserver):
 
         A stop may have interrupted them. If memory was short, this tries again.
         """
-        if state.step > 0 and self._is_due(state) and not self._has_texts(state.step):
+        if state.step == 0 or not self._is_due(state):
+            return
+        if not broadcast_from_rank_0(bool(self.run.events_at(state.step, "samples"))):
             self.sample(state)
 
     def after_step(self, state: TrainingState, _step: TakenStep) -> None:
@@ -94,12 +96,6 @@ class TextSamples(LoopObserver):
 
     def _is_due(self, state: TrainingState) -> bool:
         return self.needs(state.step) or self.plan.is_complete(state.consumed_samples)
-
-    def _has_texts(self, step: int) -> bool:
-        """Returns whether rank 0 finds the event `samples` of a step. Every rank calls this."""
-        return bool(
-            broadcast_from_rank_0(self.is_rank_0 and bool(self.run.events_at(step, "samples")))
-        )
 
     def sample(self, state: TrainingState) -> None:
         """Continues the prompts. Every rank calls this.
