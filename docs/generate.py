@@ -23,7 +23,7 @@ from rampcli.report.plots import plot_plan
 from rampcli.runs.metrics import NOISE_METRICS, POLICY_METRICS, STEP_METRICS, Metric
 from rampcli.settings.by_key import Setting, foreign_words, settings
 from rampcli.settings.config import Config
-from rampcli.words.refused import DERIVED
+from rampcli.words import DERIVED
 from tests.cli.bad_input_page import line_of, page
 from tests.cli.bad_inputs import SECTIONS, BadInput
 

@@ -21,7 +21,7 @@ from rampcli.batch.training_plan import StagePlan
 from rampcli.config.compose import apply_overrides
 from rampcli.config.file_facts import ReadFiles
 from rampcli.config.layers import Layer, Precedence, sources_named
-from rampcli.config.rl import refuse_rl
+from rampcli.config.phases import refuse_rl
 from rampcli.errors import Report, UsageError, shown
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved, ResolvedPhase

@@ -159,7 +159,7 @@ class Base:
 
     @staticmethod
     def is_start(word: str) -> bool:
-        """Returns whether a word chooses what others are laid over: a training file of NeMo."""
-        from rampcli.words.nemo import LAUNCHER_GROUP
+        """Returns whether a word chooses what others are laid over, a run of another launcher."""
+        from rampcli.words import WRAPPER
 
-        return word.lstrip("+").partition("=")[0] == LAUNCHER_GROUP
+        return word.lstrip("+").partition("=")[0] == WRAPPER

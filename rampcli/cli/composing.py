@@ -29,9 +29,8 @@ from rampcli.config.layers import (
     sources_named,
     stack_of,
 )
-from rampcli.config.phases import refuse_phases
+from rampcli.config.phases import refuse_phases, refuse_rl
 from rampcli.config.reading import group_of, join_split_lists, names_search_path, parse
-from rampcli.config.rl import refuse_rl
 from rampcli.config.sweeps import Combination, joined_words, options_of
 from rampcli.errors import Assignments, Report, UsageError, UsageErrors
 from rampcli.launch.files import read_files
@@ -230,9 +229,7 @@ def check_runs_differ(
 
 def _without_effect(key: str, *runs: Resolved) -> str:
     """Returns why a key does not make runs differ."""
-    effects = [
-        one for run in runs if (one := stack_of(run.phases[0].config).nemo_effects) is not None
-    ]
+    effects = [one for run in runs if (one := stack_of(run.phases[0].config).effects) is not None]
     refused = (f"{key}: {one.unsupported[key]}" for one in effects if key in one.unsupported)
     return next(refused, f"{key} changes no setting of the run")
 

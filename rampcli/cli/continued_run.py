@@ -12,9 +12,8 @@ from rampcli.cli.composing import resolve_from_checkpoint
 from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides, compose_file
 from rampcli.config.layers import Layer, Precedence, Stack, sources_named
-from rampcli.config.phases import without_phases
+from rampcli.config.phases import refuse_rl, without_phases
 from rampcli.config.reading import join_split_lists
-from rampcli.config.rl import refuse_rl
 from rampcli.errors import ForeignCheckpointError, NoCheckpointError, Report, UsageError
 from rampcli.launch import run as launch
 from rampcli.launch.start_checks import check

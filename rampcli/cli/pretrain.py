@@ -27,7 +27,7 @@ def pretrain(
 ) -> None:
     """Train a recipe through its ramp. Run the same command again to resume."""
     from rampcli.cli.composing import compose_beside_recipe
-    from rampcli.config.rl import refuse_rl
+    from rampcli.config.phases import refuse_rl
 
     words = overrides or []
     resolved = compose_beside_recipe(base, words, retunes=retune, resumes=True)

@@ -115,8 +115,7 @@ def _planned(runs: Sequence["RunDirectory"]) -> "Resolved":
     from rampcli.cli.composing import with_measured
     from rampcli.config import snapshot
     from rampcli.config.layers import sources_named
-    from rampcli.config.phases import refuse_phases
-    from rampcli.config.rl import refuse_rl
+    from rampcli.config.phases import refuse_phases, refuse_rl
     from rampcli.planning.run_plan import run_plan
     from rampcli.runs.measured import has_throughput
 

@@ -11,6 +11,7 @@ from rampcli.cli.base import ALL, HYDRA, JOB, SOURCES, Base
 from rampcli.cli.composing import compose_beside_recipe, compose_rl, lay_over, words_of_rl
 from rampcli.config.compose import compose_explained
 from rampcli.config.composition import Composition
+from rampcli.config.foreign_files import Effects
 from rampcli.config.layers import Stack
 from rampcli.config.references import (
     MISSING,
@@ -23,7 +24,7 @@ from rampcli.config.references import (
 from rampcli.errors import Report, shown, visible
 from rampcli.report.explain import section_of, with_provenance
 from rampcli.settings.by_key import find_setting, nest, settings
-from rampcli.words.nemo import LAUNCHER_SECTION
+from rampcli.words import wrapped
 from rampcli.words.rl import expand_words
 
 WHOLE = "_global_"
@@ -83,11 +84,13 @@ def _print_section(text: str, package: str | None) -> None:
 
 
 def _unchanged_keys(stack: Stack) -> str:
-    """Returns comments with the settings of NeMo's files that do not change the run."""
-    if stack.nemo_effects is None or not stack.nemo_effects.unchanged:
+    """Returns comments with the settings of another system's files that do not change the run."""
+    effects: Effects | None = stack.effects
+    if effects is None or not effects.unchanged:
         return ""
-    lines = (f"#   {key}: {shown(value)}" for key, value in stack.nemo_effects.unchanged.items())
-    return "\n".join(("# settings of NeMo that do not change the run here:", *lines, ""))
+    lines = (f"#   {key}: {shown(value)}" for key, value in effects.unchanged.items())
+    title = f"# settings of {effects.format.name} that do not change the run here:"
+    return "\n".join((title, *lines, ""))
 
 
 def _print(text: str) -> None:
@@ -125,18 +128,22 @@ def _job(stack: Stack, *, resolves: bool) -> dict[str, Any]:
 def _placed(values: Mapping[str, Any], stack: Stack) -> dict[str, Any]:
     """Returns composed values by their keys in Hydra's tree.
 
-    They are in the section of NeMo's launcher, outside, or in both places.
+    They are in the section `rampcli.words.WRAPPER`, outside, or in both places.
     """
-    files = () if stack.composition is None else stack.composition.files
+    composition: Composition | None = stack.composition
+    files = () if composition is None else composition.files
+    hidden = {} if composition is None else composition.hidden
     of_files = {key for one in files for key in one.placed}
-    sections = {key.split(".")[1] for key in of_files if key.startswith(LAUNCHER_SECTION)}
+    sections = {key.split(".")[1] for key in of_files if key.startswith(wrapped(""))}
     placed: dict[str, Any] = {}
     for key, value in values.items():
-        inside = f"{LAUNCHER_SECTION}{key}"
+        inside = wrapped(key)
         is_typed = key in stack.words and (find_setting(key) or key.partition(".")[0] in sections)
         is_inside = not of_files.isdisjoint((inside, *above(inside))) or (sections and is_typed)
         placed |= {inside: value} if is_inside else {}
         placed |= {key: value} if key in of_files or not is_inside else {}
+        if key not in stack.words:
+            placed |= {one: hidden[one] for one in (inside, key) if one in hidden}
     return placed
 
 

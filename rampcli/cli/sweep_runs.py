@@ -24,8 +24,8 @@ from rampcli.cli.console import build_console, say
 from rampcli.cli.training import train
 from rampcli.config import snapshot
 from rampcli.config.layers import COMMAND_LINE, placed, sources_named, stack_of
+from rampcli.config.phases import refuse_rl
 from rampcli.config.reading import join_split_lists
-from rampcli.config.rl import refuse_rl
 from rampcli.config.sweeps import Combination, combinations
 from rampcli.errors import (
     EXIT_INTERRUPTED,
@@ -200,7 +200,7 @@ def _check_same_base(
         if (path := RunDirectory(folder.run_path(name)).config).is_file():
             found[name] = _deciding(snapshot.read(path))
     varied = {key for values in listed.values() for key in values} | {*chosen[0].values}
-    if (effects := stack_of(composed[0].config).nemo_effects) is not None:
+    if (effects := stack_of(composed[0].config).effects) is not None:
         varied |= {ours for key in varied for ours in effects.decides.get(key, ())}
     for several in (here, found):
         varied |= {*differing_settings([*several.values()])}

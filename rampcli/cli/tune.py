@@ -56,8 +56,7 @@ def tune(
     largest size that fits.
     """
     from rampcli.cli.composing import compose_words
-    from rampcli.config.phases import refuse_phases
-    from rampcli.config.rl import refuse_rl
+    from rampcli.config.phases import refuse_phases, refuse_rl
 
     others = {"--exhaustive": exhaustive, "--fresh": fresh, "--estimate": estimate, "--plot": plot}
     for name, given in others.items():

@@ -30,7 +30,7 @@ from rampcli.report.comparison import comparison_table
 from rampcli.report.couplings import compared_stages, differing_couplings
 from rampcli.report.plan_json import plan_figures, plan_json
 from rampcli.report.plan_notes import left_out_notes, throughput_notes
-from rampcli.words.nemo import drop_launcher_section
+from rampcli.words import unwrapped
 
 
 def compare(
@@ -58,13 +58,9 @@ def compare(
         UsageError: `what_if` does not have this form, every plan has the same error, or the plan
             does not depend on a setting.
     """
-    keys = keys_of_files(base, [*map(drop_launcher_section, (*words, *what_if))])
+    keys = keys_of_files(base, [*map(unwrapped, (*words, *what_if))])
     values = _values_of(what_if, base.folders(words), keys)
-    others = [
-        word
-        for word in words
-        if drop_launcher_section(word).lstrip("+").partition("=")[0] not in values
-    ]
+    others = [word for word in words if unwrapped(word).lstrip("+").partition("=")[0] not in values]
 
     def plan_with(combination: Sequence[str]) -> Resolved | UsageError:
         try:
@@ -110,7 +106,7 @@ def _values_of(
             if "=" not in word:
                 error.remedies = ("--what-if trainer.num_nodes=8,16,32",)
             raise
-        typed_key = key_as_typed(drop_launcher_section(word), key, groups)
+        typed_key = key_as_typed(unwrapped(word), key, groups)
         values[key] = [f"{typed_key}={text}" for text in texts]
     return values
 

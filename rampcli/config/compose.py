@@ -14,6 +14,12 @@ from typing import Any
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.config.composition import Composition, composed, folders_named, further_folders
 from rampcli.config.file_layers import file_layers, missing, notes_on_hydra
+from rampcli.config.foreign_files import (
+    ForeignFiles,
+    check_contradictions,
+    foreign_files,
+    further_names,
+)
 from rampcli.config.groups import (
     Primary,
     check_folder,
@@ -32,7 +38,6 @@ from rampcli.config.layers import (
     edited_stack,
     placed,
 )
-from rampcli.config.nemo_files import NemoFiles, check_contradictions, names_of_nemo, nemo_files
 from rampcli.config.phases import check_dropped_phases
 from rampcli.config.reading import group_of, names_search_path, override_of, parse
 from rampcli.config.references import MISSING, Unresolved, has_reference
@@ -51,10 +56,8 @@ from rampcli.files import plain_yaml
 from rampcli.settings.by_key import find_setting, settings
 from rampcli.settings.config import Config
 from rampcli.settings.phase_keys import is_dropped, is_phase
-from rampcli.words import SPELLINGS
+from rampcli.words import SPELLINGS, WRAPPER, format_of, unwrapped
 from rampcli.words.hydra import SWEEP_DIR, of_sweep
-from rampcli.words.nemo import LAUNCHER_GROUP, drop_launcher_section
-from rampcli.words.nemo_yaml import is_nemo
 from rampcli.words.rl import RL_COMMAND
 
 DEFAULT_RL = "grpo"
@@ -150,7 +153,7 @@ def primary_of(text: str) -> Primary | None:
     values = [value for _, value in leaves.values()]
     needs_hydra = (
         file.defaults is not None
-        or is_nemo({key: value for key, (_, value) in leaves.items()})
+        or format_of({key: value for key, (_, value) in leaves.items()}) is not None
         or any(map(has_reference, values))
         or any(value == MISSING for value in values)
         or any(key.startswith(f"{HYDRA}.") for key in leaves)
@@ -207,7 +210,7 @@ def apply_overrides(
     stack = _searching(stack, overrides, config_dir, place=place, report=found)
     overrides = [word for word in overrides if not names_search_path(word)]
     groups = group_names(stack.primary.folders)
-    choosing = [word for word in overrides if group_of(drop_launcher_section(word), groups)]
+    choosing = [word for word in overrides if group_of(unwrapped(word), groups)]
     setting = [word for word in overrides if word not in choosing]
     options = {
         key: "" if option == "" else shown(option)
@@ -243,8 +246,8 @@ def _searching(
 
 
 def further_keys(stack: Stack) -> set[str]:
-    """Returns the keys that words may set besides settings: NeMo's own, and keys of the files."""
-    return {*names_of_nemo(values_of_files(stack)), *named_in_files(stack)}
+    """Returns the keys that words may set besides settings: those of the files and their system."""
+    return {*further_names(values_of_files(stack)), *named_in_files(stack)}
 
 
 def searched(words: Sequence[str], *, place: str = COMMAND_LINE) -> tuple[Path, ...]:
@@ -345,17 +348,17 @@ def _laid(
         report: receives the errors.
     """
     composition: Composition | None = stack.composition
-    nemo: NemoFiles | None = None
+    foreign: ForeignFiles | None = None
     below, above = _recipe_layers(stack, composition)
     if composition is not None:
         stack = _with_recipe_hidden(stack, composition, by_user)
     written = written_values(stack, above, words)
-    is_of_nemo = stack.nemo_effects is not None
+    is_foreign = stack.effects is not None
     if composition is not None and (
-        by_user or written.found or not stack.composed or (words and is_of_nemo)
+        by_user or written.found or not stack.composed or (words and is_foreign)
     ):
         read = partial(
-            nemo_files,
+            foreign_files,
             composition,
             words=words,
             before=stack.words,
@@ -363,16 +366,16 @@ def _laid(
             chosen=_near(stack),
         )
         found = Report()
-        if nemo := read(written, report=found):
-            # References may name what the rules for NeMo's keys decide.
-            written = written.with_defaults(nemo.values())
+        if foreign := read(written, report=found):
+            # References may name what the rules of the format decide.
+            written = written.with_defaults(foreign.values())
             if written.found:
                 found = Report()
-                nemo = read(written, report=found)
+                foreign = read(written, report=found)
         report.errors += found.errors
-        stack = _with_files(stack, composition, written, nemo, below, above, report)
+        stack = _with_files(stack, composition, written, foreign, below, above, report)
     stack = with_references_anew(stack, written)
-    layer = _word_layer(stack, words, written, nemo, place=place, report=report)
+    layer = _word_layer(stack, words, written, foreign, place=place, report=report)
     report.errors += check_dropped_phases(layer, stack)
     laid = {**stack.words, **{key: Entry(value, place) for key, value in words.items()}}
     return replace(stack.above(layer), written=written.values, words=laid)
@@ -381,40 +384,40 @@ def _laid(
 def _near(stack: Stack) -> frozenset[str]:
     """Returns the choices whose files are nearer to the user than a recipe.
 
-    Without a recipe, a training file of NeMo is the recipe.
+    Without a recipe, a run of another system's launcher is the recipe.
     """
     if stack.primary.is_root:
         return stack.chosen
-    return frozenset(one for one in stack.chosen if one.lstrip("+") != LAUNCHER_GROUP)
+    return frozenset(one for one in stack.chosen if one.lstrip("+") != WRAPPER)
 
 
 def _with_files(
     stack: Stack,
     composition: Composition,
     written: Written,
-    nemo: NemoFiles | None,
+    foreign: ForeignFiles | None,
     below: Layer,
     above: Layer,
     report: Report,
 ) -> Stack:
     """Returns layers with those of the composed files, between the two of the recipe."""
-    foreign: Collection[int] = () if nemo is None else nemo.indexes
+    indexes: Collection[int] = () if foreign is None else foreign.indexes
     files = file_layers(
         composition,
         written,
         chosen=_near(stack),
         sweeps=stack.primary.sweeps,
-        leaves_out=foreign,
+        leaves_out=indexes,
         report=report,
     )
-    report.errors += missing(composition, written, foreign)
-    notes = [*notes_on_hydra(composition, stack.primary.name, foreign)]
-    if nemo is not None:
-        last = max(foreign)
-        files[last + 1 : last + 1] = nemo.layers
-        notes += nemo.effects.notes()
-    effects = None if nemo is None else nemo.effects
-    return replace(stack, composed=(below, *files, above), notes=tuple(notes), nemo_effects=effects)
+    report.errors += missing(composition, written, indexes)
+    notes = [*notes_on_hydra(composition, stack.primary.name, indexes)]
+    if foreign is not None:
+        last = max(indexes)
+        files[last + 1 : last + 1] = foreign.layers
+        notes += foreign.effects.notes()
+    effects = None if foreign is None else foreign.effects
+    return replace(stack, composed=(below, *files, above), notes=tuple(notes), effects=effects)
 
 
 def relaid(stack: Stack) -> Stack:
@@ -468,7 +471,7 @@ def _word_layer(
     stack: Stack,
     words: Mapping[str, Any],
     written: Written,
-    nemo: NemoFiles | None,
+    foreign: ForeignFiles | None,
     *,
     place: str,
     report: Report,
@@ -477,7 +480,7 @@ def _word_layer(
     values: dict[str, Any] = {}
     deleted: dict[str, Entry] = {}
     for key, value in words.items():
-        if nemo is not None and key in nemo.deleted:
+        if foreign is not None and key in foreign.deleted:
             continue
         if key.startswith("~"):
             with report.noting(), placed(f"{key} ({place})"):
@@ -486,7 +489,7 @@ def _word_layer(
                     _check_deleted(stack, name, value)
                 deleted[name] = Entry(settings()[name].default, f"{place}: {key}")
         elif written.is_variable(key) or (
-            nemo is not None and find_setting(key) is None and not is_phase(key)
+            foreign is not None and find_setting(key) is None and not is_phase(key)
         ):
             continue
         elif not has_reference(value):
@@ -500,16 +503,16 @@ def _word_layer(
                 else:
                     values[name] = Entry(each, place, reference=value)
     layer = Layer.of(place, Precedence.USER, values, report=report)
-    by_nemo = {} if nemo is None else nemo.by_words
-    if nemo is not None:
-        report.errors += check_contradictions(nemo, layer, words)
+    by_theirs = {} if foreign is None else foreign.by_words
+    if foreign is not None:
+        report.errors += check_contradictions(foreign, layer, words)
     order = list(words)
     last = {
         key: one
         for key, one in deleted.items()
         if key not in words or order.index(f"~{key}") > order.index(key)
     }
-    return Layer(place, Precedence.USER, {**by_nemo, **deleted, **layer.entries, **last})
+    return Layer(place, Precedence.USER, {**by_theirs, **deleted, **layer.entries, **last})
 
 
 def _check_deleted(stack: Stack, key: str, value: Any) -> None:

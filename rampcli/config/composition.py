@@ -5,6 +5,7 @@ The bundled options of a recipe need none of these, and are put in Hydra's order
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -12,7 +13,6 @@ from typing import Any
 
 from rampcli.config.defaults_lists import LoadedFiles, as_usage_errors, circle_of, no_primary
 from rampcli.config.groups import ROOT, Primary, file_of, folders
-from rampcli.config.hydra_state import only_own_nodes, state_kept
 from rampcli.config.layers import placed
 from rampcli.config.reading import SEARCH_PATH, quoted
 from rampcli.config.references import Unresolved, check_readable, has_reference, resolved
@@ -20,8 +20,7 @@ from rampcli.config.yaml_files import DEFAULTS, HYDRA, SELF, SettingsFile, read_
 from rampcli.errors import UsageError, shown
 from rampcli.files.bundled import bundled
 from rampcli.settings.by_key import flatten, nest
-from rampcli.words.nemo import drop_launcher_section
-from rampcli.words.nemo_yaml import is_nemo
+from rampcli.words import format_of, unwrapped
 
 BUNDLED = "pkg://rampcli.conf"
 """How Hydra's users name conf/ in `hydra.searchpath`."""
@@ -52,8 +51,8 @@ class ComposedFile:
 
     @property
     def leaves(self) -> Mapping[str, tuple[int, Any]]:
-        """The line and the value of each setting, by dotted key without NeMo's `training.`."""
-        return {drop_launcher_section(key): value for key, value in self.placed.items()}
+        """The line and the value of each setting, by dotted key without the section `WRAPPER`."""
+        return {unwrapped(key): value for key, value in self.placed.items()}
 
     @property
     def placed(self) -> Mapping[str, tuple[int, Any]]:
@@ -72,8 +71,10 @@ class Composition:
 
     Attributes:
         files: in the order in which they are merged. The last one that sets a key applies.
-        values: the merged values by dotted key, without the section of NeMo's launcher. References
+        values: the merged values by dotted key, without the section `WRAPPER`. References
             are as they were written.
+        hidden: by key in Hydra's tree, the values that the same key inside or outside of `WRAPPER`
+            hides.
         defaults: the defaults list as Hydra has it, by path, package and parent.
         tree: the lines of the tree of defaults.
         choices: the option of each group.
@@ -81,6 +82,7 @@ class Composition:
 
     files: tuple[ComposedFile, ...]
     values: Mapping[str, Any]
+    hidden: Mapping[str, Any] = field(default_factory=dict)
     defaults: tuple[tuple[str, str, str], ...] = ()
     tree: tuple[str, ...] = ()
     choices: Mapping[str, str | None] = field(default_factory=dict)
@@ -153,7 +155,7 @@ def further_folders(primary: Primary) -> tuple[Path, ...]:
     file = read_file(path, f"{primary.name}.yaml")
     leaves = file.leaves()
     line, entries = leaves.get(SEARCH_PATH, (0, []))
-    if is_nemo(leaves):  # which names the folder of its container
+    if format_of(leaves) is not None:  # which names the folder of its container
         return ()
     own = {key: value for key, (_, value) in leaves.items()}
     return folders_named(entries, place=f"{SEARCH_PATH} ({file.name}:{line})", among=own)
@@ -226,9 +228,9 @@ def _by_hydra(
     }
     with (
         as_usage_errors(read),
-        state_kept(),
+        _state_kept(),
         initialize_config_dir(str(Path(__file__).parent), job_name="rampcli", version_base="1.3"),
-        only_own_nodes(),
+        _only_own_nodes(),
     ):
         ConfigStore.instance().store(name=_PRIMARY, node=node)
         # All settings are checked later, with better messages than those of the schema.
@@ -257,6 +259,7 @@ def _by_hydra(
         if read.inlined is not None and names.count(read.inlined) > 1:
             raise circle_of(read)
     assert isinstance(tree, dict)
+    tree_values = flatten({str(key): value for key, value in tree.items()})
     choice_of = {
         f"{_group_of(word)}/{option}": word
         for word, options in {**options, **chosen}.items()
@@ -276,9 +279,11 @@ def _by_hydra(
             file = read.files[name]
             files.append(ComposedFile(file=file, package=one.package or "", choice=choice))
     root = ROOT if primary.is_root else read.inlined or "<root>"
+    values, hidden = _merged(tree_values, files)
     return Composition(
         files=tuple(files),
-        values=_merged(flatten({str(key): value for key, value in tree.items()}), files),
+        values=values,
+        hidden=hidden,
         defaults=tuple(
             (one.config_path, one.package or "", (one.parent or "").replace(_PRIMARY, root))
             for one in found.defaults
@@ -293,16 +298,56 @@ def _by_hydra(
     )
 
 
-def _merged(values: Mapping[str, Any], files: Sequence[ComposedFile]) -> dict[str, Any]:
-    """Returns values without the section of NeMo's launcher.
+@contextmanager
+def _state_kept() -> Iterator[None]:
+    """Lets Hydra start anew, and restores its state of the process, which an application may need.
+
+    The state consists of the loader that has started, the version base and OmegaConf's resolvers.
+    """
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.core.singleton import Singleton
+    from hydra.version import VersionBase
+    from omegaconf.basecontainer import BaseContainer
+
+    kinds: tuple[Any, ...] = (GlobalHydra, VersionBase)
+    kept = {kind: Singleton._instances.pop(kind) for kind in kinds if kind in Singleton._instances}
+    resolvers = dict(BaseContainer._resolvers)
+    # Hydra removes its state itself, if it has started.
+    GlobalHydra.instance()
+    try:
+        yield
+    finally:
+        for kind in kinds:
+            Singleton._instances.pop(kind, None)
+        Singleton._instances.update(kept)
+        BaseContainer._resolvers = resolvers
+
+
+@contextmanager
+def _only_own_nodes() -> Iterator[None]:
+    """Leaves only Hydra's own nodes in the ConfigStore: those of an application are not ours."""
+    from hydra.core.config_store import ConfigStore
+
+    store = ConfigStore.instance()
+    kept = store.repo
+    store.repo = {"hydra": kept["hydra"]}
+    try:
+        yield
+    finally:
+        store.repo = kept
+
+
+def _merged(
+    values: Mapping[str, Any], files: Sequence[ComposedFile]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns values without the section `WRAPPER`, and those that others hide, by key in the tree.
 
     Of a key in the section and the same key outside, the last file's applies.
     """
     last = {key: index for index, one in enumerate(files) for key in one.placed}
-    merged: dict[str, Any] = {}
-    for key, value in sorted(values.items(), key=lambda one: last.get(one[0], -1)):
-        merged[drop_launcher_section(key)] = value
-    return {drop_launcher_section(key): merged[drop_launcher_section(key)] for key in values}
+    applying = {unwrapped(key): key for key in sorted(values, key=lambda key: last.get(key, -1))}
+    merged = {inside: values[applying[inside]] for inside in map(unwrapped, values)}
+    return merged, {key: one for key, one in values.items() if applying[unwrapped(key)] != key}
 
 
 def _entries_of(name: str, read: LoadedFiles) -> list[Any]:

@@ -194,10 +194,10 @@ class Stack:
         chosen: the choices that the user made on the command line.
         composition: the files as they were composed; None for layers that no file is in.
         written: the merged values as they were written, with their references.
-        words: the words that were laid on top, as they were written. Those in NeMo's names and
-            those that only references name are in no layer.
+        words: the words that were laid on top, as they were written. Those in other systems' names
+            and those that only references name are in no layer.
         notes: what a user may not expect of the files.
-        nemo_effects: what becomes of each key of NeMo's files, if there are such files.
+        effects: what becomes of each key of another system's files, if there are such files.
     """
 
     composed: tuple[Layer, ...] = ()
@@ -209,7 +209,7 @@ class Stack:
     written: Mapping[str, Any] = field(default_factory=dict, compare=False)
     words: Mapping[str, Entry] = field(default_factory=dict, compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
-    nemo_effects: Any = field(default=None, compare=False)
+    effects: Any = field(default=None, compare=False)
 
     @cached_property
     def _histories(self) -> dict[str, list[tuple[Precedence, Entry]]]:

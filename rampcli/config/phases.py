@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, FLEET_KEYS, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.quantities import listed
 from rampcli.batch.ramp import RAMP_KEY
 from rampcli.batch.run_settings import LENGTH_KEYS
-from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.config.layers import (
     DEFAULT,
     PLAN,
@@ -26,11 +26,16 @@ from rampcli.config.layers import (
     stack_of,
 )
 from rampcli.errors import Remedy, Report, UsageError, set_to, shown
-from rampcli.settings.by_key import changes, facts_of, leaves, may_change
+from rampcli.settings.by_key import (
+    changes,
+    changing,
+    facts_of,
+    leaves,
+    may_change,
+    replaced_by,
+)
 from rampcli.settings.config import Config
-from rampcli.settings.data import DataConfig
-from rampcli.settings.facts import RATE
-from rampcli.settings.optim import ScheduleConfig
+from rampcli.settings.facts import BATCH, RATE
 from rampcli.settings.phase_keys import (
     PHASES,
     UNTIL,
@@ -38,24 +43,10 @@ from rampcli.settings.phase_keys import (
     phase_key,
     split_phase_key,
 )
-from rampcli.words import BATCH_WORDS, FOREIGN, RAMP_WORDS, SPELLINGS
+from rampcli.settings.rl import is_rl
+from rampcli.words import FOREIGN, SPELLINGS
 
 MOST_NAMED = 6
-BATCH_KEYS = (GLOBAL_KEY, RAMP_KEY, SCHEDULE_KEY)
-"""Settings of the batch. A phase that sets one has its own ramp, or none."""
-REPLACED_BY: Mapping[str, Mapping[str, object]] = {
-    **{key: {RAMP_KEY: None, SCHEDULE_KEY: None} for key in RAMP_WORDS},
-    **{
-        key: {RAMP_KEY: None, SCHEDULE_KEY: None, **dict.fromkeys(RAMP_WORDS)}
-        for key in {*BATCH_KEYS, *BATCH_WORDS} - {*RAMP_WORDS}
-    },
-    DataConfig.blend: {DataConfig.path: None},
-    DataConfig.path: {DataConfig.blend: None},
-    ScheduleConfig.lr_factors: {ScheduleConfig.batch_coupling: "none"},
-    ScheduleConfig.batch_coupling: {ScheduleConfig.lr_factors: None},
-}
-"""What the run says in another way, and a phase replaces by setting a key. The ramp of the run, for
-example, counts from its first sample, and says nothing about a phase with a batch of its own."""
 
 
 def phase_entries(stack: Stack) -> dict[str, dict[str, Entry]]:
@@ -128,7 +119,7 @@ def phase_stack(run: Stack, name: str, own: Mapping[str, Entry], *, report: Repo
                 one = replace(entry, value=one.value, by=by, words=words)
                 entries[key] = merged(key, entries.get(key), one)
     for key, entry in [*entries.items()]:
-        for other, value in REPLACED_BY.get(key, {}).items():
+        for other, value in replaced_by(key).items():
             entries.setdefault(other, replace(entry, value=value))
     return run.above(Layer(f"phase {name}", Precedence.PHASE, entries))
 
@@ -140,7 +131,7 @@ def own_keys(own: Iterable[str]) -> frozenset[str]:
 
 def sets_batch(own: Iterable[str]) -> bool:
     """Returns whether a phase sets the batch, and so has its own ramp or none."""
-    return not own_keys(own).isdisjoint((*BATCH_KEYS, *BATCH_WORDS))
+    return any(changes(key, BATCH) for key in own_keys(own))
 
 
 def check_keeps_batch(name: str, own: Mapping[str, Entry], config: Config, run: Stack) -> None:
@@ -157,7 +148,7 @@ def check_keeps_batch(name: str, own: Mapping[str, Entry], config: Config, run: 
         UsageError: it has another batch.
     """
     stack = stack_of(config)
-    changed = [key for key in BATCH_KEYS if stack.entry(key).value != run.entry(key).value]
+    changed = [key for key in changing(BATCH) if stack.entry(key).value != run.entry(key).value]
     if sets_batch(own) or not changed:
         return
     decided = [pair for key in changed for pair in _words_of(key, stack, run)]
@@ -252,6 +243,17 @@ def refuse_phases(
             )
 
 
+def refuse_rl(config: Config, message: str, *, remedy: str) -> None:
+    """Refuses a run of reinforcement learning, for commands that take pretraining only.
+
+    Raises:
+        UsageError: the run is one; the message and the remedy say what the command wants.
+    """
+    if is_rl(config):
+        with sources_named(config):
+            raise UsageError(message, keys=(GENERATIONS_KEY,), remedy=remedy)
+
+
 def without_farther_ends(run: Stack, stack: Stack) -> Stack:
     """Returns the layers of a run without an end that is farther from the user than its phases'.
 
@@ -299,7 +301,7 @@ def completed_run(
         is_decided = first.precedence(key) is not Precedence.PHASE and key not in FOREIGN
         if is_decided and (key not in base or base[key].value is None):
             base[key] = first.entry(key)
-    whole = Stack(overrides=(Layer("run", Precedence.USER, base),), nemo_effects=first.nemo_effects)
+    whole = Stack(overrides=(Layer("run", Precedence.USER, base),), effects=first.effects)
     settled = dict(leaves(whole.config()))
     found: dict[str, Entry] = {}
     for name, own in entries.items():
@@ -321,8 +323,8 @@ def _recorded(own: Mapping[str, Entry], config: Config, settled: Mapping[str, An
     """
     values = dict(leaves(config))
     differing = {key for key, value in values.items() if value != settled.get(key)}
-    recorded = {*own_keys(own), *differing, *(BATCH_KEYS if sets_batch(own) else ())}
-    recorded |= {other for key in recorded for other in REPLACED_BY.get(key, ())}
+    recorded = {*own_keys(own), *differing, *(changing(BATCH) if sets_batch(own) else ())}
+    recorded |= {other for key in recorded for other in replaced_by(key)}
     return [key for key in values if key in recorded]
 
 

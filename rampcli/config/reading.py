@@ -18,7 +18,7 @@ from rampcli.settings.by_key import find_setting, flatten, is_mapping, settings
 from rampcli.settings.checks import check_range
 from rampcli.settings.phase_keys import is_phase
 from rampcli.settings.unknown_keys import choices_in, nearest_keys, unknown_key
-from rampcli.words.nemo import drop_launcher_section
+from rampcli.words import unwrapped
 
 LONGEST_VALUE = 5000
 MOST_PARTS = 300
@@ -62,7 +62,7 @@ def join_split_lists(words: Iterable[str], *, report: Report) -> list[str]:
     """
     joined: list[str] = []
     open_word = ""
-    for word in (*map(drop_launcher_section, words), None):
+    for word in (*map(unwrapped, words), None):
         if open_word and (word is None or _ASSIGNMENT.match(word)):
             with report.noting():
                 raise UsageError(
@@ -127,7 +127,7 @@ def parse(
         also: keys that are no settings and can be set: those of the files that are composed.
     """
     values: dict[str, Any] = {}
-    for word in map(drop_launcher_section, words):
+    for word in map(unwrapped, words):
         with report.noting(), placed(f"{word or repr(word)} ({place})"):
             for key, value in _read(word, groups, also).items():
                 if unique and key in values and values[key] != value:

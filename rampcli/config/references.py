@@ -14,9 +14,8 @@ from typing import Any
 from rampcli.batch.quantities import listed
 from rampcli.errors import UsageError, printable, shown
 from rampcli.settings.by_key import flatten, nest, settings
-from rampcli.words import SPELLINGS
-from rampcli.words.nemo import LAUNCHER_GROUP, drop_launcher_section
-from rampcli.words.nemo_yaml import Unresolved as Unresolved
+from rampcli.words import SPELLINGS, WRAPPER, unwrapped, wrapped
+from rampcli.words.formats import Unresolved as Unresolved
 
 MISSING = "???"
 """The value of a setting that another file or word must set."""
@@ -49,7 +48,7 @@ ARITHMETIC: dict[str, Callable[..., Any]] = {
     "divide_floor": _of_numbers(lambda a, b: a // b),
     "divide_ceil": _of_numbers(lambda a, b: -(-a // b)),
 }
-"""Resolvers that files of NeMo use, with their meaning there.
+"""Resolvers that files of other systems use, with their meaning there.
 
 To add a resolver of references: an entry here.
 """
@@ -109,7 +108,7 @@ def resolved(values: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]]
                 found |= {one: each for one, each in expanded.items() if one not in own}
             except UsageError as error:
                 found[key] = Unresolved(shown(written[key]), error)
-    return found, frozenset(map(drop_launcher_section, named | needed))
+    return found, frozenset(map(unwrapped, named | needed))
 
 
 def check_readable(value: Any, key: str) -> None:
@@ -130,7 +129,7 @@ def is_below(key: str, other: str) -> bool:
 def named_in(values: Mapping[str, Any]) -> set[str]:
     """Returns the keys that the references in some values name, by dotted key."""
     return {
-        drop_launcher_section(_absolute(name, key))
+        unwrapped(_absolute(name, key))
         for key, value in values.items()
         for text in _texts(value)
         for name in (*_parsed(text, key)[0], *_SELECTED.findall(text))
@@ -151,11 +150,7 @@ def _too_long(written: Mapping[str, Any]) -> Iterator[str]:
     """
     texts = {key: [*_texts(value)] for key, value in written.items()}
     names = {
-        key: [
-            drop_launcher_section(_absolute(name, key))
-            for text in one
-            for name in _NAMED.findall(text)
-        ]
+        key: [unwrapped(_absolute(name, key)) for text in one for name in _NAMED.findall(text)]
         for key, one in texts.items()
     }
     sizes: dict[str, tuple[int, int]] = {}  # characters and levels
@@ -256,11 +251,20 @@ def _tree(values: Mapping[str, Any], named: Collection[str]) -> Any:
     from omegaconf import OmegaConf
 
     known = dict(values)
+    if WRAPPER in named:  # as a whole: all sections but those that name it
+        naming = {
+            key.partition(".")[0]
+            for key, value in values.items()
+            for text in _texts(value)
+            if WRAPPER in _parsed(text, key)[0]
+        }
+        sections = {key.partition(".")[0] for key in values} - naming
+        known |= {wrapped(section): f"${{{section}}}" for section in sections}
     for name in named:
-        if (inside := drop_launcher_section(name)) != name:
-            # The values leave out the section of NeMo's launcher, and references may name it.
+        if (inside := unwrapped(name)) != name:
+            # The values leave out the section, and references may name it.
             section = inside.partition(".")[0]
-            known[f"{LAUNCHER_GROUP}.{section}"] = f"${{{section}}}"
+            known[wrapped(section)] = f"${{{section}}}"
         ours = SPELLINGS.get(inside, inside)
         if inside not in known and ours in settings():
             known[inside] = known.get(ours, settings()[ours].default)

@@ -26,9 +26,8 @@ from rampcli.errors import Report, UsageError, set_to, shown
 from rampcli.settings.by_key import find_setting
 from rampcli.settings.launch import LaunchConfig
 from rampcli.settings.optim import OptimConfig
-from rampcli.words import SPELLINGS
+from rampcli.words import SPELLINGS, unwrapped
 from rampcli.words.hydra import SWEEP_DIR
-from rampcli.words.nemo import drop_launcher_section
 
 MOST_RUNS = 1000
 LONGEST_NAME = 120
@@ -204,7 +203,7 @@ def read_values(
     Raises:
         UsageError: the word cannot be read, or it has no values or too many.
     """
-    word = drop_launcher_section(word)
+    word = unwrapped(word)
     key = _key(word, groups, also)
     override = override_of(word)
     values = listed_values(override) if override.is_sweep_override() else [shown(override.value())]
@@ -215,7 +214,7 @@ def read_values(
 def key_as_typed(word: str, key: str, groups: Collection[str]) -> str:
     """Returns what stands before the `=` of a word: for a setting its key alone, without a `+`.
 
-    The `+` adds a key to NeMo's files, or an option to a defaults list.
+    The `+` adds a key to files of another system, or an option to a defaults list.
     """
     is_other = group_of(word, groups) is not None or find_setting(key) is None
     return word.partition("=")[0] if is_other else key

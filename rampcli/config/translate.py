@@ -6,25 +6,16 @@ from typing import Any
 from rampcli.batch.node_policies import DEFAULT_POLICY, NODES_KEY, POLICY_KEY
 from rampcli.batch.plan import GLOBAL_KEY
 from rampcli.batch.quantities import listed
-from rampcli.batch.ramp import RAMP_KEY
-from rampcli.batch.run_settings import LENGTH_KEYS
 from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.config.layers import Entry, Layer, Precedence, Stack, sources_named
 from rampcli.config.phases import run_stack
 from rampcli.config.references import named_in
 from rampcli.config.written import Written, with_references_anew
 from rampcli.errors import UsageError, set_to, shown
-from rampcli.settings.by_key import settings
-from rampcli.settings.optim import OptimConfig
+from rampcli.settings.by_key import alternatives, settings
 from rampcli.words import FOREIGN, SETTLING, SPELLINGS
 from rampcli.words.translation import given
 
-ALTERNATIVES = (
-    LENGTH_KEYS,
-    (OptimConfig.warmup_samples, OptimConfig.warmup_steps),
-    (RAMP_KEY, SCHEDULE_KEY),
-)
-"""Settings that say one thing in different ways."""
 _MOST_ROUNDS = 5
 """How often references are resolved after words that follow from references."""
 
@@ -139,7 +130,7 @@ def without_alternatives(stack: Stack) -> Stack:
 
     Alternatives that are equally near stay, and the checks refuse them.
     """
-    for keys in ALTERNATIVES:
+    for keys in alternatives():
         chosen = [key for key in keys if stack.entry(key).value is not None]
         nearest = max(chosen, key=stack.precedence, default="")
         for key in chosen:

@@ -15,9 +15,8 @@ from rampcli.config.values import typed
 from rampcli.errors import UsageError, shown
 from rampcli.settings.by_key import find_setting, is_of_extension
 from rampcli.settings.phase_keys import key_inside
-from rampcli.words import FOREIGN, SPELLINGS
+from rampcli.words import FOREIGN, SPELLINGS, format_of
 from rampcli.words.hydra import RUN_DIR, of_sweep
-from rampcli.words.nemo_yaml import is_nemo, keys_by_setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,31 +131,31 @@ def written_values(stack: Stack, recipe: Layer, words: Mapping[str, Any]) -> Wri
             values[name] = value
             if name in SPELLINGS:  # so that references to our key find it
                 values[SPELLINGS[name]] = value
-    values |= _in_nemos_names(stack, words, values)
+    values |= _in_their_names(stack, words, values)
     return Written.of(values, named_in_files(stack))
 
 
-def _in_nemos_names(
+def _in_their_names(
     stack: Stack, words: Mapping[str, Any], values: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns the values of our words under NeMo's keys for the same settings, for references.
+    """Returns the values of our words under a system's keys for the same settings, for references.
 
-    Empty if no file is NeMo's.
+    Empty if no file is another system's.
     """
-    if not is_nemo(values):
+    if (form := format_of(values)) is None:
         return {}
-    nemos = keys_by_setting(values)
+    theirs = form.names(values)
     ours = {
         key: one.value
         for layer in stack.overrides
         for key, one in layer.entries.items()
-        if nemos.get(key) not in dict(one.words)
+        if theirs.get(key) not in dict(one.words)
     }
     ours |= {SPELLINGS.get(key, key): value for key, value in words.items()}
     return {
-        nemos[key]: value
+        theirs[key]: value
         for key, value in ours.items()
-        if key in nemos and nemos[key] in values and nemos[key] not in words
+        if key in theirs and theirs[key] in values and theirs[key] not in words
     }
 
 

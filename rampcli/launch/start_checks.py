@@ -187,7 +187,7 @@ def check_launcher(resolved: Resolved) -> None:
     Also checks that the run does all that its files of another system say.
     """
     for phase in resolved.phases:
-        if (effects := stack_of(phase.config).nemo_effects) is not None:
+        if (effects := stack_of(phase.config).effects) is not None:
             effects.check()
     check_outer_launcher()
     launcher_of(resolved.config).check(resolved)

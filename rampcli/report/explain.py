@@ -10,8 +10,8 @@ from rampcli.batch.pairs import PAIRS_KEY, PROMPTS_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.quantities import listed
 from rampcli.batch.training_plan import PhasePlan, StagePlan, TrainingPlan
+from rampcli.config.foreign_files import Effects
 from rampcli.config.layers import DEFAULT, Entry, stack_of
-from rampcli.config.nemo_files import NemoEffects
 from rampcli.errors import UsageError, shown
 from rampcli.planning.run_plan import Resolved, ResolvedPhase, run_dir_of
 from rampcli.report.choices import costs_of
@@ -20,8 +20,7 @@ from rampcli.settings.config import Config
 from rampcli.settings.phase_keys import UNTIL, phase_key, split_phase_key
 from rampcli.settings.rl import RLConfig, max_response_tokens, unit_of
 from rampcli.settings.unknown_keys import unknown_key
-from rampcli.words import FOREIGN, SPELLINGS
-from rampcli.words.refused import DERIVED
+from rampcli.words import DERIVED, FOREIGN, SPELLINGS
 
 MOST_OFFERED = 4
 
@@ -77,19 +76,19 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
 
 
 def explain_all(key: str, resolved: Resolved) -> list[dict[str, Any]]:
-    """Returns what `explain` says of a key, or of a key of NeMo's files and what it decides here.
+    """Returns what `explain` says of a key, or of another system's key and what it decides.
 
     Raises:
         UsageError: there is no such setting.
     """
-    effects: NemoEffects | None = stack_of(resolved.config).nemo_effects
+    effects: Effects | None = stack_of(resolved.config).effects
     decided = None if effects is None or key in settings() else effects.decided_by(key)
     if effects is None or decided is None:
         return [explain(key, resolved)]
-    given, doc = effects.given.get(key), f"NeMo's key. {effects.meaning(key)}"
+    given, doc = effects.given.get(key), f"{effects.format.name}'s key. {effects.meaning(key)}"
     value, place = (None, None) if given is None else (given.value, given.place)
-    of_nemo = asdict(Explanation(key=key, value=value, doc=doc, set_by=place))
-    return [of_nemo, *(explain(one, resolved) for one in decided if find_setting(one))]
+    theirs = asdict(Explanation(key=key, value=value, doc=doc, set_by=place))
+    return [theirs, *(explain(one, resolved) for one in decided if find_setting(one))]
 
 
 def _explain_setting(key: str, config: Config, derived: Mapping[str, Any]) -> Explanation:

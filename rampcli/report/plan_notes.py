@@ -71,7 +71,7 @@ def throughput_notes(plans: Sequence[Resolved]) -> list[str]:
 
 
 def left_out_notes(plans: Sequence[Resolved], *, asked: Collection[str] = ()) -> list[str]:
-    """Returns notes on what files of NeMo say and plans leave out.
+    """Returns notes on what files of other systems say and plans leave out.
 
     Args:
         plans: several plans, of which each may leave out something else.
@@ -81,7 +81,7 @@ def left_out_notes(plans: Sequence[Resolved], *, asked: Collection[str] = ()) ->
         note
         for resolved in plans
         for phase in resolved.phases
-        if (effects := stack_of(phase.config).nemo_effects) is not None
+        if (effects := stack_of(phase.config).effects) is not None
         for note in (*effects.left_out(), *effects.unchanged_among(asked))
     )
     return [*dict.fromkeys(notes)]

@@ -18,10 +18,8 @@ from rampcli.settings.attributes import WORDS
 from rampcli.settings.facts import BATCH, LEARNING, Changes, Facts, any_phase, whole_run
 from rampcli.settings.fields import Extensible, Keyed
 from rampcli.settings.phase_keys import PHASES, UNTIL, checked_name, key_inside
-from rampcli.words import BATCH_WORDS, COMBINED, SPELLINGS, meaning_of
-from rampcli.words.refused import (
-    VALUES_ELSEWHERE,
-)
+from rampcli.words import COMBINED, SPELLINGS, meaning_of
+from rampcli.words.refused import VALUES_ELSEWHERE
 
 MOST = 10**18
 """Largest count, so that arithmetic with counts does not overflow."""
@@ -153,7 +151,9 @@ def foreign_words() -> dict[str, Setting]:
             type=theirs.type,
             optional=True,
             default=None,
-            facts=any_phase(BATCH) if word in BATCH_WORDS else whole_run(BATCH),
+            facts=any_phase(BATCH).replacing(theirs.replaces)
+            if theirs.replaces
+            else whole_run(BATCH),
             example_value=theirs.example,
             doc=theirs.meaning,
         )
@@ -263,6 +263,20 @@ def changes(key: str, what: Changes) -> bool:
 def may_change(key: str) -> bool:
     """Returns whether a phase may set a key, see `facts_of`. No phase has phases."""
     return key_inside(key) == key and facts_of(key).not_in_phases is None
+
+
+def alternatives() -> list[list[str]]:
+    """Returns the settings that say one thing in different ways, see `Facts.one_of`."""
+    found: dict[str, list[str]] = {}
+    for key, one in settings().items():
+        if one.facts.one_of is not None:
+            found.setdefault(one.facts.one_of, []).append(key)
+    return [*found.values()]
+
+
+def replaced_by(key: str) -> Mapping[str, Any]:
+    """Returns what a phase that sets a key replaces, see `Facts.replaces`."""
+    return {} if key in SPELLINGS else facts_of(key).replaces
 
 
 def changing(what: Changes) -> list[str]:

@@ -74,14 +74,14 @@ class DataConfig(Extensible):
         None,
         "Corpus. For `indexed`, the common prefix of its two files; for `text`, a file or folder;"
         " for `pairs`, a file of JSON lines. `null`: no corpus, or the corpora in `blend`.",
-        any_phase(LEARNING | HELD_OUT),
+        any_phase(LEARNING | HELD_OUT).replacing(["data.blend"]),
         example="data/wiki",
     )
     blend: Keyed[list[str] | None] = setting(
         None,
         "Several corpora with weights, `[0.7,data/wiki,0.3,data/code]`; each path as in `path`."
         " `null`: one corpus.",
-        any_phase(LEARNING | HELD_OUT),
+        any_phase(LEARNING | HELD_OUT).replacing(["data.path"]),
         example=[0.7, "data/wiki", 0.3, "data/code"],
     )
     split: Keyed[list[float]] = setting(

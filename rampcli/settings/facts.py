@@ -1,6 +1,7 @@
 """What is true of a setting, declared with it: what it changes, and where it may be set."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Flag, auto
 from typing import Any
 
@@ -77,15 +78,30 @@ class Facts:
         changes: what another value changes.
         not_in_phases: why a phase may not set it; None if it may.
         not_in_rl: why reinforcement learning does not read it; None if it does.
+        one_of: what it says in one of several ways; None if there is no other way. Of settings that
+            say one thing, the one that is set nearest to the user applies.
+        replaces: settings of the run, and the values that they get in a phase that sets it. They
+            say something else there, or the same in another way.
     """
 
     changes: Changes
     not_in_phases: str | None = None
     not_in_rl: NotInRL | None = None
+    one_of: str | None = None
+    replaces: Mapping[str, Any] = field(default_factory=dict)
 
     def unread_by_rl(self, why: str, instead: str | None = None, *, unused: Any = None) -> "Facts":
         """Returns the facts of a setting that only pretraining reads, see `NotInRL`."""
         return replace(self, not_in_rl=NotInRL(why, instead, unused))
+
+    def one_way_of(self, what: str) -> "Facts":
+        """Returns the facts of a setting that says something in one of several ways."""
+        return replace(self, one_of=what)
+
+    def replacing(self, settings: Mapping[str, Any] | Iterable[str]) -> "Facts":
+        """Returns the facts of a setting that replaces others in a phase: by null, if not said."""
+        values = settings if isinstance(settings, Mapping) else dict.fromkeys(settings)
+        return replace(self, replaces=values)
 
 
 ONE_RUN = "it holds for the whole run"

@@ -4,11 +4,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from rampcli.batch.division import divisors
+from rampcli.batch.ramp import RAMP_KEY
+from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.errors import UsageError, set_to, set_together
 from rampcli.settings.architectures import misfit_of
 from rampcli.settings.facts import BATCH, COST, NOTHING, SAME_TENSORS, TENSORS, any_phase, whole_run
 from rampcli.settings.fields import Extensible, Keyed, keyed, setting, settings_class
 from rampcli.settings.model_parts import ACTIVATIONS, NORMS, POSITION_EMBEDDINGS
+from rampcli.words import RAMP_SETTINGS
 
 if TYPE_CHECKING:
     from rampcli.settings.config import Config
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 MOST_WIDTH = 1_000_000
 MOST_VOCABULARY = 100_000_000
 """Limits above any real model, so that a wrong number is refused before anything is allocated."""
+_RAMPS = (RAMP_KEY, SCHEDULE_KEY, *RAMP_SETTINGS)
+"""A ramp of the run counts from its first sample, and says nothing about a phase's own batch."""
 
 
 @keyed("model.")
@@ -163,14 +168,14 @@ class ModelConfig(Extensible):
     global_batch_size: Keyed[int | None] = setting(
         None,
         "Samples per optimiser step, at the end of a ramp. `null`: derived.",
-        any_phase(BATCH),
+        any_phase(BATCH).replacing(_RAMPS),
         unit="samples",
         at_least=1,
     )
     rampup_batch_size: Keyed[list[int] | None] = setting(
         None,
         "Batch-size ramp, `[start, increment, samples]`. `null`: no ramp.",
-        any_phase(BATCH),
+        any_phase(BATCH).one_way_of("ramp").replacing(_RAMPS),
         unit="samples",
         example=[256, 128, 50_000_000],
     )
@@ -178,7 +183,7 @@ class ModelConfig(Extensible):
         None,
         "Batch sizes from given points on, `'0:768 250B:1536'`. The points count tokens, or samples"
         " with `samples:` in front, or optimiser steps with `steps:`. `null`: no schedule.",
-        any_phase(BATCH),
+        any_phase(BATCH).one_way_of("ramp").replacing(_RAMPS),
         unit="tokens, samples or steps : samples",
         example="0:768 250B:1536",
     )

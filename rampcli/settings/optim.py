@@ -58,14 +58,14 @@ class OptimConfig(Extensible):
     warmup_samples: Keyed[int | None] = setting(
         None,
         "Length of the linear warm-up in samples. `null`: not set.",
-        any_phase(RATE),
+        any_phase(RATE).one_way_of("warm-up"),
         unit="samples",
         at_least=0,
     )
     warmup_steps: Keyed[int | None] = setting(
         None,
         "Length of the linear warm-up in steps; the plan converts it to samples. `null`: not set.",
-        any_phase(RATE),
+        any_phase(RATE).one_way_of("warm-up"),
         unit="optimiser steps",
         at_least=0,
     )
@@ -139,7 +139,7 @@ class ScheduleConfig(Extensible):
             " by the largest. A number e: by r to the power of e.",
             BATCH_COUPLINGS,
         ),
-        any_phase(LEARNING),
+        any_phase(LEARNING).replacing(["schedule.lr_factors"]),
         choices=BATCH_COUPLINGS,
         at_least=0,
         at_most=2,
@@ -148,7 +148,7 @@ class ScheduleConfig(Extensible):
         None,
         "Factor of the learning rate in each stage of the batch schedule, in order, in place of"
         " `schedule.batch_coupling`. `null`: the coupling.",
-        any_phase(LEARNING),
+        any_phase(LEARNING).replacing({"schedule.batch_coupling": "none"}),
         # Values that are coupled to a factor in this range stay finite.
         at_least=1e-3,
         at_most=1000,

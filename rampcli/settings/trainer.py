@@ -23,7 +23,7 @@ MatmulPrecision = Literal["highest", "high", "medium"]
 ActivationCheckpointing = Literal["none", "selective", "full"]
 AccumulateReduce = Literal["last", "each"]
 OnNonfinite = Literal["stop", "skip"]
-_ENDS_ONCE = "the run ends once; a phase ends at its `until`"
+_END = whole_run(LENGTH, "the run ends once; a phase ends at its `until`").one_way_of("length")
 
 
 @keyed("trainer.")
@@ -82,23 +82,21 @@ class TrainerConfig(Section):
     max_steps: Keyed[int | None] = setting(
         None,
         "Length of the run in steps. `null`: not set.",
-        whole_run(LENGTH, _ENDS_ONCE),
+        _END,
         unit="optimiser steps",
         at_least=1,
     )
     max_samples: Keyed[int | None] = setting(
         None,
         "Length of the run in samples. `null`: not set.",
-        whole_run(LENGTH, _ENDS_ONCE),
+        _END,
         unit="samples",
         at_least=1,
     )
     max_tokens: Keyed[int | None] = setting(
         None,
         "Length of the run in tokens. `null`: not set.",
-        whole_run(LENGTH, _ENDS_ONCE).unread_by_rl(
-            ", which counts prompts", "trainer.max_steps or trainer.max_samples"
-        ),
+        _END.unread_by_rl(", which counts prompts", "trainer.max_steps or trainer.max_samples"),
         unit="tokens",
         at_least=1,
     )

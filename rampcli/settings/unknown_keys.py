@@ -19,15 +19,8 @@ from rampcli.settings.by_key import (
     settings_of,
 )
 from rampcli.settings.phase_keys import PHASES, UNTIL, phase_key, split_phase_key
-from rampcli.words import SPELLINGS
-from rampcli.words.refused import (
-    HYDRA,
-    KNOWN_ELSEWHERE,
-    MEANT,
-    NEMO_SECTIONS,
-    REFUSED,
-    known_elsewhere,
-)
+from rampcli.words import NO_EXTENSIONS, SPELLINGS, refusal_of
+from rampcli.words.refused import KNOWN_ELSEWHERE, known_elsewhere
 
 LIST_ALL = "rampcli pretrain --factory llama3_tiny --cfg, which lists all settings"
 
@@ -69,8 +62,7 @@ def unknown_key(
             keys=(whole,),
             remedy=settings()[whole].example(),
         )
-    refused = REFUSED.get(key) or known_elsewhere(key, MEANT)
-    if refused := refused or (HYDRA if key.startswith("hydra.") else None):
+    if refused := refusal_of(key):
         problem, ways = refused
         return UsageError(
             f"{key} {problem}",
@@ -79,7 +71,7 @@ def unknown_key(
         )
     extension = extension_of(key)
     name = key.split(".")[1] if is_of_extension(key) else None
-    if name not in (None, *NEMO_SECTIONS) and extension is None:
+    if name not in (None, *NO_EXTENSIONS) and extension is None:
         return UsageError(
             f"there is no setting {key}, and no extension {name}",
             keys=(key,),

@@ -1,66 +1,74 @@
-"""Translates batch settings of other systems into ours, and our plan into their settings.
+"""The door for other systems' words and files: their meaning in ours, and our plan in theirs.
 
-A new system is a module with its spellings and a `write` function, and entries in `SPELLED_BY` and
-`DIALECTS`. Words that mean different keys or values beside other settings are in `COMBINED`, and
-a function in `SETTLING` says what they mean.
+Beyond this package, only names of commands and documentation speak of a system.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from rampcli.batch.ramp import RAMP_KEY
 from rampcli.words import hydra, maxtext, maxtext_mesh, nemo, rl
+from rampcli.words.formats import FileFormat
+from rampcli.words.maxtext import RAMP_SETTINGS as RAMP_SETTINGS
 from rampcli.words.maxtext import bound_by as bound_by
-from rampcli.words.translation import CombinedWord, Source, Translation
+from rampcli.words.refused import MEANT, known_elsewhere
+from rampcli.words.translation import CombinedWord, Source, System, Translation
 
-SPELLED_BY: dict[str, dict[str, str]] = {
-    "NeMo 1": nemo.NEMO_1,
-    "NeMo 2": nemo.NEMO_2,
-    "Megatron Bridge": nemo.BRIDGE,
-    "MaxText": maxtext.SPELLINGS,
-    "Hydra": hydra.SPELLINGS,
-    f"`{rl.RL_COMMAND}`": rl.SPELLINGS,
+SYSTEMS: dict[str, System] = {
+    **nemo.SYSTEMS,
+    "MaxText": maxtext.MAXTEXT,
+    "Hydra": hydra.HYDRA,
+    f"`{rl.RL_COMMAND}`": rl.RL,
 }
-"""Our key for each word that means exactly one of our keys, by system."""
-SPELLINGS: dict[str, str] = {
-    word: key for spellings in SPELLED_BY.values() for word, key in spellings.items()
-}
-COMBINED: dict[str, CombinedWord] = maxtext.WORDS | maxtext_mesh.WORDS
+"""Other systems by name. To add one: a module with its words, and an entry here."""
+_ALL = tuple(SYSTEMS.values())
+SPELLINGS = {word: key for one in _ALL for word, key in one.spellings.items()}
+"""Our key for each word that means exactly one of our keys."""
+COMBINED: dict[str, CombinedWord] = {k: word for one in _ALL for k, word in one.combined.items()}
 """Each word whose meaning depends on other settings."""
-KEYS = SPELLINGS | maxtext_mesh.KEYS
+KEYS = SPELLINGS | {word: key for one in _ALL for word, key in one.decides.items()}
 """Our key for each word that decides one, alone or with others."""
-BATCH_WORDS, RAMP_WORDS = tuple(maxtext.WORDS), (maxtext.ENABLE, *maxtext.RAMP_WORDS)
-"""The words of `COMBINED` for a batch, and those of them for a ramp."""
-DECIDED = maxtext_mesh.DECIDED | {RAMP_KEY: RAMP_WORDS}
+DECIDED = maxtext_mesh.DECIDED | {RAMP_KEY: RAMP_SETTINGS}
 """The words of `COMBINED` that decide a key of ours and no other size."""
 FOREIGN = frozenset({*SPELLINGS, *COMBINED})
 """Every word that is accepted."""
-SETTLING: tuple[Callable[[Any], tuple[Any, tuple[str, ...]]], ...] = (
-    rl.settle_counts,
-    maxtext_mesh.settle_mesh,
-    maxtext.settle_batch,
-    maxtext.settle_accumulation,
-)
+SETTLING = tuple(settle for one in _ALL for settle in one.settles)
 """Functions that give our keys what words in layers mean, with notes. They are called in turn."""
-REMARKS = {
-    "model.seq_length": "Equal to `dataset.seq_length`.",
-    "dataset.sequence_length": "The name of `dataset.seq_length` in versions up to 0.5.",
-    "gradient_accumulation_steps": (
-        "Replaces a recipe's `model.global_batch_size` by the product of micro batch, data-parallel"
-        " ranks and passes."
-    ),
-    hydra.RUN_DIR: "Hydra has another setting for the folder of a sweep.",
-    "rl.prompts_per_step": "The samples of such a run are prompts.",
-}
-"""Facts about spellings that the descriptions of their keys do not give."""
+DIALECTS = {name: one.write for name, one in SYSTEMS.items() if one.write is not None}
+FORMATS = tuple(one.files for one in _ALL if one.files is not None)
+DERIVED = {word: about for one in _ALL for word, about in one.derived.items()}
+"""Meaning of each number that a system derives and nobody sets, and the keys to set instead."""
+REFUSED = {
+    name: ("is derived and cannot be set", tuple(f"{key}=VALUE" for key in keys))
+    for name, (_, keys) in DERIVED.items()
+} | {word: about for one in _ALL for word, about in one.refused.items()}
+WRAPPER = nemo.LAUNCHER_GROUP
+"""A section that a launcher puts around all settings, and the group whose options are its runs."""
+NO_EXTENSIONS = nemo.OPTIM_SECTIONS
+"""Sections of other systems in ours that look like those of extensions."""
+_WRAPPED = re.compile(rf"^([+~]*)({WRAPPER}\.)+")
 
-DIALECTS: dict[str, Callable[[Source], Translation]] = {
-    "NeMo 1": nemo.write_nemo_1,
-    "NeMo 2": nemo.write_nemo_2,
-    "Megatron Bridge": nemo.write_bridge,
-    "Megatron-LM": nemo.write_megatron,
-    "MaxText": maxtext.write,
-}
+
+def unwrapped(word: str) -> str:
+    """Returns a key or `KEY=VALUE` without the section `WRAPPER`."""
+    return _WRAPPED.sub(r"\1", word)
+
+
+def wrapped(key: str) -> str:
+    """Returns a key in the section `WRAPPER`."""
+    return f"{WRAPPER}.{key}"
+
+
+def format_of(leaves: Mapping[str, Any]) -> FileFormat | None:
+    """Returns the format of a file of another system, given its values by dotted key, or None."""
+    return next((one for one in FORMATS if one.recognises(leaves)), None)
+
+
+def refusal_of(word: str) -> tuple[str, tuple[str, ...]] | None:
+    """Returns why a word is refused and what to do instead, or None if no system has it."""
+    of_hydra = hydra.REFUSED if word.startswith("hydra.") else None
+    return REFUSED.get(word) or known_elsewhere(word, MEANT) or of_hydra
 
 
 def translate_plan(source: Source) -> dict[str, Translation]:
@@ -75,6 +83,7 @@ def means_alone(word: str, key: str) -> bool:
 
 def meaning_of(word: str, about_key: str) -> str:
     """Returns what a spelling means, given the description of its key."""
-    systems = " and ".join(name for name, words in SPELLED_BY.items() if word in words)
-    parts = (f"{systems}: sets `{SPELLINGS[word]}`.", about_key, REMARKS.get(word, ""))
+    found = {name: one for name, one in SYSTEMS.items() if word in one.spellings}
+    remark = next((one.remarks[word] for one in found.values() if word in one.remarks), "")
+    parts = (f"{' and '.join(found)}: sets `{SPELLINGS[word]}`.", about_key, remark)
     return " ".join(filter(None, parts))

@@ -4,11 +4,17 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from rampcli.errors import Assignments, UsageError
+from rampcli.words.translation import System
 
 Value = TypeVar("Value")
 RUN_DIR, SWEEP_DIR = "hydra.run.dir", "hydra.sweep.dir"
 """A run is written where the first says, and the runs of a sweep where the second says."""
-SPELLINGS: dict[str, str] = {RUN_DIR: "run_dir"}
+REFUSED = ("sets Hydra itself, which writes no files here", ("run_dir=FOLDER",))
+"""Why its other settings are refused, and what to do instead."""
+HYDRA = System(
+    spellings={RUN_DIR: "run_dir"},
+    remarks={RUN_DIR: "Hydra has another setting for the folder of a sweep."},
+)
 
 
 def of_sweep(values: Mapping[str, Value]) -> dict[str, Value]:

@@ -13,18 +13,21 @@ from typing import Any
 from rampcli.batch.division import nearest_divisors
 from rampcli.batch.micro_batch import LARGEST, STAGE_MICRO_KEY
 from rampcli.batch.node_policies import POLICY_KEY
+from rampcli.batch.pairs import GENERATIONS_KEY, PAIRS_KEY, PROMPTS_KEY
 from rampcli.batch.pipeline import MICROBATCHES_KEY, PIPELINE_SIZE_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, FLEET_KEYS, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.quantities import as_written, decimal, is_decimal
 from rampcli.batch.ramp import RAMP_KEY, SEMANTICS_KEY
 from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.errors import UsageError, set_to, set_together, shown
+from rampcli.words import maxtext_mesh
 from rampcli.words.maxtext_mesh import FILLS, fleet_of
 from rampcli.words.translation import (
     CombinedWord,
     L,
     Layers,
     Source,
+    System,
     Translation,
     contradiction,
     differences,
@@ -38,6 +41,8 @@ START = "per_device_batch_size_start"
 INCREMENT = "per_device_batch_size_increment"
 RAMP_SAMPLES = "global_rampup_samples"
 RAMP_WORDS = (START, INCREMENT, RAMP_SAMPLES)
+RAMP_SETTINGS = (ENABLE, *RAMP_WORDS)
+_RAMPS = (RAMP_KEY, SCHEDULE_KEY)
 WORDS: dict[str, CombinedWord] = {
     PER_DEVICE: CombinedWord(
         float,
@@ -45,6 +50,7 @@ WORDS: dict[str, CombinedWord] = {
         "MaxText: samples per device in one forward and backward pass. Times the devices that share"
         " a sample, it is `data.micro_batch_size`; times all devices and"
         " `gradient_accumulation_steps`, it is `model.global_batch_size`.",
+        replaces=(*_RAMPS, *RAMP_SETTINGS),
     ),
     ENABLE: CombinedWord(
         bool,
@@ -52,33 +58,31 @@ WORDS: dict[str, CombinedWord] = {
         "MaxText: whether the batch ramps up. `true` sets `model.rampup_batch_size`,"
         " `rampup.semantics=maxtext`, `rampup.node_policy=fixed` and `rampup.micro_batch=largest`;"
         " `false` sets `model.rampup_batch_size=null`.",
+        replaces=_RAMPS,
     ),
     START: CombinedWord(
         float,
         "4",
         "MaxText: samples per device at the start of the ramp. Times all devices, it is the start"
         " in `model.rampup_batch_size`.",
+        replaces=_RAMPS,
     ),
     INCREMENT: CombinedWord(
         float,
         "2",
         "MaxText: samples per device that each stage of the ramp adds. Times all devices, it is the"
         " increment in `model.rampup_batch_size`.",
+        replaces=_RAMPS,
     ),
     RAMP_SAMPLES: CombinedWord(
         int,
         "500",
         "MaxText: samples of the whole ramp. They are the samples in `model.rampup_batch_size`.",
+        replaces=_RAMPS,
     ),
 }
 """MaxText's batch size per device and its words for a ramp."""
 ACCUMULATION = "gradient_accumulation_steps"
-SPELLINGS: dict[str, str] = {
-    ACCUMULATION: "trainer.accumulate_grad_batches",
-    "expansion_factor_real_data": "data.expansion_factor_real_data",
-    "num_pipeline_microbatches": "parallel.num_pipeline_microbatches",
-}
-"""MaxText's words that mean exactly one of our keys."""
 SUGGESTED = (MICRO_KEY, STAGE_MICRO_KEY, SEMANTICS_KEY, POLICY_KEY, MICROBATCHES_KEY)
 """Keys for which MaxText's words are only a suggestion: an explicit setting overrides them."""
 DEFAULTS = {PER_DEVICE: 12.0, START: 4.0, INCREMENT: 2.0, RAMP_SAMPLES: 500}
@@ -320,6 +324,24 @@ def _translate_ramp(
     return ramp, unit // data_ranks
 
 
+def check_counts(layers: L) -> tuple[L, tuple[str, ...]]:
+    """Checks that reinforcement learning does not count samples. Returns the layers, and no notes.
+
+    Raises:
+        UsageError: a word does.
+    """
+    counted = given(layers, (*WORDS, ACCUMULATION))
+    if counted and layers.entry(GENERATIONS_KEY).value is not None:
+        word, value = next(iter(counted.items()))
+        raise UsageError(
+            f"{word}={shown(value)} is a word of pretraining, and reinforcement learning counts"
+            " prompts and pairs",
+            keys=(*counted, *([ACCUMULATE_KEY] if ACCUMULATION in counted else [])),
+            remedy=f"{PROMPTS_KEY}, {PAIRS_KEY} or {RAMP_KEY} instead",
+        )
+    return layers, ()
+
+
 def settle_batch(layers: L) -> tuple[L, tuple[str, ...]]:
     """Returns layers in which our keys have what the words for a batch and a ramp mean, and notes.
 
@@ -493,3 +515,45 @@ def _decimal_differences(sizes: Mapping[str, Fraction], devices: int) -> Iterato
             yield f"{word} is exactly {size}, which no decimal equals"
         elif int(devices * written) != devices * size:
             yield f"MaxText truncates {devices} x {word}={written} to {int(devices * written)}"
+
+
+MAXTEXT = System(
+    spellings={
+        ACCUMULATION: ACCUMULATE_KEY,
+        "expansion_factor_real_data": "data.expansion_factor_real_data",
+        "num_pipeline_microbatches": MICROBATCHES_KEY,
+    },
+    combined=WORDS | maxtext_mesh.WORDS,
+    decides=maxtext_mesh.KEYS,
+    settles=(check_counts, maxtext_mesh.settle_mesh, settle_batch, settle_accumulation),
+    write=write,
+    derived={
+        **dict.fromkeys(
+            ("global_batch_to_load", "global_batch_size_to_load"),
+            (
+                "MaxText: samples that are loaded for an optimiser step: at least one per device"
+                " and pass, times `data.expansion_factor_real_data`.",
+                (GLOBAL_KEY, "data.expansion_factor_real_data"),
+            ),
+        ),
+        **dict.fromkeys(
+            ("global_batch_to_train", "global_batch_size_to_train_on"),
+            (
+                "MaxText: samples that an optimiser step trains on. Here:"
+                " `model.global_batch_size`.",
+                (GLOBAL_KEY, PER_DEVICE),
+            ),
+        ),
+        "micro_batch_size_to_train_on": (
+            "MaxText: samples that all devices train on in one forward and backward pass. In"
+            " MaxText's ramp, a step is one pass.",
+            (MICRO_KEY, PER_DEVICE),
+        ),
+    },
+    remarks={
+        ACCUMULATION: (
+            "Replaces a recipe's `model.global_batch_size` by the product of micro batch,"
+            " data-parallel ranks and passes."
+        )
+    },
+)

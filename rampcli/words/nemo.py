@@ -3,7 +3,6 @@
 Megatron-LM's words are NeMo's, so it has no spellings of its own.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -13,7 +12,15 @@ from rampcli.batch.position import STEPS
 from rampcli.batch.quantities import listed
 from rampcli.batch.run_settings import DECREASE_KEY
 from rampcli.batch.step_schedule import SCHEDULE_KEY, threshold_unit, to_entries
-from rampcli.words.translation import Source, Translation, differences, to_assignments, to_flags
+from rampcli.words.nemo_yaml import FORMAT
+from rampcli.words.translation import (
+    Source,
+    System,
+    Translation,
+    differences,
+    to_assignments,
+    to_flags,
+)
 
 NEMO_1: dict[str, str] = {
     "model.micro_batch_size": "data.micro_batch_size",
@@ -68,16 +75,11 @@ ARGUMENTS: dict[str, str] = {
 """Our key for each argument of `pretrain_gpt.py`."""
 LAUNCHER_GROUP = "training"
 """The group of NeMo's launcher whose options are whole runs, and the section of their settings."""
-LAUNCHER_SECTION = f"{LAUNCHER_GROUP}."
-_IN_LAUNCHER = re.compile(rf"^([+~]*)({LAUNCHER_GROUP}\.)+")
+OPTIM_SECTIONS = ("config", "lr_scheduler", "sched", "optim", "data")
+"""Sections of NeMo's `optim` and `model`."""
 MOST_SHOWN = 10
 UNSUPPORTED = (DECREASE_KEY, "trainer.max_samples")
 """Our keys that NeMo has no word for."""
-
-
-def drop_launcher_section(word: str) -> str:
-    """Returns a key or `KEY=VALUE` without a leading `training.`."""
-    return _IN_LAUNCHER.sub(r"\1", word)
 
 
 def write_nemo_1(source: Source) -> Translation:
@@ -165,3 +167,28 @@ def write_megatron(source: Source) -> Translation:
         unsaid += ("Megatron-LM has no thresholds in steps; here they are the same in tokens",)
     words = to_flags({argument: values.get(key) for argument, key in ARGUMENTS.items()})
     return Translation(words=words, unsaid=unsaid)
+
+
+SYSTEMS = {
+    "NeMo 1": System(
+        spellings=NEMO_1,
+        files=FORMAT,
+        write=write_nemo_1,
+        refused={
+            LAUNCHER_GROUP: (
+                "is a group of NeMo's launcher",
+                ("--factory NAME; `rampcli recipes` lists the names",),
+            )
+        },
+    ),
+    "NeMo 2": System(spellings=NEMO_2, write=write_nemo_2),
+    "Megatron Bridge": System(
+        spellings=BRIDGE,
+        write=write_bridge,
+        remarks={
+            "model.seq_length": "Equal to `dataset.seq_length`.",
+            "dataset.sequence_length": "The name of `dataset.seq_length` in versions up to 0.5.",
+        },
+    ),
+    "Megatron-LM": System(write=write_megatron),
+}

@@ -6,21 +6,19 @@ NeMo 2 names most keys otherwise than NeMo 1; its files are read under NeMo 1's 
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
 from rampcli.batch.node_policies import POLICY_KEY
 from rampcli.batch.plan import GLOBAL_KEY
 from rampcli.batch.ramp import RAMP_KEY
-from rampcli.errors import UsageError
 from rampcli.words import nemo_keys as tables
+from rampcli.words.formats import NOT_SET, Decided, FileFormat, ForeignRun, Unresolved
 from rampcli.words.nemo_keys import SCHEDULE
 
 TARGET = "_target_"
 EVERYTHING = 10**9
 """Most samples of a validation on the whole corpus."""
-_NOT_SET = "is not set"
 _LEAVE = object()
 """What a rule returns if its setting does not apply."""
 _CLASS = f"model.config.{TARGET}"
@@ -28,53 +26,6 @@ _TRAIN, _VALIDATION = "model.data.data_prefix.train", "model.data.data_prefix.va
 _NOT_OF_CLASSES = ("model.vocab_size", GLOBAL_KEY, RAMP_KEY)
 _MARKS = ("exp_manager.", "model.optim.", "model.data.")
 """Sections of NeMo 1's files that ours never have."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unresolved:
-    """Stands for a value whose references cannot be resolved, such as `${data_dir}/wiki`, or `???`.
-
-    Attributes:
-        text: the value as it was written.
-        error: why.
-    """
-
-    text: str
-    error: UsageError = field(compare=False, default_factory=lambda: UsageError(_NOT_SET))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Decided:
-    """A value of ours and the NeMo keys that decided it. Without keys, it is NeMo's default."""
-
-    value: Any
-    keys: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NemoRun:
-    """What a file of NeMo's means here.
-
-    Each key of the file decides settings or options, is unchanged, or is unsupported.
-
-    Attributes:
-        settings: values of our keys, complete over the defaults of our schema.
-        options: options of the groups in conf/, over which the settings apply.
-        unchanged: NeMo's keys that change neither the model nor the numbers here.
-        unsupported: why other keys, which change them, have no equal here. Also has keys that the
-            file leaves out, if NeMo's default has no equal.
-        instead: our settings that replace an unsupported key if a user sets one of them.
-        notes: effects that may surprise, by the key that has them.
-        names: the file's name of NeMo's key for each of our settings that takes the same values.
-    """
-
-    settings: dict[str, Decided] = field(default_factory=dict)
-    options: dict[str, Decided] = field(default_factory=dict)
-    unchanged: tuple[str, ...] = ()
-    unsupported: dict[str, str] = field(default_factory=dict)
-    instead: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    notes: dict[str, str] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)
 
 
 class _NoEqual(Exception):
@@ -112,13 +63,13 @@ class _Words:
         for part in value if isinstance(value, list) else [value]:
             if isinstance(part, Unresolved):
                 found = re.search(r"\$\{[^${}]*\}", part.text)
-                raise _NoEqual(word, f"names {found[0]}, which is not set" if found else _NOT_SET)
+                raise _NoEqual(word, f"names {found[0]}, which is not set" if found else NOT_SET)
         return self.defaults.get(word) if value is None or value == {} else value
 
     def required(self, word: str) -> Any:
         """Returns a value that has no default."""
         if (value := self(word)) is None:
-            raise _NoEqual(word, _NOT_SET)
+            raise _NoEqual(word, NOT_SET)
         return value
 
     def keys(self) -> tuple[str, ...]:
@@ -498,7 +449,7 @@ def _tried(rule: Rule, words: _Words) -> tuple[Any, _NoEqual | None]:
         return _LEAVE, _NoEqual([*words.asked][-1], "has a value out of range")
 
 
-def read_nemo(leaves: Mapping[str, Any]) -> NemoRun:
+def read_nemo(leaves: Mapping[str, Any]) -> ForeignRun:
     """Returns what a file of NeMo's means here.
 
     Args:
@@ -547,7 +498,7 @@ def read_nemo(leaves: Mapping[str, Any]) -> NemoRun:
             unchanged.append(key)
         else:
             unsupported[key] = "is not known here, so what it changes is not known"
-    return NemoRun(
+    return ForeignRun(
         settings=settings,
         options=options,
         unchanged=tuple(unchanged),
@@ -575,3 +526,13 @@ def _is_without_effect(word: str, value: Any) -> bool:
         return True
     is_listed = any(fnmatchcase(word, pattern) for pattern in tables.UNCHANGED)
     return is_listed or word in tables.NEUTRAL
+
+
+FORMAT = FileFormat(
+    name="NeMo",
+    recognises=is_nemo,
+    read=read_nemo,
+    names=keys_by_setting,
+    alone={one[0]: ours for table in (tables.SAME, tables.CHOICES) for ours, one in table.items()},
+    neutral=tables.NEUTRAL,
+)

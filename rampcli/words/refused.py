@@ -1,61 +1,10 @@
-"""Words of other systems that are not accepted, and the keys to set instead."""
+"""Words that several systems have and that are not accepted, and the keys to set instead."""
 
 from collections.abc import Mapping
 from typing import TypeVar
 
-from rampcli.batch.pairs import GENERATIONS_KEY, PAIRS_KEY, PROMPTS_KEY
-from rampcli.batch.plan import GLOBAL_KEY, MICRO_KEY
-from rampcli.words.rl import RL_COMMAND
-
 T = TypeVar("T")
 
-DERIVED: dict[str, tuple[str, tuple[str, ...]]] = {
-    **dict.fromkeys(
-        ("global_batch_to_load", "global_batch_size_to_load"),
-        (
-            "MaxText: samples that are loaded for an optimiser step: at least one per device and"
-            " pass, times `data.expansion_factor_real_data`.",
-            ("model.global_batch_size", "data.expansion_factor_real_data"),
-        ),
-    ),
-    **dict.fromkeys(
-        ("global_batch_to_train", "global_batch_size_to_train_on"),
-        (
-            "MaxText: samples that an optimiser step trains on. Here: `model.global_batch_size`.",
-            ("model.global_batch_size", "per_device_batch_size"),
-        ),
-    ),
-    "micro_batch_size_to_train_on": (
-        "MaxText: samples that all devices train on in one forward and backward pass. In MaxText's"
-        " ramp, a step is one pass.",
-        ("data.micro_batch_size", "per_device_batch_size"),
-    ),
-}
-"""Meaning of each number that MaxText derives, and the keys to set instead."""
-REFUSED: dict[str, tuple[str, tuple[str, ...]]] = {
-    **{
-        name: ("is derived and cannot be set", tuple(f"{key}=VALUE" for key in keys))
-        for name, (_, keys) in DERIVED.items()
-    },
-    "batch_size": (
-        f"is a word of `{RL_COMMAND}`",
-        (GLOBAL_KEY, f"{PROMPTS_KEY} under {RL_COMMAND}"),
-    ),
-    "num_generations": (f"is a word of `{RL_COMMAND}`", (f"{GENERATIONS_KEY} under {RL_COMMAND}",)),
-    "micro_batch_size": (
-        f"is a word of `{RL_COMMAND}`",
-        (MICRO_KEY, f"{PAIRS_KEY} under {RL_COMMAND}"),
-    ),
-    "train_micro_batch_size": (
-        f"counts prompts of all devices, and {PAIRS_KEY} counts pairs per rank",
-        (f"{PAIRS_KEY}=VALUE",),
-    ),
-    "ppo_micro_batch_size": (
-        f"counts responses of all devices, and {PAIRS_KEY} counts pairs per rank",
-        (f"{PAIRS_KEY}=VALUE",),
-    ),
-}
-"""Why each word is refused, and what to do instead: a key that takes the same value, or prose."""
 _LENGTHS = "trainer.max_samples, trainer.max_steps or trainer.max_tokens"
 EPOCHS = (
     *("epoch", "epochs", "num_epoch", "num_epochs", "max_epoch", "max_epochs", "n_epochs"),
@@ -118,16 +67,9 @@ MEANT: dict[str, tuple[str, tuple[str, ...]]] = {
         ("rl.updates_per_rollout=N, with N = the batch / the mini batch",),
     ),
     "betas": ("is two settings", ("optim.beta1=0.9 optim.beta2=0.95",)),
-    "training": (
-        "is a group of NeMo's launcher",
-        ("--factory NAME; `rampcli recipes` lists the names",),
-    ),
 }
 """What is wrong with other systems' keys that have no single one of ours, and what to do instead,
 by their last part, their last two parts or the whole key."""
-NEMO_SECTIONS = ("config", "lr_scheduler", "sched", "optim", "data")
-"""Sections of NeMo's `optim` and `model`. They are no extensions."""
-HYDRA = ("sets Hydra itself, which writes no files here", ("run_dir=FOLDER",))
 _OF_OURS = {
     "name": "run_name exp_name exp_manager.name",
     "run_dir": (

@@ -3,13 +3,10 @@
 from collections.abc import Sequence
 
 from rampcli.batch.pairs import GENERATIONS_KEY, PAIRS_KEY, PROMPTS_KEY, PairBatch
-from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY
-from rampcli.batch.ramp import RAMP_KEY
+from rampcli.batch.plan import GLOBAL_KEY, MICRO_KEY
 from rampcli.errors import UsageError, set_to, shown
-from rampcli.words import maxtext
-from rampcli.words.translation import L, Translation, given, to_assignments, to_flags
+from rampcli.words.translation import L, System, Translation, to_assignments, to_flags
 
-SPELLINGS: dict[str, str] = {PROMPTS_KEY: GLOBAL_KEY}
 RL_COMMAND = "rampcli rl"
 BARE_WORDS: dict[str, str] = {
     "batch_size": PROMPTS_KEY,
@@ -77,23 +74,12 @@ def bare_words(words: Sequence[str]) -> dict[str, str]:
 
 
 def settle_counts(layers: L) -> tuple[L, tuple[str, ...]]:
-    """Checks that pretraining counts samples, and reinforcement learning prompts and pairs.
-
-    Returns the layers, and no notes.
+    """Checks that pretraining does not count prompts. Returns the layers, and no notes.
 
     Raises:
-        UsageError: a word counts what the run does not have.
+        UsageError: it does.
     """
-    counted = given(layers, (*maxtext.WORDS, maxtext.ACCUMULATION))
     batch, is_rl = layers.entry(GLOBAL_KEY), layers.entry(GENERATIONS_KEY).value is not None
-    if counted and is_rl:
-        word, value = next(iter(counted.items()))
-        raise UsageError(
-            f"{word}={shown(value)} is a word of pretraining, and reinforcement learning counts"
-            " prompts and pairs",
-            keys=(*counted, *([ACCUMULATE_KEY] if maxtext.ACCUMULATION in counted else [])),
-            remedy=f"{PROMPTS_KEY}, {PAIRS_KEY} or {RAMP_KEY} instead",
-        )
     if batch.by == PROMPTS_KEY and batch.value is not None and not is_rl:
         raise UsageError(
             f"{PROMPTS_KEY}={shown(batch.value)} does not apply: {GENERATIONS_KEY} is null, so"
@@ -150,3 +136,32 @@ def translate_pairs(
             unsaid=(*unsaid.get(system, []), *ramp),
         )
     return translations
+
+
+RL = System(
+    spellings={PROMPTS_KEY: GLOBAL_KEY},
+    settles=(settle_counts,),
+    refused={
+        "batch_size": (
+            f"is a word of `{RL_COMMAND}`",
+            (GLOBAL_KEY, f"{PROMPTS_KEY} under {RL_COMMAND}"),
+        ),
+        "num_generations": (
+            f"is a word of `{RL_COMMAND}`",
+            (f"{GENERATIONS_KEY} under {RL_COMMAND}",),
+        ),
+        "micro_batch_size": (
+            f"is a word of `{RL_COMMAND}`",
+            (MICRO_KEY, f"{PAIRS_KEY} under {RL_COMMAND}"),
+        ),
+        "train_micro_batch_size": (
+            f"counts prompts of all devices, and {PAIRS_KEY} counts pairs per rank",
+            (f"{PAIRS_KEY}=VALUE",),
+        ),
+        "ppo_micro_batch_size": (
+            f"counts responses of all devices, and {PAIRS_KEY} counts pairs per rank",
+            (f"{PAIRS_KEY}=VALUE",),
+        ),
+    },
+    remarks={PROMPTS_KEY: "The samples of such a run are prompts."},
+)

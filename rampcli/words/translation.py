@@ -1,8 +1,8 @@
 """Words of other systems: their meaning in layers of settings, and a plan written in them."""
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
@@ -12,6 +12,7 @@ from rampcli.batch.run_settings import DECREASE_KEY
 from rampcli.batch.step_schedule import to_entries
 from rampcli.batch.training_plan import PhasePlan, StagePlan
 from rampcli.errors import UsageError, shown
+from rampcli.words.formats import FileFormat
 
 
 class CombinedWord(NamedTuple):
@@ -22,12 +23,14 @@ class CombinedWord(NamedTuple):
         example: a value, as it is typed.
         meaning: its system, what it means there, and what it becomes here.
         key: our key that it sets if no other word takes part, or None.
+        replaces: what a phase leaves out of the run's settings by setting the word.
     """
 
     type: type
     example: str
     meaning: str
     key: str | None = None
+    replaces: tuple[str, ...] = ()
 
 
 class Layers(Protocol):
@@ -208,3 +211,33 @@ def differences(
             " here each stage has its own nodes"
         )
     return tuple(found)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class System:
+    """Another system: what its words mean here, and how a plan is written for it.
+
+    Attributes:
+        spellings: our key for each word that means exactly one of our keys.
+        combined: the words whose meaning depends on other settings.
+        decides: our key for each of these that decides one, alone or with others.
+        settles: functions that give our keys what words in layers mean, with notes. They are called
+            in turn.
+        files: how its files of settings are read; None if they are not.
+        write: returns a plan in its words; None if it has no words for a plan.
+        refused: why each other word is refused, and what to do instead: a key that takes the same
+            value, or prose.
+        derived: meaning of each number that it derives and nobody sets, and the keys to set
+            instead.
+        remarks: facts about spellings that the descriptions of their keys do not give.
+    """
+
+    spellings: Mapping[str, str] = field(default_factory=dict)
+    combined: Mapping[str, CombinedWord] = field(default_factory=dict)
+    decides: Mapping[str, str] = field(default_factory=dict)
+    settles: tuple[Callable[[Any], tuple[Any, tuple[str, ...]]], ...] = ()
+    files: FileFormat | None = None
+    write: Callable[[Source], Translation] | None = None
+    refused: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    derived: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    remarks: Mapping[str, str] = field(default_factory=dict)

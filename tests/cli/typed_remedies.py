@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from rampcli.config.groups import group_names, option_names
 from rampcli.settings.by_key import find_setting, settings
-from rampcli.words.nemo import drop_launcher_section
+from rampcli.words import unwrapped
 
 BEGIN = re.compile(r"""(?:^|(?<=[\s`]))(?=['"]?(?:rampcli |--[a-z]|[a-z_][\w.]*=\S))""")
 WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|[^\s'"`,;(]|(?<=\S)\(|,(?=[^\s'"`]))+""")
@@ -77,7 +77,7 @@ def replaces(typed: str, word: str) -> bool:
         return word.lstrip("~") in (key, SHORT.get(key)) or word.lstrip("-").startswith(
             f"{key.lstrip('-')}="
         )
-    old, _, option = drop_launcher_section(word).lstrip("+~").partition("=")
+    old, _, option = unwrapped(word).lstrip("+~").partition("=")
     if old in group_names() and key.startswith(f"{old}."):
         return option not in option_names(old)
     return key == old or not (old in group_names() or find_setting(old))

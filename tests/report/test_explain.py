@@ -15,8 +15,7 @@ from rampcli.report.choices import costs_text
 from rampcli.report.explain import derived, explain, with_provenance
 from rampcli.settings.by_key import find_setting, flatten, foreign_words, leaves, settings
 from rampcli.settings.config import Config
-from rampcli.words import SPELLINGS
-from rampcli.words.refused import DERIVED
+from rampcli.words import DERIVED, SPELLINGS
 
 
 @pytest.fixture

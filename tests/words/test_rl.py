@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rampcli.batch.pairs import PairBatch, PairSettings
 from rampcli.batch.plan import BatchPlan
-from rampcli.words.refused import REFUSED
+from rampcli.words import REFUSED
 from rampcli.words.rl import (
     BARE_WORDS,
     expand_words,

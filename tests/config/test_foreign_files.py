@@ -23,8 +23,8 @@ def over(file, *words):
 
 def facts(stack):
     """Returns the settings in their order, and what a run does not do."""
-    nemo_effects = stack.nemo_effects
-    return [*leaves(stack.config())], nemo_effects.unsupported, {*nemo_effects.unchanged}
+    effects = stack.effects
+    return [*leaves(stack.config())], effects.unsupported, {*effects.unchanged}
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_word_adds_a_key_as_if_the_file_had_it(file, key, value, tmp_path):
     changed.write_text(yaml.safe_dump(tree, sort_keys=False))
     typed, expected = over(FOLDER / f"{file}.yaml", f"+{key}={shown(value)}"), over(changed)
     assert facts(typed) == facts(expected)
-    assert typed.nemo_effects.decides == expected.nemo_effects.decides
+    assert typed.effects.decides == expected.effects.decides
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_two_words_for_one_setting_that_differ_are_refused():
 def test_words_of_other_systems_apply_to_a_file_of_nemo():
     stack = over(FOLDER / "megatron_gpt.yaml", "data.global_batch_size=64")
     assert stack.config().model.global_batch_size == 64
-    assert stack.nemo_effects.unsupported == {}
+    assert stack.effects.unsupported == {}
 
 
 VARIABLES = ("data_dir=/data", "base_results_dir=/runs")
@@ -130,7 +130,7 @@ def test_a_file_of_ours_over_one_of_nemo_replaces_its_values_and_no_other(tmp_pa
     primary = primary_stack(primary_of(str(FOLDER / "megatron_gpt.yaml")))
     stack = apply_overrides(primary, ["+exp=mine"], config_dir=tmp_path)
     assert [one.value for one in stack.history("model.global_batch_size")] == [None, 16, 64]
-    assert stack.nemo_effects.unsupported == {}
+    assert stack.effects.unsupported == {}
 
 
 @pytest.fixture(params=["alone", "in its tree"])
@@ -189,10 +189,8 @@ CHANGED = {
 def test_words_in_nemos_names_mean_the_same_as_in_the_file(layers_with):
     typed, edited = layers_with(*CHANGED), layers_with(changes=CHANGED.values())
     assert settings_of(typed) == settings_of(edited) != settings_of(layers_with())
-    assert typed.nemo_effects.unchanged == edited.nemo_effects.unchanged
-    assert [one.partition("=")[0] for one in typed.nemo_effects.unsupported] == [
-        "model.hidden_dropout"
-    ]
+    assert typed.effects.unchanged == edited.effects.unchanged
+    assert [one.partition("=")[0] for one in typed.effects.unsupported] == ["model.hidden_dropout"]
 
 
 def test_words_mean_the_same_at_once_and_one_after_another(layers_with):
@@ -203,7 +201,7 @@ def test_words_mean_the_same_at_once_and_one_after_another(layers_with):
         one_by_one = apply_overrides(one_by_one, [word])
     one_by_one = relaid(one_by_one)
     assert settings_of(one_by_one) == settings_of(at_once)
-    assert one_by_one.nemo_effects == at_once.nemo_effects
+    assert one_by_one.effects == at_once.effects
 
 
 @pytest.mark.parametrize(
@@ -222,7 +220,7 @@ def test_words_over_a_file_without_references_apply_one_after_another(file, word
     for word in words:
         layers = apply_overrides(layers, [word])
     assert facts(layers) == facts(at_once)
-    assert layers.nemo_effects == at_once.nemo_effects
+    assert layers.effects == at_once.effects
 
 
 def test_a_word_that_takes_part_in_a_decision_leaves_the_users_own_file_above_it(
@@ -241,7 +239,7 @@ def test_a_deleted_key_has_nemos_default_as_if_the_file_left_it_out(layers_with,
     (line,) = re.findall(rf"(?m)^  {key.split('.')[-1]}: .*\n", content)
     deleted, left_out = relaid(layers_with(f"~{key}")), layers_with(changes=[(line, "")])
     assert settings_of(deleted) == settings_of(left_out) != settings_of(layers_with())
-    assert deleted.nemo_effects.unsupported == left_out.nemo_effects.unsupported
+    assert deleted.effects.unsupported == left_out.effects.unsupported
 
 
 @pytest.mark.parametrize(
@@ -270,7 +268,7 @@ def test_phases_that_a_file_of_nemo_means_are_settings_of_the_run(layers_with, w
     stack = layers_with(word)
     phases = [key for key in settings_of(stack) if key.startswith("phases.")]
     assert bool(phases) is (word != "phases=null")
-    assert stack.nemo_effects.unsupported == {}
+    assert stack.effects.unsupported == {}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""Turns composed files of NeMo into layers of our settings, and says what becomes of each key.
+"""Turns composed files of another system into layers of ours, and says what becomes of each key.
 
-`rampcli.words.nemo_yaml` knows what the keys mean.
+The format of the files (`rampcli.words.formats`) knows what the keys mean.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -20,38 +20,34 @@ from rampcli.errors import Report, UsageError, printable, shown
 from rampcli.files.bundled import bundled
 from rampcli.settings.by_key import find_setting, settings
 from rampcli.settings.phase_keys import is_phase, split_phase_key
-from rampcli.words import FOREIGN, SPELLINGS
-from rampcli.words.nemo import LAUNCHER_SECTION
-from rampcli.words.nemo_keys import CHOICES, NEUTRAL, SAME
-from rampcli.words.nemo_yaml import Decided, NemoRun, Unresolved, is_nemo, read_nemo
+from rampcli.words import FOREIGN, SPELLINGS, format_of, wrapped
+from rampcli.words.formats import Decided, FileFormat, ForeignRun, Unresolved
 
-NEMOS_DEFAULT = "NeMo's default"
 MOST_DECIDED = 6
 """Settings that the meaning of a key names."""
 LONGEST_VALUE = 80
 """Characters of a value that a note repeats."""
 
-_TRANSLATED = {one[0]: ours for table in (SAME, CHOICES) for ours, one in table.items()}
-"""Our key for each key of NeMo that alone decides a setting."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NemoEffects:
-    """Effect of each key of NeMo's files: what it decides, or why it changes nothing here.
+class Effects:
+    """Effect of each key of another system's files: what it decides, or why it changes nothing.
 
     Attributes:
-        given: NeMo's keys that files and words set, with their values.
+        format: of the files.
+        given: its keys that files and words set, with their values.
         run: what they mean here.
         words: those that were typed.
     """
 
+    format: FileFormat
     given: Mapping[str, Entry]
-    run: NemoRun
+    run: ForeignRun
     words: Collection[str]
 
     @property
     def decides(self) -> dict[str, tuple[str, ...]]:
-        """What keys of NeMo decide: our settings, and options such as `model=llama3_8b`."""
+        """What their keys decide: our settings, and options such as `model=llama3_8b`."""
         options = {f"{group}={one.value}": one for group, one in self.run.options.items()}
         found: dict[str, tuple[str, ...]] = {}
         for ours, one in {**options, **self.run.settings}.items():
@@ -61,12 +57,12 @@ class NemoEffects:
 
     @property
     def unchanged(self) -> dict[str, Any]:
-        """NeMo's keys that do not change the run, with their values."""
+        """Their keys that do not change the run, with their values."""
         return {key: self.given[key].value for key in self.run.unchanged}
 
     @property
     def replaced(self) -> dict[str, tuple[str, ...]]:
-        """NeMo's keys without an equal, and the user's settings that a run uses instead."""
+        """Their keys without an equal, and the user's settings that a run uses instead."""
         return {
             key: own
             for key, ours in self.run.instead.items()
@@ -75,23 +71,24 @@ class NemoEffects:
 
     @property
     def unsupported(self) -> dict[str, str]:
-        """NeMo's keys that change the model or the numbers, and why each has no equal here."""
+        """Their keys that change the model or the numbers, and why each has no equal here."""
         replaced = self.replaced
         return {key: why for key, why in self.run.unsupported.items() if key not in replaced}
 
     def decided_by(self, key: str) -> tuple[str, ...] | None:
-        """Returns what a key of NeMo decides; None if the files lack the key.
+        """Returns what one of their keys decides; None if the files lack the key.
 
-        For a key that the files leave out, it is the setting that NeMo's default decides.
+        For a key that the files leave out, it is the setting that their default decides.
         """
         if (decided := self.decides.get(key) or self.replaced.get(key)) is not None:
             return decided
-        if key in self.given or key in self.unsupported or key in NEUTRAL:
+        if key in self.given or key in self.unsupported or key in self.format.neutral:
             return ()
-        return (_TRANSLATED[key],) if key in _TRANSLATED else None
+        alone = self.format.alone
+        return (alone[key],) if key in alone else None
 
     def meaning(self, key: str) -> str:
-        """Returns what a key of NeMo does in the run."""
+        """Returns what one of their keys does in the run."""
         if key in self.unsupported:
             return f"The plan leaves it out, and a run is refused: {self.unsupported[key]}."
         decided = self.decided_by(key)
@@ -101,7 +98,7 @@ class NemoEffects:
         if key in self.replaced:
             return f"Its value has no equal here. The run uses your {ours} instead."
         if key not in self.given:
-            return f"The files do not set it, so NeMo's default decides {ours}."
+            return f"The files do not set it, so {self.format.name}'s default decides {ours}."
         return f"It decides {ours}."
 
     def _reasons(self) -> list[str]:
@@ -126,8 +123,8 @@ class NemoEffects:
         found = [f"{_placed(key, self.given)} {text}" for key, text in texts] + self.left_out()
         if self.unchanged:
             found.append(
-                f"{len(self.unchanged)} settings of NeMo do not change the run here; --cfg lists"
-                " them"
+                f"{len(self.unchanged)} settings of {self.format.name} do not change the run here;"
+                " --cfg lists them"
             )
         return found
 
@@ -138,23 +135,24 @@ class NemoEffects:
             UsageError: it does not.
         """
         if unsupported := self.unsupported:
-            neutral = {key: NEUTRAL[key][0] for key in unsupported if key in NEUTRAL}
+            neutral = {key: self.format.neutral.get(key, ((), ""))[0] for key in unsupported}
             remedies = [f"{key}={shown(one[0])}" for key, one in neutral.items() if one]
             raise UsageError(
-                f"keys of NeMo's files have no equal here: {'; '.join(self._reasons())}",
+                f"keys of {self.format.name}'s files have no equal here:"
+                f" {'; '.join(self._reasons())}",
                 keys=tuple(unsupported),
                 remedy=remedies or "rampcli plan, which leaves it out",
             )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NemoFiles:
-    """The files of NeMo in a composition, in our settings.
+class ForeignFiles:
+    """The files of another system in a composition, in our settings.
 
     Attributes:
         indexes: the numbers of the files.
         layers: what they say.
-        by_words: settings that words decide through NeMo's rules.
+        by_words: settings that words decide through the rules of the format.
         deleted: words `~KEY` that delete keys of the files.
         effects: what a run does and does not do of them.
     """
@@ -163,7 +161,7 @@ class NemoFiles:
     layers: tuple[Layer, ...]
     by_words: Mapping[str, Entry]
     deleted: frozenset[str]
-    effects: NemoEffects
+    effects: Effects
 
     def values(self) -> dict[str, Any]:
         """Returns the values of our settings that the files and the words say, by dotted key."""
@@ -171,13 +169,15 @@ class NemoFiles:
         return {key: one.value for each in entries for key, one in each.items()}
 
 
-def names_of_nemo(values: Mapping[str, Any]) -> frozenset[str]:
-    """Returns the names that words may have beside ours, if composed values are NeMo's."""
-    further = (*NEUTRAL, *_TRANSLATED) if is_nemo(values) else ()
-    return frozenset({*values, *further})
+def further_names(values: Mapping[str, Any]) -> frozenset[str]:
+    """Returns the names that words may have beside ours: those of composed values, and more of
+    their system's.
+    """
+    form = format_of(values)
+    return frozenset({*values, *((*form.neutral, *form.alone) if form else ())})
 
 
-def nemo_files(
+def foreign_files(
     composition: Composition,
     written: Written,
     *,
@@ -186,8 +186,8 @@ def nemo_files(
     place: str,
     chosen: Collection[str],
     report: Report,
-) -> NemoFiles | None:
-    """Returns the files of NeMo in our settings, or None if there are none.
+) -> ForeignFiles | None:
+    """Returns the files of another system in our settings, or None if there are none.
 
     Args:
         composition: what Hydra has composed.
@@ -206,26 +206,27 @@ def nemo_files(
     )
     of_files = _entries_of_files(composition, written, indexes)
     leaves = {name: one.value for name, one in of_files.items()}
-    if not is_nemo(leaves):
+    if (form := format_of(leaves)) is None:
         return None
     places = {name: one.source for name, one in before.items()} | dict.fromkeys(words, place)
-    alone = read_nemo(leaves)
-    entries, names = _with_words(of_files, written, places, alone.names)
-    run = read_nemo({name: one.value for name, one in entries.items()})
+    alone = form.read(leaves)
+    entries, names = _with_words(of_files, written, places, form.alone, alone.names)
+    run = form.read({name: one.value for name, one in entries.items()})
     by_files, by_words = _parted(alone, run, names, deleted=names.keys() - entries, new=words)
     by_both = {key: one for key, one in run.settings.items() if key not in by_files}
     is_chosen = any(files[index].choice in chosen for index in indexes)
     level = Precedence.CHOSEN if is_chosen else Precedence.RECIPE
-    return NemoFiles(
+    return ForeignFiles(
         indexes=indexes,
         layers=(
             *(_option_layer(group, one.value, report) for group, one in run.options.items()),
-            _layer_of(by_both, entries, level, report),
-            _layer_of(by_files, of_files, level, report),
+            _layer_of(form, by_both, entries, level, report),
+            _layer_of(form, by_files, of_files, level, report),
         ),
-        by_words=_layer_of(by_words, entries, Precedence.USER, report, names).entries,
+        by_words=_layer_of(form, by_words, entries, Precedence.USER, report, names).entries,
         deleted=frozenset(word for word in names.values() if word.startswith("~")),
-        effects=NemoEffects(
+        effects=Effects(
+            format=form,
             given={key: _as_written(one) for key, one in entries.items()},
             run=run,
             words=frozenset(places),
@@ -234,8 +235,8 @@ def nemo_files(
 
 
 def _parted(
-    alone: NemoRun,
-    run: NemoRun,
+    alone: ForeignRun,
+    run: ForeignRun,
     names: Mapping[str, str],
     *,
     deleted: Collection[str],
@@ -249,7 +250,7 @@ def _parted(
     Args:
         alone: what the files mean.
         run: what the files and the words mean.
-        names: the word for each key of NeMo that a word sets or deletes.
+        names: the word for each of their keys that a word sets or deletes.
         deleted: the keys that words delete.
         new: the words that have not been laid on top before.
     """
@@ -273,7 +274,7 @@ def _parted(
 def _entries_of_files(
     composition: Composition, written: Written, indexes: Collection[int]
 ) -> dict[str, Entry]:
-    """Returns what files of NeMo set, by NeMo's key.
+    """Returns what files of another system set, by its key.
 
     Args:
         composition: what Hydra has composed.
@@ -282,9 +283,9 @@ def _entries_of_files(
     """
     entries: dict[str, Entry] = {}
     placed = {key for index in indexes for key in composition.files[index].placed}
-    is_launchers = any(key.startswith(LAUNCHER_SECTION) for key in placed)
+    is_wrapped = any(key.startswith(wrapped("")) for key in placed)
     for key, (index, line, _) in owners_of(composition.files, indexes).items():
-        if is_launchers and f"{LAUNCHER_SECTION}{key}" not in placed:
+        if is_wrapped and wrapped(key) not in placed:
             continue
         file = composition.files[index]
         raw = file.leaves[key][1] if key in composition.values else None
@@ -298,31 +299,33 @@ def _with_words(
     entries: Mapping[str, Entry],
     written: Written,
     places: Mapping[str, str],
+    alone: Mapping[str, str],
     of_settings: Mapping[str, str],
 ) -> tuple[dict[str, Entry], dict[str, str]]:
-    """Returns NeMo's keys as files and words set them, and the word for each that a word sets.
+    """Returns their keys as files and words set them, and the word for each that a word sets.
 
-    Our words, and their other spellings, stand for NeMo's keys with the same values.
+    Our words, and their other spellings, stand for their keys with the same values.
 
     Args:
         entries: what the files set.
         written: the values of files and words together.
         places: where each word comes from.
-        of_settings: NeMo's key for each of our settings that takes the same values.
+        alone: as in `FileFormat`.
+        of_settings: their key for each of our settings that takes the same values.
     """
     found, names = dict(entries), dict[str, str]()
     for word, place in places.items():
         name = word.removeprefix("~")
-        is_nemos = name in entries or name in _TRANSLATED
+        is_theirs = name in entries or name in alone
         if word != name:
             if found.pop(name, None) is not None:
                 names[name] = word
             continue
-        if not is_nemos and (ours := of_settings.get(SPELLINGS.get(word, word))) is not None:
+        if not is_theirs and (ours := of_settings.get(SPELLINGS.get(word, word))) is not None:
             name = ours
             if name != word and name in places:
-                continue  # the word in NeMo's name says the same, or is refused beside this one
-        elif not is_nemos and (
+                continue  # the word in their name says the same, or is refused beside this one
+        elif not is_theirs and (
             find_setting(name) is not None or is_phase(name) or written.is_variable(name)
         ):
             continue
@@ -342,25 +345,26 @@ def _with_words(
 
 
 def check_contradictions(
-    nemo: NemoFiles, ours: Layer, words: Collection[str]
+    files: ForeignFiles, ours: Layer, words: Collection[str]
 ) -> Iterator[UsageError]:
-    """Yields an error for each word in NeMo's name whose setting another word sets differently.
+    """Yields an error for each word in their name whose setting another word sets differently.
 
     Args:
-        nemo: the files with the words in NeMo's names.
+        files: the files with the words in their names.
         ours: the words in our names.
         words: keys of all words.
     """
+    alone = files.effects.format.alone
     for word in words:
-        decided = () if word in settings() else nemo.effects.decides.get(word, ())
+        decided = () if word in settings() else files.effects.decides.get(word, ())
         decided = tuple(key for key in decided if split_phase_key(key) is None)
-        if _TRANSLATED.get(word) in decided:
-            decided = (_TRANSLATED[word],)
+        if alone.get(word) in decided:
+            decided = (alone[word],)
         if not decided or not all(
-            _differ(nemo.by_words.get(key), ours.entries.get(key)) for key in decided
+            _differ(files.by_words.get(key), ours.entries.get(key)) for key in decided
         ):
             continue
-        key, one = decided[0], nemo.effects.given[word]
+        key, one = decided[0], files.effects.given[word]
         other = ours.entries[key]
         yield UsageError(
             f"{word}={shown(one.value)} and {key}={shown(other.value)} set one setting to"
@@ -391,7 +395,7 @@ def _as_written(entry: Entry) -> Entry:
 
 
 def _placed(key: str, entries: Mapping[str, Entry]) -> str:
-    """Returns a key of NeMo's with its value and place, if the files have it."""
+    """Returns one of their keys with its value and place, if the files have it."""
     if key not in entries:
         return key
     text = shown(entries[key].value)
@@ -401,18 +405,19 @@ def _placed(key: str, entries: Mapping[str, Entry]) -> str:
 
 
 def _layer_of(
+    form: FileFormat,
     decided: Mapping[str, Decided],
     entries: Mapping[str, Entry],
     precedence: Precedence,
     report: Report,
     names: Mapping[str, str] | None = None,
 ) -> Layer:
-    """Returns the layer of decided settings. Each names the keys of NeMo that decided it.
+    """Returns the layer of decided settings. Each names their keys that decided it.
 
     Keys that have `names` are named by these.
     """
     values = {key: one.value for key, one in decided.items()}
-    made = Layer.of("NeMo", precedence, values, report=report)
+    made = Layer.of(form.name, precedence, values, report=report)
     named = {}
     for key, entry in made.entries.items():
         words = tuple(
@@ -421,16 +426,16 @@ def _layer_of(
             if word in entries
         )
         if not words:
-            named[key] = replace(entry, source=NEMOS_DEFAULT)
+            named[key] = replace(entry, source=f"{form.name}'s default")
         elif len(words) == 1 and words[0][0] == key:
             named[key] = replace(words[0][1], value=entry.value)
         else:
             named[key] = replace(entry, by=words[0][0], words=words)
-    return Layer("NeMo", precedence, named)
+    return Layer(form.name, precedence, named)
 
 
 def _option_layer(group: str, option: str, report: Report) -> Layer:
-    """Returns the layer of a bundled option that a file of NeMo means, such as its model."""
+    """Returns the layer of a bundled option that a file means, such as its model."""
     name = f"{group}/{option}.yaml"
     leaves = read_file(bundled("conf") / name, name).leaves(group)
     values = {key: Entry(value, name, line) for key, (line, value) in leaves.items()}
