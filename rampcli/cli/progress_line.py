@@ -55,25 +55,13 @@ class Picture:
         yield line
 
 
-class TerminalLine:
-    """The last line of a terminal. It is removed at the end."""
-
-    def __init__(self, console: Console, draw: Callable[[], Picture]) -> None:
-        self.live = Live(
-            console=console,
-            get_renderable=draw,
-            refresh_per_second=REFRESHES_PER_S,
-            transient=True,
-        )
-
-    def start(self) -> None:
-        """Shows the line."""
-        self.live.start()
+class TerminalLine(Live):
+    """The last line of a terminal. It is removed at the end, and another run may have the line."""
 
     def stop(self) -> None:
         """Removes the line."""
         try:
-            self.live.stop()
+            super().stop()
         finally:
             _TERMINAL.release()
 
@@ -127,5 +115,10 @@ def line_for(console: Console, draw: Callable[[], Picture], *, in_notebook: bool
     if in_notebook:
         return NotebookLine(draw)
     if console.is_terminal and not console.is_dumb_terminal and _TERMINAL.acquire(blocking=False):
-        return TerminalLine(console, draw)
+        return TerminalLine(
+            console=console,
+            get_renderable=draw,
+            refresh_per_second=REFRESHES_PER_S,
+            transient=True,
+        )
     return None

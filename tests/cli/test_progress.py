@@ -143,7 +143,7 @@ def test_on_a_terminal_the_line_updates_in_place_and_events_are_printed_above():
     def act(progress):
         for samples in (400, 404):
             steps(progress, samples)
-            progress.line.live.refresh()
+            progress.line.refresh()
         progress.on_event(event("validation", loss=2.25))
 
     output = shown(act, terminal=True)
