@@ -13,8 +13,8 @@ from rampcli.cbs.proposal import AS_IT_IS, PROPOSED, SMALL, Candidate
 from rampcli.errors import UsageError
 from rampcli.estimate.model_size import model_size
 from rampcli.planning.run_plan import Resolved
-from rampcli.report.comparison import comparison_table
 from rampcli.report.plan_notes import throughput_notes
+from rampcli.report.plan_tables import comparison_table
 from rampcli.report.tables import build_table, share
 
 LEAST_SAVING = 0.05

@@ -64,7 +64,7 @@ def explain(
 
 
 def _as_text(fact: dict[str, Any]) -> str:
-    from rampcli.report.choices import costs_text
+    from rampcli.report.plan_notes import costs_text
 
     rows = {
         "meaning": fact["doc"],

@@ -85,8 +85,7 @@ def _draw(results: list[SweepResult], path: Path, *, title: str) -> bool:
     if not complete:
         return False
     with writing_picture(path):
-        from rampcli.report.run_plots import plot_runs
-        from rampcli.report.sweep_plots import number_axis, plot_sweep
+        from rampcli.report.run_plots import number_axis, plot_runs, plot_sweep
 
         if (key := number_axis(complete)) is not None:
             plot_sweep(complete, key, path, title=title)

@@ -26,10 +26,10 @@ from rampcli.config.sweeps import key_as_typed, read_values
 from rampcli.errors import Report, UsageError, UsageErrors, typeable
 from rampcli.planning.retuning import RETUNE
 from rampcli.planning.run_plan import Resolved
-from rampcli.report.comparison import comparison_table
 from rampcli.report.couplings import compared_stages, differing_couplings
 from rampcli.report.plan_json import plan_figures, plan_json
 from rampcli.report.plan_notes import left_out_notes, throughput_notes
+from rampcli.report.plan_tables import comparison_table
 from rampcli.words import unwrapped
 
 

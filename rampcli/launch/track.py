@@ -27,8 +27,7 @@ from rampcli.runs.recorded_phases import tokens_at
 from rampcli.settings.by_key import leaves
 from rampcli.settings.rl import is_rl
 from rampcli.tracking.follow import POLL_S, Follower
-from rampcli.tracking.position import Position, read_position, save_position
-from rampcli.tracking.tracker import Tracker
+from rampcli.tracking.tracker import Position, Tracker, read_position, save_position
 
 
 def main() -> None:

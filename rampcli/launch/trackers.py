@@ -20,7 +20,7 @@ from rampcli.plugins.extras import requiring
 from rampcli.plugins.trackers import TRACKERS
 from rampcli.runs.directory import RunDirectory, event_row
 from rampcli.runs.rows import last_rows
-from rampcli.tracking.position import begin_position, read_position
+from rampcli.tracking.tracker import begin_position, read_position
 
 CATCH_UP_S = 20.0
 """Seconds that trackers have to log the last rows once a run has ended. Then they are killed."""

@@ -14,7 +14,7 @@ from rampcli.config.foreign_files import Effects
 from rampcli.config.layers import DEFAULT, Entry, stack_of
 from rampcli.errors import UsageError, shown
 from rampcli.planning.run_plan import Resolved, ResolvedPhase, run_dir_of
-from rampcli.report.choices import costs_of
+from rampcli.report.plan_notes import costs_of
 from rampcli.settings.by_key import Setting, extension_of, find_setting, leaves, nest, settings
 from rampcli.settings.config import Config
 from rampcli.settings.phase_keys import UNTIL, phase_key, split_phase_key

@@ -18,9 +18,8 @@ from rampcli.runs.facts import is_training
 from rampcli.runs.followed_run import FollowedRun
 from rampcli.runs.metrics import charts_of, tiles_of
 from rampcli.runs.recorded_phases import tokens_at
-from rampcli.runs.stages import Spans
+from rampcli.runs.stages import Spans, time_parts
 from rampcli.runs.standstill import find_standstill
-from rampcli.runs.time_parts import time_parts
 
 DEFAULT_BUCKETS, MOST_BUCKETS = 1200, 4000
 """Points per curve that a page gets, and at most asks for."""

@@ -8,10 +8,9 @@ from rampcli.estimate.model_size import model_size
 from rampcli.planning.corpus_passes import corpus_passes, passes_of_phase
 from rampcli.planning.run_plan import Resolved, ResolvedPhase
 from rampcli.planning.stage_memory import stage_memory
-from rampcli.report.choices import costs_of
 from rampcli.report.couplings import coupled_stages
 from rampcli.report.phases import stage_rates
-from rampcli.report.plan_notes import all_notes
+from rampcli.report.plan_notes import all_notes, costs_of
 from rampcli.settings.rl import is_rl
 from rampcli.settings.trainer import TrainerConfig
 

@@ -1,6 +1,6 @@
-"""Tables of a plan: its stages, their totals, and the notes below them."""
+"""Tables of a plan and the lines below them, and a table of several plans side by side."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -11,15 +11,15 @@ from rampcli.batch.quantities import as_written, counted, listed, shorten
 from rampcli.batch.throughput import RESTART_KEY, Basis
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.layers import DEFAULT, stack_of
-from rampcli.errors import visible
+from rampcli.errors import UsageError, visible
 from rampcli.estimate.model_size import model_size
 from rampcli.planning.run_plan import Resolved, ResolvedPhase
-from rampcli.report.choices import compilation_lines
+from rampcli.planning.stage_memory import fullest_stage
 from rampcli.report.couplings import coupling_lines
 from rampcli.report.memory import memory_cell
 from rampcli.report.overlap import overlap_lines
 from rampcli.report.phases import by_phase, corpora_cell, data_lines, stage_rates
-from rampcli.report.plan_notes import ESTIMATED, UNKNOWN, all_notes
+from rampcli.report.plan_notes import ESTIMATED, UNKNOWN, all_notes, compilation_lines
 from rampcli.report.tables import build_table, count, size_text
 from rampcli.settings.rl import is_rl
 
@@ -38,6 +38,14 @@ RANKS_IN_PHASES = {
     **{"hosts": 8, "steps": 7, "last lr": 6, "memory": 5, "in tokens": 4},
 }
 """`Column.rank` of the columns of a run in phases. Others are never dropped."""
+MOST_NODES_SHOWN = 10
+"""With more stages than this, a comparison shows the nodes of the first and the last alone."""
+COLUMNS = (
+    *("nodes", "GPUs", "batch", "prompts", "pairs", "micro", "accum", "bubble", "memory"),
+    *("samples", "in all", "steps", "tokens", "hours", "GPU-hours"),
+)
+"""Columns of a comparison, as far as one of its plans has them."""
+WITHOUT_PIPELINE = {"bubble": "0.0%"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,3 +380,55 @@ def as_hours(seconds: float | None) -> str:
         return "-"
     hours = seconds / 3600
     return f"{hours:,.0f}" if hours >= 100 else f"{hours:.1f}" if hours >= 1 else f"{hours:.3f}"
+
+
+def comparison_table(
+    variants: Sequence[tuple[str, Resolved | UsageError]],
+    *,
+    more: Mapping[str, Mapping[str, str]] | None = None,
+) -> Table:
+    """Returns a table of plans, one per row. A variant that does not fit has no figures.
+
+    The micro batch is shown if it differs.
+
+    Args:
+        more: further columns at the end, by the name of the variant and that of the column.
+    """
+    added = more or {}
+    cells = {
+        name: _cells(found) | dict(added.get(name, {}))
+        for name, found in variants
+        if isinstance(found, Resolved)
+    }
+    known = {"nodes", "hours", "GPU-hours"}.union(*cells.values())
+    if len({one["micro"] for one in cells.values()}) < 2:
+        known.discard("micro")
+    further = dict.fromkeys(column for one in added.values() for column in one)
+    columns = [*(name for name in COLUMNS if name in known), *further]
+    table = build_table("", *columns, left=("", "nodes"))
+    for name, _ in variants:
+        if name in cells:
+            figures = WITHOUT_PIPELINE | cells[name]
+            table.add_row(name, *(figures.get(column, "-") for column in columns))
+        else:
+            table.add_row(name, "does not fit")
+    return table
+
+
+def _cells(resolved: Resolved) -> dict[str, str]:
+    """Returns the totals of a plan, or the figures of its last stage, by column."""
+    plan = resolved.plan
+    fullest = fullest_stage(resolved)
+    last, shown = plan.stages[-1], [one for one in columns_of(resolved) if one.name in COLUMNS]
+    return {column.name: column.total or column.cell(last) for column in shown} | {
+        "nodes": _list_nodes([stage.num_nodes for stage in plan.stages]),
+        "GPUs": str(plan.largest_world_size),
+        "memory": memory_cell(resolved.of(fullest), fullest, limit=True),
+    }
+
+
+def _list_nodes(nodes: Sequence[int]) -> str:
+    """Returns the nodes of all stages, or of the first and the last of many."""
+    if len(nodes) > MOST_NODES_SHOWN:
+        return f"{nodes[0]} ... {nodes[-1]}"
+    return " ".join(map(str, nodes))

@@ -12,10 +12,17 @@ from rampcli.runs.facts import CRASHED, RunFacts
 from rampcli.runs.metrics import METRICS, STAGE_METRICS, Metric
 from rampcli.runs.record import RunRecord
 from rampcli.runs.recorded_phases import length_at, phase_of
-from rampcli.runs.stages import SPAN_COLUMNS, Metrics, Spans, TrainedStage, trained_stages
-from rampcli.runs.time_parts import time_parts
+from rampcli.runs.stages import (
+    SPAN_COLUMNS,
+    Metrics,
+    Spans,
+    TrainedPhase,
+    TrainedStage,
+    time_parts,
+    trained_phases,
+    trained_stages,
+)
 from rampcli.runs.time_spent import STOPPED, TimeSpent
-from rampcli.runs.trained_phases import TrainedPhase, trained_phases
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,8 +25,7 @@ from rampcli.report.tables import (
 from rampcli.runs.event_kinds import LOSSES_OF_AVERAGES
 from rampcli.runs.metrics import LAST_STEPS, STAGE_METRICS, Metric, measured_of
 from rampcli.runs.recorded_phases import phase_of
-from rampcli.runs.stages import TrainedStage
-from rampcli.runs.trained_phases import TrainedPhase
+from rampcli.runs.stages import TrainedPhase, TrainedStage
 
 OVER: dict[str | None, str] = {
     "last": f"the last {LAST_STEPS} that measure it",

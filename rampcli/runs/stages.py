@@ -1,22 +1,34 @@
-"""What a run has trained: its stages, from the columns of its metrics, beside those of its plan."""
+"""What a run has trained: its stages and phases beside their plan, and where their time went."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
+from statistics import mean
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rampcli.files.records import read_json
 from rampcli.runs.decimation import RowNumbers, change_rows
+from rampcli.runs.directory import RunDirectory
+from rampcli.runs.event_kinds import LOSSES_OF_AVERAGES
 from rampcli.runs.facts import RunFacts
 from rampcli.runs.metrics import LAST_STEPS, STAGE_METRICS, Metric
+from rampcli.runs.recorded_phases import phase_of, recorded_phases
+from rampcli.runs.time_spent import TRAINING, TimeSpent
 
 SPAN_COLUMNS = ("stage", "global_batch_size", "world_size")
 
 Metrics = Mapping[str, NDArray[Any]]
 """Columns of numbers by name, with NaN for null."""
+COMPUTING, COMPUTING_AND_EXCHANGE, EXCHANGE = "computing", "computing and exchange", "exchange"
+DATA, RESPONSES, BETWEEN = "waiting for data", "waiting for responses", "between steps"
+"""The parts of training."""
+DIAGNOSIS = {"exchange_share?": (float, None)}
+"""Shape of diagnosis.json, as far as reports rely on it."""
 
 
 class Spans:
@@ -159,3 +171,138 @@ def _stage(number: int, planned: Mapping[str, Any], facts: RunFacts, spans: Span
         steps=steps,
         figures={one.name: spans.figure(one, which) for one in STAGE_METRICS},
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainedPhase:
+    """A phase as it was planned and as it was trained. Unknown values are None.
+
+    Attributes:
+        name: its name.
+        sequence_length: tokens per sample.
+        global_batch_sizes: samples per step of each of its stages.
+        steps, planned_steps: as trained and as planned.
+        is_inherited: the run begins after it, at a checkpoint of another run.
+        end_token: tokens of the run where the phase ends.
+        loss: mean over its last steps, in nats per token; None before its end.
+        validation_losses: of the validation after its last step: "loss" and the columns of
+            `LOSSES_OF_AVERAGES`, each by corpus; "" is the only one. Corpora without a finite loss
+            are left out.
+    """
+
+    name: str
+    sequence_length: int
+    global_batch_sizes: list[int]
+    steps: int
+    planned_steps: int | None
+    is_inherited: bool
+    end_token: int | None
+    loss: float | None
+    validation_losses: dict[str, dict[str, float]]
+
+
+def trained_phases(
+    facts: RunFacts, stages: Iterable[TrainedStage], events: Sequence[Mapping[str, Any]]
+) -> list[TrainedPhase]:
+    """Returns the phases of a run, or nothing if it has none.
+
+    Args:
+        facts: what the run has done.
+        stages: from `trained_stages`.
+        events: rows of events.jsonl.
+    """
+    by_phase: dict[str | None, list[TrainedStage]] = {}
+    for stage in stages:
+        by_phase.setdefault(phase_of(facts.plan, stage.stage), []).append(stage)
+    return [
+        _trained(phase, by_phase.get(phase["name"], []), facts, events)
+        for phase in recorded_phases(facts.plan)
+    ]
+
+
+def _trained(
+    phase: Mapping[str, Any],
+    stages: Sequence[TrainedStage],
+    facts: RunFacts,
+    events: Sequence[Mapping[str, Any]],
+) -> TrainedPhase:
+    end = None if phase["samples"] is None else phase["first_sample"] + phase["samples"]
+    has_ended = end is not None and end <= facts.consumed_samples
+    # The next phase may have validated after the same step, on samples of its own.
+    validations = [
+        row
+        for row in events
+        if row["event"] == "validation"
+        and row.get("phase") == phase["name"]
+        and row["consumed_samples"] == end
+    ]
+    return TrainedPhase(
+        name=phase["name"],
+        sequence_length=phase["sequence_length"],
+        global_batch_sizes=[stage.global_batch_size for stage in stages],
+        steps=sum(stage.steps for stage in stages),
+        planned_steps=phase["steps"],
+        is_inherited=bool(stages) and all(stage.is_inherited for stage in stages),
+        end_token=None if phase["tokens"] is None else phase["first_token"] + phase["tokens"],
+        loss=stages[-1].figures["loss"] if stages and has_ended else None,
+        validation_losses={
+            column: _by_corpus(validations, column) for column in ("loss", *LOSSES_OF_AVERAGES)
+        },
+    )
+
+
+def _by_corpus(validations: Iterable[Mapping[str, Any]], column: str) -> dict[str, float]:
+    """Returns the newest loss of each corpus."""
+    newest = {row.get("corpus") or "": row.get(column) for row in validations}
+    return {corpus: loss for corpus, loss in newest.items() if loss is not None}
+
+
+def time_parts(
+    spent: TimeSpent, facts: RunFacts, spans: Spans, directory: RunDirectory, *, unit: str
+) -> dict[str, float]:
+    """Returns the parts of the time of a run in seconds, without those that took no time.
+
+    They add up to the time of `spent`.
+
+    Args:
+        spent: where the time went, with training as one part.
+        facts: the run, with all of its events.
+        unit: what the run counts. With prompts, steps wait for responses instead of data.
+
+    Raises:
+        DamagedFileError: the file of a diagnosis is damaged.
+    """
+    is_rl, is_parallel = unit == "prompts", bool((spans.world_size > 1).any())
+    others = {**spent.parts}
+    training_s = others.pop(TRAINING)
+    # Events use the clock of the system, and steps a monotonic one, so they may disagree.
+    in_steps_s = min(training_s, spans.sum_of("step_time_s"))
+    waiting_s = min(in_steps_s, spans.sum_of("data_time_s"))
+    exchange = 0.0 if not is_parallel else None if is_rl else _exchange_share(facts, directory)
+    exchange_s = (in_steps_s - waiting_s) * (exchange or 0.0)
+    parts = {
+        COMPUTING if exchange is not None else COMPUTING_AND_EXCHANGE: (
+            in_steps_s - waiting_s - exchange_s
+        ),
+        EXCHANGE: exchange_s,
+        RESPONSES if is_rl else DATA: waiting_s,
+        BETWEEN: training_s - in_steps_s,
+        **others,
+    }
+    return {name: seconds for name, seconds in parts.items() if seconds > 0}
+
+
+def _exchange_share(facts: RunFacts, directory: RunDirectory) -> float | None:
+    """Returns the share of a step that exchange between ranks takes, without the wait for data.
+
+    The profiled steps of the run tell it, otherwise `rampcli tune --diagnose`. Returns None if
+    neither has measured it. In reinforcement learning it is unknown, because ranks also exchange
+    data while they generate.
+    """
+    measured = [row.get("exchange_share") for row in facts.events.profiles.values()]
+    if all(share is None for share in measured):
+        with suppress(FileNotFoundError):
+            path = directory.path / "tune/diagnose/diagnosis.json"
+            measured = [read_json(path, DIAGNOSIS).get("exchange_share")]
+    shares = [share for share in measured if share is not None]
+    return min(1.0, max(0.0, mean(shares))) if shares else None

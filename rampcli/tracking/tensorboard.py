@@ -16,8 +16,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from rampcli.errors import visible
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.metrics import GOALS
-from rampcli.tracking.position import Facts, Position
-from rampcli.tracking.tracker import SAMPLES, TOKENS, Tracker
+from rampcli.tracking.tracker import SAMPLES, TOKENS, Facts, Position, Tracker
 
 OVER_DATA = {one.tag(is_rl=False) for one in GOALS}
 """Curves that are also drawn against samples and tokens, as validation losses are."""

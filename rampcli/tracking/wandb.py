@@ -10,8 +10,7 @@ from typing import Any
 import wandb
 
 from rampcli.runs.directory import RunDirectory
-from rampcli.tracking.position import Facts, Position
-from rampcli.tracking.tracker import SAMPLES, TOKENS, Tracker
+from rampcli.tracking.tracker import SAMPLES, TOKENS, Facts, Position, Tracker
 
 PROJECT = "rampcli"
 STEP = "step"

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from processes import processes_with, wait_until
-from rampcli.tracking.position import begin_position, read_position
+from rampcli.tracking.tracker import begin_position, read_position
 from run_files import metrics_row
 from tiny_runs import Run, environment
 from wandb_server import serving

@@ -6,7 +6,7 @@ from rampcli.planning import compilation
 from rampcli.planning.choices import is_chosen_by_plan
 from rampcli.planning.compilation import compilation_of
 from rampcli.planning.resolve import resolve
-from rampcli.report.choices import compilation_lines
+from rampcli.report.plan_notes import compilation_lines
 from rampcli.settings.trainer import TrainerConfig
 
 RUN = ("llama3_tiny", "trainer.accelerator=cpu", "throughput.samples_per_s_per_gpu=1")

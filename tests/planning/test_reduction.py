@@ -6,7 +6,7 @@ from rampcli.planning.choices import is_chosen_by_plan
 from rampcli.planning.reduction import ways_to_reduce
 from rampcli.planning.resolve import resolve
 from rampcli.planning.stage_memory import GIB, usable_bytes
-from rampcli.report.choices import reduction_notes
+from rampcli.report.plan_notes import reduction_notes
 from rampcli.settings.trainer import TrainerConfig
 
 SMALL = "trainer.device_memory_gb=10"

@@ -11,8 +11,8 @@ from rampcli.config.reading import quoted
 from rampcli.config.values import put
 from rampcli.errors import UsageError
 from rampcli.planning.resolve import resolve
-from rampcli.report.choices import costs_text
 from rampcli.report.explain import derived, explain, with_provenance
+from rampcli.report.plan_notes import costs_text
 from rampcli.settings.by_key import find_setting, flatten, foreign_words, leaves, settings
 from rampcli.settings.config import Config
 from rampcli.words import DERIVED, SPELLINGS

@@ -1,6 +1,6 @@
 import pytest
 
-from rampcli.report.sweep_plots import number_axis, plot_sweep
+from rampcli.report.run_plots import number_axis, plot_sweep
 from rampcli.report.sweep_results import SweepResult, best_of, results_table
 from report.svg_texts import texts
 from report.table_cells import cells

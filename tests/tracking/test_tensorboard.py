@@ -2,8 +2,8 @@ import pytest
 
 from rampcli.errors import UsageError
 from rampcli.runs.directory import RunDirectory
-from rampcli.tracking.position import Position
 from rampcli.tracking.tensorboard import TensorBoard
+from rampcli.tracking.tracker import Position
 from tracked import read_tensorboard
 
 
