@@ -12,7 +12,7 @@ from rampcli.cbs.critical_batch import CriticalBatch, doubling_ramp, share_beyon
 from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import Precedence, stack_of
 from rampcli.errors import UsageError, shown
-from rampcli.planning.batch_rules import retuning_of
+from rampcli.planning.batch_rules import retunings_of
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
 from rampcli.plugins.extensions import OPTIMIZER
@@ -103,10 +103,10 @@ def plan_candidate(
     words = _changing({_key_of(word): word for word in words}.values(), run.config)
     try:
         found = _resolved(run, [*words, *couplings])
-        retuning = retuning_of(found, run.config) if is_retuned else None
+        retunings = retunings_of(found, run.config) if is_retuned else ()
         words += [
             *(couplings if len(found.plan.ramp.thresholds) > 1 else ()),
-            *(retuning.words() if retuning else ()),
+            *(word for one in retunings for word in one.words()),
         ]
         found = _resolved(run, words)
     except UsageError as error:

@@ -20,7 +20,6 @@ from rampcli.config.compose import (
 from rampcli.config.groups import folders, group_names
 from rampcli.config.layers import (
     COMMAND_LINE,
-    DEFAULT,
     PYTHON,
     Layer,
     Precedence,
@@ -29,12 +28,12 @@ from rampcli.config.layers import (
     sources_named,
     stack_of,
 )
-from rampcli.config.phases import refuse_phases, refuse_rl
+from rampcli.config.phases import phases_named, refuse_rl
 from rampcli.config.reading import group_of, join_split_lists, names_search_path, parse
 from rampcli.config.sweeps import Combination, joined_words, options_of
 from rampcli.errors import Assignments, Report, UsageError, UsageErrors
 from rampcli.launch.files import read_files
-from rampcli.planning.batch_rules import retuning_of
+from rampcli.planning.batch_rules import retunings_of
 from rampcli.planning.resolve import resolve
 from rampcli.planning.retuning import RETUNE
 from rampcli.planning.run_plan import Resolved
@@ -138,15 +137,12 @@ def compose_beside_recipe(
             " learning",
             remedy="rl=none",
         )
-        refuse_phases(resolved.config, RETUNE)
-    if resolved.plan.has_names:
-        return resolved  # its batches have the lengths and schedules of its phases
     try:
         recipe = _start(base)
         if isinstance(recipe, Stack):
             starts = [one for one in words if base.is_start(one) or names_search_path(one)]
             recipe = apply_overrides(recipe, starts, config_dir=base.config_dir).config()
-        retuning = retuning_of(resolved, recipe)
+        retunings = retunings_of(resolved, recipe)
     except UsageError as error:
         if retunes:
             raise UsageError(
@@ -157,14 +153,15 @@ def compose_beside_recipe(
             ) from error
         return resolved  # The recipe has no batch of its own.
     if not retunes:
-        return replace(resolved, retuning=retuning)
-    if retuning is None:
+        return replace(resolved, retunings=retunings)
+    if not retunings:
         unchanged = f"{RETUNE} changes nothing: the batch is the recipe's"
         return replace(resolved, notes=(*resolved.notes, unchanged))
-    stack = apply_overrides(resolved.config, retuning.words(), place=RETUNE)
+    words = [word for one in retunings for word in one.words()]
+    stack = apply_overrides(resolved.config, words, place=RETUNE)
     progress = _consumed_samples if resumes else lambda _: 0
     retuned = resolve(stack, consumed_samples_in=progress, read_files=resolved.files_of)
-    return replace(retuned, retuning=retuning_of(retuned, recipe))
+    return replace(retuned, retunings=retunings_of(retuned, recipe))
 
 
 def keys_of_files(base: Base, words: Sequence[str]) -> set[str]:
@@ -351,30 +348,35 @@ def with_measured(resolved: Resolved, paths: Sequence[Path]) -> Resolved:
     Each phase has the throughput of those that computed as it does. A note names a phase without
     any. `rampup.restart_s` is left as it is if it was typed.
     """
-    from rampcli.runs.measured import read_measured
+    from rampcli.runs.measured import Measured, read_measured
 
     phases = {phase.plan.name: phase.config for phase in resolved.phases}
     with sources_named(resolved.config):
         measured = read_measured(paths, phases)
-    words, notes = list[str](), list[str]()
+    unlike = ", ".join(dict.fromkeys(word for found in measured for word in found.unlike))
+
+    def place(found: Measured, name: str | None = None) -> str:
+        """Returns where rates come from, with phases that have other names than the plan's."""
+        named = {path: names for path, names in found.phases.items() if names != (name,)}
+        places = (
+            f"{path} ({phases_named(named[path])})" if path in named else str(path)
+            for path in paths
+        )
+        return f"measured in {', '.join(places)}{unlike and ' with '}{unlike}"
+
+    stack, notes = stack_of(resolved.config), list[str]()
     for name, found in zip(phases, measured, strict=True):
         if found.points:
             key = EFFICIENCY_KEY if name is None else phase_key(name, EFFICIENCY_KEY)
-            words.append(f"{key}='{to_text(found.points)}'")
+            word = f"{key}='{to_text(found.points)}'"
+            stack = apply_overrides(stack, [word], place=place(found, name))
         elif found.misfit is not None:
             notes.append(f"phase {name} was not measured: {found.misfit}")
         else:
             notes.append(f"phase {name} was not measured: it was too short")
-    typed = stack_of(resolved.config)
-    # A run with phases holds even its defaults as if they were typed.
-    is_default = typed.entry(RESTART_KEY).place == DEFAULT
-    is_typed = typed.precedence(RESTART_KEY) is Precedence.USER and not is_default
-    if (restart_s := measured[0].restart_s) is not None and not is_typed:
-        words.append(f"{RESTART_KEY}={restart_s}")
-    unlike = dict.fromkeys(word for found in measured for word in found.unlike)
-    of_plan = f" with {', '.join(unlike)}" if unlike else ""
-    place = f"measured in {', '.join(map(str, paths))}{of_plan}"
-    stack = apply_overrides(resolved.config, words, place=place)
+    if (restart_s := measured[0].restart_s) is not None and not stack.is_of_user(RESTART_KEY):
+        places = f"measured in {', '.join(map(str, paths))}"
+        stack = apply_overrides(stack, [f"{RESTART_KEY}={restart_s}"], place=places)
     timed = resolve(stack, read_files=resolved.files_of)
     return replace(timed, notes=(*timed.notes, *notes))
 

@@ -65,7 +65,6 @@ def plan(
     """
     from rampcli.cli.composing import compose_beside_recipe, with_measured
     from rampcli.config.layers import sources_named
-    from rampcli.config.phases import refuse_phases
     from rampcli.launch.start_checks import check_model_here
 
     words = overrides or []
@@ -95,9 +94,7 @@ def plan(
             raise typer.Exit(2)
         return
     resolved = compose_beside_recipe(base, words, retunes=retune)
-    retuning = resolved.retuning
-    if show_seesaw:
-        refuse_phases(resolved.config, "--seesaw")
+    retunings = resolved.retunings
     with sources_named(resolved.config):
         notes = check_model_here(resolved.config)
     if measured:
@@ -110,8 +107,8 @@ def plan(
     if show_seesaw:
         from rampcli.cli.seesaw import seesaw
 
-        resolved, lines = seesaw(resolved, 2.0 if seesaw_factor is None else seesaw_factor)
-    resolved = replace(resolved, notes=(*resolved.notes, *notes), retuning=retuning)
+        resolved, lines = seesaw(resolved, 2.0 if seesaw_factor is None else seesaw_factor, words)
+    resolved = replace(resolved, notes=(*resolved.notes, *notes), retunings=retunings)
     if plot is not None:
         _draw(resolved, plot)
         lines.append(f"wrote {plot}")

@@ -167,7 +167,6 @@ def _candidates(
         plan_candidate,
         thresholds_by_name,
     )
-    from rampcli.cli.seesaw import seesaw_words
 
     end, measured = run.plan.end_sample, measurements.critical()
     assert end is not None
@@ -202,7 +201,7 @@ def _candidates(
     small = plan_candidate(SMALL, batch_words(schedules[SMALL], run), run, measured)
     if not isinstance(small.found, UsageError):
         try:
-            stairs, _ = seesaw_words(small.found, SEESAW_FACTOR)
+            stairs = growth_of(small.found, SEESAW_FACTOR).words
         except UsageError as error:
             found.append(replace(small, name=SEESAW, words=(), found=error))
         else:

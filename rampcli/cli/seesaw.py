@@ -1,115 +1,272 @@
-"""`rampcli plan --seesaw`: a batch that grows where the learning rate would fall."""
+"""`rampcli plan --seesaw`: a batch that grows where the learning rate would fall.
+
+Each phase of a run has stairs of its own. They go on from those of the phase before if the learning
+rate goes on and the phase sets no batch.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import sqrt
+from typing import Any
 
 from rampcli.batch.node_policies import NODE_POLICIES, NODES_KEY
 from rampcli.batch.pairs import GENERATIONS_KEY
+from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
+from rampcli.batch.position import STEPS, parse_goal
 from rampcli.batch.ramp import RAMP_KEY, RampSchedule
 from rampcli.batch.step_schedule import SCHEDULE_KEY, to_text
-from rampcli.batch.training_plan import TrainingPlan
 from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import sources_named
-from rampcli.errors import UsageError, set_to, typeable
+from rampcli.config.phases import PhaseErrors, sets_batch, sets_rate
+from rampcli.errors import Report, UsageError, set_to, shown, typeable
+from rampcli.planning.phase_rates import CONTINUE, RESTART, WARMUP_KEYS, continues_rate
 from rampcli.planning.resolve import resolve
-from rampcli.planning.run_plan import Resolved
+from rampcli.planning.run_plan import Resolved, ResolvedPhase
 from rampcli.schedule.seesaw import staircase, steps_in_the_limit
 from rampcli.settings.optim import OptimConfig, ScheduleConfig
+from rampcli.settings.phase_keys import UNTIL, phase_key
 from rampcli.settings.rl import is_rl
 from rampcli.settings.trainer import TrainerConfig
+from rampcli.words import unwrapped
 
 
-def seesaw(resolved: Resolved, factor: float) -> tuple[Resolved, list[str]]:
+@dataclass(kw_only=True, slots=True)
+class Growth:
+    """How the batch of a run grows in place of a decay.
+
+    Attributes:
+        words: overrides that train it.
+        limit_steps: optimiser steps of the run in the limit of small stairs.
+        notes: phases that stay as they are, and why.
+    """
+
+    words: list[str] = field(default_factory=list)
+    limit_steps: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+
+def seesaw(
+    resolved: Resolved, factor: float, typed: Sequence[str] = ()
+) -> tuple[Resolved, list[str]]:
     """Returns a plan whose batch grows where the learning rate would fall, and lines about it.
 
-    The arguments and the errors are those of `seesaw_words`.
+    The other arguments and the errors are those of `growth_of`.
+
+    Args:
+        typed: words of the command line. Those that train the growth replace them.
     """
-    words, limit = seesaw_words(resolved, factor)
-    stack = apply_overrides(resolved.config, words, place="--seesaw")
+    growth = growth_of(resolved, factor)
+    stack = apply_overrides(resolved.config, growth.words, place="--seesaw")
     grown = resolve(stack, read_files=resolved.files_of)
-    steps = resolved.plan.end_step or 0
-    saved = 1 - (grown.plan.end_step or 0) / steps
-    lines = [
-        f"seesaw (arXiv 2510.14717): {steps:,} steps become {grown.plan.end_step:,},"
-        f" {saved:.1%} fewer; {1 - limit / steps:.1%} in the limit of small stairs",
-        "train it with:",
-        "  " + " ".join(map(typeable, words)),
-    ]
+    grown = replace(grown, notes=(*grown.notes, *growth.notes))
+    steps = resolved.plan.end_step
+    words = {word.partition("=")[0]: word for word in growth.words}
+    # Phases run in the order in which they are first named, so words keep their places.
+    kept = [words.pop(_key_of(word), word) for word in typed]
+    lines = ["train it with:", "  " + " ".join(map(typeable, (*kept, *words.values())))]
+    if steps and grown.plan.end_step:
+        lines.insert(
+            0,
+            f"seesaw (arXiv 2510.14717): {steps:,} steps become {grown.plan.end_step:,},"
+            f" {1 - grown.plan.end_step / steps:.1%} fewer;"
+            f" {1 - growth.limit_steps / steps:.1%} in the limit of small stairs",
+        )
     return grown, lines
 
 
-def seesaw_words(resolved: Resolved, factor: float) -> tuple[list[str], float]:
-    """Returns overrides with which the batch grows where the learning rate would fall.
+def _key_of(word: str) -> str:
+    return unwrapped(word.lstrip("+").partition("=")[0])
 
-    The second value is the number of optimiser steps in the limit of small stairs.
+
+def growth_of(resolved: Resolved, factor: float) -> Growth:
+    """Returns how the batch grows where the learning rate would fall.
 
     Args:
-        resolved: a plan with a constant batch.
+        resolved: a plan. Phases whose batch changes already stay as they are.
         factor: growth of the batch from one stair to the next; above 1.
 
     Raises:
-        UsageError: the batch is scheduled already, the run has no end, or the batch does not grow;
-            or this is a run of reinforcement learning.
+        UsageError: the batch of no phase can grow, or this is a run of reinforcement learning.
     """
     with sources_named(resolved.config):
-        _check_seesaw(resolved, factor)
-    plan, config = resolved.plan, resolved.config
-    assert plan.end_sample is not None
-    assert plan.end_step is not None
-    stage, rate, end = plan.stages[0], resolved.phases[0].rate, plan.end_sample
-    peak = config.optim.lr or 1.0
+        _check_run(resolved, factor)
+    growth, errors, before = Growth(), PhaseErrors(), None
+    for phase in resolved.phases:
+        name, found = phase.plan.name, Report()
+        course = _Course.of(phase, before)
+        with found.noting(), sources_named(phase.config):
+            stairs = course.stairs(factor)
+        if found.errors:
+            errors.add(name, found.errors)
+            growth.notes += [f"phase {name} stays as it is: {one.message}" for one in found.errors]
+            growth.limit_steps += phase.plan.steps or 0
+            growth.words += [] if before is None else _rate_as_before(phase)
+            before = None
+            continue
+        growth.limit_steps += course.limit_steps
+        growth.words += course.words(stairs)
+        before = course
+    if len(growth.notes) == len(resolved.phases):
+        report = Report()
+        errors.report_to(report, phases=len(resolved.phases))
+        report.close()
+    growth.words += _words_of_ends(resolved)
+    return growth
 
-    def relative_rate(consumed_samples: int) -> float:
-        if rate.is_warming_up(consumed_samples):
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Course:
+    """How the batch of a phase follows its learning rate.
+
+    Attributes:
+        peak: learning rate at which the batch is the one that the phase has without Seesaw.
+        warmup_samples: samples of the phase in which the learning rate rises.
+    """
+
+    phase: ResolvedPhase
+    peak: float
+    warmup_samples: int
+
+    @classmethod
+    def of(cls, phase: ResolvedPhase, before: "_Course | None") -> "_Course":
+        """Returns the course of a phase, which may go on from the one before it."""
+        rate, first = phase.rate, phase.plan.first.samples
+        warmup = max(0, rate.schedule.warmup_samples - rate.first_count) // rate.counts_per_sample
+        peak = rate.schedule.peak
+        if not warmup and rate.first_count:
+            peak = rate.at(first, global_batch_size=phase.plan.extents[0].global_batch_size)
+        if before is not None and not warmup and _goes_on(phase, before.phase):
+            peak = before.peak
+        return cls(phase=phase, peak=peak, warmup_samples=warmup)
+
+    @property
+    def batch(self) -> int:
+        """Samples of a step at the rate `peak`."""
+        return self.phase.plan.stages[0].global_batch_size
+
+    def relative_rate(self, samples: int) -> float:
+        """Returns the learning rate after some samples of the phase, as a share of `peak`."""
+        if samples < self.warmup_samples or not self.peak:
             return 1.0
-        return rate.at(consumed_samples, global_batch_size=stage.global_batch_size) / peak
+        consumed = self.phase.plan.first.samples + samples
+        return self.phase.rate.at(consumed, global_batch_size=self.batch) / self.peak
 
-    stairs = staircase(
-        relative_rate,
-        global_batch_size=stage.global_batch_size,
-        unit=NODE_POLICIES[config.rampup.node_policy].batch_unit(
-            stage.num_nodes, micro_batch_size=stage.micro_batch_size, fleet=plan.of(stage).fleet
-        ),
-        factor=factor,
-        first_sample=rate.schedule.warmup_samples,
-        end_sample=end,
-    )
-    if len(stairs.thresholds) == 1:
-        with sources_named(config):
-            raise UsageError(
-                "--seesaw grows the batch where the learning rate falls,"
-                " and this one falls too little for one stair",
-                keys=(ScheduleConfig.decay_style, OptimConfig.lr, OptimConfig.min_lr),
-                remedy=[
-                    set_to(ScheduleConfig.decay_style, "cosine"),
-                    "a smaller optim.min_lr",
-                    "a smaller --seesaw-factor",
-                ],
-            )
-    limit = steps_in_the_limit(
-        relative_rate, global_batch_size=stage.global_batch_size, end_sample=end
-    )
-    return _words(stairs, plan, warmup_samples=rate.schedule.warmup_samples), limit
+    @property
+    def limit_steps(self) -> float:
+        """Optimiser steps of the phase in the limit of small stairs."""
+        assert self.phase.plan.samples is not None
+        return steps_in_the_limit(
+            self.relative_rate, global_batch_size=self.batch, end_sample=self.phase.plan.samples
+        )
+
+    def stairs(self, factor: float) -> RampSchedule:
+        """Returns the batches of the phase.
+
+        Raises:
+            UsageError: its batch cannot grow.
+        """
+        _check_phase(self.phase)
+        plan, config = self.phase.plan, self.phase.config
+        assert plan.samples is not None
+        stage, policy = plan.stages[0], NODE_POLICIES[config.rampup.node_policy]
+        found = staircase(
+            self.relative_rate,
+            global_batch_size=self.batch,
+            unit=policy.batch_unit(
+                stage.num_nodes, micro_batch_size=stage.micro_batch_size, fleet=plan.fleet
+            ),
+            factor=factor,
+            first_sample=self.warmup_samples,
+            end_sample=plan.samples,
+        )
+        if len(found.thresholds) > 1:
+            return found
+        raise UsageError(
+            "--seesaw grows the batch where the learning rate falls,"
+            " and this one falls too little for one stair",
+            keys=(ScheduleConfig.decay_style, OptimConfig.lr, OptimConfig.min_lr),
+            remedy=[
+                set_to(ScheduleConfig.decay_style, "cosine"),
+                "a smaller optim.min_lr",
+                "a smaller --seesaw-factor",
+            ],
+        )
+
+    def words(self, stairs: RampSchedule) -> list[str]:
+        """Returns the overrides that turn the phase into its staircase."""
+        thresholds, plan, rate = stairs.distinct_thresholds(), self.phase.plan, self.phase.rate
+        # Stairs that go on begin where the rate was divided before.
+        lr = self.peak * sqrt(self.batch / thresholds[0].global_batch_size)
+        optim = self.phase.config.optim
+        values: dict[str, Any] = {
+            SCHEDULE_KEY: f"'{to_text(thresholds)}'",
+            RAMP_KEY: None,
+            GLOBAL_KEY: None,
+            ACCUMULATE_KEY: None,
+            MICRO_KEY: plan.stages[0].micro_batch_size,
+            ScheduleConfig.decay_style: "seesaw",
+            ScheduleConfig.wsd_decay_samples: None,
+            ScheduleConfig.batch_coupling: "none",
+        }
+        if plan.number == 0 or self.warmup_samples or not self.phase.own.isdisjoint(WARMUP_KEYS):
+            values[OptimConfig.warmup_samples] = self.warmup_samples
+            values[OptimConfig.warmup_steps] = None
+        if plan.name is not None:
+            values[OptimConfig.lr] = lr if lr == optim.lr else float(f"{lr:.6g}")
+        if plan.number > 0:
+            goes_on = self.warmup_samples and (rate.first_count or rate.schedule.start)
+            values[ScheduleConfig.begin] = CONTINUE if goes_on else RESTART
+        return _words(self.phase, values)
 
 
-def _words(stairs: RampSchedule, plan: TrainingPlan, *, warmup_samples: int) -> list[str]:
-    """Returns the overrides that turn a plan into its staircase."""
+def _goes_on(phase: ResolvedPhase, before: ResolvedPhase) -> bool:
+    """Returns whether the batch and the learning rate of a phase go on from the one before it."""
+    if sets_batch(phase.own) or phase.plan.sequence_length != before.plan.sequence_length:
+        return False
+    if not sets_rate(phase.own):
+        return not sets_rate(before.own)
+    return continues_rate(phase.config, phase.own)
+
+
+def _rate_as_before(phase: ResolvedPhase) -> list[str]:
+    """Returns overrides that keep the learning rate of a phase after one whose batch grows.
+
+    If it goes on from the end of that phase, it would begin too high.
+    """
+    continues = sets_rate(phase.own) and continues_rate(phase.config, phase.own)
+    if not continues or not phase.own.isdisjoint(WARMUP_KEYS):
+        return []
+    lr = float(f"{phase.rate.schedule.peak:.6g}")
+    return _words(phase, {OptimConfig.lr: lr, ScheduleConfig.begin: RESTART})
+
+
+def _words(phase: ResolvedPhase, values: Mapping[str, Any]) -> list[str]:
+    """Returns the overrides that give a phase some values."""
+    name = phase.plan.name
     return [
-        f"{SCHEDULE_KEY}='{to_text(stairs.thresholds)}'",
-        "model.rampup_batch_size=null",
-        "model.global_batch_size=null",
-        "trainer.accumulate_grad_batches=null",
-        f"data.micro_batch_size={plan.stages[0].micro_batch_size}",
-        "schedule.decay_style=seesaw",
-        "schedule.wsd_decay_samples=null",
-        "schedule.batch_coupling=none",
-        f"optim.warmup_samples={warmup_samples}",
-        "optim.warmup_steps=null",
-        "trainer.max_steps=null",
-        "trainer.max_tokens=null",
-        f"trainer.max_samples={plan.end_sample}",
+        f"{key if name is None else phase_key(name, key)}={shown(value)}"
+        for key, value in values.items()
     ]
 
 
-def _check_seesaw(resolved: Resolved, factor: float) -> None:
-    plan, config = resolved.plan, resolved.config
+def _words_of_ends(resolved: Resolved) -> Iterator[str]:
+    """Yields the overrides that end a run and its phases at the samples where they end now."""
+    trainer, plan = resolved.config.trainer, resolved.plan
+    for phase in resolved.phases:
+        if phase.plan.name is None:
+            continue
+        key = phase_key(phase.plan.name, UNTIL)
+        until = resolved.config.phases[phase.plan.name].get(UNTIL)
+        if until is not None and parse_goal(until, key=key).unit == STEPS and phase.plan.end:
+            yield f"{key}=samples:{phase.plan.end.samples}"
+    if plan.end_sample is not None and not (resolved.config.phases and trainer.max_steps is None):
+        yield from ("trainer.max_steps=null", "trainer.max_tokens=null")
+        yield f"trainer.max_samples={plan.end_sample}"
+
+
+def _check_run(resolved: Resolved, factor: float) -> None:
+    """Checks what is the same for all phases."""
+    config, plan = resolved.config, resolved.plan
     if is_rl(config):
         raise UsageError(
             "--seesaw is derived for pretraining, and this is a run of reinforcement learning",
@@ -120,10 +277,24 @@ def _check_seesaw(resolved: Resolved, factor: float) -> None:
         raise UsageError(
             f"--seesaw-factor {factor:g} does not let the batch grow", remedy="--seesaw-factor 2"
         )
-    if len(plan.ramp.thresholds) > 1:
+    couplings = {phase.config.schedule.batch_coupling for phase in resolved.phases}
+    tokens = {stage.global_batch_size * plan.of(stage).sequence_length for stage in plan.extents}
+    if len(resolved.phases) > 1 and len(tokens) > 1 and couplings != {"none"}:
+        raise UsageError(
+            f"--seesaw makes the largest batch larger, and {ScheduleConfig.batch_coupling} compares"
+            " the batches of phases with it",
+            keys=(ScheduleConfig.batch_coupling,),
+            remedy=set_to(ScheduleConfig.batch_coupling, "none"),
+        )
+
+
+def _check_phase(phase: ResolvedPhase) -> None:
+    """Checks that the batch of a phase is constant and may change."""
+    config, this = phase.config, "this run" if phase.plan.name is None else "this phase"
+    if len(phase.plan.ramp.thresholds) > 1:
         key = SCHEDULE_KEY if config.model.rampup_batch_size is None else RAMP_KEY
         raise UsageError(
-            "--seesaw derives the batch sizes, but this run already has a batch schedule",
+            f"--seesaw derives the batch sizes, but {this} already has a batch schedule",
             keys=(key,),
             remedy=set_to(key, None),
         )
@@ -140,7 +311,7 @@ def _check_seesaw(resolved: Resolved, factor: float) -> None:
             keys=(ScheduleConfig.lr_factors,),
             remedy=set_to(ScheduleConfig.lr_factors, None),
         )
-    if plan.end_sample is None or plan.end_step is None:
+    if phase.plan.samples is None:
         raise UsageError(
             "--seesaw needs the end of the run",
             keys=(TrainerConfig.max_samples,),

@@ -94,7 +94,7 @@ def train(
     """
     console = console or build_console()
     _load_reward_function(resolved, console)
-    lines = [] if resolved.retuning is None else resolved.retuning.lines()
+    lines = [line for one in resolved.retunings for line in one.lines()]
     notes = (*resolved.plan.notes, *resolved.notes, *disk_warnings(resolved))
     if lines := [*lines, *(f"note: {note}" for note in notes)]:
         # Written at once: only `Progress` notices a reader that goes after the first line.

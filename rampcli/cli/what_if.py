@@ -66,7 +66,7 @@ def compare(
         try:
             resolved = compose_beside_recipe(base, [*others, *combination], retunes=retunes)
             timed = with_measured(resolved, measured) if measured else resolved
-            return replace(timed, retuning=resolved.retuning)
+            return replace(timed, retunings=resolved.retunings)
         except UsageError as error:
             return error
 
@@ -216,11 +216,14 @@ def _print_comparison(
 
 def _batch_notes(plans: Sequence[Resolved]) -> list[str]:
     """Returns a note if the batch of some plans is not the recipe's."""
-    differing = sum(plan.retuning is not None for plan in plans)
+    differing = sum(bool(plan.retunings) for plan in plans)
     if not differing:
         return []
     adapted = any(
-        one.state == "applied" for plan in plans if plan.retuning for one in plan.retuning.settings
+        one.state == "applied"
+        for plan in plans
+        for retuning in plan.retunings
+        for one in retuning.settings
     )
     has_adapted = f", and {RETUNE} has adapted what is tied to it" if adapted else ""
     return [

@@ -296,12 +296,16 @@ def completed_run(
     if None in phases:
         return phases[None]
     first = stack_of(next(iter(phases.values())))
-    base = {key: run.entry(key) for key in run.values() if key not in FOREIGN}
+    base = {key: run for key in run.values() if key not in FOREIGN}
     for key in first.values():
         is_decided = first.precedence(key) is not Precedence.PHASE and key not in FOREIGN
-        if is_decided and (key not in base or base[key].value is None):
-            base[key] = first.entry(key)
-    whole = Stack(overrides=(Layer("run", Precedence.USER, base),), effects=first.effects)
+        if is_decided and (key not in base or run.entry(key).value is None):
+            base[key] = first
+    layers = (
+        Layer("run", level, {k: at.entry(k) for k, at in base.items() if at.precedence(k) is level})
+        for level in Precedence
+    )
+    whole = Stack(overrides=tuple(layers), effects=first.effects)
     settled = dict(leaves(whole.config()))
     found: dict[str, Entry] = {}
     for name, own in entries.items():

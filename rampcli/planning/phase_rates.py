@@ -176,8 +176,7 @@ def _beginning(
             keys=(ScheduleConfig.begin,),
             remedy=set_to(phase_key(str(phase.name), ScheduleConfig.begin), None),
         )
-    begin = config.schedule.begin or (RESTART if OptimConfig.lr in keys else CONTINUE)
-    if before is None or begin == RESTART:
+    if before is None or not continues_rate(config, keys):
         return 0.0, lr, warmup
     if warmup:
         return before, lr, warmup
@@ -194,6 +193,16 @@ def _beginning(
             ],
         )
     return before, before, 0
+
+
+def continues_rate(config: Config, keys: frozenset[str]) -> bool:
+    """Returns whether the own schedule of a later phase begins where the phase before it ends.
+
+    Args:
+        keys: settings that the phase sets itself.
+    """
+    begin = config.schedule.begin or (RESTART if OptimConfig.lr in keys else CONTINUE)
+    return begin == CONTINUE
 
 
 def _check_counts_any_length(config: Config, plan: TrainingPlan) -> None:

@@ -55,6 +55,8 @@ class TiedSetting(Rule):
         if self.state == "kept":
             stays = f"{self.key} stays {shown(self.now)} ({self.set_by})"
             return f"{stays}; the rule gives {value} ({reasons})"
+        if self.value == self.recipe:
+            return f"{self.key} keeps the recipe's {value} ({reasons})"
         return f"{self.key} {shown(self.recipe)} -> {value} ({reasons})"
 
     def words(self) -> list[str]:
@@ -66,25 +68,25 @@ class TiedSetting(Rule):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retuning:
-    """How the batch of a run differs from its recipe's, and the settings that are tied to it.
+    """How a batch differs from the recipe's, and the settings that are tied to it.
 
     The batch is that at the end of a ramp or a schedule.
 
     Attributes:
-        batch: samples of the run's batch.
+        phase: the phase that has the batch, or None if it is the one of the run.
+        batch: samples of the batch.
         recipe_batch: samples of the recipe's batch.
         recipe_length: tokens per sample in the recipe, if they differ from the run's.
+        factor: the batch as a multiple of the recipe's. Of a phase whose samples have another
+            length than those of the run, both are counted in tokens.
     """
 
+    phase: str | None
     batch: int
     recipe_batch: int
     recipe_length: int | None
     settings: tuple[TiedSetting, ...]
-
-    @property
-    def factor(self) -> float:
-        """The batch as a multiple of the recipe's."""
-        return self.batch / self.recipe_batch
+    factor: float
 
     def words(self) -> list[str]:
         """Returns the overrides that apply the rules to what the user has not set."""
@@ -93,7 +95,8 @@ class Retuning:
     def lines(self) -> list[str]:
         """Returns a line about the batch, and one for each tied setting."""
         states = {one.state for one in self.settings}
-        heading = f"batch: {self.batch:,} samples, {self.factor:.4g}x the recipe's"
+        heading = "batch" if self.phase is None else f"batch of phase {self.phase}"
+        heading += f": {self.batch:,} samples, {self.factor:.4g}x the recipe's"
         heading += f" {self.recipe_batch:,}"
         if self.recipe_length is not None:
             heading += f", whose samples have {self.recipe_length:,} tokens"
@@ -107,4 +110,6 @@ class Retuning:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the change and its settings as plain data."""
-        return asdict(self) | {"factor": self.factor}
+        data = asdict(self)
+        del data["phase"]
+        return data

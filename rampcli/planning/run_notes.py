@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from rampcli.batch.node_policies import POLICY_KEY, BestPolicy, NemoPolicy
 from rampcli.config.layers import with_values
-from rampcli.config.phases import lines_by_phase, own_keys, phases_named, sets_rate
+from rampcli.config.phases import lines_by_phase, phases_named, sets_rate
 from rampcli.errors import UsageError, set_to, shown
 from rampcli.estimate.memory import micro_batch_part
 from rampcli.models.parts import SMALLEST_FLEX_HEAD, mask_bytes
@@ -78,7 +78,7 @@ def _phase_notes(resolved: Resolved) -> Iterator[str]:
         yield f"the run ends before {phases_named(unreached)}"
     yield from _phase_warmup_notes(resolved)
     for before, after in pairwise(resolved.phases):
-        if before.plan.end is None or _has_own_rate(resolved, after):
+        if before.plan.end is None or sets_rate(after.own):
             continue
         last, first = (_uncoupled(one, before.plan.end.samples) for one in (before, after))
         if not 1 / JUMP <= (first + TINY) / (last + TINY) <= JUMP:
@@ -89,15 +89,11 @@ def _phase_notes(resolved: Resolved) -> Iterator[str]:
             )
 
 
-def _has_own_rate(resolved: Resolved, phase: ResolvedPhase) -> bool:
-    return sets_rate(resolved.config.phases[phase.name])
-
-
 def _phase_warmup_notes(resolved: Resolved) -> Iterator[str]:
     """Yields a note for each schedule whose last phase ends within its warm-up."""
     last_phases: dict[str, ResolvedPhase] = {}
     for one in resolved.phases:
-        last_phases[one.name if _has_own_rate(resolved, one) else ""] = one
+        last_phases[one.name if sets_rate(one.own) else ""] = one
     for own, last in last_phases.items():
         if (end := last.plan.end) is not None and last.rate.is_warming_up(end.samples):
             whose = "its" if own else "the run's"
@@ -162,7 +158,7 @@ def _last_step_notes(resolved: Resolved) -> list[str]:
     note, key = "the last step has a learning rate of 0 and changes nothing", OptimConfig.min_lr
     if optim.lr == 0:
         return [note]
-    if end.plan.name is not None and key in own_keys(resolved.config.phases[end.name]):
+    if key in end.own:
         key = phase_key(end.name, key)
     return [f"{note}; {key}={optim.lr / 100:g} keeps it above 0"]
 

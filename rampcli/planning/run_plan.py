@@ -69,6 +69,7 @@ class ResolvedPhase:
         first_validated_sample: consumed samples where a validation is due before its first step, or
             None if it validates on the samples of the phase before it.
         first_step_of_length: steps before those that have samples of this length without a break.
+        own: settings that it sets itself, in canonical keys. A run without named phases has none.
         files: what its files have decided.
     """
 
@@ -78,6 +79,7 @@ class ResolvedPhase:
     reading: ReadingStart
     first_validated_sample: int | None
     first_step_of_length: int
+    own: frozenset[str] = frozenset()
     files: FileFacts = field(default_factory=FileFacts)
 
     @property
@@ -138,14 +140,15 @@ class Resolved:
         phases: the phases that the run reaches, in order. A run without named phases is one phase,
             with the settings of the run.
         notes: what a user may not expect of the configuration.
-        retuning: how the batch differs from the recipe's; None if it does not or was not compared.
+        retunings: batches of the run and its phases beside the recipe's; none if they are the same
+            or were not compared.
     """
 
     config: Config
     plan: TrainingPlan
     phases: tuple[ResolvedPhase, ...]
     notes: tuple[str, ...] = ()
-    retuning: Retuning | None = None
+    retunings: tuple[Retuning, ...] = ()
 
     def trained_by(self, consumed_samples: int) -> ResolvedPhase:
         """Returns the phase whose step ended at `consumed_samples`."""
@@ -295,6 +298,7 @@ def _resolved_phases(
                 reading=reading,
                 first_validated_sample=plan.first.samples if validates_anew else None,
                 first_step_of_length=first_step_of_length,
+                own=one.own,
             )
         )
     return tuple(phases)

@@ -18,11 +18,14 @@ from rampcli.settings.trainer import TrainerConfig
 def plan_json(resolved: Resolved) -> dict[str, Any]:
     """Returns `plan_figures` with two more keys.
 
-    `retuning` is what `Retuning.to_json` returns, or null. `notes` has messages on what a user may
-    not expect.
+    `retuning` is what `Retuning.to_json` returns for the batch of the run, or null, and so is
+    `retuning` of each phase for its own batch. `notes` has messages on what a user may not expect.
     """
-    retuning = resolved.retuning and resolved.retuning.to_json()
-    return {**plan_figures(resolved), "retuning": retuning, "notes": all_notes(resolved)}
+    figures, retunings = plan_figures(resolved), resolved.retunings
+    found = {one.phase: one.to_json() for one in retunings}
+    for row in figures.get("phases", ()):
+        row["retuning"] = found.get(row["name"])
+    return {**figures, "retuning": found.get(None), "notes": all_notes(resolved)}
 
 
 def plan_figures(resolved: Resolved) -> dict[str, Any]:

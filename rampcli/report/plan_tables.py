@@ -294,7 +294,7 @@ def plan_summary(resolved: Resolved) -> list[str]:
     lines += by_phase(resolved, compilation_lines)
     lines += data_lines(resolved)
     lines += by_phase(resolved, _describe_reading)
-    lines += [] if resolved.retuning is None else resolved.retuning.lines()
+    lines += [line for one in resolved.retunings for line in one.lines()]
     return [*lines, *(f"note: {note}" for note in all_notes(resolved))]
 
 

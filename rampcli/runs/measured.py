@@ -44,6 +44,7 @@ class Measured:
 
     Attributes:
         points: median tokens per second per GPU; none if no earlier run computed as the phase does.
+        phases: phases of the earlier runs that the points are from, by run.
         restart_s: median seconds that training lost at a stage boundary, or None without one.
         unlike: settings that the plan chooses and that decide throughput, as words with the value
             of an earlier run, if it differs.
@@ -51,6 +52,7 @@ class Measured:
     """
 
     points: dict[Size, float]
+    phases: dict[Path, tuple[str, ...]]
     restart_s: float | None
     unlike: tuple[str, ...] = ()
     misfit: str | None = None
@@ -203,10 +205,19 @@ def _measured_for(fits: Mapping[Path, Sequence[_Fit]], restart_s: float | None) 
                 points[point] = [rate] if phase is None else [*points[point], rate]
         for point, rates in points.items():
             found[point].append(median(rates))
+    used = {
+        path: tuple(
+            fit.source.phase
+            for fit in ones
+            if fit.misfit is None and fit.source.phase is not None and fit.source.points
+        )
+        for path, ones in fits.items()
+    }
     whole = [fit for ones in fits.values() for fit in ones]
     unlike = (word for fit in whole if fit.misfit is None for word in fit.unlike)
     return Measured(
         points={point: round(median(rates), 1) for point, rates in sorted(found.items())},
+        phases={path: names for path, names in used.items() if names},
         restart_s=restart_s,
         unlike=tuple(dict.fromkeys(unlike)),
         misfit=misfits[0] if len(misfits) == len(whole) else None,

@@ -19,7 +19,15 @@ def composed(recipe, *words, retunes=False):
 
 
 def settings_of(resolved):
-    return {one.key: one for one in resolved.retuning.settings}
+    return {one.key: one for retuning in resolved.retunings for one in retuning.settings}
+
+
+def states(resolved):
+    return {one.state for one in settings_of(resolved).values()}
+
+
+def words_of(resolved):
+    return [word for retuning in resolved.retunings for word in retuning.words()]
 
 
 @pytest.mark.parametrize("batch", [64, 256, 1024, 4096])
@@ -35,27 +43,27 @@ def test_retuning_keeps_the_time_scales_in_samples_and_scales_the_rate_with_the_
     assert (
         run.phases[0].rate.schedule.warmup_samples == recipe.phases[0].rate.schedule.warmup_samples
     )
-    assert run.retuning.factor == k
+    assert run.retunings[0].factor == k
 
 
 def test_nothing_changes_unless_it_is_asked_for():
     run = composed("llama3_8b", TWICE)
     assert run.config.optim == composed("llama3_8b").config.optim
-    assert {one.state for one in run.retuning.settings} == {"proposed"}
-    assert "--retune would adapt" in run.retuning.lines()[0]
+    assert states(run) == {"proposed"}
+    assert "--retune would adapt" in run.retunings[0].lines()[0]
 
 
 def test_the_words_that_are_shown_do_what_retune_does():
-    words = composed("llama3_8b", TWICE).retuning.words()
+    words = words_of(composed("llama3_8b", TWICE))
     typed = composed("llama3_8b", TWICE, *words)
     assert typed.config.optim == composed("llama3_8b", TWICE, retunes=True).config.optim
-    assert {one.state for one in typed.retuning.settings} == {"kept"}
+    assert states(typed) == {"kept"}
 
 
 def test_what_is_retuned_says_so_and_is_not_retuned_again():
     run = composed("llama3_8b", TWICE, retunes=True)
-    assert run.retuning.words() == []
-    assert {one.state for one in run.retuning.settings} == {"applied"}
+    assert words_of(run) == []
+    assert states(run) == {"applied"}
     places = [stack_of(run.config).entry(key).place for key in ("optim.lr", "optim.warmup_steps")]
     assert places == ["--retune", "--retune"]
     assert "optim.lr: --retune" in snapshot.to_yaml(run.config)
@@ -120,7 +128,7 @@ def test_an_option_that_the_user_chose_counts_as_set():
     ids=" ".join,
 )
 def test_nothing_is_said_if_the_batch_at_the_end_is_the_recipes(words):
-    assert composed("llama3_8b", *words).retuning is None
+    assert composed("llama3_8b", *words).retunings == ()
     run = composed("llama3_8b", *words, retunes=True)
     assert run.config.optim == composed("llama3_8b").config.optim
     assert "--retune changes nothing: the batch is the recipe's" in run.notes
@@ -135,7 +143,7 @@ def test_nothing_is_said_if_the_batch_at_the_end_is_the_recipes(words):
     ],
 )
 def test_any_way_to_set_the_batch_is_compared(word):
-    assert composed("llama3_8b", word).retuning == composed("llama3_8b", TWICE).retuning
+    assert composed("llama3_8b", word).retunings == composed("llama3_8b", TWICE).retunings
 
 
 def test_a_recipe_of_the_user_is_compared_with_its_own_batch(tmp_path):
@@ -145,15 +153,15 @@ def test_a_recipe_of_the_user_is_compared_with_its_own_batch(tmp_path):
         "    config = llm.llama3_8b.pretrain_recipe()\n"
         "    config.model.global_batch_size = 1024\n    return config\n"
     )
-    assert composed(str(path)).retuning is None
-    assert composed(str(path), "model.global_batch_size=512").retuning.factor == 0.5
+    assert composed(str(path)).retunings == ()
+    assert composed(str(path), "model.global_batch_size=512").retunings[0].factor == 0.5
 
 
 def test_a_recipe_without_a_batch_has_nothing_to_compare_with(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("from rampcli import Config\n\n\ndef mine():\n    return Config()\n")
     words = ("model.global_batch_size=16", "data.micro_batch_size=4", "model.vocab_size=256")
-    assert composed(str(path), *words).retuning is None
+    assert composed(str(path), *words).retunings == ()
     with pytest.raises(UsageError, match="--retune compares with the batch of the recipe"):
         composed(str(path), *words, retunes=True)
 
@@ -161,7 +169,7 @@ def test_a_recipe_without_a_batch_has_nothing_to_compare_with(tmp_path):
 def test_a_recipe_without_data_or_model_of_its_own_is_compared():
     words = ("data=stdlib", "model=llama3_tiny", "model.init_from=null", "data.micro_batch_size=1")
     run = composed("fine_tune", *words, "model.global_batch_size=64")
-    assert run.retuning.recipe_batch == 32
+    assert run.retunings[0].recipe_batch == 32
 
 
 def test_muon_keeps_its_rate_and_weight_decay_and_says_what_is_known():
@@ -198,12 +206,12 @@ def test_rules_outside_of_what_their_sources_tested_say_so():
 
 def test_samples_of_another_length_are_named():
     run = composed("llama3_8b", TWICE, "data.sequence_length=4096")
-    assert "whose samples have 8,192 tokens" in run.retuning.lines()[0]
+    assert "whose samples have 8,192 tokens" in run.retunings[0].lines()[0]
 
 
 def test_no_rule_is_applied_in_reinforcement_learning():
     words = ("rl=grpo", "data.source=pairs", "data.task=sort", "data.document_mask=true")
-    assert composed("llama3_tiny", *words).retuning is None
+    assert composed("llama3_tiny", *words).retunings == ()
     with pytest.raises(UsageError, match="rules of --retune are those of pretraining"):
         composed("llama3_tiny", *words, retunes=True)
 
@@ -213,3 +221,81 @@ def test_a_beta2_that_would_average_one_step_stays():
     found = settings_of(run)["optim.beta2"]
     assert (found.state, run.config.optim.beta2) == ("unknown", 0.95)
     assert "would be 0.0014, an average over one step or so" in str(found)
+
+
+LONG = ("phases.main.until=1T", "phases.long.until=2T", "phases.long.data.sequence_length=16384")
+ANNEAL = ("phases.main.until=1T", "phases.anneal.until=2T", "phases.anneal.optim.lr=1e-4")
+
+
+def test_phases_without_batches_of_their_own_follow_the_batch_as_a_run_without_phases():
+    alone = composed("llama3_8b", TWICE)
+    assert composed("llama3_8b", TWICE, *ANNEAL).retunings == alone.retunings
+    run = composed("llama3_8b", TWICE, *ANNEAL, retunes=True)
+    assert run.config.optim == composed("llama3_8b", TWICE, retunes=True).config.optim
+    assert run.phases[1].config.optim.lr == 1e-4
+
+
+def test_the_batch_of_a_phase_is_compared_in_tokens_if_its_samples_are_longer():
+    assert composed("llama3_8b", *LONG, "phases.long.model.global_batch_size=256").retunings == ()
+    (found,) = composed("llama3_8b", *LONG).retunings
+    assert (found.phase, found.factor) == ("long", 2.0)
+    assert found.lines()[0].startswith(
+        "batch of phase long: 512 samples, 2x the recipe's 512, whose"
+    )
+
+
+def test_a_phase_with_another_batch_than_the_run_has_settings_of_its_own():
+    words = (TWICE, *ANNEAL, "phases.anneal.model.global_batch_size=256")
+    run = composed("llama3_8b", *words, retunes=True)
+    main, anneal = (phase.config.optim for phase in run.phases)
+    assert (main.beta2, anneal.beta2) == (0.9025, 0.97468)
+    assert (main.weight_decay, anneal.weight_decay) == (0.1414, 0.1)
+    assert (main.lr, anneal.lr) == (4.243e-4, 1e-4)
+    assert words_of(run) == []
+    proposed = composed("llama3_8b", *words)
+    found = settings_of(proposed)
+    assert "no rule leads there" in str(found["phases.anneal.optim.lr"])
+    assert "keeps the recipe's 0.1" in str(found["phases.anneal.optim.weight_decay"])
+    typed = composed("llama3_8b", *words, *words_of(proposed))
+    assert [one.config.optim for one in typed.phases] == [main, anneal]
+
+
+def test_what_the_user_set_for_the_run_or_for_a_phase_stays_in_phases_too():
+    batches = [f"phases.{name}.model.global_batch_size=1024" for name in ("main", "anneal")]
+    words = (*ANNEAL, *batches, "optim.weight_decay=0.2", "phases.anneal.optim.beta2=0.9")
+    run = composed("llama3_8b", *words, retunes=True)
+    main, anneal = (phase.config.optim for phase in run.phases)
+    assert (main.lr, main.weight_decay, main.beta2) == (4.243e-4, 0.2, 0.9025)
+    assert (anneal.weight_decay, anneal.beta2) == (0.2, 0.9)
+
+
+def test_a_first_phase_with_a_schedule_of_its_own_has_a_rate_of_its_own():
+    words = ("phases.main.until=1T", "phases.main.schedule.decay_style=wsd", "phases.next.until=2T")
+    batches = ("phases.main.model.global_batch_size=1024", "model.global_batch_size=256")
+    run = composed("llama3_8b", *words, *batches, retunes=True)
+    assert [phase.config.optim.lr for phase in run.phases] == [4.243e-4, 2.121e-4]
+    assert run.phases[0].config.optim.warmup_samples == 2000 * 512
+    continuing = ("phases.next.schedule.decay_style=linear",)
+    run = composed("llama3_8b", *words, *batches, *continuing, retunes=True)
+    assert run.phases[0].config.optim.lr == 4.243e-4
+
+
+def test_couplings_lead_from_the_largest_batch_of_all_phases():
+    batches = ("phases.anneal.model.global_batch_size=2048", "schedule.batch_coupling=sqrt")
+    run = composed("llama3_8b", TWICE, *ANNEAL, *batches, retunes=True)
+    assert [one.phase for one in run.retunings] == [None]
+    assert run.config.optim.lr == 6e-4
+
+
+def test_a_phase_is_compared_with_the_phase_of_the_recipe(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from rampcli import llm\n\n\ndef mine():\n"
+        "    config = llm.llama3_8b.pretrain_recipe()\n"
+        '    config.phases = [{"name": "main", "until": "1T"},'
+        ' {"name": "late", "until": "2T", "model.global_batch_size": 1024}]\n'
+        "    return config\n"
+    )
+    assert composed(str(path)).retunings == ()
+    (found,) = composed(str(path), "phases.late.model.global_batch_size=2048").retunings
+    assert (found.phase, found.recipe_batch, found.factor) == ("late", 1024, 2.0)

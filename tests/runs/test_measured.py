@@ -299,7 +299,9 @@ def test_each_phase_has_the_throughput_of_a_run_that_computed_as_it_does(
     ]
     path = phased(*one_batch, rates=rates)
     assert measured(path, words=one_batch).points == {(4, 1): 2000.0}
+    assert measured(path, words=one_batch).phases == {path: ("main", "decay")}
     found = measured_by_phase(path, words=[*one_batch, *PHASES])
+    assert found["short"].phases == {path: ("short",)}
     assert [found[name].points for name in ("short", "main", "decay")] == [
         {(4, 1): 640.0},
         {(4, 1): 2000.0},
