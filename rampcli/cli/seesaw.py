@@ -131,8 +131,8 @@ class _Course:
     def of(cls, phase: ResolvedPhase, before: "_Course | None") -> "_Course":
         """Returns the course of a phase, which may go on from the one before it."""
         rate, first = phase.rate, phase.plan.first.samples
-        warmup = max(0, rate.schedule.warmup_samples - rate.first_count) // rate.counts_per_sample
-        peak = rate.schedule.peak
+        warmup = max(0, rate.warmup_samples - rate.first_count) // rate.counts_per_sample
+        peak = rate.peak
         if not warmup and rate.first_count:
             peak = rate.at(first, global_batch_size=phase.plan.extents[0].global_batch_size)
         if before is not None and not warmup and _goes_on(phase, before.phase):
@@ -214,7 +214,7 @@ class _Course:
         if plan.name is not None:
             values[OptimConfig.lr] = lr if lr == optim.lr else float(f"{lr:.6g}")
         if plan.number > 0:
-            goes_on = self.warmup_samples and (rate.first_count or rate.schedule.start)
+            goes_on = self.warmup_samples and (rate.first_count or rate.start)
             values[ScheduleConfig.begin] = CONTINUE if goes_on else RESTART
         return _words(self.phase, values)
 
@@ -236,7 +236,7 @@ def _rate_as_before(phase: ResolvedPhase) -> list[str]:
     continues = sets_rate(phase.own) and continues_rate(phase.config, phase.own)
     if not continues or not phase.own.isdisjoint(WARMUP_KEYS):
         return []
-    lr = float(f"{phase.rate.schedule.peak:.6g}")
+    lr = float(f"{phase.rate.peak:.6g}")
     return _words(phase, {OptimConfig.lr: lr, ScheduleConfig.begin: RESTART})
 
 

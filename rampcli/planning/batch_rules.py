@@ -17,7 +17,7 @@ from rampcli.estimate.model_size import model_size
 from rampcli.planning.phase_rates import continues_rate
 from rampcli.planning.retuning import RETUNE, Retuning, Rule, TiedSetting
 from rampcli.planning.run_plan import Resolved, ResolvedPhase, run_plan
-from rampcli.schedule.learning_rate import coupling_factor
+from rampcli.schedule.couplings import coupling_factor
 from rampcli.settings.by_key import leaves
 from rampcli.settings.config import Config
 from rampcli.settings.optim import OptimConfig, ScheduleConfig

@@ -7,8 +7,8 @@ samples. A schedule of a phase's own counts its samples.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from typing import Any
 
 from rampcli.batch.training_plan import PhasePlan, TrainingPlan
 from rampcli.config.extension_settings import extension_function
@@ -17,7 +17,6 @@ from rampcli.config.phases import PhaseSettings, sets_rate
 from rampcli.errors import UsageError, set_to
 from rampcli.plugins.extensions import DECAY_STYLE
 from rampcli.schedule.learning_rate import DECAY_STYLES, WSD_SHARE, LearningRate
-from rampcli.schedule.phase_rate import PhaseRate
 from rampcli.settings.config import Config
 from rampcli.settings.data import DataConfig
 from rampcli.settings.optim import OptimConfig, ScheduleConfig
@@ -27,26 +26,7 @@ WARMUP_KEYS = (OptimConfig.warmup_steps, OptimConfig.warmup_samples)
 CONTINUE, RESTART = "continue", "restart"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Span:
-    """What a schedule covers: the whole run, or one phase.
-
-    Attributes:
-        unit: tokens that the schedule counts as one.
-        tokens: its length, or None without an end.
-        decay_tokens: length of the final decay that `schedule.wsd_decay_samples` asks for, or None.
-        first_batch: tokens of its first batch.
-        stage_starts: tokens before each stage of the phase, from the start of the schedule.
-    """
-
-    unit: int
-    tokens: int | None
-    decay_tokens: int | None
-    first_batch: int
-    stage_starts: tuple[int, ...]
-
-
-def rates_of_phases(phases: Sequence[PhaseSettings], plan: TrainingPlan) -> list[PhaseRate]:
+def rates_of_phases(phases: Sequence[PhaseSettings], plan: TrainingPlan) -> list[LearningRate]:
     """Returns the learning rate of each phase.
 
     Raises:
@@ -55,94 +35,99 @@ def rates_of_phases(phases: Sequence[PhaseSettings], plan: TrainingPlan) -> list
     largest = max(
         stage.global_batch_size * plan.of(stage).sequence_length for stage in plan.ramp.stages
     )
-    found: list[PhaseRate] = []
+    found: list[LearningRate] = []
     for one, phase in zip(phases, plan.phases, strict=True):
-        config, keys = one.config, one.own
-        if sets_rate(keys):
-            before = _rate_at_end(plan.phases[len(found) - 1], found[-1]) if found else None
-            with sources_named(config):
-                start, peak, warmup = _beginning(config, phase, keys, before)
-            span, first_token = _span_of_phase(config, phase), 0
-        else:
-            with sources_named(config):
-                _check_counts_any_length(config, plan)
-            start, peak, warmup = 0.0, config.optim.lr, _warmup_of_run(config, plan)
-            span, first_token = _span_of_run(config, phase, plan), phase.first.tokens
-        schedule = _schedule(config, span, largest)
-        found.append(
-            PhaseRate(
-                schedule=replace(
-                    schedule, start=start, peak=peak, warmup_samples=warmup // span.unit
-                ),
-                first_sample=phase.first.samples,
-                first_count=first_token // span.unit,
-                counts_per_sample=phase.sequence_length // span.unit,
-            )
-        )
+        with sources_named(one.config):
+            if sets_rate(one.own):
+                before = _rate_at_end(plan.phases[len(found) - 1], found[-1]) if found else None
+                begin = _beginning(one.config, phase, one.own, before)
+                found.append(_own_rate(one.config, phase, begin, largest))
+            else:
+                _check_counts_any_length(one.config, plan)
+                found.append(_part_of_run(one.config, phase, plan, largest))
     return found
 
 
-def _schedule(config: Config, span: Span, largest: int) -> LearningRate:
-    """Returns a schedule over a span, without a warm-up.
+def _own_rate(
+    config: Config, phase: PhasePlan, begin: tuple[float, float, int], largest: int
+) -> LearningRate:
+    """Returns the schedule of a phase, which counts its samples.
+
+    Args:
+        begin: from `_beginning`.
+        largest: tokens of the largest batch of the run.
+    """
+    start, peak, warmup = begin
+    return _schedule(
+        config,
+        phase,
+        start=start,
+        peak=peak,
+        warmup_samples=warmup // phase.sequence_length,
+        end_sample=phase.samples,
+        wsd_decay_samples=config.schedule.wsd_decay_samples,
+        first_batch_size=phase.extents[0].global_batch_size,
+        largest_batch_size=largest / phase.sequence_length,
+    )
+
+
+def _part_of_run(
+    config: Config, phase: PhasePlan, plan: TrainingPlan, largest: int
+) -> LearningRate:
+    """Returns the schedule of the run, which counts pieces of samples, in a phase.
 
     Args:
         largest: tokens of the largest batch of the run.
     """
-    optim, schedule = config.optim, config.schedule
-    end = None if span.tokens is None else span.tokens // span.unit
-    decay = None if span.decay_tokens is None else span.decay_tokens // span.unit
-    if decay is None and end is not None:
-        decay = round(end * WSD_SHARE)
+    piece = math.gcd(*(one.sequence_length for one in plan.phases))
+    first, end, decay = plan.phases[0], plan.end_sample, config.schedule.wsd_decay_samples
+    if decay is not None and end is not None:
+        decay = (plan.tokens_at(end) - plan.tokens_at(max(0, end - decay))) // piece
+    return _schedule(
+        config,
+        phase,
+        peak=config.optim.lr,
+        warmup_samples=_warmup_of_run(config, plan) // piece,
+        end_sample=None if plan.end_tokens is None else plan.end_tokens // piece,
+        wsd_decay_samples=None if end is None else decay,
+        first_batch_size=first.extents[0].global_batch_size * first.sequence_length // piece,
+        largest_batch_size=largest / piece,
+        first_count=phase.first.tokens // piece,
+        counts_per_sample=phase.sequence_length // piece,
+    )
+
+
+def _schedule(
+    config: Config,
+    phase: PhasePlan,
+    *,
+    end_sample: int | None,
+    wsd_decay_samples: int | None,
+    first_count: int = 0,
+    counts_per_sample: int = 1,
+    **counts: Any,
+) -> LearningRate:
+    """Returns a schedule, from its counts and the settings."""
+    if wsd_decay_samples is None and end_sample is not None:
+        wsd_decay_samples = round(end_sample * WSD_SHARE)
+    schedule, first_sample = config.schedule, phase.first.samples
     return LearningRate(
         decay_style=schedule.decay_style,
-        peak=optim.lr,
-        floor=optim.min_lr,
-        warmup_samples=0,
-        end_sample=end,
-        wsd_decay_samples=decay,
+        floor=config.optim.min_lr,
+        end_sample=end_sample,
+        wsd_decay_samples=wsd_decay_samples,
         batch_coupling=schedule.batch_coupling,
-        first_batch_size=span.first_batch // span.unit,
-        largest_batch_size=largest / span.unit,
         lr_factors=schedule.lr_factors,
-        stage_starts=tuple(tokens // span.unit for tokens in span.stage_starts),
-        own_decay=extension_function(DECAY_STYLE, schedule.decay_style, schedule),
-    )
-
-
-def _span_of_run(config: Config, phase: PhasePlan, plan: TrainingPlan) -> Span:
-    first, end = plan.phases[0], plan.end_sample
-    decay = config.schedule.wsd_decay_samples
-    return Span(
-        unit=math.gcd(*(one.sequence_length for one in plan.phases)),
-        tokens=plan.end_tokens,
-        decay_tokens=None
-        if decay is None or end is None
-        else plan.tokens_at(end) - plan.tokens_at(max(0, end - decay)),
-        first_batch=_first_batch(first),
-        stage_starts=tuple(map(phase.tokens_at, _stage_starts(phase))),
-    )
-
-
-def _span_of_phase(config: Config, phase: PhasePlan) -> Span:
-    length, decay = phase.sequence_length, config.schedule.wsd_decay_samples
-    return Span(
-        unit=length,
-        tokens=None if phase.samples is None else phase.samples * length,
-        decay_tokens=None if decay is None else decay * length,
-        first_batch=_first_batch(phase),
         stage_starts=tuple(
-            (start - phase.first.samples) * length for start in _stage_starts(phase)
+            first_count + (stage.first_sample - first_sample) * counts_per_sample
+            for stage in phase.extents
         ),
+        own_decay=extension_function(DECAY_STYLE, schedule.decay_style, schedule),
+        first_sample=first_sample,
+        first_count=first_count,
+        counts_per_sample=counts_per_sample,
+        **counts,
     )
-
-
-def _stage_starts(phase: PhasePlan) -> Iterator[int]:
-    return (stage.first_sample for stage in phase.extents)
-
-
-def _first_batch(phase: PhasePlan) -> int:
-    stages = phase.extents
-    return stages[0].global_batch_size * phase.sequence_length
 
 
 def _warmup_of_run(config: Config, plan: TrainingPlan) -> int:
@@ -228,7 +213,7 @@ def _check_warmup(config: Config, phase: PhasePlan, warmup: int) -> None:
         )
 
 
-def _rate_at_end(phase: PhasePlan, rate: PhaseRate) -> float:
+def _rate_at_end(phase: PhasePlan, rate: LearningRate) -> float:
     """Returns the rate of a phase's last step, before its batch scales it."""
     assert phase.end is not None
     last = phase.extents[-1]

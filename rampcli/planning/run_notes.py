@@ -99,7 +99,7 @@ def _phase_warmup_notes(resolved: Resolved) -> Iterator[str]:
             whose = "its" if own else "the run's"
             yield (
                 f"phase {last.name} ends within {whose} warm-up: the learning rate does not reach"
-                f" {last.rate.schedule.peak:g}"
+                f" {last.rate.peak:g}"
             )
 
 
@@ -114,7 +114,7 @@ def _uncoupled(phase: ResolvedPhase, consumed_samples: int) -> float:
 def _warmup_notes(resolved: Resolved) -> list[str]:
     """Returns a note if the run ends before its learning rate has reached the peak."""
     optim, end = resolved.config.optim, resolved.plan.end_sample
-    warmup_samples = resolved.phases[0].rate.schedule.warmup_samples
+    warmup_samples = resolved.phases[0].rate.warmup_samples
     if end is None or end >= warmup_samples:
         return []
     key = OptimConfig.warmup_samples if optim.warmup_steps is None else OptimConfig.warmup_steps

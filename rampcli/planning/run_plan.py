@@ -44,8 +44,7 @@ from rampcli.planning.phase_rates import rates_of_phases
 from rampcli.planning.reading_start import Readings, ReadingStart
 from rampcli.planning.retuning import Retuning
 from rampcli.planning.stage_checks import check_stages
-from rampcli.schedule.couplings import Couplings
-from rampcli.schedule.phase_rate import PhaseRate
+from rampcli.schedule.learning_rate import Couplings, LearningRate
 from rampcli.settings.by_key import changes, leaves
 from rampcli.settings.config import Config
 from rampcli.settings.corpora import validation_paths
@@ -75,7 +74,7 @@ class ResolvedPhase:
 
     config: Config
     plan: PhasePlan
-    rate: PhaseRate
+    rate: LearningRate
     reading: ReadingStart
     first_validated_sample: int | None
     first_step_of_length: int
@@ -279,7 +278,7 @@ def run_plan(config: Config, *, consumed_samples: int = 0) -> Resolved:
 
 
 def _resolved_phases(
-    planned: Sequence[tuple[PhaseSettings, PhasePlan, ReadingStart]], rates: Sequence[PhaseRate]
+    planned: Sequence[tuple[PhaseSettings, PhasePlan, ReadingStart]], rates: Sequence[LearningRate]
 ) -> tuple[ResolvedPhase, ...]:
     """Returns the phases of a run from what is known of each of them."""
     phases: list[ResolvedPhase] = []

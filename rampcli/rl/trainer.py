@@ -23,7 +23,7 @@ from rampcli.rl.objective import PolicyBatch, PolicySums, batch_std, group_advan
 from rampcli.rl.passes import PolicyPasses, accumulate_policy_gradient, batch_of
 from rampcli.rl.rollout import Rollout
 from rampcli.rl.sources import RolloutSource
-from rampcli.schedule.couplings import StepValues
+from rampcli.schedule.learning_rate import StepValues
 from rampcli.settings.rl import RLConfig
 from rampcli.train.loop import Trainer, is_due
 from rampcli.train.observers.journal import finite

@@ -1,4 +1,4 @@
-"""Values of the optimiser that follow the batch: AdamW's second decay rate, and the weight decay.
+"""How the learning rate, AdamW's second decay rate and the weight decay follow the batch.
 
 `optim.beta2` and `optim.weight_decay` are their values at the largest batch. With `r`, a batch
 divided by the largest one, and `f`, the factor by which its batch or its stage scales the learning
@@ -9,10 +9,40 @@ rate:
   samples of the run, is the timescale of AdamW's average (arXiv 2505.13738).
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rampcli.schedule.phase_rate import PhaseRate
+
+@dataclass(frozen=True, slots=True)
+class BatchCoupling:
+    """How a batch below the largest scales the learning rate.
+
+    Attributes:
+        about: the factor, for the description of `schedule.batch_coupling`.
+        factor: maps the batch as a share of the largest one to a factor of the learning rate.
+    """
+
+    about: str
+    factor: Callable[[float], float]
+
+
+BATCH_COUPLINGS: dict[str, BatchCoupling] = {
+    "none": BatchCoupling("by 1", lambda _: 1.0),
+    "sqrt": BatchCoupling("by the square root of r", math.sqrt),  # arXiv 2205.10287
+    "linear": BatchCoupling("by r", lambda share: share),  # arXiv 1706.02677
+}
+
+
+def coupling_factor(coupling: str | float, share: float) -> float:
+    """Returns the factor of the learning rate by a coupling, which may be an exponent.
+
+    Args:
+        share: the batch divided by the one whose rate is known.
+    """
+    if isinstance(coupling, str):
+        return BATCH_COUPLINGS[coupling].factor(share)
+    return math.pow(share, coupling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,51 +71,3 @@ WEIGHT_DECAY_COUPLINGS: dict[str, ValueCoupling] = {
         lambda decay, r, f: decay * r / f,
     ),
 }
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepValues:
-    """What the groups of the optimisers are set to in a step. None leaves a value as it is."""
-
-    lr: float
-    beta2: float | None = None
-    weight_decay: float | None = None
-
-    def coupled(self) -> dict[str, float]:
-        """Returns the values beside the learning rate that follow the batch, by name."""
-        values = {"beta2": self.beta2, "weight_decay": self.weight_decay}
-        return {name: value for name, value in values.items() if value is not None}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Couplings:
-    """The values of the optimiser over a run.
-
-    Attributes:
-        beta2, weight_decay: values at the largest batch.
-        beta2_coupling: name in `BETA2_COUPLINGS`.
-        weight_decay_coupling: name in `WEIGHT_DECAY_COUPLINGS`.
-    """
-
-    beta2: float
-    weight_decay: float
-    beta2_coupling: str
-    weight_decay_coupling: str
-
-    def at(self, rate: PhaseRate, consumed_samples: int, *, global_batch_size: int) -> StepValues:
-        """Returns the values of a step.
-
-        Args:
-            rate: the learning rate over the run.
-            consumed_samples: samples consumed at the end of the step.
-            global_batch_size: samples of the step.
-        """
-        share = global_batch_size / rate.largest_batch_size
-        factor = rate.factor_at(consumed_samples, global_batch_size=global_batch_size)
-        of_beta2 = BETA2_COUPLINGS[self.beta2_coupling].value
-        of_decay = WEIGHT_DECAY_COUPLINGS[self.weight_decay_coupling].value
-        return StepValues(
-            lr=rate.at(consumed_samples, global_batch_size=global_batch_size),
-            beta2=of_beta2 and of_beta2(self.beta2, share, factor),
-            weight_decay=of_decay and of_decay(self.weight_decay, share, factor),
-        )

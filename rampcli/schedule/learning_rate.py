@@ -1,9 +1,18 @@
-"""The learning rate as a function of consumed samples, so that small batches do not stretch it."""
+"""The learning rate as a function of consumed samples, so that small batches do not stretch it.
+
+A schedule counts samples, or whole shares of samples if these differ in length between phases.
+"""
 
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from rampcli.schedule.couplings import (
+    BETA2_COUPLINGS,
+    WEIGHT_DECAY_COUPLINGS,
+    coupling_factor,
+)
 
 WSD_SHARE = 0.1
 """Default share of a run over which `wsd` decays (arXiv 2404.06395, section 4)."""
@@ -19,19 +28,24 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LearningRate:
-    """Linear warm-up to `peak`, then a decay to `floor`.
+    """The learning rate of a phase: linear warm-up to `peak`, then a decay to `floor`.
+
+    Methods take samples of the run. The attributes, and a `Step`, have what the schedule counts.
 
     Attributes:
         decay_style: name in `DECAY_STYLES`, or of an extension.
         peak: rate at the end of the warm-up.
         start: rate at the beginning of the warm-up.
         floor: lowest rate after the warm-up.
-        end_sample: samples of the run, or None if it has no end.
+        end_sample: length of the schedule, or None if it has no end.
         wsd_decay_samples: samples over which `wsd` decays, or None if the run has no end.
         batch_coupling: name in `BATCH_COUPLINGS`, or an exponent.
         lr_factors: factor of the rate in each stage of the schedule, or None.
         stage_starts: samples consumed before each stage.
         own_decay: rate of a step after the warm-up, if the style is an extension.
+        first_sample: samples that the run has consumed when the phase begins.
+        first_count: what has been counted by then: 0 for a schedule of the phase's own.
+        counts_per_sample: what is counted for a sample of the phase.
     """
 
     decay_style: str
@@ -47,12 +61,15 @@ class LearningRate:
     stage_starts: tuple[int, ...] = (0,)
     own_decay: "Callable[[LearningRate, Step], float] | None" = None
     start: float = 0.0
+    first_sample: int = 0
+    first_count: int = 0
+    counts_per_sample: int = 1
 
     def at(self, consumed_samples: int, *, global_batch_size: int) -> float:
         """Returns the learning rate of a step.
 
         Args:
-            consumed_samples: samples consumed at the end of the step.
+            consumed_samples: samples of the run at the end of the step.
             global_batch_size: samples of the step.
         """
         rate = self.uncoupled_at(consumed_samples, global_batch_size=global_batch_size)
@@ -63,11 +80,11 @@ class LearningRate:
 
         The arguments are those of `at`.
         """
-        if consumed_samples < self.warmup_samples:
-            rise = (self.peak - self.start) * consumed_samples / self.warmup_samples
-            return self.start + rise
+        count = self._count(consumed_samples)
+        if count < self.warmup_samples:
+            return self.start + (self.peak - self.start) * count / self.warmup_samples
         decay = self.own_decay or DECAY_STYLES[self.decay_style].rate
-        return decay(self, Step(consumed_samples, global_batch_size))
+        return decay(self, Step(count, global_batch_size * self.counts_per_sample))
 
     def factor_at(self, consumed_samples: int, *, global_batch_size: int) -> float:
         """Returns the factor by which its stage or its batch scales the rate of a step.
@@ -75,11 +92,17 @@ class LearningRate:
         The arguments are those of `at`.
         """
         if self.lr_factors is not None:
-            return self.lr_factors[
-                bisect_right(self.stage_starts, max(0, consumed_samples - 1)) - 1
-            ]
-        share = global_batch_size / self.largest_batch_size
+            begun = max(0, self._count(consumed_samples) - 1)
+            return self.lr_factors[bisect_right(self.stage_starts, begun) - 1]
+        share = global_batch_size * self.counts_per_sample / self.largest_batch_size
         return coupling_factor(self.batch_coupling, share)
+
+    def is_warming_up(self, consumed_samples: int) -> bool:
+        """Returns whether a step that ends at `consumed_samples` is before the end of a warm-up."""
+        return self._count(consumed_samples) < self.warmup_samples
+
+    def _count(self, consumed_samples: int) -> int:
+        return self.first_count + (consumed_samples - self.first_sample) * self.counts_per_sample
 
 
 Curve = Callable[[float], float]
@@ -176,32 +199,51 @@ OF_EXTENSION = DecayStyle("an extension", DECAY_STYLES["constant"].rate, takes_d
 """Stands for a style that is an extension, whose rate is `LearningRate.own_decay`."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchCoupling:
-    """How a batch below the largest scales the learning rate.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepValues:
+    """What the groups of the optimisers are set to in a step. None leaves a value as it is."""
+
+    lr: float
+    beta2: float | None = None
+    weight_decay: float | None = None
+
+    def coupled(self) -> dict[str, float]:
+        """Returns the values beside the learning rate that follow the batch, by name."""
+        values = {"beta2": self.beta2, "weight_decay": self.weight_decay}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Couplings:
+    """The values of the optimiser over a run.
 
     Attributes:
-        about: the factor, for the description of `schedule.batch_coupling`.
-        factor: maps the batch as a share of the largest one to a factor of the learning rate.
+        beta2, weight_decay: values at the largest batch.
+        beta2_coupling: name in `BETA2_COUPLINGS`.
+        weight_decay_coupling: name in `WEIGHT_DECAY_COUPLINGS`.
     """
 
-    about: str
-    factor: Callable[[float], float]
+    beta2: float
+    weight_decay: float
+    beta2_coupling: str
+    weight_decay_coupling: str
 
+    def at(
+        self, rate: LearningRate, consumed_samples: int, *, global_batch_size: int
+    ) -> StepValues:
+        """Returns the values of a step.
 
-BATCH_COUPLINGS: dict[str, BatchCoupling] = {
-    "none": BatchCoupling("by 1", lambda _: 1.0),
-    "sqrt": BatchCoupling("by the square root of r", math.sqrt),  # arXiv 2205.10287
-    "linear": BatchCoupling("by r", lambda share: share),  # arXiv 1706.02677
-}
-
-
-def coupling_factor(coupling: str | float, share: float) -> float:
-    """Returns the factor of the learning rate by a coupling, which may be an exponent.
-
-    Args:
-        share: the batch divided by the one whose rate is known.
-    """
-    if isinstance(coupling, str):
-        return BATCH_COUPLINGS[coupling].factor(share)
-    return math.pow(share, coupling)
+        Args:
+            rate: the learning rate of the phase.
+            consumed_samples: samples of the run at the end of the step.
+            global_batch_size: samples of the step.
+        """
+        share = global_batch_size / (rate.largest_batch_size / rate.counts_per_sample)
+        factor = rate.factor_at(consumed_samples, global_batch_size=global_batch_size)
+        of_beta2 = BETA2_COUPLINGS[self.beta2_coupling].value
+        of_decay = WEIGHT_DECAY_COUPLINGS[self.weight_decay_coupling].value
+        return StepValues(
+            lr=rate.at(consumed_samples, global_batch_size=global_batch_size),
+            beta2=of_beta2 and of_beta2(self.beta2, share, factor),
+            weight_decay=of_decay and of_decay(self.weight_decay, share, factor),
+        )

@@ -9,8 +9,12 @@ from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.errors import UsageError, set_to, shown
 from rampcli.plugins import extensions
 from rampcli.plugins.extensions import OPTIMIZER
-from rampcli.schedule.couplings import BETA2_COUPLINGS, WEIGHT_DECAY_COUPLINGS
-from rampcli.schedule.learning_rate import BATCH_COUPLINGS, DECAY_STYLES, OF_EXTENSION
+from rampcli.schedule.couplings import (
+    BATCH_COUPLINGS,
+    BETA2_COUPLINGS,
+    WEIGHT_DECAY_COUPLINGS,
+)
+from rampcli.schedule.learning_rate import DECAY_STYLES, OF_EXTENSION
 from rampcli.settings.by_key import settings, settings_of
 from rampcli.settings.facts import (
     COST,

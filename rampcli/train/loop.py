@@ -19,8 +19,7 @@ from rampcli.data.loader import Batch, Loader
 from rampcli.machine.activity import COMPILING, COMPUTING, ENDING, READING, SAVING, begin
 from rampcli.parallel.ranks import RankError, broadcast_from_rank_0
 from rampcli.runs.directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY
-from rampcli.schedule.couplings import Couplings, StepValues
-from rampcli.schedule.phase_rate import PhaseRate
+from rampcli.schedule.learning_rate import Couplings, LearningRate, StepValues
 from rampcli.settings.config import Config
 from rampcli.train.average import WeightAverage, begun, mean_with_checkpoints
 from rampcli.train.compiling import compile_passes
@@ -64,7 +63,7 @@ class Trainer:
 
     config: Config
     plan: TrainingPlan
-    learning_rate: PhaseRate
+    learning_rate: LearningRate
     couplings: Couplings
     passes: Passes
     optimizers: Sequence[torch.optim.Optimizer]

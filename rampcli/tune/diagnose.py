@@ -310,10 +310,7 @@ class Bench:
     """
 
     def __init__(self, trainer: Trainer, accumulate: int, pressure: MemoryPressure) -> None:
-        rate = trainer.learning_rate
-        trainer.learning_rate = replace(
-            rate, schedule=replace(rate.schedule, start=0.0, peak=0.0, floor=0.0)
-        )
+        trainer.learning_rate = replace(trainer.learning_rate, start=0.0, peak=0.0, floor=0.0)
         trainer.observers.at_start(trainer.state)
         trainer.compile()
         self.trainer = trainer

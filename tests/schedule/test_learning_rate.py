@@ -10,12 +10,8 @@ from rampcli.batch.run_settings import BatchSettings, RunLength
 from rampcli.batch.training_plan import plan_training
 from rampcli.config.phases import PhaseSettings
 from rampcli.planning.phase_rates import rates_of_phases
-from rampcli.schedule.learning_rate import (
-    BATCH_COUPLINGS,
-    DECAY_STYLES,
-    WSD_SHARE,
-    LearningRate,
-)
+from rampcli.schedule.couplings import BATCH_COUPLINGS
+from rampcli.schedule.learning_rate import DECAY_STYLES, WSD_SHARE, LearningRate
 from rampcli.settings.config import Config
 
 FALLING = ["linear", "cosine", "quarter_cosine", "wsd"]
@@ -61,7 +57,7 @@ def over(planned, decay_style="cosine", **given):
         setattr(config.optim if key in SETTINGS else config.schedule, key, value)
     config.schedule.decay_style = decay_style
     (rate,) = rates_of_phases([PhaseSettings(name=None, until=None, config=config)], planned)
-    return rate.schedule
+    return rate
 
 
 @st.composite

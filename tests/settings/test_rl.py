@@ -39,7 +39,7 @@ def test_a_recipe_over_a_pipeline_gets_one_error_and_no_schedule_of_its_own_samp
     assert refused.value.keys == ("parallel.pipeline_parallel_size",)
     decaying = llm.shakespeare_char.pretrain_recipe()
     assert decaying.schedule.wsd_decay_samples is not None
-    rate = resolve(apply_overrides(decaying, RL)).phases[0].rate.schedule
+    rate = resolve(apply_overrides(decaying, RL)).phases[0].rate
     assert rate.at(0, global_batch_size=32) == rate.peak
 
 
