@@ -167,6 +167,7 @@ def _candidates(
         plan_candidate,
         thresholds_by_name,
     )
+    from rampcli.cli.seesaw import growth_of
 
     end, measured = run.plan.end_sample, measurements.critical()
     assert end is not None

@@ -7,8 +7,8 @@
 4. `_checked`: the layers become one typed configuration, and its settings are checked.
 5. `_with_files`: settings that files decide get their numbers.
 6. `_planned`: the configuration becomes a plan.
-7. `with_reduction` and `with_compilation`: the plan decides when gradients are reduced and whether
-   layers are compiled, unless that is set.
+7. `with_choices`: the plan decides when gradients are reduced and whether layers are compiled,
+   unless that is set.
 
 Each step takes what the one before returns and changes nothing. Its errors go into a report, and
 the next step goes on without what is wrong, so that a user sees all errors at once.
@@ -47,8 +47,7 @@ from rampcli.config.translate import (
 )
 from rampcli.config.values import put
 from rampcli.errors import Remedy, Report, UsageError, set_to
-from rampcli.planning.compilation import with_compilation
-from rampcli.planning.reduction import with_reduction
+from rampcli.planning.choices import with_choices
 from rampcli.planning.run_notes import run_notes
 from rampcli.planning.run_plan import Resolved, run_dir_of, run_plan
 from rampcli.settings.by_key import settings
@@ -123,7 +122,7 @@ def resolve(
     report.close()
     assert planned is not None
     phases = tuple(
-        with_compilation(with_reduction(replace(phase, files=completed[phase.plan.name].facts)))
+        with_choices(replace(phase, files=completed[phase.plan.name].facts))
         for phase in planned.phases
     )
     settings |= {phase.plan.name: phase.config for phase in phases}

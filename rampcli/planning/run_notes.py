@@ -9,7 +9,7 @@ from rampcli.config.phases import lines_by_phase, phases_named, sets_rate
 from rampcli.errors import UsageError, set_to, shown
 from rampcli.estimate.memory import micro_batch_part
 from rampcli.models.parts import SMALLEST_FLEX_HEAD, mask_bytes
-from rampcli.planning.compilation import is_on_gpus
+from rampcli.planning.choices import is_on_gpus
 from rampcli.planning.corpus_passes import pass_notes
 from rampcli.planning.phase_rates import CONTINUE
 from rampcli.planning.run_plan import Resolved, ResolvedPhase, run_plan

@@ -16,9 +16,7 @@ from rampcli.batch.throughput import Basis
 from rampcli.batch.training_plan import PhasePlan, StagePlan
 from rampcli.config.layers import stack_of
 from rampcli.config.phases import phases_named
-from rampcli.planning.choices import is_chosen_by_plan
-from rampcli.planning.compilation import compilation_of
-from rampcli.planning.reduction import ways_to_reduce
+from rampcli.planning.choices import compilation_of, is_chosen_by_plan, ways_to_reduce
 from rampcli.planning.run_plan import Resolved, ResolvedPhase
 from rampcli.planning.stage_memory import shorten_bytes
 from rampcli.report.couplings import coupling_notes

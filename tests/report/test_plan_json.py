@@ -2,8 +2,7 @@ from dataclasses import asdict
 
 import pytest
 
-from rampcli.planning.compilation import compilation_of
-from rampcli.planning.reduction import ways_to_reduce
+from rampcli.planning.choices import compilation_of, ways_to_reduce
 from rampcli.planning.stage_memory import stage_memory
 from rampcli.report.plan_json import plan_json
 from rampcli.report.plan_notes import all_notes
