@@ -185,11 +185,6 @@ class TrainingPlan:
     phases: tuple[PhasePlan, ...]
 
     @property
-    def has_names(self) -> bool:
-        """Whether the phases have names. A run without named phases is one phase."""
-        return self.phases[0].name is not None
-
-    @property
     def has_one_length(self) -> bool:
         """Whether the samples of all phases have the same length."""
         return len({phase.sequence_length for phase in self.phases}) == 1
@@ -411,7 +406,7 @@ class TrainingPlan:
                 {name: getattr(stage, name, None) for name in names} for stage in self.extents
             ],
         }
-        if not self.has_names:
+        if self.phases[0].name is None:
             return data
         if not self.has_one_length:
             del data["sequence_length"]

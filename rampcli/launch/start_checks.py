@@ -247,7 +247,7 @@ def _newest_checkpoint(
             remedy="another name= or run_dir=, or resume=auto",
         )
     check_resumable(found[-1], resolved, corpora=corpora)
-    if resolved.plan.has_names:
+    if resolved.config.phases:
         consumed = found[-1].consumed_samples
         try:
             earlier = run_plan(snapshot.read(directory.config), consumed_samples=consumed)

@@ -146,28 +146,22 @@ def _end_of(phase: ResolvedPhase) -> int | None:
 
 
 def describe_passes(resolved: Resolved) -> Iterator[str]:
-    """Yields a line for each corpus: its samples, and how often each is read."""
-    if resolved.plan.has_names:
-        yield from _describe_in_phases(resolved)
-        return
-    unit = unit_of(resolved.config)
-    for one in corpus_passes(resolved):
-        samples = counted(one.facts.samples, unit.removesuffix("s"))
-        pairs = "" if one.facts.pairs is None else f" of {counted(one.facts.pairs, 'pair')}"
-        read = "without end" if one.passes is None else f"{one.passes:.2f} times"
-        yield f"reads: {one.facts.name}: {samples}{pairs}, each {read}"
+    """Yields a line for each corpus: its samples, and how often each is read.
 
-
-def _describe_in_phases(resolved: Resolved) -> Iterator[str]:
-    """Yields a line for each corpus: its tokens, how often each is read, and how many again."""
+    A corpus that is read in several orders is counted in tokens.
+    """
+    unit = unit_of(resolved.config).removesuffix("s")
     for one in corpus_passes(resolved):
-        name, text = one.facts.name, "without end"
+        name, pairs, read = one.facts.name, one.facts.pairs, "without end"
+        size = counted(one.facts.samples, unit)
+        size += "" if pairs is None else f" of {counted(pairs, 'pair')}"
         if one.passes is not None:
-            text = f"{one.passes:.2f} times{_until_each_phase(resolved, name)}"
-        if again := one.read_again_tokens:
-            about = "about " if len(one.orders) > 1 else ""
-            text += f"; {about}{counted_shortly(again)} are read again"
-        yield f"reads: {name}: {shorten(one.tokens)} tokens, each {text}"
+            read = f"{one.passes:.2f} times{_until_each_phase(resolved, name)}"
+        if len(one.orders) > 1:
+            size = f"{shorten(one.tokens)} tokens"
+            again = one.read_again_tokens
+            read += f"; about {counted_shortly(again)} are read again" if again else ""
+        yield f"reads: {name}: {size}, each {read}"
 
 
 def _until_each_phase(resolved: Resolved, name: str) -> str:
@@ -187,22 +181,21 @@ def counted_shortly(tokens: int) -> str:
 
 def pass_notes(resolved: Resolved) -> list[str]:
     """Returns notes on corpora that are read many times, or in several orders."""
-    unit, found = unit_of(resolved.config), corpus_passes(resolved)
+    unit, found = unit_of(resolved.config).removesuffix("s"), corpus_passes(resolved)
     several = [*_notes_on_orders(found)]
     over = [one for one in found if one.passes is not None and one.passes > MOST_PASSES]
     if not over or resolved.plan.end_sample is None:
         return several
-    notes = [
-        f"{'the' if one.facts.samples == 1 else 'each of the'}"
-        f" {counted(one.facts.samples, unit.removesuffix('s'))} of {one.facts.name} is read"
-        f" {one.passes:.1f} times"
-        if not resolved.plan.has_names
-        else f"the tokens of {one.facts.name} are read {one.passes:.1f} times"
-        for one in over[:MOST_NOTES]
-    ]
+    notes = []
+    for one in over[:MOST_NOTES]:
+        each = "the" if one.facts.samples == 1 else "each of the"
+        size = f"{each} {counted(one.facts.samples, unit)} of {one.facts.name} is"
+        if len(one.orders) > 1:
+            size = f"the tokens of {one.facts.name} are"
+        notes.append(f"{size} read {one.passes:.1f} times")
     more = len(over) - MOST_NOTES
     notes[-1] += f", and {more} more corpora are read often" if more > 0 else ""
-    if not resolved.plan.has_names and (length := _samples_of_few_passes(resolved, over)):
+    if len(resolved.phases) == 1 and (length := _samples_of_few_passes(resolved, over)):
         notes[-1] += f"; trainer.max_samples={length} reads none more than {MOST_PASSES} times"
     return [*several, *notes]
 

@@ -1,6 +1,6 @@
 """Notes on a run: on the settings and the plan of its phases, and on what they lead to."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 
 from rampcli.batch.node_policies import POLICY_KEY, BestPolicy, NemoPolicy
@@ -34,49 +34,28 @@ def run_notes(resolved: Resolved, completed: Mapping[str | None, Iterable[str]])
     Args:
         completed: notes on the settings of each phase, by name, before it was planned.
     """
-    if not resolved.plan.has_names:
-        (phase,) = resolved.phases
-        yield from completed[None]
-        yield from _settings_notes(phase)
-        yield from _warmup_notes(resolved)
-        yield from _profile_notes(resolved)
-        yield from _last_step_notes(resolved)
-        yield from _device_notes(phase)
-        yield from _policy_notes(resolved)
-        yield from pass_notes(resolved)
-        return
-    yield from _phase_notes(resolved)
-    yield from _last_step_notes(resolved)
+
+    def by_phase(notes_of: Callable[[ResolvedPhase], Iterable[str]]) -> Iterator[str]:
+        notes = ((phase.name, note) for phase in resolved.phases for note in notes_of(phase))
+        return lines_by_phase(notes, phases=len(resolved.phases))
+
+    yield from by_phase(lambda phase: completed[phase.plan.name])
+    yield from by_phase(lambda phase: _rl_notes(phase.config))
+    yield from by_phase(lambda phase: export_notes(phase.config))
+    if unreached := [*resolved.config.phases][len(resolved.phases) :]:
+        yield f"the run ends before {phases_named(unreached)}"
+    yield from _warmup_notes(resolved)
+    yield from _jump_notes(resolved)
     yield from _profile_notes(resolved)
-    notes = (
-        (phase.name, note)
-        for phase in resolved.phases
-        for note in (
-            *completed[phase.name],
-            *_settings_notes(phase),
-            *_device_notes(phase),
-        )
-    )
-    yield from lines_by_phase(notes, phases=len(resolved.phases))
+    yield from _last_step_notes(resolved)
+    yield from by_phase(_precision_notes)
+    yield from by_phase(_mask_notes)
+    yield from _policy_notes(resolved)
     yield from pass_notes(resolved)
 
 
-def _settings_notes(phase: ResolvedPhase) -> Iterator[str]:
-    yield from _rl_notes(phase.config)
-    yield from export_notes(phase.config)
-
-
-def _device_notes(phase: ResolvedPhase) -> Iterator[str]:
-    yield from _precision_notes(phase)
-    yield from _mask_notes(phase)
-
-
-def _phase_notes(resolved: Resolved) -> Iterator[str]:
-    """Yields notes on phases that the run does not reach, and on their learning rates."""
-    names = [*resolved.config.phases]
-    if unreached := names[len(resolved.phases) :]:
-        yield f"the run ends before {phases_named(unreached)}"
-    yield from _phase_warmup_notes(resolved)
+def _jump_notes(resolved: Resolved) -> Iterator[str]:
+    """Yields a note for each phase that returns to the learning rate of the run with a jump."""
     for before, after in pairwise(resolved.phases):
         if before.plan.end is None or sets_rate(after.own):
             continue
@@ -89,18 +68,22 @@ def _phase_notes(resolved: Resolved) -> Iterator[str]:
             )
 
 
-def _phase_warmup_notes(resolved: Resolved) -> Iterator[str]:
-    """Yields a note for each schedule whose last phase ends within its warm-up."""
-    last_phases: dict[str, ResolvedPhase] = {}
-    for one in resolved.phases:
-        last_phases[one.name if sets_rate(one.own) else ""] = one
+def _warmup_notes(resolved: Resolved) -> Iterator[str]:
+    """Yields a note for each schedule that ends within its warm-up, in its last phase."""
+    last_phases = {one.name if sets_rate(one.own) else "": one for one in resolved.phases}
     for own, last in last_phases.items():
-        if (end := last.plan.end) is not None and last.rate.is_warming_up(end.samples):
-            whose = "its" if own else "the run's"
-            yield (
-                f"phase {last.name} ends within {whose} warm-up: the learning rate does not reach"
-                f" {last.rate.peak:g}"
-            )
+        plan, rate, optim = last.plan, last.rate, last.config.optim
+        if plan.end is None or not rate.is_warming_up(plan.end.samples):
+            continue
+        who = "the run" if plan.name is None else f"phase {plan.name}"
+        whose = "its" if own or plan.name is None else "the run's"
+        key = OptimConfig.warmup_samples if optim.warmup_steps is None else OptimConfig.warmup_steps
+        yield (
+            f"{who} ends after {plan.samples if own else plan.end.samples:,}"
+            f" {unit_of(last.config)}, within {whose} warm-up of"
+            f" {rate.warmup_samples // rate.counts_per_sample:,} ({key}): the learning rate does"
+            f" not reach {OptimConfig.lr}={rate.peak:g}"
+        )
 
 
 def _uncoupled(phase: ResolvedPhase, consumed_samples: int) -> float:
@@ -109,19 +92,6 @@ def _uncoupled(phase: ResolvedPhase, consumed_samples: int) -> float:
     at = 0 if stages[0].first_sample == consumed_samples else -1
     size = stages[at].global_batch_size
     return phase.rate.uncoupled_at(consumed_samples, global_batch_size=size)
-
-
-def _warmup_notes(resolved: Resolved) -> list[str]:
-    """Returns a note if the run ends before its learning rate has reached the peak."""
-    optim, end = resolved.config.optim, resolved.plan.end_sample
-    warmup_samples = resolved.phases[0].rate.warmup_samples
-    if end is None or end >= warmup_samples:
-        return []
-    key = OptimConfig.warmup_samples if optim.warmup_steps is None else OptimConfig.warmup_steps
-    return [
-        f"the run ends after {end:,} {unit_of(resolved.config)}, within its warm-up of"
-        f" {warmup_samples:,} ({key}): the learning rate does not reach optim.lr={optim.lr:g}"
-    ]
 
 
 def _policy_notes(resolved: Resolved) -> list[str]:

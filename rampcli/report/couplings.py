@@ -108,7 +108,7 @@ def coupling_notes(phase: ResolvedPhase, plan: TrainingPlan) -> Iterator[str]:
     chosen = {key: f"{key}={value}" for key, value in couplings.items() if value not in ("none", 0)}
     sizes = _batch_sizes(plan)
     if chosen and len(sizes) == 1:
-        unit = " tokens" if plan.has_names else ""
+        unit = "" if plan.has_one_length else " tokens"
         change = "changes" if len(chosen) == 1 else "change"
         yield (
             f"every batch has the size {sizes.pop()}{unit}, so {listed([*chosen.values()])}"
@@ -141,13 +141,14 @@ def coupling_notes(phase: ResolvedPhase, plan: TrainingPlan) -> Iterator[str]:
 
 
 def _batch_sizes(plan: TrainingPlan) -> set[int]:
-    """Returns the sizes of all batches, in tokens if the phases have names.
+    """Returns the sizes of all batches, also of those after the end of the run.
 
-    Of a run without named phases, they include batches after its end.
+    They are in samples, or in tokens if samples differ in length.
     """
-    if not plan.has_names:
-        return {stage.global_batch_size for stage in plan.ramp.stages}
-    return {stage.global_batch_size * plan.of(stage).sequence_length for stage in plan.extents}
+    return {
+        stage.global_batch_size * (1 if plan.has_one_length else plan.of(stage).sequence_length)
+        for stage in plan.ramp.stages
+    }
 
 
 def differing_couplings(plans: Mapping[str, Resolved]) -> dict[str, dict[str, str]]:

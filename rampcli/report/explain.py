@@ -67,11 +67,11 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
         found = _explain_largest_batch(key, resolved)
     elif (parts := split_phase_key(key)) is not None:
         found = _explain_in_phase(*parts, resolved)
-    elif resolved.plan.has_names:
-        found = _explain_in_run(_own_key(key), resolved)
     else:
-        found = _explain_setting(key, resolved.config, derived(resolved))
-        found = replace(found, costs=costs_of(key, resolved.phases[0]))
+        key = _own_key(key) if resolved.config.phases else key
+        found = _explain_in_run(key, resolved)
+        if len(resolved.phases) == 1:
+            found = replace(found, costs=costs_of(key, resolved.phases[0]))
     return asdict(found)
 
 
@@ -126,7 +126,7 @@ def _setting(key: str) -> Setting:
 
 
 def _explain_in_run(key: str, resolved: Resolved) -> Explanation:
-    """Explains a setting of a run with phases, which may have another value in some of them."""
+    """Explains a setting of a run, which may have another value in some of its named phases."""
     found = _explain_setting(key, resolved.config, derived(resolved))
     values = {phase.name: dict(leaves(phase.config)) for phase in resolved.phases}
     others = {
@@ -216,9 +216,9 @@ def _largest_stage(plan: TrainingPlan | PhasePlan) -> StagePlan:
 def derived(resolved: Resolved) -> dict[str, Any]:
     """Returns the derived value of each setting that may be null, where the batch is largest.
 
-    Of a run with named phases, it is the run directory alone: the others differ between phases.
+    Of a run with several phases, it is the run directory alone: the others differ between phases.
     """
-    if resolved.plan.has_names:
+    if len(resolved.phases) > 1:
         return {"run_dir": str(resolved.run_dir)}
     return _derived_in(resolved.phases[0])
 

@@ -79,11 +79,11 @@ def plan_figures(resolved: Resolved) -> dict[str, Any]:
         passes = passes_of_phase(resolved, phase)
         corpora = [_corpus(one, passes[one.name]) for one in phase.files.corpora]
         row |= {**_rates(phase), **_choices(phase), "corpora": corpora}
-    if not plan.has_names:
+    if "phases" not in data:
         data |= _choices(resolved.phases[0])
     data["corpora"] = [
         _corpus(one.facts, one.passes)
-        if not plan.has_names
+        if "phases" not in data
         else {
             "name": one.facts.name,
             "tokens": one.tokens,

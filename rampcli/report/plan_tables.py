@@ -71,16 +71,16 @@ def plan_table(resolved: Resolved, *, width: int, bars: bool = True) -> Table:
 
     `dp` is the data-parallel size, `accum` the micro batches per rank and step, `from` the samples
     consumed before the stage, `memory` the estimate of its fullest rank, `first lr` and `last lr`
-    the learning rate of its first and last step. In a run with phases, `length` is that of a sample
-    and `in tokens` the size of a batch; `corpora, passes` has how often the run has read each
-    corpus of the stage when it ends.
+    the learning rate of its first and last step. `length` is that of a sample and `in tokens` the
+    size of a batch, if samples differ in length. With several phases, `corpora, passes` has how
+    often the run has read each corpus of the stage when it ends.
 
     Args:
         resolved: configuration and plan.
         width: characters per line. Columns that do not fit are dropped, the bars first.
     """
     columns = columns_of(resolved)[: None if bars else -1]
-    if resolved.plan.has_names:
+    if len(resolved.phases) > 1:
         columns = [replace(one, rank=RANKS_IN_PHASES.get(one.name, 0)) for one in columns]
     while _width(resolved.plan, columns) > width and any(column.rank for column in columns):
         columns.remove(max(columns, key=lambda column: column.rank))
@@ -156,11 +156,11 @@ def _batch_columns(resolved: Resolved) -> list[Column]:
 
     batch, samples = ("prompts", "in all") if has_pairs else ("batch", "samples")
     return [
-        Column("phase", lambda stage: resolved.of(stage).name, is_shown=plan.has_names),
+        Column("phase", lambda stage: resolved.of(stage).name, is_shown=len(plan.phases) > 1),
         Column("stage", lambda stage: str(stage.stage)),
-        Column("length", length, is_shown=plan.has_names),
+        Column("length", length, is_shown=not plan.has_one_length),
         Column(batch, lambda stage: str(stage.global_batch_size)),
-        Column("in tokens", batch_tokens, is_shown=plan.has_names),
+        Column("in tokens", batch_tokens, is_shown=not plan.has_one_length),
         Column("pairs", of_pairs("pairs"), is_shown=has_pairs),
         Column("nodes", lambda stage: str(stage.num_nodes)),
         Column("GPUs", processes),
@@ -214,7 +214,7 @@ def _cost_columns(resolved: Resolved) -> list[Column]:
         return "█" * max(1, round(BAR_WIDTH * sizes[stage] / max(sizes.values())))
 
     return [
-        Column(CORPORA, cache(corpora), is_shown=plan.has_names),
+        Column(CORPORA, cache(corpora), is_shown=len(plan.phases) > 1),
         Column(
             "bubble",
             lambda stage: f"{plan.of(stage).bubble(stage):.1%}",

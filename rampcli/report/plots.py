@@ -42,7 +42,7 @@ def plot_plan(plan: TrainingPlan, path: Path, *, title: str, unit: str = "sample
     _draw_batches(batch, sizes, edges, unit)
     batch.set_title(title, fontsize=11, loc="left", parse_math=False)
     _draw_nodes(nodes, [stage.num_nodes for stage in stages], edges)
-    if plan.has_names:
+    if len(plan.phases) > 1:
         names = [str(plan.of(stage).name) for stage in stages]
         _draw_phases(batch, names, edges)
     open_end = "" if plan.end_sample == end else "; the last stage continues"
@@ -108,7 +108,7 @@ def _last_sample(plan: TrainingPlan) -> int:
     The last stage of a run in phases is its last phase, or ends it, and is only cut if it is open.
     """
     last = plan.stages[-1]
-    if plan.end_sample is not None and (len(plan.stages) == 1 or plan.has_names):
+    if plan.end_sample is not None and (len(plan.stages) == 1 or len(plan.phases) > 1):
         return plan.end_sample
     drawn = max(last.first_sample, last.global_batch_size)
     cut = last.first_sample + int(OPEN_SHARE * drawn) + last.global_batch_size

@@ -9,7 +9,7 @@ WORDS = (
     *("optim.min_lr=1e-5", "optim.warmup_steps=10", "optim.warmup_samples=null"),
     *("phases.a.until=steps:20", "phases.b.until=steps:40"),
 )
-UNREACHED = "the learning rate does not reach"
+UNREACHED = "the learning rate does not reach optim.lr"
 UNCHANGED = "the last step has a learning rate of 0 and changes nothing"
 
 
@@ -21,12 +21,18 @@ UNCHANGED = "the last step has a learning rate of 0 and changes nothing"
         (("optim.warmup_steps=30",), ()),
         (
             ("optim.warmup_steps=30", "phases.b.optim.lr=1e-4"),
-            (f"phase a ends within the run's warm-up: {UNREACHED} 0.001",),
+            (
+                "phase a ends after 80 samples, within the run's warm-up of 120"
+                f" (optim.warmup_steps): {UNREACHED}=0.001",
+            ),
         ),
         (("phases.b.optim.warmup_steps=20",), ()),
         (
             ("phases.b.optim.warmup_steps=21",),
-            (f"phase b ends within its warm-up: {UNREACHED} 0.001",),
+            (
+                "phase b ends after 80 samples, within its warm-up of 84 (optim.warmup_steps):"
+                f" {UNREACHED}=0.001",
+            ),
         ),
         (("profile.steps=[30,31]",), ()),
         (
