@@ -6,8 +6,9 @@ from rampcli.batch.micro_batch import MicroBatchRule
 from rampcli.batch.node_policies import NODE_POLICIES, Workload
 from rampcli.batch.nodes import Clock, Fleet, Work
 from rampcli.batch.plan import ParallelSizes
+from rampcli.batch.position import Goal
 from rampcli.batch.ramp import RampSchedule
-from rampcli.batch.run_settings import BatchSettings, RunLength
+from rampcli.batch.run_settings import BatchSettings
 from rampcli.batch.throughput import Throughput
 from rampcli.batch.training_plan import plan_training
 
@@ -40,6 +41,12 @@ OF_A_FLEET = [
     "accumulate_grad_batches",
 ]
 """Keys of a stage in the JSON of a plan: of the run, and of its nodes."""
+
+
+def ends_of(**length):
+    """Returns the end that `max_steps`, `max_samples` or `max_tokens` gives a run."""
+    given = {name: count for name, count in length.items() if count is not None}
+    return [Goal(name.removeprefix("max_"), count) for name, count in given.items()]
 
 
 def fleet_of(num_nodes, devices, **parallel):
@@ -99,7 +106,7 @@ def plan(
         fleet=fleet,
         node_policy=policy,
         sequence_length=sequence_length,
-        length=RunLength(**length),
+        ends=ends_of(**length),
         **rest,
     )
 

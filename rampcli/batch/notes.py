@@ -3,9 +3,11 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
+from rampcli.batch import position
 from rampcli.batch.plan import MICRO_KEY, SAMPLES, BatchUnit
+from rampcli.batch.position import TOKENS, Goal
 from rampcli.batch.ramp import RampSchedule, RampStage
-from rampcli.batch.run_settings import DECREASE_KEY, FirstEnd, RunLength
+from rampcli.batch.run_settings import DECREASE_KEY
 
 MOST_SHOWN = 10
 MANY_MICRO_BATCHES = 16
@@ -18,7 +20,7 @@ At 16, an exchange that takes as long as a micro batch is 6% of a step.
 def plan_notes(
     ramp: RampSchedule,
     stages: Sequence[RampStage],
-    length: RunLength | FirstEnd,
+    ends: Sequence[Goal] | None,
     sequence_length: int,
     *,
     unit: BatchUnit = SAMPLES,
@@ -30,15 +32,13 @@ def plan_notes(
 
     Args:
         stages: stages of the schedule that run.
-        length: the requested end. That of a phase has no notes.
+        ends: the requested end of the run. None for a phase, whose end has no notes.
         sequence_length: tokens per sample.
     """
-    if isinstance(length, FirstEnd):
-        return tuple(_size_notes(ramp, stages, unit))
-    return (
-        *_size_notes(ramp, stages, unit),
-        *_end_notes(ramp, stages[-1], length, sequence_length, unit),
-    )
+    notes = tuple(_size_notes(ramp, stages, unit))
+    if ends is None:
+        return notes
+    return (*notes, *_end_notes(ramp, stages[-1], ends, sequence_length, unit))
 
 
 def accumulation_notes(micro_batches: int, *, micro_key: str = MICRO_KEY) -> list[str]:
@@ -83,24 +83,21 @@ def _size_notes(ramp: RampSchedule, stages: Sequence[RampStage], unit: BatchUnit
 
 
 def _end_notes(
-    ramp: RampSchedule, last: RampStage, length: RunLength, sequence_length: int, unit: BatchUnit
+    ramp: RampSchedule, last: RampStage, ends: Sequence[Goal], sequence_length: int, unit: BatchUnit
 ) -> Iterator[str]:
     end = last.end_sample
     if end is None:
         return
     if last.scheduled_batch_size != ramp.target:
         yield f"the run ends before the ramp reaches its target {ramp.target}"
-    if length.max_samples is not None and end > length.max_samples:
-        yield (
-            f"a run ends with a whole step: {end:,} {unit.name},"
-            f" not trainer.max_samples={length.max_samples}"
-        )
-    tokens = end * sequence_length
-    if length.max_tokens is not None and tokens > length.max_tokens:
-        yield (
-            f"a run ends with a whole step: {tokens:,} tokens,"
-            f" not trainer.max_tokens={length.max_tokens}"
-        )
+    names = {position.SAMPLES: unit.name, TOKENS: TOKENS}
+    for goal in ends:
+        reached = end * (sequence_length if goal.unit == TOKENS else 1)
+        if goal.unit in names and reached > goal.count:
+            yield (
+                f"a run ends with a whole step: {reached:,} {names[goal.unit]},"
+                f" not trainer.max_{goal.unit}={goal.count}"
+            )
 
 
 def _list_first(items: Iterable[str]) -> str:

@@ -5,62 +5,22 @@ from dataclasses import dataclass
 
 from rampcli.batch.micro_batch import FIXED
 from rampcli.batch.plan import SAMPLES, BatchUnit
-from rampcli.batch.position import START, Position
+from rampcli.batch.position import START, STEPS, TOKENS, Goal, Position
 from rampcli.batch.ramp import RampSchedule
-from rampcli.errors import UsageError
 
 LENGTH_KEYS = ("trainer.max_steps", "trainer.max_samples", "trainer.max_tokens")
 DECREASE_KEY = "rampup.decrease_batch_size_if_needed"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunLength:
-    """Where the run ends: at most one of the three limits, or no end. The last step is whole."""
+def steps_to_end(ends: Sequence[Goal], ramp: RampSchedule, *, sequence_length: int) -> int | None:
+    """Returns the whole steps up to the first of some ends, or None if there are none."""
 
-    max_steps: int | None = None
-    max_samples: int | None = None
-    max_tokens: int | None = None
+    def steps(end: Goal) -> int:
+        if end.unit == STEPS:
+            return end.count
+        return ramp.steps_to(-(-end.count // (sequence_length if end.unit == TOKENS else 1)))
 
-    def check(self) -> None:
-        """Checks that there is at most one limit.
-
-        Raises:
-            UsageError: there are several.
-        """
-        values = (self.max_steps, self.max_samples, self.max_tokens)
-        given = {
-            key: value for key, value in zip(LENGTH_KEYS, values, strict=True) if value is not None
-        }
-        if len(given) > 1:
-            shown = " and ".join(f"{key}={value}" for key, value in given.items())
-            raise UsageError(
-                f"the length of the run is set more than once: {shown}",
-                keys=tuple(given),
-                remedy="one of them",
-            )
-
-    def steps(self, ramp: RampSchedule, *, sequence_length: int) -> int | None:
-        """Returns the optimiser steps of the whole run, or None if it has no end."""
-        if self.max_tokens is not None:
-            return ramp.steps_to(-(-self.max_tokens // sequence_length))
-        return self.max_steps if self.max_samples is None else ramp.steps_to(self.max_samples)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FirstEnd:
-    """Where a phase ends: at the first of some limits that are set, or not at all."""
-
-    ends: tuple[RunLength, ...]
-
-    def check(self) -> None:
-        """Checks each limit, as `RunLength.check`."""
-        for end in self.ends:
-            end.check()
-
-    def steps(self, ramp: RampSchedule, *, sequence_length: int) -> int | None:
-        """Returns the optimiser steps of the phase, or None if it has no end."""
-        found = [end.steps(ramp, sequence_length=sequence_length) for end in self.ends]
-        return min((steps for steps in found if steps is not None), default=None)
+    return min(map(steps, ends), default=None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,9 +19,9 @@ from rampcli.batch.pipeline import bubble
 from rampcli.batch.plan import FLEET_KEYS, BatchPlan, check_product
 from rampcli.batch.position import SAMPLES, START, TOKENS, Goal, Position
 from rampcli.batch.ramp import SEMANTICS, RampSchedule, RampStage, StageExtent, Threshold
-from rampcli.batch.run_settings import BatchSettings, FirstEnd, RunLength
+from rampcli.batch.run_settings import BatchSettings, steps_to_end
 from rampcli.batch.throughput import Basis, Throughput
-from rampcli.errors import Report, UsageError
+from rampcli.errors import UsageError
 
 Extent = TypeVar("Extent", bound=StageExtent)
 
@@ -428,7 +428,7 @@ def plan_phase(
     node_policy: str,
     nodes: Sequence[int] | None = None,
     sequence_length: int,
-    length: RunLength | FirstEnd,
+    ends: Sequence[Goal] = (),
     throughput: Throughput | None = None,
     restart_s: float = 0.0,
     restarts_always: bool = True,
@@ -445,7 +445,7 @@ def plan_phase(
         node_policy: name in `rampcli.batch.node_policies.NODE_POLICIES`.
         nodes: of each stage of the schedule, in place of a policy, or None.
         sequence_length: tokens per sample.
-        length: where the phase ends.
+        ends: where the phase ends, at the first of several. Without any, it has no end.
         throughput: of one GPU, or None if it is not known.
         restart_s: seconds that a restart of the processes takes.
         restarts_always: restart at every boundary, not only if the number of nodes changes.
@@ -459,24 +459,19 @@ def plan_phase(
     Raises:
         UsageError: everything that does not fit.
     """
-    report = Report()
-    with report.noting():
-        length.check()
-    with report.noting():
-        layout, schedule = lay_out(
-            batch,
-            fleet=fleet,
-            policy=policy_of(node_policy, nodes),
-            sequence_length=sequence_length,
-        )
-    report.close()
+    layout, schedule = lay_out(
+        batch,
+        fleet=fleet,
+        policy=policy_of(node_policy, nodes),
+        sequence_length=sequence_length,
+    )
     clock = Clock(
         throughput=throughput or UNTIMED.throughput,
         sequence_length=sequence_length,
         restart_s=restart_s if throughput else 0.0,
         restarts_always=restarts_always,
     )
-    walked = _cut(schedule, length.steps(schedule, sequence_length=sequence_length))
+    walked = _cut(schedule, steps_to_end(ends, schedule, sequence_length=sequence_length))
     sizes = schedule.scheduled_sizes()
     finished = sum(
         stage.end_sample is not None and stage.end_sample <= consumed_samples
@@ -519,7 +514,13 @@ def plan_phase(
         passed=placed(walked[:passed]),
         clock=clock if throughput else None,
         restarts_always=restarts_always,
-        notes=plan_notes(schedule, walked, length, sequence_length, unit=batch.unit),
+        notes=plan_notes(
+            schedule,
+            walked,
+            ends if batch.phase is None else None,
+            sequence_length,
+            unit=batch.unit,
+        ),
         name=batch.phase,
         number=number,
         first=first,

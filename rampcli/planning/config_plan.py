@@ -1,11 +1,13 @@
 """The plan of a configuration: its settings, as the arithmetic of batches takes them."""
 
+from collections.abc import Sequence
+
 from rampcli.batch.micro_batch import LARGEST, UNLIMITED
 from rampcli.batch.nodes import Fleet
 from rampcli.batch.pairs import PROMPTS_KEY, PairSettings
 from rampcli.batch.plan import GLOBAL_KEY, SAMPLES, ParallelSizes
-from rampcli.batch.position import START, Position
-from rampcli.batch.run_settings import BatchSettings, FirstEnd, RunLength
+from rampcli.batch.position import START, Goal, Position
+from rampcli.batch.run_settings import BatchSettings
 from rampcli.batch.throughput import (
     EFFICIENCY_KEY,
     Throughput,
@@ -24,7 +26,7 @@ def plan_config(
     config: Config,
     consumed_samples: int,
     *,
-    length: RunLength | FirstEnd,
+    ends: Sequence[Goal],
     phase: str | None = None,
     before: Position = START,
     number: int = 0,
@@ -35,7 +37,7 @@ def plan_config(
 
     Args:
         consumed_samples: progress since the start of the phase.
-        length: where the phase ends.
+        ends: where the phase ends, as `plan_phase` takes it.
         phase: its name, or None if the run ends it.
         before: how far the run has come there, if its ramp counts from the start of the run.
         number, first, first_stage: as `plan_phase` takes them.
@@ -78,7 +80,7 @@ def plan_config(
         node_policy=rampup.node_policy,
         nodes=rampup.nodes,
         sequence_length=config.data.sequence_length,
-        length=length,
+        ends=ends,
         throughput=throughput_of(config),
         restart_s=rampup.restart_s,
         restarts_always=rampup.at_boundary == "restart",
@@ -87,16 +89,6 @@ def plan_config(
         number=number,
         first=first,
         first_stage=first_stage,
-    )
-
-
-def length_of(config: Config) -> RunLength:
-    """Returns where a run ends according to its settings."""
-    trainer = config.trainer
-    return RunLength(
-        max_steps=trainer.max_steps,
-        max_samples=trainer.max_samples,
-        max_tokens=trainer.max_tokens,
     )
 
 

@@ -56,34 +56,25 @@ class Readings:
         self.start = ReadingStart()
         self.interleaved: tuple[tuple[int, CorpusIdentity], ...] = ()
 
-    def begin(self, config: Config, number: int, *, first_sample: int) -> ReadingStart:
-        """Returns where a phase begins to read.
-
-        Args:
-            config: its settings.
-            number: its number, from 0.
-            first_sample: samples of the run before it.
-        """
+    def advance(self, config: Config, phase: PhasePlan) -> ReadingStart:
+        """Returns where the next phase begins to read, and counts what it reads."""
         interleaved = tuple(_corpora_read(config))
         if interleaved != self.interleaved:
             starts = tuple(
-                self.orders.get(identity, CorpusStart(phase=number, corpus=at))
+                self.orders.get(identity, CorpusStart(phase=phase.number, corpus=at))
                 for at, (_, identity) in enumerate(interleaved)
             )
             self.interleaved = interleaved
-            self.start = ReadingStart(first_sample=first_sample, corpora=starts)
+            self.start = ReadingStart(first_sample=phase.first.samples, corpora=starts)
+        if phase.end is not None:
+            counts = count_by_share(
+                [share for share, _ in interleaved], phase.end.samples - self.start.first_sample
+            )
+            for (_, identity), start, count in zip(
+                interleaved, self.start.corpora, counts, strict=True
+            ):
+                self.orders[identity] = replace(start, samples=start.samples + count)
         return self.start
-
-    def end(self, phase: PhasePlan) -> None:
-        """Counts what a phase reads, which `begin` was called for last."""
-        if phase.end is None:
-            return
-        shares = [share for share, _ in self.interleaved]
-        counts = count_by_share(shares, phase.end.samples - self.start.first_sample)
-        for (_, identity), start, count in zip(
-            self.interleaved, self.start.corpora, counts, strict=True
-        ):
-            self.orders[identity] = replace(start, samples=start.samples + count)
 
 
 def _corpora_read(config: Config) -> Iterator[tuple[int, CorpusIdentity]]:

@@ -23,10 +23,7 @@ from rampcli.batch.pipeline import check_pipeline
 from rampcli.batch.position import SAMPLES, START, STEPS, TOKENS, Goal, Position, parse_goal
 from rampcli.batch.quantities import as_written, listed
 from rampcli.batch.ramp import StageExtent
-from rampcli.batch.run_settings import FirstEnd, RunLength
-from rampcli.batch.throughput import (
-    check_curve,
-)
+from rampcli.batch.throughput import check_curve
 from rampcli.batch.training_plan import PhasePlan, StagePlan, TrainingPlan
 from rampcli.config.file_facts import FileFacts
 from rampcli.config.layers import sources_named, stack_of
@@ -39,7 +36,7 @@ from rampcli.config.phases import (
     settings_of_phases,
 )
 from rampcli.errors import Report, UsageError, set_to
-from rampcli.planning.config_plan import length_of, pair_settings, plan_config
+from rampcli.planning.config_plan import pair_settings, plan_config
 from rampcli.planning.phase_rates import rates_of_phases
 from rampcli.planning.reading_start import Readings, ReadingStart
 from rampcli.planning.retuning import Retuning
@@ -54,6 +51,7 @@ from rampcli.settings.model_parts import POSITION_EMBEDDINGS
 from rampcli.settings.optim import ScheduleConfig, check_factors
 from rampcli.settings.phase_keys import UNTIL, phase_key
 from rampcli.settings.rl import is_rl
+from rampcli.settings.trainer import TrainerConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -240,27 +238,26 @@ def run_plan(config: Config, *, consumed_samples: int = 0) -> Resolved:
     settings = settings_of_phases(config)
     report, errors = Report(_misfits(config, settings)), PhaseErrors()
     planned: list[tuple[PhaseSettings, PhasePlan, ReadingStart]] = []
-    first, readings, end_of_run = START, Readings(), _end_of_run(config)
+    first, readings = START, Readings()
+    end_of_run = next(iter(_ends_of_run(config).values()), None)
     for number, one in enumerate(settings):
         if _is_reached(end_of_run, first):
             break
         found, after = Report(), None
         with found.noting(), sources_named(config), sources_named(one.config):
             is_last = number + 1 == len(settings)
-            length = _length(one, first, end_of_run, is_last=is_last)
             plan_from = partial(
                 plan_config,
                 one.config,
                 before=START if sets_batch(one.own) else first,
-                length=length,
+                ends=_ends(one, first, end_of_run, is_last=is_last),
                 phase=one.name,
                 number=number,
                 first=first,
                 first_stage=sum(len(plan.extents) for _, plan, _ in planned),
             )
             plan = plan_from(max(0, consumed_samples - first.samples))
-            reading = readings.begin(one.config, number, first_sample=first.samples)
-            readings.end(plan)
+            reading = readings.advance(one.config, plan)
             check_stages_ahead(one.config, plan, consumed_samples)
             after = plan.end
             if (is_last or _is_reached(end_of_run, after)) and not plan.stages:
@@ -338,14 +335,24 @@ def _misfits(config: Config, settings: Sequence[PhaseSettings]) -> Iterator[Usag
     with report.noting():
         if is_rl(config):
             refuse_phases(config, "reinforcement learning")
+    ends = _ends_of_run(config)
+    if len(ends) > 1:
+        shown = " and ".join(f"{key}={end.count}" for key, end in ends.items())
+        error = UsageError(
+            f"the length of the run is set more than once: {shown}",
+            keys=tuple(ends),
+            remedy="one of them",
+        )
+        stack_of(config).name_sources(error)
+        report.errors.append(error)
     yield from report.errors
     lengths = {one.name: one.config.data.sequence_length for one in settings}
     embedding = config.model.position_embedding
     if POSITION_EMBEDDINGS[embedding].is_learned and len(set(lengths.values())) > 1:
-        shown = [f"{name}={length}" for name, length in lengths.items()]
+        each = [f"{name}={length}" for name, length in lengths.items()]
         error = UsageError(
             f"model.position_embedding={embedding} learns a vector for each position, so all phases"
-            f" must have samples of one length, not {listed(shown, most=MOST_NAMED)}",
+            f" must have samples of one length, not {listed(each, most=MOST_NAMED)}",
             keys=(ModelConfig.position_embedding,),
             remedy=set_to(ModelConfig.position_embedding, "rope"),
         )
@@ -353,31 +360,30 @@ def _misfits(config: Config, settings: Sequence[PhaseSettings]) -> Iterator[Usag
         yield error
 
 
-def _end_of_run(config: Config) -> Goal | None:
-    """Returns where the settings of a run with named phases end it, apart from these."""
-    if not config.phases:
-        return None
-    length = length_of(config)
-    length.check()
-    counts = {STEPS: length.max_steps, SAMPLES: length.max_samples, TOKENS: length.max_tokens}
-    return next((Goal(unit, count) for unit, count in counts.items() if count is not None), None)
+def _ends_of_run(config: Config) -> dict[str, Goal]:
+    """Returns where the settings of a run end it, apart from its phases, by key. One is allowed."""
+    trainer = config.trainer
+    counts = {
+        TrainerConfig.max_steps: (STEPS, trainer.max_steps),
+        TrainerConfig.max_samples: (SAMPLES, trainer.max_samples),
+        TrainerConfig.max_tokens: (TOKENS, trainer.max_tokens),
+    }
+    return {key: Goal(unit, count) for key, (unit, count) in counts.items() if count is not None}
 
 
 def _is_reached(goal: Goal | None, position: Position | None) -> bool:
     return goal is not None and position is not None and position.count(goal.unit) >= goal.count
 
 
-def _length(
+def _ends(
     one: PhaseSettings, first: Position, end_of_run: Goal | None, *, is_last: bool
-) -> RunLength | FirstEnd:
-    """Returns where a phase ends, counted from its beginning. The run ends one without a name.
+) -> list[Goal]:
+    """Returns where a phase ends, counted from its beginning.
 
     Raises:
         UsageError: it ends before it begins, or has no end although other phases follow.
     """
-    if one.name is None:
-        return length_of(one.config)
-    key = phase_key(one.name, UNTIL)
+    key = phase_key(str(one.name), UNTIL)
     goals = [] if end_of_run is None else [end_of_run]
     if one.until is not None:
         goal = parse_goal(one.until, key=key)
@@ -395,11 +401,7 @@ def _length(
             keys=(key,),
             remedy=set_to(key, "7.5T", note=" or another position"),
         )
-    return FirstEnd(
-        ends=tuple(
-            RunLength(**{f"max_{goal.unit}": goal.count - first.count(goal.unit)}) for goal in goals
-        )
-    )
+    return [Goal(goal.unit, goal.count - first.count(goal.unit)) for goal in goals]
 
 
 def _guess(one: PhaseSettings, first: Position) -> Position | None:

@@ -2,11 +2,10 @@ import pytest
 
 from rampcli.batch.notes import MANY_MICRO_BATCHES, MOST_SHOWN, accumulation_notes, plan_notes
 from rampcli.batch.ramp import RampSchedule
-from rampcli.batch.run_settings import RunLength
 
 
-def notes(ramp, length=None):
-    return plan_notes(ramp, ramp.stages, length or RunLength(), 10)
+def notes(ramp):
+    return plan_notes(ramp, ramp.stages, (), 10)
 
 
 def test_an_ordinary_plan_has_no_notes():

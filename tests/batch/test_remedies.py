@@ -11,7 +11,7 @@ from rampcli.batch.node_policies import NODE_POLICIES
 from rampcli.batch.nodes import Fleet
 from rampcli.batch.plan import ParallelSizes
 from rampcli.batch.ramp import MOST_SIZES, RampSchedule
-from rampcli.batch.run_settings import BatchSettings, RunLength
+from rampcli.batch.run_settings import BatchSettings
 from rampcli.batch.training_plan import plan_training
 from rampcli.errors import UsageError, UsageErrors
 
@@ -41,7 +41,6 @@ def plan(rampup, target, *, micro, fleet, policy, accumulate=None, schedule=None
         fleet=fleet,
         node_policy=policy,
         sequence_length=10,
-        length=RunLength(),
         **rest,
     )
 

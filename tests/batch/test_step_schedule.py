@@ -8,7 +8,7 @@ from oracles import RAMPS
 from rampcli.batch.nodes import Fleet
 from rampcli.batch.plan import BatchPlan, ParallelSizes
 from rampcli.batch.ramp import MOST_SIZES, RampSchedule, Threshold
-from rampcli.batch.run_settings import BatchSettings, RunLength
+from rampcli.batch.run_settings import BatchSettings
 from rampcli.batch.step_schedule import from_step_schedule, threshold_unit, to_entries, to_text
 from rampcli.batch.training_plan import plan_training
 from rampcli.errors import UsageError
@@ -50,7 +50,6 @@ def plan_of(case, **settings):
         fleet=Fleet(num_nodes=1, devices=case["data_parallel_size"], parallel=ParallelSizes()),
         node_policy="fixed",
         sequence_length=case["seq_length"] or 1,
-        length=RunLength(),
     )
 
 

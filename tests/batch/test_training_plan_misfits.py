@@ -84,27 +84,6 @@ def test_context_parallelism_that_nemo_does_not_count_is_still_checked():
     ]
 
 
-def test_two_ends_are_refused_by_name():
-    with pytest.raises(UsageError) as refusal:
-        plan(None, 16, fleet=fleet_of(1, 1), max_steps=4, max_tokens=640)
-    assert (
-        refusal.value.message == "the length of the run is set more than once:"
-        " trainer.max_steps=4 and trainer.max_tokens=640"
-    )
-    assert refusal.value.keys == ("trainer.max_steps", "trainer.max_tokens")
-
-
-def test_all_errors_are_raised_together():
-    with pytest.raises(UsageErrors) as refusal:
-        plan([4, 5, 24], 16, fleet=fleet_of(1, 1), max_steps=4, max_samples=64)
-    assert refusal.value.exit_code == 2
-    assert [error.keys[0] for error in refusal.value.errors] == [
-        "trainer.max_steps",
-        "model.rampup_batch_size",
-    ]
-    assert str(refusal.value) == "\n".join(str(error) for error in refusal.value.errors)
-
-
 def test_a_ramp_and_a_micro_batch_that_are_wrong_are_refused_together():
     with pytest.raises(UsageErrors) as refusal:
         plan([4, 5, 24], 16, micro=0, fleet=fleet_of(1, 1))

@@ -5,7 +5,7 @@ import pytest
 from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import build
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, UsageErrors
 from rampcli.estimate.model_size import flops_per_token
 from rampcli.planning.config_plan import throughput_of
 from rampcli.planning.resolve import resolve
@@ -172,3 +172,17 @@ def test_the_expansion_factor_decides_how_many_samples_and_hosts_load(
 def test_without_an_expansion_factor_every_host_reads_its_own_samples(composed, factor):
     resolved = resolve(apply_overrides(composed, [f"data.expansion_factor_real_data={factor}"]))
     assert resolved.phases[0].loading(resolved.plan.stages[0]) is None
+
+
+def test_two_ends_are_refused_by_name_together_with_what_does_not_divide(planned):
+    words = ("trainer.max_steps=4", "trainer.max_tokens=640", "model.rampup_batch_size=[4,5,24]")
+    with pytest.raises(UsageErrors) as refusal:
+        planned("llama3_tiny", *words)
+    ends, ramp = refusal.value.errors
+    assert ends.message == (
+        "the length of the run is set more than once: trainer.max_steps=4 and"
+        " trainer.max_tokens=640"
+    )
+    assert ends.keys == ("trainer.max_steps", "trainer.max_tokens")
+    assert ramp.keys[0] == "model.rampup_batch_size"
+    assert str(refusal.value) == "\n".join(str(error) for error in refusal.value.errors)

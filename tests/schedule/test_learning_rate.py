@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plans import ends_of
 from rampcli.batch.nodes import Fleet
 from rampcli.batch.plan import ParallelSizes
-from rampcli.batch.run_settings import BatchSettings, RunLength
+from rampcli.batch.run_settings import BatchSettings
 from rampcli.batch.training_plan import plan_training
 from rampcli.config.phases import PhaseSettings
 from rampcli.planning.phase_rates import rates_of_phases
@@ -41,7 +42,7 @@ def plan(rampup, target, **length):
         fleet=Fleet(num_nodes=1, devices=1, parallel=ParallelSizes()),
         node_policy="fixed",
         sequence_length=10,
-        length=RunLength(**length),
+        ends=ends_of(**length),
     )
 
 
@@ -300,7 +301,7 @@ def test_a_coupling_never_raises_the_rate_above_its_peak_if_the_batch_shrinks():
         fleet=Fleet(num_nodes=1, devices=1, parallel=ParallelSizes()),
         node_policy="fixed",
         sequence_length=10,
-        length=RunLength(max_samples=1600),
+        ends=ends_of(max_samples=1600),
     )
     schedule = over(planned, "constant", batch_coupling="linear")
     rates = [

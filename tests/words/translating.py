@@ -4,9 +4,9 @@ import shlex
 
 from hypothesis import strategies as st
 
-from plans import fleet_of
+from plans import ends_of, fleet_of
 from rampcli.batch.ramp import RampSchedule
-from rampcli.batch.run_settings import BatchSettings, RunLength
+from rampcli.batch.run_settings import BatchSettings
 from rampcli.batch.training_plan import plan_training
 from rampcli.words import translate_plan
 from rampcli.words.translation import Source
@@ -42,7 +42,7 @@ def plan(
         node_policy=policy,
         nodes=nodes,
         sequence_length=SEQUENCE_LENGTH,
-        length=RunLength(**length),
+        ends=ends_of(**length),
     )
 
 
