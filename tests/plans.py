@@ -4,12 +4,12 @@ from hypothesis import strategies as st
 
 from rampcli.batch.micro_batch import MicroBatchRule
 from rampcli.batch.node_policies import NODE_POLICIES, Workload
-from rampcli.batch.nodes import Clock, Fleet, Work
+from rampcli.batch.nodes import Fleet
 from rampcli.batch.plan import ParallelSizes
 from rampcli.batch.position import Goal
 from rampcli.batch.ramp import RampSchedule
 from rampcli.batch.run_settings import BatchSettings
-from rampcli.batch.throughput import Throughput
+from rampcli.batch.throughput import Clock, Throughput, Work
 from rampcli.batch.training_plan import plan_training
 
 MICRO = st.sampled_from([1, 2, 3, 4])

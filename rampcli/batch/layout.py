@@ -11,12 +11,13 @@ from rampcli.batch.node_policies import (
     NodePolicy,
     Workload,
 )
-from rampcli.batch.nodes import Clock, Fleet, Work
+from rampcli.batch.nodes import Fleet
 from rampcli.batch.plan import GLOBAL_KEY, complete_sizes
 from rampcli.batch.quantities import counted
 from rampcli.batch.ramp import RAMP_KEY, SEMANTICS, SEMANTICS_KEY, RampSchedule, RampStage
 from rampcli.batch.run_settings import DECREASE_KEY, BatchSettings
 from rampcli.batch.step_schedule import SCHEDULE_KEY, from_step_schedule
+from rampcli.batch.throughput import Clock, Work
 from rampcli.errors import Report, UsageError, set_to
 
 

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from rampcli.batch.division import divisors
 from rampcli.batch.micro_batch import MicroBatchRule
-from rampcli.batch.nodes import Clock, Fleet, Work, restarts_at
-from rampcli.batch.throughput import Throughput
+from rampcli.batch.nodes import Fleet
+from rampcli.batch.throughput import Clock, Throughput, Work, restarts_at
 from rampcli.errors import UsageError, set_to, shown
 
 POLICY_KEY = "rampup.node_policy"

@@ -1,14 +1,10 @@
-"""Nodes that stages can run on, and how long a stage takes there."""
+"""Nodes that stages can run on."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import gcd
 
 from rampcli.batch.division import divisors
-from rampcli.batch.pipeline import bubble
 from rampcli.batch.plan import ParallelSizes
-from rampcli.batch.throughput import Throughput
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,61 +52,3 @@ class Fleet:
             for ranks in data_ranks
             if ranks * model_ranks % self.devices == 0
         ]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
-    """The work of a stage: its batch size and its samples, or None if it has no end."""
-
-    global_batch_size: int
-    samples: int | None
-
-
-def restarts_at(before: int, after: int, *, always: bool) -> bool:
-    """Returns whether processes restart where one stage ends and the next begins.
-
-    Args:
-        before: nodes, or processes, of the stage that ends.
-        after: the same of the stage that begins.
-        always: processes restart at every boundary (`rampup.at_boundary=restart`).
-    """
-    return always or before != after
-
-
-def count_restarts(sizes: Sequence[int], *, always: bool) -> int:
-    """Returns how often processes restart, given the nodes or processes of stages in order."""
-    return sum(restarts_at(one, other, always=always) for one, other in pairwise(sizes))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Clock:
-    """How long stages and restarts take.
-
-    Attributes:
-        throughput: of one GPU.
-        sequence_length: tokens per sample.
-        restart_s: seconds from a stage's last step to the first step of the next processes.
-        restarts_always: restart at every boundary, not only if the number of nodes changes.
-    """
-
-    throughput: Throughput
-    sequence_length: int
-    restart_s: float
-    restarts_always: bool
-
-    def stage_s(self, work: Work, nodes: int, *, micro_batch_size: int, fleet: Fleet) -> float:
-        """Returns the seconds of a stage, or of one sample if the stage has no end.
-
-        They contain the bubble of a pipeline.
-        """
-        world_size = nodes * fleet.devices
-        data_parallel_size = world_size // fleet.parallel.model_parallel_size
-        micro_batches = work.global_batch_size // (micro_batch_size * data_parallel_size)
-        rate = self.throughput.tokens_per_s_per_gpu(
-            micro_batches, micro_batch_size=micro_batch_size
-        )
-        samples = 1 if work.samples is None else work.samples
-        seconds = samples * self.sequence_length / (world_size * rate)
-        if self.throughput.has_bubble:
-            return seconds
-        return seconds / (1 - bubble(fleet.parallel, accumulate_grad_batches=micro_batches))

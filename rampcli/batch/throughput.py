@@ -1,4 +1,4 @@
-"""Tokens per second of one GPU, and the time that samples take."""
+"""Tokens per second of one GPU, and the time that stages and restarts take."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -7,6 +7,8 @@ from enum import StrEnum
 from functools import cached_property
 from itertools import accumulate
 
+from rampcli.batch.nodes import Fleet
+from rampcli.batch.pipeline import bubble
 from rampcli.batch.plan import MICRO_KEY
 from rampcli.batch.quantities import listed, parse_count
 from rampcli.errors import UsageError, set_to
@@ -145,6 +147,59 @@ class Throughput:
             for point, rate in zip(*rows, strict=True)
         )
         return rising if holds else rates
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """The work of a stage: its batch size and its samples, or None if it has no end."""
+
+    global_batch_size: int
+    samples: int | None
+
+
+def restarts_at(before: int, after: int, *, always: bool) -> bool:
+    """Returns whether processes restart where one stage ends and the next begins.
+
+    Args:
+        before: nodes, or processes, of the stage that ends.
+        after: the same of the stage that begins.
+        always: processes restart at every boundary (`rampup.at_boundary=restart`).
+    """
+    return always or before != after
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Clock:
+    """How long stages and restarts take.
+
+    Attributes:
+        throughput: of one GPU.
+        sequence_length: tokens per sample.
+        restart_s: seconds from a stage's last step to the first step of the next processes.
+        restarts_always: restart at every boundary, not only if the number of nodes changes.
+    """
+
+    throughput: Throughput
+    sequence_length: int
+    restart_s: float
+    restarts_always: bool
+
+    def stage_s(self, work: Work, nodes: int, *, micro_batch_size: int, fleet: Fleet) -> float:
+        """Returns the seconds of a stage, or of one sample if the stage has no end.
+
+        They contain the bubble of a pipeline.
+        """
+        world_size = nodes * fleet.devices
+        data_parallel_size = world_size // fleet.parallel.model_parallel_size
+        micro_batches = work.global_batch_size // (micro_batch_size * data_parallel_size)
+        rate = self.throughput.tokens_per_s_per_gpu(
+            micro_batches, micro_batch_size=micro_batch_size
+        )
+        samples = 1 if work.samples is None else work.samples
+        seconds = samples * self.sequence_length / (world_size * rate)
+        if self.throughput.has_bubble:
+            return seconds
+        return seconds / (1 - bubble(fleet.parallel, accumulate_grad_batches=micro_batches))
 
 
 def _neighbours(axis: Sequence[int], value: int) -> list[tuple[int, float]]:

@@ -13,14 +13,14 @@ from rampcli.batch.listed_nodes import ListedNodes
 from rampcli.batch.micro_batch import MicroBatchRule
 from rampcli.batch.misfits import check_fit
 from rampcli.batch.node_policies import UNTIMED, policy_of
-from rampcli.batch.nodes import Clock, Fleet, Work, restarts_at
+from rampcli.batch.nodes import Fleet
 from rampcli.batch.notes import plan_notes
 from rampcli.batch.pipeline import bubble
 from rampcli.batch.plan import FLEET_KEYS, BatchPlan, check_product
 from rampcli.batch.position import SAMPLES, START, TOKENS, Goal, Position
 from rampcli.batch.ramp import SEMANTICS, RampSchedule, RampStage, StageExtent, Threshold
 from rampcli.batch.run_settings import BatchSettings, steps_to_end
-from rampcli.batch.throughput import Basis, Throughput
+from rampcli.batch.throughput import Basis, Clock, Throughput, Work, restarts_at
 from rampcli.errors import UsageError
 
 Extent = TypeVar("Extent", bound=StageExtent)

@@ -10,12 +10,12 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from rampcli.batch.time_left import RECENT_STEPS
 from rampcli.errors import DamagedFileError
 from rampcli.files.guarded_folder import open_to_read
 from rampcli.files.records import check_shape
 from rampcli.runs.metrics import METRICS_ROW, PLACES
 from rampcli.runs.rows import MAX_ROW_BYTES, row_of
+from rampcli.runs.time_left import RECENT_STEPS
 
 BLOCK_BYTES = 2**21
 """Bytes that are parsed at once."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, fields
 from itertools import islice
 from typing import Any
 
-from rampcli.batch.time_left import RECENT_STEPS, Speed, median_of, settled_rows, time_left
 from rampcli.batch.training_plan import StagePlan
 from rampcli.errors import RampcliError
 from rampcli.files.locks import is_held
@@ -19,6 +18,7 @@ from rampcli.runs.event_kinds import EVALUATED, NEWEST
 from rampcli.runs.events import EventsFile, RunEvents
 from rampcli.runs.recorded_phases import has_several_lengths, length_at, phase_of, tokens_at
 from rampcli.runs.rows import last_events, last_rows, read_rows
+from rampcli.runs.time_left import RECENT_STEPS, Speed, median_of, settled_rows, time_left
 from rampcli.runs.time_spent import TimeSpent
 
 CRASHED = "crashed"

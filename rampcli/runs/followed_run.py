@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rampcli.batch.time_left import RECENT_STEPS
 from rampcli.errors import printable, reason_of, shown
 from rampcli.estimate.model_size import ModelSize
 from rampcli.runs.columns import Columns
@@ -22,6 +21,7 @@ from rampcli.runs.metrics import CHARTED, PLACES, Metric
 from rampcli.runs.record import read_settings
 from rampcli.runs.rows import last_rows
 from rampcli.runs.stages import SPAN_COLUMNS, Spans
+from rampcli.runs.time_left import RECENT_STEPS
 
 LONGEST_NOTE = 40
 MOST_SPANS = 10_000

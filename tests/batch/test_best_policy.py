@@ -6,8 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from plans import EVEN, MICRO, chosen, divides, fleet_of, works_of
-from rampcli.batch.nodes import Clock, Work
-from rampcli.batch.throughput import Throughput
+from rampcli.batch.throughput import Clock, Throughput, Work
 
 
 @st.composite

@@ -1,12 +1,16 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plans import EVEN, fleet_of
 from rampcli.batch.throughput import (
     EFFICIENCY_KEY,
     MOST_POINTS,
     Basis,
     Throughput,
+    Work,
     check_curve,
     parse_points,
     to_text,
@@ -199,3 +203,39 @@ def test_rates_are_accepted_for_the_sizes_that_they_are_for(text, sizes):
 def test_rates_without_a_micro_batch_size_are_refused_for_several_sizes():
     with pytest.raises(UsageError, match="for one micro batch size, and there are 1 and 8"):
         check_curve("1:9000 4:11500", [8, 1, 8])
+
+
+@given(
+    nodes=st.integers(1, 8),
+    accumulate=st.integers(1, 8),
+    micro=MICRO,
+    samples=st.integers(1, 10**9),
+)
+def test_the_seconds_of_a_stage_are_its_samples_over_the_rate_of_its_micro_batches(
+    nodes, accumulate, micro, samples
+):
+    fleet = fleet_of(8, 4, tensor=2)
+    points = {(1, 1): 900.0, (1, 8): 1200.0, (4, 1): 1500.0}
+    clock = replace(EVEN, throughput=Throughput(points=points, basis="a test"))
+    work = Work(global_batch_size=micro * nodes * 2 * accumulate, samples=samples)
+    rate = nodes * 4 * clock.throughput.tokens_per_s_per_gpu(accumulate, micro_batch_size=micro)
+    assert clock.stage_s(work, nodes, micro_batch_size=micro, fleet=fleet) == pytest.approx(
+        samples * 100 / rate
+    )
+    endless = replace(work, samples=None)
+    assert clock.stage_s(endless, nodes, micro_batch_size=micro, fleet=fleet) == pytest.approx(
+        100 / rate
+    )
+
+
+def test_a_stage_takes_longer_by_the_bubble_unless_its_throughput_contains_it():
+    fleet = fleet_of(1, 8, pipeline=4, pipeline_microbatches=4)
+    work = Work(global_batch_size=16, samples=1600)
+
+    def seconds(fleet, **facts):
+        clock = replace(EVEN, throughput=Throughput.constant(1000.0, basis="a test", **facts))
+        return clock.stage_s(work, 1, micro_batch_size=4, fleet=fleet)
+
+    busy_s = 1600 * 100 / (8 * 1000)
+    assert seconds(fleet) == busy_s
+    assert seconds(fleet, has_bubble=False) == pytest.approx(busy_s * (8 + 3) / 8)

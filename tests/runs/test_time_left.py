@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plans import fleet_of, plan
-from rampcli.batch.time_left import FIRST_STEPS, Speed, settled_rows, time_left
+from rampcli.runs.time_left import FIRST_STEPS, Speed, settled_rows, time_left
 
 RAMP = plan([2, 2, 48], 8, fleet=fleet_of(4, 1), max_samples=82)
 

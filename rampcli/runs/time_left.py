@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from rampcli.batch.nodes import count_restarts
+from rampcli.batch.throughput import restarts_at
 from rampcli.batch.training_plan import StagePlan
 
 FIRST_STEPS = 2
@@ -90,7 +91,10 @@ def time_left(
         * length
         for stage, length in zip(stages, lengths or [1.0] * len(stages), strict=True)
     ]
-    restarts = count_restarts([stage.world_size for stage in stages], always=restarts_always)
+    restarts = sum(
+        restarts_at(one.world_size, other.world_size, always=restarts_always)
+        for one, other in pairwise(stages)
+    )
     known = [each for each in seconds if each is not None]
     whole = sum(known) + restarts * speed.boundary_s
     return seconds[0], whole if len(known) == len(seconds) else None
