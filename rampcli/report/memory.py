@@ -10,7 +10,7 @@ from rampcli.batch.plan import MICRO_KEY
 from rampcli.batch.quantities import listed
 from rampcli.batch.training_plan import StagePlan
 from rampcli.estimate.memory import MEMORY_KINDS, estimate_memory
-from rampcli.planning.memory_remedies import changes_that_fit
+from rampcli.planning.out_of_memory import changes_that_fit
 from rampcli.planning.run_plan import Resolved, ResolvedPhase
 from rampcli.planning.stage_memory import (
     device_memory_bytes,

@@ -7,7 +7,7 @@ from rampcli.config.compose import apply_overrides
 from rampcli.errors import UsageError, set_to
 from rampcli.estimate.memory import estimate_memory, with_rollout
 from rampcli.planning.config_plan import throughput_of
-from rampcli.planning.memory_remedies import changes_that_fit
+from rampcli.planning.out_of_memory import changes_that_fit
 from rampcli.planning.resolve import resolve
 from rampcli.planning.stage_memory import stage_memory
 from rampcli.settings.rl import max_response_tokens

@@ -1,8 +1,7 @@
 import pytest
 
 from rampcli.config.compose import apply_overrides
-from rampcli.planning.memory_remedies import changes_that_fit
-from rampcli.planning.out_of_memory import out_of_memory
+from rampcli.planning.out_of_memory import changes_that_fit, out_of_memory
 from rampcli.planning.resolve import resolve
 from rampcli.planning.stage_memory import GIB, stage_memory
 
