@@ -3,15 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rampcli.batch.division import nearest_multiples
-from rampcli.batch.plan import (
-    ACCUMULATE_KEY,
-    GLOBAL_KEY,
-    MICRO_KEY,
-    BatchPlan,
-    ParallelSizes,
-    check_product,
-    complete_sizes,
-)
+from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY, BatchPlan, ParallelSizes
 from rampcli.errors import UsageError
 from remedies import offers
 
@@ -144,35 +136,6 @@ def test_a_micro_batch_that_cannot_be_derived_is_required(global_batch_size, acc
     assert refusal.value.keys == ("data.micro_batch_size",)
 
 
-@given(global_batch_size=GLOBAL, micro=SIZE, ranks=SIZE, accumulate=SIZE)
-def test_three_given_sizes_must_agree_or_sizes_that_do_are_suggested(
-    global_batch_size, micro, ranks, accumulate
-):
-    def solve(whole, per_rank, count):
-        return BatchPlan.solve(
-            global_batch_size=whole,
-            micro_batch_size=per_rank,
-            accumulate_grad_batches=count,
-            data_parallel_size=ranks,
-        )
-
-    if micro * ranks * accumulate == global_batch_size:
-        assert solve(global_batch_size, micro, accumulate).accumulate_grad_batches == accumulate
-        return
-    with pytest.raises(UsageError) as refusal:
-        solve(global_batch_size, micro, accumulate)
-    assert f"model.global_batch_size={global_batch_size}" in refusal.value.message
-    if global_batch_size % (micro * ranks) == 0:
-        assert f"= {micro * ranks * accumulate}, but" in refusal.value.message
-        sizes = {GLOBAL_KEY: global_batch_size, MICRO_KEY: micro, ACCUMULATE_KEY: accumulate}
-        assert {key for offer in offers(refusal.value) for key in offer} >= {
-            GLOBAL_KEY,
-            ACCUMULATE_KEY,
-        }
-        for offer in offers(refusal.value):
-            assert solve(*(sizes | offer).values())
-
-
 @given(global_batch_size=GLOBAL, ranks=SIZE, accumulate=SIZE)
 def test_a_micro_batch_is_derived_exactly_or_the_nearest_global_sizes_are_suggested(
     global_batch_size, ranks, accumulate
@@ -197,39 +160,27 @@ def test_a_micro_batch_is_derived_exactly_or_the_nearest_global_sizes_are_sugges
     assert all(solve(size).global_batch_size == size for size in offered)
 
 
-@given(global_batch_size=GLOBAL, micro=SIZE, ranks=SIZE, accumulate=SIZE)
-def test_given_sizes_are_never_changed(global_batch_size, micro, ranks, accumulate):
-    for count in (accumulate, None):
-        assert complete_sizes(
-            global_batch_size=global_batch_size,
-            micro_batch_size=micro,
-            accumulate_grad_batches=count,
-            data_parallel_size=ranks,
-        ) == (global_batch_size, micro)
-
-
-@given(micro=SIZE, ranks=SIZE, accumulate=SIZE)
-def test_an_open_size_is_derived_from_the_others(micro, ranks, accumulate):
-    whole = micro * ranks * accumulate
-    for given_whole, given_micro in ((None, micro), (whole, None)):
-        assert complete_sizes(
-            global_batch_size=given_whole,
-            micro_batch_size=given_micro,
-            accumulate_grad_batches=accumulate,
-            data_parallel_size=ranks,
-        ) == (whole, micro)
-
-
 @given(micro=SIZE, ranks=SIZE, accumulate=SIZE, asked=st.none() | SIZE)
 def test_an_accumulation_is_the_requested_one_or_refused_with_each_size_that_works(
     micro, ranks, accumulate, asked
 ):
     whole = micro * ranks * accumulate
+    sizes = {GLOBAL_KEY: whole, MICRO_KEY: micro, ACCUMULATE_KEY: asked}
+
+    def solve(**changed):
+        whole, micro, asked = (sizes | changed).values()
+        return BatchPlan.solve(
+            global_batch_size=whole,
+            micro_batch_size=micro,
+            accumulate_grad_batches=asked,
+            data_parallel_size=ranks,
+        )
+
     if asked in (None, accumulate):
-        check_product(whole, micro, ranks, asked)
+        assert solve().accumulate_grad_batches == accumulate
         return
     with pytest.raises(UsageError) as refusal:
-        check_product(whole, micro, ranks, asked)
+        solve()
     product = micro * ranks * asked
     assert refusal.value.message == (
         f"data.micro_batch_size={micro} x {ranks} data-parallel ranks"
@@ -238,6 +189,7 @@ def test_an_accumulation_is_the_requested_one_or_refused_with_each_size_that_wor
     )
     smaller = [] if whole % (ranks * asked) else [{MICRO_KEY: whole // (ranks * asked)}]
     assert offers(refusal.value) == [{GLOBAL_KEY: product}, {ACCUMULATE_KEY: accumulate}, *smaller]
+    assert all(solve(**offer) for offer in offers(refusal.value))
 
 
 @pytest.mark.parametrize("size", [0, -1])

@@ -27,49 +27,39 @@ def test_underscores_group_digits_without_changing_the_count(number, unit):
 
 @pytest.mark.parametrize(
     ("text", "count"),
-    [("50", 50), ("50_000_000", 50_000_000), ("50M", 50_000_000), ("2.5K", 2500), ("12.0", 12)],
+    [
+        *[("50", 50), ("50_000_000", 50_000_000), ("50M", 50_000_000), ("2.5K", 2500)],
+        *[("12.0", 12), (" 50M ", 50_000_000), ("9" * 80, 10**80 - 1)],
+    ],
 )
-def test_a_count_needs_no_unit(text, count):
+def test_a_count_has_a_unit_or_none_and_may_be_between_blanks(text, count):
     assert parse_count(text) == count
-
-
-@pytest.mark.parametrize("text", ["0.0001K", "1.2345K", "0.5", "1.0000000000001T"])
-def test_a_count_that_is_not_whole_is_rejected(text):
-    assert parse_count(text) is None
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "M",
-        "50m",
-        "50MB",
-        "-50",
-        "-50M",
-        "+50M",
-        "5e3",
-        "5e3K",
-        ".5M",
-        "1.M",
-        "1,5M",
-        "50 M",
-        "_5M",
-        "0x5K",
-        "nanM",
+        *[
+            "",
+            "M",
+            "50m",
+            "50MB",
+            "-50",
+            "-50M",
+            "+50M",
+            "5e3",
+            "5e3K",
+            ".5M",
+            "1.M",
+            "1,5M",
+            "50 M",
+        ],
+        *["_5M", "0x5K", "nanM", "9" * 81],
+        *["0.0001K", "1.2345K", "0.5", "1.0000000000001T"],
     ],
 )
-def test_text_other_than_a_number_with_a_unit_is_rejected(text):
+def test_text_other_than_a_whole_number_with_a_unit_is_rejected(text):
     assert parse_count(text) is None
-
-
-def test_text_longer_than_any_count_is_rejected():
-    assert parse_count("9" * 80) == 10**80 - 1
-    assert parse_count("9" * 81) is None
-
-
-def test_blanks_around_a_count_do_not_matter():
-    assert parse_count(" 50M ") == 50_000_000
 
 
 @given(count=st.integers(0, 10**18))
@@ -93,24 +83,9 @@ def test_a_short_count_is_shown_unchanged(count):
         (1500, "1.50K"),
         (12_345, "12.3K"),
         (2.5, "2.5"),
+        *[(0, "0"), (999.9, "1.00K"), (9996, "10.0K"), (999_999, "1.00M")],
+        *[(133_965_568, "134M"), (9.34e12, "9.34T")],
     ],
 )
 def test_a_shortened_count_has_three_digits_and_the_unit_in_which_it_is_at_least_one(count, text):
     assert shorten(count) == text
-
-
-@pytest.mark.parametrize(
-    ("count", "shown"),
-    [
-        (0, "0"),
-        (804, "804"),
-        (999.9, "1.00K"),
-        (9996, "10.0K"),
-        (999_999, "1.00M"),
-        (133_965_568, "134M"),
-        (2.93e9, "2.93B"),
-        (9.34e12, "9.34T"),
-    ],
-)
-def test_a_count_is_shortened_to_three_digits_also_where_rounding_carries(count, shown):
-    assert shorten(count) == shown

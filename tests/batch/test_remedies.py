@@ -5,14 +5,11 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from plans import fleet_of, plan
 from rampcli.batch.layout import Layout
 from rampcli.batch.micro_batch import MicroBatchRule
 from rampcli.batch.node_policies import NODE_POLICIES
-from rampcli.batch.nodes import Fleet
-from rampcli.batch.plan import ParallelSizes
 from rampcli.batch.ramp import MOST_SIZES, RampSchedule
-from rampcli.batch.run_settings import BatchSettings
-from rampcli.batch.training_plan import plan_training
 from rampcli.errors import UsageError, UsageErrors
 
 REFUSED = re.compile(r"batch(es)? \d+ \(stage \d+\)")
@@ -23,26 +20,6 @@ NO_SMALL_CHANGE = re.compile(r"batch sizes that are multiples of (\d+)")
 def stages_in(refusal):
     """Returns the number and the batch size of each stage that a refusal names."""
     return [(int(number), int(size)) for size, number in SHOWN.findall(refusal.message)]
-
-
-def fleet_of(num_nodes, devices, **parallel):
-    return Fleet(num_nodes=num_nodes, devices=devices, parallel=ParallelSizes(**parallel))
-
-
-def plan(rampup, target, *, micro, fleet, policy, accumulate=None, schedule=None, **rest):
-    return plan_training(
-        batch=BatchSettings(
-            global_batch_size=target,
-            micro_batch_size=micro,
-            accumulate_grad_batches=accumulate,
-            rampup_batch_size=rampup,
-            step_batch_size_schedule=schedule,
-        ),
-        fleet=fleet,
-        node_policy=policy,
-        sequence_length=10,
-        **rest,
-    )
 
 
 def refusal_of_stages(**run):

@@ -4,11 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plans import ends_of
-from rampcli.batch.nodes import Fleet
-from rampcli.batch.plan import ParallelSizes
-from rampcli.batch.run_settings import BatchSettings
-from rampcli.batch.training_plan import plan_training
+import plans
 from rampcli.config.phases import PhaseSettings
 from rampcli.planning.phase_rates import rates_of_phases
 from rampcli.schedule.couplings import BATCH_COUPLINGS
@@ -36,14 +32,8 @@ def rate(decay_style="constant", **settings):
     return LearningRate(decay_style=decay_style, **(defaults | settings))
 
 
-def plan(rampup, target, **length):
-    return plan_training(
-        batch=BatchSettings(global_batch_size=target, micro_batch_size=1, rampup_batch_size=rampup),
-        fleet=Fleet(num_nodes=1, devices=1, parallel=ParallelSizes()),
-        node_policy="fixed",
-        sequence_length=10,
-        ends=ends_of(**length),
-    )
+def plan(rampup, target, **settings):
+    return plans.plan(rampup, target, fleet=plans.fleet_of(1, 1), policy="fixed", **settings)
 
 
 OF_OPTIM = {"peak": "lr", "floor": "min_lr"}
@@ -294,15 +284,7 @@ def test_a_listed_factor_scales_the_rate_of_every_step_of_its_stage(factors, sty
 
 
 def test_a_coupling_never_raises_the_rate_above_its_peak_if_the_batch_shrinks():
-    planned = plan_training(
-        batch=BatchSettings(
-            micro_batch_size=1, step_batch_size_schedule="samples: 0:16 160:64 800:8"
-        ),
-        fleet=Fleet(num_nodes=1, devices=1, parallel=ParallelSizes()),
-        node_policy="fixed",
-        sequence_length=10,
-        ends=ends_of(max_samples=1600),
-    )
+    planned = plan(None, None, schedule="samples: 0:16 160:64 800:8", max_samples=1600)
     schedule = over(planned, "constant", batch_coupling="linear")
     rates = [
         schedule.at(stage.end_sample, global_batch_size=stage.global_batch_size)
