@@ -1,7 +1,7 @@
 """Batches for a run that has measured its critical batch: the proposed one, beside others."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
 
 from rampcli.batch.node_policies import NODES_KEY
@@ -10,7 +10,6 @@ from rampcli.batch.ramp import RAMP_KEY, Threshold
 from rampcli.batch.step_schedule import SCHEDULE_KEY, to_text
 from rampcli.cbs.critical_batch import CriticalBatch, doubling_ramp, share_beyond
 from rampcli.config.compose import apply_overrides
-from rampcli.config.layers import Precedence, stack_of
 from rampcli.errors import UsageError, shown
 from rampcli.planning.batch_rules import retunings_of
 from rampcli.planning.resolve import resolve
@@ -45,13 +44,6 @@ class Candidate:
     found: Resolved | UsageError
     beyond: float | None = None
     unknown: float | None = None
-
-
-def as_recipe(config: Config) -> Config:
-    """Returns the settings of a run as those of a recipe, which the user's words change."""
-    stack = stack_of(config)
-    layers = tuple(replace(layer, precedence=Precedence.RECIPE) for layer in stack.overrides)
-    return replace(stack, overrides=layers).config()
 
 
 def thresholds_by_name(

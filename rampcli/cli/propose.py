@@ -111,10 +111,10 @@ def _planned(runs: Sequence["RunDirectory"]) -> "Resolved":
         UsageError: the run has no end, or is one of reinforcement learning; or another run had
             another model or other data.
     """
-    from rampcli.cbs.proposal import as_recipe, differing_keys
+    from rampcli.cbs.proposal import differing_keys
     from rampcli.cli.composing import with_measured
     from rampcli.config import snapshot
-    from rampcli.config.layers import sources_named
+    from rampcli.config.layers import as_recipe, sources_named
     from rampcli.config.phases import refuse_phases, refuse_rl
     from rampcli.planning.run_plan import run_plan
     from rampcli.runs.measured import has_throughput

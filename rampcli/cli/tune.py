@@ -47,6 +47,10 @@ def tune(
             help="Measure where the time of a step of the run goes.",
         ),
     ] = False,
+    phase: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Phase of the run to measure, if it has several."),
+    ] = None,
     plot: Annotated[Path | None, plot_of("throughput and time per step")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -56,7 +60,8 @@ def tune(
     largest size that fits.
     """
     from rampcli.cli.composing import compose_words
-    from rampcli.config.phases import refuse_phases, refuse_rl
+    from rampcli.config.phases import refuse_rl
+    from rampcli.tune.sizes import run_of_phase
 
     others = {"--exhaustive": exhaustive, "--fresh": fresh, "--estimate": estimate, "--plot": plot}
     for name, given in others.items():
@@ -65,13 +70,13 @@ def tune(
                 f"--diagnose measures a single size, but {name} is about several",
                 remedy=f"--diagnose without {name}",
             )
-    resolved = compose_words(base, overrides or [])
-    refuse_phases(resolved.config, "rampcli tune")
+    run = compose_words(base, overrides or [])
     refuse_rl(
-        resolved.config,
+        run.config,
         "tune measures steps of pretraining, and this is a run of reinforcement learning",
         remedy="rl=none",
     )
+    resolved = run_of_phase(run, phase)
     if estimate:
         _print_estimates(resolved, as_json=as_json)
         return
@@ -88,6 +93,7 @@ def tune(
 
         code = tune_search.search(
             resolved,
+            phase=None if resolved is run else phase or next(iter(run.config.phases)),
             effort=effort,
             fresh=fresh,
             exhaustive=exhaustive,

@@ -38,8 +38,13 @@ def search(
     exhaustive: bool,
     as_json: bool,
     plot: Path | None,
+    phase: str | None = None,
 ) -> int:
     """Searches as the options of `rampcli tune` say, prints the outcomes, returns the exit code.
+
+    Args:
+        resolved: the run, or one of its phases as `run_of_phase` returns it.
+        phase: name of that phase.
 
     Raises:
         RampcliError: nothing can be tried on this machine, or a trial failed for another reason
@@ -65,7 +70,7 @@ def search(
             found, active = _search_in_job(found, active, report)
         if active:
             notes += [jobs_table(active), "the same command shows what the job has found"]
-    _print_search(found, console, as_json=as_json)
+    _print_search(found, console, phase=phase, as_json=as_json)
     say(console, *notes)
     if plot is not None:
         _draw(found, plot, console)
@@ -101,7 +106,7 @@ def _draw(search: Search, path: Path, console: Console) -> None:
         plot_search(search.outcomes(), verdict, path, title=search.resolved.config.name)
 
 
-def _print_search(search: Search, console: Console, *, as_json: bool) -> None:
+def _print_search(search: Search, console: Console, *, phase: str | None, as_json: bool) -> None:
     """Prints the outcomes of a search so far, and the verdict if it is complete."""
     trials = search.outcomes()
     if as_json:
@@ -116,8 +121,8 @@ def _print_search(search: Search, console: Console, *, as_json: bool) -> None:
         raise _nothing_fits(trials[0])
 
     def words_of(size: int) -> str:
-        (phase,) = search.resolved.phases
-        return str(in_words(micro_batch_settings(phase, size), phase.config))
+        (only,) = search.resolved.phases
+        return str(in_words(micro_batch_settings(only, size), only.config, phase=phase))
 
     say(console, *describe(verdict, words_of, admitted=search.candidates[-1].micro_batch_size))
 

@@ -395,6 +395,13 @@ def with_values(config: Config, values: Mapping[str, Any], place: str) -> Stack:
     return stack_of(config).above(Layer(place, Precedence.USER, entries))
 
 
+def as_recipe(config: Config) -> Config:
+    """Returns the settings of a run or a phase as those of a recipe, which words change."""
+    stack = stack_of(config)
+    layers = tuple(replace(layer, precedence=Precedence.RECIPE) for layer in stack.overrides)
+    return replace(stack, overrides=layers).config()
+
+
 def edited_stack(config: Config, name: str, precedence: Precedence, *, report: Report) -> Stack:
     """Returns the stack of a configuration with what was set in Python as a layer on top.
 

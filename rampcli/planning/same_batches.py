@@ -9,6 +9,7 @@ from rampcli.config.layers import is_spelling, stack_of
 from rampcli.errors import Assignments, set_together
 from rampcli.planning.run_plan import ResolvedPhase
 from rampcli.settings.config import Config
+from rampcli.settings.phase_keys import phase_key
 from rampcli.words import FOREIGN
 
 
@@ -33,8 +34,18 @@ def micro_batch_settings(phase: ResolvedPhase, size: int) -> dict[str, Any]:
     return values | pinned
 
 
-def in_words(values: Mapping[str, Any], config: Config) -> Assignments:
-    """Returns settings in the spellings that a run uses for them, whose words they replace."""
+def in_words(values: Mapping[str, Any], config: Config, *, phase: str | None = None) -> Assignments:
+    """Returns settings in the spellings that a run uses for them, whose words they replace.
+
+    Args:
+        config: of the run, or of a phase.
+        phase: its name, for words that set them in the phase alone.
+    """
     entries = {key: stack_of(config).entry(key) for key in values}
+    if phase is not None:
+        words = {key: phase_key(phase, key) for key in values}
+        typed = {key: dict(entries[key].words).get(word) for key, word in words.items()}
+        words |= {key: one.by for key, one in typed.items() if one is not None and one.by}
+        return set_together(values).renamed(words)
     spellings = {key: str(entry.by) for key, entry in entries.items() if is_spelling(key, entry)}
     return set_together(values).renamed(spellings)

@@ -25,6 +25,8 @@ WARM_UP_STEPS = 3
 TUNE_FILE = "tune.json"
 TUNE_FOLDER = "tune"
 """Folder with the `config.yaml` under which `TUNE_FILE` was measured."""
+PHASE = "phase="
+"""Beginning of the name of a folder in `TUNE_FOLDER` with the search of a phase."""
 TUNE = {
     "device": (str, None),
     "device_name": (str, None),
@@ -224,14 +226,20 @@ def _measured_for(fits: Mapping[Path, Sequence[_Fit]], restart_s: float | None) 
     )
 
 
+def tune_folder(run: Path, *, phase: str) -> Path:
+    """Returns the folder of the search of a phase of a run. It is a run directory itself."""
+    return run / TUNE_FOLDER / f"{PHASE}{phase}"
+
+
 def has_throughput(path: Path) -> bool:
     """Returns whether a run directory or a search has measured the throughput of any size."""
     return any(source.points for source in _sources(path))
 
 
 def _sources(path: Path) -> list[_Source]:
-    """Returns the measurements of a folder. Those of a search come last."""
-    return [*_read_run(path), *_read_tune(path)]
+    """Returns the measurements of a folder. Those of searches come last."""
+    of_phases = sorted((path / TUNE_FOLDER).glob(f"{PHASE}*"))
+    return [*_read_run(path), *(one for each in (path, *of_phases) for one in _read_tune(each))]
 
 
 def _read_run(path: Path) -> Iterator[_Source]:

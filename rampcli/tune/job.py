@@ -14,12 +14,12 @@ from rampcli.config.layers import sources_named
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError, UsageError
 from rampcli.files.records import read_json
 from rampcli.launch.protocol import Job, launcher_of
-from rampcli.launch.run_lock import JOB_WAIT_S, lock_run
+from rampcli.launch.run_lock import JOB_WAIT_S
 from rampcli.machine.lifeline import catch_stop_signals
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.runs.directory import RunDirectory
 from rampcli.tune.results import differing_conditions
-from rampcli.tune.run import Search, folder_of
+from rampcli.tune.run import Search, folder_of, lock_search
 from rampcli.tune.trial import RANK, Trials
 from rampcli.tune.trial_files import EFFORT, Effort
 
@@ -44,7 +44,7 @@ def submit(search: Search, report: Callable[[str], None]) -> list[Job]:
     """
     resolved, run, folder = search.resolved, search.directory, folder_of(search.resolved)
     launcher = launcher_of(resolved.config)
-    with lock_run(run):
+    with lock_search(run):
         for directory in (run, folder):  # a job that waits does not hold the lock
             launcher.refuse_active(directory)
         script = launcher.search_script(resolved, folder)
@@ -125,7 +125,7 @@ def _search(folder: RunDirectory) -> int:
             return 0
         resolved = run_plan(config)
         run = RunDirectory(resolved.run_dir)
-        with lock_run(run, wait_s=JOB_WAIT_S), sources_named(config):
+        with lock_search(run, wait_s=JOB_WAIT_S), sources_named(config):
             search = search_of(folder)
             trials = Trials(
                 resolved=resolved,

@@ -1,7 +1,7 @@
 """Searches for the micro batches that fit and for the one to use, trial by trial."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from rampcli.batch.plan import MICRO_KEY
@@ -10,14 +10,14 @@ from rampcli.errors import UsageError, printable
 from rampcli.estimate.memory import estimate_memory
 from rampcli.launch.protocol import launcher_of, launchers
 from rampcli.launch.run import describe
-from rampcli.launch.run_lock import lock_run
+from rampcli.launch.run_lock import WAIT_S, lock_run
 from rampcli.launch.start_checks import check_corpora, check_launcher, check_place
 from rampcli.machine.host import available_bytes
 from rampcli.machine.lifeline import catch_stop_signals
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import device_memory_bytes, usable_bytes
 from rampcli.runs.directory import RunDirectory
-from rampcli.runs.measured import TUNE_FILE, TUNE_FOLDER
+from rampcli.runs.measured import PHASE, TUNE_FILE, TUNE_FOLDER
 from rampcli.settings.config import Config
 from rampcli.settings.launch import LaunchConfig
 from rampcli.tune import results
@@ -25,6 +25,17 @@ from rampcli.tune.search import next_size, next_smaller
 from rampcli.tune.sizes import Candidate, candidates
 from rampcli.tune.trial import RANK, Trial, Trials
 from rampcli.tune.trial_files import Effort
+
+
+@contextmanager
+def lock_search(run: RunDirectory, *, wait_s: float = WAIT_S) -> Iterator[None]:
+    """Locks the run directory of a search. That of a phase is within the run's, locked as well."""
+    with ExitStack() as locks:
+        if run.path.name.startswith(PHASE):
+            locks.enter_context(lock_run(RunDirectory(run.path.parents[1]), wait_s=wait_s))
+            RunDirectory(run.path.parent).claim()
+        locks.enter_context(lock_run(run, wait_s=wait_s))
+        yield
 
 
 @contextmanager
@@ -55,7 +66,7 @@ def trials_here(resolved: Resolved, effort: Effort, *, diagnoses: bool = False) 
         check_launcher(resolved)
         check_place(resolved)
         with (
-            lock_run(run),
+            lock_search(run),
             launcher.reserve_gpus(resolved) as gpus,
             catch_stop_signals() as signals,
         ):

@@ -1,22 +1,25 @@
 """The micro batch sizes that a search may try, and the configuration of a trial."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rampcli.batch.division import divisors
 from rampcli.batch.node_policies import NODES_KEY, POLICY_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY, NUM_NODES_KEY, BatchPlan
 from rampcli.batch.ramp import RAMP_KEY
-from rampcli.batch.step_schedule import SCHEDULE_KEY
+from rampcli.batch.step_schedule import SCHEDULE_KEY, to_text
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
-from rampcli.config.layers import with_values
+from rampcli.config.layers import as_recipe, sources_named, with_values
+from rampcli.config.phases import phases_named, sets_batch
 from rampcli.config.translate import with_decided_references
 from rampcli.errors import UsageError
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.planning.same_batches import micro_batch_settings
+from rampcli.runs.measured import tune_folder
 from rampcli.settings.checkpoint import CheckpointConfig
 from rampcli.settings.config import Config
 from rampcli.settings.optim import ScheduleConfig
+from rampcli.settings.phase_keys import UNTIL, phase_key
 from rampcli.settings.trainer import TrainerConfig
 from rampcli.settings.watch import NoiseScaleConfig
 
@@ -27,6 +30,53 @@ MOST_MICRO_BATCHES = 8
 ENDLESS_STEPS = 10**9
 """Length of a trial's run. The search ends it long before."""
 TUNE = "rampcli tune"
+
+
+def run_of_phase(resolved: Resolved, name: str | None) -> Resolved:
+    """Returns a phase as a run of its own: its settings, its batches and its length.
+
+    Its run directory is in that of the run. A run without named phases is returned as it is.
+
+    Args:
+        name: of the phase. None is the only one.
+
+    Raises:
+        UsageError: there is no such phase, or there are several and none is named.
+    """
+    names = [*resolved.config.phases]
+    if name is None and not names:
+        return resolved
+    reached = {one.plan.name: one for one in resolved.phases if one.plan.name is not None}
+    if name is None and len(reached) == 1:
+        (name,) = reached
+    if name is None or name not in reached:
+        choices = [f"--phase {one}" for one in reached]
+        message = (
+            f"{TUNE} measures the steps of one phase, and this run has {phases_named(names)}"
+            if name is None
+            else f"--phase {name}: this run has {phases_named(names) if names else 'no phases'}"
+        )
+        with sources_named(resolved.config):
+            raise UsageError(
+                message,
+                keys=tuple(phase_key(one, UNTIL) for one in names),
+                remedy=" or ".join(choices) or "the same words without --phase",
+            )
+    phase = reached[name]
+    values = {
+        "run_dir": str(tune_folder(resolved.run_dir, phase=name)),
+        TrainerConfig.max_steps: None,
+        TrainerConfig.max_tokens: None,
+        TrainerConfig.max_samples: phase.plan.samples,
+    }
+    if not sets_batch(resolved.config.phases[name]):
+        # Here, the ramp of the run begins where it is when the phase begins.
+        sizes = phase.plan.ramp.thresholds
+        values[RAMP_KEY] = None
+        values[GLOBAL_KEY] = sizes[0].global_batch_size if len(sizes) == 1 else None
+        values[SCHEDULE_KEY] = None if len(sizes) == 1 else to_text(sizes)
+    alone = run_plan(with_values(as_recipe(phase.config), values, TUNE).config())
+    return replace(alone, phases=(replace(alone.phases[0], files=phase.files),))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -106,6 +106,24 @@ def test_the_settings_for_the_recommended_size_are_printed_last(tune):
     )
 
 
+def test_the_settings_for_the_recommended_size_of_a_phase_are_those_of_the_phase(tune, rampcli):
+    words = ("model.rampup_batch_size=null", "phases.a.until=1M", "phases.b.until=2M")
+    more = ("phases.b.gradient_accumulation_steps=8", "phases.b.model.global_batch_size=32")
+    ended = tune(is_faster_if_larger, "--phase", "b", *words, *more)
+    *_, line = ended.stdout.splitlines()
+    assert line.split() == [
+        "phases.b.data.micro_batch_size=32",
+        "phases.b.gradient_accumulation_steps=null",
+    ]
+    typed = dict(word.split("=", 1) for word in (*words, *more, *line.split()))
+    command = ("plan", "--factory", "llama3_tiny", "trainer.num_nodes=1", "--json")
+    settings = [f"{key}={value}" for key, value in typed.items()]
+    (_, stage) = json.loads(rampcli(*command, *settings).stdout)["stages"]
+    assert (stage["micro_batch_size"], stage["accumulate_grad_batches"]) == (32, 1)
+    planned = json.loads(rampcli(*command, *settings, "--measured", "runs/llama3_tiny").stdout)
+    assert [stage["seconds"] is None for stage in planned["stages"]] == [True, False]
+
+
 def test_sizes_that_times_cannot_tell_apart_and_a_slower_one_are_named(tune):
     def attempt(candidate):
         size = candidate.micro_batch_size

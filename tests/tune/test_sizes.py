@@ -1,3 +1,4 @@
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from rampcli.planning.run_plan import run_plan
 from rampcli.tune.sizes import (
     candidates,
     own_candidate,
+    run_of_phase,
     timed_micro_batches,
     trial_config,
 )
@@ -20,6 +22,28 @@ def tiny(*words):
 
 def sizes(resolved):
     return [candidate.micro_batch_size for candidate in candidates(resolved)]
+
+
+@pytest.mark.parametrize("own", [(), ("phases.c.model.rampup_batch_size=[8,8,80]",)])
+def test_a_phase_as_a_run_has_the_stages_and_the_samples_that_it_has_in_the_run(own):
+    run = tiny(
+        *("model.rampup_batch_size=[8,8,480]", "model.global_batch_size=32", "trainer.devices=1"),
+        *("phases.a.until=samples:80", "phases.b.until=samples:300", "phases.c.until=samples:480"),
+        *("phases.b.data.sequence_length=64", "phases.c.parallel.tensor_parallel_size=2", *own),
+    )
+    varying = ("stage", "first_sample", "first_step")
+    for phase in run.phases:
+        alone = run_of_phase(run, phase.plan.name)
+        expected = [{**asdict(one), **dict.fromkeys(varying)} for one in phase.plan.stages]
+        assert [{**asdict(one), **dict.fromkeys(varying)} for one in alone.plan.stages] == expected
+        assert alone.plan.sequence_length == phase.plan.sequence_length
+        assert alone.run_dir == run.run_dir / "tune" / f"phase={phase.plan.name}"
+        again = run_plan(alone.config)  # as the job of a search plans it
+        assert again.plan == alone.plan
+
+
+def test_the_only_phase_of_a_run_need_not_be_named():
+    assert run_of_phase(tiny("phases.a.until=samples:80"), None).plan.end_sample == 80
 
 
 def test_candidates_divide_every_stage_of_the_ramp():
