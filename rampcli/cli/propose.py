@@ -9,7 +9,6 @@ import typer
 
 from rampcli.cli.options import AsJson
 from rampcli.errors import UsageError, set_to, typeable, visible
-from rampcli.settings.trainer import TrainerConfig
 
 if TYPE_CHECKING:
     from rampcli.cbs.measured import Measurements

@@ -6,13 +6,12 @@ values of their own, which are translated once all settings are known (`rampcli.
 A later assignment to a setting applies over them, too.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
-from functools import cache
+from dataclasses import fields
 from keyword import iskeyword
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rampcli.words import COMBINED, DECIDED, FOREIGN, SPELLINGS
 
@@ -22,6 +21,13 @@ WORD_SECTIONS = frozenset(
 """Sections in which other systems have words: `data`, `train`, `trainer.strategy`, ..."""
 WORDS = "words"
 """Field of a configuration for words that set none of our keys alone."""
+ERRORS: dict[str, Callable[[str], AttributeError]] = dict.fromkeys(
+    ("unknown", "deleted"), AttributeError
+)
+"""Return the error for a key that does not exist, and for one that would be deleted.
+
+`rampcli.settings.config`, where all settings are known, sets them.
+"""
 _set = object.__setattr__
 
 
@@ -34,6 +40,8 @@ class Section:
     __slots__ = ("_config",)
     _config: "Traced"
     """The configuration that the section was assigned to last. A section alone has none."""
+    _prefix: ClassVar[str] = ""
+    """Of the keys of its settings, with its dot."""
 
     if not TYPE_CHECKING:  # so that mypy finds attributes that do not exist
 
@@ -49,7 +57,7 @@ class Section:
             return _read_word(self, name)
 
         def __delattr__(self, name: str) -> None:
-            raise _not_deleted(_key(self, name))
+            raise ERRORS["deleted"](_key(self, name))
 
 
 class Traced(Section):
@@ -90,10 +98,11 @@ class Traced(Section):
 class WordSection(Section):
     """A section that only other systems have, such as `train` and `trainer.strategy`."""
 
-    __slots__ = ("_place",)
+    __slots__ = ("_prefix",)
 
     def __init__(self, config: Traced, place: str) -> None:
-        self._config, self._place = config, place
+        self._config = config
+        _set(self, "_prefix", f"{place}.")
 
 
 def _read_word(section: Section, name: str) -> Any:
@@ -101,7 +110,7 @@ def _read_word(section: Section, name: str) -> Any:
         raise AttributeError(f"{type(section).__name__} has no attribute {name}")
     key, config = _key(section, name), _config_of(section)
     if config is None or key not in FOREIGN | WORD_SECTIONS:
-        raise _unknown(key)
+        raise ERRORS["unknown"](key)
     if key in WORD_SECTIONS:
         return WordSection(config, key)
     return attrgetter(SPELLINGS[key])(config) if key in SPELLINGS else config.words.get(key)
@@ -110,7 +119,7 @@ def _read_word(section: Section, name: str) -> Any:
 def _assign_word(section: Section, name: str, value: Any) -> None:
     key, config = _key(section, name), _config_of(section)
     if config is None or key not in FOREIGN:
-        raise _unknown(key) from None
+        raise ERRORS["unknown"](key) from None
     if key in COMBINED:
         config.words[key] = value
         return
@@ -151,47 +160,7 @@ def _config_of(section: Section) -> Traced | None:
 
 def _key(section: Section, name: str) -> str:
     """Returns the dotted key of an attribute."""
-    place = getattr(section, "_place", _places().get(type(section), ""))
-    return f"{place}.{name}" if place else name
-
-
-@cache
-def _places() -> dict[type, str]:
-    """Returns the dotted key of each section of the schema by its class; empty for the root."""
-    from rampcli.settings.config import Config
-
-    return {schema: place.rstrip(".") for schema, place in _sections_in(Config, "")}
-
-
-def _sections_in(schema: Any, prefix: str) -> Iterator[tuple[type, str]]:
-    yield schema, prefix
-    for field in fields(schema):
-        if is_dataclass(field.type):
-            yield from _sections_in(field.type, f"{prefix}{field.name}.")
-
-
-def _unknown(key: str) -> AttributeError:
-    """Returns the error for an attribute that does not exist, which offers the nearest one."""
-    from rampcli.settings.unknown_keys import unknown_key
-
-    error = unknown_key(key)
-    if near := error.keys[1:]:
-        *sections, name = near[0].split(".")
-        way = f"the nearest is {'.'.join((*sections, field_name(name)))}"
-    else:
-        way = f"try {error.remedy}"
-    return AttributeError(f"{error.message}; {way}")
-
-
-def _not_deleted(key: str) -> AttributeError:
-    """Returns the error for an attribute that would be deleted, which offers its default."""
-    from rampcli.settings.by_key import find_setting
-
-    sections, dot, name = key.rpartition(".")
-    setting = find_setting(f"{sections}{dot}{name.removesuffix('_')}")
-    if setting is None:
-        return _unknown(key)
-    return AttributeError(f"{key} cannot be deleted; try {key} = {setting.default!r}, its default")
+    return f"{section._prefix}{name}"
 
 
 def field_name(name: str) -> str:

@@ -16,7 +16,7 @@ from rampcli.errors import Assignments, example_of, set_to
 from rampcli.plugins.extensions import ENTRY_POINTS, Extension, find, section_of
 from rampcli.settings.attributes import WORDS
 from rampcli.settings.facts import BATCH, LEARNING, Changes, Facts, any_phase, whole_run
-from rampcli.settings.fields import Extensible, Keyed
+from rampcli.settings.fields import ROOT, Extensible, Keyed
 from rampcli.settings.phase_keys import PHASES, UNTIL, checked_name, key_inside
 from rampcli.words import COMBINED, SPELLINGS, meaning_of
 from rampcli.words.refused import VALUES_ELSEWHERE
@@ -131,9 +131,7 @@ END_OF_PHASE = Setting(
 @cache
 def settings() -> dict[str, Setting]:
     """Returns every setting by dotted key, in the order of the schema."""
-    from rampcli.settings.config import Config  # whose sections import this module
-
-    return {setting.key: setting for setting in settings_in(Config, "")}
+    return {setting.key: setting for setting in settings_in(ROOT[0], "")}
 
 
 @cache
@@ -232,11 +230,9 @@ def find_setting(key: str) -> Setting | None:
 @cache
 def _of_extensions() -> dict[str, Facts]:
     """Returns what is true of the settings of extensions, by section with its dot."""
-    from rampcli.settings.config import Config
-
     return {
         f"{field.name}.": field.type.of_extensions
-        for field in dataclasses.fields(Config)
+        for field in dataclasses.fields(ROOT[0])  # type: ignore[arg-type]
         if isinstance(field.type, type) and issubclass(field.type, Extensible)
     }
 

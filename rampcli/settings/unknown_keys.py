@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from rampcli.batch.run_settings import LENGTH_KEYS
 from rampcli.errors import Assignments, Remedy, UsageError, set_to
 from rampcli.plugins.extensions import EXTENSIONS_VARIABLE
+from rampcli.settings.attributes import field_name
 from rampcli.settings.by_key import (
     END_OF_PHASE,
     extension_of,
@@ -183,3 +184,22 @@ def nearest_keys(key: str) -> list[str]:
     if not near and "." in key:
         near = [known for known in every if known.startswith(key)]
     return list(dict.fromkeys(SPELLINGS.get(known, known) for known in near))[:3]
+
+
+def unknown_attribute(key: str) -> AttributeError:
+    """Returns the error for an attribute that does not exist, which offers the nearest one."""
+    error = unknown_key(key)
+    if near := error.keys[1:]:
+        *sections, name = near[0].split(".")
+        way = f"the nearest is {'.'.join((*sections, field_name(name)))}"
+    else:
+        way = f"try {error.remedy}"
+    return AttributeError(f"{error.message}; {way}")
+
+
+def deleted_attribute(key: str) -> AttributeError:
+    """Returns the error for an attribute that would be deleted, which offers its default."""
+    setting = find_setting(key.removesuffix("_"))
+    if setting is None:
+        return unknown_attribute(key)
+    return AttributeError(f"{key} cannot be deleted; try {key} = {setting.default!r}, its default")

@@ -21,7 +21,7 @@ SYSTEMS: dict[str, System] = {
     "Hydra": hydra.HYDRA,
     f"`{rl.RL_COMMAND}`": rl.RL,
 }
-"""Other systems by name. To add one: a module with its words, and an entry here."""
+"""Other systems by name. A new one is a module with its words, and an entry here."""
 _ALL = tuple(SYSTEMS.values())
 SPELLINGS = {word: key for one in _ALL for word, key in one.spellings.items()}
 """Our key for each word that means exactly one of our keys."""

@@ -10,13 +10,6 @@ import pytest
 import rampcli
 
 PACKAGE = Path(rampcli.__file__).parent
-KNOWN = {
-    ("rampcli.settings.attributes", "rampcli.settings.config"),
-    ("rampcli.settings.by_key", "rampcli.settings.config"),
-    ("rampcli.settings.attributes", "rampcli.settings.by_key"),
-    ("rampcli.settings.attributes", "rampcli.settings.unknown_keys"),
-}
-"""Imports within functions that close a circle: importer and imported. No others are allowed."""
 
 
 def modules() -> dict[str, Path]:
@@ -62,14 +55,6 @@ def imports(*, also_in_functions: bool) -> dict[str, set[str]]:
     return {name: within(ast.parse(path.read_text())) for name, path in MODULES.items()}
 
 
-def without(left_out: set[tuple[str, str]]) -> dict[str, set[str]]:
-    """Returns all imports but some, which are pairs of importer and imported."""
-    return {
-        name: {module for module in found if (name, module) not in left_out}
-        for name, found in imports(also_in_functions=True).items()
-    }
-
-
 def circle(graph: dict[str, set[str]]) -> list[str]:
     """Returns the modules of a circle, the first one also at the end, or none."""
     try:
@@ -79,18 +64,9 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
     return []
 
 
-def test_no_files_import_each_other_at_their_beginning():
-    assert circle(imports(also_in_functions=False)) == []
-
-
-def test_imports_within_functions_close_only_known_circles():
-    assert circle(without(KNOWN)) == []
-
-
-@pytest.mark.parametrize(("importer", "module"), sorted(KNOWN))
-def test_a_known_circle_still_exists(importer, module):
-    """Otherwise, it is to be removed from the list."""
-    assert circle(without(KNOWN - {(importer, module)}))
+@pytest.mark.parametrize("also_in_functions", [False, True])
+def test_no_files_import_each_other_in_a_circle(also_in_functions):
+    assert circle(imports(also_in_functions=also_in_functions)) == []
 
 
 def test_a_circle_is_found():
