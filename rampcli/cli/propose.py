@@ -117,6 +117,7 @@ def _planned(runs: Sequence["RunDirectory"]) -> "Resolved":
     from rampcli.config.phases import refuse_phases, refuse_rl
     from rampcli.planning.run_plan import run_plan
     from rampcli.runs.measured import has_throughput
+    from rampcli.settings.trainer import TrainerConfig
 
     configs = [snapshot.read(run.config) for run in runs]
     for config in configs:

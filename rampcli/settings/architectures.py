@@ -1,16 +1,16 @@
 """Finds the class of transformers that computes a model."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rampcli.batch.quantities import listed
 from rampcli.errors import UsageError, set_to
+from rampcli.settings.model import ModelConfig
 from rampcli.settings.model_parts import ACTIVATIONS
 
 if TYPE_CHECKING:
     from rampcli.settings.config import Config
-    from rampcli.settings.model import ModelConfig
-
-TYPE_KEY = "model.huggingface_type"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,6 +18,8 @@ class Architecture:
     """A class of transformers, and the models that it computes.
 
     Attributes:
+        name: of the class.
+        family: of its models, in messages.
         normalization, position_embedding: settings of these models.
         is_gated: whether their activation is gated.
         activation_key: key of `config.json` that names the activation.
@@ -29,6 +31,7 @@ class Architecture:
     """
 
     name: str
+    family: str
     normalization: str = "rmsnorm"
     position_embedding: str = "rope"
     is_gated: bool = True
@@ -39,7 +42,7 @@ class Architecture:
     heads_divide: bool = False
     has_whole_heads: bool = False
 
-    def computes(self, model: "ModelConfig") -> bool:
+    def computes(self, model: ModelConfig) -> bool:
         """Returns whether the class computes a model."""
         heads, width = model.num_attention_heads, model.hidden_size
         has_whole_heads = model.key_heads == heads and model.head_width * heads == width
@@ -67,11 +70,14 @@ class Architecture:
 
 ARCHITECTURES = {
     # Llama's class refuses a width that is not a multiple of its heads, whatever their size.
-    "llama": Architecture(name="LlamaForCausalLM", bias=(False, True), heads_divide=True),
-    "mistral": Architecture(name="MistralForCausalLM", may_slide=True),
-    "qwen3": Architecture(name="Qwen3ForCausalLM", qk_norm=True),
+    "llama": Architecture(
+        name="LlamaForCausalLM", family="Llama", bias=(False, True), heads_divide=True
+    ),
+    "mistral": Architecture(name="MistralForCausalLM", family="Mistral", may_slide=True),
+    "qwen3": Architecture(name="Qwen3ForCausalLM", family="Qwen3", qk_norm=True),
     "gpt2": Architecture(
         name="GPT2LMHeadModel",
+        family="GPT-2",
         normalization="layernorm",
         position_embedding="learned",
         is_gated=False,
@@ -86,23 +92,24 @@ To add a model family of transformers: an entry here, its names of weights in
 `rampcli/models/huggingface_tensors.py:WEIGHT_NAMES`, and its keys of config.json in
 `rampcli/models/huggingface_config.py:KEYS`.
 """
+_POSITIONS = {"rope": "rope", "learned": "learned positions"}
 _KEYS = (
-    "model.family",
-    "model.normalization",
-    "model.activation",
-    "model.position_embedding",
-    "model.bias",
-    "model.qk_norm",
-    "model.sliding_window",
+    ModelConfig.family,
+    ModelConfig.normalization,
+    ModelConfig.activation,
+    ModelConfig.position_embedding,
+    ModelConfig.bias,
+    ModelConfig.qk_norm,
+    ModelConfig.sliding_window,
 )
 
 
-def types_of(model: "ModelConfig") -> tuple[str, ...]:
+def types_of(model: ModelConfig) -> tuple[str, ...]:
     """Returns the keys of `ARCHITECTURES` whose classes compute a model, the usual one first."""
     return tuple(kind for kind, theirs in ARCHITECTURES.items() if theirs.computes(model))
 
 
-def model_type(model: "ModelConfig") -> str:
+def model_type(model: ModelConfig) -> str:
     """Returns the type of a model, a key of `ARCHITECTURES`.
 
     Raises:
@@ -113,7 +120,7 @@ def model_type(model: "ModelConfig") -> str:
     return model.huggingface_type or types_of(model)[0]
 
 
-def misfit_of(model: "ModelConfig") -> UsageError | None:
+def misfit_of(model: ModelConfig) -> UsageError | None:
     """Returns an error if no class computes a model, or not that of `model.huggingface_type`."""
     types, wanted = types_of(model), model.huggingface_type
     if not types:
@@ -121,29 +128,44 @@ def misfit_of(model: "ModelConfig") -> UsageError | None:
     if wanted is None or wanted in types:
         return None
     return UsageError(
-        f"{TYPE_KEY}={wanted} does not compute this model: {_rules(model)}",
-        keys=(TYPE_KEY, *_KEYS),
-        remedy=set_to(TYPE_KEY, None, note=f" (exports {ARCHITECTURES[types[0]].name})"),
+        f"{ModelConfig.huggingface_type}={wanted} does not compute this model: {_rules(model)}",
+        keys=(ModelConfig.huggingface_type, *_KEYS),
+        remedy=set_to(
+            ModelConfig.huggingface_type, None, note=f" (exports {ARCHITECTURES[types[0]].name})"
+        ),
     )
 
 
-def _rules(model: "ModelConfig") -> str:
+def _rules(model: ModelConfig) -> str:
     """Returns what a class computes, as far as it concerns a model."""
     if model.family != "decoder":
         return f"model.family={model.family} is an architecture of your own"
     if model.hidden_size % model.num_attention_heads:
         return (
             f"model.hidden_size={model.hidden_size} is not a multiple of model.num_attention_heads="
-            f"{model.num_attention_heads}, which only Mistral and Qwen3 allow, without biases"
+            f"{model.num_attention_heads}, which only"
+            f" {_families(lambda one: not (one.heads_divide or one.has_whole_heads))} allow,"
+            " without biases"
         )
-    gated, plain = (
-        " or ".join(ARCHITECTURES[kind].activations().values()) for kind in ("llama", "gpt2")
-    )
+    kinds: dict[str, list[str]] = {}
+    for one in ARCHITECTURES.values():
+        parts = [
+            one.normalization,
+            " or ".join(one.activations().values()),
+            _POSITIONS[one.position_embedding],
+            *(["biases"] if False not in one.bias else []),
+        ]
+        kinds.setdefault(listed(parts), []).append(one.family)
+    have = (f"{listed(one)} {'have' if one[1:] else 'has'} {parts}" for parts, one in kinds.items())
     return (
-        f"Llama, Mistral and Qwen3 have rmsnorm, {gated} and rope, GPT-2 has layernorm, {plain},"
-        " learned positions and biases; only Mistral has a sliding window, only Qwen3 norms of"
-        " queries and keys, only Llama and GPT-2 biases"
+        f"{', '.join(have)}; only {_families(lambda one: one.may_slide)} has a sliding window, only"
+        f" {_families(lambda one: one.qk_norm)} norms of queries and keys, only"
+        f" {_families(lambda one: True in one.bias)} biases"
     )
+
+
+def _families(having: Callable[[Architecture], bool]) -> str:
+    return listed([one.family for one in ARCHITECTURES.values() if having(one)])
 
 
 def export_notes(config: "Config") -> tuple[str, ...]:
@@ -154,3 +176,9 @@ def export_notes(config: "Config") -> tuple[str, ...]:
         "rampcli export will refuse this model: transformers has no class for it, as"
         f" {_rules(config.model)}",
     )
+
+
+def check_huggingface_type(config: "Config") -> Iterator[UsageError]:
+    """Checks that the class which a run is to be exported as computes its model."""
+    if config.model.huggingface_type is not None and (error := misfit_of(config.model)):
+        yield error

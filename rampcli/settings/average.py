@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 from rampcli.batch.averages import LAST, MERGE_KEY, merge_start, merged_checkpoints
 from rampcli.errors import UsageError, set_to
 from rampcli.settings.attributes import Section
-from rampcli.settings.checkpoint import CheckpointConfig
 from rampcli.settings.facts import COST, whole_run
 from rampcli.settings.fields import Keyed, keyed, setting, settings_class
 from rampcli.settings.rl import is_rl
+from rampcli.settings.trainer import CheckpointConfig
 
 if TYPE_CHECKING:
     from rampcli.settings.config import Config

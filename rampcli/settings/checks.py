@@ -10,7 +10,7 @@ from typing import Any
 
 from rampcli.errors import Remedy, UsageError, example_of, set_to, shown
 from rampcli.plugins.launchers import declarations
-from rampcli.settings import average, data, launch, model, optim, parallel, rl, watch
+from rampcli.settings import architectures, average, data, launch, model, optim, parallel, rl, watch
 from rampcli.settings.by_key import Setting, leaves, settings
 from rampcli.settings.config import Config
 from rampcli.settings.data import DataConfig
@@ -107,7 +107,7 @@ CHECKS: tuple[Callable[[Config], Iterator[UsageError]], ...] = (
     *(check for declaration in declarations().values() for check in declaration.checks),
     model.check_heads,
     model.check_rotary,
-    model.check_huggingface_type,
+    architectures.check_huggingface_type,
     optim.check_learning_rate,
     data.check_corpora,
     data.check_document_mask,

@@ -1,4 +1,4 @@
-"""The settings of a run, as mutable plain data, in one file per section.
+"""The settings of a run, as mutable plain data, in files by subject.
 
 Each setting has a description, a unit and a range; conf/ owns the numbers.
 """
@@ -8,19 +8,16 @@ from typing import Any, Literal
 
 from rampcli.settings.attributes import ERRORS, Traced
 from rampcli.settings.average import AverageConfig
-from rampcli.settings.checkpoint import CheckpointConfig
 from rampcli.settings.data import DataConfig
 from rampcli.settings.facts import NOTHING, SAMPLES, whole_run
 from rampcli.settings.fields import Keyed, keyed, section, setting, settings_class
 from rampcli.settings.launch import LaunchConfig
-from rampcli.settings.loss import LossConfig
 from rampcli.settings.model import ModelConfig
 from rampcli.settings.optim import OptimConfig, ScheduleConfig
 from rampcli.settings.parallel import ParallelConfig
 from rampcli.settings.rampup import RampupConfig
 from rampcli.settings.rl import RLConfig
-from rampcli.settings.throughput import ThroughputConfig
-from rampcli.settings.trainer import TrainerConfig
+from rampcli.settings.trainer import CheckpointConfig, LossConfig, ThroughputConfig, TrainerConfig
 from rampcli.settings.unknown_keys import deleted_attribute, unknown_attribute
 from rampcli.settings.watch import (
     GenerateConfig,

@@ -7,7 +7,6 @@ from rampcli.batch.division import divisors
 from rampcli.batch.ramp import RAMP_KEY
 from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.errors import UsageError, set_to, set_together
-from rampcli.settings.architectures import misfit_of
 from rampcli.settings.facts import BATCH, COST, NOTHING, SAME_TENSORS, TENSORS, any_phase, whole_run
 from rampcli.settings.fields import Extensible, Keyed, keyed, setting, settings_class
 from rampcli.settings.model_parts import ACTIVATIONS, NORMS, POSITION_EMBEDDINGS
@@ -268,9 +267,3 @@ def check_rotary(config: "Config") -> Iterator[UsageError]:
                 {ModelConfig.rotary_low_freq_factor: 1.0, ModelConfig.rotary_high_freq_factor: 4.0}
             ),
         )
-
-
-def check_huggingface_type(config: "Config") -> Iterator[UsageError]:
-    """Checks that the class which a run is to be exported as computes its model."""
-    if config.model.huggingface_type is not None and (error := misfit_of(config.model)):
-        yield error

@@ -1,4 +1,4 @@
-"""Settings of the hardware, the length of the run and how a step is computed."""
+"""Settings of the hardware, the length of the run, a step, its loss, and what is saved."""
 
 from typing import Literal
 
@@ -183,4 +183,69 @@ class TrainerConfig(Section):
         whole_run(NOTHING),
         unit="GiB",
         above=0,
+    )
+
+
+@keyed("loss.")
+@settings_class(kw_only=True)
+class LossConfig(Section):
+    """The loss of pretraining, which is the cross entropy, and what is added to it."""
+
+    z_weight: Keyed[float | None] = setting(
+        None,
+        "Weight of the z-loss, which is added to the cross entropy and keeps the logits from"
+        " growing. It is the mean of log(Z)^2 over tokens, where Z is the sum of the exponentials"
+        " of a token's logits. PaLM uses 1e-4, OLMo 3 uses 1e-5. `null`: no z-loss.",
+        any_phase(LEARNING | COST).unread_by_rl(", whose loss has no z-loss"),
+        above=0,
+        example=1e-5,
+    )
+
+
+@keyed("checkpoint.")
+@settings_class(kw_only=True)
+class CheckpointConfig(Section):
+    """When checkpoints are saved, and how many are kept."""
+
+    every_steps: Keyed[int | None] = setting(
+        None,
+        "Interval between checkpoints. Processes also save before they end: at a boundary with new"
+        " processes, on a signal and at the end of the run. `null`: only then.",
+        any_phase(NOTHING),
+        unit="optimiser steps",
+        at_least=1,
+    )
+    keep_last: Keyed[int] = setting(
+        2, "Number of checkpoints to keep.", whole_run(NOTHING), unit="checkpoints", at_least=1
+    )
+    async_: Keyed[bool] = setting(
+        False,
+        "Continue training while a checkpoint is written. Needs memory on each host for a copy of"
+        " what its processes save.",
+        whole_run(NOTHING),
+    )
+
+
+@keyed("throughput.")
+@settings_class(kw_only=True)
+class ThroughputConfig(Section):
+    """Throughput of one GPU, for the hours in a plan.
+
+    `rampup.efficiency` takes precedence, then the first of these that is set. These are for a GPU
+    that does not wait for others of a pipeline; a plan adds that time.
+    """
+
+    samples_per_s_per_gpu: Keyed[float | None] = setting(
+        None,
+        "Throughput of one GPU. `null`: estimated from `mfu`.",
+        any_phase(NOTHING),
+        unit="samples/s",
+        above=0,
+    )
+    mfu: Keyed[float | None] = setting(
+        None,
+        "Share of `trainer.peak_tflops` that training reaches. `null`: no estimate.",
+        any_phase(NOTHING),
+        above=0,
+        at_most=1,
     )

@@ -16,11 +16,10 @@ from rampcli.errors import UsageError
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.planning.same_batches import micro_batch_settings
 from rampcli.runs.measured import tune_folder
-from rampcli.settings.checkpoint import CheckpointConfig
 from rampcli.settings.config import Config
 from rampcli.settings.optim import ScheduleConfig
 from rampcli.settings.phase_keys import UNTIL, phase_key
-from rampcli.settings.trainer import TrainerConfig
+from rampcli.settings.trainer import CheckpointConfig, TrainerConfig
 from rampcli.settings.watch import NoiseScaleConfig
 
 MOST_SAMPLES = 10_000

@@ -133,7 +133,11 @@ DECAY_STYLES: dict[str, DecayStyle] = {
             "rampcli/settings/architectures.py": {
                 "ARCHITECTURES = {\n": """ARCHITECTURES = {
     "starcoder2": Architecture(
-        name="Starcoder2ForCausalLM", normalization="layernorm", is_gated=False, bias=(True,)
+        name="Starcoder2ForCausalLM",
+        family="StarCoder2",
+        normalization="layernorm",
+        is_gated=False,
+        bias=(True,),
     ),
 """
             },

@@ -31,13 +31,12 @@ from rampcli.planning.stage_memory import (
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import complete_checkpoints
 from rampcli.runs.rows import loss_of, read_rows
-from rampcli.settings.checkpoint import CheckpointConfig
 from rampcli.settings.data import DataConfig
 from rampcli.settings.model import ModelConfig
 from rampcli.settings.optim import OptimConfig
 from rampcli.settings.parallel import ParallelConfig
 from rampcli.settings.rampup import RampupConfig
-from rampcli.settings.trainer import TrainerConfig
+from rampcli.settings.trainer import CheckpointConfig, TrainerConfig
 
 TOLERANCES = {"loss": 2**-8, "grad_norm": 2**-5}
 """Largest relative differences of columns of metrics.jsonl. bf16 has 8 significant bits."""
