@@ -30,8 +30,7 @@ from rampcli.runs.event_kinds import CHANGE, NEWEST, WARNINGS
 from rampcli.runs.facts import RunFacts
 from rampcli.runs.rows import last_events, loss_of
 from rampcli.runs.standstill import Standstill, find_standstill
-from rampcli.settings.corpora import validation_names
-from rampcli.settings.data import DataConfig
+from rampcli.settings.data import DataConfig, validation_names
 
 PLAIN_EVERY_S = 10.0
 """Seconds between plain lines."""

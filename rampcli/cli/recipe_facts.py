@@ -18,7 +18,7 @@ from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
 from rampcli.settings.by_key import leaves
 from rampcli.settings.config import Config
-from rampcli.settings.corpora import lacks_path
+from rampcli.settings.data import lacks_path
 
 PATH, FOLDER = "data.path=FILE", "model.init_from=FOLDER"
 

@@ -300,12 +300,7 @@ def _exists(key: str, option: Any, among: Sequence[Path], place: str, report: Re
 
 
 def _composed_with(stack: Stack, options: Mapping[str, str]) -> Stack:
-    """Returns layers whose files are composed with further options.
-
-    Args:
-        stack: the layers, whose files may have been composed before.
-        options: by group, as they are typed.
-    """
+    """Returns layers whose files are composed with further options, by group as they are typed."""
     # A plain file and settings made by hand need no files of conf/ without such a choice.
     has_files = stack.composition is not None or stack.primary.is_root
     if has_files and not options:
@@ -341,11 +336,7 @@ def _laid(
     """Returns the layers of the composed files and of the recipe, with words on top.
 
     Args:
-        stack: from `_composed_with`.
-        words: by key; `~KEY` deletes what is below.
-        place: where the words come from.
         by_user: groups whose options the user has just chosen. Their files apply over the recipe.
-        report: receives the errors.
     """
     composition: Composition | None = stack.composition
     foreign: ForeignFiles | None = None
@@ -400,7 +391,6 @@ def _with_files(
     above: Layer,
     report: Report,
 ) -> Stack:
-    """Returns layers with those of the composed files, between the two of the recipe."""
     indexes: Collection[int] = () if foreign is None else foreign.indexes
     files = file_layers(
         composition,
@@ -476,7 +466,6 @@ def _word_layer(
     place: str,
     report: Report,
 ) -> Layer:
-    """Returns the layer of some words, typed, with their references resolved."""
     values: dict[str, Any] = {}
     deleted: dict[str, Entry] = {}
     for key, value in words.items():

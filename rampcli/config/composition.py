@@ -203,7 +203,6 @@ _reading = LoadedFiles(())
 def _by_hydra(
     primary: Primary, recipe: Mapping[str, str], chosen: Mapping[str, str]
 ) -> Composition:
-    """Composes as `composed`, by Hydra."""
     from hydra import compose, initialize_config_dir
     from hydra.core.config_store import ConfigStore
     from hydra.core.global_hydra import GlobalHydra
@@ -371,12 +370,10 @@ def _entries_of(name: str, read: LoadedFiles) -> list[Any]:
 
 
 def _group_of(word: str) -> str:
-    """Returns the group of a choice such as `+exp` or `optim@model.optim`."""
     return word.lstrip("+~").partition("@")[0]
 
 
 def _typed(choices: Mapping[str, str]) -> list[str]:
-    """Returns choices as overrides of Hydra's, as they were typed."""
     return [f"{key}={_as_value(value)}" if value else key for key, value in choices.items()]
 
 
@@ -385,11 +382,8 @@ def _with_plus(
 ) -> list[str]:
     """Returns choices as overrides of Hydra's, with a `+` for groups that no defaults list has.
 
-    Here the `+` may be left out or typed in any case, as it has no second meaning.
-
-    Args:
-        choices: as in `composed`.
-        known_with: returns the groups of the defaults lists with some overrides.
+    Here the `+` may be left out or typed in any case, as it has no second meaning. `known_with`
+    returns the groups of the defaults lists with some overrides.
     """
     deleted = _typed({key: one for key, one in choices.items() if key.startswith("~")})
     wanted = {
@@ -486,7 +480,6 @@ def _tree_of(tree: Any, inlined: str | None) -> Iterator[str]:
 
 
 def _tree_lines(node: Any, depth: int) -> Iterator[str]:
-    """Yields the lines of Hydra's tree of defaults below our primary."""
     one, children = getattr(node, "node", node), getattr(node, "children", None) or []
     name = one.get_config_path() if not one.is_virtual() else ""
     if name.startswith(f"{HYDRA}/"):

@@ -124,7 +124,6 @@ def circle_of(read: LoadedFiles) -> UsageError:
 
 
 def _lists(read: LoadedFiles) -> str:
-    """Returns the names of the files that have defaults lists."""
     names = [one.name for one in read.files.values() if one.defaults]
     return listed(names, most=6) if names else "these files"
 
@@ -177,7 +176,6 @@ def no_primary(name: str, among: Sequence[Path]) -> UsageError:
 
 
 def _missing(name: str, read: LoadedFiles) -> UsageError:
-    """Returns the error for a file that a defaults list names and that no folder has."""
     group, _, option = name.rpartition("/")
     places = read.entries_with(name)
     if not group:

@@ -89,7 +89,6 @@ def extension_function(key: str, name: str, section: Extensible) -> Callable[...
 
 
 def _chosen(stack: Stack, key: str) -> Iterator[str]:
-    """Yields the names of extensions that a setting has as its value."""
     value = stack.entry(key).value
     for name in value if isinstance(value, list) else [value]:
         if name not in built_in_names(key):

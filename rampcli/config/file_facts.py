@@ -10,8 +10,7 @@ from pathlib import Path
 from rampcli.config.layers import Entry, Layer, Precedence, Stack, stack_of
 from rampcli.errors import UsageError, set_to, shown
 from rampcli.settings.config import Config
-from rampcli.settings.corpora import validation_paths
-from rampcli.settings.data import DataConfig
+from rampcli.settings.data import DataConfig, validation_paths
 from rampcli.settings.model import MOST_VOCABULARY, ModelConfig
 from rampcli.settings.rl import unit_of
 from rampcli.settings.trainer import TrainerConfig

@@ -33,7 +33,6 @@ def file_layers(
     """Returns the layer of each file, in the order in which they are merged.
 
     Args:
-        composition: what Hydra has composed.
         written: the values of files, recipe and words together.
         chosen: the choices of the user. Files that follow from them are nearer to the user.
         sweeps: whether runs of a sweep are composed.

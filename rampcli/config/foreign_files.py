@@ -190,11 +190,9 @@ def foreign_files(
     """Returns the files of another system in our settings, or None if there are none.
 
     Args:
-        composition: what Hydra has composed.
         written: the values of files and words together.
-        words: keys of the words.
+        words: keys of the words, which come from `place`.
         before: words that were laid on top before these.
-        place: where the words come from.
         chosen: the choices of the user.
         report: receives the errors.
     """
@@ -251,7 +249,6 @@ def _parted(
         alone: what the files mean.
         run: what the files and the words mean.
         names: the word for each of their keys that a word sets or deletes.
-        deleted: the keys that words delete.
         new: the words that have not been laid on top before.
     """
     setting_of = {name: ours for ours, name in alone.names.items()}
@@ -274,13 +271,7 @@ def _parted(
 def _entries_of_files(
     composition: Composition, written: Written, indexes: Collection[int]
 ) -> dict[str, Entry]:
-    """Returns what files of another system set, by its key.
-
-    Args:
-        composition: what Hydra has composed.
-        written: the values of files and words together.
-        indexes: the numbers of the files.
-    """
+    """Returns what files of another system set, by its key. `indexes` are their numbers."""
     entries: dict[str, Entry] = {}
     placed = {key for index in indexes for key in composition.files[index].placed}
     is_wrapped = any(key.startswith(wrapped("")) for key in placed)
@@ -308,7 +299,6 @@ def _with_words(
 
     Args:
         entries: what the files set.
-        written: the values of files and words together.
         places: where each word comes from.
         alone: as in `FileFormat`.
         of_settings: their key for each of our settings that takes the same values.

@@ -90,7 +90,6 @@ def schema() -> Any:
 
 
 def _defaults() -> dict[str, Any]:
-    """Returns the default of each setting, in sections, and an empty section per extension."""
     defaults = {key: setting.default for key, setting in settings().items()}
     return nest(defaults | {section: {} for section in _extension_sections()})
 
@@ -141,7 +140,6 @@ def _no_section(name: str, content: Mapping[str, Any]) -> UsageError:
 
 
 def _choices() -> dict[str, str]:
-    """Returns the options of conf/ that the application has chosen, by group."""
     from hydra.core.hydra_config import HydraConfig
 
     if not HydraConfig.initialized():

@@ -100,7 +100,6 @@ def _join_expanded(words: Sequence[str]) -> list[str]:
 
 
 def _brackets(word: str) -> tuple[str, str]:
-    """Returns the brackets around the value of a `KEY=VALUE` word."""
     return ("{", "}") if is_mapping(word.partition("=")[0]) else ("[", "]")
 
 
@@ -218,7 +217,6 @@ def _split(key: str) -> tuple[str, str]:
 
 
 def _deleted(name: str, word: str, also: Collection[str]) -> dict[str, Any]:
-    """Returns the deletion that `~NAME` or `~NAME=VALUE` means."""
     if is_phase(name):
         return {name: None}
     inside = [key for key in (*settings(), *also) if key.startswith(f"{name}.")]
@@ -408,7 +406,6 @@ def _example(key: str) -> Remedy | None:
 
 
 def _kind(key: str) -> Any:
-    """Returns the type of a setting, or None for a group."""
     setting = find_setting(key)
     return None if setting is None else setting.type
 

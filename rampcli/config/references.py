@@ -185,7 +185,6 @@ def _is_circular(key: str, names: Mapping[str, Sequence[str]]) -> bool:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yields the texts in a value that have references."""
     if isinstance(value, str):
         if has_reference(value):
             yield value
@@ -272,12 +271,7 @@ def _tree(values: Mapping[str, Any], named: Collection[str]) -> Any:
 
 
 def _value(tree: Any, key: str, text: str) -> Any:
-    """Returns the value of a key whose references are resolved.
-
-    Args:
-        tree: all values.
-        key: key of the value.
-        text: the value as it was written, for messages.
+    """Returns the value of a key in a tree. `text` is the value as it was written, for messages.
 
     Raises:
         UsageError: a reference names nothing, or cannot be computed.

@@ -162,10 +162,7 @@ def _values_by_word(
 
 
 def _value(key: str, word: str, groups: Collection[str]) -> str | None:
-    """Returns the value of a word as `shown` writes it, or None if it is wrong.
-
-    Composing the run reports what is wrong.
-    """
+    """Returns the value of a word as `shown` writes it, or None; composing reports errors."""
     report = Report()
     read = parse([word], groups=groups, place=COMMAND_LINE, report=report, also=(key,))
     with report.noting():
@@ -175,7 +172,6 @@ def _value(key: str, word: str, groups: Collection[str]) -> str | None:
 
 
 def _check_number(varied: Mapping[str, Collection[object]]) -> None:
-    """Checks that at least one setting varies, and that there are not too many runs."""
     runs = prod(map(len, varied.values()))
     if not varied:
         raise UsageError(
@@ -238,7 +234,6 @@ def options_of(word: str, group: str, among: Sequence[Path]) -> list[str]:
 
 
 def _check_count(word: str, key: str, values: Sequence[str]) -> None:
-    """Checks that a word lists neither no values nor too many."""
     if not values or len(values) > MOST_VALUES:
         raise UsageError(
             f"{word} must list 1 to {MOST_VALUES} values", keys=(key,), remedy=set_to(key, "A,B,C")

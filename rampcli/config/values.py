@@ -122,7 +122,6 @@ def _may_be_extension(setting: Setting, value: Any) -> bool:
 
 
 def _kind(setting: Setting, value: Any) -> Any:
-    """Returns the type of a value: its setting's, or a number beside choices."""
     return float if setting.takes_number and value not in setting.choices else setting.type
 
 

@@ -27,8 +27,7 @@ from rampcli.data.tokenizer import (
 from rampcli.data.tokenizer_path import tokenizer_path
 from rampcli.errors import UsageError, naming_setting, set_to
 from rampcli.settings.config import Config
-from rampcli.settings.corpora import corpora_of, paths_of, validation_paths
-from rampcli.settings.data import DataConfig
+from rampcli.settings.data import DataConfig, corpora_of, paths_of, validation_paths
 from rampcli.settings.model import MOST_VOCABULARY, ModelConfig
 
 PROBES, PROBE_BYTES = 64, 4096

@@ -17,8 +17,7 @@ from rampcli.data.pairs import open_format
 from rampcli.data.tokenizer import byte_tokenizer, encoder_of, open_tokenizer
 from rampcli.errors import UsageError, naming_setting, set_to
 from rampcli.settings.config import Config
-from rampcli.settings.corpora import paths_of
-from rampcli.settings.data import DataConfig
+from rampcli.settings.data import DataConfig, paths_of
 from rampcli.settings.rl import RLConfig, max_response_tokens
 from rampcli.settings.trainer import TrainerConfig
 from rampcli.settings.watch import GenerateConfig

@@ -3,8 +3,9 @@
 import hashlib
 import os
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,9 @@ from tokenizers import Tokenizer
 from rampcli.config.extension_settings import extension_function
 from rampcli.config.file_facts import CorpusFacts, FileFacts
 from rampcli.data.corpus import MockCorpus
-from rampcli.data.files import cut_of, in_memory, open_indexed, open_text
+from rampcli.data.files import cut_of, in_memory
 from rampcli.data.order import Blend, Corpora
-from rampcli.data.pairs import PackedPairs, open_pairs
+from rampcli.data.pairs import PackedPairs
 from rampcli.data.prompts import check_prompts
 from rampcli.data.tokenizer import byte_tokenizer, vocab_size_of
 from rampcli.data.windows import check_training, check_validation, larger_share
@@ -24,8 +25,7 @@ from rampcli.errors import set_to
 from rampcli.extend import Documents
 from rampcli.plugins.extensions import DATA_SOURCE
 from rampcli.settings.config import Config
-from rampcli.settings.corpora import corpora_of, validation_paths
-from rampcli.settings.data import DataConfig
+from rampcli.settings.data import SOURCES, DataConfig, corpora_of, validation_paths
 from rampcli.settings.rl import is_rl
 
 FOLDERS_LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
@@ -41,8 +41,8 @@ def open_corpora(config: Config) -> Corpora:
             extension that is not known here.
     """
     extension = extension_function(DATA_SOURCE, config.data.source, config.data)
-    corpora = (
-        SOURCES[config.data.source](config)
+    corpora: Corpora = (
+        resolve_name(SOURCES[config.data.source].opens)(config)
         if extension is None
         else _blended(config, extension(config))
     )
@@ -70,7 +70,7 @@ def _blended(config: Config, documents: Documents) -> Corpora:
     )
 
 
-def _open_stdlib(config: Config) -> Corpora:
+def open_stdlib(config: Config) -> Corpora:
     """Opens the sources of Python's standard library; needs no download."""
     root = Path(sysconfig.get_path("stdlib"))
     files = {path.relative_to(root).as_posix(): path for path in _python_files(root)}
@@ -94,7 +94,7 @@ def is_held_out(name: str) -> bool:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % HELD_OUT_ONE_IN == 0
 
 
-def _open_mock(config: Config) -> Corpora:
+def open_mock(config: Config) -> Corpora:
     """Opens random tokens; training and validation have different seeds."""
     training, validation = (
         MockCorpus(cut=cut_of(config), seed=seed) for seed in (2 * config.seed, 2 * config.seed + 1)
@@ -166,18 +166,3 @@ def _name(config: Config) -> str:
     if not found:
         return f"data.source={config.data.source}"
     return str(found[0]) if len(found) == 1 else f"{len(found)} corpora"
-
-
-SOURCES: dict[str, Callable[[Config], Corpora]] = {
-    "stdlib": _open_stdlib,
-    "mock": _open_mock,
-    "text": open_text,
-    "indexed": open_indexed,
-    "pairs": open_pairs,
-}
-"""Functions that open the corpora, by `data.source`. Each may raise a `UsageError`.
-
-To add a data source: an entry here, its name in `rampcli/settings/data.py:SOURCES`, and its remedy
-in `rampcli/settings/corpora.py:PATH_FORMS` or its description in
-`rampcli/settings/corpora.py:DESCRIPTIONS`.
-"""

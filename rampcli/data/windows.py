@@ -10,8 +10,7 @@ from rampcli.data.files import cut_of, open_prefix, parts_of
 from rampcli.data.order import Blend
 from rampcli.errors import Remedy, UsageError, set_to, set_together, shown
 from rampcli.settings.config import Config
-from rampcli.settings.corpora import PATH_FORMS, validation_paths
-from rampcli.settings.data import DataConfig
+from rampcli.settings.data import DataConfig, reads_files, validation_paths
 from rampcli.settings.parallel import sequence_unit
 from rampcli.settings.trainer import TrainerConfig
 
@@ -58,7 +57,7 @@ def check_validation(config: Config, blend: Blend, samples: int, *, training: Bl
                     0,
                     DataConfig.validation if config.data.validation else DataConfig.validation_path,
                 )
-            elif config.data.source in PATH_FORMS:
+            elif reads_files(config.data.source):
                 split = None if most else larger_share(training)
                 if split:
                     remedies.append(

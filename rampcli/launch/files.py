@@ -13,8 +13,7 @@ from rampcli.planning.run_plan import run_dir_of
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import newest_checkpoint
 from rampcli.settings.config import Config
-from rampcli.settings.corpora import PATH_FORMS, missing_corpora, paths_of
-from rampcli.settings.data import SOURCES, DataConfig
+from rampcli.settings.data import SOURCES, DataConfig, missing_corpora, paths_of, reads_files
 from rampcli.settings.model import ModelConfig
 
 LONG_TO_ENCODE_BYTES = 5_000_000
@@ -73,7 +72,7 @@ def read_corpora(config: Config) -> FileFacts:
     Raises:
         RampcliError: a corpus cannot be read or does not fit the settings.
     """
-    if config.data.source in SOURCES and config.data.source not in PATH_FORMS:
+    if config.data.source in SOURCES and not reads_files(config.data.source):
         return without_files(config)
     if (note := encoding_note(config)) is not None:
         print(note, file=sys.stderr)  # noqa: T201

@@ -30,7 +30,7 @@ from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import NOT_NAMED, Checkpoint, complete_checkpoints, name_remedy
 from rampcli.settings.config import Config
-from rampcli.settings.corpora import missing_corpora, missing_weights
+from rampcli.settings.data import missing_corpora, missing_weights
 from rampcli.settings.trainer import CheckpointConfig
 
 

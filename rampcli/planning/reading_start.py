@@ -12,7 +12,7 @@ from rampcli.batch.interleaving import count_by_share
 from rampcli.batch.training_plan import PhasePlan
 from rampcli.settings.by_key import changing, flatten, leaves
 from rampcli.settings.config import Config
-from rampcli.settings.corpora import corpora_of
+from rampcli.settings.data import corpora_of
 from rampcli.settings.facts import SAMPLES
 
 

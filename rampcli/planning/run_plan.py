@@ -44,7 +44,7 @@ from rampcli.planning.stage_checks import check_stages
 from rampcli.schedule.learning_rate import Couplings, LearningRate
 from rampcli.settings.by_key import changes, leaves
 from rampcli.settings.config import Config
-from rampcli.settings.corpora import validation_paths
+from rampcli.settings.data import validation_paths
 from rampcli.settings.facts import HELD_OUT, VALIDATION
 from rampcli.settings.model import ModelConfig
 from rampcli.settings.model_parts import POSITION_EMBEDDINGS

@@ -8,7 +8,7 @@ from rampcli.config.phases import lines_by_phase
 from rampcli.planning.corpus_passes import corpus_passes, describe_passes
 from rampcli.planning.run_plan import Resolved, ResolvedPhase
 from rampcli.settings.config import Config
-from rampcli.settings.corpora import corpora_of, describe_data
+from rampcli.settings.data import corpora_of, describe_data
 
 MOST_CORPORA = 3
 """Most corpora in a cell."""

@@ -23,7 +23,7 @@ from rampcli.report.couplings import coupling_notes
 from rampcli.report.memory import memory_notes
 from rampcli.report.phases import by_phase
 from rampcli.report.tables import duration
-from rampcli.settings.corpora import missing_here
+from rampcli.settings.data import missing_here
 from rampcli.settings.rl import is_rl
 from rampcli.settings.trainer import TrainerConfig
 

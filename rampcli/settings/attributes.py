@@ -159,7 +159,6 @@ def _config_of(section: Section) -> Traced | None:
 
 
 def _key(section: Section, name: str) -> str:
-    """Returns the dotted key of an attribute."""
     return f"{section._prefix}{name}"
 
 

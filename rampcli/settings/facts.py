@@ -108,7 +108,6 @@ ONE_RUN = "it holds for the whole run"
 SAME_TENSORS = "checkpoints of one run have the same tensors"
 SAME_SAMPLES = "it says what a sample is, in the whole run"
 SAME_STATE = "the state of the optimiser goes on from phase to phase"
-NO_RL_PHASES = "reinforcement learning has no phases"
 
 
 def any_phase(changes: Changes) -> Facts:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 MOST_WIDTH = 1_000_000
 MOST_VOCABULARY = 100_000_000
 """Limits above any real model, so that a wrong number is refused before anything is allocated."""
+_SHAPE = whole_run(TENSORS | COST, SAME_TENSORS)
 _RAMPS = (RAMP_KEY, SCHEDULE_KEY, *RAMP_SETTINGS)
 """A ramp of the run counts from its first sample, and says nothing about a phase's own batch."""
 
@@ -32,38 +33,24 @@ class ModelConfig(Extensible):
     family: Keyed[str] = setting(
         "decoder",
         "Architecture. `decoder`: the transformer that the settings below describe.",
-        whole_run(TENSORS | COST, SAME_TENSORS),
+        _SHAPE,
         choices=("decoder",),
         extensible=True,
     )
-    num_layers: Keyed[int] = setting(
-        6, "Number of layers.", whole_run(TENSORS | COST, SAME_TENSORS), at_least=1, at_most=10_000
-    )
+    num_layers: Keyed[int] = setting(6, "Number of layers.", _SHAPE, at_least=1, at_most=10_000)
     hidden_size: Keyed[int] = setting(
-        128,
-        "Width of the residual stream.",
-        whole_run(TENSORS | COST, SAME_TENSORS),
-        at_least=1,
-        at_most=MOST_WIDTH,
+        128, "Width of the residual stream.", _SHAPE, at_least=1, at_most=MOST_WIDTH
     )
     ffn_hidden_size: Keyed[int] = setting(
-        344,
-        "Inner width of the feed-forward layers.",
-        whole_run(TENSORS | COST, SAME_TENSORS),
-        at_least=1,
-        at_most=MOST_WIDTH,
+        344, "Inner width of the feed-forward layers.", _SHAPE, at_least=1, at_most=MOST_WIDTH
     )
     num_attention_heads: Keyed[int] = setting(
-        4,
-        "Number of query heads.",
-        whole_run(TENSORS | COST, SAME_TENSORS),
-        at_least=1,
-        at_most=MOST_WIDTH,
+        4, "Number of query heads.", _SHAPE, at_least=1, at_most=MOST_WIDTH
     )
     head_size: Keyed[int | None] = setting(
         None,
         "Width of an attention head. `null`: `hidden_size` divided by `num_attention_heads`.",
-        whole_run(TENSORS | COST, SAME_TENSORS),
+        _SHAPE,
         at_least=1,
         at_most=MOST_WIDTH,
     )
@@ -71,36 +58,33 @@ class ModelConfig(Extensible):
         None,
         "Number of key and value heads; must divide `num_attention_heads`. `null`: one per query"
         " head.",
-        whole_run(TENSORS | COST, SAME_TENSORS),
+        _SHAPE,
         at_least=1,
     )
     vocab_size: Keyed[int | None] = setting(
         256,
         "Size of the vocabulary. `null`: that of the tokenizer, from 1,024 tokens on padded to a"
         " multiple of 128 x `parallel.tensor_parallel_size`.",
-        whole_run(TENSORS | COST, SAME_TENSORS),
+        _SHAPE,
         at_least=1,
         at_most=MOST_VOCABULARY,
     )
     normalization: Keyed[str] = setting(
         "rmsnorm",
         "Normalisation before attention, before the feed-forward layer and after the last layer.",
-        whole_run(TENSORS | COST, SAME_TENSORS),
+        _SHAPE,
         choices=NORMS,
     )
     norm_epsilon: Keyed[float] = setting(
         1e-5, "Epsilon of the normalisation.", whole_run(TENSORS, SAME_TENSORS), above=0
     )
     activation: Keyed[str] = setting(
-        "swiglu",
-        "Activation function of the feed-forward layers.",
-        whole_run(TENSORS | COST, SAME_TENSORS),
-        choices=ACTIVATIONS,
+        "swiglu", "Activation function of the feed-forward layers.", _SHAPE, choices=ACTIVATIONS
     )
     position_embedding: Keyed[str] = setting(
         "rope",
         "How positions are encoded. `rope` needs an even head size.",
-        whole_run(TENSORS | COST, SAME_TENSORS),
+        _SHAPE,
         choices=POSITION_EMBEDDINGS,
     )
     rotary_base: Keyed[float] = setting(
@@ -126,9 +110,7 @@ class ModelConfig(Extensible):
         at_least=1,
     )
     qk_norm: Keyed[bool] = setting(
-        False,
-        "Normalise each head's queries and keys with RMSNorm (Qwen3).",
-        whole_run(TENSORS | COST, SAME_TENSORS),
+        False, "Normalise each head's queries and keys with RMSNorm (Qwen3).", _SHAPE
     )
     sliding_window: Keyed[int | None] = setting(
         None,
@@ -138,13 +120,9 @@ class ModelConfig(Extensible):
         unit="tokens",
         at_least=1,
     )
-    bias: Keyed[bool] = setting(
-        False, "Add biases to the linear layers.", whole_run(TENSORS | COST, SAME_TENSORS)
-    )
+    bias: Keyed[bool] = setting(False, "Add biases to the linear layers.", _SHAPE)
     tie_embeddings: Keyed[bool] = setting(
-        False,
-        "Use the token embedding as the output projection.",
-        whole_run(TENSORS | COST, SAME_TENSORS),
+        False, "Use the token embedding as the output projection.", _SHAPE
     )
     init_std: Keyed[float] = setting(
         0.02,

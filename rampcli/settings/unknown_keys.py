@@ -98,7 +98,6 @@ def _settings_in(section: str) -> list[str]:
 
 
 def _is_section(section: str, offered: Sequence[str]) -> UsageError:
-    """Returns the error for a section in place of a setting, which offers its first settings."""
     return UsageError(
         f"{section} is a section, not a setting",
         keys=(section,),
@@ -109,7 +108,6 @@ def _is_section(section: str, offered: Sequence[str]) -> UsageError:
 def _no_key_of_a_phase(
     key: str, *, offer: Callable[[Sequence[str]], Sequence[Remedy]]
 ) -> UsageError:
-    """Returns the error for a key that begins as those of phases, but is not one."""
     name, _, inside = key.partition(".")[2].partition(".")
     if inside:
         is_nested = split_phase_key(inside) is not None
@@ -131,7 +129,6 @@ def _no_key_of_a_phase(
 
 
 def _end_of(phase: str) -> Assignments:
-    """Returns the remedy that gives a phase an end."""
     return set_to(phase_key(_identifier(phase), UNTIL), END_OF_PHASE.example_value)
 
 
@@ -144,7 +141,6 @@ def _identifier(name: str) -> str:
 def _unknown_in_phase(
     name: str, key: str, *, offer: Callable[[Sequence[str]], Sequence[Remedy]]
 ) -> UsageError:
-    """Returns the error for a key that cannot be set in a phase, which offers keys that can."""
     if changing := [phase_key(name, one) for one in _settings_in(key) if may_change(one)]:
         return _is_section(phase_key(name, key), changing)
     means_end = bool(difflib.get_close_matches(key, [UNTIL, "end"]))

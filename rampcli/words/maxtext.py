@@ -156,7 +156,6 @@ def _check_enabled(words: Mapping[str, Any]) -> None:
 
 
 def _samples_per_rank(per_device: float, model_parallel_size: int) -> int:
-    """Returns the micro batch of a data-parallel rank."""
     per_rank = as_written(per_device) * model_parallel_size
     if per_rank.denominator > 1:
         raise UsageError(
@@ -203,9 +202,7 @@ def to_samples(
 
 
 def _nearest_per_device(per_rank: Fraction, model_parallel_size: int) -> list[str]:
-    """Returns the nearest sizes per device, as decimals.
-
-    They are whole on every data-parallel rank and can be written as decimals.
+    """Returns the nearest sizes per device that are whole on every rank and have a decimal.
 
     Args:
         per_rank: samples per data-parallel rank.
@@ -246,7 +243,6 @@ def _sizes_that_fit(
 def _check_ramp_words(
     words: Mapping[str, Any], *, target: int | None, accumulate: int | None
 ) -> None:
-    """Checks that a ramp has all its words and is not combined with accumulation."""
     missing = [word for word in RAMP_WORDS if words.get(word) is None]
     if target is None:
         missing.append(PER_DEVICE)
@@ -434,7 +430,6 @@ def settle_accumulation(layers: L) -> tuple[L, tuple[str, ...]]:
 
 
 def _replacement(layers: Layers, factors: str, samples: int) -> tuple[str, ...]:
-    """Returns a note if a word replaces another batch, of a recipe or file."""
     entry = layers.entry(GLOBAL_KEY)
     if entry.value in (None, samples):
         return ()

@@ -29,8 +29,6 @@ _MARKS = ("exp_manager.", "model.optim.", "model.data.")
 
 
 class _NoEqual(Exception):
-    """A key has a value that has no equal here."""
-
     def __init__(self, word: str, reason: str) -> None:
         super().__init__(reason)
         self.word, self.reason = word, reason
@@ -165,7 +163,6 @@ def _paths(words: _Words, word: str) -> list[Any]:
 
 
 def _corpora(words: _Words) -> list[Any]:
-    """Returns the training corpora as `_paths` does."""
     word = _TRAIN if _TRAIN in words.given else "model.data.data_prefix"
     paths = _paths(words, word)
     if not paths and not _is_mock(words):

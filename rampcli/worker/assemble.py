@@ -39,7 +39,7 @@ from rampcli.runs.directory import PREEMPTED, RunDirectory
 from rampcli.runs.manifest import consumed_samples
 from rampcli.runs.worker_defaults import recorded
 from rampcli.settings.config import Config
-from rampcli.settings.corpora import validation_names
+from rampcli.settings.data import validation_names
 from rampcli.settings.rl import is_rl, unit_of
 from rampcli.settings.trainer import TrainerConfig
 from rampcli.train.compiling import REMEDY, compile_ahead, why_not_compiled

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rampcli.data.corpus import Cut, MockCorpus
 from rampcli.data.order import Blend, SampleOrder
-from rampcli.settings.corpora import MOST_SHARES
+from rampcli.settings.data import MOST_SHARES
 from small_corpora import token_corpus
 
 SEEDS = st.integers(0, 2**63)

@@ -17,7 +17,7 @@ from rampcli.planning.resolve import resolve
 from rampcli.planning.stage_checks import check_stages
 from rampcli.settings.by_key import settings
 from rampcli.settings.config import Config
-from rampcli.settings.corpora import lacks_path
+from rampcli.settings.data import lacks_path
 from rampcli.settings.parallel import check_pipeline_parts, check_sequence, check_tensor
 from remedies import offers
 

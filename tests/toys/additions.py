@@ -81,16 +81,17 @@ def toy(words: list[str]) -> None:
     "a data source": Addition(
         {
             "rampcli/data/sources.py": {
-                '    "mock": _open_mock,\n': """    "mock": _open_mock,
-    "zeros": lambda config: _blended(
-        config,
-        Documents(training=[np.zeros(2**14, np.uint8)], validation=[np.zeros(2**12, np.uint8)]),
-    ),
-"""
+                "def open_mock(": """def open_zeros(config: Config) -> Corpora:
+    training, validation = ([np.zeros(2**size, np.uint8)] for size in (14, 12))
+    return _blended(config, Documents(training=training, validation=validation))
+
+
+def open_mock("""
             },
-            "rampcli/settings/data.py": {'SOURCES = ("stdlib", ': 'SOURCES = ("zeros", "stdlib", '},
-            "rampcli/settings/corpora.py": {
-                "DESCRIPTIONS = {": 'DESCRIPTIONS = {"zeros": "zeros", '
+            "rampcli/settings/data.py": {
+                "SOURCES = {\n": """SOURCES = {
+    "zeros": Source(opens="rampcli.data.sources:open_zeros", about="zeros"),
+"""
             },
         }
     ),

@@ -31,7 +31,7 @@ from rampcli.launch.start_checks import (
 from rampcli.machine.gpus import visible_gpus
 from rampcli.machine.host import processors
 from rampcli.planning.run_plan import Resolved
-from rampcli.settings.corpora import missing_here
+from rampcli.settings.data import missing_here
 
 LEAST_SHARED_MEMORY_BYTES = 64 * 2**20
 LEAST_OPEN_FILES = 1024

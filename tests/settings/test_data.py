@@ -10,14 +10,16 @@ from rampcli.config.compose import apply_overrides, compose
 from rampcli.errors import UsageError
 from rampcli.planning.resolve import resolve
 from rampcli.settings.by_key import leaves, settings
-from rampcli.settings.corpora import (
+from rampcli.settings.data import (
     MOST_SHARES,
+    check_corpora,
+    check_document_mask,
+    check_split,
     corpora_of,
     describe_data,
     missing_here,
     shares_of,
 )
-from rampcli.settings.data import check_corpora, check_document_mask, check_split
 from small_corpora import data_config
 
 WEIGHTS = st.decimals(min_value="0.001", max_value=1000, places=3).map(Fraction)
