@@ -162,7 +162,7 @@ def _values_by_word(
 
 
 def _value(key: str, word: str, groups: Collection[str]) -> str | None:
-    """Returns the value of a word as `shown` writes it, or None; composing reports errors."""
+    """Returns the value of a word as `shown` writes it, or None if it is wrong."""
     report = Report()
     read = parse([word], groups=groups, place=COMMAND_LINE, report=report, also=(key,))
     with report.noting():
