@@ -104,9 +104,6 @@ def compose(*choices: str) -> Config:
 def compose_file(path: Path) -> Config:
     """Returns the configuration of a YAML file of settings, as a recipe returns it.
 
-    Args:
-        path: the `config.yaml` of a run, or what `--cfg` prints.
-
     Raises:
         UsageError: the file cannot be read or is not plain YAML, or settings are unknown or of the
             wrong type, all together.
@@ -191,7 +188,6 @@ def apply_overrides(
         config: from a recipe or `compose`, or layers from `primary_stack`.
         overrides: `group=option` and `key=value` words of the command line.
         config_dir: a folder of further group options.
-        place: where the words come from, as a person would name it.
         report: receives the errors; a word with an error is left out.
 
     Raises:

@@ -98,11 +98,9 @@ def composed(
     """Composes the files of a primary and of choices.
 
     Args:
-        primary: what is composed.
         recipe: options of a recipe by bundled group. They stand in place of the primary's own.
         chosen: options that the user chooses by group, as they are typed:
             `{"optim": "mine", "+exp": "a", "~rl": ""}`.
-        explains: whether the defaults list, its tree and the choices are wanted.
 
     Raises:
         UsageError: a file is missing or wrong, or the defaults lists contradict each other.
@@ -168,7 +166,6 @@ def folders_named(
 
     Args:
         entries: `file://FOLDER`, `FOLDER` or `pkg://rampcli.conf`, which is searched anyway.
-        place: where they are set.
         among: the values that references in them may name, by dotted key.
 
     Raises:

@@ -20,8 +20,6 @@ class LoadedFiles:
     """The files that Hydra has loaded, by the name that a defaults list has for them.
 
     Attributes:
-        among: the folders that are searched, in order.
-        files: the files, in the order in which they were loaded.
         inlined: the primary file, if its defaults list is that of the composition.
     """
 

@@ -41,12 +41,7 @@ def built_in_names(key: str) -> list[str]:
 
 
 def with_extensions(stack: Stack, report: Report) -> Stack:
-    """Checks that the extensions that a run names exist, and adds the defaults of their settings.
-
-    Args:
-        stack: layers of a configuration.
-        report: receives the errors.
-    """
+    """Checks that the extensions of a run exist, and adds the defaults of their settings."""
     defaults: dict[str, Entry] = {}
     values = stack.values()
     for key in CHOOSING:
@@ -69,8 +64,6 @@ def extension_function(key: str, name: str, section: Extensible) -> Callable[...
 
     Args:
         key: setting that names it, see `rampcli.plugins.extensions`.
-        name: value of that setting.
-        section: section of the configuration that holds its settings.
 
     Raises:
         UsageError: there is no such extension here, or a setting of its own is not valid.

@@ -30,7 +30,6 @@ class CorpusFacts:
     """A corpus for training.
 
     Attributes:
-        name: its path.
         samples: windows that it has; prompts in reinforcement learning.
         share: its part of the samples of a run, in proportion to the other shares.
         pairs: prompts and responses in its samples, or None for other data.
@@ -53,7 +52,6 @@ class FileFacts:
         remedy: setting that gives samples to a validation without any, if one is known.
         weights: vocabulary of the weights that the run resumes or starts from; None for random
             weights.
-        folder: where these weights are.
         opened: whether the corpora were opened and found fit to train on.
         fingerprints: those of the training corpora, see `check_compatible`; empty if they were not
             opened.

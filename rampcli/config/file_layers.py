@@ -35,9 +35,7 @@ def file_layers(
     Args:
         written: the values of files, recipe and words together.
         chosen: the choices of the user. Files that follow from them are nearer to the user.
-        sweeps: whether runs of a sweep are composed.
         leaves_out: numbers of the files whose layers are empty.
-        report: receives the errors.
     """
     files = composition.files
     owners = owners_of(files)
@@ -78,7 +76,6 @@ def owners_of(
     """Returns the last file that sets each leaf, by its number, the line, and the leaf.
 
     Args:
-        files: as they are merged.
         among: numbers of the files that are looked at; None for all.
     """
     owners: dict[str, tuple[int, int, str]] = {}

@@ -34,7 +34,6 @@ class Effects:
     """Effect of each key of another system's files: what it decides, or why it changes nothing.
 
     Attributes:
-        format: of the files.
         given: its keys that files and words set, with their values.
         run: what they mean here.
         words: those that were typed.
@@ -150,11 +149,8 @@ class ForeignFiles:
     """The files of another system in a composition, in our settings.
 
     Attributes:
-        indexes: the numbers of the files.
-        layers: what they say.
         by_words: settings that words decide through the rules of the format.
         deleted: words `~KEY` that delete keys of the files.
-        effects: what a run does and does not do of them.
     """
 
     indexes: frozenset[int]
@@ -193,8 +189,6 @@ def foreign_files(
         written: the values of files and words together.
         words: keys of the words, which come from `place`.
         before: words that were laid on top before these.
-        chosen: the choices of the user.
-        report: receives the errors.
     """
     files = composition.files
     indexes = frozenset(
@@ -246,8 +240,6 @@ def _parted(
     what it takes part in as near to the user as the file is. Such a setting is in neither.
 
     Args:
-        alone: what the files mean.
-        run: what the files and the words mean.
         names: the word for each of their keys that a word sets or deletes.
         new: the words that have not been laid on top before.
     """
@@ -298,9 +290,6 @@ def _with_words(
     Our words, and their other spellings, stand for their keys with the same values.
 
     Args:
-        entries: what the files set.
-        places: where each word comes from.
-        alone: as in `FileFormat`.
         of_settings: their key for each of our settings that takes the same values.
     """
     found, names = dict(entries), dict[str, str]()
@@ -337,13 +326,7 @@ def _with_words(
 def check_contradictions(
     files: ForeignFiles, ours: Layer, words: Collection[str]
 ) -> Iterator[UsageError]:
-    """Yields an error for each word in their name whose setting another word sets differently.
-
-    Args:
-        files: the files with the words in their names.
-        ours: the words in our names.
-        words: keys of all words.
-    """
+    """Yields an error for each word in their name whose setting another word sets differently."""
     alone = files.effects.format.alone
     for word in words:
         decided = () if word in settings() else files.effects.decides.get(word, ())

@@ -168,11 +168,6 @@ def group_has(group: str, among: Sequence[Path] = ()) -> bool:
 def check_option(group: str, option: Any, among: Sequence[Path] = ()) -> None:
     """Checks that an option exists.
 
-    Args:
-        group: name of the group.
-        option: name of the option, or a list of several.
-        among: the folders, or those of conf/.
-
     Raises:
         UsageError: there is no such option.
     """

@@ -196,7 +196,6 @@ class Stack:
         written: the merged values as they were written, with their references.
         words: the words that were laid on top, as they were written. Those in other systems' names
             and those that only references name are in no layer.
-        notes: what a user may not expect of the files.
         effects: what becomes of each key of another system's files, if there are such files.
     """
 
@@ -389,7 +388,6 @@ def with_values(config: Config, values: Mapping[str, Any], place: str) -> Stack:
 
     Args:
         values: typed values, by dotted key.
-        place: where the values come from, as a person would name it.
     """
     entries = {key: Entry(value, place) for key, value in values.items()}
     return stack_of(config).above(Layer(place, Precedence.USER, entries))
@@ -419,7 +417,6 @@ def build(values: Mapping[str, Any], *, place: str) -> Config:
 
     Args:
         values: by dotted key. Counts may be written `50M`.
-        place: where the values come from, for errors.
 
     Raises:
         UsageError: all unknown keys and values of the wrong type together.

@@ -101,8 +101,6 @@ def phase_stack(run: Stack, name: str, own: Mapping[str, Entry], *, report: Repo
     """Returns the layers of a phase: those of the run, and what the phase sets on top.
 
     Args:
-        run: from `run_stack`.
-        own: what the phase sets, from `phase_entries`.
         report: receives the errors, also those of settings that a phase may not set.
     """
     entries: dict[str, Entry] = {}
@@ -138,11 +136,6 @@ def check_keeps_batch(name: str, own: Mapping[str, Entry], config: Config, run: 
     """Checks that a phase which sets no batch has the one of the run.
 
     Words of other systems count per device, so they mean another batch on other devices.
-
-    Args:
-        own: what the phase sets.
-        config: the complete settings of the phase.
-        run: the layers of the run, in canonical keys.
 
     Raises:
         UsageError: it has another batch.
@@ -194,7 +187,6 @@ def lines_by_phase(lines: Iterable[tuple[str, str]], *, phases: int) -> Iterator
 
     Args:
         lines: names of phases, each with a line on it.
-        phases: number of all phases.
     """
     found: dict[str, list[str]] = {}
     for name, line in lines:
@@ -228,7 +220,6 @@ def refuse_phases(
 
     Args:
         command: what takes a run without phases only, for the message.
-        remedy: how to get such a run.
 
     Raises:
         UsageError: it has some.
@@ -259,10 +250,6 @@ def without_farther_ends(run: Stack, stack: Stack) -> Stack:
 
     A recipe's `trainer.max_steps` gives way to phases that the user writes, for example. It stays
     if the last phase has no end of its own.
-
-    Args:
-        run: the layers without what the phases set.
-        stack: all layers.
     """
     *_, last = phase_entries(stack)
     end = phase_key(last, UNTIL)
@@ -287,7 +274,6 @@ def completed_run(
 
     Args:
         run: the layers in canonical keys, without what the phases set.
-        entries: what each phase sets, as `phase_entries` returns it.
         phases: the complete settings of each phase. A phase without a name is the run.
 
     Raises:

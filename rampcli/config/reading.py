@@ -119,8 +119,6 @@ def parse(
     `+exp`, `~rl`, `optim@model.optim`. A mapping for a section is one for each of its settings.
 
     Args:
-        groups: names of config groups.
-        place: where the words come from, for errors.
         report: receives the errors; a word with an error is left out.
         unique: whether two different values for one key are an error. Otherwise the last one holds.
         also: keys that are no settings and can be set: those of the files that are composed.
@@ -284,11 +282,6 @@ def _check_names(word: str) -> None:
 
 def key_of(word: str, groups: Collection[str], also: Collection[str] = ()) -> str:
     """Returns the key of a `KEY=VALUE` word whose value is short enough to be parsed.
-
-    Args:
-        word: may have `+` or `++` before its key.
-        groups: names of config groups.
-        also: further keys that can be set.
 
     Raises:
         UsageError: the word is not KEY=VALUE, or there is no such setting or group.

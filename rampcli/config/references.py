@@ -75,9 +75,6 @@ def resolved(values: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]]
     A reference may name any of the values, a setting's default, or another system's spelling of a
     setting.
 
-    Args:
-        values: by dotted key, as they were written.
-
     Returns:
         The value of each key that has a reference, or an `Unresolved`. A reference to a section
         gives the keys below it. And all keys that references name.
@@ -143,11 +140,7 @@ def above(key: str) -> Iterator[str]:
 
 
 def _too_long(written: Mapping[str, Any]) -> Iterator[str]:
-    """Yields keys whose references would repeat others so often that they fill the memory.
-
-    Args:
-        written: the values that have references, by dotted key.
-    """
+    """Yields keys whose references would repeat others so often that they fill the memory."""
     texts = {key: [*_texts(value)] for key, value in written.items()}
     names = {
         key: [unwrapped(_absolute(name, key)) for text in one for name in _NAMED.findall(text)]

@@ -110,7 +110,6 @@ def config_in(tree: dict[str, Any], path: Path) -> Config:
 
     Args:
         tree: content of the snapshot. The places are removed from it.
-        path: the snapshot, for messages.
 
     Raises:
         UsageError: settings are unknown, of the wrong type, out of range, or contradict each other.

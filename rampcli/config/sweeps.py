@@ -93,9 +93,7 @@ def combinations(
     Args:
         words: `KEY=VALUE` words; `KEY=A,B,C`, `choice(A,B)` and `range(A,B,STEP)` list
             values, for a group also `glob(PATTERN)`.
-        among: the folders that are searched for groups, or those of conf/.
         also: keys that are no settings and can be set: those of the files that are composed.
-        report: receives the errors; a word with an error is left out.
         varied_before: settings that have varied before. A single value of one of them is a value of
             the runs, too.
     """
@@ -190,11 +188,6 @@ def read_values(
     word: str, groups: Collection[str], also: Collection[str] = ()
 ) -> tuple[str, list[str]]:
     """Returns the key of a word like `KEY=8,16,32`, and its values as they are typed.
-
-    Args:
-        word: as it is typed.
-        groups: names of config groups.
-        also: further keys that can be set.
 
     Raises:
         UsageError: the word cannot be read, or it has no values or too many.

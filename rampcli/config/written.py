@@ -38,7 +38,6 @@ class Written:
         """Resolves the references in some values.
 
         Args:
-            values: as in the class.
             named: keys that other references name, which the values have replaced.
         """
         if not any(map(has_reference, values.values())):

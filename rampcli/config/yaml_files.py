@@ -46,9 +46,7 @@ class SettingsFile:
     """A YAML file of settings.
 
     Attributes:
-        path: where it is.
         name: its path in the folder that is searched, for example `optim/mine.yaml`.
-        text: its content.
     """
 
     path: Path
@@ -76,10 +74,6 @@ class SettingsFile:
 
 def read_file(path: Path, name: str) -> SettingsFile:
     """Reads a file of settings.
-
-    Args:
-        path: where it is.
-        name: as `SettingsFile.name`.
 
     Raises:
         UsageError: it is not plain YAML, or its defaults list has an entry that Hydra does not

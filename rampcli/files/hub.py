@@ -84,7 +84,6 @@ def open_snapshot(text: str, file: str, *, remedy: str) -> Snapshot:
 
     Args:
         text: a word for which `is_hub_name` is true.
-        file: file that the model must have.
         remedy: what to try for a model without the file.
 
     Raises:

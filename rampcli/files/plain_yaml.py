@@ -51,8 +51,6 @@ def read(
     """Returns the text of a file and its root node, which `values_of` turns into values.
 
     Args:
-        path: the file.
-        most_bytes: largest size that is read.
         allows_references: whether a value may have references. They are not resolved here.
         may_be_empty: whether the file may have no settings. Its root is then an empty mapping.
 

@@ -67,7 +67,6 @@ class Traced(Section):
         stack: the layers it was made from (`rampcli.config.layers.Stack`); None if made by hand.
         spelled: the word that was assigned for a setting, or its own key after other words, and its
             value, by key. It counts while the setting has this value.
-        words: see `rampcli.settings.config.Config`.
     """
 
     __slots__ = ("spelled", "stack")

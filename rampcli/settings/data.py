@@ -411,11 +411,7 @@ def _with_source(source: str, key: str, given: Mapping[str, Any]) -> Assignments
 
 
 def _check_held_out(config: "Config", places: Sequence[str]) -> Iterator[UsageError]:
-    """Checks the corpora that are used only for validation.
-
-    Args:
-        places: settings that name the training corpora.
-    """
+    """Checks the corpora that are used only for validation."""
     data = config.data
     try:
         trained = [path for _, path in corpora_of(config)]

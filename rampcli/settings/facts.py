@@ -39,15 +39,9 @@ class Changes(Flag):
     MACHINES = auto()
 
 
-NOTHING, LEARNING, SPEED, MEMORY = (
-    Changes.NOTHING,
-    Changes.LEARNING,
-    Changes.SPEED,
-    Changes.MEMORY,
-)
-TENSORS, SAMPLES, BATCH, SPLIT = Changes.TENSORS, Changes.SAMPLES, Changes.BATCH, Changes.SPLIT
-RATE, LENGTH, MACHINES = Changes.RATE, Changes.LENGTH, Changes.MACHINES
-VALIDATION, HELD_OUT = Changes.VALIDATION, Changes.HELD_OUT
+NOTHING = Changes.NOTHING
+(TENSORS, SAMPLES, BATCH, SPLIT, RATE, LEARNING, *_others) = Changes
+VALIDATION, HELD_OUT, LENGTH, SPEED, MEMORY, MACHINES = _others
 COST = SPEED | MEMORY
 IDENTITY = TENSORS | SAMPLES | BATCH
 """What a checkpoint's tensors and consumed samples mean. A resume must not change it."""
@@ -75,7 +69,6 @@ class Facts:
     """What is true of a setting.
 
     Attributes:
-        changes: what another value changes.
         not_in_phases: why a phase may not set it; None if it may.
         not_in_rl: why reinforcement learning does not read it; None if it does.
         one_of: what it says in one of several ways; None if there is no other way. Of settings that

@@ -45,7 +45,6 @@ def checked_name(name: object, earlier: Container[str], *, place: str) -> str:
 
     Args:
         name: None if the phase has none.
-        earlier: names of the phases before it.
         place: of the phase in the list, to follow `phases` in a message.
 
     Raises:

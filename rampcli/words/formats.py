@@ -61,7 +61,6 @@ class FileFormat:
     """How a system's files are read. Functions take values by dotted key, as `read` does.
 
     Attributes:
-        name: the system.
         recognises: returns whether the keys are those of such a file.
         read: returns what a file means. Lists are leaves, an empty mapping is `{}`, and a value
             with references that cannot be followed is `Unresolved`.

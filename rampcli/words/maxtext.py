@@ -104,7 +104,6 @@ def read_batch(
 
     Args:
         words: values by name in `WORDS`; None or absent if not given.
-        model_parallel_size: devices that share one sample.
         settings: canonical settings given beside the words.
         one_micro_batch: a ramp has one micro batch: the largest that divides every batch size.
 
@@ -178,7 +177,6 @@ def to_samples(
     """Returns the samples on all devices.
 
     Args:
-        word: MaxText's name for the size, for the error message.
         model_parallel_size: devices that share one sample; suggested sizes are whole on them.
 
     Raises:
@@ -202,12 +200,7 @@ def to_samples(
 
 
 def _nearest_per_device(per_rank: Fraction, model_parallel_size: int) -> list[str]:
-    """Returns the nearest sizes per device that are whole on every rank and have a decimal.
-
-    Args:
-        per_rank: samples per data-parallel rank.
-        model_parallel_size: devices of a data-parallel rank.
-    """
+    """Returns the nearest sizes per device that are whole on every rank and have a decimal."""
     below = max(1, int(per_rank))
     nearest: list[Fraction] = []
     for counts in (range(below, 0, -1), range(below + 1, below + 1 + model_parallel_size)):

@@ -368,20 +368,12 @@ def _misfits(words: _Words) -> Iterator[tuple[str, str]]:
 
 
 def is_nemo(leaves: Mapping[str, Any]) -> bool:
-    """Returns whether the keys are those of NeMo 1's training files or of NeMo 2's exports.
-
-    Args:
-        leaves: values by dotted key, without a leading `training.`.
-    """
+    """Returns whether the keys are those of NeMo 1's training files or of NeMo 2's exports."""
     return any(key.startswith(_MARKS) for key in leaves) or _is_nemo_2(leaves)
 
 
 def keys_by_setting(leaves: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the file's name of NeMo's key for each of our settings that takes the same values.
-
-    Args:
-        leaves: as in `read_nemo`.
-    """
+    """Returns the file's name of NeMo's key for each of our settings that takes the same values."""
     words = _words_of(leaves)
     names = {ours: name for ours, (name, _) in tables.SAME.items()}
     names |= {key: key for key in ("trainer.max_steps", "trainer.devices", "model.ffn_hidden_size")}

@@ -96,10 +96,7 @@ def translate_pairs(
     """Returns a batch in each system's words, ready to paste, by system.
 
     Args:
-        batch: the batch of the largest stage.
         num_stages: stages of the ramp; 1 without one.
-        temperature: sampling temperature.
-        max_response_tokens: longest response.
     """
     pairs = batch.micro_batch_size * batch.data_parallel_size
     together, rest = divmod(pairs, batch.generations)

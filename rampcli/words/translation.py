@@ -19,7 +19,6 @@ class CombinedWord(NamedTuple):
     """A word whose meaning depends on other settings.
 
     Attributes:
-        type: of its value.
         example: a value, as it is typed.
         meaning: its system, what it means there, and what it becomes here.
         key: our key that it sets if no other word takes part, or None.
@@ -145,7 +144,6 @@ class Translation:
     """A batch in another system's words.
 
     Attributes:
-        words: arguments for the system's command line.
         unsaid: differences that these words cannot express, one sentence each.
     """
 

@@ -4,6 +4,7 @@ import pytest
 
 from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.translate import without_alternatives
+from rampcli.settings.by_key import leaves
 from tests.config.overrides import refusal_of, resolved_with
 
 ENDS = {"max_steps": 10, "max_samples": 5000, "max_tokens": 9_000_000}
@@ -30,30 +31,53 @@ def test_a_replaced_key_names_the_word_that_replaced_it():
     assert (entry.value, entry.place, entry.by) == (None, place, "model.rampup_batch_size")
 
 
-@pytest.mark.parametrize("typed", ENDS)
-@pytest.mark.parametrize("from_recipe", ENDS)
-def test_an_end_on_the_command_line_replaces_the_recipes_end_in_any_unit(from_recipe, typed):
-    recipe = compose(
-        "batch=nemo_gpt3", "trainer.max_steps=null", f"trainer.{from_recipe}={ENDS[from_recipe]}"
-    )
-    trainer = resolved_with(recipe, f"trainer.{typed}={ENDS[typed] + 1}").config.trainer
-    assert {end: getattr(trainer, end) for end in ENDS} == {
-        end: ENDS[end] + 1 if end == typed else None for end in ENDS
-    }
+REPLACED = [
+    *(
+        (
+            ["trainer.max_steps=null", f"trainer.{earlier}={ENDS[earlier]}"],
+            [f"trainer.{end}={ENDS[end] + 1}"],
+            {f"trainer.{one}": ENDS[one] + 1 if one == end else None for one in ENDS},
+        )
+        for earlier in ENDS
+        for end in ENDS
+    ),
+    *(
+        (
+            ["optim.warmup_steps=115"],
+            [f"optim.warmup_samples={samples}"],
+            {"optim.warmup_steps": None, "optim.warmup_samples": samples},
+        )
+        for samples in (1000, 0)
+    ),
+    (
+        ["model.rampup_batch_size=null", "model.step_batch_size_schedule='0:768 1B:2048'"],
+        ["model.rampup_batch_size=[256,256,10M]", "model.global_batch_size=2048"],
+        {
+            "model.step_batch_size_schedule": None,
+            "model.rampup_batch_size": [256, 256, 10_000_000],
+        },
+    ),
+    *(
+        (
+            ["trainer.num_nodes=1", of_recipe],
+            [typed],
+            {"rampup.node_policy": policy, "rampup.nodes": nodes},
+        )
+        for of_recipe, typed, policy, nodes in (
+            ("rampup.node_policy=best", "rampup.nodes=[1]", "nemo", [1]),
+            ("rampup.nodes=[1]", "rampup.node_policy=best", "best", None),
+            ("rampup.nodes=[1]", "rampup.node_policy=nemo", "nemo", None),
+            ("rampup.nodes=[2]", "rampup.nodes=[1]", "nemo", [1]),
+        )
+    ),
+]
 
 
-def test_a_warm_up_on_the_command_line_replaces_the_recipes_warm_up(composed):
-    optim = resolved_with(composed, "optim.warmup_samples=1K").config.optim
-    assert (composed.optim.warmup_steps, optim.warmup_steps, optim.warmup_samples) == (
-        115,
-        None,
-        1000,
-    )
-
-
-def test_a_warm_up_of_zero_replaces_the_recipes_warm_up(composed):
-    optim = resolved_with(composed, "optim.warmup_samples=0").config.optim
-    assert (optim.warmup_steps, optim.warmup_samples) == (None, 0)
+@pytest.mark.parametrize(("of_recipe", "typed", "expected"), REPLACED)
+def test_what_is_typed_replaces_what_a_recipe_says_in_another_way(of_recipe, typed, expected):
+    recipe = compose("batch=nemo_gpt3", *of_recipe)
+    values = dict(leaves(resolved_with(recipe, *typed).config))
+    assert {key: values[key] for key in expected} == expected
 
 
 def test_a_step_schedule_replaces_the_ramp_and_the_batch_of_the_files(composed):
@@ -81,21 +105,6 @@ def test_a_batch_given_beside_a_step_schedule_must_be_its_last_size(composed):
     )
 
 
-def test_a_ramp_on_the_command_line_replaces_the_step_schedule_of_a_recipe():
-    recipe = compose(
-        "batch=nemo_gpt3",
-        "model.rampup_batch_size=null",
-        "model.step_batch_size_schedule='0:768 1B:2048'",
-    )
-    config = resolved_with(
-        recipe, "model.rampup_batch_size=[256,256,10M]", "model.global_batch_size=2048"
-    ).config
-    assert (config.model.step_batch_size_schedule, config.model.rampup_batch_size) == (
-        None,
-        [256, 256, 10_000_000],
-    )
-
-
 def test_a_ramp_and_a_step_schedule_on_the_command_line_are_refused(composed):
     refusal = refusal_of(
         apply_overrides(
@@ -104,21 +113,6 @@ def test_a_ramp_and_a_step_schedule_on_the_command_line_are_refused(composed):
         )
     )
     assert "the batch is scheduled twice" in refusal.message
-
-
-@pytest.mark.parametrize(
-    ("of_recipe", "typed", "policy", "nodes"),
-    [
-        ("rampup.node_policy=best", "rampup.nodes=[1]", "nemo", [1]),
-        ("rampup.nodes=[1]", "rampup.node_policy=best", "best", None),
-        ("rampup.nodes=[1]", "rampup.node_policy=nemo", "nemo", None),
-        ("rampup.nodes=[2]", "rampup.nodes=[1]", "nemo", [1]),
-    ],
-)
-def test_nodes_in_a_list_and_a_policy_replace_each_other(of_recipe, typed, policy, nodes):
-    recipe = compose("batch=nemo_gpt3", "trainer.num_nodes=1", of_recipe)
-    rampup = resolved_with(recipe, typed).config.rampup
-    assert (rampup.node_policy, rampup.nodes) == (policy, nodes)
 
 
 def test_listed_nodes_replace_the_policy_of_maxtexts_ramp(composed):

@@ -58,43 +58,6 @@ def test_samples_per_device_give_the_global_batch_and_the_micro_batch_of_a_rank(
     assert stage.accumulate_grad_batches == (accumulate or 1)
 
 
-@given(
-    nodes=st.integers(1, 6),
-    devices=st.integers(1, 8),
-    context=st.sampled_from([1, 2, 4]),
-    hundredths=st.integers(1, 300),
-)
-def test_a_fraction_of_a_sample_is_refused_and_the_suggestions_work(
-    nodes, devices, context, hundredths
-):
-    world, per_device = nodes * devices, hundredths / 100
-    assume(world % context == 0)
-    assume(world * hundredths % 100)
-    fleet = {
-        "trainer__num_nodes": nodes,
-        "trainer__devices": devices,
-        "parallel__context_parallel_size": context,
-    }
-    refusal = refusal_of(
-        by_hand(
-            per_device_batch_size=per_device,
-            data__micro_batch_size=1,
-            model__global_batch_size=world // context,
-            **fleet,
-        )
-    )
-    assert f"x {world} devices is " in refusal.message
-    assert refusal.set_by[0] == f"per_device_batch_size={per_device} (Python)"
-    sizes = [float(offer["per_device_batch_size"]) for offer in offers(refusal)]
-    assert sizes == sorted(sizes)
-    assert sizes[0] < per_device < sizes[-1] or per_device < sizes[0]
-    for size in sizes:
-        assert (
-            resolve(by_hand(per_device_batch_size=size, **fleet)).config.model.global_batch_size
-            == size * world
-        )
-
-
 def test_samples_per_device_replace_a_batch_from_conf_with_a_note(llama, line_of):
     resolved = resolved_with(llama, "per_device_batch_size=4")
     assert (resolved.config.model.global_batch_size, resolved.config.data.micro_batch_size) == (
@@ -257,13 +220,6 @@ def test_a_ramp_in_maxtexts_words_equals_the_ramp_in_canonical_keys(composed):
     )
 
 
-def test_the_target_of_maxtexts_ramp_may_be_given_in_samples(composed):
-    without = {word: value for word, value in RAMP.items() if word != "per_device_batch_size"}
-    assert dict(leaves(resolved_with(composed, *words(without)).config)) == dict(
-        leaves(resolved_with(composed, *words(RAMP)).config)
-    )
-
-
 def test_maxtexts_word_disables_the_ramp_of_a_recipe(composed, gpt3_5b_place):
     config = resolved_with(composed, "enable_rampup_batch_size=false").config
     assert config.model.rampup_batch_size is None
@@ -322,30 +278,6 @@ def test_two_equal_ramps_are_accepted(composed):
     assert dict(leaves(resolved_with(composed, *words(RAMP), *typed).config)) == dict(
         leaves(resolved_with(composed, *words(RAMP)).config)
     )
-
-
-@pytest.mark.parametrize(
-    "missing",
-    [word for word in RAMP if word not in ("enable_rampup_batch_size", "per_device_batch_size")],
-)
-def test_a_maxtext_ramp_that_lacks_a_word_is_refused_with_maxtexts_default(composed, missing):
-    refusal = refusal_of(
-        apply_overrides(
-            composed, words({word: value for word, value in RAMP.items() if word != missing})
-        )
-    )
-    assert f"enable_rampup_batch_size=true, but {missing} is not given" in refusal.message
-    assert refusal.remedy.startswith(f"{missing}=")
-    assert refusal.remedy.endswith("(MaxText's default)")
-
-
-@pytest.mark.parametrize(
-    "word",
-    ["per_device_batch_size_start", "per_device_batch_size_increment", "global_rampup_samples"],
-)
-def test_a_word_of_a_disabled_ramp_is_refused_although_maxtext_ignores_it(composed, word):
-    refusal = refusal_of(apply_overrides(composed, words({word: RAMP[word]})))
-    assert f"{word}={RAMP[word]} without enable_rampup_batch_size" in refusal.message
 
 
 @pytest.mark.parametrize("named", ["model.global_batch_size", "data.micro_batch_size"])

@@ -68,30 +68,14 @@ def as_typed(setting, number):
 def test_the_bounds_of_a_range_are_accepted_and_numbers_beyond_them_refused(setting):
     step = 1 if setting.type is int else 1e-6
     edges = []
-    if setting.at_least is not None:
-        edges.append(
-            (
-                as_typed(setting, setting.at_least),
-                as_typed(setting, setting.at_least - step),
-                f"below {setting.at_least:g}",
-            )
-        )
-    if setting.above is not None:
-        edges.append(
-            (
-                as_typed(setting, setting.above + step),
-                as_typed(setting, setting.above),
-                f"not above {setting.above:g}",
-            )
-        )
-    if setting.at_most is not None:
-        edges.append(
-            (
-                as_typed(setting, setting.at_most),
-                as_typed(setting, setting.at_most + step),
-                f"above {setting.at_most}",
-            )
-        )
+    for name, inside, outside, reason in (
+        ("at_least", 0, -step, "below {:g}"),
+        ("above", step, 0, "not above {:g}"),
+        ("at_most", 0, step, "above {}"),
+    ):
+        if (limit := getattr(setting, name)) is not None:
+            numbers = (as_typed(setting, limit + one) for one in (inside, outside))
+            edges.append((*numbers, reason.format(limit)))
     assert edges
     for inside, outside, reason in edges:
         assert refusal_or_none(check_ranges, build({setting.key: inside}, place="here")) is None
