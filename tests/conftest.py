@@ -171,6 +171,21 @@ def small_gpt() -> Config:
     )
 
 
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """Writes programs, each a line of sh by its name, and puts them on PATH before a path."""
+    folder = tmp_path / "bin"
+
+    def write(path: str = "/usr/bin:/bin", **lines: str) -> None:
+        folder.mkdir(exist_ok=True)
+        for name, line in lines.items():
+            (folder / name).write_text(f"#!/bin/sh\n{line}\n")
+            (folder / name).chmod(0o755)
+        monkeypatch.setenv("PATH", ":".join(filter(None, (str(folder), path))))
+
+    return write
+
+
 @pytest.fixture(scope="session")
 def planned():
     """The plan of a recipe with words laid over it."""

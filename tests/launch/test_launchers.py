@@ -12,6 +12,7 @@ def test_a_run_that_never_started_has_no_jobs_under_any_launcher(name, tmp_path,
     monkeypatch.setenv("PATH", str(tmp_path))  # so that no Slurm command is found
     launcher, directory = launchers()[name], RunDirectory(tmp_path / "run")
     assert launcher.jobs(directory) == launcher.cancel(directory) == []
+    assert not launcher.is_cancelled(directory)
     assert not launcher.can_ask()
     launcher.refuse_active(directory)
     assert not directory.path.exists()

@@ -239,11 +239,9 @@ def test_a_damaged_file_is_named(run, file):
         read_status(run)
 
 
-def test_a_queue_is_asked_seldom_and_not_again_once_it_has_failed(run, tmp_path, monkeypatch):
-    asked, squeue = tmp_path / "asked", tmp_path / "squeue"
-    squeue.write_text(f"#!/bin/sh\necho >>{asked}\ntest $(wc -l <{asked}) = 1\n")
-    squeue.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+def test_a_queue_is_asked_seldom_and_not_again_once_it_has_failed(run, tmp_path, programs):
+    asked = tmp_path / "asked"
+    programs(squeue=f"echo >>{asked}; test $(wc -l <{asked}) = 1")
     others = [RunDirectory(tmp_path / name) for name in ("one", "two")]
     for each in (run, *others):
         each.path.mkdir(exist_ok=True)

@@ -50,16 +50,9 @@ def test_numbers_of_gpus_are_not_judged_where_their_count_is_unknown():
 
 
 @pytest.fixture
-def nvidia_smi(monkeypatch, tmp_path):
+def nvidia_smi(programs, tmp_path):
     """Puts a program of this name on the PATH. It runs a line of shell."""
-
-    def install(line: str) -> None:
-        program = tmp_path / "nvidia-smi"
-        program.write_text(f"#!/bin/sh\necho $* > {tmp_path}/asked\n{line}\n")
-        program.chmod(0o755)
-
-    monkeypatch.setenv("PATH", str(tmp_path))
-    return install
+    return lambda line: programs("", **{"nvidia-smi": f"echo $* > {tmp_path}/asked\n{line}"})
 
 
 @pytest.mark.parametrize(

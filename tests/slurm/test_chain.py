@@ -284,13 +284,6 @@ def test_cancelling_removes_waiting_jobs(cluster, tiny, interpreter, directory):
     assert LAUNCHER.cancel(directory) == []
 
 
-@pytest.mark.usefixtures("cluster")
-def test_a_run_without_jobs_has_no_status_and_cannot_be_cancelled(directory):
-    assert LAUNCHER.jobs(directory) == []
-    assert not LAUNCHER.is_cancelled(directory)
-    assert LAUNCHER.cancel(directory) == []
-
-
 def test_neither_the_user_s_defaults_nor_an_outer_allocation_change_a_chain(
     cluster, tiny, interpreter, directory, monkeypatch
 ):

@@ -16,7 +16,7 @@ from run_files import chained_job
 
 JOB = chained_job(dependency="6")
 CHAIN = {"jobs": [JOB], "submitted": 1.5, "cancelled": False}
-DEEP = "[" * 100_000
+DEEP, MOST_JOBS = "[" * 100_000, 3
 WRONG = (
     "--user=root",
     "-u",
@@ -43,15 +43,11 @@ WRONG = (
 
 
 @pytest.fixture
-def directory(tmp_path, monkeypatch) -> RunDirectory:
+def directory(tmp_path, monkeypatch, programs) -> RunDirectory:
     """A run directory, with Slurm programs that record their arguments."""
-    (tmp_path / "bin").mkdir()
-    for name in ("sbatch", "squeue", "scancel", "scontrol"):
-        (tmp_path / "bin" / name).write_text(
-            f'#!/bin/sh\nprintf "%s\\n" {name} "$@" >>{tmp_path}/asked\n'
-        )
-        (tmp_path / "bin" / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    names = ("sbatch", "squeue", "scancel", "scontrol")
+    programs(**{name: f'printf "%s\\n" {name} "$@" >>{tmp_path}/asked' for name in names})
+    monkeypatch.setattr(chain, "MOST_JOBS", MOST_JOBS)  # many would take long to read
     (tmp_path / "run/slurm").mkdir(parents=True)
     return RunDirectory(tmp_path / "run")
 
@@ -90,7 +86,7 @@ DAMAGED = {
     "deep": DEEP.encode(),
     "no JSON": b'{"jobs": NaN}',
     "too large": b" " * (chain.MOST_CHAIN_BYTES + 1),
-    "too many jobs": json.dumps(CHAIN | {"jobs": [JOB] * (chain.MOST_JOBS + 1)}).encode(),
+    "too many jobs": json.dumps(CHAIN | {"jobs": [JOB] * (MOST_JOBS + 1)}).encode(),
     "a word for a time": json.dumps(CHAIN | {"submitted": "now"}).encode(),
     "a number for a truth": json.dumps(CHAIN | {"cancelled": 0}).encode(),
     **{

@@ -5,17 +5,15 @@ from rampcli.launch.slurm import commands
 
 
 @pytest.fixture
-def slurm_says(tmp_path, monkeypatch):
+def slurm_says(programs):
     """Makes Slurm programs that fail with a message.
 
     Test clusters have no accounting, limits or faults that would cause these messages.
     """
 
     def say(words: str) -> None:
-        for name in ("sbatch", "squeue", "scancel", "scontrol"):
-            (tmp_path / name).write_text(f"#!/bin/sh\necho '{name}: error: {words}' >&2\nexit 1\n")
-            (tmp_path / name).chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        names = ("sbatch", "squeue", "scancel", "scontrol")
+        programs(**{name: f"echo '{name}: error: {words}' >&2; exit 1" for name in names})
 
     return say
 
@@ -76,10 +74,8 @@ def test_a_controller_that_does_not_answer_is_an_error(slurm_says):
         assert "scontrol ping" in str(refused.value)
 
 
-def test_a_command_that_hangs_is_given_up(tmp_path, monkeypatch):
-    (tmp_path / "squeue").write_text("#!/bin/sh\nexec sleep 60\n")
-    (tmp_path / "squeue").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+def test_a_command_that_hangs_is_given_up(programs, monkeypatch):
+    programs(squeue="exec sleep 60")
     monkeypatch.setattr(commands, "TIME_LIMIT_S", 0.2)
     with pytest.raises(RampcliError, match=r"squeue did not answer within 0\.2 s"):
         commands.jobs_of_this_user()
@@ -95,16 +91,12 @@ def test_missing_programs_are_an_error(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def sbatch(tmp_path, monkeypatch):
+def sbatch(tmp_path, programs):
     """Makes an sbatch that prints given text and records its environment."""
 
     def answer(words: str) -> None:
-        (tmp_path / "sbatch").write_text(
-            f"#!/bin/bash\nenv -0 >{tmp_path}/environment\nprintf -- '{words}'\n"
-        )
-        (tmp_path / "sbatch").chmod(0o755)
+        programs(sbatch=f"env -0 >{tmp_path}/environment; printf -- '{words}'")
         (tmp_path / "script").write_text("#!/bin/bash\n")
-        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
     return answer
 

@@ -12,27 +12,14 @@ def check(planned):
 
 
 @pytest.fixture
-def programs(tmp_path, monkeypatch):
-    """Makes the programs on PATH: each is a line of sh, by its name."""
-
-    def write(**lines: str) -> None:
-        (tmp_path / "bin").mkdir()
-        for name, line in lines.items():
-            (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{line}\n")
-            (tmp_path / "bin" / name).chmod(0o755)
-        monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-
-    return write
-
-
-@pytest.fixture
 def slurm(programs):
     """Makes Slurm's client programs; only sinfo is run."""
-    return lambda sinfo: programs(**dict.fromkeys(launcher.PROGRAMS, "exit 1") | {"sinfo": sinfo})
+    others = dict.fromkeys(launcher.PROGRAMS, "exit 1")
+    return lambda sinfo: programs("", **others | {"sinfo": sinfo})
 
 
 def test_without_slurm_only_a_run_on_slurm_fails(programs, check, planned):
-    programs()
+    programs("")
     found = check()
     assert found.status is Status.failure
     assert found.finding == f"not on PATH: {', '.join(launcher.PROGRAMS)}"

@@ -1,4 +1,3 @@
-import os
 import signal
 
 import pytest
@@ -22,11 +21,9 @@ from rampcli.runs.directory import RunDirectory
     ],
 )
 def test_the_log_of_srun_says_which_ranks_were_killed_and_by_what(
-    tmp_path, monkeypatch, planned, line, killed
+    tmp_path, programs, planned, line, killed
 ):
-    (tmp_path / "srun").write_text(f"#!/bin/sh\necho '{line}'; exit 1\n")
-    (tmp_path / "srun").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    programs(srun=f"echo '{line}'; exit 1")
     run = RunDirectory(tmp_path / "run")
     run.claim()
     resolved = planned("llama3_tiny", "launch=slurm", f"run_dir={run.path}")
