@@ -80,34 +80,32 @@ class Queues:
             UsageError: the record is a symbolic link.
         """
         jobs, unknown = list[Job](), None
-        for name in launchers():
-            try:
-                jobs += self._ask(name, directory, holder)
-            except (DamagedFileError, UsageError):
-                raise
-            except RampcliError as error:
-                unknown = error.message
+        for name, launcher in launchers().items():
+            if launcher.has_jobs(directory):
+                found, reason = self._ask(name, directory, holder)
+                jobs, unknown = jobs + found, reason or unknown
         return tuple(jobs), unknown
 
-    def _ask(self, name: str, directory: RunDirectory, holder: Holder | bool) -> list[Job]:
-        launcher, now, key = launchers()[name], time.monotonic(), (name, str(directory.path))
-        if not launcher.has_jobs(directory):
-            return []
+    def _ask(
+        self, name: str, directory: RunDirectory, holder: Holder | bool
+    ) -> tuple[list[Job], str | None]:
+        now, key = time.monotonic(), (name, str(directory.path))
         known = self._answers.get(key)
         if known is not None and known.is_usable(holder):
-            return known.jobs
+            return known.jobs, None
         failed_at, message = self._failures.get(name, (-ASK_QUEUE_EVERY_S, ""))
         if now - failed_at < ASK_QUEUE_EVERY_S:
-            raise RampcliError(message)
+            return [], message
         try:
-            jobs = launcher.jobs(directory)
-        except RampcliError as error:
-            if not isinstance(error, DamagedFileError | UsageError):
-                self._failures[name] = (time.monotonic(), error.message)
+            jobs = launchers()[name].jobs(directory)
+        except (DamagedFileError, UsageError):
             raise
+        except RampcliError as error:
+            self._failures[name] = (time.monotonic(), error.message)
+            return [], error.message
         since = known.holds_since if known is not None and known.holder == holder else now
         self._answers[key] = Answer(at=now, holder=holder, holds_since=since, jobs=jobs)
-        return jobs
+        return jobs, None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,8 +14,8 @@ from rampcli.files.guarded_folder import read_file
 from rampcli.launch.protocol import Job
 from rampcli.launch.slurm import SEARCH, SLURM_FOLDER
 from rampcli.launch.slurm.settings import SlurmConfig
-from rampcli.launch.slurm.template import TemplateError, render_within_limits
 from rampcli.launch.slurm.template import render as render_template
+from rampcli.launch.slurm.template import render_within_limits
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 
@@ -120,13 +120,13 @@ def _fill(custom: str | None, facts: Sequence[dict[str, Any]]) -> list[str]:
             keys=(SlurmConfig.template,),
             remedy=f"{SlurmConfig.template}=null",
         ) from error
-    try:
-        return render_within_limits(template, facts) if custom else render_template(template, facts)
-    except TemplateError as error:
-        where = "" if error.line is None else f"line {error.line} of "
+    rendered = (render_within_limits if custom else render_template)(template, facts)
+    if "reason" in rendered:
+        where = "" if rendered["line"] is None else f"line {rendered['line']} of "
         raise UsageError(
-            f"{where}the template {name}: {error.reason}",
+            f"{where}the template {name}: {rendered['reason']}",
             keys=(SlurmConfig.template,),
             remedy=f"{SlurmConfig.template}=null, for the bundled template; the variables are"
             f" {', '.join(facts[0])}",
-        ) from error
+        )
+    return [str(text) for text in rendered["texts"]]

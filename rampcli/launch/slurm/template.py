@@ -22,26 +22,11 @@ OUTPUT_MIB = 4
 _UNUSUAL = re.compile(r"[^\w@%+=:,./ -]")
 
 
-class TemplateError(Exception):
-    """A template cannot be rendered.
+def render(template: str, facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Renders a template once for each mapping of names to values.
 
-    Attributes:
-        line: line of the template, or None if it is unknown.
-        reason: what is wrong there.
-    """
-
-    def __init__(self, line: int | None, reason: str) -> None:
-        super().__init__(reason)
-        self.line = line
-        self.reason = reason
-
-
-def render(template: str, facts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the rendered texts of a template, one for each mapping of names to values.
-
-    Raises:
-        TemplateError: the template is invalid, an expression fails, or the texts exceed
-            `OUTPUT_MIB`.
+    Returns the `texts`. If the template is invalid, an expression fails, or the texts exceed
+    `OUTPUT_MIB`, returns the `reason` and the `line` of the template, or None if it is unknown.
     """
     environment = SandboxedEnvironment(
         undefined=StrictUndefined,
@@ -63,40 +48,26 @@ def render(template: str, facts: Sequence[Mapping[str, Any]]) -> list[str]:
                 pieces.append(piece)
             texts.append("".join(pieces))
     except MemoryError as error:
-        raise TemplateError(
-            _line_of(error), f"it uses more than {MEMORY_GIB} GiB of memory"
-        ) from error
+        reason = f"it uses more than {MEMORY_GIB} GiB of memory"
+        return {"line": _line_of(error), "reason": reason}
     except Exception as error:  # an expression in the template may raise anything
-        raise TemplateError(_line_of(error), str(error)) from error
-    return texts
+        return {"line": _line_of(error), "reason": printable(str(error))}
+    return {"texts": texts}
 
 
-def render_within_limits(template: str, facts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Renders a template as `render` does, in a separate process with limits.
-
-    Raises:
-        TemplateError: as `render`, or the template exceeds its time or memory.
-    """
+def render_within_limits(template: str, facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Renders a template as `render` does, in a process with limits on its time and memory."""
     request = {"template": template, "facts": facts}
     try:
-        rendered = ask(__name__, request, cpu_s=CPU_S, wall_s=WALL_S)
+        rendered: dict[str, Any] = ask(__name__, request, cpu_s=CPU_S, wall_s=WALL_S)
     except LimitError as error:
-        raise TemplateError(None, str(error)) from error
-    if "reason" in rendered:
-        raise TemplateError(rendered["line"], rendered["reason"])
-    return [str(text) for text in rendered["texts"]]
+        return {"line": None, "reason": str(error)}
+    return rendered
 
 
 def main() -> None:
     """Renders the template on standard input within limits, and prints the result as JSON."""
-    answer(_respond)
-
-
-def _respond(request: dict[str, Any]) -> dict[str, Any]:
-    try:
-        return {"texts": render(request["template"], request["facts"])}
-    except TemplateError as error:
-        return {"line": error.line, "reason": printable(error.reason)}
+    answer(lambda request: render(**request))
 
 
 def _line_of(error: Exception) -> int | None:
