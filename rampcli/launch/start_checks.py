@@ -41,8 +41,7 @@ class DiskSpace:
     Attributes:
         free_bytes: bytes that this user may still write.
         checkpoint_bytes: estimated size of one checkpoint.
-        present: complete checkpoints that the run has, of those that it keeps.
-        keep_last: checkpoints that it keeps.
+        present: complete checkpoints that the run has, of the `keep_last` that it keeps.
     """
 
     free_bytes: int

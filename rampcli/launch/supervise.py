@@ -48,7 +48,6 @@ class Restarts:
     """Counts the crashes of a stage.
 
     Attributes:
-        max_restarts: crashes that are followed by a restart.
         backoff_s: seconds before the first restart. Each later wait is twice as long, up to
             `LONGEST_BACKOFF_S`.
         crashes: crashes and lost nodes so far.
@@ -86,10 +85,7 @@ class Attempt:
     """One start of the workers of a stage.
 
     Attributes:
-        nodes: nodes of the stage, some of which may be lost.
-        world: ranks that are started.
-        feed: passes the rows that they write to the observer.
-        log: their output.
+        feed: passes the rows that the workers write to the observer.
         to_grow: True if they are stopped so that a larger world can start.
     """
 
@@ -124,8 +120,7 @@ class Supervisor:
     def run_stages(self, *, one_stage: bool, one_phase: bool = False) -> dict[str, Any]:
         """Runs the remaining stages, those of one group of processes, or those of one phase.
 
-        Returns:
-            The final contents of state.json.
+        Returns the final contents of state.json.
 
         Raises:
             RampcliError: the workers failed; the message quotes their error or their log.

@@ -42,12 +42,7 @@ SELF_ABORTED = "SIGABRT"
 
 
 class WorkerLog:
-    """The part of a log that is written after this object is created, or the whole log.
-
-    Args:
-        path: log file. It need not exist yet.
-        from_start: read the whole log.
-    """
+    """The part of a log that is written after this object is created; all of it if `from_start`."""
 
     def __init__(self, path: Path, *, from_start: bool = False) -> None:
         self.path = path
@@ -93,11 +88,7 @@ class Workers:
         processes: Sequence[subprocess.Popen[bytes]],
         rendezvous_socket: socket.socket | None = None,
     ) -> None:
-        """Takes charge of processes.
-
-        Args:
-            rendezvous_socket: socket on the port of the workers' rendezvous. `end` closes it.
-        """
+        """Takes charge of processes, and of a socket on the port of their rendezvous."""
         self.processes = list(processes)
         self.rendezvous_socket = rendezvous_socket
 
@@ -185,10 +176,9 @@ def start_process(
 
 
 def worker_environment(*, threads: int) -> dict[str, str]:
-    """Returns the environment of workers. Variables that the user has set keep their values.
+    """Returns the environment of workers with a number of OpenMP threads each.
 
-    Args:
-        threads: OpenMP threads per worker.
+    Variables that the user has set keep their values.
     """
     environment = without_outer_launcher(safe_environment()) | {SUPERVISOR: str(os.getpid())}
     environment.setdefault("OMP_NUM_THREADS", str(threads))
@@ -198,13 +188,10 @@ def worker_environment(*, threads: int) -> dict[str, str]:
 
 
 def reserve_port(address: str = LOOPBACK) -> socket.socket:
-    """Binds a free port of this machine, and returns the socket.
+    """Binds a free port at an address of this machine, and returns the socket.
 
     While the socket is open, the kernel gives the port to nobody else, but a process that knows
     its number can listen on it.
-
-    Args:
-        address: one of this machine's addresses.
     """
     reserved = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     reserved.bind((address, 0))
@@ -250,12 +237,7 @@ class WorkersExit:
         return [rank for rank, name in self.killed.items() if name in signs]
 
     def cause(self, state: dict[str, Any], launch: LaunchConfig) -> str:
-        """Returns why the workers failed, and where their log is.
-
-        Args:
-            launch: settings with the limits on how long ranks wait for others.
-            state: contents of state.json, where a worker may have recorded its error.
-        """
+        """Returns why the workers failed, as state.json and their log say, and where the log is."""
         recorded = state["error"]["message"] if state["status"] == "failed" else None
         # If a rank was killed, the errors of the others only report that it is missing. A rank that
         # aborts itself may be the first to fail, or do so because another one has failed.

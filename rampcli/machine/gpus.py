@@ -33,7 +33,6 @@ def misread_gpus(chosen: str, *, count: int) -> str | None:
     """Returns what CUDA uses, and why, if that is not what CUDA_VISIBLE_DEVICES says, or None.
 
     Args:
-        chosen: value of the variable.
         count: how many GPUs this machine has, or 0 if that is unknown.
     """
     names = _names_in(chosen)

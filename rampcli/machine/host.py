@@ -33,12 +33,9 @@ def has_bf16_products() -> bool:
 
 
 def processors_near(pci_address: str) -> set[int]:
-    """Returns the numbers of the processors on the NUMA node of a PCI device.
+    """Returns the processors on the NUMA node of a PCI device, such as `0000:1b:00.0`, by number.
 
     The set is empty if the kernel does not say. For machines with one node, it often does not.
-
-    Args:
-        pci_address: such as `0000:1b:00.0`.
     """
     near: set[int] = set()
     with suppress(OSError, ValueError):

@@ -210,10 +210,9 @@ def train(
 def with_working_compiler(
     phase: ResolvedPhase, run: RunDirectory, reason: str | None
 ) -> ResolvedPhase:
-    """Returns the phase, without compiled layers if a rank cannot compile. Every rank calls this.
+    """Returns the phase, without compiled layers if a rank has a reason that it cannot compile.
 
-    Args:
-        reason: why this rank cannot compile, if so.
+    Every rank calls this.
     """
     with waiting:
         facts = gather_from_all_ranks({"reason": reason and reason[:MOST_OF_REASON]})
@@ -262,10 +261,7 @@ def agreed_bytes_of_tokens(
 ) -> Tensor:
     """Returns how many bytes of text each token stands for, int32 [vocabulary]; 0 if unknown.
 
-    Rank 0 always reads data, so it tells the others. Every rank calls this.
-
-    Args:
-        tokenizer: contents of tokenizer.json on rank 0.
+    Rank 0, which always reads data, tells the others from tokenizer.json. Every rank calls this.
     """
     shared = torch.zeros(vocab_size, dtype=torch.int32, device=device)
     if dist.get_rank() == 0 and tokenizer is not None:
@@ -352,9 +348,6 @@ def compile_next_stage(run: RunDirectory, *, world_size: int) -> None:
     """Compiles a layer for the next processes of a run, if it compiles layers.
 
     Does nothing with GPUs: the compiler asks CUDA for them, and other workers still use them.
-
-    Args:
-        world_size: ranks of the next processes.
     """
     if visible_gpus():
         return

@@ -23,9 +23,7 @@ END_S = 2.0
 class Heartbeat:
     """Rewrites the file of a rank in a `with` statement. Errors of the disk do not reach the rank.
 
-    Args:
-        rank: number of the rank, from 0.
-        world_size: number of ranks, with those that only generate.
+    Ranks that only generate count among the `world_size` ranks.
     """
 
     def __init__(self, run: RunDirectory, *, rank: int, world_size: int) -> None:

@@ -59,10 +59,6 @@ def agree_on_devices(store: "Store", device: str, *, rank: int, world_size: int)
 
     Ranks of gloo and ranks of NCCL would wait for each other until the timeout.
 
-    Args:
-        store: shared by the ranks.
-        device: `name_of` this rank's device.
-
     Raises:
         UsageError: `check_devices` refuses them. Every rank raises it.
     """

@@ -138,8 +138,7 @@ def check_same_phase(
 def agreed_fingerprints(fingerprints: tuple[str, ...] | None) -> tuple[str, ...]:
     """Returns the fingerprints of the corpora after checking that all ranks found the same.
 
-    Args:
-        fingerprints: those that this rank found, or None if another rank reads for it.
+    A rank has None if another rank reads for it.
     """
     ranks = gather_from_all_ranks({"fingerprints": fingerprints})
     agreed, *others = {tuple(rank["fingerprints"]) for rank in ranks if rank["fingerprints"]}

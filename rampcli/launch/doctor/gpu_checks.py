@@ -114,10 +114,9 @@ def meshes_of(ranks: int) -> dict[str, Settings]:
 
 
 def run_checks(test: GpuTest, begin: Callable[[str], object]) -> Iterator[Check]:
-    """Yields the result of each check. A failed check does not stop the others.
+    """Yields the result of each check, and first calls `begin` with its name.
 
-    Args:
-        begin: called with the name of a check that begins.
+    A failed check does not stop the others.
     """
     for check in checks_of(test.gpus):
         began = time.monotonic()
@@ -240,10 +239,7 @@ def _losses(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def agreement(rows: Sequence[dict[str, Any]], expected: Sequence[dict[str, Any]]) -> str:
-    """Returns how far losses and gradient norms are from the expected ones.
-
-    Args:
-        rows, expected: rows of metrics.jsonl.
+    """Returns how far losses and gradient norms in metrics.jsonl are from the expected ones.
 
     Raises:
         RampcliError: those of a step differ by more than the rounding of bf16, or are not finite,

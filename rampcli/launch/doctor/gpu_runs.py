@@ -102,7 +102,6 @@ class Processes:
         """Runs `rampcli pretrain` to its end, or kills it. A second call resumes the run.
 
         Args:
-            name: folder of the run.
             settings: laid over `SETTINGS`.
             kill_when: whether the command and its workers are to be killed now.
 

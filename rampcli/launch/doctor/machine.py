@@ -216,12 +216,7 @@ def check_start(resolved: Resolved) -> list[Check]:
 def check_machine(
     resolved: Resolved | None = None, *, torch_timeout_s: float = TORCH_TIMEOUT_S
 ) -> list[Check]:
-    """Checks this machine, and leaves no files behind.
-
-    Args:
-        resolved: run that is to start here; None checks what any run needs.
-        torch_timeout_s: seconds that torch may take to start and to test itself.
-    """
+    """Checks this machine for a run, or for what any run needs, and leaves no files behind."""
     checks = [
         *check_torch(resolved, torch_timeout_s),
         *(check for each in launchers().values() for check in each.machine_checks(resolved)),

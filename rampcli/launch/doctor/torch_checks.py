@@ -71,11 +71,7 @@ def check_torch(resolved: Resolved | None, timeout_s: float) -> list[Check]:
 
 
 def _run_probe(interpreter: str, *, timeout_s: float) -> tuple[dict[str, Any], str]:
-    """Runs `rampcli.worker.machine` under an interpreter.
-
-    Returns:
-        The facts that it printed before it ended, and how it ended.
-    """
+    """Runs `rampcli.worker.machine`; returns the facts that it printed, and how it ended."""
     try:
         done = subprocess.run(
             python_command(PROBE, interpreter=interpreter),

@@ -168,9 +168,7 @@ class LocalWorkers(Workers):
         """Starts the workers.
 
         Args:
-            config: configuration of the run. Its rollout ranks come after those of the world.
-            world: ranks to start, and the nodes they are on.
-            log: file in the run's log folder that receives the workers' output.
+            config: its rollout ranks come after those of the world.
             program: module that a rank runs. It takes the run directory and `WAIT`.
             gpus: GPUs of all nodes of the stage, node by node; empty on the CPU.
         """

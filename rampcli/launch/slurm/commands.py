@@ -99,8 +99,6 @@ def submit(script: Path, *, folder: Path, options: Sequence[str] = ()) -> str:
     """Submits a script with sbatch, and returns the job's ID.
 
     Args:
-        script: script of the job.
-        folder: working directory of sbatch.
         options: sbatch options, which override those in the script.
 
     Raises:
