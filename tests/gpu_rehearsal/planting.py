@@ -1,50 +1,28 @@
-"""Trains once per planted fault on pretended devices, in processes that share a loaded torch.
-
-`python -P -m gpu_rehearsal.planting FAULTS` reads a list of `Fault` as JSON and runs each.
-"""
+"""Trains once per planted fault on pretended devices."""
 
 import hashlib
-import importlib
 import json
 import os
-import runpy
-import signal
-import socket
-import subprocess
 import sys
-import time
-import traceback
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
+from ranks import run_program, run_ranks, stop_ranks
+
 PLANTED = "planted a fault in"
-REMAINING_S = 5.0
-"""Seconds to wait for the other ranks once one has failed."""
-LOADED = (
-    "torch._dynamo",
-    "torch.distributed.checkpoint",
-    "torch.distributed.fsdp",
-    "torch.distributed.pipelining",
-    "torch.distributed.tensor.parallel",
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fault:
-    """An edit of a file of rampcli, and a run with it.
+    """An edit of a file of rampcli.
 
     Attributes:
         file: path below the package, or None for a run without a fault.
         old: text that the file has once.
         new: text in its place.
-        run_dir: run directory, which has a config.yaml.
-        processes: number of ranks.
     """
 
-    run_dir: str
-    processes: int
     file: str | None = None
     old: str = ""
     new: str = ""
@@ -65,69 +43,31 @@ class Outcome:
     result: str
 
 
-def run_faults(faults: Sequence[Fault], environment: dict[str, str], tests: Path) -> list[Outcome]:
-    """Runs faults, one after another, in an environment with devices."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "gpu_rehearsal.planting"],
-        input=json.dumps([asdict(fault) for fault in faults]),
-        env=environment | {"PYTHONPATH": os.pathsep.join((environment["PYTHONPATH"], str(tests)))},
-        text=True,
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    return [Outcome(**outcome) for outcome in json.loads(done.stdout)]
-
-
-def main() -> None:
-    for module in LOADED:
-        importlib.import_module(module)
-    print(json.dumps([asdict(_run(Fault(**fault))) for fault in json.load(sys.stdin)]))
-
-
-def _run(fault: Fault) -> Outcome:
-    run = Path(fault.run_dir)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    logs = [run / f"rank_{rank}.txt" for rank in range(fault.processes)]
-    ranks = {_start(fault, rank, port, logs[rank]) for rank in range(fault.processes)}
-    has_failed, deadline = False, None
-    while ranks:
-        process, status = os.waitpid(-1, os.WNOHANG)
-        ranks.discard(process)
-        if process and status:
-            has_failed, deadline = True, time.monotonic() + REMAINING_S
-        if deadline is not None and time.monotonic() > deadline:
-            for rank in ranks:
-                os.kill(rank, signal.SIGKILL)
-        time.sleep(0.02)
+def run_with(fault: Fault, run: Path, *, processes: int) -> Outcome:
+    """Trains a run with a fault, in new processes that have loaded torch."""
+    stop_ranks()
+    try:
+        run_ranks(processes, _train, fault, str(run), logs=run / "logs")
+        has_failed = False
+    except AssertionError:
+        has_failed = True
+    finally:
+        stop_ranks()
     return Outcome(
         has_failed=has_failed,
-        log="\n".join(log.read_text() for log in logs),
+        log="\n".join(log.read_text() for log in sorted((run / "logs").glob("rank_*.txt"))),
         result="" if has_failed else _digest(run),
     )
 
 
-def _start(fault: Fault, rank: int, port: int, log: Path) -> int:
-    process = os.fork()
-    if process:
-        return process
-    for descriptor in (1, 2):
-        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), descriptor)
+def _train(fault: Fault, run_dir: str) -> None:
+    """Trains as a rank that imports rampcli anew, with the fault."""
     if fault.file is not None:
         _plant(fault)
-    os.environ |= {
-        **{"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1"},
-        **{"WORLD_SIZE": str(fault.processes), "LOCAL_WORLD_SIZE": str(fault.processes)},
-        "MASTER_PORT": str(port),
-    }
-    sys.argv = ["rampcli.worker", fault.run_dir]
-    try:
-        runpy.run_module("rampcli.worker", run_name="__main__", alter_sys=True)
-    except Exception:
-        traceback.print_exc()
-    finally:  # a worker that trains ends the process itself
-        sys.stderr.flush()
-        os._exit(1)
+    for module in [name for name in sys.modules if name.partition(".")[0] == "rampcli"]:
+        del sys.modules[module]
+    os.environ["LOCAL_RANK"] = os.environ["RANK"]
+    run_program("rampcli.worker", run_dir)
 
 
 def _plant(fault: Fault) -> None:
@@ -153,7 +93,3 @@ def _digest(run: Path) -> str:
     for path in sorted(run.glob("checkpoints/*/*.safetensors")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
-
-
-if __name__ == "__main__":
-    main()

@@ -4,12 +4,9 @@ A fault is noticed if the run fails with words that name it, or if losses or che
 those of a run without it.
 """
 
-from pathlib import Path
-
 import pytest
 
-from gpu_rehearsal.gpu_runs import gpu_environment
-from gpu_rehearsal.planting import PLANTED, Fault, run_faults
+from gpu_rehearsal.planting import PLANTED, Fault, Outcome, run_with
 from tiny_runs import Run
 
 # Four steps on two ranks, with validations, and checkpoints that are written in the background. An
@@ -101,23 +98,29 @@ FAULTS = {
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("faults")
-    faults = {"": (None, "", "", DIFFERS)} | FAULTS
-    runs = []
-    for index, (file, old, new, _) in enumerate(faults.values()):
-        run = Run(folder / str(index))
+def outcome_of(tmp_path_factory):
+    """Trains with the fault of a name, or without one."""
+
+    def outcome(name: str | None) -> Outcome:
+        file, old, new, _ = (None, "", "", DIFFERS) if name is None else FAULTS[name]
+        run = Run(tmp_path_factory.mktemp("fault") / "run")
         run.describe(*WORDS)
-        runs.append(Fault(run_dir=str(run.path), processes=2, file=file, old=old, new=new))
-    found = run_faults(runs, gpu_environment(2), Path(__file__).parents[1])
-    return dict(zip(faults, found, strict=True))
+        return run_with(Fault(file=file, old=old, new=new), run.path, processes=2)
+
+    return outcome
+
+
+@pytest.fixture(scope="module")
+def sound(outcome_of):
+    """The outcome without a fault."""
+    return outcome_of(None)
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_planted_fault_is_noticed(outcomes, name):
+def test_a_planted_fault_is_noticed(sound, outcome_of, name):
     file, _, _, words = FAULTS[name]
-    sound, faulty = outcomes[""], outcomes[name]
     assert not sound.has_failed, sound.log
+    faulty = outcome_of(name)
     assert f"{PLANTED} {file}" in faulty.log, faulty.log
     if words is DIFFERS:
         assert faulty.result != sound.result
