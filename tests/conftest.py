@@ -186,6 +186,19 @@ def programs(tmp_path, monkeypatch):
     return write
 
 
+@pytest.fixture
+def other_torch(tmp_path, monkeypatch):
+    """Puts a fake torch before the installed one on the path of processes."""
+
+    def write(text: str, **packages: str) -> None:
+        for name, content in {"": text, **packages}.items():
+            (tmp_path / "other/torch" / name).mkdir(parents=True)
+            (tmp_path / "other/torch" / name / "__init__.py").write_text(content)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path / "other"))
+
+    return write
+
+
 @pytest.fixture(scope="session")
 def planned():
     """The plan of a recipe with words laid over it."""

@@ -1,10 +1,9 @@
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
 
+from commands import Command
 from rampcli import llm
 from rampcli.launch.run import describe
 from rampcli.models import linear, masks
@@ -19,16 +18,12 @@ def test_an_error_in_a_worker_names_the_word_that_was_typed(tmp_path, planned):
     settings = TINY | {"trainer.accelerator": "gpu", "run_dir": str(run.path)}
     words = [f"{key}={value}" for key, value in settings.items()]
     describe(run, planned("llama3_tiny", *words), words)
-    ended = subprocess.run(
-        [sys.executable, "-m", "rampcli.worker", str(run.path)],
-        env={**environment(), "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    without_gpus = environment() | {"CUDA_VISIBLE_DEVICES": ""}
+    worker = Command([str(run.path)], without_gpus, program="rampcli.worker")
+    _, errors = worker.communicate()
     place = "trainer.accelerator=gpu (command line)"
-    assert ended.returncode == 2
-    assert f"set by: {place}\n" in ended.stderr
+    assert worker.returncode == 2
+    assert f"set by: {place}\n" in errors
     assert json.loads((run.path / "state.json").read_text())["error"]["set_by"] == [place]
 
 

@@ -46,19 +46,6 @@ def has_ended(process: subprocess.Popen[str]) -> bool:
     return True
 
 
-@pytest.fixture
-def other_torch(tmp_path):
-    """Puts a fake torch before the installed one. Returns the environment that selects it."""
-
-    def write(text: str, *, distributed: str = "") -> dict[str, str]:
-        for name, content in (("torch", text), ("torch/distributed", distributed)):
-            (tmp_path / "other" / name).mkdir(parents=True)
-            (tmp_path / "other" / name / "__init__.py").write_text(content)
-        return {"PYTHONPATH": str(tmp_path / "other")}
-
-    return write
-
-
 WELL = "import types; __version__ = '9.9'; version = types.SimpleNamespace(cuda=None)"
 
 
@@ -87,14 +74,16 @@ def test_an_error_of_gloo_is_reported_and_the_other_tests_still_run(tmp_path):
     "raised", ["OSError('libcudart.so.12')", "ModuleNotFoundError('torch')", "SystemExit('torch')"]
 )
 def test_an_error_of_torch_is_reported_in_its_words(tmp_path, other_torch, raised):
-    process = start(tmp_path, **other_torch(f"raise {raised}"))
+    other_torch(f"raise {raised}")
+    process = start(tmp_path)
     facts = facts_of(process)
     assert (process.returncode, facts.keys()) == (0, {"python", "error"})
     assert facts["error"] == f"{raised.split('(')[0]}: {raised.split(chr(39))[1]}"
 
 
 def test_results_before_a_crash_are_kept(tmp_path, other_torch):
-    process = start(tmp_path, **other_torch(WELL, distributed=CRASHES))
+    other_torch(WELL, distributed=CRASHES)
+    process = start(tmp_path)
     assert facts_of(process).keys() == {"python", "torch", "cuda"}
     assert process.returncode == -signal.SIGSEGV
 
@@ -103,7 +92,8 @@ def test_a_hanging_process_does_not_outlive_its_killed_parent(tmp_path, other_to
     hanging = (
         f"from torch import *\ndef TCPStore(*_, **__):\n    print('{{}}', flush=True); {HANGS}"
     )
-    process = start(tmp_path, **other_torch(WELL, distributed=hanging))
+    other_torch(WELL, distributed=hanging)
+    process = start(tmp_path)
     while process.stdout.readline() != "{}\n":
         assert process.poll() is None
     process.kill()

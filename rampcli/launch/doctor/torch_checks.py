@@ -124,7 +124,7 @@ def _check_gloo(facts: dict[str, Any], resolved: Resolved | None) -> Check:
 
 
 def _check_gpus(facts: dict[str, Any], resolved: Resolved | None) -> Check:
-    name, accelerator = "gpus", _accelerator(resolved)
+    name, accelerator, usable = "gpus", _accelerator(resolved), len(facts["gpus"])
     if accelerator == "cpu":
         return Check(name, Status.not_needed, "trainer.accelerator=cpu")
     chosen, visible = os.environ.get("CUDA_VISIBLE_DEVICES"), len(visible_gpus())
@@ -133,15 +133,17 @@ def _check_gpus(facts: dict[str, Any], resolved: Resolved | None) -> Check:
     except UsageError as error:
         remedy = UNHIDE_REMEDY if chosen is not None and not visible else error.remedy
         return Check(name, Status.failure, error.message, remedy)
-    usable = len(facts["gpus"])
     if usable < visible:
-        fails = accelerator == "gpu" and usable < needed
-        return Check(
-            name,
-            Status.failure if fails else Status.warning,
-            _unusable_gpus(facts, chosen, visible),
-            CUDA_REMEDY if facts["cuda"] is None else DRIVER_REMEDY,
+        why, remedy = facts["cuda_error"], DRIVER_REMEDY
+        if facts["cuda"] is None:
+            why, remedy = "it was built without CUDA", CUDA_REMEDY
+        origin = f"in CUDA_VISIBLE_DEVICES={chosen}" if chosen else "on this machine"
+        finding = (
+            f"torch can use {usable} of the {visible} GPUs {origin}{f': {why}' if why else ''}"
         )
+        fails = accelerator == "gpu" and usable < needed
+        status = Status.failure if fails else Status.warning
+        return Check(name, status, printable(finding), remedy)
     if not usable:
         hidden = f"={chosen} hides them" if chosen else " is empty"
         found = "none" if chosen is None else f"CUDA_VISIBLE_DEVICES{hidden}"
@@ -167,16 +169,6 @@ def _check_usable_gpus(facts: dict[str, Any], resolved: Resolved | None, needed:
         f"{found}; the largest stage has {resolved.plan.largest_world_size} processes,"
         " so trainer.accelerator=auto computes on the CPU",
         "fewer trainer.num_nodes or trainer.devices, or a machine with the GPUs",
-    )
-
-
-def _unusable_gpus(facts: dict[str, Any], chosen: str | None, visible: int) -> str:
-    """Returns how many of the visible GPUs torch can use, and why it cannot use the others."""
-    why = "it was built without CUDA" if facts["cuda"] is None else facts["cuda_error"]
-    origin = f"in CUDA_VISIBLE_DEVICES={chosen}" if chosen else "on this machine"
-    return printable(
-        f"torch can use {len(facts['gpus'])} of the {visible} GPUs {origin}"
-        + (f": {why}" if why else "")
     )
 
 

@@ -54,21 +54,18 @@ def reserve_gpus(config: Config, plan: TrainingPlan) -> Iterator[list[str]]:
     """
     needed = gpus_needed(config, plan)
     with ExitStack() as claims:
-        gpus: list[str] = []
+        gpus, visible = list[str](), visible_gpus() if needed else []
         locks = private_folder("gpus") if needed else Path()
-        for gpu in visible_gpus() if needed else []:
-            try:
-                claims.enter_context(hold(locks / gpu.replace("/", "_")))
-            except BlockingIOError:
-                continue
-            gpus.append(gpu)
-            if len(gpus) == needed:
-                break
+        for gpu in visible:
+            if len(gpus) < needed:
+                with suppress(BlockingIOError):
+                    claims.enter_context(hold(locks / gpu.replace("/", "_")))
+                    gpus.append(gpu)
         if len(gpus) < needed:
             raise UsageError(
                 f"this run needs {counted(needed, 'GPU')}, but other runs use"
-                f" {len(visible_gpus()) - len(gpus)} of the {counted(len(visible_gpus()), 'GPU')}"
-                " on this machine",
+                f" {len(visible) - len(gpus)} of the {counted(len(visible), 'GPU')} on this"
+                " machine",
                 keys=(TrainerConfig.num_nodes, TrainerConfig.devices, TrainerConfig.accelerator),
                 remedy="wait for the other runs, or use fewer GPUs",
             )

@@ -25,15 +25,3 @@ def checked(run_of) -> Callable[..., dict[str, Check]]:
         return {check.name: check for check in checks}
 
     return check
-
-
-@pytest.fixture
-def other_torch(tmp_path, monkeypatch):
-    """Puts a fake torch before the installed one on the path."""
-
-    def write(text: str) -> None:
-        (tmp_path / "other" / "torch").mkdir(parents=True)
-        (tmp_path / "other" / "torch" / "__init__.py").write_text(text)
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path / "other"))
-
-    return write

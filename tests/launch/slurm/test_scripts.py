@@ -120,29 +120,12 @@ def test_a_job_requests_one_gpu_per_process_by_default_and_none_on_the_cpu(words
 
 
 def test_settings_become_directives_and_the_users_options_come_last():
-    words = [
-        f"launch.slurm.{name}"
-        for name in (
-            "partition=p",
-            "account=a",
-            "qos=q",
-            "time=1-02:00:00",
-            "mem=4G",
-            "cpus_per_task=3",
-        )
-    ]
-    found = directives(
-        scripts(*words, "launch.slurm.sbatch_args=['--mem=8G','--comment=it is $5']")[0]
-    )
-    for directive in (
-        "--partition=p",
-        "--account=a",
-        "--qos=q",
-        "--time=1-02:00:00",
-        "--mem=4G",
-        "--cpus-per-task=3",
-    ):
-        assert directive in found
+    options = {"partition": "p", "account": "a", "qos": "q", "time": "1-02:00:00", "mem": "4G"}
+    words = [f"launch.slurm.{name}={value}" for name, value in options.items()]
+    own = "launch.slurm.sbatch_args=['--mem=8G','--comment=it is $5']"
+    found = directives(scripts(*words, "launch.slurm.cpus_per_task=3", own)[0])
+    assert {f"--{name}={value}" for name, value in options.items()} <= {*found}
+    assert "--cpus-per-task=3" in found
     assert found[-2:] == ["--mem=8G", '"--comment=it is \\$5"']
 
 
