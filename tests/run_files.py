@@ -1,9 +1,11 @@
 """Complete contents of a run's files, for tests that write them without training."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 from rampcli.runs.directory import RunDirectory
+from rampcli.runs.manifest import MANIFEST
 
 
 def metrics_row(**facts: Any) -> dict[str, Any]:
@@ -31,6 +33,13 @@ def manifest(**facts: Any) -> dict[str, Any]:
         "settings": {},
         "files": {},
     } | facts
+
+
+def leave_checkpoint(run: RunDirectory, step: int = 7, **facts: Any) -> None:
+    """Writes a complete checkpoint without tensors."""
+    run.checkpoint_folder(step).mkdir(parents=True)
+    path = run.checkpoint_folder(step) / MANIFEST
+    path.write_text(json.dumps(manifest(step=step, **facts)), encoding="utf-8")
 
 
 def state(**facts: Any) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Corpora, checkpoints and starting weights decide the vocabulary of a run."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -13,8 +12,7 @@ from rampcli.errors import UsageError
 from rampcli.launch.files import LONG_TO_ENCODE_BYTES, encoding_note
 from rampcli.launch.run import check
 from rampcli.runs.directory import RunDirectory
-from rampcli.runs.manifest import MANIFEST
-from run_files import manifest
+from run_files import leave_checkpoint
 from small_corpora import numbered, write_files
 
 TEXT = "".join(map(chr, range(200, 303))) * 50
@@ -32,13 +30,6 @@ def plan_own_text(tmp_path):
     return plan
 
 
-def leave_checkpoint(resolved, vocab_size):
-    folder = RunDirectory(resolved.run_dir).checkpoint_folder(7)
-    folder.mkdir(parents=True)
-    settings = {"model.vocab_size": vocab_size}
-    (folder / MANIFEST).write_text(json.dumps(manifest(settings=settings)))
-
-
 def test_a_text_decides_vocabulary_and_validation_samples(plan_own_text):
     config = plan_own_text().config
     assert config.model.vocab_size == 103
@@ -51,7 +42,8 @@ def test_a_text_decides_vocabulary_and_validation_samples(plan_own_text):
 def test_a_run_directory_keeps_its_vocabulary_unless_it_is_of_another_text(
     saved, used, plan_own_text
 ):
-    leave_checkpoint(plan_own_text(), saved)
+    run = RunDirectory(plan_own_text().run_dir)
+    leave_checkpoint(run, settings={"model.vocab_size": saved})
     assert plan_own_text().config.model.vocab_size == used
 
 

@@ -11,8 +11,8 @@ from rampcli.launch.run import describe, run
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
-from rampcli.runs.manifest import MANIFEST, consumed_samples
-from run_files import manifest
+from rampcli.runs.manifest import consumed_samples
+from run_files import leave_checkpoint
 from tests.prompts import PROMPT_WORDS
 
 
@@ -26,23 +26,19 @@ def resolved(tmp_path) -> Resolved:
     return tiny(tmp_path)
 
 
-def leave_checkpoint(
+def leave_checkpoint_of(
     resolved: Resolved, *, consumed_samples: int, without: Sequence[str] = (), **changed
 ) -> RunDirectory:
     directory = RunDirectory(resolved.run_dir)
-    folder = directory.checkpoint_folder(7)
-    folder.mkdir(parents=True)
     settings = snapshot.identity(resolved.config) | changed
     settings = {key: value for key, value in settings.items() if key not in without}
-    (folder / MANIFEST).write_text(
-        json.dumps(manifest(consumed_samples=consumed_samples, settings=settings))
-    )
+    leave_checkpoint(directory, consumed_samples=consumed_samples, settings=settings)
     directory.mark()
     return directory
 
 
 def test_a_complete_run_is_not_started_again(resolved):
-    leave_checkpoint(resolved, consumed_samples=resolved.plan.end_sample)
+    leave_checkpoint_of(resolved, consumed_samples=resolved.plan.end_sample)
     outcome = run(resolved)
     assert (outcome.status, outcome.started, outcome.exit_code) == ("complete", False, 0)
     assert sorted(path.name for path in resolved.run_dir.iterdir()) == [".rampcli", "checkpoints"]
@@ -52,7 +48,7 @@ def test_a_checkpoint_of_another_text_is_refused_before_anything_is_written(tmp_
     (tmp_path / "mine.txt").write_text("0123456789" * 1000)
     words = ("data=text", f"data.path={tmp_path}/mine.txt", "trainer.val_samples=0")
     resolved = tiny(tmp_path, *words)
-    leave_checkpoint(resolved, consumed_samples=8)
+    leave_checkpoint_of(resolved, consumed_samples=8)
     with pytest.raises(ForeignCheckpointError, match="another corpus"):
         run(resolved)
     assert sorted(path.name for path in resolved.run_dir.iterdir()) == [".rampcli", "checkpoints"]
@@ -81,7 +77,7 @@ def test_a_checkpoint_of_another_text_is_refused_before_anything_is_written(tmp_
 def test_a_checkpoint_of_another_configuration_is_refused_with_the_difference(
     resolved, key, theirs
 ):
-    leave_checkpoint(resolved, consumed_samples=8, **{key: theirs})
+    leave_checkpoint_of(resolved, consumed_samples=8, **{key: theirs})
     with pytest.raises(ForeignCheckpointError, match=f"{key}={theirs}") as refused:
         run(resolved)
     assert refused.value.exit_code == 4
@@ -97,7 +93,7 @@ def test_a_setting_newer_than_the_checkpoint_counts_as_its_default(tmp_path):
         "data.chat_template",
     )
     resolved = tiny(tmp_path)
-    leave_checkpoint(resolved, consumed_samples=resolved.plan.end_sample, without=newer)
+    leave_checkpoint_of(resolved, consumed_samples=resolved.plan.end_sample, without=newer)
     assert run(resolved).status == "complete"
     with pytest.raises(
         ForeignCheckpointError, match=r"rampup\.decrease_batch_size_if_needed=False \(here True\)"
@@ -143,7 +139,7 @@ def test_settings_that_were_not_recorded_or_affect_neither_tensors_nor_samples_m
     resolved = tiny(tmp_path, *words)
     keys = snapshot.identity(resolved.config)
     unrecorded = [key for key in keys if without is not None and key.startswith(without)]
-    leave_checkpoint(resolved, consumed_samples=resolved.plan.end_sample, without=unrecorded)
+    leave_checkpoint_of(resolved, consumed_samples=resolved.plan.end_sample, without=unrecorded)
     assert run(tiny(tmp_path, *words, *changed)).status == "complete"
 
 
@@ -163,7 +159,7 @@ def test_a_run_resumes_from_its_newest_checkpoint_and_earlier_stages_are_not_che
     ):
         resuming(tmp_path, *words)
     last = tiny(tmp_path).plan.stages[-1]
-    leave_checkpoint(tiny(tmp_path), consumed_samples=last.first_sample)
+    leave_checkpoint_of(tiny(tmp_path), consumed_samples=last.first_sample)
     resolved = resuming(tmp_path, *words)
     assert [stage.global_batch_size for stage in resolved.plan.passed] == [4, 8, 12]
     assert resolved.plan.stage_at(last.first_sample).num_nodes == 4
@@ -171,7 +167,7 @@ def test_a_run_resumes_from_its_newest_checkpoint_and_earlier_stages_are_not_che
 
 
 def test_a_run_is_described_before_it_starts(tmp_path):
-    directory = leave_checkpoint(
+    directory = leave_checkpoint_of(
         tiny(tmp_path), consumed_samples=tiny(tmp_path).plan.stages[-1].first_sample
     )
     resolved = resuming(tmp_path, "rampup.node_policy=fixed", "trainer.num_nodes=4")
@@ -199,7 +195,7 @@ def test_resume_must_requires_a_checkpoint(tmp_path):
 
 def test_resume_never_refuses_a_checkpoint(tmp_path):
     resolved = tiny(tmp_path, "resume=never")
-    leave_checkpoint(resolved, consumed_samples=8)
+    leave_checkpoint_of(resolved, consumed_samples=8)
     with pytest.raises(UsageError, match="step 7"):
         run(resolved)
 

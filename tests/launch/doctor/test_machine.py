@@ -1,4 +1,3 @@
-import json
 import os
 import re
 import resource
@@ -17,8 +16,7 @@ from rampcli.launch.doctor.machine import (
     check_run_directory,
 )
 from rampcli.runs.directory import RunDirectory
-from rampcli.runs.manifest import MANIFEST
-from run_files import manifest
+from run_files import leave_checkpoint
 
 CRASHES = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
 ELSEWHERE = ("gpus", "nccl", "processors", "shared memory")
@@ -116,10 +114,7 @@ def test_a_disk_that_cannot_hold_one_checkpoint_is_a_failure(run_directory_of):
 def test_existing_checkpoints_need_no_further_space(run_directory_of, present, needed):
     run = RunDirectory(Path("runs/llama3_tiny"))
     for step in range(present):
-        run.checkpoint_folder(step).mkdir(parents=True)
-        (run.checkpoint_folder(step) / MANIFEST).write_text(
-            json.dumps(manifest(step=step, consumed_samples=step))
-        )
+        leave_checkpoint(run, step, consumed_samples=step)
     assert f"; {needed}" in run_directory_of("checkpoint.keep_last=2")["disk"].finding
 
 

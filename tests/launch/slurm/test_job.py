@@ -7,8 +7,7 @@ from rampcli.launch.run import describe
 from rampcli.launch.slurm.job import FRUITLESS_STARTS, check_progress, train_stages
 from rampcli.machine.lifeline import StopSignals
 from rampcli.runs.directory import RunDirectory
-from rampcli.runs.manifest import MANIFEST
-from run_files import manifest, state
+from run_files import leave_checkpoint, state
 
 
 @pytest.fixture
@@ -20,12 +19,6 @@ def run(tmp_path, planned):
     return directory
 
 
-def leave_checkpoint(run, consumed_samples):
-    folder = run.checkpoint_folder(1)
-    folder.mkdir(parents=True)
-    (folder / MANIFEST).write_text(json.dumps(manifest(step=1, consumed_samples=consumed_samples)))
-
-
 def leave_chain(run, *, cancelled):
     (run.path / "slurm").mkdir()
     (run.path / "slurm/jobs.json").write_text(
@@ -35,14 +28,14 @@ def leave_chain(run, *, cancelled):
 
 @pytest.mark.parametrize(("consumed_samples", "stages"), [(800, [0]), (1600, [0, 1]), (3204, [3])])
 def test_a_job_whose_stages_are_already_trained_succeeds_at_once(run, consumed_samples, stages):
-    leave_checkpoint(run, consumed_samples)
+    leave_checkpoint(run, consumed_samples=consumed_samples)
     run.write_state(state(status="complete" if consumed_samples == 3204 else "stage_boundary"))
     assert train_stages(run, stages, StopSignals()) == 0
     assert not run.events.exists()
 
 
 def test_a_job_that_is_too_early_fails(run):
-    leave_checkpoint(run, 800)
+    leave_checkpoint(run, consumed_samples=800)
     with pytest.raises(RampcliError, match="is at stage 1, but this job trains stage 2") as refused:
         train_stages(run, [2], StopSignals())
     assert refused.value.remedy == "the same command, which submits the remaining jobs"
