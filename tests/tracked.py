@@ -143,5 +143,5 @@ def plant(**kinds: type[Planted]) -> None:
 
 def hurry() -> None:
     """Lets trackers look for new rows often, and start on a busy machine, however long it takes."""
-    follow.POLL_S = 0.1
+    follow.LOOK_EVERY_S = 0.1
     trackers.CATCH_UP_S = 600.0

@@ -26,7 +26,7 @@ from rampcli.runs.directory import RunDirectory
 from rampcli.runs.recorded_phases import tokens_at
 from rampcli.settings.by_key import leaves
 from rampcli.settings.rl import is_rl
-from rampcli.tracking.follow import POLL_S, Follower
+from rampcli.tracking.follow import LOOK_EVERY_S, Follower
 from rampcli.tracking.tracker import Position, Tracker, read_position, save_position
 
 
@@ -76,7 +76,7 @@ def follow(run: RunDirectory, name: str, end: Future[float]) -> None:
         )
         while not end.done():
             if not follower.pass_on():
-                wait([end], POLL_S)
+                wait([end], LOOK_EVERY_S)
         if not follower.close(within_s=end.result() / 2):
             raise RampcliError(
                 f"it had reached step {follower.position.step} when its time was over;"

@@ -18,7 +18,7 @@ from rampcli.tracking.tracker import SAMPLES, TOKENS, Position, Tracker
 TokensAt = Callable[[int], int | None]
 VALIDATED = ("loss", *LOSSES_OF_AVERAGES, "bits_per_byte")
 """Columns of a validation that have curves."""
-POLL_S = 2.0
+LOOK_EVERY_S = 2.0
 """Seconds between looks at the files of a run."""
 MOST_ROWS = 1000
 """Rows that are held in memory at once. The file is the backlog."""
@@ -234,5 +234,5 @@ class Follower:
         position.points += 1
         position.step = position.reached = point.step
         position.sent = [*position.sent, *point.metrics] if is_event else []
-        if time.monotonic() - self._saved_at > POLL_S:  # a slow tracker
+        if time.monotonic() - self._saved_at > LOOK_EVERY_S:  # a slow tracker
             self._save_position(is_safe=self.tracker.flush())
