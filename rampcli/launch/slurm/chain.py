@@ -53,8 +53,8 @@ class Chain:
     cancelled: bool = False
 
 
-def read(directory: RunDirectory) -> Chain | None:
-    """Returns the chain of a run, or None if slurm/jobs.json does not exist.
+def read(directory: RunDirectory) -> Chain:
+    """Returns the chain of a run, which has no jobs if slurm/jobs.json does not exist.
 
     Raises:
         DamagedFileError: slurm/jobs.json is not what a submission writes.
@@ -72,7 +72,7 @@ def read(directory: RunDirectory) -> Chain | None:
             )
         jobs = tuple(_read_job(path, position, job) for position, job in enumerate(facts["jobs"]))
     except FileNotFoundError:
-        return None
+        return Chain(jobs=())
     except DamagedFileError as error:
         error.remedies = (f"delete {path} once `squeue --me` lists no job of the run",)
         raise

@@ -145,8 +145,7 @@ class SlurmLauncher(Launcher):
 
     def is_cancelled(self, directory: RunDirectory, /) -> bool:
         """Returns whether the run's jobs were asked to end and to stay out of the queue."""
-        recorded = chain.read(directory)
-        return recorded is not None and recorded.cancelled
+        return chain.read(directory).cancelled
 
     def can_ask(self) -> bool:
         """Returns whether squeue is on PATH."""
@@ -158,36 +157,29 @@ class SlurmLauncher(Launcher):
         Jobs of an interrupted submission have not started; they are cancelled.
         """
         recorded = chain.read(directory)
-        if recorded is not None and recorded.submitted is None and not recorded.cancelled:
+        if recorded.jobs and recorded.submitted is None and not recorded.cancelled:
             self._withdraw(directory)
         super().refuse_active(directory)
 
     def has_jobs(self, directory: RunDirectory, /) -> bool:
         """Returns whether the run has a chain."""
-        return chain.read(directory) is not None
+        return bool(chain.read(directory).jobs)
 
     def jobs(self, directory: RunDirectory, /) -> list[Job]:
         """Returns the jobs of the run's chain."""
-        recorded = chain.read(directory)
-        if recorded is None:
-            return []
-        ids = _ids(recorded.jobs)
+        recorded = chain.read(directory).jobs
+        ids, folder = _ids(recorded), str(directory.path.resolve())
         # After an interrupted submission, the last ID may not have been recorded.
-        known = (
-            commands.jobs_by_id(ids)
-            if len(ids) == len(recorded.jobs)
-            else commands.jobs_of_this_user()
-        )
-        folder = str(directory.path.resolve())
-        return [_find(job, known, folder=folder) for job in recorded.jobs]
+        is_whole = len(ids) == len(recorded)
+        known = commands.jobs_by_id(ids) if is_whole else commands.jobs_of_this_user()
+        return [_find(job, known, folder=folder) for job in recorded]
 
     def cancel(self, directory: RunDirectory, /) -> list[Job]:
         """Removes waiting jobs from the queue, and asks a running job to save and exit."""
-        recorded = chain.read(directory)
-        if recorded is None or not (active := self.active_jobs(directory)):
+        if not (active := self.active_jobs(directory)):
             return []
         # From here on, a job that starts, or is about to requeue itself, sees that it is cancelled.
-        chain.write(directory, replace(recorded, cancelled=True))
+        chain.write(directory, replace(chain.read(directory), cancelled=True))
         commands.cancel(_ids(active), only_waiting=True)
         active = self.active_jobs(directory)
         if running := _ids(job for job in active if job.state in CAN_SAVE):
@@ -209,14 +201,11 @@ class SlurmLauncher(Launcher):
         """Cancels all submitted jobs while the first one is still held, so nothing has started."""
         if active := _ids(self.active_jobs(directory)):
             commands.cancel(active)
-        recorded = chain.read(directory)
-        if recorded is not None:
-            chain.write(directory, replace(recorded, cancelled=True))
+        chain.write(directory, replace(chain.read(directory), cancelled=True))
 
     def _withdraw_after(self, error: RampcliError, directory: RunDirectory) -> None:
         """Cancels all submitted jobs, and adds to an error what became of them."""
-        recorded = chain.read(directory)
-        ids = _ids(recorded.jobs) if recorded else []
+        ids = _ids(chain.read(directory).jobs)
         note = f"cancelled the jobs that were already submitted: {', '.join(ids)}" if ids else ""
         try:
             self._withdraw(directory)
