@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rampcli.errors import RampcliError, reason_of
 from rampcli.launch.observer import TRACKER_OFF, Observer
@@ -52,30 +52,24 @@ class RunningTracker:
     log: WorkerLog
 
 
+@dataclass(slots=True)
 class Trackers:
     """The running trackers of a run. As a context, it starts them, and waits for them at the end.
 
     Enter it before workers start. A tracker that fails is switched off with one warning: the event
     `tracker_off`.
 
-    Args:
+    Attributes:
         names: names in `TRACKERS`, or of extensions.
         observer: receives the warnings.
         signals: stop signals received so far. After the second, trackers are killed at once.
     """
 
-    def __init__(
-        self,
-        run: RunDirectory,
-        names: Sequence[str],
-        observer: Observer,
-        signals: StopSignals | None = None,
-    ) -> None:
-        self.run = run
-        self.names = names
-        self.observer = observer
-        self.signals = signals or StopSignals()
-        self._running: list[RunningTracker] = []
+    run: RunDirectory
+    names: Sequence[str]
+    observer: Observer
+    signals: StopSignals = field(default_factory=StopSignals)
+    _running: list[RunningTracker] = field(default_factory=list)
 
     def __enter__(self) -> "Trackers":
         for name in self.names:
