@@ -210,7 +210,7 @@ def train(
 def with_working_compiler(
     phase: ResolvedPhase, run: RunDirectory, reason: str | None
 ) -> ResolvedPhase:
-    """Returns the phase, without compiled layers if a rank has a reason that it cannot compile.
+    """Returns the phase, without compiled layers if `reason` says on any rank that it cannot.
 
     Every rank calls this.
     """
@@ -230,7 +230,7 @@ def with_working_compiler(
 
 
 def faults_of(config: Config, device: torch.device) -> Iterator[str]:
-    """Yields why this process computes more slowly, or with more memory, than the plan expects."""
+    """Yields a warning for each reason that this process is slower or larger than its plan."""
     trainer = config.trainer
     if device.type == "cpu" and trainer.accelerator != "cpu" and (gpus := visible_gpus()):
         yield (
@@ -261,7 +261,8 @@ def agreed_bytes_of_tokens(
 ) -> Tensor:
     """Returns how many bytes of text each token stands for, int32 [vocabulary]; 0 if unknown.
 
-    Rank 0, which always reads data, tells the others from tokenizer.json. Every rank calls this.
+    `tokenizer` is the content of tokenizer.json on rank 0, which always reads data and tells the
+    others. Every rank calls this.
     """
     shared = torch.zeros(vocab_size, dtype=torch.int32, device=device)
     if dist.get_rank() == 0 and tokenizer is not None:

@@ -38,7 +38,7 @@ TORCH_TIMEOUT_S = 60.0
 
 
 def if_here(check: Check, resolved: Resolved | None) -> Check:
-    """Returns a check, or that it is not needed because the workers start on other machines."""
+    """Returns a check, or one that is not needed if the workers start on other machines."""
     if resolved is None or launcher_of(resolved.config).runs_here:
         return check
     launcher = resolved.config.launch.launcher

@@ -86,7 +86,7 @@ _COMPLAINTS = (
 
 
 class QueuedJob(NamedTuple):
-    """A job that squeue lists, with its words: it waits, runs or has ended recently."""
+    """A job as squeue prints it: it waits, runs or has ended recently."""
 
     job: str
     state: str
