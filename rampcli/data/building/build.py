@@ -24,13 +24,7 @@ from rampcli.data.building.partial import (
     move_into_place,
     writing,
 )
-from rampcli.data.building.records import (
-    Cursor,
-    Input,
-    Reader,
-    find_inputs,
-    left_out_endings,
-)
+from rampcli.data.building.records import Cursor, Input, Reader, find_inputs
 from rampcli.data.building.vocabulary import SPECIAL_SHOWN, end_of_document, tokenizer_json
 from rampcli.data.building.workers import map_in_order
 from rampcli.data.indexed import (
@@ -75,14 +69,14 @@ def build(options: BuildOptions, watcher: Watcher | None = None) -> Built:
     """
     options, watcher = options.located(), watcher or Watcher()
     own = [*options.products, options.partial]
-    if others := left_out_endings(options.inputs, leave_out=own):
+    files, others = find_inputs(options.inputs, leave_out=own)
+    if others:
         named = ", ".join(f"{number:,} {ending}" for ending, number in others[:MOST_ENDINGS])
         named += ", ..." if len(others) > MOST_ENDINGS else ""
         watcher.on_note(
             f"note: files of other kinds are left out ({named}); a file that is named itself is"
             " read as text"
         )
-    files = find_inputs(options.inputs, leave_out=own)
     settings = _settings(options, files)
     folder = BuildFolder(options.partial)
     if manifest := _finished(options, settings):

@@ -1,7 +1,7 @@
 """Options of `rampcli data build` and their checks, and its inputs."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -57,69 +57,63 @@ class BuildOptions:
             UsageError: an option is out of range, or two options exclude each other.
             RampcliError: there is no such tokenizer.
         """
-        self._check_tokenizer()
-        self._check_limits()
-        self._check_output()
+        for fault in self._faults():
+            raise fault
         if self.tokenizer in (None, "bytes", "chars") or self.tokenizer_path is not None:
             return self
         name, path = find_tokenizer(str(self.tokenizer))
         return replace(self, tokenizer=name, tokenizer_path=path)
 
-    def _check_tokenizer(self) -> None:
+    def _faults(self) -> Iterator[UsageError]:
         if (self.tokenizer is None) == (self.train_bpe is None):
-            raise UsageError(
+            yield UsageError(
                 "one of --tokenizer and --train-bpe is needed"
                 if self.tokenizer is None
                 else "--tokenizer and --train-bpe exclude each other",
                 remedy="--tokenizer bytes, or --train-bpe 8192",
             )
         if (meant := name_meant(self.tokenizer or "")) is not None:
-            raise UsageError(
+            yield UsageError(
                 f"--tokenizer {self.tokenizer} is not a tokenizer",
                 remedy="--train-bpe 8192" if meant == TRAINED else f"--tokenizer {meant}",
             )
-        if self.train_bpe is None:
-            return
-        if self.train_bpe < tokenizers.SMALLEST_BPE:
-            raise UsageError(
+        if self.train_bpe is not None and self.train_bpe < tokenizers.SMALLEST_BPE:
+            yield UsageError(
                 f"--train-bpe {self.train_bpe} is below {tokenizers.SMALLEST_BPE}: 256 bytes and"
                 " the end-of-document token",
                 remedy=f"--train-bpe {tokenizers.SMALLEST_BPE} or more",
             )
-        if self.train_bpe > LARGEST_BPE:
-            raise UsageError(
+        if self.train_bpe is not None and self.train_bpe > LARGEST_BPE:
+            yield UsageError(
                 f"--train-bpe {self.train_bpe} is above {LARGEST_BPE:,}",
                 remedy="--train-bpe 32000",
             )
-        if self.eod not in (None, NO_EOD, tokenizers.END_OF_TEXT):
-            raise UsageError(
+        ends = (None, NO_EOD, tokenizers.END_OF_TEXT)
+        if self.train_bpe is not None and self.eod not in ends:
+            yield UsageError(
                 "the only end-of-document token of --train-bpe is"
                 f" {tokenizers.END_OF_TEXT}, not --eod {self.eod}",
                 remedy="--train-bpe without --eod",
             )
-
-    def _check_limits(self) -> None:
         if self.workers is not None and not 1 <= self.workers <= MOST_WORKERS:
-            raise UsageError(
+            yield UsageError(
                 f"--workers {self.workers} is not from 1 to 64, or to 4 per processor if that is"
                 " more",
                 remedy="without --workers, at most one process per processor",
             )
         for option, name in (("--text-key", self.text_key), ("--eod", self.eod or "")):
             if len(name) > LONGEST_NAME:
-                raise UsageError(
+                yield UsageError(
                     f"{option} has {len(name):,} characters; at most {LONGEST_NAME:,} are allowed",
                     remedy="a shorter name",
                 )
-
-    def _check_output(self) -> None:
         if self.output.suffix in (".bin", ".idx"):
-            raise UsageError(
+            yield UsageError(
                 f"--output {self.output} is not a prefix: .bin and .idx are appended to it",
                 remedy=f"--output {self.output.with_suffix('')}",
             )
         if not self.output.name or os.path.isdir(self.output):
-            raise UsageError(
+            yield UsageError(
                 f"--output {self.output} is a folder", remedy=f"--output {self.output / 'corpus'}"
             )
 

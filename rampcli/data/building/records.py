@@ -138,21 +138,27 @@ def _joined(chunks: Sequence[Chunk]) -> Chunk:
     return Chunk(slices, chunks[-1].end, chunks[-1].consumed_bytes)
 
 
-def find_inputs(paths: Sequence[Path], *, leave_out: Iterable[Path] = ()) -> list[Input]:
-    """Returns the named files, and all files with a known suffix below the named folders.
+def find_inputs(
+    paths: Sequence[Path], *, leave_out: Iterable[Path] = ()
+) -> tuple[list[Input], list[tuple[str, int]]]:
+    """Finds the named files, and all files with a known suffix below the named folders.
 
     Args:
         paths: files and folders. The files below a folder are sorted by path.
         leave_out: files and folders that are never taken from a folder.
 
+    Returns:
+        The inputs, and how many files below folders are not read, by ending, the most frequent one
+        first. Hidden files and those of `leave_out` do not count.
+
     Raises:
         UsageError: a file does not exist, cannot be read or is named twice, or a folder contains
             no files to read.
     """
-    left_out = {_real(path) for path in leave_out}
+    left_out, others = {_real(path) for path in leave_out}, Counter[str]()
     found: dict[Path, Input] = {}
     for given in paths:
-        files = _files_in(given, left_out) if os.path.isdir(given) else [given]
+        files = _files_in(given, left_out, others) if os.path.isdir(given) else [given]
         for path in files:
             if (real := _real(path)) in found:
                 raise UsageError(
@@ -160,31 +166,7 @@ def find_inputs(paths: Sequence[Path], *, leave_out: Iterable[Path] = ()) -> lis
                     remedy="each file once; a folder includes all files below it",
                 )
             found[real] = _input(path)
-    return list(found.values())
-
-
-def left_out_endings(
-    paths: Sequence[Path], *, leave_out: Iterable[Path] = ()
-) -> list[tuple[str, int]]:
-    """Returns how many files below folders are not read, by ending, the most frequent one first.
-
-    Hidden files and those of `leave_out` do not count.
-    """
-    own = {_real(path) for path in leave_out}
-    below = (
-        Path(root, name)
-        for folder in paths
-        if os.path.isdir(folder)
-        for root, _, names in os.walk(folder)
-        for name in names
-    )
-    others = (
-        path.suffix or path.name
-        for path in below
-        if _kind_of(path)[0] is None and not path.name.startswith(".")
-        if not own & {_real(path), *_real(path).parents}
-    )
-    return Counter(others).most_common()
+    return list(found.values()), others.most_common()
 
 
 def _real(path: Path) -> Path:
@@ -192,18 +174,22 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _files_in(folder: Path, left_out: set[Path]) -> list[Path]:
+def _files_in(folder: Path, left_out: set[Path], others: Counter[str]) -> list[Path]:
+    """Returns the files to read below a folder, and counts the endings of the others."""
+
     def refuse(error: OSError) -> None:
         raise error
 
+    known = []
     with reading(folder, remedy="a folder that is readable"):
-        found = os.walk(folder, onerror=refuse)
-        paths = [Path(root, name) for root, _, names in found for name in names]
-    known = [
-        path
-        for path in paths
-        if _kind_of(path)[0] is not None and not left_out & {_real(path), *_real(path).parents}
-    ]
+        for root, _, names in os.walk(folder, onerror=refuse):
+            for path in (Path(root, name) for name in names):
+                if left_out & {_real(path), *_real(path).parents}:
+                    continue
+                if _kind_of(path)[0] is not None:
+                    known.append(path)
+                elif not path.name.startswith("."):
+                    others[path.suffix or path.name] += 1
     if not known:
         endings = ", ".join(KINDS)
         raise UsageError(

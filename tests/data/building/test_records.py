@@ -12,18 +12,13 @@ from hypothesis import strategies as st
 
 from rampcli.data.building import records, streams
 from rampcli.data.building.encoding import BadRecord, parse_slice
-from rampcli.data.building.records import (
-    Cursor,
-    Reader,
-    find_inputs,
-    left_out_endings,
-)
+from rampcli.data.building.records import Cursor, Reader, find_inputs
 from rampcli.data.building.streams import find_cut
 from rampcli.errors import UsageError
 
 
 def reader_of(*paths: Path, chunk_bytes: int = 64) -> Reader:
-    return Reader(find_inputs(paths), "text", chunk_bytes)
+    return Reader(find_inputs(paths)[0], "text", chunk_bytes)
 
 
 def records_in(chunks) -> list[str | BadRecord]:
@@ -128,7 +123,7 @@ def test_a_folder_gives_its_files_of_known_kinds_in_the_order_of_their_paths(tmp
     ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    found = find_inputs([tmp_path], leave_out=[tmp_path / "own.json"])
+    found, left_out = find_inputs([tmp_path], leave_out=[tmp_path / "own.json"])
     assert [one.path.relative_to(tmp_path).as_posix() for one in found] == [
         "a/b/c.jsonl.gz",
         "a/z.md",
@@ -139,9 +134,8 @@ def test_a_folder_gives_its_files_of_known_kinds_in_the_order_of_their_paths(tmp
         ("json", ".gz"),
         ("text", None),
     ]
-    left_out = left_out_endings([tmp_path], leave_out=[tmp_path / "own.json"])
     assert sorted(left_out) == [(".gz", 1), (".png", 1), ("noextension", 1)]
-    (named,) = find_inputs([tmp_path / "noextension"])
+    ((named,), _) = find_inputs([tmp_path / "noextension"])
     assert named.kind == "text"
 
 
@@ -270,7 +264,7 @@ def test_a_parquet_column_may_be_text_of_any_type_but_must_be_text(tmp_path):
     with pytest.raises(UsageError, match="holds int64, not text"):
         list(reader_of(tmp_path / "n.parquet").chunks())
     with pytest.raises(UsageError, match="no column body"):
-        list(Reader(find_inputs([tmp_path / "n.parquet"]), "body").chunks())
+        list(Reader(find_inputs([tmp_path / "n.parquet"])[0], "body").chunks())
 
 
 @pytest.mark.parametrize("suffix", [".jsonl.gz", ".jsonl.zst", ".parquet"])
@@ -331,6 +325,6 @@ def test_the_files_of_a_folder_that_are_not_read_are_counted_by_their_endings(tm
     (tmp_path / "below").mkdir()
     for name in ("a.txt", "b.rst", "below/c.rst", "d.pdf", "below/Makefile", ".hidden", "own.bin"):
         (tmp_path / name).touch()
-    found = left_out_endings([tmp_path, tmp_path / "a.txt"], leave_out=[tmp_path / "own.bin"])
+    _, found = find_inputs([tmp_path], leave_out=[tmp_path / "own.bin"])
     assert dict(found) == {".rst": 2, ".pdf": 1, "Makefile": 1}
     assert found[0] == (".rst", 2)
