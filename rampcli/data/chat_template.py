@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.batch.quantities import listed
-from rampcli.data.messages import USER, Message
+from rampcli.data.examples import USER, Message
 from rampcli.errors import DamagedFileError, UsageError, set_to
 from rampcli.files.guarded_folder import read_file
 from rampcli.files.records import ANY, check_shape, read_json

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from rampcli.data.chat_template import ChangedPromptError
 from rampcli.data.corpus import IGNORED, PADDING, Samples
-from rampcli.data.examples import Examples
-from rampcli.data.messages import USER, Message
+from rampcli.data.examples import USER, Examples, Message
 from rampcli.data.pair_format import PairFormat
 from rampcli.errors import UsageError, set_to
 from rampcli.settings.data import DataConfig

@@ -1,5 +1,8 @@
 """Examples: prompts with responses or facts for rewards, from JSON lines or from a task.
 
+A line has `prompt` and `response`, a list of `messages` (or `conversations`, as ShareGPT names
+them), or `instruction`, `input` and `output`, as Alpaca names them.
+
 An example is for training, for validation or for neither, by a hash of its prompt. So no prompt is
 on two sides, whatever the order of the examples.
 """
@@ -15,19 +18,23 @@ from fractions import Fraction
 from itertools import accumulate
 from json import JSONDecodeError
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rampcli.data.messages import ASSISTANT, USER, Message, messages_of
 from rampcli.data.texts import UTF_8_MARK, convert_remedy, wide_encoding
 from rampcli.errors import UsageError, naming_setting, reading
 from rampcli.files.guarded_folder import read_file
-from rampcli.files.records import values_of
+from rampcli.files.records import is_unicode, values_of
 from rampcli.settings.config import Config
 from rampcli.settings.data import DataConfig
 
+ASSISTANT, USER = "assistant", "user"
+LISTS = {"messages": ("role", "content"), "conversations": ("from", "value")}
+"""Keys of a role and of a text in the messages of a list, by the key of the list."""
+SHAREGPT_ROLES = {"human": USER, "gpt": ASSISTANT}
+"""ShareGPT's names of roles."""
 MOST_EXAMPLE_BYTES = 4 << 30
 """Largest file of examples, which is held in memory."""
 LONGEST_LINE_BYTES = 16 << 20
@@ -38,6 +45,13 @@ MOST_ATTEMPTS = 100_000
 TRAINING, VALIDATION = 0, 1
 _LINE = re.compile(rb"[^\n]+")
 _HASHES = 2**64
+
+
+class Message(NamedTuple):
+    """What somebody says in a conversation."""
+
+    role: str
+    content: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +210,62 @@ def _parse(line: bytes) -> Example:
         fields = {"response": response} | fields
     is_alone = before == [Message(USER, prompt)]
     return Example(prompt, response, fields, None if is_alone else tuple(before))
+
+
+def messages_of(fields: Mapping[str, Any]) -> list[Message]:
+    """Returns the messages of an example. The response, if there is one, is the last of them.
+
+    A ValueError says why an object is not an example.
+    """
+    for key in LISTS:
+        if key in fields and fields.get("response") is None:
+            return _listed(fields, key)
+    asked, answered = "prompt", "response"
+    if "prompt" not in fields and "instruction" in fields:
+        asked, answered = "instruction", "output"
+    # A prompt that is missing is the last complaint.
+    answer = None if fields.get(answered) is None else _text(fields, answered)
+    if asked not in fields:
+        raise ValueError("there is no prompt, and no messages or instruction in its place")
+    prompt = _text(fields, asked)
+    if asked == "instruction" and fields.get("input"):
+        prompt = f"{prompt}\n\n{_text(fields, 'input')}"
+    found = [Message(USER, prompt)]
+    return found if answer is None else [*found, Message(ASSISTANT, answer)]
+
+
+def _listed(fields: Mapping[str, Any], key: str) -> list[Message]:
+    if fields.get("tools"):
+        raise ValueError("tools are not supported")
+    listed = fields[key]
+    if not isinstance(listed, list) or not listed:
+        raise ValueError(f"{key} is not a list of messages")
+    found = list[Message]()
+    for number, fields_of_one in enumerate(listed, 1):
+        try:
+            found.append(_message(fields_of_one, *LISTS[key]))
+        except ValueError as error:
+            raise ValueError(f"message {number}: {error}") from error
+    return found
+
+
+def _message(fields: Any, role_key: str, text_key: str) -> Message:
+    if not isinstance(fields, dict):
+        raise ValueError("not a JSON object")
+    others = [key for key, value in fields.items() if key not in (role_key, text_key) and value]
+    if others:
+        raise ValueError(f"{others[0]!r} is not supported")
+    role = _text(fields, role_key)
+    return Message(SHAREGPT_ROLES.get(role, role), _text(fields, text_key))
+
+
+def _text(fields: Mapping[str, Any], key: str) -> str:
+    text = fields.get(key)
+    if not isinstance(text, str):
+        raise ValueError(f"{key} is not a string" if key in fields else f"there is no {key}")
+    if not is_unicode(text):
+        raise ValueError(f"{key} is not valid Unicode")
+    return text
 
 
 def _sum(numbers: list[str]) -> str:

@@ -22,9 +22,9 @@ from rampcli.data.tokenizer import (
     character_tokenizer,
     encoder_of,
     open_tokenizer,
+    tokenizer_path,
     vocab_size_of,
 )
-from rampcli.data.tokenizer_path import tokenizer_path
 from rampcli.errors import UsageError, naming_setting, set_to
 from rampcli.settings.config import Config
 from rampcli.settings.data import DataConfig, corpora_of, paths_of, validation_paths

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rampcli.data.chat_template import ChatTemplate
-from rampcli.data.messages import ASSISTANT, USER, Message
+from rampcli.data.examples import ASSISTANT, USER, Message
 from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens, special_tokens_of
 from rampcli.data.tokenizer import (
     decode,

@@ -11,7 +11,7 @@ from rampcli.data.chat_template import (
     Layout,
     read_chat_template,
 )
-from rampcli.data.messages import USER, Message
+from rampcli.data.examples import USER, Message
 from rampcli.data.pair_format import PairFormat
 from rampcli.errors import UsageError
 
