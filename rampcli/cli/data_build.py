@@ -24,7 +24,7 @@ from rampcli.data.building.build import Built, build
 from rampcli.data.building.options import BuildOptions
 from rampcli.data.building.partial import Watcher, Written
 from rampcli.data.indexed import bin_of, idx_of, manifest_of, tokenizer_of
-from rampcli.data.windows import fitting_words
+from rampcli.data.sources import fitting_words
 from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED, printable, typeable, visible
 from rampcli.settings.checks import check_name
 from rampcli.settings.config import Config

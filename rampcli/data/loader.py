@@ -138,6 +138,21 @@ class MicroBatch:
     labels: Tensor
     positions: Tensor | None = None
 
+    @classmethod
+    def of(cls, samples: Samples, device: torch.device) -> "MicroBatch":
+        """Returns samples in host memory, which is pinned for a GPU."""
+        parts = (samples.tokens, samples.labels, samples.positions)
+        tensors = [None if part is None else torch.from_numpy(part) for part in parts]
+        if device.type != "cpu":
+            tensors = [None if part is None else part.pin_memory() for part in tensors]
+        return cls(*tensors)  # type: ignore[arg-type]
+
+    def to(self, device: torch.device) -> "MicroBatch":
+        """Returns samples on the device. The host does not wait for copies from pinned memory."""
+        parts = (self.tokens, self.labels, self.positions)
+        moved = (None if part is None else part.to(device, non_blocking=True) for part in parts)
+        return MicroBatch(*moved)  # type: ignore[arg-type]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
@@ -206,12 +221,12 @@ class Loader:
             samples=batch_plan.micro_batch_size,
         )
         if placed is None:
-            placed = [_in_host_memory(each, self.device) for each in mine]
+            placed = [MicroBatch.of(each, self.device) for each in mine]
         return Batch(
             first_sample=first_sample,
             plan=batch_plan,
             samples=samples,
-            micro_batches=[_to_device(each, self.device) for each in placed],
+            micro_batches=[each.to(self.device) for each in placed],
             valid_tokens=sum(each.valid_tokens for each in mine),
             began=began,
             data_time_s=time.perf_counter() - began,
@@ -229,7 +244,7 @@ class Loader:
         if self.reading.group is not None:
             return shares, None
         (mine,) = shares
-        return shares, [_in_host_memory(each, self.device) for each in mine]
+        return shares, [MicroBatch.of(each, self.device) for each in mine]
 
     def read_micro_batches(self, first_sample: int, batch_plan: BatchPlan) -> list[list[Samples]]:
         """Reads the micro batches of each rank that this process reads for.
@@ -277,7 +292,7 @@ class Loader:
             (mine,) = self.reading.scatter(
                 shares, micro_batches=1, samples=batch_plan.micro_batch_size
             )
-            yield _to_device(_in_host_memory(mine, self.device), self.device)
+            yield MicroBatch.of(mine, self.device).to(self.device)
 
     def _share(self, first: int, samples: int, batch_plan: BatchPlan) -> Samples:
         assert self.blend is not None
@@ -301,24 +316,3 @@ def samples_of(ranks: Sequence[int], first_sample: int, batch_plan: BatchPlan) -
 
 _Read = tuple[list[list[Samples]], list[MicroBatch] | None]
 """Samples of `read_micro_batches`, and those of this rank as tensors if nothing is scattered."""
-
-
-def _in_host_memory(samples: Samples, device: torch.device) -> MicroBatch:
-    """Returns samples as tensors, which are in pinned memory for a GPU."""
-
-    def placed(part: Indices) -> Tensor:
-        tensor = torch.from_numpy(part)
-        return tensor if device.type == "cpu" else tensor.pin_memory()
-
-    positions = None if samples.positions is None else placed(samples.positions)
-    return MicroBatch(placed(samples.tokens), placed(samples.labels), positions)
-
-
-def _to_device(samples: MicroBatch, device: torch.device) -> MicroBatch:
-    """Returns samples on the device. The host does not wait for copies from pinned memory."""
-
-    def moved(part: Tensor) -> Tensor:
-        return part.to(device, non_blocking=True)
-
-    positions = None if samples.positions is None else moved(samples.positions)
-    return MicroBatch(moved(samples.tokens), moved(samples.labels), positions)

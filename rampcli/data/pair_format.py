@@ -73,9 +73,9 @@ class PromptFormat:
         Raises:
             UsageError: the tokenizer cannot encode a text, or not as ordinary text.
         """
-        return self.encode_pieces([self.pieces_of([Message(USER, text)]) for text in texts])
+        return self.encode_pieces([self.lay_out([Message(USER, text)]) for text in texts])
 
-    def pieces_of(self, messages: Sequence[Message]) -> list[str]:
+    def lay_out(self, messages: Sequence[Message]) -> list[str]:
         """Returns what the chat template writes and the contents of messages, in turn.
 
         Raises:
@@ -195,11 +195,11 @@ class PairFormat(PromptFormat):
 
         Raises:
             UsageError: the chat template does not end the assistant's messages as responses end, or
-                as in `pieces_of`, `encode_pieces` and `encode_responses`.
+                as in `lay_out`, `encode_pieces` and `encode_responses`.
         """
         prompts, responses, counts = list[list[str]](), list[str](), list[int]()
         for messages, response in conversations:
-            pieces, start, before = self.pieces_of(messages), 0, len(prompts)
+            pieces, start, before = self.lay_out(messages), 0, len(prompts)
             for place, message in enumerate(messages):
                 if message.role == ASSISTANT:
                     prompts.append(pieces[start : 2 * place + 1])

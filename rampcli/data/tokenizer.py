@@ -313,7 +313,7 @@ def code_points(text: str) -> NDArray[np.uint32]:
     return np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
 
 
-def pieces_of(
+def stream_text(
     tokens: Iterable[int], tokenizer: Tokenizer, *, after: Sequence[int]
 ) -> Iterator[str]:
     """Yields the text of tokens piece by piece, as soon as its characters are complete.
@@ -342,7 +342,7 @@ def pieces_of(
 
 
 def continuation(tokens: Iterable[int], tokenizer: Tokenizer, *, after: Sequence[int]) -> str:
-    """Returns the text of tokens. The arguments and errors are those of `pieces_of`."""
+    """Returns the text of tokens. The arguments and errors are those of `stream_text`."""
     context = _context(after, tokenizer)
     return _added([*context, *tokens], len(context), tokenizer)
 

@@ -9,8 +9,8 @@ import torch.distributed as dist
 
 from rampcli.batch.overlap import overlapped_s
 from rampcli.batch.plan import BatchPlan
+from rampcli.rl.generator import Rollout
 from rampcli.rl.objective import PolicySums
-from rampcli.rl.rollout import Rollout
 from rampcli.train.passes import Passes
 
 SOLVED = 1.0

@@ -16,8 +16,8 @@ from rampcli.models.decoder import Decoder
 from rampcli.models.loss import token_log_probs
 from rampcli.parallel.mesh import TENSOR, Meshes
 from rampcli.parallel.tensor import token_log_probs_of_shards
+from rampcli.rl.generator import Rollout
 from rampcli.rl.objective import Objective, PolicyBatch, PolicySums
-from rampcli.rl.rollout import Rollout
 from rampcli.settings.config import Config
 from rampcli.train.observers.model_observer import Measurement
 from rampcli.train.passes import Passes

@@ -13,9 +13,8 @@ from rampcli.machine.activity import COMPUTING, begin, waiting
 from rampcli.models.linear import round_factors
 from rampcli.parallel.mesh import DATA, TENSOR
 from rampcli.rl.bridge import Bridge
-from rampcli.rl.generator import Generator
+from rampcli.rl.generator import Generator, Rollout
 from rampcli.rl.passes import PolicyPasses
-from rampcli.rl.rollout import Rollout
 from rampcli.settings.config import Config
 from rampcli.train.stopping import Stopper
 from rampcli.train.whole_model import is_split, whole_weights

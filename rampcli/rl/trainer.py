@@ -18,10 +18,10 @@ from rampcli.machine.activity import COMPUTING, begin
 from rampcli.models.sampler import Sampling
 from rampcli.parallel.mesh import DATA, TENSOR
 from rampcli.parallel.ranks import gather_tensors
+from rampcli.rl.generator import Rollout
 from rampcli.rl.metrics import SOLVED, RolloutSums, columns_of, times_of
 from rampcli.rl.objective import PolicyBatch, PolicySums, batch_std, group_advantages
 from rampcli.rl.passes import PolicyPasses, accumulate_policy_gradient, batch_of
-from rampcli.rl.rollout import Rollout
 from rampcli.rl.sources import RolloutSource
 from rampcli.schedule.learning_rate import StepValues
 from rampcli.settings.rl import RLConfig

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from rampcli.checkpoint.load import load_model, open_run
 from rampcli.data.chat_template import ChangedPromptError, ChatTemplate
 from rampcli.data.prompts import encode_as_trained
-from rampcli.data.tokenizer import continuation, encoder_of, pieces_of, vocab_size_of
+from rampcli.data.tokenizer import continuation, encoder_of, stream_text, vocab_size_of
 from rampcli.errors import UsageError, visible
 from rampcli.files.records import is_unicode
 from rampcli.models.sampler import Sampling, generate_tokens
@@ -62,7 +62,7 @@ def main() -> None:
         in_text = (token for token in generated if token not in special_tokens.ends)
         _print_while_generating(
             options.prompt if template is None else f"{options.prompt}\n",
-            pieces_of(in_text, tokenizer, after=after),
+            stream_text(in_text, tokenizer, after=after),
         )
         return
     tokens = list(generated)

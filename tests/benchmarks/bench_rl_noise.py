@@ -66,10 +66,9 @@ from rampcli.checkpoint.load import open_run, read_weights
 from rampcli.config import snapshot
 from rampcli.data.prompts import open_prompts
 from rampcli.parallel.mesh import build_meshes
-from rampcli.rl.generator import Generator
+from rampcli.rl.generator import Generator, Rollout
 from rampcli.rl.objective import Objective, group_advantages
 from rampcli.rl.passes import PolicyPasses, batch_of
-from rampcli.rl.rollout import Rollout
 from rampcli.rl.scorer import Scorer
 from rampcli.runs.directory import RunDirectory
 from rampcli.settings.config import Config

@@ -25,8 +25,8 @@ from rampcli.data.tokenizer import (
     encoder_of,
     find_tokenizer,
     open_tokenizer,
-    pieces_of,
     special_tokens_in_text,
+    stream_text,
     tokenizer_path,
     train_bpe,
     usual_end_of_document,
@@ -303,14 +303,14 @@ def test_the_pieces_of_a_text_are_the_text(name, texts):
     for after in ([], before):
         whole = tokenizer.decode([*after, *tokens])
         assert continuation(tokens, tokenizer, after=after) == whole[len(tokenizer.decode(after)) :]
-        pieces = "".join(pieces_of(tokens, tokenizer, after=after))
+        pieces = "".join(stream_text(tokens, tokenizer, after=after))
         assert pieces == continuation(tokens, tokenizer, after=after)
 
 
 def test_a_character_is_shown_once_all_of_its_bytes_are_known():
     tokenizer = TOKENIZERS["Llama 2"]
     euro = [1 + byte for byte in "\u20ac".encode()]
-    assert [*pieces_of([*euro, 257], tokenizer, after=[])] == ["\u20ac", " a"]
+    assert [*stream_text([*euro, 257], tokenizer, after=[])] == ["\u20ac", " a"]
     assert continuation([257], tokenizer, after=[257]) == " a"
     assert continuation([257], tokenizer, after=[]) == "a"
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rampcli.data.building.records import Chunk, Slice
-from rampcli.data.building.streams import PIECE_BYTES, pieces_of
+from rampcli.data.building.streams import PIECE_BYTES, cut_text
 from rampcli.data.texts import convert_remedy, wide_encoding
 from rampcli.data.tokenizer import encoder_of, open_tokenizer
 from rampcli.errors import UsageError
@@ -212,7 +212,7 @@ def _cut(text: str) -> Iterator[str]:
     if _size(text) < PIECE_BYTES:
         yield text
     else:
-        yield from (piece.decode() for piece, _ in pieces_of(BytesIO(text.encode()), PIECE_BYTES))
+        yield from (piece.decode() for piece, _ in cut_text(BytesIO(text.encode()), PIECE_BYTES))
 
 
 def _size(text: str) -> int:

@@ -15,8 +15,8 @@ from typing import Any, Literal
 from rampcli.data.building.streams import (
     LONGEST_TEXT_BYTES,
     PIECE_BYTES,
+    cut_text,
     open_unpacked,
-    pieces_of,
     read_rows,
     skip_line,
 )
@@ -279,7 +279,7 @@ class Reader:
 
 def _pieces_of_text(stream: Any, place: Cursor, size: int) -> Iterator[tuple[Slice, Cursor]]:
     """Yields a text, whole or in pieces."""
-    for content, ends_text in pieces_of(stream, size):
+    for content, ends_text in cut_text(stream, size):
         starts_text, end = place.offset == 0, place.after(content)
         text = content.removeprefix(UTF_8_MARK) if starts_text else content
         yield (

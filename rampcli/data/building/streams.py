@@ -49,7 +49,7 @@ def find_cut(data: bytes) -> int:
     return cut
 
 
-def pieces_of(stream: BinaryIO, size: int) -> Iterator[tuple[bytes, bool]]:
+def cut_text(stream: BinaryIO, size: int) -> Iterator[tuple[bytes, bool]]:
     """Yields a text, whole or in pieces of about `size` bytes, and True with its last piece.
 
     The end of a piece depends only on its start.
