@@ -75,14 +75,14 @@ class Drawn:
 
 
 @st.composite
-def drawn(draw, **cut):
+def drawn(draw):
     documents = draw(st.lists(st.lists(st.integers(1, VOCAB_SIZE - 1), max_size=14), max_size=9))
     bounds = st.integers(0, len(documents))
     part = sorted([draw(bounds), draw(bounds)]) if draw(st.booleans()) else [0, len(documents)]
     switches = {
         name: draw(st.booleans()) for name in ("eod_mask_loss", "document_mask", "pad_last_window")
     }
-    cut = Cut(sequence_length=draw(st.integers(1, 9)), vocab_size=VOCAB_SIZE, **(switches | cut))
+    cut = Cut(sequence_length=draw(st.integers(1, 9)), vocab_size=VOCAB_SIZE, **switches)
     return Drawn(documents, tuple(part), draw(st.sampled_from([2, 4])), cut)
 
 
@@ -100,6 +100,8 @@ def everything(corpus):
 @example(drawn=of([]))
 @example(drawn=of([], pad_last_window=True))
 @example(drawn=of([[1]], pad_last_window=True))
+@example(drawn=of([[5, 6, 7]], length=8))
+@example(drawn=of([[5, 6, 7]], length=8, pad_last_window=True))
 @example(drawn=of([[1, 2, 3, 4, 5]], document_mask=True))
 @example(
     drawn=of([[1, 2, 3, 4], [], [5], [], [6], [7, 8]], document_mask=True, pad_last_window=True)
@@ -120,6 +122,7 @@ def test_windows_equal_those_of_a_reference_that_visits_each_place(drawn):
         read, (tokens, labels, positions) = everything(corpus), zip(*expected, strict=True)
         assert read.tokens.tolist() == [list(row) for row in tokens]
         assert read.labels.tolist() == [list(row) for row in labels]
+        assert read.valid_tokens == np.count_nonzero(np.array(labels) != IGNORED)
         assert (read.positions is not None) == drawn.cut.document_mask
         if read.positions is not None:
             known = np.array([[place is not None for place in row] for row in positions])
@@ -129,59 +132,6 @@ def test_windows_equal_those_of_a_reference_that_visits_each_place(drawn):
             assert ((read.positions >= 0) & (read.positions < drawn.cut.sequence_length)).all()
         assert read.tokens.dtype == read.labels.dtype == np.int64
         assert read.tokens.shape == read.labels.shape == (len(expected), drawn.cut.sequence_length)
-
-
-@given(drawn=drawn(pad_last_window=False))
-def test_windows_are_adjacent_and_labels_are_the_next_tokens(drawn):
-    corpus, (first, end) = drawn.corpus(), drawn.bounds
-    text = drawn.text[first:end]
-    assert corpus.windows == max(0, (len(text) - 1) // drawn.cut.sequence_length)
-    if corpus.windows:
-        read, places = everything(corpus), corpus.windows * drawn.cut.sequence_length
-        assert read.tokens.ravel().tolist() == text[:places]
-        kept = read.labels.ravel() != IGNORED
-        assert read.labels.ravel()[kept].tolist() == np.array(text[1 : places + 1])[kept].tolist()
-
-
-@given(drawn=drawn(eod_mask_loss=True, pad_last_window=True))
-def test_every_token_except_the_first_of_a_document_is_a_label(drawn):
-    corpus, (first, end) = drawn.corpus(), drawn.bounds
-    starts = {
-        start - first
-        for start, document in zip(drawn.starts[:-1], drawn.documents, strict=True)
-        if document
-    }
-    if corpus.windows:
-        asked = np.flatnonzero(everything(corpus).labels.ravel() != IGNORED) + 1
-        assert asked.tolist() == [place for place in range(1, end - first) if place not in starts]
-
-
-@given(drawn=drawn(pad_last_window=True))
-def test_with_padding_every_token_is_in_a_window_and_padding_is_never_a_label(
-    drawn,
-):
-    corpus, (first, end) = drawn.corpus(), drawn.bounds
-    text = drawn.text[first:end]
-    assert (corpus.windows > 0) == (len(text) > 1)
-    if corpus.windows:
-        read = everything(corpus)
-        tokens, labels = read.tokens.ravel().tolist(), read.labels.ravel()
-        # The last token may be a label only, because no token follows it.
-        assert tokens[: len(text)] == text[: len(tokens)]
-        assert len(tokens) >= len(text) - 1
-        assert (labels[len(text) - 1 :] == IGNORED).all()
-        assert set(tokens[len(text) :]) <= {PADDING}
-        if not (drawn.cut.eod_mask_loss or drawn.cut.document_mask):
-            assert labels[: len(text) - 1].tolist() == text[1:]
-
-
-def test_a_corpus_shorter_than_a_sample_has_one_sample_only_with_padding():
-    short = of([[5, 6, 7]], length=8)
-    assert short.corpus().windows == 0
-    read = everything(of([[5, 6, 7]], length=8, pad_last_window=True).corpus())
-    assert read.tokens.tolist() == [[5, 6, 7, PADDING, PADDING, PADDING, PADDING, PADDING]]
-    assert read.labels.tolist() == [[6, 7, *[IGNORED] * 6]]
-    assert read.valid_tokens == 2
 
 
 def test_positions_restart_at_each_document_and_at_the_start_of_a_sample():
@@ -202,29 +152,6 @@ def test_tokens_that_end_before_the_corpus_are_refused_instead_of_padded(missing
     for window in range(corpus.windows):
         with pytest.raises(ValueError, match=f"has {10 - missing} tokens, not 10"):
             short.read(np.array([window]))
-
-
-@given(drawn=drawn())
-def test_a_part_of_a_corpus_reads_the_same_as_a_corpus_of_its_own(drawn):
-    low, high = drawn.part
-    alone = Drawn(drawn.documents[low:high], (0, high - low), drawn.unit, drawn.cut).corpus()
-    part = drawn.corpus()
-    assert part.windows == alone.windows
-    if part.windows:
-        one, other = everything(part), everything(alone)
-        assert np.array_equal(one.tokens, other.tokens)
-        assert np.array_equal(one.labels, other.labels)
-        assert one.valid_tokens == other.valid_tokens
-
-
-@given(drawn=drawn())
-def test_valid_tokens_count_the_labels_that_are_not_ignored(drawn):
-    corpus = drawn.corpus()
-    if corpus.windows:
-        read = everything(corpus)
-        assert read.valid_tokens == sum(
-            label != IGNORED for row in read.labels.tolist() for label in row
-        )
 
 
 @given(drawn=drawn(), data=st.data())

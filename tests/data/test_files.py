@@ -62,32 +62,19 @@ def test_characters_of_all_corpora_are_tokens_in_the_order_of_code_points(tmp_pa
     assert Tokenizer.from_str(corpora.tokenizer).decode([3, 1, 2, 0, 5]) == "cab ü"
 
 
-def test_text_is_read_with_a_given_tokenizer(tmp_path):
-    words("the", "cat", "sat").save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "text").write_text("the cat sat the cat")
-    made = config(
-        "text",
-        path=str(tmp_path / "text"),
-        split=[1, 0, 0],
-        tokenizer=str(tmp_path / "tokenizer.json"),
-    )
-    [corpus] = open_corpora(made).training.corpora
-    assert corpus.tokens.tolist() == [1, 2, 3, 1, 2]
+def encoded(tmp_path, text, tokenizer):
+    """Returns the settings of a corpus of one text with a tokenizer."""
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "text").write_text(text)
+    paths = {"path": str(tmp_path / "text"), "tokenizer": str(tmp_path / "tokenizer.json")}
+    return config("text", split=[1, 0, 0], **paths)
 
 
 def test_text_that_looks_like_a_special_token_stays_text(tmp_path):
     """`rampcli data build` does the same."""
     tokenizer = words("the", "endoftext")
     tokenizer.add_special_tokens(["<|endoftext|>"])
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "text").write_text("the <|endoftext|> the")
-    made = config(
-        "text",
-        path=str(tmp_path / "text"),
-        split=[1, 0, 0],
-        tokenizer=str(tmp_path / "tokenizer.json"),
-    )
-    [corpus] = open_corpora(made).training.corpora
+    [corpus] = open_corpora(encoded(tmp_path, "the <|endoftext|> the", tokenizer)).training.corpora
     assert tokenizer.token_to_id("<|endoftext|>") == 3
     assert corpus.tokens.tolist() == [1, 0, 2, 0, 1]
 
@@ -200,14 +187,7 @@ def test_a_tokenizer_larger_than_the_vocabulary_is_refused_with_its_size(tmp_pat
 
 
 def test_a_tokenizer_with_gaps_needs_a_vocabulary_larger_than_its_largest_token(tmp_path):
-    words(the=1, cat=VOCAB_SIZE).save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "text").write_text("the cat the cat the cat")
-    made = config(
-        "text",
-        path=str(tmp_path / "text"),
-        split=[1, 0, 0],
-        tokenizer=str(tmp_path / "tokenizer.json"),
-    )
+    made = encoded(tmp_path, "the cat the cat the cat", words(the=1, cat=VOCAB_SIZE))
     assert refusal(made).remedy == f"model.vocab_size={VOCAB_SIZE + 1} or null"
 
 

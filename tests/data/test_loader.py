@@ -89,18 +89,6 @@ def assert_holds(micro_batches, samples):
 
 
 @settings(max_examples=20)
-@given(micro=SMALL, ranks=SMALL, accumulate=SMALL, first=FIRST)
-def test_the_ranks_together_read_each_sample_of_the_global_batch_once(
-    micro, ranks, accumulate, first
-):
-    plan = plan_of(micro, ranks, accumulate)
-    read = np.concatenate(
-        [loader.read(first, plan).samples for loader in loaders(BLENDS["mock"], plan)]
-    )
-    assert np.sort(read).tolist() == list(range(first, first + plan.global_batch_size))
-
-
-@settings(max_examples=20)
 @given(name=NAMES, micro=SMALL, ranks=SMALL, accumulate=SMALL, first=FIRST)
 def test_every_sample_equals_that_of_the_blend(name, micro, ranks, accumulate, first):
     plan = plan_of(micro, ranks, accumulate)
@@ -182,20 +170,6 @@ def test_a_step_reads_the_same_samples_in_a_ramp_after_a_jump_back_and_alone(nam
             first += plan.global_batch_size
 
 
-def test_another_seed_reads_other_samples():
-    plan = plan_of(4, 2, 2)
-    reads = [
-        torch.cat(
-            [
-                loader.read(0, plan).micro_batches[0].tokens
-                for loader in loaders(Blend([MOCK], [1], seed=seed), plan)
-            ]
-        )
-        for seed in (11, 12)
-    ]
-    assert not torch.equal(*reads)
-
-
 @pytest.mark.parametrize("name", sorted(BLENDS))
 def test_tensors_are_int64_and_positions_exist_only_with_a_document_mask(name):
     plan = plan_of(2, 1, 2)
@@ -238,13 +212,6 @@ def test_tokens_that_pad_the_last_micro_batches_of_a_validation_can_be_embedded(
         for part in loader.read_first(5, plan):
             assert part.tokens.min() >= 0
             assert part.tokens.max() < 256
-
-
-def test_a_validation_is_the_same_each_time():
-    plan = plan_of(2, 1, 1)
-    [loader] = loaders(BLENDS["text"], plan)
-    first, second = (together(loader.read_first(7, plan)) for _ in range(2))
-    assert all(np.array_equal(one, other) for one, other in zip(first, second, strict=True))
 
 
 @dataclass(kw_only=True)
@@ -350,11 +317,6 @@ def test_processes_of_a_single_host_read_for_themselves():
 
 def test_two_of_three_hosts_read_with_an_expansion_of_one_and_a_half():
     assert readers_of(6, devices=2, expansion_factor=1.5) == [0, 1, 0, 1, 4, 5]
-
-
-def test_a_process_that_reads_for_no_rank_opens_no_corpus():
-    assert not Reading(rank=1, ranks=()).reads
-    assert Reading(rank=1, ranks=(1,)).reads
 
 
 @pytest.fixture(scope="module")
