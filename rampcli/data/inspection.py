@@ -39,7 +39,10 @@ def inspect(prefix: Path) -> dict[str, Any]:
     known = manifest or {}
     tokenizer = open_tokenizer(tokenizer_of(prefix)) if tokenizer_of(prefix).exists() else None
     lengths, counts = _count_lengths(file)
-    first = file.tokens[:SAMPLE_TOKENS].tolist()
+    first, median = file.tokens[:SAMPLE_TOKENS].tolist(), 0
+    if len(lengths):  # the lower one of two
+        half = (counts.sum() + 1) // 2
+        median = int(lengths[np.searchsorted(np.cumsum(counts), half)])
     return {
         "documents": file.documents,
         "sequences": len(file.lengths),
@@ -51,7 +54,7 @@ def inspect(prefix: Path) -> dict[str, Any]:
         "eod_token": known.get("eod_token"),
         "largest_token": known["largest_token"] if "largest_token" in known else _extremes(file)[1],
         "mean_length": len(file.tokens) / max(1, file.documents),
-        "median_length": _median(lengths, counts) if len(lengths) else 0,
+        "median_length": median,
         "longest": max(lengths.tolist(), default=0),
         "histogram": _histogram(lengths, counts) if len(lengths) else [],
         "sample": " ".join(map(str, first)) if tokenizer is None else decode(tokenizer, first),
@@ -72,12 +75,6 @@ def _count_lengths(file: IndexedFile) -> tuple[NDArray[np.int64], NDArray[np.int
         counts.update(dict(zip(lengths.tolist(), found.tolist(), strict=True)))
     ordered = sorted(counts)
     return np.array(ordered), np.array([counts[length] for length in ordered])
-
-
-def _median(lengths: NDArray[np.int64], counts: NDArray[np.int64]) -> int:
-    """Returns the median length, the lower one of two."""
-    half = (counts.sum() + 1) // 2
-    return int(lengths[np.searchsorted(np.cumsum(counts), half)])
 
 
 def _histogram(lengths: NDArray[np.int64], counts: NDArray[np.int64]) -> list[tuple[int, int, int]]:

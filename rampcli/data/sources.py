@@ -3,7 +3,7 @@
 import hashlib
 import os
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from pkgutil import resolve_name
@@ -80,20 +80,19 @@ def _blended(config: Config, documents: Documents) -> Corpora:
 def open_stdlib(config: Config) -> Corpora:
     """Opens the sources of Python's standard library; needs no download."""
     root = Path(sysconfig.get_path("stdlib"))
-    files = {path.relative_to(root).as_posix(): path for path in _python_files(root)}
+    names = list[str]()
+    for folder, folders, found in os.walk(root):
+        folders[:] = [name for name in folders if name not in FOLDERS_LEFT_OUT]
+        paths = (Path(folder, name) for name in found if name.endswith(".py"))
+        names += [path.relative_to(root).as_posix() for path in paths]
     parts: dict[bool, list[NDArray[Any]]] = {False: [], True: []}
-    for name in sorted(files):
-        parts[is_held_out(name)].append(np.frombuffer(files[name].read_bytes(), dtype=np.uint8))
+    for name in sorted(names):
+        content = np.frombuffer((root / name).read_bytes(), dtype=np.uint8)
+        parts[is_held_out(name)].append(content)
     tokenizer = byte_tokenizer().to_str()
     return _blended(
         config, Documents(training=parts[False], validation=parts[True], tokenizer=tokenizer)
     )
-
-
-def _python_files(root: Path) -> Iterator[Path]:
-    for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if name not in FOLDERS_LEFT_OUT]
-        yield from (Path(folder, name) for name in names if name.endswith(".py"))
 
 
 def is_held_out(name: str) -> bool:

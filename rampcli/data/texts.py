@@ -2,7 +2,6 @@
 
 import codecs
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 from rampcli.errors import UsageError, reading
@@ -95,7 +94,10 @@ def read_texts(path: Path) -> list[str]:
 
 def text_files(path: Path) -> list[Path]:
     """Returns a file itself, or all files below a folder that are not hidden, sorted by name."""
-    return sorted(_files_below(path)) if path.is_dir() else [path]
+    if not path.is_dir():
+        return [path]
+    found = ((one, one.relative_to(path).parts) for one in path.rglob("*") if one.is_file())
+    return sorted(one for one, parts in found if not any(part.startswith(".") for part in parts))
 
 
 def is_plain_text(path: Path) -> bool:
@@ -112,14 +114,6 @@ def build_remedy(path: Path) -> str:
         f"`rampcli data build {shlex.quote(str(path))} --train-bpe 8192 --output"
         f" {shlex.quote(str(output))}`, and data=indexed data.path={output}"
     )
-
-
-def _files_below(folder: Path) -> Iterator[Path]:
-    for path in folder.rglob("*"):
-        if path.is_file() and not any(
-            part.startswith(".") for part in path.relative_to(folder).parts
-        ):
-            yield path
 
 
 def _decode(file: Path, content: bytes) -> str:

@@ -211,7 +211,9 @@ def bytes_of_tokens(tokenizer: Tokenizer, *, vocab_size: int) -> NDArray[np.int3
     does not have, stand for none. Returns None for other tokenizers: each spells its tokens in its
     own way.
     """
-    is_byte_level = _is_byte_level(tokenizer)
+    decoder = json.loads(tokenizer.to_str())["decoder"] or {}
+    kinds = {part["type"] for part in decoder.get("decoders", [decoder]) if "type" in part}
+    is_byte_level = "ByteLevel" in kinds  # it decodes the characters of tokens as bytes
     if not is_byte_level and not has_single_characters(tokenizer):
         return None
     alphabet = set(pre_tokenizers.ByteLevel.alphabet())
@@ -222,13 +224,6 @@ def bytes_of_tokens(tokenizer: Tokenizer, *, vocab_size: int) -> NDArray[np.int3
             is_bytes = is_byte_level and number not in added and alphabet.issuperset(token)
             counts[number] = len(token) if is_bytes else len(token.encode())
     return counts
-
-
-def _is_byte_level(tokenizer: Tokenizer) -> bool:
-    """Returns True if a tokenizer decodes the characters of its tokens as bytes."""
-    decoder = json.loads(tokenizer.to_str())["decoder"] or {}
-    kinds = {part["type"] for part in decoder.get("decoders", [decoder]) if "type" in part}
-    return "ByteLevel" in kinds
 
 
 def has_single_characters(tokenizer: Tokenizer) -> bool:
@@ -271,7 +266,7 @@ def encoder_of(tokenizer: Tokenizer) -> Encoder:
     if has_single_characters(tokenizer):
         saved = tokenizer.to_str()
         if saved == byte_tokenizer().to_str():
-            return _encode_bytes
+            return lambda texts: [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
         if saved == character_tokenizer(vocabulary).to_str():
             return _character_encoder(vocabulary)
     encode_batch = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)
@@ -284,10 +279,6 @@ def encoder_of(tokenizer: Tokenizer) -> Encoder:
             ]
 
     return encode
-
-
-def _encode_bytes(texts: list[str]) -> list[NDArray[Any]]:
-    return [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
 
 
 def _character_encoder(vocabulary: dict[str, int]) -> Encoder:

@@ -11,7 +11,7 @@ from rampcli.checkpoint.load import DTYPES, empty_model
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
 from rampcli.data.loader import Batch, Loader, build_reading, samples_of
-from rampcli.data.prompts import Prompts, open_prompts
+from rampcli.data.prompts import open_prompts
 from rampcli.errors import UsageError
 from rampcli.models.decoder import Decoder
 from rampcli.models.linear import round_factors, set_matmul_precision
@@ -91,13 +91,14 @@ def build_policy_trainer(
     # A rank may wait for another one's whole rollout, and a reward may take long.
     meshes = build_meshes(device, config.parallel, timeout=PATIENCE)
     prompts = open_prompts(config)
+    together = f"{prompts.training.fingerprint} {prompts.validation.fingerprint}"
     loaded = load_model_and_state(
         resolved,
         phase,
         run,
         meshes,
         device,
-        fingerprints=(_fingerprint(prompts),),
+        fingerprints=(hashlib.sha256(together.encode()).hexdigest(),),
         tokenizer=prompts.format.tokenizer,
         special_tokens=prompts.format.special_tokens,
     )
@@ -153,12 +154,6 @@ def _build_reference(
     step = starting_step(config, run)
     (reference,) = build_initial_model(config, meshes, device, step=step)
     return reference.requires_grad_(False)
-
-
-def _fingerprint(prompts: Prompts) -> str:
-    """Returns what identifies the prompts, 64 hexadecimal digits."""
-    texts = f"{prompts.training.fingerprint} {prompts.validation.fingerprint}"
-    return hashlib.sha256(texts.encode()).hexdigest()
 
 
 def generate_until_training_ends(run: RunDirectory, roles: Roles) -> int:

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -25,7 +25,16 @@ from rampcli.weights.tokenizer import read_tokenizer, saved_special_tokens
 def main() -> None:
     """Generates what the command line asks for and prints the text while it is generated."""
     options = given_options()
-    _check_options(temperature=options.temperature, prompt=options.prompt)
+    if options.temperature != 0 and not (
+        LOWEST_TEMPERATURE <= options.temperature <= HIGHEST_TEMPERATURE
+    ):
+        raise UsageError(
+            f"--temperature {options.temperature} is neither 0 nor from {LOWEST_TEMPERATURE} to"
+            f" {HIGHEST_TEMPERATURE}",
+            remedy="--temperature 0.8",
+        )
+    if not is_unicode(options.prompt):
+        raise UsageError("--prompt is not UTF-8", remedy="text in UTF-8")
     config, checkpoint = open_run(Path(options.run_dir), step=options.step)
     tokenizer = read_tokenizer(config, checkpoint)
     if tokenizer is None:
@@ -60,10 +69,9 @@ def main() -> None:
     after = prompt if template is None else []
     if not options.as_json:
         in_text = (token for token in generated if token not in special_tokens.ends)
-        _print_while_generating(
-            options.prompt if template is None else f"{options.prompt}\n",
-            stream_text(in_text, tokenizer, after=after),
-        )
+        prompted = options.prompt if template is None else f"{options.prompt}\n"
+        for text in chain([prompted], stream_text(in_text, tokenizer, after=after), ["\n"]):
+            print(visible(text, keeps="\n\t"), end="", flush=True)  # noqa: T201
         return
     tokens = list(generated)
     text = continuation(special_tokens.before_end(tokens), tokenizer, after=after)
@@ -90,18 +98,6 @@ def _encode(
         raise UsageError(f"--prompt: {error.message}", remedy="--raw, or another prompt") from error
 
 
-def _check_options(*, temperature: float, prompt: str) -> None:
-    """Checks the options that need no model."""
-    if temperature != 0 and not LOWEST_TEMPERATURE <= temperature <= HIGHEST_TEMPERATURE:
-        raise UsageError(
-            f"--temperature {temperature} is neither 0 nor from {LOWEST_TEMPERATURE} to"
-            f" {HIGHEST_TEMPERATURE}",
-            remedy="--temperature 0.8",
-        )
-    if not is_unicode(prompt):
-        raise UsageError("--prompt is not UTF-8", remedy="text in UTF-8")
-
-
 def count_new_tokens(config: Config, prompt: list[int], max_tokens: int | None) -> int:
     """Returns how many tokens to generate: `max_tokens`, or as many as the model has room for.
 
@@ -121,16 +117,6 @@ def count_new_tokens(config: Config, prompt: list[int], max_tokens: int | None) 
             remedy=f"--max-tokens {length - len(prompt)}" if fits else "a shorter prompt",
         )
     return max_tokens or length - len(prompt)
-
-
-def _print_while_generating(prompt: str, pieces: Iterator[str]) -> None:
-    def show(text: str, end: str = "") -> None:
-        print(visible(text, keeps="\n\t"), end=end, flush=True)  # noqa: T201
-
-    show(prompt)
-    for piece in pieces:
-        show(piece)
-    show("", end="\n")
 
 
 if __name__ == "__main__":

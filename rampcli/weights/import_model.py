@@ -32,26 +32,19 @@ def import_model(model: str, file: Path) -> dict[str, Any]:
         )
     if file.exists():
         raise UsageError(f"{file} exists already", remedy="another name")
-    name, settings = _read_hub(model) if hub.is_hub_name(model) else _read_folder(model)
+    if hub.is_hub_name(model):
+        snapshot = hub.open_snapshot(model, hub.CONFIG_FILE, remedy=REMEDY)
+        settings, name = as_settings(read_config(snapshot.folder)), snapshot.name
+        if hub.find_weights(snapshot) is None:
+            raise UsageError(f"{name} has no weights in safetensors", remedy=REMEDY)
+        settings["init_from"] = name
+    else:
+        folder = Path(model).expanduser()
+        settings, name = as_settings(read_config(folder)), folder.name
+        if not has_weights(folder):
+            raise UsageError(f"{folder} holds no *.safetensors", remedy=REMEDY)
+        settings["init_from"] = str(folder.resolve())
     file.parent.mkdir(parents=True, exist_ok=True)
     comment = f"# {visible(name)}, with its weights to start from.\n"
     replace_file(file, comment + yaml.safe_dump(settings, sort_keys=False))
     return settings
-
-
-def _read_hub(model: str) -> tuple[str, dict[str, Any]]:
-    """Returns NAME@COMMIT and the settings of a model of the hub."""
-    snapshot = hub.open_snapshot(model, hub.CONFIG_FILE, remedy=REMEDY)
-    settings = as_settings(read_config(snapshot.folder))
-    if hub.find_weights(snapshot) is None:
-        raise UsageError(f"{snapshot.name} has no weights in safetensors", remedy=REMEDY)
-    return snapshot.name, settings | {"init_from": snapshot.name}
-
-
-def _read_folder(model: str) -> tuple[str, dict[str, Any]]:
-    """Returns the name and the settings of a folder's model."""
-    folder = Path(model).expanduser()
-    settings = as_settings(read_config(folder))
-    if not has_weights(folder):
-        raise UsageError(f"{folder} holds no *.safetensors", remedy=REMEDY)
-    return folder.name, settings | {"init_from": str(folder.resolve())}

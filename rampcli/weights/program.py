@@ -36,24 +36,17 @@ def run_and_exit(main: Callable[[], None]) -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(EXIT_CTRL_C)
     except Exception as error:
-        known = _as_user_error(error)
+        known = error if isinstance(error, RampcliError) else None
+        if isinstance(error, OSError):
+            known = as_rampcli_error(error)
+        elif is_out_of_memory(error):
+            known = RampcliError(
+                f"not enough memory: {reason_of(error)}",
+                remedy="a machine with more memory, or a smaller model",
+            )
         if known is None:
             raise
         prints_json = len(sys.argv) > 1 and getattr(given_options(), "as_json", False)
         print(as_json(known) if prints_json else known, file=sys.stderr)  # noqa: T201
         sys.exit(known.exit_code)
     sys.exit(0)
-
-
-def _as_user_error(error: Exception) -> RampcliError | None:
-    """Returns the error as one that a user can cause, or None if it is a bug."""
-    if isinstance(error, RampcliError):
-        return error
-    if isinstance(error, OSError):
-        return as_rampcli_error(error)
-    if is_out_of_memory(error):
-        return RampcliError(
-            f"not enough memory: {reason_of(error)}",
-            remedy="a machine with more memory, or a smaller model",
-        )
-    return None
