@@ -4,6 +4,7 @@ import json
 from itertools import pairwise
 from pathlib import Path
 
+from rampcli.data.building.partial import Watcher
 from rampcli.data.indexed import IndexedFile, tokenizer_of
 from rampcli.data.tokenizer import open_tokenizer
 
@@ -31,3 +32,14 @@ def texts_of(prefix: Path) -> list[str]:
 
 def left_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()} if folder.exists() else set()
+
+
+def interrupt_after(documents: int) -> Watcher:
+    """Returns a watcher that raises KeyboardInterrupt once `documents` are written."""
+
+    class Impatient(Watcher):
+        def on_progress(self, _, written):
+            if written is not None and written.documents >= documents:
+                raise KeyboardInterrupt
+
+    return Impatient()

@@ -181,7 +181,6 @@ class TokenCorpus:
         return np.asarray(self.documents[low:high], dtype=np.int64) // self.unit
 
     def _check_tokens(self, tokens: NDArray[Any]) -> None:
-        """Raises a UsageError if a token is outside the model's vocabulary."""
         is_signed = tokens.dtype.kind == "i"
         if tokens.max(initial=0) < self.cut.vocab_size and not (
             is_signed and tokens.min(initial=0) < 0

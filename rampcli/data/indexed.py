@@ -238,7 +238,6 @@ def _identity(found: os.stat_result) -> Identity:
 def _parse(
     index: NDArray[np.uint8], refuse: Refuse
 ) -> tuple[NDArray[np.int32], Places, Places, np.dtype[Any]]:
-    """Returns the lengths, pointers, document indices and token type of an index."""
     if len(index) < HEADER.size:
         raise refuse(f"has {len(index)} bytes, too few for an index")
     magic, version, code, sequences, boundaries = HEADER.unpack(index[: HEADER.size].tobytes())

@@ -253,7 +253,6 @@ class PairFormat(PromptFormat):
         return decode(self._reader, inside)
 
     def _number_of(self, end: str | None) -> int:
-        """Returns the token that ends a response."""
         if end is None and has_single_characters(self._reader):
             end = NEW_LINE
         elif end is None:

@@ -196,7 +196,6 @@ def open_format(config: Config, *examples: Examples) -> PairFormat:
 
 
 def _alphabet(config: Config, examples: Sequence[Examples]) -> set[str]:
-    """Returns the characters of all texts and of the token that ends a response."""
     alphabet = set(config.data.response_end or NEW_LINE)
     if config.data.task is not None:
         return alphabet | set(TASK_CHARACTERS)

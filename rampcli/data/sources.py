@@ -62,7 +62,6 @@ def open_corpora(config: Config) -> Corpora:
 
 
 def _blended(config: Config, documents: Documents) -> Corpora:
-    """Returns documents that are held in memory as corpora."""
     name, cut = f"data.source={config.data.source}", cut_of(config)
     tokenizer = None if documents.tokenizer is None else Tokenizer.from_str(documents.tokenizer)
     training, validation = (
@@ -167,7 +166,6 @@ def _most_samples(config: Config, corpora: Corpora) -> int:
 
 
 def _name(config: Config) -> str:
-    """Returns the name of the corpora in notes."""
     found = [path for _, path in corpora_of(config)]
     if not found:
         return f"data.source={config.data.source}"
@@ -262,17 +260,14 @@ def fitting_words(prefix: Path, config: Config) -> list[str]:
 
 
 def _held_out(whole: TokenCorpus, split: Sequence[float]) -> int:
-    """Returns the number of samples that a split leaves for validation."""
     return parts_of(whole, split)[1].windows
 
 
 def _gives_both(whole: TokenCorpus, split: Sequence[float]) -> bool:
-    """Returns whether a split leaves samples for training and for validation."""
     return all(part.windows for part in parts_of(whole, split)[:2])
 
 
 def _shorter(config: Config, corpus: Corpus, samples: int) -> list[Remedy]:
-    """Returns the remedy of shorter samples, if they can be short enough."""
     if not isinstance(corpus, TokenCorpus):
         return [f"a shorter {LENGTH_KEY}"]
     longest = corpus.longest_sequence(samples)

@@ -347,7 +347,6 @@ def _context(after: Sequence[int], tokenizer: Tokenizer) -> list[int]:
 
 
 def _added(tokens: Sequence[int], number: int, tokenizer: Tokenizer) -> str:
-    """Returns the text that tokens add to the text of the first `number` of them."""
     return _decode(tokens, tokenizer)[len(_decode(tokens[:number], tokenizer)) :]
 
 

@@ -238,5 +238,4 @@ class Generator:
 
 
 def _widened(rows: Tensor, width: int) -> Tensor:
-    """Returns rows with zeros behind them, [rows, width]."""
     return torch.nn.functional.pad(rows, (0, width - rows.shape[1]))

@@ -198,7 +198,6 @@ class PolicyTrainer(Trainer):
                 )
 
     def _values_of(self, update: int, batch_plan: BatchPlan) -> StepValues:
-        """Returns the values of the optimiser for an update of a step."""
         prompts = batch_plan.global_batch_size * (update + 1) // self.pairs.updates
         return self.values_after(prompts, batch_plan)
 
@@ -303,7 +302,6 @@ class PolicyTrainer(Trainer):
 
 
 def _mean(results: Sequence[StepResult]) -> StepResult:
-    """Returns the mean loss and gradient norm of the updates of a step."""
     count = len(results)
     return StepResult(
         loss=sum(result.loss for result in results) / count,

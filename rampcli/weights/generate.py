@@ -89,7 +89,6 @@ def main() -> None:
 def _encode(
     prompt: str, config: Config, tokenizer: Tokenizer, template: ChatTemplate | None, *, raw: bool
 ) -> list[int]:
-    """Returns the tokens of a prompt: as the run was trained to see it, or as it is."""
     try:
         if raw:
             return list(encoder_of(tokenizer)([prompt])[0].tolist())

@@ -97,7 +97,6 @@ def _split_remedy(line: str) -> str:
 
 
 def _parse_json(line: bytes, key: str, bad: Callable[..., BadRecord]) -> str | BadRecord:
-    """Returns the text of a line of JSON, or what is wrong with it."""
     decoded = _decode(line, partial(bad, remedy=JSON_LINES_WANTED))
     if isinstance(decoded, BadRecord):
         return decoded
@@ -216,6 +215,5 @@ def _cut(text: str) -> Iterator[str]:
 
 
 def _size(text: str) -> int:
-    """Returns the bytes of a text in UTF-8."""
     # ASCII is marked in the string, so that most texts need no copy.
     return len(text) if text.isascii() else len(text.encode())

@@ -52,7 +52,6 @@ def largest_page_bytes(path: Path, column: str) -> list[int]:
 
 
 def _columns(group: Any, column: str) -> list[dict[int, Any]]:
-    """Returns the metadata of the columns of a name in a row group."""
     found = [_field(one, METADATA_FIELD, dict) for one in _field(group, COLUMNS_FIELD, list)]
     return [one for one in found if _field(one, NAMES_FIELD, list) == [column.encode()]]
 
@@ -72,7 +71,6 @@ def _largest_page(file: BinaryIO, column: dict[int, Any]) -> int:
 
 
 def _field(struct: Any, number: int, kind: type[Kind]) -> Kind:
-    """Returns a field of a struct if it is of a kind."""
     found = struct.get(number) if isinstance(struct, dict) else None
     if not isinstance(found, kind):
         raise OSError(DAMAGED)
@@ -80,7 +78,6 @@ def _field(struct: Any, number: int, kind: type[Kind]) -> Kind:
 
 
 def _read_struct(file: BinaryIO, depth: int = 0) -> dict[int, Any]:
-    """Reads a struct; returns its fields by number."""
     fields, number = dict[int, Any](), 0
     while head := _read_byte(file):
         number = number + (head >> 4) if head >> 4 else _read_signed(file)
@@ -93,7 +90,6 @@ def _read_struct(file: BinaryIO, depth: int = 0) -> dict[int, Any]:
 
 
 def _read_value(file: BinaryIO, kind: int, depth: int) -> Any:
-    """Reads a value of a type, at a depth of nested values."""
     if kind in _NUMBERS:
         return _read_signed(file)
     if kind == _BINARY:

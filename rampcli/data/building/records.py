@@ -133,11 +133,6 @@ class Chunk:
         return not (self.slices[0].starts_text and self.slices[0].ends_text)
 
 
-def _joined(chunks: Sequence[Chunk]) -> Chunk:
-    slices = tuple(piece for chunk in chunks for piece in chunk.slices)
-    return Chunk(slices, chunks[-1].end, chunks[-1].consumed_bytes)
-
-
 def find_inputs(
     paths: Sequence[Path], *, leave_out: Iterable[Path] = ()
 ) -> tuple[list[Input], list[tuple[str, int]]]:
@@ -240,28 +235,30 @@ class Reader:
         Raises:
             UsageError: a file cannot be read, or is damaged.
         """
-        gathered, gathered_bytes = list[Chunk](), 0
-        for chunk in self._slices(start or Cursor()):
-            size = chunk.slices[0].bytes
-            if gathered and (chunk.is_piece or gathered_bytes + size > self.chunk_bytes):
-                yield _joined(gathered)
-                gathered, gathered_bytes = [], 0
-            if chunk.is_piece:
-                yield chunk
-            else:
-                gathered.append(chunk)
-                gathered_bytes += size
-        if gathered:
-            yield _joined(gathered)
+        slices, size = list[Slice](), 0
+        end = (start or Cursor(), 0)
+        for piece, after, consumed_bytes in self._slices(start or Cursor()):
+            is_whole = piece.starts_text and piece.ends_text
+            if slices and not (is_whole and size + piece.bytes <= self.chunk_bytes):
+                yield Chunk(tuple(slices), *end)
+                slices, size = [], 0
+            slices.append(piece)
+            size += piece.bytes
+            end = (after, consumed_bytes)
+            if not is_whole:
+                yield Chunk(tuple(slices), *end)
+                slices, size = [], 0
+        if slices:
+            yield Chunk(tuple(slices), *end)
 
-    def _slices(self, start: Cursor) -> Iterator[Chunk]:
-        """Yields chunks of one slice each."""
+    def _slices(self, start: Cursor) -> Iterator[tuple[Slice, Cursor, int]]:
+        """Yields slices, each with the position and the size of the inputs behind it."""
         for number in range(start.input, len(self.inputs)):
             source = self.inputs[number]
             place = start if number == start.input else Cursor(number)
             read = self._rows if source.kind == "parquet" else self._bytes
             for piece, after, consumed in read(source, place):
-                yield Chunk((piece,), after, self._before[number] + consumed)
+                yield piece, after, self._before[number] + consumed
 
     def _bytes(self, source: Input, place: Cursor) -> Iterator[tuple[Slice, Cursor, int]]:
         read = _pieces_of_text if source.kind == "text" else _lines
@@ -278,7 +275,6 @@ class Reader:
 
 
 def _pieces_of_text(stream: Any, place: Cursor, size: int) -> Iterator[tuple[Slice, Cursor]]:
-    """Yields a text, whole or in pieces."""
     for content, ends_text in cut_text(stream, size):
         starts_text, end = place.offset == 0, place.after(content)
         text = content.removeprefix(UTF_8_MARK) if starts_text else content

@@ -175,7 +175,6 @@ def read_rows(
 
 
 def _check_column(path: Path, schema: Any, column: str) -> None:
-    """Checks that a Parquet file has one column of this name, and that it holds text."""
     if column not in schema.names:
         raise UsageError(
             f"{path} has no column {column}",
@@ -240,7 +239,6 @@ def _texts_from(
 
 
 def _text_of(row: Any) -> bytes | str:
-    """Returns the text of a row of Arrow's, or why there is none."""
     if not row.is_valid:
         return "the text is null"
     text = row.as_buffer()  # not a copy
@@ -250,7 +248,6 @@ def _text_of(row: Any) -> bytes | str:
 
 
 def _in_parts(texts: list[bytes | str], size: int) -> Iterator[list[bytes | str]]:
-    """Splits rows into lists of about `size` bytes."""
     first = length = 0
     for row, text in enumerate(texts):
         length += len(text)

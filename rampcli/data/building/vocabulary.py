@@ -164,7 +164,6 @@ class Gathering(Saved[Gathered]):
             yield
 
     def _advance(self, chunk: Chunk, **changes: Any) -> None:
-        """Counts a chunk and what was gathered from it."""
         counted = {"position": chunk.end, "consumed_bytes": chunk.consumed_bytes, **changes}
         self.advance(replace(self.counts, chunks=self.counts.chunks + 1, **counted))
         self._inputs.watcher.on_progress(chunk.consumed_bytes, None)

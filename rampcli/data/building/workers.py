@@ -109,7 +109,6 @@ def _blocking_ctrl_c() -> Iterator[None]:
 
 
 def _begin(work: Work[Any], parent: int) -> None:
-    """Prepares a worker process."""
     global _apply
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     die_with(parent)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from built_corpora import TEXTS, documents_of, left_in, texts_of, write_lines
+from built_corpora import TEXTS, documents_of, interrupt_after, left_in, texts_of, write_lines
 from rampcli.data.building import build as building
 from rampcli.data.building import encoding, records
 from rampcli.data.building.build import build
@@ -29,17 +29,6 @@ from rampcli.data.indexed import (
 from rampcli.data.tokenizer import END_OF_TEXT
 from rampcli.errors import RampcliError, UsageError
 from rampcli.files.checksums import sha256
-
-
-def interrupt_after(documents: int) -> Watcher:
-    """Returns a watcher that raises KeyboardInterrupt once `documents` are written."""
-
-    class Impatient(Watcher):
-        def on_progress(self, _, written):
-            if written is not None and written.documents >= documents:
-                raise KeyboardInterrupt
-
-    return Impatient()
 
 
 @pytest.mark.parametrize(
@@ -103,11 +92,7 @@ def test_the_corpus_does_not_depend_on_the_number_of_workers(options, recwarn):
 
 def test_a_long_text_is_one_document_as_a_file_or_as_a_line_of_json(options, tmp_path, monkeypatch):
     monkeypatch.setattr(encoding, "PIECE_BYTES", 4096)
-    monkeypatch.setattr(
-        building,
-        "Reader",
-        lambda inputs, text_key: records.Reader(inputs, text_key, chunk_bytes=4096),
-    )
+    monkeypatch.setattr(building, "Reader", partial(records.Reader, chunk_bytes=4096))
     build(replace(options, tokenizer=None, train_bpe=280))
     text = "a long text of many words\n\n  and\tblanks " * 400
     (tmp_path / "long.txt").write_text(text)
@@ -154,16 +139,6 @@ def test_a_bad_record_stops_the_build_or_is_listed_as_requested(options, workers
         "line": 2,
         "reason": "no key text; the keys are: body",
     }
-
-
-@pytest.fixture
-def in_small_chunks(monkeypatch):
-    """Makes each document a chunk of its own."""
-    monkeypatch.setattr(
-        building,
-        "Reader",
-        lambda inputs, text_key: records.Reader(inputs, text_key, chunk_bytes=16),
-    )
 
 
 @pytest.mark.usefixtures("in_small_chunks")

@@ -5,8 +5,7 @@ import os
 
 import pytest
 
-from rampcli.data.building import build as building
-from rampcli.data.building import records
+from built_corpora import interrupt_after, write_lines
 from rampcli.data.building.build import build
 from rampcli.data.building.options import BuildOptions
 from rampcli.data.building.partial import BuildFolder, Watcher, move_into_place
@@ -28,16 +27,8 @@ FILES = [
 
 
 @pytest.fixture
-def options(tmp_path, monkeypatch):
-    """Returns options of a build in chunks of one document each."""
-    monkeypatch.setattr(
-        building,
-        "Reader",
-        lambda inputs, text_key: records.Reader(inputs, text_key, chunk_bytes=16),
-    )
-    (tmp_path / "in.jsonl").write_text(
-        "".join(json.dumps({"text": f"document {number}"}) + "\n" for number in range(9))
-    )
+def options(tmp_path, in_small_chunks):  # noqa: ARG001
+    write_lines(tmp_path / "in.jsonl", [f"document {number}" for number in range(9)])
     (tmp_path / "out").mkdir()
     return BuildOptions(
         inputs=(tmp_path / "in.jsonl",),
@@ -62,17 +53,9 @@ def contents(folder):
     }
 
 
-class Interrupting(Watcher):
-    """Raises KeyboardInterrupt after three documents."""
-
-    def on_progress(self, _, written):
-        if written is not None and written.documents == 3:
-            raise KeyboardInterrupt
-
-
 def interrupt(options):
     with pytest.raises(KeyboardInterrupt):
-        build(options, Interrupting())
+        build(options, interrupt_after(3))
 
 
 def refusal(options):

@@ -1,6 +1,7 @@
 import gzip
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from tokenizers import Tokenizer
@@ -53,11 +54,7 @@ def test_a_document_ends_with_the_requested_token(options, eod, ends):
 
 def test_merges_of_a_large_corpus_are_learnt_from_every_nth_chunk(options, monkeypatch, tmp_path):
     write_lines(tmp_path / "many.jsonl", ["seldom words here"] * 30 + ["others over there"] * 30)
-    monkeypatch.setattr(
-        building,
-        "Reader",
-        lambda inputs, text_key: records.Reader(inputs, text_key, chunk_bytes=64),
-    )
+    monkeypatch.setattr(building, "Reader", partial(records.Reader, chunk_bytes=64))
     monkeypatch.setattr(making_tokenizers, "TRAINING_BYTES", 1000)
     many = replace(options, inputs=(tmp_path / "many.jsonl",), tokenizer=None, train_bpe=290)
     build(many)
@@ -86,15 +83,10 @@ class Counter(Watcher):
 
 
 @pytest.fixture
-def options(options, monkeypatch):
+def options(options, in_small_chunks):  # noqa: ARG001
     """Each document is a chunk of its own, and one file is compressed."""
     lines = "".join(json.dumps({"text": f"{chr(0x100 + n)} document {n}"}) + "\n" for n in range(9))
     (options.inputs[0] / "c.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
-    monkeypatch.setattr(
-        building,
-        "Reader",
-        lambda inputs, text_key: records.Reader(inputs, text_key, chunk_bytes=16),
-    )
     return options
 
 
