@@ -9,7 +9,7 @@ from rampcli.checkpoint.compatibility import settings_of_checkpoint
 from rampcli.config import snapshot
 from rampcli.config.layers import Layer, Precedence, Stack, sources_named
 from rampcli.data.chat_template import TOKENIZER_CONFIG_FILE, read_tokenizer_config, tokens_of
-from rampcli.data.tokenizer import tokenizer_path
+from rampcli.data.special_tokens import tokenizer_path
 from rampcli.errors import Report, UsageError, naming_setting, set_to
 from rampcli.files import hub
 from rampcli.files.hub import CONFIG_FILE, TOKENIZER_FILE

@@ -10,16 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rampcli.batch.quantities import listed
-from rampcli.data.examples import USER, Message
 from rampcli.errors import DamagedFileError, UsageError, set_to
 from rampcli.files.guarded_folder import read_file
 from rampcli.files.records import ANY, check_shape, read_json
 from rampcli.machine.limited_process import CPU_S, LimitError, ask
 from rampcli.settings.data import DataConfig
 
+ASSISTANT, USER = "assistant", "user"
 TEMPLATE_FILE, TOKENIZER_CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
 TEMPLATE_FOLDER, NAMES_FILE = "additional_chat_templates", "special_tokens_map.json"
 TEMPLATE_KEYS = (DataConfig.chat_template, DataConfig.tokenizer)
@@ -31,6 +31,13 @@ PLACEHOLDER = "placeholder 7f3a9c41 <&> \"'{{{{ 1 }}}} of message {}."
 PAD = (" \n", "\n ")
 """Around a placeholder, it shows whether a template keeps or strips white space."""
 _TEMPLATES = {"chat_template?": (str, [{"name": str, "template": str}], None)}
+
+
+class Message(NamedTuple):
+    """What somebody says in a conversation."""
+
+    role: str
+    content: str
 
 
 @dataclass(frozen=True, slots=True)

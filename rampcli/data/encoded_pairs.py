@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rampcli.data.chat_template import ChangedPromptError
+from rampcli.data.chat_template import USER, ChangedPromptError, Message
 from rampcli.data.corpus import IGNORED, PADDING, Samples
-from rampcli.data.examples import USER, Examples, Message
+from rampcli.data.examples import Examples
 from rampcli.data.pair_format import PairFormat
 from rampcli.errors import UsageError, set_to
 from rampcli.settings.data import DataConfig

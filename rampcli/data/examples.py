@@ -18,11 +18,12 @@ from fractions import Fraction
 from itertools import accumulate
 from json import JSONDecodeError
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rampcli.data.chat_template import ASSISTANT, USER, Message
 from rampcli.data.texts import UTF_8_MARK, convert_remedy, wide_encoding
 from rampcli.errors import UsageError, naming_setting, reading
 from rampcli.files.guarded_folder import read_file
@@ -30,7 +31,6 @@ from rampcli.files.records import is_unicode, values_of
 from rampcli.settings.config import Config
 from rampcli.settings.data import DataConfig
 
-ASSISTANT, USER = "assistant", "user"
 LISTS = {"messages": ("role", "content"), "conversations": ("from", "value")}
 """Keys of a role and of a text in the messages of a list, by the key of the list."""
 SHAREGPT_ROLES = {"human": USER, "gpt": ASSISTANT}
@@ -45,13 +45,6 @@ MOST_ATTEMPTS = 100_000
 TRAINING, VALIDATION = 0, 1
 _LINE = re.compile(rb"[^\n]+")
 _HASHES = 2**64
-
-
-class Message(NamedTuple):
-    """What somebody says in a conversation."""
-
-    role: str
-    content: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,18 @@ from tokenizers import Tokenizer
 from rampcli.data.corpus import Cut, TokenCorpus
 from rampcli.data.indexed import IndexedFile, bin_of, manifest_of, read_manifest, tokenizer_of
 from rampcli.data.order import Blend, Corpora
-from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens, read_special_tokens
+from rampcli.data.special_tokens import (
+    NONE_KNOWN,
+    SpecialTokens,
+    read_special_tokens,
+    tokenizer_path,
+)
 from rampcli.data.texts import read_texts
 from rampcli.data.tokenizer import (
     byte_tokenizer,
     character_tokenizer,
     encoder_of,
     open_tokenizer,
-    tokenizer_path,
     vocab_size_of,
 )
 from rampcli.errors import UsageError, naming_setting, set_to

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rampcli.data.chat_template import ChatTemplate
-from rampcli.data.examples import ASSISTANT, USER, Message
+from rampcli.data.chat_template import ASSISTANT, USER, ChatTemplate, Message
 from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens, special_tokens_of
 from rampcli.data.tokenizer import (
     decode,

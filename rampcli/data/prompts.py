@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from tokenizers import Tokenizer
 
 from rampcli.batch.step_schedule import LENGTH_KEY
-from rampcli.data.chat_template import ChatTemplate, read_chat_template
+from rampcli.data.chat_template import USER, ChatTemplate, Message, read_chat_template
 from rampcli.data.encoded_pairs import ENCODED_AT_ONCE, blocks_of, check_template
-from rampcli.data.examples import USER, Example, Examples, Message, open_examples
+from rampcli.data.examples import Example, Examples, open_examples
 from rampcli.data.files import open_named_tokenizer
 from rampcli.data.indexed import tokenizer_of
 from rampcli.data.pair_format import PairFormat, PromptFormat, Tokens

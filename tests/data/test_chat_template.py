@@ -6,12 +6,13 @@ import pytest
 from chat_folders import CHATML, LLAMA_3, SPECIAL, TEMPLATES, make_tokenizer, write_folder
 from rampcli.data import chat_template
 from rampcli.data.chat_template import (
+    USER,
     ChangedPromptError,
     ChatTemplate,
     Layout,
+    Message,
     read_chat_template,
 )
-from rampcli.data.examples import USER, Message
 from rampcli.data.pair_format import PairFormat
 from rampcli.errors import UsageError
 

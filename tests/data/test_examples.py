@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rampcli.data.chat_template import Message
 from rampcli.data.examples import (
     ENDLESS,
     EVERYTHING,
@@ -14,7 +15,6 @@ from rampcli.data.examples import (
     TASKS,
     TRAINING,
     VALIDATION,
-    Message,
     Split,
     open_examples,
     pose,

@@ -10,7 +10,7 @@ from rampcli.data.building.encoding import BadRecord
 from rampcli.data.building.partial import Watcher
 from rampcli.data.building.records import Reader
 from rampcli.data.indexed import bin_of, idx_of, manifest_of, tokenizer_of
-from rampcli.data.tokenizer import TRAINED, find_tokenizer, name_meant
+from rampcli.data.special_tokens import TRAINED, find_tokenizer, name_meant
 from rampcli.errors import UsageError
 from rampcli.machine.host import processors
 
