@@ -34,7 +34,7 @@ LOOK_EVERY_S = 0.02
 """How often to look whether the process has ended. Its answers are noticed at once."""
 CHUNK_BYTES = 2**16
 MOST_SHOWN = 2**14
-"""Characters that the function may print during one exchange. The rest is left out."""
+"""Characters that the function may print while it scores a batch. The rest is left out."""
 LONGEST_ANSWER_BYTES = 2**16
 
 
@@ -138,52 +138,43 @@ class RewardProcess:
         self._shown = 0  # characters
         self._unread = b""
         self._answered = 0
-        self._garbled = False
 
     def exchange(
         self,
-        requests: bytes,
-        count: int,
+        request: bytes,
         *,
         deadline_s: float,
         between: Callable[[], None] = lambda: None,
-    ) -> tuple[list[Score], str | None]:
-        """Sends requests and collects their answers.
+    ) -> Score | str:
+        """Sends a request, and returns its answer or why it is missing.
 
-        If there are fewer answers than requests, the process has ended or is of no more use: the
-        caller must call `end`.
+        If it is missing, the process has ended or is of no more use: the caller must call `end`.
 
         Args:
-            requests: lines, as `rampcli.rl.reward_child` reads them.
-            count: number of answers to wait for.
-            deadline_s: how long one answer may take.
+            request: a line, as `rampcli.rl.reward_child` reads it; empty for the first answer.
+            deadline_s: how long the answer may take.
             between: called several times a second.
-
-        Returns:
-            The answers in order, and why the next one is missing. The reason is None if all
-            answers came, even if the last one was late.
         """
-        unsent, answers = memoryview(requests), list[Score]()
-        self._shown = 0
-        progress_at = time.monotonic()
-        while len(answers) < count:
+        unsent, progress_at = memoryview(request), time.monotonic()
+        while True:
             between()
             self._wait(to_send=bool(unsent))
-            has_ended = self.has_ended()  # asked first: its last answers are still in the pipe
-            sent, received = self._send(unsent), self._receive()
+            has_ended = self.has_ended()  # asked first: its last answer is still in the pipe
+            sent, answer = self._send(unsent), self._receive()
             unsent = unsent[sent:]
-            answers += received
-            if self._garbled:
-                return answers, "it wrote to the pipe of its rewards"
-            elif sent or received:
+            if answer is not None:
+                return answer
+            if sent:
                 progress_at = time.monotonic()
             elif has_ended:
-                return answers, self._cause_of_end()
+                return self._cause_of_end()
             elif time.monotonic() - progress_at > deadline_s:
                 self._kill()
-                last = self._receive()
-                return answers + last, None if last else f"it took longer than {deadline_s:g} s"
-        return answers, None
+                return self._receive() or f"it took longer than {deadline_s:g} s"
+
+    def show_again(self) -> None:
+        """Lets the function print `MOST_SHOWN` characters more."""
+        self._shown = 0
 
     def has_ended(self) -> bool:
         """Returns whether the process has ended."""
@@ -196,7 +187,7 @@ class RewardProcess:
             wait_s: time that it gets to exit in an orderly way, if it waits for a request.
         """
         os.close(self._requests)
-        self._shown = 0
+        self.show_again()
         until = time.monotonic() + wait_s
         while not self.has_ended() and time.monotonic() < until:
             self._wait(to_send=False)
@@ -241,20 +232,22 @@ class RewardProcess:
         except (BlockingIOError, BrokenPipeError):  # the latter if the process has ended
             return 0
 
-    def _receive(self) -> list[Score]:
-        """Returns the answers that have come. Shows what the function has printed before them."""
+    def _receive(self) -> Score | str | None:
+        """Returns the answer if it has come, or why it cannot be one.
+
+        Shows what the function has printed before it.
+        """
         self._unread += self._read(self._answers)
         self._show_output()
-        *lines, self._unread = self._unread.split(b"\n")
-        answers = []
-        for line in lines:
-            answer = _parse(line, self._answered)
-            if answer is None:
-                break
-            answers.append(answer)
-            self._answered += 1
-        self._garbled = len(answers) < len(lines) or len(self._unread) > LONGEST_ANSWER_BYTES
-        return answers
+        line, end, rest = self._unread.partition(b"\n")
+        if not end and len(line) <= LONGEST_ANSWER_BYTES:
+            return None
+        answer = _parse(line, self._answered)
+        if answer is None or rest:
+            return "it wrote to the pipe of its rewards"
+        self._unread = b""
+        self._answered += 1
+        return answer
 
     def _read(self, pipe: int) -> bytes:
         """Returns what can be read from a pipe at once. Stops waiting for one that has ended."""

@@ -89,28 +89,31 @@ class Scorer:
     ) -> list[Score]:
         """Sends requests to the user's process. After one that ends it, starts it again."""
         scores = list[Score]()
-        while remaining := requests[len(scores) :]:
+        if self._process is not None:
+            self._process.show_again()
+        for request in requests:
             if self._process is not None and self._process.has_ended():
                 self._end()
             if self._process is None:
                 self._process = self._start(function)
             try:
-                found, reason = self._process.exchange(
-                    b"".join(remaining), len(remaining), deadline_s=self.deadline_s, between=between
+                answer = self._process.exchange(
+                    request, deadline_s=self.deadline_s, between=between
                 )
             except BaseException:
-                self._end()  # the next pairs would get the answers that are still to come
+                self._end()  # the next pair would get the answer that is still to come
                 raise
-            if len(found) < len(remaining):
-                self._end()
-            if reason is not None:
-                found.append(Score(math.nan, reason))
-            scores += found
-            is_lost = len(found) == 1 and self._process is None
-            self._lost_in_a_row = self._lost_in_a_row + 1 if is_lost else 0
+            if isinstance(answer, Score):
+                self._lost_in_a_row = 0
+                scores.append(answer)
+                continue
+            self._end()
+            self._lost_in_a_row += 1
+            scores.append(Score(math.nan, answer))
             if self._lost_in_a_row >= MOST_LOST:
-                reason = f"gave up after {MOST_LOST} unscored pairs in a row; the last: {reason}"
+                reason = f"gave up after {MOST_LOST} unscored pairs in a row; the last: {answer}"
                 scores += [Score(math.nan, reason)] * (len(requests) - len(scores))
+                break
         return scores
 
     def _start(self, function: UserFunction) -> RewardProcess:
@@ -122,11 +125,11 @@ class Scorer:
             )
         process = RewardProcess(function)
         try:
-            answers, reason = process.exchange(b"", 1, deadline_s=self.import_deadline_s)
+            answer = process.exchange(b"", deadline_s=self.import_deadline_s)
         except BaseException:
             process.end()
             raise
-        reason = reason or answers[0].reason
+        reason = answer.reason if isinstance(answer, Score) else answer
         if reason is not None:
             process.end()
             file = f"{function.source.replace('.', '/')}.py"
