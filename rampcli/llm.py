@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from rampcli.config.groups import some_of
 from rampcli.errors import UsageError
-from rampcli.files.bundled import bundled
+from rampcli.files import bundled
 from rampcli.plugins.extensions import is_extension, load, reporting_errors
 
 if TYPE_CHECKING:

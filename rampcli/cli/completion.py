@@ -166,7 +166,7 @@ def primaries(incomplete: str, among: Sequence[Path]) -> list[str]:
     Of the bundled files, `config` is one.
     """
     from rampcli.config.groups import ROOT
-    from rampcli.files.bundled import bundled
+    from rampcli.files import bundled
 
     parent, slash, _ = incomplete.rpartition("/")
     mine = [one for one in among if one != bundled("conf")]

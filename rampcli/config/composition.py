@@ -18,7 +18,7 @@ from rampcli.config.reading import SEARCH_PATH, quoted
 from rampcli.config.references import Unresolved, check_readable, has_reference, resolved
 from rampcli.config.yaml_files import DEFAULTS, HYDRA, SELF, SettingsFile, read_file
 from rampcli.errors import UsageError, shown
-from rampcli.files.bundled import bundled
+from rampcli.files import bundled
 from rampcli.settings.by_key import flatten, nest
 from rampcli.words import format_of, unwrapped
 

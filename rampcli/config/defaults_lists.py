@@ -12,7 +12,7 @@ from rampcli.batch.quantities import listed
 from rampcli.config.groups import file_of, nearest_options, option_names, own_folders, some_of
 from rampcli.config.yaml_files import SettingsFile, read_file
 from rampcli.errors import UsageError
-from rampcli.files.bundled import bundled
+from rampcli.files import bundled
 
 
 @dataclass(slots=True)

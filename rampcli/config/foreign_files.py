@@ -17,7 +17,7 @@ from rampcli.config.values import typed
 from rampcli.config.written import Written
 from rampcli.config.yaml_files import read_file
 from rampcli.errors import Report, UsageError, printable, shown
-from rampcli.files.bundled import bundled
+from rampcli.files import bundled
 from rampcli.settings.by_key import find_setting, settings
 from rampcli.settings.phase_keys import is_phase, split_phase_key
 from rampcli.words import FOREIGN, SPELLINGS, format_of, wrapped
@@ -219,7 +219,12 @@ def foreign_files(
         deleted=frozenset(word for word in names.values() if word.startswith("~")),
         effects=Effects(
             format=form,
-            given={key: _as_written(one) for key, one in entries.items()},
+            given={
+                key: replace(one, value=one.value.text)
+                if isinstance(one.value, Unresolved)
+                else one
+                for key, one in entries.items()
+            },
             run=run,
             words=frozenset(places),
         ),
@@ -360,11 +365,6 @@ def _values(written: Written, key: str, value: Any) -> dict[str, Any]:
         return {key: Unresolved(MISSING) if value == MISSING else value}
     # Another value may have replaced the reference.
     return written.values_of(key) or {key: Unresolved(shown(value))}
-
-
-def _as_written(entry: Entry) -> Entry:
-    value = entry.value
-    return replace(entry, value=value.text) if isinstance(value, Unresolved) else entry
 
 
 def _placed(key: str, entries: Mapping[str, Entry]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.errors import Remedy, UsageError, set_to, shown
-from rampcli.files.bundled import bundled
+from rampcli.files import bundled
 from rampcli.settings.unknown_keys import choices_in
 
 ROOT = "config"
@@ -145,8 +145,8 @@ def file_of(name: str, among: Sequence[Path]) -> Path | None:
 def nearest_options(group: str, name: str, among: Sequence[Path] = ()) -> Remedy:
     """Returns the remedy for a wrong option: the nearest options of its group."""
     head, slash, _ = name.rpartition("/")
-    if slash and ".." not in head and group_has(f"{group}/{head}", among):
-        inside = [f"{head}/{one}" for one in option_names(f"{group}/{head}", among)]
+    found = option_names(f"{group}/{head}", among) if slash and ".." not in head else []
+    if inside := [f"{head}/{one}" for one in found]:
         near = difflib.get_close_matches(name, inside, n=2, cutoff=0.5)
         offered, rest = first_of(near or inside)
         return set_to(group, *offered, note=rest)
@@ -158,11 +158,6 @@ def nearest_options(group: str, name: str, among: Sequence[Path] = ()) -> Remedy
     if not offered:
         return f"a file {own_folders(among)[-1]}/{group}/OPTION.yaml"
     return set_to(group, *offered, note=rest)
-
-
-def group_has(group: str, among: Sequence[Path] = ()) -> bool:
-    """Returns whether a group has options."""
-    return bool(option_names(group, among))
 
 
 def check_option(group: str, option: Any, among: Sequence[Path] = ()) -> None:

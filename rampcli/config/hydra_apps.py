@@ -12,7 +12,7 @@ from rampcli.config.groups import file_of, folders
 from rampcli.config.layers import Entry, Layer, Precedence, Stack
 from rampcli.config.yaml_files import HYDRA, read_file
 from rampcli.errors import Report, UsageError
-from rampcli.files.bundled import bundled
+from rampcli.files import bundled
 from rampcli.plugins.extensions import ENTRY_POINTS, names, section_of
 from rampcli.settings.by_key import Setting, flatten, nest, phase_leaves, settings
 from rampcli.settings.config import Config

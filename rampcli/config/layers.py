@@ -252,9 +252,14 @@ class Stack:
         """
         return {key: self.entry(key).value for key in self._histories}
 
-    def changed(self, change: Callable[[Layer], Layer]) -> "Stack":
-        """Returns the stack with each of its layers changed."""
-        composed, overrides = map(tuple, (map(change, self.composed), map(change, self.overrides)))
+    def changed(self, change: Callable[[str, Entry], Entry | None]) -> "Stack":
+        """Returns the stack with each of its entries changed, without those that become None."""
+
+        def anew(layer: Layer) -> Layer:
+            found = {key: change(key, one) for key, one in layer.entries.items()}
+            return replace(layer, entries={k: one for k, one in found.items() if one is not None})
+
+        composed, overrides = (tuple(map(anew, some)) for some in (self.composed, self.overrides))
         return replace(self, composed=composed, overrides=overrides)
 
     def above(self, *layers: Layer) -> "Stack":

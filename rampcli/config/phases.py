@@ -5,7 +5,7 @@ does not set is as in the run. A run without phases is a run of one.
 """
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,19 +82,14 @@ def check_dropped_phases(layer: Layer, below: Stack) -> Iterator[UsageError]:
 
 def run_stack(stack: Stack) -> Stack:
     """Returns the layers without what the phases set: the settings of the run."""
-    return _filtered(stack, lambda key: split_phase_key(key) is None)
+    return stack.changed(lambda key, one: one if split_phase_key(key) is None else None)
 
 
 def without_phases(stack: Stack, names: Collection[str]) -> Stack:
     """Returns the layers without what some phases set."""
-    return _filtered(stack, lambda key: (split_phase_key(key) or ("",))[0] not in names)
-
-
-def _filtered(stack: Stack, keeps: Callable[[str], bool]) -> Stack:
-    def kept(layer: Layer) -> Layer:
-        return replace(layer, entries={k: one for k, one in layer.entries.items() if keeps(k)})
-
-    return stack.changed(kept)
+    return stack.changed(
+        lambda key, one: None if (split_phase_key(key) or ("",))[0] in names else one
+    )
 
 
 def phase_stack(run: Stack, name: str, own: Mapping[str, Entry], *, report: Report) -> Stack:

@@ -119,26 +119,19 @@ def combinations(
         return []  # the errors say why
     with report.noting():
         _check_number(varied)
-        return _product(slots, varied)
+        return [
+            Combination(
+                words=chosen,
+                values={
+                    key: values[word]
+                    for key, values in varied.items()
+                    for word in chosen
+                    if word in values
+                },
+            )
+            for chosen in product(*slots)
+        ]
     return []
-
-
-def _product(
-    slots: Sequence[Sequence[str]], varied: Mapping[str, Mapping[str, str]]
-) -> list[Combination]:
-    """Returns every choice of one word from each slot; `varied` has values by word, by key."""
-    return [
-        Combination(
-            words=chosen,
-            values={
-                key: values[word]
-                for key, values in varied.items()
-                for word in chosen
-                if word in values
-            },
-        )
-        for chosen in product(*slots)
-    ]
 
 
 def _values_by_word(

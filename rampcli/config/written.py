@@ -85,10 +85,7 @@ def with_references_anew(stack: Stack, written: Written) -> Stack:
             return replace(entry, value=value, words=((word, own),)) if entry.words else own
         return entry
 
-    def layer_anew(layer: Layer) -> Layer:
-        return replace(layer, entries={key: anew(key, one) for key, one in layer.entries.items()})
-
-    return stack.changed(layer_anew) if written.found else stack
+    return stack.changed(anew) if written.found else stack
 
 
 def values_of_files(stack: Stack) -> Mapping[str, Any]:
@@ -112,8 +109,10 @@ def named_in_files(stack: Stack) -> set[str]:
 def written_values(stack: Stack, recipe: Layer, words: Mapping[str, Any]) -> Written:
     """Returns the values of files, recipe and words, merged, with their references resolved."""
     values = dict(values_of_files(stack))
-    if stack.composition is not None:
-        values |= _hydra_values(stack.composition, sweeps=stack.primary.sweeps)
+    composition: Composition | None = stack.composition
+    for file in () if composition is None else composition.files:
+        leaves = of_sweep(file.leaves) if stack.primary.sweeps else file.leaves
+        values |= {key: value for key, (_, value) in leaves.items() if key == RUN_DIR}
     for layer in (recipe, *stack.overrides):
         for key, one in layer.entries.items():
             values[key] = one.value if one.reference is None else one.reference
@@ -176,12 +175,3 @@ def _whole(key: str, value: Any, values: Mapping[str, Any]) -> tuple[str, Any]:
                 remedy=f"{one}=VALUE",
             )
     return key, value
-
-
-def _hydra_values(composition: Composition, *, sweeps: bool) -> dict[str, Any]:
-    """Returns what the files say of the folder of the run, or of a sweep, as it was written."""
-    values: dict[str, Any] = {}
-    for one in composition.files:
-        leaves = of_sweep(one.leaves) if sweeps else one.leaves
-        values |= {key: value for key, (_, value) in leaves.items() if key == RUN_DIR}
-    return values

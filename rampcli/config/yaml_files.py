@@ -14,8 +14,7 @@ import yaml
 from yaml.constructor import SafeConstructor
 
 from rampcli.errors import UsageError, shown
-from rampcli.files import plain_yaml
-from rampcli.files.bundled import bundled
+from rampcli.files import bundled, plain_yaml
 from rampcli.settings.by_key import is_mapping
 from rampcli.settings.phase_keys import PHASES, UNTIL, checked_name, is_phase
 

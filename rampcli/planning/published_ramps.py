@@ -10,8 +10,7 @@ from rampcli.batch.position import STEPS
 from rampcli.batch.ramp import RampSchedule, RampStage
 from rampcli.batch.step_schedule import from_step_schedule, threshold_unit
 from rampcli.errors import RampcliError, UsageError, shown, typeable
-from rampcli.files import plain_yaml
-from rampcli.files.bundled import bundled
+from rampcli.files import bundled, plain_yaml
 from rampcli.settings.data import DataConfig
 from rampcli.settings.model import ModelConfig
 from rampcli.settings.optim import OptimConfig

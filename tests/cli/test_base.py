@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rampcli.files.bundled import bundled
+from rampcli.files import bundled
 
 FILES = {
     "mine.yaml": "defaults: [config, _self_]\nname: my\nhydra:\n  run: {dir: 'out/${name}'}\n"

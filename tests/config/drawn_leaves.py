@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin
 
 from hypothesis import strategies as st
 
-from rampcli.files.bundled import bundled
+from rampcli.files import bundled
 from rampcli.settings.by_key import Setting, nest, settings
 from tests.config.plain_hydra import MISSING, compose_plainly
 

@@ -18,7 +18,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rampcli.files.bundled import bundled
+from rampcli.files import bundled
 from rampcli.settings.by_key import flatten
 
 REFUSALS = (HydraException, OmegaConfBaseException, ValueError, RecursionError)

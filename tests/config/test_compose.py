@@ -16,7 +16,7 @@ from rampcli.config.compose import apply_overrides, compose, primary_stack
 from rampcli.config.groups import Primary, group_names, option_names, some_of
 from rampcli.config.values import typed
 from rampcli.errors import Report, UsageError, UsageErrors
-from rampcli.files.bundled import bundled
+from rampcli.files import bundled
 from rampcli.llm import from_factory, recipe_names
 from rampcli.planning.resolve import resolve
 from rampcli.settings.by_key import flatten, leaves

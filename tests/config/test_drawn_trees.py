@@ -12,7 +12,7 @@ from hypothesis import settings as run
 from omegaconf._utils import get_yaml_loader
 
 from rampcli.config.values import typed
-from rampcli.files.bundled import bundled
+from rampcli.files import bundled
 from rampcli.settings.by_key import settings
 from tests.config.drawn_trees import Tree, compose_ours, drafts, is_composed, trees
 from tests.config.plain_hydra import compose_plainly, expected_places, written

@@ -9,6 +9,7 @@ import yaml
 
 from rampcli.config.compose import apply_overrides, primary_of, primary_stack, relaid
 from rampcli.config.groups import Primary
+from rampcli.config.layers import Stack
 from rampcli.errors import UsageError, shown
 from rampcli.planning.resolve import resolve
 from rampcli.settings.by_key import leaves
@@ -123,12 +124,12 @@ def test_words_of_other_systems_apply_to_a_file_of_nemo():
 VARIABLES = ("data_dir=/data", "base_results_dir=/runs")
 
 
-def test_a_file_of_ours_over_one_of_nemo_replaces_its_values_and_no_other(tmp_path):
-    (tmp_path / "exp").mkdir()
-    content = "# @package _global_\nmodel: {global_batch_size: 64}\n"
-    (tmp_path / "exp" / "mine.yaml").write_text(content)
+OURS = "# @package _global_\nmodel: {global_batch_size: 64}\n"
+
+
+def test_a_file_of_ours_over_one_of_nemo_replaces_its_values_and_no_other(option):
     primary = primary_stack(primary_of(str(FOLDER / "megatron_gpt.yaml")))
-    stack = apply_overrides(primary, ["+exp=mine"], config_dir=tmp_path)
+    stack = apply_overrides(primary, ["+exp=mine"], config_dir=option("exp/mine", OURS))
     assert [one.value for one in stack.history("model.global_batch_size")] == [None, 16, 64]
     assert stack.effects.unsupported == {}
 
@@ -154,6 +155,15 @@ def layers_with(request, tmp_path):
         return apply_overrides(stack, [*VARIABLES, *words])
 
     return composed
+
+
+def test_a_file_of_ours_over_the_tree_of_a_launcher_leaves_the_value_in_its_section(option):
+    option("training/tiny", (FOLDER / "tiny.yaml").read_text())
+    words, folder = ["training=tiny", "+exp=mine"], option("exp/mine", OURS)
+    composition = apply_overrides(Stack(primary=Primary(name=None)), words, config_dir=folder)
+    found, key = composition.composition, "model.global_batch_size"
+    assert found.values[key] == 64
+    assert found.hidden == {f"training.{key}": found.files[0].leaves[key][1]}
 
 
 def settings_of(stack):
@@ -306,17 +316,13 @@ def test_what_follows_from_a_word_with_a_reference_names_the_reference(layers_wi
 
 
 @pytest.mark.parametrize("word", ["trainer.num_nodes=1", "training.trainer.num_nodes=1", "seed=5"])
-def test_a_reference_names_a_key_that_a_file_beside_nemos_has_too(word, tmp_path):
-    for name, text in {
-        "training/tiny": (FOLDER / "tiny.yaml").read_text(),
-        "exp/a": "# @package _global_\ntrainer: {num_nodes: 2}\noptim: {lr: 3e-4}\n",
-    }.items():
-        path = tmp_path / f"{name}.yaml"
-        path.parent.mkdir()
-        path.write_text(text)
+def test_a_reference_names_a_key_that_a_file_beside_nemos_has_too(word, option):
+    option("training/tiny", (FOLDER / "tiny.yaml").read_text())
+    text = "# @package _global_\ntrainer: {num_nodes: 2}\noptim: {lr: 3e-4}\n"
     words = ["training=tiny", "+exp=a", "optimizer.lr=0.002", word]
     words += ["loss.z_weight=${optim.lr}", "average.ema=${trainer.num_nodes}"]
-    layers = apply_overrides(primary_stack(Primary(name=None)), words, config_dir=tmp_path)
+    folder = option("exp/a", text)
+    layers = apply_overrides(primary_stack(Primary(name=None)), words, config_dir=folder)
     config = resolve(relaid(layers)).config
     assert config.loss.z_weight == config.optim.lr == 0.002
     assert config.average.ema == config.trainer.num_nodes == (2 if word == "seed=5" else 1)

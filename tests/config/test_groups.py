@@ -14,7 +14,7 @@ from rampcli.config.groups import (
 from rampcli.config.reading import quoted
 from rampcli.config.yaml_files import read_file
 from rampcli.errors import UsageError
-from rampcli.files.bundled import bundled
+from rampcli.files import bundled
 
 BUNDLED = {"batch", "data", "hardware", "launch", "model", "optim", "rl"}
 

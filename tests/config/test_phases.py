@@ -51,10 +51,14 @@ def test_null_drops_one_phase_below_it_and_what_is_beside_it_stays():
     assert resolve(both).plan.end_step == 3
 
 
-def test_a_file_drops_a_phase(tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "one.yaml").write_text("# @package _global_\nphases: {b: null}\n")
-    stack = apply_overrides(compose(*RECIPE), ["mine=one"], config_dir=tmp_path)
+def with_file(option, text, *choices):
+    """Returns the layers of choices and of a file over the whole tree."""
+    folder = option("mine/own", f"# @package _global_\n{text}\n")
+    return apply_overrides(compose(*choices), ["mine=own"], config_dir=folder)
+
+
+def test_a_file_drops_a_phase(option):
+    stack = with_file(option, "phases: {b: null}", *RECIPE)
     assert phases_of(stack) == {"a": {"until": "steps:5"}}
 
 
@@ -85,10 +89,8 @@ def test_phases_are_edited_added_and_deleted_in_python():
         "  main: {until: 10K, optim: {lr: 1e-3}}\n",
     ],
 )
-def test_a_file_has_phases_as_a_list_or_as_a_mapping(text, tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "two.yaml").write_text(f"# @package _global_\n{text}")
-    stack = apply_overrides(compose("model=llama3_tiny"), ["mine=two"], config_dir=tmp_path)
+def test_a_file_has_phases_as_a_list_or_as_a_mapping(text, option):
+    stack = with_file(option, text, "model=llama3_tiny")
     assert phases_of(stack) == {
         "warm": {"until": "steps:5", "data.sequence_length": 64},
         "main": {"until": "10K", "optim.lr": 1e-3},
@@ -98,10 +100,8 @@ def test_a_file_has_phases_as_a_list_or_as_a_mapping(text, tmp_path):
 @pytest.mark.parametrize(
     "phases", ["[{name: warm, until: 1K}, {name: main}]", "{warm: {until: 1K}, main: {}}"]
 )
-def test_a_phase_of_a_file_that_sets_nothing_is_a_phase(phases, tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "two.yaml").write_text(f"# @package _global_\nphases: {phases}\n")
-    stack = apply_overrides(compose("model=llama3_tiny"), ["mine=two"], config_dir=tmp_path)
+def test_a_phase_of_a_file_that_sets_nothing_is_a_phase(phases, option):
+    stack = with_file(option, f"phases: {phases}", "model=llama3_tiny")
     assert phases_of(stack) == {"warm": {"until": "1K"}, "main": {"until": None}}
 
 
@@ -137,21 +137,17 @@ def test_phases_in_python_are_a_list_or_a_mapping_as_in_a_file(mapping, tmp_path
         assert list(edited(config).items()) == list(read[0].items())
 
 
-def test_phases_in_python_give_the_run_of_a_file(tmp_path):
+def test_phases_in_python_give_the_run_of_a_file(option):
     phases = [
         {"name": "warm", "until": "10K", "data.sequence_length": 64},
         {"name": "long", "until": "30K", "data": {"sequence_length": 256}},
         {"name": "main"},
     ]
-    base = ("data=mock", "model=llama3_tiny", "optim=llama3_tiny", "batch=llama3_tiny")
-    config = compose(*base, "trainer.max_tokens=50K")
+    base = (*RECIPE[:4], "trainer.max_tokens=50K")
+    config = compose(*base)
     config.phases = phases
-    (tmp_path / "mine").mkdir()
-    text = f"# @package _global_\n{yaml.safe_dump({'phases': phases}, sort_keys=False)}"
-    (tmp_path / "mine" / "three.yaml").write_text(text)
-    stack = apply_overrides(
-        compose(*base, "trainer.max_tokens=50K"), ["mine=three"], config_dir=tmp_path
-    )
+    text = yaml.safe_dump({"phases": phases}, sort_keys=False)
+    stack = with_file(option, text, *base)
     in_python, from_file = resolve(config), resolve(stack)
     assert in_python.config == from_file.config
     assert in_python.plan == from_file.plan

@@ -325,13 +325,10 @@ def test_a_word_that_follows_from_what_it_decides_is_refused(llama):
     ],
 )
 def test_a_reference_names_the_batch_in_each_spelling_that_sets_it(
-    llama, optim, word, batch, tmp_path
+    llama, optim, word, batch, option
 ):
-    (tmp_path / "exp").mkdir()
-    (tmp_path / "exp/a.yaml").write_text(
-        f"# @package _global_\ndata: {{global_batch_size: 64}}\n{optim}\n"
-    )
-    stack = apply_overrides(llama, ["+exp=a", word], config_dir=tmp_path)
+    text = f"# @package _global_\ndata: {{global_batch_size: 64}}\n{optim}\n"
+    stack = apply_overrides(llama, ["+exp=a", word], config_dir=option("exp/a", text))
     assert resolve(stack).config.optim.warmup_samples == 2 * batch
 
 
