@@ -8,9 +8,10 @@ computes its loss. Compares whole logits with logits that are computed in chunks
 
 import argparse
 import resource
-import subprocess
 import sys
 import time
+
+from harness import run_apart
 
 WAYS = (
     "whole logits",
@@ -86,10 +87,7 @@ def main() -> None:
     print(f"logits: {tokens * mib:,.0f} MiB; gradient of the weight: {hidden * mib:,.0f} MiB\n")
     print("way                 peak MiB   CPU s/pass")
     for way in WAYS:
-        words = [sys.executable, __file__, way, str(tokens), str(vocabulary), str(hidden)]
-        peak, took = map(
-            float, subprocess.run(words, text=True, capture_output=True, check=True).stdout.split()
-        )
+        peak, took = run_apart(__file__, way, tokens, vocabulary, hidden)
         print(f"{way:18} {peak:9,.0f} {took:14.2f}")
 
 

@@ -10,10 +10,10 @@ import argparse
 import random
 import resource
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
+
+from harness import run_apart
 
 CASES = (
     "documents of about 20",
@@ -105,9 +105,7 @@ def main() -> None:
         seconds, added = {way: [] for way in WAYS}, {way: [] for way in WAYS}
         for _ in range(options.rounds):
             for way in WAYS:
-                command = [sys.executable, __file__, str(options.sequence), "--only", case, way]
-                found = subprocess.run(command, check=True, capture_output=True, text=True)
-                one, memory = map(float, found.stdout.split())
+                one, memory = run_apart(__file__, options.sequence, "--only", case, way)
                 seconds[way].append(one)
                 added[way].append(memory)
         ratios = [

@@ -9,20 +9,14 @@ interval of 16 steps is what the ratios say: 15 idle steps, and one that measure
 """
 
 import statistics
-import time
+from functools import partial
 
-import torch
 import torch.distributed as dist
-from local_ranks import measure_cases
+from harness import Steps, measure_cases, time_on_ranks
 
-from rampcli.data.loader import MicroBatch
-from rampcli.parallel.mesh import build_meshes
 from rampcli.settings.config import Config
 from rampcli.settings.model import ModelConfig
-from rampcli.train.build import build_parts
 from rampcli.train.group_norms import GroupNorms
-from rampcli.train.passes import Passes
-from rampcli.train.step import accumulate_gradient
 
 MODEL = ModelConfig(
     num_layers=6,
@@ -41,50 +35,21 @@ CASES = {
 INTERVAL = 16
 
 
-class Steps:
-    """Forward and backward passes of steps, each on the same tokens."""
-
-    def __init__(self, *, has_hooks: bool, micro_batches: int) -> None:
-        config = Config(model=MODEL)
-        config.data.sequence_length = TOKENS
-        config.trainer.accumulate_reduce = "last"
-        device = torch.device("cpu")
-        meshes = build_meshes(device, config.parallel)
-        parts = build_parts(config, meshes, device)
-        self.passes = Passes(config, parts, meshes, device)
-        self.norms = GroupNorms(parts, meshes, pieces=1) if has_hooks else None
-        tokens = torch.randint(MODEL.vocabulary, (SAMPLES, TOKENS))
-        self.batch = [MicroBatch(tokens, tokens)] * micro_batches
-
-    def take(self, *, measures: bool = False) -> float:
-        """Returns the processor time of a step in seconds."""
-        for part in self.passes.parts:
-            part.zero_grad()
-        dist.barrier()
-        began = time.process_time()
-        accumulate_gradient(
-            self.passes,
-            self.batch,
-            global_tokens=SAMPLES * TOKENS * len(self.batch) * dist.get_world_size(),
-            gradient_clip_val=1.0,
-            norms=self.norms if measures else None,
-        )
-        took = torch.tensor(time.process_time() - began)
-        dist.all_reduce(took)
-        return took.item() / dist.get_world_size()
-
-
 def measure(case: str, rounds: int) -> None:
     """Prints a row of the table, as one of several ranks."""
-    dist.init_process_group("gloo")
-    _, micro_batches = CASES[case]
-    plain, hooked = (Steps(has_hooks=each, micro_batches=micro_batches) for each in (False, True))
+    shape, micro_batches = (SAMPLES, TOKENS), CASES[case][1]
+    plain, hooked = (
+        Steps(Config(model=MODEL), shape, micro_batches=micro_batches) for _ in range(2)
+    )
+    norms = GroupNorms(hooked.parts, hooked.meshes, pieces=1)
     kinds = {
-        "off": plain.take,
-        "idle": hooked.take,
-        "measured": lambda: hooked.take(measures=True),
+        "off": plain.accumulate,
+        "idle": hooked.accumulate,
+        "measured": partial(hooked.accumulate, norms=norms),
     }
-    taken = [{name: take() for name, take in kinds.items()} for _ in range(1 + rounds)][1:]
+    taken = [
+        {name: time_on_ranks(take)[0] for name, take in kinds.items()} for _ in range(1 + rounds)
+    ][1:]
     if dist.get_rank() == 0:
         off_s = statistics.median(each["off"] for each in taken)
         idle, measured = (

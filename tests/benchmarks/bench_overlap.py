@@ -13,13 +13,12 @@ medians over steps, without the first two of a run.
 """
 
 import argparse
-import os
 import random
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
+
+from bench_sort_digits import train
 
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.rows import read_rows
@@ -31,16 +30,7 @@ WAYS = {"turns": (), "overlap": ("trainer.devices=2", "rl.rollout_ranks=1")}
 
 
 def run(command: str, folder: Path, *words: str) -> RunDirectory:
-    subprocess.run(
-        [
-            sys.executable,
-            *("-P", "-m", "rampcli", command, "--factory", "sort_digits"),
-            *(f"run_dir={folder}", "trainer.val_samples=0", *words),
-        ],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
+    train(command, RunDirectory(folder), "trainer.val_samples=0", *words)
     return RunDirectory(folder)
 
 

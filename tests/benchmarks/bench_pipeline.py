@@ -11,21 +11,16 @@ through the steps yields both; what a step takes beyond m times the time of one 
 """
 
 import statistics
-import time
+from functools import partial
 
-import torch
 import torch.distributed as dist
-from local_ranks import measure_cases
+from harness import Steps, measure_cases, time_on_ranks
 
 from rampcli.batch.pipeline import bubble
 from rampcli.batch.plan import ParallelSizes
-from rampcli.data.loader import MicroBatch
-from rampcli.parallel.mesh import build_meshes
 from rampcli.settings.config import Config
 from rampcli.settings.model import ModelConfig
 from rampcli.settings.parallel import ParallelConfig
-from rampcli.train.build import build_parts
-from rampcli.train.passes import Passes
 
 MODEL = ModelConfig(
     num_layers=8, hidden_size=256, ffn_hidden_size=768, num_attention_heads=8, vocab_size=64
@@ -36,38 +31,17 @@ VIRTUAL = {"1F1B": 1, "interleaved": 2}
 """Stages of each rank, by schedule."""
 
 
-def build_passes(virtual: int) -> Passes:
-    config = Config(
-        model=MODEL,
-        parallel=ParallelConfig(
-            pipeline_parallel_size=RANKS, virtual_pipeline_parallel_size=virtual
-        ),
-    )
-    config.data.sequence_length = TOKENS
-    device = torch.device("cpu")
-    meshes = build_meshes(device, config.parallel)
-    return Passes(config, build_parts(config, meshes, device), meshes, device)
-
-
-def time_step(passes: Passes, micro_batches: int) -> float:
-    """Returns the seconds of a step on the slower rank."""
-    tokens = torch.zeros(SAMPLES, TOKENS, dtype=torch.int64)
-    dist.barrier()
-    began = time.perf_counter()
-    passes.forward_backward([MicroBatch(tokens, tokens)] * micro_batches, scale=1.0)
-    took = torch.tensor(time.perf_counter() - began)
-    dist.all_reduce(took, dist.ReduceOp.MAX)
-    return took.item()
-
-
 def measure(schedule: str, rounds: int) -> None:
     """Prints the bubbles of a schedule, as one rank of two."""
-    dist.init_process_group("gloo")
-    passes = build_passes(VIRTUAL[schedule])
+    sizes = ParallelConfig(
+        pipeline_parallel_size=RANKS, virtual_pipeline_parallel_size=VIRTUAL[schedule]
+    )
+    piped = Steps(Config(model=MODEL, parallel=sizes), (SAMPLES, TOKENS))
     steps: dict[int, list[float]] = {count: [] for count in MICRO_BATCHES}
     for _ in range(1 + rounds):
         for count, times in steps.items():
-            times.append(time_step(passes, count))
+            step = partial(piped.passes.forward_backward, piped.batch * count, scale=1.0)
+            times.append(time_on_ranks(step)[1])
     fastest = {count: min(times[1:]) for count, times in steps.items()}
     each, idle_s = statistics.linear_regression(list(fastest), list(fastest.values()))
     parallel = ParallelSizes(pipeline=RANKS, virtual_pipeline=VIRTUAL[schedule])

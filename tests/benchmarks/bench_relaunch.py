@@ -14,19 +14,21 @@ took, and the packages that took most of them.
 """
 
 import argparse
-import os
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
+
+from harness import one_thread, processor_seconds
 
 from rampcli.runs.rows import read_rows
 
 PARTS = ("lost_s", "save_s", "exit_s", "wait_s", "start_s", "import_s", "load_s", "first_step_s")
+PRETRAIN = [sys.executable, "-m", "rampcli", "pretrain", "--factory", "llama3_tiny"]
 RAMP = [
     *(
         "trainer.num_nodes=1",
@@ -61,26 +63,8 @@ ALONE = [
 
 def train(checkout: Path, run_dir: Path, *words: str) -> float:
     """Trains the ramp and returns the processor seconds of all its processes."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [
-        sys.executable,
-        "-m",
-        "rampcli",
-        "pretrain",
-        "--factory",
-        "llama3_tiny",
-        *RAMP,
-        f"run_dir={run_dir}",
-        *words,
-    ]
-    subprocess.run(command, cwd=checkout, env=environment(), stdout=subprocess.DEVNULL, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def environment() -> dict[str, str]:
-    """Returns this environment with one thread per process."""
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [*PRETRAIN, *RAMP, f"run_dir={run_dir}", *words]
+    return processor_seconds(command, cwd=checkout, env=one_thread())
 
 
 def boundaries(run_dir: Path) -> list[dict]:
@@ -110,25 +94,13 @@ def imports_of_worker(checkout: Path, folder: Path) -> tuple[float, list[tuple[s
     """
     run_dir = folder / "imports"
     run_dir.mkdir(exist_ok=True)
-    words = [*ALONE, f"run_dir={run_dir}"]
-    command = [
-        sys.executable,
-        "-m",
-        "rampcli",
-        "pretrain",
-        "--factory",
-        "llama3_tiny",
-        *words,
-        "--cfg",
-    ]
-    done = subprocess.run(
-        command, cwd=checkout, env=environment(), capture_output=True, text=True, check=True
+    run = partial(
+        subprocess.run, cwd=checkout, env=one_thread(), capture_output=True, text=True, check=True
     )
-    (run_dir / "config.yaml").write_text(done.stdout, encoding="utf-8")
+    settings = run([*PRETRAIN, *ALONE, f"run_dir={run_dir}", "--cfg"]).stdout
+    (run_dir / "config.yaml").write_text(settings, encoding="utf-8")
     worker = [sys.executable, "-X", "importtime", "-m", "rampcli.worker", str(run_dir)]
-    said = subprocess.run(
-        worker, cwd=checkout, env=environment(), capture_output=True, text=True, check=True
-    ).stderr
+    said = run(worker).stderr
     seconds: dict[str, float] = defaultdict(float)
     for line in said.splitlines():
         if line.startswith("import time:") and "self" not in line:

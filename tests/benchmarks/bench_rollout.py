@@ -21,7 +21,6 @@ table shows the median with the quartiles of the rounds.
 
 import argparse
 import json
-import os
 import random
 import statistics
 import subprocess
@@ -30,6 +29,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from harness import one_thread, quartiles
 
 SHAPES = {
     "tiny": {"layers": 4, "hidden": 128, "ffn": 384, "heads": 4, "groups": 2, "vocabulary": 64},
@@ -173,10 +174,7 @@ class Contender:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={
-                **os.environ,
-                "OMP_NUM_THREADS": str(given.threads),
-            },
+            env=one_thread(given.threads),
         )
 
     def turn(self, prompts: int, pairs: int, seed: int) -> float:
@@ -197,7 +195,7 @@ def show(contenders: list[Contender], rates: dict[str, list[float]]) -> None:
         ratios = [
             base / other for base, other in zip(rates[BASE], rates[contender.name], strict=True)
         ]
-        low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+        low, middle, high = quartiles(ratios)
         print(
             f"{contender.name:<24} {statistics.median(rates[contender.name]):9,.0f}"
             f" {middle:8.2f} ({low:.2f} to {high:.2f})"

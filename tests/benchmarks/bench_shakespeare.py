@@ -24,10 +24,7 @@ and a validation every 250 steps. Nothing is timed; the losses are printed and d
 import argparse
 import json
 import math
-import os
-import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -38,11 +35,13 @@ from pathlib import Path
 import matplotlib as mpl
 import torch
 import torch.nn.functional as F
+from harness import RAMPCLI, one_thread, processor_seconds
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from rampcli.config.snapshot import read
 from rampcli.estimate.model_size import count_parameters
+from rampcli.runs.rows import read_rows
 
 LAYERS, HEADS, WIDTH, CONTEXT, BATCH = 4, 4, 128, 64, 12
 LR, MIN_LR, WARMUP_STEPS = 1e-3, 1e-4, 100
@@ -118,9 +117,11 @@ def train_nanogpt(text: Path, seed: int, steps: int) -> None:
         corpus[first_held_out(len(corpus)) :],
     )
     model = GPT(len(numbers))
-    decayed = [weight for weight in model.parameters() if weight.ndim == 2]
-    others = [weight for weight in model.parameters() if weight.ndim < 2]
-    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    weights = [[each for each in model.parameters() if each.ndim == ndim] for ndim in (2, 1)]
+    groups = [
+        {"params": each, "weight_decay": decay}
+        for each, decay in zip(weights, (0.1, 0.0), strict=True)
+    ]
     optimizer = torch.optim.AdamW(groups, lr=LR, betas=(0.9, 0.99))
     began = time.perf_counter()
     for step in range(steps):
@@ -175,8 +176,8 @@ def pretrain(text: Path, folder: Path, words: Sequence[str]) -> list[str]:
         "model.vocab_size": len(set(characters)),
         "trainer.val_samples": (len(characters) - first_held_out(len(characters)) - 1) // CONTEXT,
     }
-    command = [sys.executable, "-m", "rampcli", "pretrain", "--factory", "shakespeare_char"]
-    return [*command, *(f"{key}={value}" for key, value in settings.items()), *words]
+    overrides = [f"{key}={value}" for key, value in settings.items()]
+    return [*RAMPCLI, "pretrain", "--factory", "shakespeare_char", *overrides, *words]
 
 
 def measure(way: str, text: Path, *, seed: int, threads: int, steps: int, folder: Path) -> Run:
@@ -188,22 +189,14 @@ def measure(way: str, text: Path, *, seed: int, threads: int, steps: int, folder
         command = pretrain(
             text, folder, [*words, f"seed={seed}", f"trainer.max_samples={steps * BATCH}"]
         )
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run(
-        command,
-        env={**os.environ, "OMP_NUM_THREADS": str(threads)},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    command_s, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    if words is None:
-        return Run(**json.loads(done.stdout), command_s=command_s, cpu_s=cpu_s)
-    rows = [
-        json.loads(line)
-        for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
+    began = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as printed:
+        cpu_s = processor_seconds(command, env=one_thread(threads), stdout=printed)
+        command_s = time.perf_counter() - began
+        if words is None:
+            printed.seek(0)
+            return Run(**json.load(printed), command_s=command_s, cpu_s=cpu_s)
+    rows = list(read_rows(folder / "metrics.jsonl"))
     return Run(
         loss=curve_of(folder)[-1][2],
         steps=len(rows),
@@ -216,13 +209,9 @@ def measure(way: str, text: Path, *, seed: int, threads: int, steps: int, folder
 
 def curve_of(folder: Path) -> list[tuple[int, int, float]]:
     """Returns optimiser steps, samples and nats per character of each validation of a run."""
-    events = [
-        json.loads(line)
-        for line in (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
     return [
         (each["step"], each["consumed_samples"], each["loss"])
-        for each in events
+        for each in read_rows(folder / "events.jsonl")
         if each["event"] == "validation"
     ]
 
@@ -289,8 +278,7 @@ def show_curves(text: Path, picture: Path, threads: int) -> None:
             if words is not None:
                 run = Path(folder) / way
                 command = pretrain(text, run, [*words, "trainer.val_every_steps=250"])
-                environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-                subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
+                processor_seconds(command, env=one_thread(threads))
                 curves[way.removeprefix("rampcli, ")] = curve_of(run)
     draw(curves, picture)
     for way, curve in curves.items():

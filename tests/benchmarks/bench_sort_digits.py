@@ -10,13 +10,10 @@ training prompts, and held-out prompts in between.
 """
 
 import argparse
-import os
-import resource
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness import RAMPCLI, one_thread, processor_seconds
 from matplotlib.axes import Axes
 
 from rampcli.report.plots import new_figure, save_figure
@@ -30,20 +27,8 @@ GREYS = ("0.0", "0.45", "0.7")
 
 def train(command: str, run: RunDirectory, *words: str) -> float:
     """Runs a command with one thread, and returns its processor seconds and those of its ranks."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(
-        [
-            sys.executable,
-            *("-P", "-m", "rampcli", command, "--factory", "sort_digits"),
-            f"run_dir={run.path}",
-            *words,
-        ],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    recipe = (command, "--factory", "sort_digits", f"run_dir={run.path}")
+    return processor_seconds([*RAMPCLI, *recipe, *words], env=one_thread())
 
 
 def evaluations(run: RunDirectory) -> list[dict]:

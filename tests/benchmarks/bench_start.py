@@ -9,18 +9,20 @@ and 1e12 samples, and prints the slowest wrong inputs of tests/cli/bad_inputs.ya
 
 import argparse
 import os
-import resource
 import runpy
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+
+from harness import RAMPCLI, processor_seconds
 
 BARE = str(Path(__file__).with_name("bare_app.py"))
 GROUPS = [f"{group}=llama3_8b" for group in ("model", "batch", "optim")] + ["data=mock"]
-OURS = [sys.executable, "-P", "-m", "rampcli"]
+OURS = [*RAMPCLI]
 BARE_DRY_RUN = [sys.executable, BARE, "pretrain", "--dry-run", *GROUPS]
 PAIRS = {
     "--help": [sys.executable, BARE, "--help"],
@@ -59,14 +61,8 @@ PLAN = [
 ]
 
 
-def processor_seconds(command: list[str], *, cwd: str | None = None) -> float:
-    """Returns user and system time of a command and its children."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(
-        command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
-    )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+seconds_of = partial(processor_seconds, stderr=subprocess.DEVNULL, check=False)
+"""Returns the processor seconds of a command, which may fail."""
 
 
 def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
@@ -80,10 +76,8 @@ def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
 def compare(name: str, ours: list[str], other: list[str], rounds: int, *, cwd: str) -> None:
     """Prints our least and median seconds, the other's median, and the median ratio of pairs."""
     for command in (ours, other):  # writes the bytecode
-        processor_seconds(command, cwd=cwd)
-    pairs = [
-        (processor_seconds(ours, cwd=cwd), processor_seconds(other, cwd=cwd)) for _ in range(rounds)
-    ]
+        seconds_of(command, cwd=cwd)
+    pairs = [(seconds_of(ours, cwd=cwd), seconds_of(other, cwd=cwd)) for _ in range(rounds)]
     mine, others = zip(*pairs, strict=True)
     medians = f"{statistics.median(mine):7.3f} {statistics.median(others):7.3f}"
     ratio = statistics.median(one / two for one, two in pairs)
@@ -111,7 +105,7 @@ def main() -> None:
     for wrong in bad_inputs["BAD_INPUTS"]:
         with tempfile.TemporaryDirectory() as folder:
             write_files(Path(folder), wrong.files)
-            times.append((processor_seconds([*OURS, *wrong.words], cwd=folder), wrong.title))
+            times.append((seconds_of([*OURS, *wrong.words], cwd=folder), wrong.title))
     median_s = statistics.median(time for time, _ in times)
     print(f"\n{len(times)} wrong inputs: median {median_s:.3f} s; the slowest")
     for seconds, title in sorted(times, reverse=True)[:3]:

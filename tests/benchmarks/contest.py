@@ -29,6 +29,8 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+from harness import quartiles
+
 from rampcli.machine.lifeline import die_with
 
 POLL_S = 0.002
@@ -313,7 +315,7 @@ def cpu_ratio(contender: Contender, other: Contender) -> Ratio:
     return Ratio(
         other.quiet_cpu_s() / contender.quiet_cpu_s(),
         other.cpu_s() / contender.cpu_s(),
-        _quartiles(rounds),
+        quartiles(rounds),
     )
 
 
@@ -326,14 +328,9 @@ def wall_ratio(contender: Contender, other: Contender) -> Ratio:
     return Ratio(
         other.quiet_wall_s() / contender.quiet_wall_s(),
         other.wall_s() / contender.wall_s(),
-        _quartiles(rounds),
+        quartiles(rounds),
     )
 
 
 def _lower_quartile(values: Sequence[float]) -> float:
-    return _quartiles(values)[0]
-
-
-def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return low, middle, high
+    return quartiles(values)[0]
