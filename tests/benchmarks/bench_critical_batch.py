@@ -34,16 +34,17 @@ import shlex
 import shutil
 import statistics
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from harness import RAMPCLI
 from matplotlib.axes import Axes
 
 from rampcli.cbs.folder import read_branches
 from rampcli.cbs.measured import read_noise
 from rampcli.report.plots import new_figure, sample_ticks, save_figure
 from rampcli.runs.directory import RunDirectory
+from rampcli.runs.rows import read_rows
 
 SAMPLES, SMALL, LARGE = 8192, 4, 32
 LR = {"adamw": 3e-3, "muon": 3e-3}
@@ -56,7 +57,6 @@ WORDS = (
 POINTS = (SAMPLES // 4, SAMPLES // 2, SAMPLES * 3 // 4)
 PROPOSED = ("proposed", "no ramp", "fixed large", "Seesaw")
 ARMS = ("proposed", "beta2 fixed", "no ramp", "by constant", "fixed large", "late switch", "Seesaw")
-RAMPCLI = (sys.executable, "-m", "rampcli")
 
 
 def run_command(*words: str) -> str:
@@ -74,8 +74,7 @@ def train(folder: Path, words: Sequence[str]) -> None:
 
 def loss_and_steps(folder: Path) -> tuple[float, int]:
     """Returns the last validation loss of a run, and its optimiser steps."""
-    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
-    last = [event for event in events if event["event"] == "validation"][-1]
+    last = [row for row in read_rows(folder / "events.jsonl") if row["event"] == "validation"][-1]
     return last["loss"], last["step"]
 
 

@@ -32,15 +32,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib as mpl
 import torch
 import torch.nn.functional as F
 from harness import RAMPCLI, one_thread, processor_seconds
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from rampcli.config.snapshot import read
 from rampcli.estimate.model_size import count_parameters
+from rampcli.report.plots import new_figure, save_figure
 from rampcli.runs.rows import read_rows
 
 LAYERS, HEADS, WIDTH, CONTEXT, BATCH = 4, 4, 128, 64, 12
@@ -227,15 +226,8 @@ def draw(curves: Mapping[str, Sequence[tuple[int, int, float]]], picture: Path) 
 
     The same losses give the same bytes.
     """
-    mpl.rcParams.update(
-        {
-            "svg.fonttype": "none",
-            "svg.hashsalt": "rampcli",
-            "font.size": 10,
-            "font.family": "sans-serif",
-        }
-    )
-    figure = Figure(figsize=(8, 3.2), layout="constrained")
+    figure = new_figure()
+    figure.set_size_inches(8, 3.2)
     by_samples, by_steps = figure.subplots(1, 2, sharey=True)
     for (way, curve), style in zip(curves.items(), ("black", "0.55"), strict=True):
         steps, samples, losses = zip(*curve[1:], strict=True)
@@ -248,12 +240,11 @@ def draw(curves: Mapping[str, Sequence[tuple[int, int, float]]], picture: Path) 
                 markersize=3,
                 label=f"{way}: {losses[-1]:.3f} after {steps[-1]:,} steps",
             )
-            axes.spines[["top", "right"]].set_visible(False)
     by_samples.set_xlabel("consumed samples")
     by_steps.set_xlabel("optimiser steps")
     by_samples.set_ylabel("validation loss\n(nats per character)")
     by_samples.legend(frameon=False)
-    figure.savefig(picture, metadata={"Date": None})
+    save_figure(figure, picture)
 
 
 def show(way: str, runs: Sequence[Run]) -> None:
