@@ -142,6 +142,11 @@ def joined() -> Iterator[tuple[int, int]]:
     dist.destroy_process_group()
 
 
+def whole(tensor: Any) -> Any:
+    """Returns a tensor with the shards of all ranks."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
 def start_process(target: Callable[..., object], *arguments: Any) -> BaseProcess:
     """Calls a function in a process that is forked from one that has imported `preloaded`.
 

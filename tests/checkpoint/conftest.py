@@ -48,6 +48,13 @@ class Training:
             check=partial(check_compatible, settings=facts["settings"], corpus=(facts["corpus"],)),
         )
 
+    def step_and_save(self, *steps: int, **options) -> None:
+        """Takes steps and saves each of them, with the options of `Checkpoints.save`."""
+        for step in steps:
+            self.step(step)
+            state = TrainingState(step=step, consumed_samples=4 * step)
+            self.checkpoints.save(state, **options)
+
     def step(self, seed: int) -> float:
         tokens = torch.randint(64, (4, 16), generator=torch.Generator().manual_seed(seed))
         result = accumulate_gradient(

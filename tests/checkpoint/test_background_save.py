@@ -44,8 +44,7 @@ def test_training_during_a_save_does_not_change_what_is_saved(
     """Even if the copy begins only when the next step waits for it, to change the weights."""
     small_gpt.optim.optimizer = optimizer
     training = training_of(small_gpt, in_background=True)
-    training.step(0)
-    training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
+    training.step_and_save(1)
     wait = Future.exception
 
     def copy_and_wait(future):
@@ -60,8 +59,7 @@ def test_training_during_a_save_does_not_change_what_is_saved(
     waiting = training_of(small_gpt)
     waiting.checkpoints.run = RunDirectory(tmp_path / "waiting")
     waiting.checkpoints.run.path.mkdir()
-    waiting.step(0)
-    waiting.checkpoints.save(TrainingState(step=1, consumed_samples=4))
+    waiting.step_and_save(1)
     (saved,), (expected,) = (complete_checkpoints(each) for each in (run, waiting.checkpoints.run))
     assert saved.manifest == expected.manifest
     assert saved.damage() is None
@@ -95,8 +93,7 @@ def test_every_thread_that_saves_or_loads_computes_on_the_device_of_its_rank(
     for module in (checkpoint_module, tensor_files):
         monkeypatch.setattr(module, "use_device", use_device)
     training = training_of(small_llama, in_background=True)
-    training.step(0)
-    training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
+    training.step_and_save(1)
     training.checkpoints.wait()
     savers = set(names)
     training.load_newest()
@@ -117,10 +114,7 @@ def test_host_memory_is_reused_from_save_to_save():
 def test_a_save_waits_for_the_previous_one(small_llama, run, training_of):
     training = training_of(small_llama, in_background=True)
     saved = []
-    for step in (1, 2):
-        training.step(step)
-        state = TrainingState(step=step, consumed_samples=4 * step)
-        training.checkpoints.save(state, on_saved=saved.append)
+    training.step_and_save(1, 2, on_saved=saved.append)
     training.checkpoints.wait()
     assert [(checkpoint.step, checkpoint.damage()) for checkpoint in complete_checkpoints(run)] == [
         (1, None),
@@ -149,8 +143,7 @@ def test_a_failed_background_save_is_reported_at_the_next_save(
     small_llama, run, training_of, refuse_to_save, when, monkeypatch
 ):
     training = training_of(small_llama, in_background=True)
-    training.step(0)
-    training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
+    training.step_and_save(1)
     training.checkpoints.wait()
     assert not training.checkpoints.has_failed
 
@@ -163,8 +156,7 @@ def test_a_failed_background_save_is_reported_at_the_next_save(
         monkeypatch.setattr(checkpoint_module, "write_shards", full)
     else:
         monkeypatch.setattr(RunDirectory, "write_json", full)
-    training.step(1)
-    training.checkpoints.save(TrainingState(step=2, consumed_samples=8))
+    training.step_and_save(2)
     with pytest.raises(
         RampcliError,
         match=r"cannot save the checkpoint of step 2: .*(No space left|is a symbolic link)",

@@ -36,9 +36,7 @@ def test_only_the_last_checkpoints_are_kept_and_interrupted_saves_are_removed(
 ):
     training = training_of(small_llama, keep_last=2)
     (run.checkpoints / "step_00000007.tmp").mkdir(parents=True)
-    for step in range(1, 5):
-        training.step(step)
-        training.checkpoints.save(TrainingState(step=step, consumed_samples=4 * step))
+    training.step_and_save(1, 2, 3, 4)
     assert sorted(path.name for path in run.checkpoints.iterdir()) == [
         "step_00000003",
         "step_00000004",
@@ -49,8 +47,7 @@ def test_a_checkpoint_holds_safetensors_and_a_manifest_and_nothing_else(
     small_llama, run, training_of
 ):
     training = training_of(small_llama)
-    training.step(0)
-    training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
+    training.step_and_save(1)
     (checkpoint,) = complete_checkpoints(run)
     names = sorted(path.name for path in checkpoint.path.iterdir())
     assert names == ["manifest.json", *sorted(checkpoint.manifest["files"])]
@@ -63,8 +60,7 @@ def test_a_damaged_checkpoint_is_skipped_and_reported(small_llama, run, harm, tr
     training = training_of(small_llama)
     expected = {}
     for step in (1, 2):
-        training.step(step)
-        training.checkpoints.save(TrainingState(step=step, consumed_samples=4 * step))
+        training.step_and_save(step)
         expected[step] = [
             parameter.detach().clone() for parameter in training.passes.parts[0].parameters()
         ]
@@ -83,8 +79,7 @@ def test_no_optimiser_state_is_allocated_for_a_checkpoint_of_the_wrong_size(
     small_llama, run, harm, training_of
 ):
     training = training_of(small_llama)
-    training.step(0)
-    training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
+    training.step_and_save(1)
     harm(complete_checkpoints(run)[-1])
     resumed = training_of(small_llama)
     with pytest.raises(NoCheckpointError):
@@ -99,8 +94,7 @@ def test_damage_to_checkpoints_during_training_is_repaired_by_the_next_save(
     small_llama, run, harm, training_of
 ):
     training = training_of(small_llama, in_background=True)
-    training.step(1)
-    training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
+    training.step_and_save(1)
     training.checkpoints.wait()
     if callable(harm):
         harm(complete_checkpoints(run)[-1])
@@ -108,8 +102,7 @@ def test_damage_to_checkpoints_during_training_is_repaired_by_the_next_save(
         shutil.rmtree(
             complete_checkpoints(run)[-1].path if harm == "remove all" else run.checkpoints
         )
-    training.step(2)
-    training.checkpoints.save(TrainingState(step=2, consumed_samples=8), is_last=True)
+    training.step_and_save(2, is_last=True)
     resumed = training_of(small_llama)
     assert resumed.load_newest().step == 2
     assert resumed.step(3) == training.step(3)
@@ -127,8 +120,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_at_step_0(
     small_llama, run, training_of
 ):
     training = training_of(small_llama)
-    training.step(0)
-    training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
+    training.step_and_save(1)
     next(complete_checkpoints(run)[0].path.glob("*.safetensors")).unlink()
     with pytest.raises(NoCheckpointError, match="damaged"):
         training.load_newest()
@@ -136,8 +128,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_at_step_0(
 
 def test_a_checkpoint_of_another_corpus_is_refused(small_llama, training_of):
     training = training_of(small_llama)
-    training.step(0)
-    training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
+    training.step_and_save(1)
     with pytest.raises(ForeignCheckpointError, match="another corpus"):
         training_of(small_llama, corpus="other").load_newest()
 
@@ -155,8 +146,7 @@ def test_a_failed_save_keeps_the_older_checkpoint_and_gives_the_reason(
     small_llama, run, training_of, refuse_to_save
 ):
     training = training_of(small_llama)
-    training.step(0)
-    training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
+    training.step_and_save(1)
     refuse_to_save()
     with pytest.raises(
         RampcliError, match=r"cannot save the checkpoint of step 2: .* is a symbolic link"
@@ -169,14 +159,11 @@ def test_a_damaged_checkpoint_is_replaced_when_its_step_is_taken_again(
     small_llama, run, training_of
 ):
     training = training_of(small_llama, keep_last=2)
-    for step in (1, 2, 3):
-        training.step(step)
-        training.checkpoints.save(TrainingState(step=step, consumed_samples=4 * step))
+    training.step_and_save(1, 2, 3)
     next(complete_checkpoints(run)[-1].path.glob("*.safetensors")).write_bytes(b"")
     resumed = training_of(small_llama, keep_last=1)
     assert resumed.load_newest().step == 2
-    resumed.step(3)
-    resumed.checkpoints.save(TrainingState(step=3, consumed_samples=12))
+    resumed.step_and_save(3)
     assert [(checkpoint.step, checkpoint.damage()) for checkpoint in complete_checkpoints(run)] == [
         (3, None)
     ]

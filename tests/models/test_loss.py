@@ -4,14 +4,41 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from models.projections import VOCABULARY, LargestTensor, some_tokens
 from rampcli.data.corpus import IGNORED
 from rampcli.models import parts
 from rampcli.models.decoder import Decoder
 from rampcli.models.linear import OutputProjection
 from rampcli.models.loss import ZLoss, summed_loss, token_log_probs
 from rampcli.models.parts import TOKENS_AT_ONCE, Linear
+
+VOCABULARY, HIDDEN = 96, 16
+
+
+class LargestTensor(TorchDispatchMode):
+    """Records the size of the largest tensor that any operation returned."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        output = operation(*args, **(kwargs or {}))
+        if isinstance(output, torch.Tensor):
+            self.numbers = max(self.numbers, output.numel())
+        return output
+
+
+def some_tokens(tokens: int, dtype: torch.dtype = torch.float32):
+    """Returns hidden states, a projection, and labels of which some are ignored."""
+    generator = torch.Generator().manual_seed(tokens)
+    sizes = Linear(inputs=HIDDEN, outputs=VOCABULARY, has_bias=False, split="logits")
+    output = OutputProjection(sizes).to(dtype)
+    with torch.no_grad():
+        output.weight.copy_(torch.randn(VOCABULARY, HIDDEN, generator=generator))
+    hidden = torch.randn(2, tokens // 2, HIDDEN, generator=generator).to(dtype).requires_grad_()
+    labels = torch.randint(VOCABULARY, (2, tokens // 2), generator=generator)
+    labels[:, :2] = IGNORED
+    return hidden, output, labels
 
 
 @pytest.fixture(autouse=True)
@@ -82,26 +109,6 @@ def test_a_z_loss_adds_its_gradient_and_leaves_the_loss_as_it_is(
     found = torch.autograd.grad(0.5 * loss, (hidden, output.weight))
     for gradient, reference in zip(found, expected, strict=True):
         assert (gradient.double() - reference).norm() < rounding * reference.norm()
-
-
-@pytest.mark.parametrize("drift", [-20.0, 20.0])
-def test_a_z_loss_pushes_log_z_towards_0(drift):
-    hidden, output, labels = some_tokens(20)
-    with torch.no_grad():
-        hidden[..., 0] = 1
-        output.weight[:, 0] += drift
-    with_it, without = (
-        torch.autograd.grad(summed_loss(hidden, output, labels, z_loss=each), output.weight)[0]
-        for each in (z_loss_of(1e-4), None)
-    )
-
-    def log_z():
-        return output(hidden).logsumexp(dim=-1)[labels >= 0].abs()
-
-    before = log_z()
-    with torch.no_grad():
-        output.weight -= with_it - without
-    assert (log_z() < before).all()
 
 
 def test_a_softmax_without_a_gradient_leaves_the_one_of_the_label():
@@ -197,15 +204,6 @@ def test_without_gradients_the_result_is_the_same():
         again = token_log_probs(hidden, output, labels, temperature=0.5)
     assert torch.equal(found, again)
     assert again.grad_fn is None
-
-
-def test_the_size_of_the_chunks_changes_nothing_but_rounding(monkeypatch):
-    hidden, output, labels = some_tokens(MANY, torch.float64)
-    chunked = token_log_probs(hidden, output, labels, temperature=0.7)
-    expected = (chunked, *weighted_gradients(chunked, hidden, output))
-    monkeypatch.setattr(parts, "LOGITS_AT_ONCE", MANY * VOCABULARY)
-    whole = token_log_probs(hidden, output, labels, temperature=0.7)
-    torch.testing.assert_close((whole, *weighted_gradients(whole, hidden, output)), expected)
 
 
 @pytest.mark.parametrize("ignored", ["some", "all"])
