@@ -129,6 +129,10 @@ class Run:
         self.describe(f"trainer.num_nodes={processes}", *words)
         run_ranks(processes, train_rank, str(self.path), logs=self.directory.logs, folders=folders)
 
+    def beside(self, name: str) -> "Run":
+        """Returns another run, in a folder beside this one."""
+        return Run(self.path.with_name(name))
+
     @property
     def rows(self) -> list[dict]:
         return list(read_rows(self.directory.metrics))
@@ -141,8 +145,11 @@ class Run:
     def state(self) -> dict:
         return json.loads((self.path / "state.json").read_text())
 
+    def events_of(self, kind: str) -> list[dict]:
+        return [row for row in self.events if row["event"] == kind]
+
     def validations(self) -> dict[int, float]:
-        return {row["step"]: row["loss"] for row in self.events if row["event"] == "validation"}
+        return {row["step"]: row["loss"] for row in self.events_of("validation")}
 
 
 def assert_every_sample_is_read_once(run: Run) -> None:

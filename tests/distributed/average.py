@@ -88,3 +88,17 @@ def merged(run: RunDirectory, *, first_token: int) -> dict[str, Tensor]:
         for name, weight in weights_at(run, step).items() if tokens else ():
             total[name] = total.get(name, 0) + tokens * weight
     return {name: weights / (max(ends.values()) - first_token) for name, weights in total.items()}
+
+
+def assert_same_averages(
+    run: RunDirectory, kind: str, expected: dict[str, Tensor], *, rtol: float, atol: float
+) -> None:
+    """Checks an average in a run's newest checkpoint.
+
+    Args:
+        kind: setting of the section `average`.
+    """
+    found = newest_average(run, kind)
+    assert found.keys() == expected.keys()
+    for name, average in found.items():
+        torch.testing.assert_close(average.double(), expected[name].double(), rtol=rtol, atol=atol)

@@ -5,7 +5,7 @@ import pytest
 
 from once import make_once
 from rampcli.data.indexed import write_index
-from tiny_runs import Run, assert_every_sample_is_read_once, assert_same_training
+from tiny_runs import Run
 
 
 @pytest.fixture
@@ -20,16 +20,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run(
         make_once(tmp_path_factory, "undisturbed", lambda path: Run(path).workers(1, *words))
     )
-
-
-@pytest.fixture(scope="session", name="assert_every_sample_is_read_once")
-def _assert_every_sample_is_read_once():
-    return assert_every_sample_is_read_once
-
-
-@pytest.fixture(scope="session", name="assert_same_training")
-def _assert_same_training():
-    return assert_same_training
 
 
 @pytest.fixture(scope="session")

@@ -5,14 +5,13 @@ import hashlib
 import torch
 import torch.distributed as dist
 
-from distributed.gradients import whole
 from models.families import GPT
 from rampcli.parallel.mesh import build_meshes
 from rampcli.settings.config import Config
 from rampcli.settings.model import ModelConfig
 from rampcli.settings.parallel import ParallelConfig
 from rampcli.train.build import build_parts
-from ranks import joined
+from ranks import joined, whole
 
 SHAPE = {
     "num_layers": 2,

@@ -4,11 +4,9 @@ import gc
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
-from torch.distributed._tools import FSDPMemTracker, MemTracker
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed._tools import MemTracker
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -184,29 +182,25 @@ def _rests(config: Config, batches: Sequence[tuple[int, int]]) -> list[int]:
     return rests
 
 
-def tracked_peaks(config: Config, micro_batch_size: int, adamw: str = "fused") -> dict[str, int]:
-    """Returns the peaks of a first step and of a second one, as torch's tracker counts them.
+def tracked_peak(config: Config, micro_batch_size: int) -> int:
+    """Returns the peak of a step, as torch's tracker counts it.
+
+    The step before it is not counted: in that one, DTensor tries out operations on tensors with
+    global shapes.
 
     Args:
-        config: the configuration; no pipeline.
+        config: the configuration; no pipeline and no FSDP.
         micro_batch_size: samples of the steps' only micro batch.
-        adamw: torch's implementation of AdamW, `fused` or `foreach`.
     """
-    peaks: dict[str, Any] = {}
     with joined():
         steps = Steps(config)
-        steps.optimizers = [torch.optim.AdamW(steps.parts[0].parameters(), **{adamw: True})]
-        for when in ("cold", "warm"):
-            (model,), (optimizer,) = steps.parts, steps.optimizers
-            batch = steps.batch(micro_batch_size, 1)
-            if isinstance(model, FSDPModule):
-                tracker = FSDPMemTracker(model, optimizer)
-                tracker.track_inputs((batch[0].tokens, batch[0].labels))
-            else:
-                tracker = MemTracker()
-                tracker.track_external(model, optimizer, batch[0].tokens, batch[0].labels)
-            gc.collect()
-            with uncollected(), tracker:
-                steps.take(batch)
-            peaks[when] = tracker.get_tracker_snapshot("peak")[CPU]["Total"]
-    return peaks
+        (model,) = steps.parts
+        steps.optimizers = [torch.optim.AdamW(model.parameters(), fused=True)]
+        steps.take(steps.batch(micro_batch_size, 1))
+        batch, tracker = steps.batch(micro_batch_size, 1), MemTracker()
+        tracker.track_external(model, *steps.optimizers, batch[0].tokens, batch[0].labels)
+        gc.collect()
+        with uncollected(), tracker:
+            steps.take(batch)
+        peak: int = tracker.get_tracker_snapshot("peak")[CPU]["Total"]
+    return peak

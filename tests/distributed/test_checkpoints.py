@@ -1,19 +1,79 @@
 """Checkpoints of several ranks that are written while training goes on."""
 
+import os
 import shutil
+import signal
+import time
+from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from resource import RLIMIT_FSIZE, setrlimit
+from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 from safetensors import safe_open
 
-from distributed.killed_while_saving import train_until_saving
-from distributed.slow_save import save_slowly
+from rampcli.checkpoint import save
+from rampcli.checkpoint.save import Checkpoints
+from rampcli.checkpoint.state import TrainingState
+from rampcli.checkpoint.tensor_files import write_shards
 from rampcli.files.guarded_folder import write_json
+from rampcli.parallel.mesh import build_meshes
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import MANIFEST, complete_checkpoints
-from ranks import run_ranks
-from tiny_runs import Run
+from rampcli.settings.config import Config
+from rampcli.train.build import build_parts
+from rampcli.train.optimizers import build_optimizers
+from ranks import joined, run_ranks, train_rank
+from tiny_runs import assert_every_sample_is_read_once
+
+SHORT, LONG = timedelta(seconds=0.5), timedelta(minutes=10)
+
+
+def train_until_saving(run_dir: str, checkpoint: str) -> None:
+    """Trains as this rank, and is killed between the tensors and the manifest of a checkpoint."""
+
+    def write_and_be_killed(folder: Path, *shards: Any, rank: int) -> dict[str, Any]:
+        files = write_shards(folder, *shards, rank=rank)
+        if folder.name == checkpoint:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return files
+
+    save.write_shards = write_and_be_killed
+    train_rank(run_dir)
+
+
+def save_slowly(config: Config, folder: Path, in_background: bool) -> None:
+    """Saves a checkpoint for which rank 1 takes longer than `SHORT`, the timeout of the meshes."""
+    device = torch.device("cpu")
+    with joined() as (rank, _):
+        meshes = build_meshes(device, config.parallel)
+        parts = build_parts(config, meshes, device)
+        checkpoints = Checkpoints(
+            RunDirectory(folder),
+            parts,
+            build_optimizers(parts, config.optim),
+            keep_last=1,
+            facts={"corpus": "corpus", "settings": {}, "world_size": 2},
+            in_background=in_background,
+        )
+
+        def write(*arguments, **words):
+            time.sleep(2 * SHORT.total_seconds() * rank)
+            return write_shards(*arguments, **words)
+
+        dist.barrier()
+        save.write_shards = write
+        meshes.set_timeout(SHORT)
+        try:
+            checkpoints.save(TrainingState(step=1, consumed_samples=4))
+            checkpoints.wait()
+        finally:
+            save.write_shards = write_shards
+            meshes.set_timeout(LONG)
+
 
 EVERY = ["checkpoint.every_steps=2", "checkpoint.keep_last=100"]
 STEADY = [
@@ -26,16 +86,15 @@ STEADY = [
 ]
 MESHES = {
     "fsdp2": (2, []),
-    "ddp2": (2, ["parallel.data_parallel_shard_size=1"]),
     "pp2": (2, ["parallel.pipeline_parallel_size=2"]),
-    "hsdp2 x tp2": (4, ["parallel.data_parallel_shard_size=1", "parallel.tensor_parallel_size=2"]),
+    "ddp2 x tp2": (4, ["parallel.data_parallel_shard_size=1", "parallel.tensor_parallel_size=2"]),
 }
 
 
 @pytest.mark.parametrize("mesh", MESHES)
 def test_a_background_save_equals_a_blocking_save_byte_for_byte(mesh, run):
     processes, words = MESHES[mesh]
-    waiting = Run(run.path.with_name("waiting"))
+    waiting = run.beside("waiting")
     words = [*STEADY, *words, "checkpoint.every_steps=1", "trainer.max_samples=8"]
     run.workers(processes, *words, "checkpoint.async=true")
     waiting.workers(processes, *words)
@@ -71,11 +130,9 @@ def test_a_save_may_take_longer_than_ranks_wait_for_each_other_in_a_step(
     assert saved.damage() is None
 
 
-def test_a_kill_during_a_background_save_loses_no_older_checkpoint(
-    run, assert_every_sample_is_read_once
-):
+def test_a_kill_during_a_background_save_loses_no_older_checkpoint(run):
     words = [*STEADY, "checkpoint.async=true"]
-    undisturbed = Run(run.path.with_name("undisturbed"))
+    undisturbed = run.beside("undisturbed")
     undisturbed.workers(2, *words)
     run.workers(2, *words, "trainer.max_samples=2")  # describes the run, and takes a step
     run.directory.config.write_text(
@@ -123,16 +180,14 @@ def test_all_ranks_resume_from_the_older_checkpoint_if_tensors_of_the_newest_are
     files = newest.files | {shard: newest.files[min(newest.files)]}
     write_json(newest.path / MANIFEST, newest.manifest | {"files": files})
     run.workers(2, *STEADY, "trainer.max_samples=24")
-    assert [event["step"] for event in run.events if event["event"] == "start"] == [0, older.step]
-    assert next(event["reason"] for event in run.events if event["event"] == "fault").startswith(
+    assert [event["step"] for event in run.events_of("start")] == [0, older.step]
+    assert next(event["reason"] for event in run.events_of("fault")).startswith(
         f"{newest.path.name} is damaged: "
     )
     assert all(checkpoint.damage() is None for checkpoint in complete_checkpoints(run.directory))
 
 
-def test_a_stop_and_the_end_of_a_stage_wait_for_a_background_save(
-    run, assert_every_sample_is_read_once
-):
+def test_a_stop_and_the_end_of_a_stage_wait_for_a_background_save(run):
     done = run.pretrain(
         "checkpoint.async=true",
         "checkpoint.every_steps=1",

@@ -9,7 +9,7 @@ from torch._dynamo.callback import callback_handler
 from torch._logging import set_logs
 
 from rampcli.machine.activity import COMPILING, activity
-from tiny_runs import Run
+from tiny_runs import Run, assert_same_training
 
 ONE_PROCESS = ("trainer.num_nodes=1", "rampup.at_boundary=continue")
 
@@ -50,10 +50,6 @@ def lines_of_logs(run: Run) -> list[str]:
     return [line for log in logs for line in log.splitlines()]
 
 
-def of_kind(run: Run, kind: str) -> list[dict]:
-    return [event for event in run.events if event["event"] == kind]
-
-
 def compiled_again(run: Run) -> list[str]:
     """Returns the reasons for recompilations in the workers' logs."""
     return [
@@ -63,9 +59,7 @@ def compiled_again(run: Run) -> list[str]:
     ]
 
 
-def test_each_micro_batch_size_is_compiled_before_its_first_step_and_never_again(
-    run, assert_same_training
-):
+def test_each_micro_batch_size_is_compiled_before_its_first_step_and_never_again(run):
     # Micro batches of 2 and 8 samples, and two of 8 per step in the third stage.
     ramp = (
         "model.rampup_batch_size=null",
@@ -75,7 +69,7 @@ def test_each_micro_batch_size_is_compiled_before_its_first_step_and_never_again
         "trainer.max_samples=80",
         *ONE_PROCESS,
     )
-    alone = type(run)(run.path.with_name("alone"))
+    alone = run.beside("alone")
     alone.workers(1, *ramp)
     words = ("trainer.compile=true", "rampup.micro_batch=largest", "data.micro_batch_size=8")
     words += ("average.ema=1",)  # which is validated in place of the weights that it follows
@@ -83,12 +77,12 @@ def test_each_micro_batch_size_is_compiled_before_its_first_step_and_never_again
     _, errors = command.communicate()
     assert command.returncode == 0, errors
     assert_same_training(run, alone)
-    stages = [event["step"] for event in of_kind(run, "stage")]
-    compilations = of_kind(run, "compile")
+    stages = [event["step"] for event in run.events_of("stage")]
+    compilations = run.events_of("compile")
     assert [event["step"] for event in compilations] == stages[:2]
     assert [row["accumulate_grad_batches"] for row in run.rows][-1] == 2
     assert len(run.validations()) > len(stages) == 3
-    of_average = {event["step"]: event["ema_loss"] for event in of_kind(run, "validation")}
+    of_average = {event["step"]: event["ema_loss"] for event in run.events_of("validation")}
     assert of_average == pytest.approx(run.validations(), abs=1e-6)
     # Both layers share one graph. A pass without gradients has another one. torch.compile stops
     # after eight versions of a layer, so none is kept for another size.
@@ -98,32 +92,30 @@ def test_each_micro_batch_size_is_compiled_before_its_first_step_and_never_again
     assert {*activities} == {f"torch compiles while this rank is {COMPILING}"}
 
 
-def test_the_processes_of_a_later_stage_reuse_compiled_code_that_trains_like_other_code(
-    run, cache, assert_same_training
-):
+def test_the_processes_of_a_later_stage_reuse_compiled_code_that_trains_like_other_code(run, cache):
     words = ("trainer.num_nodes=1", "model.rampup_batch_size=[2,6,48]")
     ended = run.pretrain("trainer.compile=true", *words)
     assert ended.returncode == 0, ended.stderr
-    alone = type(run)(run.path.with_name("alone"))
+    alone = run.beside("alone")
     alone.workers(1, "rampup.at_boundary=continue", *words)
     assert_same_training(run, alone)
-    (boundary,) = of_kind(run, "boundary")
-    assert [event["step"] for event in of_kind(run, "compile")] == [0, boundary["step"] - 1]
-    _, second = of_kind(run, "launch")
+    (boundary,) = run.events_of("boundary")
+    assert [event["step"] for event in run.events_of("compile")] == [0, boundary["step"] - 1]
+    _, second = run.events_of("launch")
     assert max(path.stat().st_mtime for path in cache.rglob("*.so")) < second["time"]
 
 
-def test_compiled_tensor_ranks_train_as_one_process_does(run, assert_same_training):
+def test_compiled_tensor_ranks_train_as_one_process_does(run):
     words = ("rampup.node_policy=fixed", "model.num_query_groups=2", *ONE_PROCESS)
     words += ("model.rampup_batch_size=[4,4,6]", "data.micro_batch_size=4")
     words += ("trainer.max_samples=24", "trainer.val_samples=4")
-    alone = type(run)(run.path.with_name("alone"))
+    alone = run.beside("alone")
     alone.workers(1, *words)
     two = ("trainer.devices=2", "parallel.tensor_parallel_size=2", "trainer.compile=true")
     ended = run.pretrain(*words, *two)
     assert ended.returncode == 0, ended.stderr
     assert {row["world_size"] for row in run.rows} == {2}
-    assert [row["compiles"] for row in of_kind(run, "load")] == [True]
+    assert [row["compiles"] for row in run.events_of("load")] == [True]
     assert_same_training(run, alone)
 
 
@@ -146,9 +138,9 @@ def test_a_run_whose_plan_chose_to_compile_trains_without_a_compiler_and_says_so
     # So slow that the run takes long enough to pay for compilation.
     ended = run.pretrain("throughput.samples_per_s_per_gpu=0.001", *ONE_PROCESS)
     assert ended.returncode == 0, ended.stderr
-    reasons = [event["reason"] for event in of_kind(run, "fault")]
+    reasons = [event["reason"] for event in run.events_of("fault")]
     (reason,) = [one for one in reasons if "compile" in one]
     assert reason.startswith("rank 0 cannot compile layers, so no rank does")
     assert reason in ended.stdout
-    assert [row["compiles"] for row in of_kind(run, "load")] == [False]
-    assert of_kind(run, "compile") == []
+    assert [row["compiles"] for row in run.events_of("load")] == [False]
+    assert run.events_of("compile") == []

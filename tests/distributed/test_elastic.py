@@ -10,7 +10,7 @@ import pytest
 from processes import children_of, wait_until, wait_until_all_have_ended
 from rampcli.launch import elastic
 from standing import let_go, slow_clock, stand_still_before
-from tiny_runs import Run
+from tiny_runs import Run, assert_every_sample_is_read_once
 
 ENDLESS = [
     "model.rampup_batch_size=null",
@@ -35,9 +35,7 @@ def start(run, tmp_path):
     return partial(run.start, prepare=prepare)
 
 
-def test_a_node_that_is_lost_and_returns_changes_only_the_world_size(
-    run, start, tmp_path, assert_every_sample_is_read_once
-):
+def test_a_node_that_is_lost_and_returns_changes_only_the_world_size(run, start, tmp_path):
     words = ["trainer.num_nodes=3", "model.global_batch_size=6", "checkpoint.every_steps=2"]
     supervisor = start(*ELASTIC, *FAST, *words, "launch.backoff_s=20")
     wait_until(lambda: len(run.rows) >= 3, supervisor)
@@ -61,7 +59,7 @@ def test_a_node_that_is_lost_and_returns_changes_only_the_world_size(
         (3, 2),
         (2, 3),
     }
-    assert len([row for row in run.events if row["event"] == "fault"]) == 1
+    assert len(run.events_of("fault")) == 1
     assert_every_sample_is_read_once(run)
     alone = Run(tmp_path / "alone")
     alone.workers(
@@ -82,7 +80,7 @@ def test_ranks_that_do_not_divide_the_batch_wait_with_a_warning(run, start):
     supervisor.send_signal(signal.SIGUSR1)
     _, errors = supervisor.communicate()
     assert supervisor.returncode == 75, errors
-    (spare,) = [row for row in run.events if row["event"] == "spare_ranks"]
+    (spare,) = run.events_of("spare_ranks")
     assert spare["reason"].startswith(
         "1 of 3 ranks waits, and 2 train: model.global_batch_size=4 does not divide into"
         " data.micro_batch_size=1 x 3 data-parallel ranks"
@@ -90,9 +88,7 @@ def test_ranks_that_do_not_divide_the_batch_wait_with_a_warning(run, start):
     wait_until_all_have_ended(run.path)
 
 
-def test_a_run_with_fewer_than_min_nodes_waits_and_then_completes(
-    run, tmp_path, assert_every_sample_is_read_once
-):
+def test_a_run_with_fewer_than_min_nodes_waits_and_then_completes(run, tmp_path):
     words = [
         "launch.elastic=true",
         "launch.min_nodes=2",
@@ -140,4 +136,4 @@ def world_sizes(run: Run) -> list[int]:
 
 
 def fault(run: Run) -> str:
-    return next(row["reason"] for row in run.events if row["event"] == "fault")
+    return next(row["reason"] for row in run.events_of("fault"))

@@ -1,6 +1,7 @@
 import pytest
 
 from rampcli.runs.manifest import complete_checkpoints
+from tiny_runs import assert_every_sample_is_read_once, assert_same_training
 
 """Steps that would do harm: stopped at, or passed over with the order of the samples intact."""
 
@@ -37,9 +38,7 @@ def test_a_non_finite_loss_ends_the_run_with_step_samples_and_remedy(run):
         ["optim.optimizer=muon", "parallel.tensor_parallel_size=2"],
     ],
 )
-def test_non_finite_steps_are_skipped_on_request_and_every_sample_is_still_read_once(
-    run, assert_every_sample_is_read_once, words
-):
+def test_non_finite_steps_are_skipped_on_request_and_every_sample_is_still_read_once(run, words):
     run.workers(
         2,
         *LOUD,
@@ -51,7 +50,7 @@ def test_non_finite_steps_are_skipped_on_request_and_every_sample_is_still_read_
         "trainer.max_samples=24",
     )
     assert_every_sample_is_read_once(run)
-    skipped = {event["step"]: event["reason"] for event in run.events if event["event"] == "skip"}
+    skipped = {event["step"]: event["reason"] for event in run.events_of("skip")}
     assert skipped
     for row in run.rows:
         assert (row["loss"] is None or row["grad_norm"] is None) == (row["step"] in skipped)
@@ -60,9 +59,7 @@ def test_non_finite_steps_are_skipped_on_request_and_every_sample_is_still_read_
     }
 
 
-def test_an_outlier_step_changes_no_weight_and_a_resumed_run_skips_the_same_steps(
-    run, assert_same_training
-):
+def test_an_outlier_step_changes_no_weight_and_a_resumed_run_skips_the_same_steps(run):
     words = [
         "model.rampup_batch_size=null",
         "rampup.at_boundary=continue",
@@ -70,15 +67,12 @@ def test_an_outlier_step_changes_no_weight_and_a_resumed_run_skips_the_same_step
         "trainer.val_samples=0",
     ]
     words += ["schedule.decay_style=constant", "model.global_batch_size=2"]
-    whole = type(run)(run.path.with_name("whole"))
+    whole = run.beside("whole")
     whole.workers(1, *words, "trainer.max_samples=180")
     for samples in (140, 180):
         run.workers(1, *words, f"trainer.max_samples={samples}")
     assert_same_training(run, whole)
-    skipped = [
-        [event["step"] for event in each.events if event["event"] == "skip"]
-        for each in (run, whole)
-    ]
+    skipped = [[event["step"] for event in each.events_of("skip")] for each in (run, whole)]
     assert skipped[0] == skipped[1]
     assert skipped[0]
     assert min(skipped[0]) > 64

@@ -14,7 +14,12 @@ from processes import children_of, wait_until, wait_until_all_have_ended
 from rampcli.runs.manifest import complete_checkpoints
 from rampcli.train import loop
 from standing import let_go, stand_still_before, stand_still_until
-from tiny_runs import assert_killed_run_equals, environment
+from tiny_runs import (
+    assert_every_sample_is_read_once,
+    assert_killed_run_equals,
+    assert_same_training,
+    environment,
+)
 
 ENDLESS = [
     "model.rampup_batch_size=null",
@@ -25,7 +30,7 @@ ENDLESS = [
 ]
 
 
-def test_ctrl_c_saves_and_the_run_resumes_from_there(run, assert_every_sample_is_read_once):
+def test_ctrl_c_saves_and_the_run_resumes_from_there(run):
     supervisor = run.start(*ENDLESS, "trainer.max_samples=8_000_000")
     wait_for_rows(run, 3, supervisor)
     supervisor.send_signal(signal.SIGINT)
@@ -170,7 +175,7 @@ def stand_still_within(name: str, call: int, folder: str) -> None:
 
 
 def test_a_signal_within_an_accumulation_or_a_validation_saves_and_it_is_repeated_after_resuming(
-    run, assert_every_sample_is_read_once
+    run,
 ):
     # The validation after the first step is interrupted while the average takes the place of the
     # weights. The next workers repeat it, and are interrupted in the second step.
@@ -192,7 +197,7 @@ def test_a_signal_within_an_accumulation_or_a_validation_saves_and_it_is_repeate
     done = run.pretrain(*TWO_STEPS)
     assert done.returncode == 0, done.stderr
     assert_every_sample_is_read_once(run)
-    undisturbed = type(run)(run.path.with_name("undisturbed"))
+    undisturbed = run.beside("undisturbed")
     undisturbed.workers(2, "rampup.node_policy=fixed", *TWO_STEPS)
     assert [row["loss"] for row in run.rows] == [row["loss"] for row in undisturbed.rows]
     assert run.validations() == undisturbed.validations()
@@ -201,10 +206,10 @@ def test_a_signal_within_an_accumulation_or_a_validation_saves_and_it_is_repeate
 
 
 def test_torchrun_by_hand_trains_as_well_and_runs_at_the_same_time_do_not_disturb_each_other(
-    run, undisturbed, assert_same_training, tmp_path
+    run, undisturbed, tmp_path
 ):
     words = ["rampup.at_boundary=continue", "rampup.node_policy=fixed", "data.micro_batch_size=1"]
-    twin = type(run)(run.path.with_name("twin"))
+    twin = run.beside("twin")
     beside = twin.start("trainer.num_nodes=2", *words)
     run.path.mkdir()
     run.directory.config.write_text(run.pretrain("--cfg", *words).stdout)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from once import make_once
-from tiny_runs import Run
+from tiny_runs import Run, assert_every_sample_is_read_once, assert_same_training
 
 WORDS = [
     "data=indexed",
@@ -49,7 +49,7 @@ def alone(tmp_path_factory, hosts):
 
 @pytest.mark.parametrize(("factor", "having"), [("4", [0]), ("2", [0, 2]), ("0.5", [0, 1, 2, 3])])
 def test_only_the_loading_hosts_need_the_files_and_the_training_is_the_same(
-    factor, having, run, hosts, alone, assert_same_training
+    factor, having, run, hosts, alone
 ):
     run.workers(4, *WORDS, f"data.expansion_factor_real_data={factor}", folders=hosts(*having))
     assert {row["world_size"] for row in run.rows} == {4}
@@ -76,9 +76,9 @@ def test_hosts_with_different_files_do_not_train(run, hosts):
     )
 
 
-def test_a_run_resumes_with_other_loading_hosts(run, hosts, assert_every_sample_is_read_once):
+def test_a_run_resumes_with_other_loading_hosts(run, hosts):
     settled = "schedule.decay_style=constant"
-    whole = Run(run.path.with_name("whole"))
+    whole = run.beside("whole")
     whole.workers(1, *WORDS, settled, folders=hosts(0))
     for end, factor, having in ((8, "4", [0]), (24, "null", [0, 1, 2, 3]), (32, "2", [0, 2])):
         run.workers(

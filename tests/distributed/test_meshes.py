@@ -1,14 +1,53 @@
 """Every mesh trains like one process."""
 
-import pytest
+import resource
+from typing import Any
 
+import pytest
+import torch
+import torch.distributed as dist
+
+from distributed.average import assert_same_averages, averaged, merged
 from distributed.initial_weights import hash_weights
-from distributed.part_of_70b import build_part
 from once import make_once
+from rampcli import llm
+from rampcli.batch.averages import EMA, MERGE
 from rampcli.machine.host import has_bf16_products
+from rampcli.parallel.mesh import build_meshes
+from rampcli.train.build import build_parts
 from rampcli.weights.export import export
 from ranks import run_ranks, stop_ranks
-from tiny_runs import GPT, Run
+from tiny_runs import GPT, Run, assert_every_sample_is_read_once, assert_same_training
+
+
+def build_part(rank: int) -> dict[str, Any]:
+    """Returns the number of parameters, those of this rank, and the peak memory of building it.
+
+    Peak memory is that of the process, which has to be a new one.
+    """
+    # Imported here, as it costs a second.
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    config = llm.llama3_70b.pretrain_recipe()
+    config.parallel.tensor_parallel_size, config.parallel.pipeline_parallel_size = 1, 1
+    config.parallel.virtual_pipeline_parallel_size, config.parallel.context_parallel_size = 1, 1
+    dist.init_process_group("fake", rank=rank, world_size=1024, store=FakeStore())
+    meshes = build_meshes(torch.device("cpu"), config.parallel)
+    before_bytes = _peak_bytes()
+    (model,) = build_parts(config, meshes, torch.device("cpu"))
+    most_bytes = _peak_bytes() - before_bytes
+    shards = [parameter.to_local() for parameter in model.parameters()]
+    return {
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "held": sum(shard.numel() for shard in shards),
+        "most_bytes": most_bytes,
+        "filled": all(shard.isfinite().all().item() for shard in shards),
+    }
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
 
 # Four steps through a ramp, with accumulation: two of each batch size.
 WORDS = {
@@ -105,7 +144,7 @@ def alone(tmp_path_factory):
 
 
 @pytest.mark.parametrize("mesh", [name for name, (_, ranks, _) in MESHES.items() if ranks < 8])
-def test_every_mesh_trains_as_one_process_does(mesh, run, alone, assert_same_training):
+def test_every_mesh_trains_as_one_process_does(mesh, run, alone):
     """Those of eight ranks take steps in `CHAINS`."""
     family, processes, settings = MESHES[mesh]
     run.workers(processes, *words(FAMILIES[family], settings))
@@ -122,12 +161,10 @@ def test_muon_trains_the_same_on_a_mesh_up_to_its_bf16(run, alone):
 
 
 @pytest.mark.parametrize("mesh", ["pp2 x tp2, gpt", "mistral, cp2 x fsdp2, layers recomputed"])
-def test_every_mesh_masks_documents_as_one_process_does(
-    mesh, run, short_documents, assert_same_training
-):
+def test_every_mesh_masks_documents_as_one_process_does(mesh, run, short_documents):
     family, processes, settings = MESHES[mesh]
     corpus = {"data": "indexed", "data.path": short_documents, "data.split": "[9,1,0]"}
-    whole, blurred = (Run(run.path.with_name(name)) for name in ("whole", "blurred"))
+    whole, blurred = (run.beside(name) for name in ("whole", "blurred"))
     blurred.workers(1, *words(FAMILIES[family], corpus, {"trainer.max_samples": 4}))
     corpus["data.document_mask"] = "true"
     whole.workers(1, *words(FAMILIES[family], corpus))
@@ -151,12 +188,15 @@ CHAINS = {
 
 
 @pytest.mark.parametrize("family", CHAINS)
-def test_a_run_resumes_on_any_other_mesh_in_the_middle_of_a_ramp(
-    family, run, assert_every_sample_is_read_once
-):
-    """Compares a run that changes its mesh every few steps with one that never does."""
+def test_a_run_resumes_on_any_other_mesh_in_the_middle_of_a_ramp(family, run):
+    """Compares a run that changes its mesh every few steps with one that never does.
+
+    Its averages are those of the weights that it saved after each step.
+    """
     settled, ramp = {"schedule.decay_style": "constant"}, {"model.rampup_batch_size": "[4,4,18]"}
-    whole = Run(run.path.with_name("whole"))
+    settled |= {"average.ema": 150, "average.merge": "from:200"}
+    settled |= {"checkpoint.every_steps": 1, "checkpoint.keep_last": 100}
+    whole = run.beside("whole")
     longest = {"trainer.max_samples": max(CHAINS[family].values())}
     whole.workers(1, *words(FAMILIES[family], settled, ramp, longest))
     for mesh, end in CHAINS[family].items():
@@ -171,6 +211,13 @@ def test_a_run_resumes_on_any_other_mesh_in_the_middle_of_a_ramp(
     for row, expected in zip(run.rows, whole.rows, strict=True):
         assert row["loss"] == pytest.approx(expected["loss"], abs=1e-5)
         assert row["grad_norm"] == pytest.approx(expected["grad_norm"], rel=2e-4)
+    expected = {
+        EMA: averaged(run.directory, since_step=0, half_life_tokens=150),
+        MERGE: merged(run.directory, first_token=200),
+    }
+    for kind, average in expected.items():
+        assert_same_averages(run.directory, kind, average, rtol=1e-5, atol=1e-7)
+    assert run.events_of("average") == []
 
 
 def test_the_initial_weights_are_the_same_bit_for_bit_on_every_mesh(tmp_path):
@@ -203,7 +250,7 @@ def test_a_rank_of_a_70b_model_never_holds_more_than_its_part(tmp_path):
 def test_bf16_on_a_mesh_stays_near_bf16_alone_and_both_near_fp32(
     family, bf16, mesh, is_rounded, run, alone
 ):
-    single = Run(run.path.with_name("single"))
+    single = run.beside("single")
     single.workers(1, *words(FAMILIES[family], bf16))
     run.workers(2, *words(FAMILIES[family], bf16, mesh))
     split, one, fp32 = ([row["loss"] for row in each.rows] for each in (run, single, alone(family)))
@@ -221,7 +268,7 @@ def test_a_run_and_its_export_to_transformers_start_the_same_run_on_any_mesh(run
         {"model.init_from": path, "trainer.max_samples": 8}
         for path in (alone("gpt").path, tmp_path / "theirs")
     )
-    single = Run(run.path.with_name("single"))
+    single = run.beside("single")
     single.workers(1, *words(FAMILIES["gpt"], from_run))
     run.workers(4, *words(FAMILIES["gpt"], from_theirs, {PIPELINE: 2, TENSOR: 2}))
     assert run.validations() == pytest.approx(single.validations(), abs=1e-5)

@@ -58,7 +58,7 @@ def alone(tmp_path_factory, words) -> Run:
 
 def found(run: Run) -> dict[tuple[int, str], dict]:
     """Returns the validations by step and corpus."""
-    rows = [row for row in run.events if row["event"] == "validation"]
+    rows = run.events_of("validation")
     return {(row["step"], row["corpus"]): row for row in rows if "corpus" in row}
 
 
@@ -99,14 +99,14 @@ def test_a_validation_that_was_interrupted_between_two_corpora_is_repeated(run, 
     events = [row for row in whole if (row.get("step"), row.get("corpus")) != (2, "code")]
     run.directory.events.write_text("".join(json.dumps(row) + "\n" for row in events))
     run.workers(1, *words, "trainer.max_samples=12")
-    assert [(row["step"], row["corpus"]) for row in run.events if row["event"] == "validation"][
-        3:
-    ] == [(step, name) for step in (2, 3) for name in ("prose", "code")]
+    assert [(row["step"], row["corpus"]) for row in run.events_of("validation")][3:] == [
+        (step, name) for step in (2, 3) for name in ("prose", "code")
+    ]
 
 
 def test_a_resume_may_change_what_is_validated_and_trains_on_the_same_samples(run, words, alone):
     run.workers(1, *words, "data.validation=null", "trainer.max_samples=8")
-    assert [row.get("corpus") for row in run.events if row["event"] == "validation"] == [None] * 2
+    assert [row.get("corpus") for row in run.events_of("validation")] == [None] * 2
     run.workers(1, *words, "trainer.max_samples=16")
     assert [row["loss"] for row in run.rows] == [row["loss"] for row in alone.rows]
     assert found(run)[4, "code"]["loss"] == found(alone)[4, "code"]["loss"]

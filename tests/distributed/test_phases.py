@@ -1,12 +1,11 @@
 """Runs in phases: each phase trains on its own mesh, and stops and resumes where it should."""
 
 import pytest
-import torch
 
-from distributed.average import averaged, merged, newest_average
+from distributed.average import assert_same_averages, averaged, merged, newest_average
 from once import make_once
 from rampcli.batch.averages import EMA, KINDS, MERGE
-from tiny_runs import Run
+from tiny_runs import Run, assert_same_training
 
 PHASES = [
     "model.num_query_groups=2",
@@ -45,12 +44,10 @@ MESHES = [
 ]
 
 
-def assert_same_averages(run: Run, other: Run) -> None:
+def assert_averages_agree(run: Run, other: Run) -> None:
     for kind in KINDS:
-        found, expected = (newest_average(one.directory, kind) for one in (run, other))
-        assert found.keys() == expected.keys()
-        for name, average in found.items():
-            torch.testing.assert_close(average, expected[name], rtol=1e-4, atol=1e-6)
+        expected = newest_average(other.directory, kind)
+        assert_same_averages(run.directory, kind, expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -71,22 +68,19 @@ def test_averages_count_tokens_over_phases_whose_samples_differ_in_length(alone)
         MERGE: merged(alone.directory, first_token=lengths[6]),
     }
     for kind, values in expected.items():
-        for name, average in newest_average(alone.directory, kind).items():
-            torch.testing.assert_close(average.double(), values[name], rtol=1e-5, atol=1e-7)
+        assert_same_averages(alone.directory, kind, values, rtol=1e-5, atol=1e-7)
 
 
-def test_phases_train_on_meshes_of_their_own_as_on_one_process(run, alone, assert_same_training):
+def test_phases_train_on_meshes_of_their_own_as_on_one_process(run, alone):
     done = run.pretrain(*PHASES, *MESHES)
     assert done.returncode == 0, done.stderr
     assert {row["world_size"] for row in run.rows} == {2}
     assert [row["event"] for row in run.events].count("launch") == 4  # one per mesh
     assert_same_training(run, alone)
-    assert_same_averages(run, alone)
+    assert_averages_agree(run, alone)
 
 
-def test_a_run_in_phases_that_stops_after_each_stage_resumes_on_other_processes(
-    run, alone, assert_same_training
-):
+def test_a_run_in_phases_that_stops_after_each_stage_resumes_on_other_processes(run, alone):
     stages = alone.rows[-1]["stage"] + 1
     for stage in range(stages):
         processes = 1 + stage % 2
@@ -97,4 +91,4 @@ def test_a_run_in_phases_that_stops_after_each_stage_resumes_on_other_processes(
         assert run.rows[-1]["world_size"] == processes
     assert run.state["status"] == "complete"
     assert_same_training(run, alone)
-    assert_same_averages(run, alone)
+    assert_averages_agree(run, alone)

@@ -13,10 +13,6 @@ WORDS = [
 ]
 
 
-def profiles(run: Run) -> list[dict]:
-    return [row for row in run.events if row["event"] == "profile"]
-
-
 def names_in(run: Run, file: str) -> set[str]:
     """Returns the names of the events in a trace, as Perfetto reads it."""
     with gzip.open(run.path / file, "rt") as trace:
@@ -26,7 +22,7 @@ def names_in(run: Run, file: str) -> set[str]:
 def test_each_chosen_rank_writes_a_trace_of_the_steps_and_training_is_the_same(run, tmp_path):
     words = [*WORDS, "trainer.max_samples=16"]
     run.workers(2, *words, "profile.steps=[2,3]", "profile.ranks=[0,1]")
-    found = profiles(run)
+    found = run.events_of("profile")
     assert [(row["rank"], row["steps"], row["step"]) for row in found] == [
         (0, [2, 3], 3),
         (1, [2, 3], 3),
@@ -52,14 +48,14 @@ def test_each_chosen_rank_writes_a_trace_of_the_steps_and_training_is_the_same(r
 def test_processes_that_begin_or_end_inside_the_window_profile_their_part_of_it(run):
     words = [*WORDS, "profile.steps=[3,5]"]
     run.workers(1, *words, "trainer.max_samples=8")
-    assert profiles(run) == []
+    assert run.events_of("profile") == []
     ended = run.pretrain(*words, "trainer.max_samples=16")
     assert "most expensive operators of steps 3 to 4 on rank 0:" in ended.stdout
-    assert profiles(run)[0]["operators"][0]["name"] in ended.stdout
+    assert run.events_of("profile")[0]["operators"][0]["name"] in ended.stdout
     assert f"profile: {run.path}/profile/steps_3-4.rank_0.json.gz" in ended.stdout
     for samples in (24, 28):
         run.workers(1, *words, f"trainer.max_samples={samples}")
-    assert [row["steps"] for row in profiles(run)] == [[3, 4], [5, 5]]
+    assert [row["steps"] for row in run.events_of("profile")] == [[3, 4], [5, 5]]
     assert "most expensive" not in run.pretrain(*words, "trainer.max_samples=28").stdout
     assert {path.name for path in run.directory.profile.iterdir()} == {
         "steps_3-4.rank_0.json.gz",
@@ -72,7 +68,7 @@ def test_a_profile_that_cannot_be_written_gives_a_warning_and_training_goes_on(r
     (tmp_path / "elsewhere").mkdir()
     run.directory.profile.symlink_to(tmp_path / "elsewhere")
     run.workers(1, *WORDS, "profile.steps=[1,1]", "trainer.max_samples=8")
-    (fault,) = [row for row in run.events if row["event"] == "fault"]
+    (fault,) = run.events_of("fault")
     assert "rank 0 cannot write its profile" in fault["reason"]
     assert len(run.rows) == 2
     assert list((tmp_path / "elsewhere").iterdir()) == []

@@ -8,6 +8,7 @@ import pytest
 
 from processes import children_of, wait_until, wait_until_all_have_ended
 from standing import let_go, stand_still_before
+from tiny_runs import assert_every_sample_is_read_once
 
 # Stages of four steps and of three. The second one's workers start after the first step: even on
 # a slow machine, the rest of the stage takes less than half a minute.
@@ -34,14 +35,12 @@ def start(run, tmp_path):
 def wait_for_next_workers(run, supervisor) -> list[int]:
     """Waits until the next stage's workers have started, and returns them."""
     wait_until(lambda: len(children_of(supervisor.pid)) == 4, supervisor)
-    (launch,) = [row for row in run.events if row["event"] == "launch"]
+    (launch,) = run.events_of("launch")
     assert launch["stage"] == 0
     return children_of(supervisor.pid)[2:]
 
 
-def test_losing_a_waiting_worker_costs_no_restart(
-    run, start, tmp_path, assert_every_sample_is_read_once
-):
+def test_losing_a_waiting_worker_costs_no_restart(run, start, tmp_path):
     supervisor = start()
     os.kill(wait_for_next_workers(run, supervisor)[1], signal.SIGKILL)
     let_go(LAST, tmp_path)

@@ -39,7 +39,7 @@ def train_ahead(run_dir: str) -> None:
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_overlapping_steps_give_the_same_rows_events_and_weights(run, optimizer):
-    other = type(run)(run.path.with_name("ahead"))
+    other = run.beside("ahead")
     seen = []
     for each, train in ((run, train_rank), (other, train_ahead)):
         each.describe(*WORDS, f"optim.optimizer={optimizer}", "trainer.num_nodes=1")

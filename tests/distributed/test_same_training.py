@@ -1,11 +1,10 @@
 import json
 
 from rampcli.machine.host import processor_name
+from tiny_runs import assert_same_training
 
 
-def test_micro_batches_that_grow_with_the_batch_change_nothing(
-    run, undisturbed, assert_same_training
-):
+def test_micro_batches_that_grow_with_the_batch_change_nothing(run, undisturbed):
     """The first stage is trained with one micro batch, the others with the largest of each."""
     words = ["rampup.node_policy=fixed", "rampup.at_boundary=continue"]
     begun = run.pretrain("--one-stage", "rampup.node_policy=fixed", "trainer.num_nodes=1")
@@ -18,29 +17,27 @@ def test_micro_batches_that_grow_with_the_batch_change_nothing(
     assert_same_training(run, undisturbed)
 
 
-def test_three_processes_with_uneven_shards_train_as_one_does(run, assert_same_training):
+def test_three_processes_with_uneven_shards_train_as_one_does(run):
     words = [
         "model.rampup_batch_size=[3,3,30]",
         "model.global_batch_size=9",
         "data.micro_batch_size=1",
         "rampup.at_boundary=continue",
     ]
-    alone = type(run)(run.path.with_name("alone"))
+    alone = run.beside("alone")
     alone.workers(1, "rampup.node_policy=fixed", *words)
     run.workers(3, "rampup.node_policy=fixed", *words)
     assert_same_training(run, alone)
 
 
-def test_resuming_every_stage_by_hand_with_twice_the_processes_changes_nothing(
-    run, assert_same_training
-):
+def test_resuming_every_stage_by_hand_with_twice_the_processes_changes_nothing(run):
     words = [
         "rampup.node_policy=fixed",
         "data.micro_batch_size=1",
         "model.rampup_batch_size=[4,4,48]",
         "model.global_batch_size=12",
     ]
-    alone = type(run)(run.path.with_name("alone"))
+    alone = run.beside("alone")
     alone.workers(1, "rampup.at_boundary=continue", *words)
     for stage, processes in enumerate((1, 2, 4)):
         done = run.pretrain("--one-stage", *words, f"trainer.num_nodes={processes}")
@@ -56,9 +53,7 @@ def test_resuming_every_stage_by_hand_with_twice_the_processes_changes_nothing(
     assert_same_training(run, alone)
 
 
-def test_finished_stages_need_not_fit_the_processes_that_resume(
-    run, undisturbed, assert_same_training
-):
+def test_finished_stages_need_not_fit_the_processes_that_resume(run, undisturbed):
     words = ["rampup.node_policy=fixed", "data.micro_batch_size=1"]
     grown = [*words, "trainer.num_nodes=4"]
     refused = run.pretrain(*grown)
@@ -78,9 +73,7 @@ def test_finished_stages_need_not_fit_the_processes_that_resume(
     assert_same_training(run, undisturbed)
 
 
-def test_stages_train_on_listed_nodes_and_a_list_may_change_between_them(
-    run, undisturbed, assert_same_training
-):
+def test_stages_train_on_listed_nodes_and_a_list_may_change_between_them(run, undisturbed):
     words = ["trainer.num_nodes=2", "data.micro_batch_size=1", "rampup.at_boundary=continue"]
     begun = run.pretrain("--one-stage", *words, "rampup.nodes=[1,2,1,1]")
     assert begun.returncode == 0, begun.stderr
@@ -92,9 +85,7 @@ def test_stages_train_on_listed_nodes_and_a_list_may_change_between_them(
     assert_same_training(run, undisturbed)
 
 
-def test_a_step_schedule_that_shrinks_trains_the_same_on_any_number_of_processes(
-    run, assert_same_training
-):
+def test_a_step_schedule_that_shrinks_trains_the_same_on_any_number_of_processes(run):
     words = [
         "model.rampup_batch_size=null",
         "model.global_batch_size=null",
@@ -105,7 +96,7 @@ def test_a_step_schedule_that_shrinks_trains_the_same_on_any_number_of_processes
         "schedule.beta2_coupling=half_life",
         "schedule.weight_decay_coupling=timescale",
     ]
-    alone = type(run)(run.path.with_name("alone"))
+    alone = run.beside("alone")
     alone.workers(1, "rampup.at_boundary=continue", "rampup.node_policy=fixed", *words)
     done = run.pretrain("rampup.node_policy=best", "trainer.num_nodes=3", *words)
     assert done.returncode == 0, done.stderr
@@ -118,15 +109,13 @@ def test_a_step_schedule_that_shrinks_trains_the_same_on_any_number_of_processes
 
 
 def test_a_ramp_that_continues_grows_in_place_and_restarts_only_for_more_processes(
-    run, undisturbed, assert_same_training
+    run, undisturbed
 ):
     done = run.pretrain("rampup.at_boundary=continue", "trainer.num_nodes=2")
     assert done.returncode == 0, done.stderr
-    starts = [event for event in run.events if event["event"] == "start"]
+    starts = run.events_of("start")
     assert {event["device_name"] for event in starts} == {processor_name()}
     worlds = [event["world_size"] for event in starts]
-    stages = [
-        (event["stage"], event["world_size"]) for event in run.events if event["event"] == "stage"
-    ]
+    stages = [(event["stage"], event["world_size"]) for event in run.events_of("stage")]
     assert (worlds, stages) == ([1, 2], [(0, 1), (1, 1), (2, 1), (3, 2)])
     assert_same_training(run, undisturbed)

@@ -61,7 +61,7 @@ def test_texts_are_those_of_the_checkpoints_and_training_is_the_same_without_the
 ):
     ranks, words = MESHES[mesh]
     run.workers(ranks, *WORDS, *SAMPLES, *words)
-    found = [row for row in run.events if row["event"] == "samples"]
+    found = run.events_of("samples")
     assert [row["step"] for row in found] == [2, 3]  # the last step is always sampled
     for row in found:
         assert row["samples_s"] > 0
@@ -79,11 +79,11 @@ def test_texts_are_those_of_the_checkpoints_and_training_is_the_same_without_the
 def test_texts_that_a_stop_has_prevented_are_made_up_for_when_the_run_resumes(run):
     words = [*WORDS, *SAMPLES]
     run.workers(2, *words, "trainer.max_samples=8")
-    (row,) = (row for row in run.events if row["event"] == "samples")
+    (row,) = run.events_of("samples")
     events = [each for each in run.events if each != row]
     run.directory.events.write_text("".join(json.dumps(each) + "\n" for each in events))
     for _ in range(2):
         run.workers(2, *words, "trainer.max_samples=16")
-        found = [each for each in run.events if each["event"] == "samples"]
+        found = run.events_of("samples")
         assert [each["step"] for each in found] == [2, 4]
         assert found[0]["texts"] == row["texts"]

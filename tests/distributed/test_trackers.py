@@ -10,7 +10,7 @@ import pytest
 
 from commands import Command
 from processes import children_of, processes_with, send, wait_until, wait_until_all_have_ended
-from tiny_runs import environment
+from tiny_runs import assert_same_training, environment
 from tracked import (
     Hanging,
     Raising,
@@ -69,7 +69,7 @@ def test_a_run_that_is_killed_resumed_and_caught_up_with_is_one_curve_without_do
     run.directory.append_row(run.directory.metrics, last | {"step": last["step"] + 1})
     finish(*words)
 
-    assert not [row for row in run.events if row["event"] == "tracker_off"]
+    assert not run.events_of("tracker_off")
     rows, steps = run.rows, [row["step"] for row in run.rows]
     assert steps == list(range(1, steps[-1] + 1))
     folder = run.directory.trackers
@@ -103,12 +103,12 @@ def test_a_run_that_is_killed_resumed_and_caught_up_with_is_one_curve_without_do
 
 
 def test_trackers_that_hang_or_raise_are_switched_off_with_one_warning_each(
-    run, finish, undisturbed, assert_same_training
+    run, finish, undisturbed
 ):
     prepare = partial(plant, tensorboard=Hanging, wandb=Raising)
     output = finish(BOTH, prepare=prepare)
     assert output.count("warning: ") == 2
-    events = [row for row in run.events if row["event"] == "tracker_off"]
+    events = run.events_of("tracker_off")
     assert all(f"warning: {row['reason'][:60]}" in output for row in events)
     raising, hanging = (row["reason"] for row in events)
     assert "wandb is switched off" in raising
