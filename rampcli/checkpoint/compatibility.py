@@ -10,7 +10,6 @@ from typing import Any
 
 from rampcli.batch.averages import FROM, MERGE, MERGE_KEY, UniformMean
 from rampcli.batch.quantities import counted
-from rampcli.batch.training_plan import PhasePlan
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
 from rampcli.errors import ForeignCheckpointError, NoCheckpointError, set_to, shown
@@ -73,14 +72,10 @@ def check_ended_phases(earlier: Resolved, resolved: Resolved, *, consumed_sample
         if now.plan.end is None or now.plan.end.samples > consumed_samples:
             return
         for then in earlier.phases:
-            if _overlap(then.plan, now.plan):
+            first = max(then.plan.first.samples, now.plan.first.samples)
+            ends = [phase.plan.end for phase in (then, now)]
+            if all(end is None or first < end.samples for end in ends):  # they share samples
                 _check_same_settings(earlier, then, resolved, now)
-
-
-def _overlap(one: PhasePlan, other: PhasePlan) -> bool:
-    """Returns whether two phases have samples in common."""
-    first = max(one.first.samples, other.first.samples)
-    return all(phase.end is None or first < phase.end.samples for phase in (one, other))
 
 
 def _check_same_settings(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from rampcli.batch.averages import EMA, LAST, MERGE, MERGE_KEY, merge_start, merged_checkpoints
 from rampcli.batch.quantities import counted
@@ -21,7 +21,6 @@ from rampcli.checkpoint.state import (
     AveragesAt,
     TrainingState,
     named_tensors,
-    no_averages,
     prefix_of,
 )
 from rampcli.checkpoint.tensor_files import SUFFIX, TensorFiles
@@ -52,7 +51,7 @@ def load_newest(
     run: RunDirectory,
     parts: Sequence[Decoder],
     optimizers: Sequence[torch.optim.Optimizer],
-    averages_at: AveragesAt = no_averages,
+    averages_at: AveragesAt = lambda _: {},
     *,
     check: Callable[[Checkpoint], None],
 ) -> TrainingState:
@@ -127,7 +126,9 @@ def _load(
     to_check = [name for at, name in enumerate(names) if at * ranks // len(names) == rank]
     on_all_ranks(lambda: files.read(shards, to_check=to_check), errors=DAMAGE)
     for kind in averages.keys() - held.keys():
-        _begin_average(averages[kind])
+        with torch.no_grad():
+            for parameter, average in averages[kind].items():
+                local_part(average).copy_(local_part(parameter))
         if dist.get_rank() == 0:
             reason = f"average.{kind} begins at the weights of step {checkpoint.step:,}"
             run.append_event(
@@ -143,13 +144,6 @@ def _load(
         order_hash=checkpoint.manifest["order_hash"],
         recent=recent,
     )
-
-
-@torch.no_grad()
-def _begin_average(values: Mapping[nn.Parameter, Tensor]) -> None:
-    """Sets an average to the weights, in place."""
-    for parameter, average in values.items():
-        local_part(average).copy_(local_part(parameter))
 
 
 def _open_files(checkpoint: Checkpoint | None) -> TensorFiles:
@@ -232,7 +226,7 @@ def _damage_of(config: Config, checkpoint: Checkpoint) -> str | None:
             files.find(_shards(dict(model.named_parameters())))
             damage = checkpoint.damage()
         return damage
-    except (DamagedFileError, OSError) as error:
+    except DAMAGE as error:
         return reason_of(error)
 
 

@@ -24,7 +24,6 @@ from rampcli.checkpoint.state import (
     AveragesAt,
     TrainingState,
     named_tensors,
-    no_averages,
 )
 from rampcli.checkpoint.tensor_files import write_shards
 from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens
@@ -92,7 +91,7 @@ class Checkpoints:
         run: RunDirectory,
         parts: Sequence[Decoder],
         optimizers: Sequence[torch.optim.Optimizer],
-        averages_at: AveragesAt = no_averages,
+        averages_at: AveragesAt = lambda _: {},
         *,
         keep_last: int,
         facts: dict[str, Any],

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -16,14 +15,8 @@ TOKENIZER, SPECIAL_TOKENS = "tokenizer.json", "special_tokens.json"
 
 Averages = Mapping[str, Mapping[nn.Parameter, Tensor]]
 """Averages of the weights: by setting of the section `average`, and by parameter."""
-NO_AVERAGES: Averages = MappingProxyType({})
 AveragesAt = Callable[[int], Averages]
 """Returns the averages that have a value after some consumed samples."""
-
-
-def no_averages(_consumed_samples: int) -> Averages:
-    """Returns no averages: the default of those who save and load."""
-    return NO_AVERAGES
 
 
 @dataclass(slots=True)
@@ -49,7 +42,7 @@ class TrainingState:
 def named_tensors(
     parts: Sequence[Decoder],
     optimizers: Sequence[torch.optim.Optimizer],
-    averages: Averages = NO_AVERAGES,
+    averages: Averages | None = None,
     *,
     copies: bool,
 ) -> Iterator[NamedTensor]:
@@ -69,14 +62,10 @@ def named_tensors(
             yield f"{MODEL}{name}", parameter, parameter
             for key, value in states.get(parameter, {}).items():
                 yield f"{OPTIMIZER}{name}.{key}", value, parameter
-            for kind, values in averages.items():
+            for kind, values in (averages or {}).items():
                 yield f"{prefix_of(kind)}{name}", values[parameter], parameter
 
 
 def prefix_of(kind: str) -> str:
-    """Returns the beginning of the names of an average's tensors.
-
-    Args:
-        kind: setting of the section `average`.
-    """
+    """Returns the beginning of the names of the tensors of `average.KIND`."""
     return f"{AVERAGE}{kind}."

@@ -165,14 +165,20 @@ class Trainer:
         """
         batch_plan = batch.plan
         begin(COMPUTING)
-        measurement = Measurement(self.measurers, self.state.step + 1)
+        number = self.state.step + 1
+        measurement = Measurement(self.measurers, number)
+        measures_noise = (
+            self.norms is not None
+            and is_due(number, self.config.noise_scale.every_steps)
+            and self.norms.measures(batch_plan)
+        )
         result = accumulate_gradient(
             self.passes,
             batch.micro_batches,
             global_tokens=self._agree_on_tokens(batch.valid_tokens),
             gradient_clip_val=self.config.trainer.gradient_clip_val,
             between=self.stopper.agree_now_and_then,
-            norms=self.norms if self._measures_noise(batch_plan) else None,
+            norms=self.norms if measures_noise else None,
             measure=partial(measurement.addends, self.passes),
         )
         self.finish_step()  # its numbers set the limits of this step
@@ -222,14 +228,6 @@ class Trainer:
             self.learning_rate,
             self.state.consumed_samples + samples,
             global_batch_size=batch_plan.global_batch_size,
-        )
-
-    def _measures_noise(self, batch_plan: BatchPlan) -> bool:
-        """Returns whether the next step measures the noise of the gradient."""
-        return (
-            self.norms is not None
-            and is_due(self.state.step + 1, self.config.noise_scale.every_steps)
-            and self.norms.measures(batch_plan)
         )
 
     def finish_step(self) -> None:

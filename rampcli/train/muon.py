@@ -76,11 +76,11 @@ class Muon(Optimizer):
             torch.bfloat16,
             is_on=self.exchanges,
         )
-        averages = (
-            (owner, torch.stack([self._average(weight, group["momentum"]) for weight in weights]))
+        shards = (
+            (owner, torch.stack([self._nesterov(weight, group["momentum"]) for weight in weights]))
             for owner, weights in stacks.items()
         )
-        directions = exchange.apply(partial(orthogonalise, iterations=self.iterations), averages)
+        directions = exchange.apply(partial(orthogonalise, iterations=self.iterations), shards)
         kept: Tensor | float = 1 - group["lr"] * group["weight_decay"]
         if self.found_inf is not None:
             kept = torch.where(self.found_inf > 0, 1.0, kept)
@@ -92,17 +92,17 @@ class Muon(Optimizer):
                     change *= 1 - self.found_inf
                 local_part(weight).mul_(kept).add_(change, alpha=-group["lr"] * size)
 
-    def _average(self, weight: nn.Parameter, momentum: float) -> Tensor:
+    def _nesterov(self, weight: nn.Parameter, momentum: float) -> Tensor:
         """Returns this rank's shard of the gradient with Nesterov momentum, in bf16."""
         state = self.state[weight]
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(weight)
         assert weight.grad is not None
-        gradient, average = local_part(weight.grad), local_part(state["momentum_buffer"])
+        gradient, buffer = local_part(weight.grad), local_part(state["momentum_buffer"])
         if self.found_inf is not None:  # the momentum, averaged with itself, stays the same
-            gradient = gradient.where(self.found_inf == 0, average)
-        average.lerp_(gradient, 1 - momentum)
-        return gradient.lerp(average, momentum).bfloat16()
+            gradient = gradient.where(self.found_inf == 0, buffer)
+        buffer.lerp_(gradient, 1 - momentum)
+        return gradient.lerp(buffer, momentum).bfloat16()
 
 
 def orthogonalise(matrices: Tensor, *, iterations: int) -> Tensor:

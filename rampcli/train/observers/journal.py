@@ -76,7 +76,9 @@ class Journal(LoopObserver):
             state,
             world_size=self.world_size,
             device=str(self.device),
-            device_name=device_name(self.device),
+            device_name=torch.cuda.get_device_name(self.device)
+            if self.device.type == "cuda"
+            else processor_name(),
         )
         self._write_state("running", state)
 
@@ -217,11 +219,6 @@ def last_measurements(metrics: Path, *, every_steps: int, first_step: int = 0) -
         if row["step"] > first_step
     )
     return [Noise(*pair) for pair in found if None not in pair]  # type: ignore[arg-type]
-
-
-def device_name(device: torch.device) -> str | None:
-    """Returns the name of a GPU as torch has it, or of the processor; None if it is unknown."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
 
 
 def finite(value: float) -> float | None:
