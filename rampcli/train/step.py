@@ -70,25 +70,15 @@ class DeviceResult:
     """A `StepResult` that the device may still compute, on its way to the host.
 
     Args:
-        loss, grad_norm: float64 scalars on the device.
-        z_loss, groups, measured: as of `StepResult`, scalars like them.
+        numbers: loss, gradient norm, z-loss, groups and measured numbers, float64 on the device.
+        has_z_loss: whether there is a z-loss among them.
+        groups: how many of them are numbers of groups.
     """
 
-    def __init__(
-        self,
-        loss: Tensor,
-        grad_norm: Tensor,
-        *,
-        z_loss: Tensor | None = None,
-        groups: Sequence[Tensor] = (),
-        measured: Sequence[Tensor] = (),
-    ) -> None:
-        self.loss = loss
-        self.grad_norm = grad_norm
-        self.has_z_loss = z_loss is not None
-        self.groups = len(groups)
-        others = [*([] if z_loss is None else [z_loss]), *groups, *measured]
-        numbers = torch.stack([loss, grad_norm, *others])
+    def __init__(self, numbers: Tensor, *, has_z_loss: bool = False, groups: int = 0) -> None:
+        self.loss, self.grad_norm = numbers[0], numbers[1]
+        self.has_z_loss = has_z_loss
+        self.groups = groups
         self._arrived: torch.cuda.Event | None = None
         if numbers.is_cuda:  # Only a copy to pinned memory lets the host continue.
             pinned = torch.empty_like(numbers, device="cpu", pin_memory=True)
@@ -200,14 +190,11 @@ def accumulate_gradient(
     norm = squared_norm(passes.parts, device=passes.device)
     z_loss = [] if passes.z_loss is None else [passes.z_loss.sum * passes.returns_loss]
     addends = [loss.double() / ranks, norm, *z_loss, *squares_of_groups, *measure()]
-    mean_loss, squares, *others = passes.total(torch.stack(addends)).unbind()
-    result = DeviceResult(
-        mean_loss,
-        squares.sqrt(),
-        z_loss=others.pop(0) / max(1, global_tokens) if z_loss else None,
-        groups=others[: len(squares_of_groups)],
-        measured=others[len(squares_of_groups) :],
-    )
+    totals = passes.total(torch.stack(addends))
+    totals[1].sqrt_()
+    if z_loss:
+        totals[2].div_(max(1, global_tokens))
+    result = DeviceResult(totals, has_z_loss=bool(z_loss), groups=len(squares_of_groups))
     scale_gradients(passes.parts, grad_norm=result.grad_norm, gradient_clip_val=gradient_clip_val)
     return result
 

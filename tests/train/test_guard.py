@@ -66,9 +66,7 @@ def test_without_a_limit_there_are_no_outliers_and_no_memory():
 @pytest.mark.parametrize("sigma", [None, 1.5])
 def test_the_device_skips_exactly_the_steps_that_the_host_names(sigma, loss, grad_norm):
     outliers = guard(sigma=sigma, recent=[(each.loss, each.grad_norm) for each in USUAL])
-    on_device = DeviceResult(
-        *(torch.tensor(value, dtype=torch.float64) for value in (loss, grad_norm))
-    )
+    on_device = DeviceResult(torch.tensor([loss, grad_norm], dtype=torch.float64))
     skips = bool(on_device.is_harmful(outliers.limits))
     known = on_device.wait()
     assert skips == (outliers.judge(STATE, known) is not None)
