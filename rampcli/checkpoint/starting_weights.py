@@ -20,6 +20,7 @@ from rampcli.models.huggingface_config import (
     check_same_model,
     has_weights,
     read_config,
+    refusal,
 )
 from rampcli.models.huggingface_tensors import StoredWeights
 from rampcli.runs.directory import RunDirectory
@@ -96,10 +97,8 @@ def check_starting_model(config: Config) -> Path | None:
         return folder
     check_folder(config, folder, name=str(folder))
     if not has_weights(folder):
-        raise UsageError(
-            f"{folder} holds no *.safetensors",
-            keys=(ModelConfig.init_from,),
-            remedy="a folder that save_pretrained wrote",
+        raise refusal(
+            f"{folder} holds no *.safetensors", remedy="a folder that save_pretrained wrote"
         )
     return folder
 
@@ -129,9 +128,8 @@ def _check_run(config: Config, folder: Path) -> None:
     else:
         renamed = name_remedy(run)
         wrong = "has not saved a checkpoint yet" if renamed is None else NOT_NAMED
-        raise UsageError(
+        raise refusal(
             f"{ModelConfig.init_from}={folder} is a run that {wrong}",
-            keys=(ModelConfig.init_from,),
             remedy=(
                 renamed or RUN_REMEDY,
                 set_to(ModelConfig.init_from, None, note=" for random weights"),
@@ -174,9 +172,8 @@ def _model_folder(text: str, *, remedy: str | None = None) -> Path:
             " conf/model/NAME.yaml` finds its commit"
         )
     run = next(filter(is_run, folder.parents), None) if exists else None
-    raise UsageError(
+    raise refusal(
         f"{ModelConfig.init_from}={folder} {wrong}",
-        keys=(ModelConfig.init_from,),
         remedy=set_to(ModelConfig.init_from, str(run), note=", the run directory")
         if run
         else elsewhere,
@@ -210,16 +207,14 @@ def _layers_of(stack: Stack, report: Report) -> list[Layer]:
     """Returns a layer for each file of the folder that gives settings."""
     given = stack.entry(ModelConfig.init_from).value
     if given is None:
-        raise UsageError(
+        raise refusal(
             f"model={FROM_FOLDER} takes the model from {ModelConfig.init_from}, which is not given",
-            keys=(ModelConfig.init_from,),
             remedy=WEIGHTS_REMEDY,
         )
     if is_run(Path(given).expanduser()):
-        raise UsageError(
+        raise refusal(
             f"model={FROM_FOLDER} takes the model from a Hugging Face folder, and"
             f" {ModelConfig.init_from}={given} is a run",
-            keys=(ModelConfig.init_from,),
             remedy=f"rampcli export {given} out, then {ModelConfig.init_from}=out",
         )
     folder = _model_folder(given, remedy=WEIGHTS_REMEDY)
@@ -238,9 +233,8 @@ def _tokens_of(given: str, folder: Path, stack: Stack) -> dict[str, dict[str, st
     if stack.precedence(DataConfig.tokenizer) > Precedence.SCHEMA:
         return {}
     if not (hub.is_pinned(given) or (folder / TOKENIZER_FILE).is_file()):
-        raise UsageError(
+        raise refusal(
             f"{folder} has no {TOKENIZER_FILE}",
-            keys=(ModelConfig.init_from,),
             remedy=f"{DataConfig.tokenizer}=FILE, the {TOKENIZER_FILE} of the model",
         )
     files = {TOKENIZER_FILE: {DataConfig.tokenizer: given}}

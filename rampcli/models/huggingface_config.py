@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from rampcli.settings.model import ModelConfig, check_heads, check_rotary
 from rampcli.settings.model_parts import ACTIVATIONS, POSITION_EMBEDDINGS
 
 FOLDER_WANTED = "a folder with config.json and *.safetensors"
+refusal = partial(UsageError, keys=(ModelConfig.init_from,))
+"""Returns an error about the weights that a run starts from."""
 _SIZE_OR_NULL = (POSITIVE, None)
 _ROPE = {
     **dict.fromkeys(("rope_type?", "type?"), (str, None)),
@@ -195,9 +198,8 @@ def _read(folder: Path) -> tuple[ModelConfig, int | None]:
         content = read_json(path, {"model_type?": str}, most_bytes=MOST_CONFIG_BYTES)
         kind = content.get("model_type")
         if kind not in ARCHITECTURES:
-            raise UsageError(
+            raise refusal(
                 f"{path} has the unsupported model_type {kind!r}",
-                keys=(ModelConfig.init_from,),
                 remedy=f"one of {', '.join(ARCHITECTURES)}",
             )
         if kind == "gpt2":
@@ -205,31 +207,22 @@ def _read(folder: Path) -> tuple[ModelConfig, int | None]:
         shapes = {f"{name}?": key.shape for name, key in KEYS[kind].items()}
         check_shape(content, shapes, where=str(path))
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte
-        raise UsageError(
-            f"cannot read {path}: {reason_of(error)}",
-            keys=(ModelConfig.init_from,),
-            remedy=FOLDER_WANTED,
-        ) from error
+        raise refusal(f"cannot read {path}: {reason_of(error)}", remedy=FOLDER_WANTED) from error
     except DamagedFileError as error:
-        raise UsageError(
-            error.message, keys=(ModelConfig.init_from,), remedy=FOLDER_WANTED
-        ) from error
+        raise refusal(error.message, remedy=FOLDER_WANTED) from error
     theirs = ARCHITECTURES[kind]
     content = {name: key.default for name, key in KEYS[kind].items()} | content
     supported = {name: [key.default] for name, key in KEYS[kind].items() if key.is_fixed}
     for name, values in {**supported, theirs.activation_key: list(theirs.activations())}.items():
         if content[name] not in values:
-            raise UsageError(
+            raise refusal(
                 f"{path} has {name}={content[name]}; this decoder supports"
-                f" {' or '.join(map(str, values))} only",
-                keys=(ModelConfig.init_from,),
+                f" {' or '.join(map(str, values))} only"
             )
     try:
         model = _model_of(content, kind)
     except KeyError as error:
-        raise UsageError(
-            f"{path} has no {error} for its rotary positions", keys=(ModelConfig.init_from,)
-        ) from error
+        raise refusal(f"{path} has no {error} for its rotary positions") from error
     has_learned = POSITION_EMBEDDINGS[theirs.position_embedding].is_learned
     return _checked(model, path), content["n_positions"] if has_learned else None
 
@@ -268,10 +261,7 @@ def _model_of(content: Mapping[str, Any], kind: str) -> ModelConfig:
     if len(theirs.bias) == 1:  # The class does not read keys of biases, if there are any.
         settings["bias"] = theirs.bias[0]
     elif content["attention_bias"] != content["mlp_bias"]:
-        raise UsageError(
-            "attention_bias and mlp_bias differ; this decoder has both or neither",
-            keys=(ModelConfig.init_from,),
-        )
+        raise refusal("attention_bias and mlp_bias differ; this decoder has both or neither")
     model = ModelConfig(**settings)
     if kind == "mistral" and types_of(model)[0] != kind:
         model.huggingface_type = "mistral"
@@ -279,31 +269,23 @@ def _model_of(content: Mapping[str, Any], kind: str) -> ModelConfig:
 
 
 def _rotary_of(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of rotary positions."""
-    # transformers 5 merged rope_theta and rope_scaling into rope_parameters.
     rope = {
         "rope_theta": content["rope_theta"],
         "original_max_position_embeddings": content["max_position_embeddings"],
-        **_set_in(content.get("rope_scaling")),
-        **_set_in(content.get("rope_parameters")),
     }
+    # transformers 5 merged rope_theta and rope_scaling into rope_parameters.
+    for section in (content.get("rope_scaling"), content.get("rope_parameters")):
+        rope |= {name: value for name, value in (section or {}).items() if value is not None}
     rope_type = rope.get("rope_type", rope.get("type", "default"))
     if rope_type not in ("default", "llama3"):
-        raise UsageError(
-            f"rotary positions of type {rope_type!r} are not supported",
-            keys=(ModelConfig.init_from,),
-            remedy="default or llama3",
+        raise refusal(
+            f"rotary positions of type {rope_type!r} are not supported", remedy="default or llama3"
         )
     scaling = ROPE_SCALING if rope_type == "llama3" else {}
     return {
         "rotary_base": rope["rope_theta"],
         **{setting: rope[name] for name, setting in scaling.items()},
     }
-
-
-def _set_in(section: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns the keys of a section that are not null; a key that is null is not set."""
-    return {name: value for name, value in (section or {}).items() if value is not None}
 
 
 def has_weights(folder: Path) -> bool:
