@@ -36,23 +36,18 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from harness import Steps
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from rampcli.checkpoint import tensor_files
 from rampcli.checkpoint.load import load_newest
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState, named_tensors
-from rampcli.data.loader import MicroBatch
-from rampcli.parallel.mesh import build_meshes
 from rampcli.parallel.ranks import gather_from_all_ranks
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import complete_checkpoints
 from rampcli.settings.config import Config
 from rampcli.settings.model import ModelConfig
-from rampcli.train.build import build_parts
-from rampcli.train.optimizers import build_optimizers
-from rampcli.train.passes import Passes
-from rampcli.train.step import accumulate_gradient
 
 MODEL = ModelConfig(
     num_layers=12, hidden_size=768, ffn_hidden_size=2048, num_attention_heads=12, vocab_size=9200
@@ -97,12 +92,8 @@ class Bench:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        config = Config(model=MODEL)
-        config.data.sequence_length = TOKENS
-        device = torch.device("cpu")
-        meshes = build_meshes(device, config.parallel)
-        self.passes = Passes(config, build_parts(config, meshes, device), meshes, device)
-        self.optimizers = build_optimizers(self.passes.parts, config.optim)
+        self.trained = Steps(Config(model=MODEL), (1, TOKENS))
+        self.parts, self.optimizers = self.trained.parts, self.trained.optimizers
         self.in_background, self.waiting = (
             self._checkpoints(in_background=choice) for choice in (True, False)
         )
@@ -115,7 +106,7 @@ class Bench:
         run.checkpoints.mkdir(parents=True, exist_ok=True)
         return Checkpoints(
             run,
-            self.passes.parts,
+            self.parts,
             self.optimizers,
             keep_last=1,
             facts={"corpus": "", "settings": {}},
@@ -123,16 +114,8 @@ class Bench:
         )
 
     def step(self) -> None:
-        tokens = torch.randint(MODEL.vocab_size, (1, TOKENS))
-        accumulate_gradient(
-            self.passes,
-            [MicroBatch(tokens, tokens)],
-            global_tokens=TOKENS * dist.get_world_size(),
-            gradient_clip_val=1.0,
-        )
-        for optimizer in self.optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
+        self.trained.accumulate()
+        self.trained.update()
 
     def state(self) -> TrainingState:
         self.saves += 1
@@ -147,9 +130,7 @@ class Bench:
         tensor_files.PageSums = sums
 
     def load(self) -> None:
-        state = load_newest(
-            self.waiting.run, self.passes.parts, self.optimizers, check=lambda _: None
-        )
+        state = load_newest(self.waiting.run, self.parts, self.optimizers, check=lambda _: None)
         assert state.step == self.saves
 
     def files(self) -> list[Path]:
@@ -176,7 +157,7 @@ class Bench:
     def background_of_torch(self) -> float:
         tensors = {
             name: tensor.detach()
-            for name, tensor, _ in named_tensors(self.passes.parts, self.optimizers, copies=False)
+            for name, tensor, _ in named_tensors(self.parts, self.optimizers, copies=False)
         }
         shutil.rmtree(self.root / "torch", ignore_errors=True)
         dist.barrier()
@@ -225,12 +206,8 @@ def measure(bench: Bench, number: int) -> dict[str, float]:
     found: dict[str, float] = {}
     saves = {"save_s": bench.save, "no_sums_s": bench.save_without_sums}
     raw = bench.root / f"raw_{dist.get_rank()}"
-    size = (
-        3
-        * 4
-        * sum(parameter.numel() for parameter in bench.passes.parts[0].parameters())
-        // dist.get_world_size()
-    )
+    numbers = sum(parameter.numel() for parameter in bench.parts[0].parameters())
+    size = 3 * 4 * numbers // dist.get_world_size()
     memory = memoryview(tensor_files.huge_pages(size // PIECE * PIECE))
     memory[:] = os.urandom(PIECE) * (size // PIECE)
 
