@@ -278,7 +278,13 @@ class TensorFiles:
             DamagedFileError: the stored shards do not tile the shards' tensors, or differ from them
                 in type.
         """
-        wanted = {shard.name: _with_rows(shard) for shard in shards if shard.values.numel()}
+        wanted = {
+            shard.name: shard
+            if shard.offsets
+            else Shard(shard.name, (0,), shard.values.view(1), (1,))  # at least one dimension
+            for shard in shards
+            if shard.values.numel()
+        }
         tilings = {name: Tiling(shard.tensor_shape) for name, shard in wanted.items()}
         reads: dict[str, list[ShardRead]] = {}
         for file, stored_shards in self.stored.items():
@@ -321,11 +327,6 @@ class TensorFiles:
 
         with _threads(READ_AT_ONCE, shards) as pool:
             deque(pool.map(read, names), maxlen=0)
-
-
-def _with_rows(shard: Shard) -> Shard:
-    """Returns the shard, with one dimension if it has none."""
-    return shard if shard.offsets else Shard(shard.name, (0,), shard.values.view(1), (1,))
 
 
 def _read(

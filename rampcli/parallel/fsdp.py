@@ -88,7 +88,6 @@ class GradientAverage:
             self._start_next()
 
     def _start_next(self) -> None:
-        """Starts to average the gradients of the next group."""
         weights = self.groups[self._started]
         self._started += 1
         used = [(weight, weight.grad) for weight in weights if weight.grad is not None]

@@ -144,7 +144,6 @@ def _with_groups_of(mesh: DeviceMesh, ranks: Tensor) -> DeviceMesh:
 
 
 def _ranks_along(ranks: Tensor, axis: int) -> tuple[tuple[int, ...], ...]:
-    """Returns the ranks of each group along an axis."""
     rows = ranks.movedim(axis, -1).reshape(-1, ranks.shape[axis]).tolist()
     return tuple(sorted(map(tuple, rows)))
 

@@ -132,7 +132,6 @@ class Exchange:
         }
 
     def _by_peer(self, owners: Iterable[Coordinates], axis: int) -> list[list[Coordinates]]:
-        """Groups owners by their place along an axis."""
         by_peer: list[list[Coordinates]] = [[] for _ in range(self.sizes[axis])]
         for owner in owners:
             by_peer[owner[axis]].append(owner)
@@ -205,9 +204,5 @@ def _part(length: int, parts: int, index: int) -> tuple[int, int]:
 
 
 def _views(flat: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
-    return [
-        part.view(shape)
-        for part, shape in zip(
-            flat.split_with_sizes([prod(shape) for shape in shapes]), shapes, strict=True
-        )
-    ]
+    parts = flat.split_with_sizes(list(map(prod, shapes)))
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]

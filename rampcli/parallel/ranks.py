@@ -239,7 +239,6 @@ def on_all_ranks(
 
 
 def _device_of(group: dist.ProcessGroup | None) -> torch.device:
-    """Returns the device of tensors that a group exchanges."""
     if dist.get_backend(group) == "nccl":
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")

@@ -35,10 +35,10 @@ def compile_ahead(config: Config, *, micro_batch_size: int, world_size: int) -> 
         world_size: ranks that this process will join.
     """
     parallel = config.parallel
+    if parallel.tensor_parallel_size * parallel.context_parallel_size > 1:
+        why_not_compiled(torch.device("cpu"))
+        return
     with suppress(failure()):
-        if parallel.tensor_parallel_size * parallel.context_parallel_size > 1:
-            _compile_trivial(torch.device("cpu"))
-            return
         dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
         try:
             # Torch compiles sharded layers for themselves.
@@ -51,16 +51,12 @@ def compile_ahead(config: Config, *, micro_batch_size: int, world_size: int) -> 
 
 def why_not_compiled(device: torch.device) -> str | None:
     """Returns why nothing can be compiled for a device, or None: it compiles a trivial function."""
+    one = torch.ones(1, requires_grad=True, device=device)
     try:
-        _compile_trivial(device)
+        torch.compile(lambda x: 2 * x, dynamic=False)(one).sum().backward()
     except failure() as error:
         return printable(str(error).partition("\n")[0])
     return None
-
-
-def _compile_trivial(device: torch.device) -> None:
-    one = torch.ones(1, requires_grad=True, device=device)
-    torch.compile(lambda x: 2 * x, dynamic=False)(one).sum().backward()
 
 
 def compile_passes(passes: Passes, config: Config, batch_plan: BatchPlan) -> None:

@@ -320,7 +320,6 @@ class Trainer:
         return found
 
     def _validate_on(self, corpus: str | None, loader: Loader, batch_plan: BatchPlan) -> Validation:
-        """Validates the weights as they are on one corpus."""
         samples = self.config.trainer.val_samples or 0
         return validate(
             self.passes,
@@ -378,7 +377,6 @@ class Trainer:
         self.observers.after_compile(self.state, compile_s=time.perf_counter() - began)
 
     def _batch_plan(self) -> BatchPlan:
-        """Returns how the next global batch is divided."""
         stage = self.plan.stage_at(self.state.consumed_samples)
         return self.plan.batch_on(stage, dist.get_world_size())
 

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -62,14 +61,16 @@ class Journal(LoopObserver):
 
     def at_start(self, state: TrainingState) -> None:
         """Writes the event `start` and the status running."""
-        if self.noise_every_steps is not None:
-            self.noise = NoiseAverage(
-                last_measurements(
-                    self.run.metrics,
-                    every_steps=self.noise_every_steps,
-                    first_step=self.first_step,
-                )
+        if self.noise_every_steps is not None:  # the average goes on
+            rows = last_rows(
+                self.run.metrics,
+                KEPT_MEASUREMENTS,
+                holding=NOISE_COLUMNS[0],
+                among=KEPT_MEASUREMENTS * self.noise_every_steps,
             )
+            kept = (row for row in rows if row["step"] > self.first_step)
+            found = ([number(row.get(name)) for name in NOISE_COLUMNS] for row in kept)
+            self.noise = NoiseAverage([Noise(*pair) for pair in found if None not in pair])  # type: ignore[arg-type]
         record_event(
             self.run,
             "start",
@@ -198,27 +199,6 @@ class Journal(LoopObserver):
                 "next": None if status == COMPLETE else ahead,
             }
         )
-
-
-def last_measurements(metrics: Path, *, every_steps: int, first_step: int = 0) -> list[Noise]:
-    """Returns the measurements of noise that the next average begins with.
-
-    Args:
-        every_steps: interval between steps that measure.
-        first_step: steps before those whose samples have the length that is trained now.
-    """
-    rows = last_rows(
-        metrics,
-        KEPT_MEASUREMENTS,
-        holding=NOISE_COLUMNS[0],
-        among=KEPT_MEASUREMENTS * every_steps,
-    )
-    found = (
-        [number(row.get(name)) for name in NOISE_COLUMNS]
-        for row in rows
-        if row["step"] > first_step
-    )
-    return [Noise(*pair) for pair in found if None not in pair]  # type: ignore[arg-type]
 
 
 def finite(value: float) -> float | None:

@@ -96,15 +96,15 @@ class Profiler(LoopObserver):
         began_at, self.began_at = self.began_at, None
         if began_at is None:
             return
-        if self._profile is not None:
-            self._profile.stop()
         writes = writes and state.step >= began_at
         facts: dict[str, Any] = {}
-        if self._profile is not None and writes:
-            facts = self._write(self._profile, f"steps_{began_at}-{state.step}.rank_{self.rank}")
-        if self._profile is not None and self.device.type == "cuda":
-            torch.cuda.memory._record_memory_history(enabled=None)
-        self._profile = None
+        profiled, self._profile = self._profile, None
+        if profiled is not None:
+            profiled.stop()
+            if writes:
+                facts = self._write(profiled, f"steps_{began_at}-{state.step}.rank_{self.rank}")
+            if self.device.type == "cuda":
+                torch.cuda.memory._record_memory_history(enabled=None)
         if not writes:
             return
         everyone = gather_from_all_ranks(facts)
@@ -150,19 +150,19 @@ class Profiler(LoopObserver):
 
     def _most_expensive(self, operators: Mapping[str, Operator]) -> list[dict[str, Any]]:
         """Returns the operators that take most time, of the GPU if there is one."""
-        is_gpu = self.device.type == "cuda"
-        found = sorted(
-            operators.items(),
-            key=lambda item: -(item[1].device_us if is_gpu else item[1].cpu_us),
-        )
+        times = {"self_cpu_s": "cpu_us"}
+        if self.device.type == "cuda":
+            times["self_device_s"] = "device_us"
+        decides = [*times.values()][-1]
+        found = sorted(operators.items(), key=lambda item: -getattr(item[1], decides))
         return [
             {
                 "name": ascii(name)[1:-1][:LONGEST_NAME],
                 "calls": operator.calls,
-                "self_cpu_s": round(operator.cpu_us * MICROSECONDS, 6),
-                **(
-                    {"self_device_s": round(operator.device_us * MICROSECONDS, 6)} if is_gpu else {}
-                ),
+                **{
+                    column: round(getattr(operator, time) * MICROSECONDS, 6)
+                    for column, time in times.items()
+                },
             }
             for name, operator in found[:MOST_OPERATORS]
         ]
