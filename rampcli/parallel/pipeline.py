@@ -8,7 +8,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from rampcli.models.decoder import Decoder, build_decoder
 from rampcli.parallel.mesh import local_part
+from rampcli.settings.config import Config
 
 
 def layers_of_rank(num_layers: int, *, ranks: int, rank: int, parts: int) -> list[range]:
@@ -19,6 +21,21 @@ def layers_of_rank(num_layers: int, *, ranks: int, rank: int, parts: int) -> lis
     size = num_layers // (ranks * parts)
     firsts = [(part * ranks + rank) * size for part in range(parts)]
     return [range(first, first + size) for first in firsts]
+
+
+def build_stages(config: Config, *, rank: int) -> list[Decoder]:
+    """Returns the stages of a pipeline rank on the meta device, as `build_decoder` does."""
+    layers_of_stages = layers_of_rank(
+        config.model.num_layers,
+        ranks=config.parallel.pipeline_parallel_size,
+        rank=rank,
+        parts=config.parallel.virtual_pipeline_parallel_size,
+    )
+    length = config.data.sequence_length
+    return [
+        build_decoder(config.model, sequence_length=length, layers=layers)
+        for layers in layers_of_stages
+    ]
 
 
 class Pipeline:

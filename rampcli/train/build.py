@@ -11,14 +11,14 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from rampcli.checkpoint.shards import shard_of
 from rampcli.estimate.layer_memory import needs_fsdp
 from rampcli.models.cache import LayerCache
-from rampcli.models.decoder import Decoder, build_decoder
+from rampcli.models.decoder import Decoder
 from rampcli.models.initialize import initial_rows
 from rampcli.models.linear import round_factors
 from rampcli.models.masks import Mask
 from rampcli.parallel.context import pieces_of, split_sequence
 from rampcli.parallel.fsdp import replicate, shard_over_data_ranks
 from rampcli.parallel.mesh import CONTEXT, DATA, PIPELINE, REPLICATE, TENSOR, Meshes
-from rampcli.parallel.pipeline import layers_of_rank
+from rampcli.parallel.pipeline import build_stages
 from rampcli.parallel.tensor import split_layers
 from rampcli.settings.config import Config
 from rampcli.settings.trainer import ActivationCheckpointing
@@ -56,18 +56,8 @@ def build_parts(
         filled: give the weights their values. Pass False before loading a checkpoint: drawing the
             weights of a large model takes long.
     """
-    parallel = config.parallel
-    layers = layers_of_rank(
-        config.model.num_layers,
-        ranks=parallel.pipeline_parallel_size,
-        rank=meshes.rank(PIPELINE),
-        parts=parallel.virtual_pipeline_parallel_size,
-    )
-    parts = []
-    for layers_of_part in layers:
-        part = build_decoder(
-            config.model, sequence_length=config.data.sequence_length, layers=layers_of_part
-        )
+    parts = build_stages(config, rank=meshes.rank(PIPELINE))
+    for part in parts:
         split_layers(part, meshes.data[TENSOR])
         part.tie()
         split_sequence(part, meshes.data[CONTEXT])
@@ -87,7 +77,6 @@ def build_parts(
         else:
             part.fill_buffers()
         part.positions = pieces_of(part.positions, meshes.data[CONTEXT], dim=0)
-        parts.append(part)
     return parts
 
 

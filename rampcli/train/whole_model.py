@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 from rampcli.models.decoder import Decoder, build_decoder
 from rampcli.parallel.fsdp import free_gathered_weights
 from rampcli.parallel.mesh import CONTEXT, DATA, PIPELINE, TENSOR, Meshes
-from rampcli.parallel.pipeline import layers_of_rank
+from rampcli.parallel.pipeline import build_stages
 from rampcli.settings.config import Config
 
 
@@ -64,7 +64,13 @@ def copy_to_rank_0(
     # One rank of each stage sends to rank 0: the one with which it forms a pipeline.
     pipeline = meshes.data[PIPELINE].get_group()
     is_in_pipeline = meshes.rank(DATA) == meshes.rank(CONTEXT) == meshes.rank(TENSOR) == 0
-    for name, stage in _stages_of_weights(config).items():
+    stages = {
+        name: rank
+        for rank in range(meshes.size(PIPELINE))
+        for part in build_stages(config, rank=rank)
+        for name in part.stage_parameters()
+    }
+    for name, stage in stages.items():  # in one order on all ranks
         if stage == meshes.rank(PIPELINE):
             weight = _whole(mine[name])
             if into is not None:
@@ -73,23 +79,6 @@ def copy_to_rank_0(
                 dist.send(weight.contiguous(), group=pipeline, group_dst=0)
         elif into is not None:
             dist.recv(copies[name], group=pipeline, group_src=stage)
-
-
-def _stages_of_weights(config: Config) -> dict[str, int]:
-    """Returns the pipeline rank that owns each weight, by its name, in one order on all ranks."""
-    parallel, stages = config.parallel, dict[str, int]()
-    for rank in range(parallel.pipeline_parallel_size):
-        for layers in layers_of_rank(
-            config.model.num_layers,
-            ranks=parallel.pipeline_parallel_size,
-            rank=rank,
-            parts=parallel.virtual_pipeline_parallel_size,
-        ):
-            part = build_decoder(
-                config.model, sequence_length=config.data.sequence_length, layers=layers
-            )
-            stages |= dict.fromkeys(part.stage_parameters(), rank)
-    return stages
 
 
 def _whole(parameter: Tensor) -> Tensor:
