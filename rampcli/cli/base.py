@@ -28,66 +28,33 @@ class Base:
     """A recipe or a primary file, the folders that are searched, and what to show of them.
 
     Each field is the option of its name, as it was given.
+
+    Attributes:
+        factory: Recipe: a name such as llama3_8b, your FILE.py, FILE.py:NAME or MODULE:NAME, or a
+            FILE.yaml. Arguments may follow: 'llama3_8b(num_nodes=2)'.
+        config_name: Primary file in place of a recipe: NAME.yaml in one of the folders.
+        config_dir: Folder with further config groups.
+        config_path: Folder of the primary file. Its groups come before the bundled ones.
+        cfg: Print the configuration and exit: alone, with the source of each value; job, as it was
+            composed; hydra, what Hydra says of itself; all, both.
+        resolve: With --cfg job: print values for references.
+        package: With --cfg: print this section only.
+        multirun: Train with every combination of values, as rampcli sweep.
     """
 
-    factory: Annotated[
-        str | None,
-        typer.Option(
-            "--factory",
-            "-f",
-            metavar="NAME",
-            help="Recipe: a name such as llama3_8b, your FILE.py, FILE.py:NAME or MODULE:NAME, or"
-            " a FILE.yaml. Arguments may follow: 'llama3_8b(num_nodes=2)'.",
-        ),
-    ] = None
-    config_name: Annotated[
-        str | None,
-        typer.Option(
-            "--config-name",
-            "-cn",
-            metavar="NAME",
-            help="Primary file in place of a recipe: NAME.yaml in one of the folders.",
-        ),
-    ] = None
+    factory: Annotated[str | None, typer.Option("--factory", "-f", metavar="NAME")] = None
+    config_name: Annotated[str | None, typer.Option("--config-name", "-cn", metavar="NAME")] = None
     config_dir: Annotated[
         Path | None,
-        typer.Option(
-            "--config-dir",
-            "-cd",
-            metavar="DIR",
-            help="Folder with further config groups.",
-            exists=True,
-            file_okay=False,
-        ),
+        typer.Option("--config-dir", "-cd", metavar="DIR", exists=True, file_okay=False),
     ] = None
     config_path: Annotated[
         Path | None,
-        typer.Option(
-            "--config-path",
-            "-cp",
-            metavar="DIR",
-            help="Folder of the primary file. Its groups come before the bundled ones.",
-            exists=True,
-            file_okay=False,
-        ),
+        typer.Option("--config-path", "-cp", metavar="DIR", exists=True, file_okay=False),
     ] = None
-    cfg: Annotated[
-        str | None,
-        typer.Option(
-            "--cfg",
-            "-c",
-            metavar="[job|hydra|all]",
-            help="Print the configuration and exit: alone, with the source of each value; job, as"
-            " it was composed; hydra, what Hydra says of itself; all, both.",
-        ),
-    ] = None
-    resolve: Annotated[
-        bool, typer.Option("--resolve", help="With --cfg job: print values for references.")
-    ] = False
-    package: Annotated[
-        str | None,
-        typer.Option("--package", "-p", metavar="KEY", help="With --cfg: print this section only."),
-    ] = None
+    cfg: Annotated[str | None, typer.Option("--cfg", "-c", metavar="[job|hydra|all]")] = None
+    resolve: Annotated[bool, typer.Option("--resolve")] = False
+    package: Annotated[str | None, typer.Option("--package", "-p", metavar="KEY")] = None
     info: Annotated[
         str | None,
         typer.Option(
@@ -96,12 +63,7 @@ class Base:
             help=f"Print how the configuration is composed, and exit: {', '.join(INFO)}.",
         ),
     ] = None
-    multirun: Annotated[
-        bool,
-        typer.Option(
-            "--multirun", "-m", help="Train with every combination of values, as rampcli sweep."
-        ),
-    ] = False
+    multirun: Annotated[bool, typer.Option("--multirun", "-m")] = False
 
     def __str__(self) -> str:
         """The recipe or primary file and the folders, as they are typed."""

@@ -18,68 +18,31 @@ MOST_MULTIPLE, MOST_EXPONENT = 1024, 2.0
 
 def cbs(
     run: Run,
-    multiples: Annotated[
-        str | None,
-        typer.Option(
-            metavar="K,K,...",
-            help="Batches of the branches, divided by the run's. 1 is one of them. Default:"
-            " 1,2,4,8.",
-        ),
-    ] = None,
-    at_sample: Annotated[
-        int | None,
-        typer.Option(
-            "--at",
-            metavar="SAMPLES",
-            min=1,
-            help="Branch from the last checkpoint up to these consumed samples, not the newest.",
-        ),
-    ] = None,
-    tokens: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Length of each branch in tokens, rounded up to whole steps. Default: 2% of the"
-            " run, or 200 steps of its batch if that is more.",
-        ),
-    ] = None,
-    exponent: Annotated[
-        float | None,
-        typer.Option(
-            metavar="E",
-            min=0.0,
-            max=MOST_EXPONENT,
-            help="The learning rate grows as the batch to this power. Default: 0.5.",
-        ),
-    ] = None,
-    decays: Annotated[
-        bool | None,
-        typer.Option(
-            "--decay/--constant",
-            help="Let the learning rate of a branch fall towards 0, or keep it constant, which"
-            " favours large batches. Default: --decay.",
-            show_default=False,
-        ),
-    ] = None,
-    at_once: Annotated[
-        int,
-        typer.Option(
-            "--at-once",
-            metavar="N",
-            min=1,
-            help="Train up to N branches at a time on this machine, each on GPUs of its own.",
-        ),
-    ] = 1,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check and print the branches without starting one.")
-    ] = False,
+    multiples: Annotated[str | None, typer.Option(metavar="K,K,...")] = None,
+    at_sample: Annotated[int | None, typer.Option("--at", metavar="SAMPLES", min=1)] = None,
+    tokens: Annotated[int | None, typer.Option(metavar="N", min=1)] = None,
+    exponent: Annotated[float | None, typer.Option(metavar="E", min=0.0, max=MOST_EXPONENT)] = None,
+    decays: Annotated[bool | None, typer.Option("--decay/--constant", show_default=False)] = None,
+    at_once: Annotated[int, typer.Option("--at-once", metavar="N", min=1)] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Find the critical batch of a run by trying larger ones.
 
     It is the largest batch that learns as much per sample. Branches of the run are trained in
     RUN/cbs. Run the same command again to resume them.
+
+    Args:
+        multiples: Batches of the branches, divided by the run's. 1 is one of them. Default:
+            1,2,4,8.
+        at_sample: Branch from the last checkpoint up to these consumed samples, not the newest.
+        tokens: Length of each branch in tokens, rounded up to whole steps. Default: 2% of the run,
+            or 200 steps of its batch if that is more.
+        exponent: The learning rate grows as the batch to this power. Default: 0.5.
+        decays: Let the learning rate of a branch fall towards 0, or keep it constant, which favours
+            large batches. Default: --decay.
+        at_once: Train up to N branches at a time on this machine, each on GPUs of its own.
+        dry_run: Check and print the branches without starting one.
     """
     from rampcli.cbs.branches import compose_branches
     from rampcli.cli.console import build_console, say

@@ -20,50 +20,28 @@ data = LightTyper()
 
 @data.command("build")
 def build(
-    inputs: Annotated[
-        list[Path],
-        typer.Argument(metavar="INPUT", help="Text files, or folders of them."),
-    ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="PREFIX", help="Write PREFIX.bin, PREFIX.idx and so on."
-        ),
-    ],
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="bytes, chars, a tokenizer.json or its folder, or a model of the hub.",
-        ),
-    ] = None,
-    train_bpe: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Train a BPE tokenizer with a vocabulary of N tokens, in place of --tokenizer.",
-        ),
-    ] = None,
-    eod: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TOKEN", help="End-of-document token, or none. Default: the tokenizer's own."
-        ),
-    ] = None,
-    text_key: Annotated[
-        str, typer.Option(metavar="KEY", help="Key or column of the text in JSON and Parquet.")
-    ] = "text",
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Number of processes. Default: at most one per CPU."),
-    ] = None,
-    on_bad_record: Annotated[
-        Literal["stop", "skip"],
-        typer.Option(help="What to do with a record without a valid text."),
-    ] = "stop",
+    inputs: Annotated[list[Path], typer.Argument(metavar="INPUT")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="PREFIX")],
+    tokenizer: Annotated[str | None, typer.Option(metavar="NAME")] = None,
+    train_bpe: Annotated[int | None, typer.Option(metavar="N")] = None,
+    eod: Annotated[str | None, typer.Option(metavar="TOKEN")] = None,
+    text_key: Annotated[str, typer.Option(metavar="KEY")] = "text",
+    workers: Annotated[int | None, typer.Option(min=1, metavar="N")] = None,
+    on_bad_record: Annotated[Literal["stop", "skip"], typer.Option()] = "stop",
     as_json: AsJson = False,
 ) -> None:
-    """Encode text into a corpus to train on. If interrupted, the same command resumes."""
+    """Encode text into a corpus to train on. If interrupted, the same command resumes.
+
+    Args:
+        inputs: Text files, or folders of them.
+        output: Write PREFIX.bin, PREFIX.idx and so on.
+        tokenizer: bytes, chars, a tokenizer.json or its folder, or a model of the hub.
+        train_bpe: Train a BPE tokenizer with a vocabulary of N tokens, in place of --tokenizer.
+        eod: End-of-document token, or none. Default: the tokenizer's own.
+        text_key: Key or column of the text in JSON and Parquet.
+        workers: Number of processes. Default: at most one per CPU.
+        on_bad_record: What to do with a record without a valid text.
+    """
     from rampcli.cli.data_build import run_build
     from rampcli.data.building.options import BuildOptions
 
@@ -82,16 +60,16 @@ def build(
 
 @data.command("inspect")
 def inspect(
-    prefix: Annotated[
-        Path,
-        typer.Argument(metavar="PREFIX", help="Corpus in PREFIX.bin and PREFIX.idx."),
-    ],
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Read the whole corpus and list its faults.")
-    ] = False,
+    prefix: Annotated[Path, typer.Argument(metavar="PREFIX")],
+    verify: Annotated[bool, typer.Option("--verify")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Summarise a corpus that rampcli or Megatron wrote."""
+    """Summarise a corpus that rampcli or Megatron wrote.
+
+    Args:
+        prefix: Corpus in PREFIX.bin and PREFIX.idx.
+        verify: Read the whole corpus and list its faults.
+    """
     from rampcli.cli.console import build_console, say
     from rampcli.data import inspection
 

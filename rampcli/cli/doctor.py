@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 def doctor(
     base: Base,
     overrides: Overrides = None,
-    gpu: Annotated[
-        bool,
-        typer.Option(
-            "--gpu", help="Also train on the GPUs for about ten minutes, and write a report."
-        ),
-    ] = False,
+    gpu: Annotated[bool, typer.Option("--gpu")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check that this machine is ready to train.
@@ -32,6 +27,9 @@ def doctor(
     With a recipe, checks what that run needs; otherwise, what any run needs. With --gpu, trains
     small and large models on the GPUs of this machine, and compares them with the CPU and with the
     estimates of plans.
+
+    Args:
+        gpu: Also train on the GPUs for about ten minutes, and write a report.
     """
     from rampcli.cli.composing import compose_words
     from rampcli.launch.doctor.check import Status

@@ -6,6 +6,7 @@ change its value. Commands refuse an option with one value that is given twice.
 """
 
 import inspect
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -21,6 +22,8 @@ from rampcli.errors import UsageError
 Command = TypeVar("Command", bound=Callable[..., Any])
 WORDS = ("overrides", "rl_overrides", "keys")
 """Names of the parameters that take `KEY=VALUE` words."""
+HELP = re.compile(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
+"""The entry of a parameter in a docstring, with its name and its text."""
 STRINGS = (str, str | None, list[str], list[str] | None)
 
 
@@ -31,14 +34,28 @@ class LightTyper(typer.Typer):
         super().__init__(cls=_LightGroup, no_args_is_help=True, rich_markup_mode=None, **settings)
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Command], Command]:
-        """Registers a command, as `typer.Typer.command` does."""
-        registers = super().command(name, cls=_LightCommand, **settings)
+        """Registers a command, as `typer.Typer.command` does, with the texts of its docstring."""
+        registers = super().command
 
         def register(command: Command) -> Command:
-            registers(_with_base(command))
+            text = take_helps(command)
+            registers(name, cls=_LightCommand, help=text, **settings)(_with_base(command))
             return command
 
         return register
+
+
+def take_helps(described: Callable[..., Any]) -> str | None:
+    """Gives options the help texts that a docstring has for them, and returns the text before."""
+    text, *parts = re.split(r"\n\n(?:Args|Attributes):\n", inspect.getdoc(described) or "")
+    hints = get_type_hints(described, include_extras=True)
+    for name, words in HELP.findall("".join(parts)):
+        (option,) = hints[name].__metadata__
+        option.help = " ".join(words.split())
+    return text or None
+
+
+take_helps(Base)
 
 
 class _Light:

@@ -14,47 +14,17 @@ from rampcli.errors import UsageError, visible
 if TYPE_CHECKING:
     from rampcli.planning.run_plan import Resolved
 
-WhatIf = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="KEY=A,B,C",
-        help="Compare plans for several values of a setting. Repeat it for combinations.",
-    ),
-]
-Measured = Annotated[
-    list[Path] | None,
-    typer.Option(
-        metavar="RUN_DIR",
-        help="Use the throughput measured in an earlier run. Repeat it for several runs.",
-        exists=True,
-    ),
-]
-ShowDialects = Annotated[
-    bool,
-    typer.Option(
-        "--dialects",
-        help="Print the same batch as NeMo, Megatron Bridge, Megatron-LM and MaxText settings.",
-    ),
-]
-ShowSeesaw = Annotated[
-    bool, typer.Option("--seesaw", help="Grow the batch instead of decaying the learning rate.")
-]
-SeesawFactor = Annotated[
-    float | None,
-    typer.Option(metavar="A", help="Factor by which --seesaw grows the batch. Default: 2."),
-]
-
 
 def plan(
     base: Base,
     overrides: Overrides = None,
     as_json: AsJson = False,
-    what_if: WhatIf = None,
+    what_if: Annotated[list[str] | None, typer.Option(metavar="KEY=A,B,C")] = None,
     plot: Annotated[Path | None, plot_of("batch size and nodes")] = None,
-    measured: Measured = None,
-    show_dialects: ShowDialects = False,
-    show_seesaw: ShowSeesaw = False,
-    seesaw_factor: SeesawFactor = None,
+    measured: Annotated[list[Path] | None, typer.Option(metavar="RUN_DIR", exists=True)] = None,
+    show_dialects: Annotated[bool, typer.Option("--dialects")] = False,
+    show_seesaw: Annotated[bool, typer.Option("--seesaw")] = False,
+    seesaw_factor: Annotated[float | None, typer.Option(metavar="A")] = None,
     retune: Retune = False,
 ) -> None:
     """Show the stages of a run without starting it.
@@ -62,6 +32,14 @@ def plan(
     Takes the same recipe and settings as pretrain. In each row, batch = micro x dp x accum: the
     micro batch size, the data-parallel ranks, and the micro batches that each of them accumulates.
     "from" is the number of samples consumed before the stage.
+
+    Args:
+        what_if: Compare plans for several values of a setting. Repeat it for combinations.
+        measured: Use the throughput measured in an earlier run. Repeat it for several runs.
+        show_dialects: Print the same batch as NeMo, Megatron Bridge, Megatron-LM and MaxText
+            settings.
+        show_seesaw: Grow the batch instead of decaying the learning rate.
+        seesaw_factor: Factor by which --seesaw grows the batch. Default: 2.
     """
     from rampcli.cli.composing import compose_beside_recipe, with_measured
     from rampcli.config.layers import sources_named

@@ -16,51 +16,29 @@ if TYPE_CHECKING:
     from rampcli.planning.run_plan import Resolved
     from rampcli.runs.directory import RunDirectory
 
-Runs = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="RUN",
-        help="Run directories, or names of runs below runs/. The batch is proposed for the first"
-        " one; all of them say what was measured.",
-    ),
-]
-Start = Annotated[
-    int | None,
-    typer.Option(metavar="SAMPLES", help="First batch. Default: the run's smallest.", min=1),
-]
-Largest = Annotated[
-    int | None,
-    typer.Option(
-        metavar="SAMPLES",
-        help="Largest batch to compare, except for Seesaw. Default: what was measured, or the"
-        " run's largest if that is more.",
-        min=1,
-    ),
-]
-Exponent = Annotated[
-    float | None,
-    typer.Option(
-        metavar="E",
-        help="A batch that is k times as large has k^E times the learning rate. Default: that of"
-        " the branches, or as the run couples them, or 0.5.",
-        min=0.0,
-        max=2.0,
-    ),
-]
 SEESAW_FACTOR = 2.0
 
 
 def propose(
-    runs: Runs,
-    start: Start = None,
-    largest: Largest = None,
-    exponent: Exponent = None,
+    runs: Annotated[list[str], typer.Argument(metavar="RUN")],
+    start: Annotated[int | None, typer.Option(metavar="SAMPLES", min=1)] = None,
+    largest: Annotated[int | None, typer.Option(metavar="SAMPLES", min=1)] = None,
+    exponent: Annotated[float | None, typer.Option(metavar="E", min=0.0, max=2.0)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Propose a batch for a run from what runs have measured.
 
     Compares a fixed small batch, a fixed large one, the proposed ramp and Seesaw. Nothing is
     changed. The command that is printed trains the proposal.
+
+    Args:
+        runs: Run directories, or names of runs below runs/. The batch is proposed for the first
+            one; all of them say what was measured.
+        start: First batch. Default: the run's smallest.
+        largest: Largest batch to compare, except for Seesaw. Default: what was measured, or the
+            run's largest if that is more.
+        exponent: A batch that is k times as large has k^E times the learning rate. Default: that
+            of the branches, or as the run couples them, or 0.5.
     """
     from rampcli.cbs.measured import read_measurements
     from rampcli.cbs.verdict import (

@@ -17,22 +17,19 @@ MOST_IN_ROW, MOST_SHOWN = 3, 6
 
 
 def ramps(
-    ramp: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Show this ramp, and how to plan it.")
-    ] = None,
-    sequence_length: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, help="Plan samples of N tokens, and as many tokens per batch."
-        ),
-    ] = None,
-    nodes: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Plan for N nodes of 8 GPUs.")
-    ] = None,
+    ramp: Annotated[str | None, typer.Argument(metavar="NAME")] = None,
+    sequence_length: Annotated[int | None, typer.Option(metavar="N", min=1)] = None,
+    nodes: Annotated[int | None, typer.Option(metavar="N", min=1)] = None,
     plot: Annotated[Path | None, plot_of("the batch over trained tokens")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List published batch ramps, or show how to plan one."""
+    """List published batch ramps, or show how to plan one.
+
+    Args:
+        ramp: Show this ramp, and how to plan it.
+        sequence_length: Plan samples of N tokens, and as many tokens per batch.
+        nodes: Plan for N nodes of 8 GPUs.
+    """
     if ramp is None:
         for option, value in (
             ("--sequence-length", sequence_length),

@@ -14,12 +14,7 @@ def rl(
     base: Base,
     rl_overrides: Overrides = None,
     dry_run: DryRun = False,
-    show_dialects: Annotated[
-        bool,
-        typer.Option(
-            "--dialects", help="Print the same batch as MaxText, TRL, verl and NeMo-RL settings."
-        ),
-    ] = False,
+    show_dialects: Annotated[bool, typer.Option("--dialects")] = False,
     one_stage: OneStage = False,
     as_json: AsJson = False,
 ) -> None:
@@ -28,6 +23,9 @@ def rl(
     Each step generates several responses to each of its prompts, scores them with a reward, and
     trains on them (GRPO). The names of MaxText's documentation are accepted: batch_size (prompts),
     num_generations, and micro_batch_size (pairs of prompt and response per rank; -1 means all).
+
+    Args:
+        show_dialects: Print the same batch as MaxText, TRL, verl and NeMo-RL settings.
     """
     from rampcli.cli.composing import compose_rl
 

@@ -10,30 +10,17 @@ from rampcli.errors import UsageError, visible
 
 
 def serve(
-    runs_dir: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="RUNS_DIR", help="Folder of runs, or a single run directory. Default: runs."
-        ),
-    ] = None,
-    host: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST",
-            help="Address to listen on. If other machines can reach it, the page needs a token.",
-        ),
-    ] = "127.0.0.1",
-    port: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=65535,
-            metavar="PORT",
-            help="Port to listen on. Default: 7267, or a free one if that is in use.",
-        ),
-    ] = None,
+    runs_dir: Annotated[Path | None, typer.Argument(metavar="RUNS_DIR")] = None,
+    host: Annotated[str, typer.Option(metavar="HOST")] = "127.0.0.1",
+    port: Annotated[int | None, typer.Option(min=1, max=65535, metavar="PORT")] = None,
 ) -> None:
-    """Serve a live page with the charts of all runs. Ctrl-C ends it."""
+    """Serve a live page with the charts of all runs. Ctrl-C ends it.
+
+    Args:
+        runs_dir: Folder of runs, or a single run directory. Default: runs.
+        host: Address to listen on. If other machines can reach it, the page needs a token.
+        port: Port to listen on. Default: 7267, or a free one if that is in use.
+    """
     from rampcli.runs.directory import RUNS
     from rampcli.serve.runs_folder import RunsFolder
     from rampcli.serve.server import PageServer

@@ -22,21 +22,17 @@ REFRESH_S = 2.0
 
 
 def status(
-    runs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="RUN",
-            help="Run directories, or names of runs below runs/. Default: all runs below runs/.",
-        ),
-    ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Refresh every two seconds until Ctrl-C.")
-    ] = False,
+    runs: Annotated[list[str] | None, typer.Argument(metavar="RUN")] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show where runs stand.
 
     For a single named run, also show what trains it and how to resume it.
+
+    Args:
+        runs: Run directories, or names of runs below runs/. Default: all runs below runs/.
+        watch: Refresh every two seconds until Ctrl-C.
     """
     from rampcli.cli.console import build_console, say
     from rampcli.cli.status_table import Runs

@@ -21,22 +21,18 @@ if TYPE_CHECKING:
 
 def sweep(
     base: Base,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=A,B,C",
-            help="Settings. Those with several values vary: A,B,C or range(8,33,8).",
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check and print all runs without starting one.")
-    ] = False,
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=A,B,C")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
     plot: Annotated[Path | None, plot_of("the loss over a value that varies")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a recipe with every combination of values. Run the same command again to resume.
 
     The runs are in runs/NAME_sweep, or in the folder that run_dir= names.
+
+    Args:
+        overrides: Settings. Those with several values vary: A,B,C or range(8,33,8).
+        dry_run: Check and print all runs without starting one.
     """
     from rampcli.cli.console import build_console, say
     from rampcli.cli.sweep_runs import compose_sweep, run_all

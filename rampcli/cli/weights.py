@@ -33,44 +33,27 @@ Average = Annotated[
 
 def generate(
     run: Run,
-    prompt: Annotated[
-        str,
-        typer.Option("--prompt", "-p", metavar="TEXT", help="Text to continue."),
-    ],
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Maximum number of tokens to generate. Default: as many as fit.",
-        ),
-    ] = None,
-    temperature: Annotated[
-        float,
-        typer.Option(
-            min=0.0, metavar="T", help="Sampling temperature. 0 always takes the likeliest token."
-        ),
-    ] = 0.8,
-    top_k: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="K", help="Sample from the K likeliest tokens."),
-    ] = None,
-    seed: Annotated[
-        int, typer.Option(min=0, max=2**62, metavar="N", help="Random seed of sampling.")
-    ] = 0,
+    prompt: Annotated[str, typer.Option("--prompt", "-p", metavar="TEXT")],
+    max_tokens: Annotated[int | None, typer.Option(min=1, metavar="N")] = None,
+    temperature: Annotated[float, typer.Option(min=0.0, metavar="T")] = 0.8,
+    top_k: Annotated[int | None, typer.Option(min=1, metavar="K")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**62, metavar="N")] = 0,
     step: Step = None,
     average: Average = None,
-    raw: Annotated[
-        bool,
-        typer.Option(
-            "--raw", help="Continue the text as it is, without the chat template of the run."
-        ),
-    ] = False,
+    raw: Annotated[bool, typer.Option("--raw")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Continue a text with a trained model.
 
     A model that was trained with a chat template answers it.
+
+    Args:
+        prompt: Text to continue.
+        max_tokens: Maximum number of tokens to generate. Default: as many as fit.
+        temperature: Sampling temperature. 0 always takes the likeliest token.
+        top_k: Sample from the K likeliest tokens.
+        seed: Random seed of sampling.
+        raw: Continue the text as it is, without the chat template of the run.
     """
     _run_on_checkpoint(
         "rampcli.weights.generate",
@@ -89,19 +72,18 @@ def generate(
 
 def export(
     run: Run,
-    folder: Annotated[
-        Path,
-        typer.Argument(metavar="FOLDER", help="Folder to create and write to."),
-    ],
-    dtype: Annotated[
-        str | None,
-        typer.Option(metavar="TYPE", help="Type of the weights: fp32 or bf16. Default: the run's."),
-    ] = None,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER")],
+    dtype: Annotated[str | None, typer.Option(metavar="TYPE")] = None,
     step: Step = None,
     average: Average = None,
     as_json: AsJson = False,
 ) -> None:
-    """Export a trained model to a folder for transformers."""
+    """Export a trained model to a folder for transformers.
+
+    Args:
+        folder: Folder to create and write to.
+        dtype: Type of the weights: fp32 or bf16. Default: the run's.
+    """
     if dtype not in (None, "fp32", "bf16"):
         raise UsageError(
             f"--dtype {dtype} is neither fp32 nor bf16", remedy="--dtype fp32 or --dtype bf16"
@@ -118,23 +100,18 @@ def export(
 
 
 def import_(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="Folder as save_pretrained writes it, or a model of the Hugging Face hub: NAME or"
-            " NAME@REVISION.",
-        ),
-    ],
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="File to write: CONF/model/NAME.yaml."),
-    ],
+    model: Annotated[str, typer.Argument(metavar="MODEL")],
+    file: Annotated[Path, typer.Argument(metavar="FILE")],
     as_json: AsJson = False,
 ) -> None:
     """Import a Hugging Face model to train it further.
 
     Writes the model's settings, and where its weights are, to a file of the config group model.
+
+    Args:
+        model: Folder as save_pretrained writes it, or a model of the Hugging Face hub: NAME or
+            NAME@REVISION.
+        file: File to write: CONF/model/NAME.yaml.
     """
     from rampcli.files.hub import is_pinned
     from rampcli.weights.import_model import import_model

@@ -86,3 +86,26 @@ def test_strings_and_absent_options_are_passed_without_pydantic(words):
         [sys.executable, "-c", PROBE, *words], capture_output=True, text=True, check=True
     )
     assert done.stdout == "False\n"
+
+
+def test_the_docstring_of_a_command_has_the_help_texts_of_its_options(capsys):
+    application = LightTyper()
+
+    @application.command()
+    def go(size: Annotated[int, typer.Option(metavar="N")] = 3, count: int = 1) -> None:
+        """Do something.
+
+        It takes a while.
+
+        Args:
+            size: A size: the one
+                of a sample.
+        """
+
+    with pytest.raises(SystemExit):
+        application(["--help"])
+    about, options = capsys.readouterr().out.split("Options:\n")
+    assert about.endswith("\n\n  Do something.\n\n  It takes a while.\n\n")
+    first, second, *_ = [" ".join(line.split()) for line in options.splitlines()]
+    assert first == "--size N A size: the one of a sample. [default: 3]"
+    assert second.startswith("--count ")
