@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,20 +13,8 @@ from rampcli.cli.report import Html, Runs, find_runs, report, write_html
 from rampcli.errors import UsageError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from rampcli.report.batch_curve import BatchCurve
-    from rampcli.report.target_loss import Measure, TimeToTarget
     from rampcli.runs.record import RunRecord
 
-TargetLoss = Annotated[
-    float | None,
-    typer.Option(
-        "--target-loss",
-        metavar="LOSS",
-        help="Show the steps, samples and hours that each run needed to reach this loss.",
-    ),
-]
 Plot = Annotated[
     Path | None, plot_of("the runs, or with --target-loss steps and GPU-hours over the batch,")
 ]
@@ -34,12 +22,16 @@ Plot = Annotated[
 
 def compare(
     runs: Runs,
-    target_loss: TargetLoss = None,
+    target_loss: Annotated[float | None, typer.Option(metavar="LOSS")] = None,
     html: Html = None,
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare runs, or show what each needed to reach a loss."""
+    """Compare runs, or show what each needed to reach a loss.
+
+    Args:
+        target_loss: Show the steps, samples and hours that each run needed to reach this loss.
+    """
     if target_loss is not None:
         _print_times(runs, target_loss, html=html, plot=plot, as_json=as_json)
         return
@@ -57,8 +49,8 @@ def _print_times(
     """Prints when each run reached a loss, and the curve over their batch sizes."""
     from rampcli.cli.console import build_console, say
     from rampcli.cli.pictures import writing_picture
-    from rampcli.report.batch_curve import batch_curve
-    from rampcli.report.target_loss import measure_notes, measure_of, time_to_target
+    from rampcli.report.batch_curve import batch_curve, curve_table
+    from rampcli.report.target_loss import measure_notes, measure_of, target_table, time_to_target
     from rampcli.runs.differences import differing_settings
     from rampcli.runs.record import read_run, told_apart
 
@@ -90,10 +82,14 @@ def _print_times(
         }
         typer.echo(json.dumps(facts, indent=1))
         return
-    say(build_console(), *_parts(target, measure, results, curve))
-    say(build_console(), *(f"note: {note}" for note in notes))
-    if html is not None:
-        say(build_console(), f"wrote {html}")
+    say(
+        build_console(),
+        f"target: {measure} <= {target:g}",
+        target_table(results, is_validated=measure.corpus is not None),
+        *(("", curve_table(curve)) if curve.points else ()),
+        *(f"note: {note}" for note in notes),
+        *([] if html is None else [f"wrote {html}"]),
+    )
     if plot is not None:
         drawn = f"wrote {plot}" if curve.points else "nothing to plot: no curve over the batch size"
         say(build_console(), drawn)
@@ -110,18 +106,3 @@ def _check_kinds(words: Sequence[str], records: Sequence["RunRecord"]) -> None:
                 " what it has learned",
                 remedy=f"rampcli report {record.path}",
             )
-
-
-def _parts(
-    target: float, measure: "Measure", results: Sequence["TimeToTarget"], curve: "BatchCurve"
-) -> Iterator["str | Table"]:
-    """Yields what is printed."""
-    from rampcli.report.batch_curve import curve_table
-    from rampcli.report.target_loss import target_table
-
-    is_validated = measure.corpus is not None
-    yield f"target: {measure} <= {target:g}"
-    yield target_table(results, is_validated=is_validated)
-    if curve.points:
-        yield ""
-        yield curve_table(curve)

@@ -35,13 +35,12 @@ class ContinuedRun:
     Attributes:
         old: the run whose checkpoint it begins with.
         checkpoint: this checkpoint, or None if the new run has checkpoints already.
-        step, first: where the new phase begins.
+        first: where the new phase begins.
         phase: name of the new phase.
     """
 
     old: RunDirectory
     checkpoint: Checkpoint | None
-    step: int
     first: Position
     phase: str
     resolved: Resolved
@@ -58,7 +57,7 @@ class ContinuedRun:
         check(self.resolved)
         directory = RunDirectory(self.resolved.run_dir)
         launch.describe(directory, self.resolved, self.words)
-        place = {"step": self.step, "consumed_samples": self.first.samples}
+        place = {"step": self.first.steps, "consumed_samples": self.first.samples}
         directory.append_event("branch", **place, run=str(self.old.path))
         trained = self.resolved.trained_by(self.checkpoint.consumed_samples)
         branch_off(self.checkpoint, directory, settings=snapshot.identity(trained.config))
@@ -88,30 +87,28 @@ def continue_run(
     stack = apply_overrides(config, of_run, report=report)
     report.close()
     place = _place(stack, of_run, own_name=f"{config.name}_{phase}")
-    directory, checkpoint = RunDirectory(run_dir_of(Config(**place))), None
-    found = _recorded(directory, phase)
-    if found is None:
+    checkpoint, first = None, _recorded(RunDirectory(run_dir_of(Config(**place))), phase)
+    if first is None:
         checkpoint = _checkpoint(old, trained_with, begin)
-        found = checkpoint.step, checkpoint.consumed_samples
-    step, consumed = found
-    ended = _ended(trained_with, consumed)
+        first = _position(checkpoint, trained_with)
+    last = trained_with.trained_by(first.samples).plan
+    ended = [one.name or BEFORE for one in trained_with.plan.phases[: last.number + 1]]
     _check_not_ended(inside, ended)
     later = [name for name in config.phases if name not in ended]
-    ends = {phase_key(ended[-1], UNTIL): f"steps:{step}", **place}
+    ends = {phase_key(ended[-1], UNTIL): f"steps:{first.steps}", **place}
     layer = Layer.of("rampcli phases", Precedence.USER, ends, report=report)
     stack = without_phases(stack, later).above(layer)
-    end = _default_end([*of_run, *inside], trained_with, consumed, phase)
+    end = _default_end([*of_run, *inside], trained_with, first.samples, phase)
     laid = apply_overrides(stack.config(), [*end, *inside], report=report)
     resolved = resolve_from_checkpoint(laid, report)
-    _check_begins(resolved, checkpoint, phase, step)
-    resolved = replace(resolved, notes=(*resolved.notes, *_jump(trained_with, resolved, consumed)))
+    _check_begins(resolved, checkpoint, phase, first.steps)
+    notes = (*resolved.notes, *_jump(trained_with, resolved, first.samples))
     return ContinuedRun(
         old=old,
         checkpoint=checkpoint,
-        step=step,
-        first=Position(samples=consumed, steps=step, tokens=trained_with.plan.tokens_at(consumed)),
+        first=first,
         phase=phase,
-        resolved=resolved,
+        resolved=replace(resolved, notes=notes),
         words=tuple(words),
     )
 
@@ -159,12 +156,6 @@ def _place(stack: Stack, words: Sequence[str], *, own_name: str) -> dict[str, An
 
 def _keys(words: Sequence[str]) -> list[str]:
     return [word.partition("=")[0] for word in words]
-
-
-def _ended(trained_with: Resolved, consumed: int) -> list[str]:
-    """Returns the phases of a run up to the one that has consumed its first samples."""
-    last = trained_with.trained_by(consumed).plan
-    return [one.name or BEFORE for one in trained_with.plan.phases[: last.number + 1]]
 
 
 def _check_not_ended(words: Sequence[str], ended: Sequence[str]) -> None:
@@ -252,8 +243,8 @@ def _jump(before: Resolved, after: Resolved, consumed: int) -> Iterator[str]:
         )
 
 
-def _recorded(directory: RunDirectory, phase: str) -> tuple[int, int] | None:
-    """Returns the step and the samples at which the phase of a run that exists begins, or None."""
+def _recorded(directory: RunDirectory, phase: str) -> Position | None:
+    """Returns where the phase of a run begins, or None if the run does not exist."""
     if not directory.config.is_file() or not complete_checkpoints(directory):
         return None
     plan = run_plan(snapshot.read(directory.config)).plan
@@ -264,7 +255,7 @@ def _recorded(directory: RunDirectory, phase: str) -> tuple[int, int] | None:
             keys=("name",),
             remedy="another name=",
         )
-    return found[0].first.steps, found[0].first.samples
+    return found[0].first
 
 
 def _checkpoint(old: RunDirectory, resolved: Resolved, begin: str | None) -> Checkpoint:

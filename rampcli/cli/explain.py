@@ -16,14 +16,15 @@ DEFAULT_RL_RECIPE = "sort_digits"
 
 def explain(
     base: Base,
-    keys: Annotated[
-        list[str],
-        typer.Argument(metavar="KEY", help="Settings to explain. KEY=VALUE overrides the recipe."),
-    ],
+    keys: Annotated[list[str], typer.Argument(metavar="KEY")],
     as_json: AsJson = False,
     retune: Retune = False,
 ) -> None:
-    """Show what a setting means, its value, and what set it."""
+    """Show what a setting means, its value, and what set it.
+
+    Args:
+        keys: Settings to explain. KEY=VALUE overrides the recipe.
+    """
     from rampcli.cli.composing import compose_beside_recipe, compose_rl
     from rampcli.config.reading import join_split_lists
     from rampcli.report.explain import explain_all
@@ -70,7 +71,7 @@ def _as_text(fact: dict[str, Any]) -> str:
         "meaning": fact["doc"],
         "value": fact["set_by"] and shown(fact["value"]) + _derived(fact["derived"]),
         "set by": fact["set_by"],
-        "in the run": _in_run(fact["in_run"]),
+        "in the run": (run := fact["in_run"]) and f"{shown(run['value'])} ({run['set_by']})",
         "in phases": ", ".join(f"{name}: {shown(own)}" for name, own in fact["in_phases"].items()),
         "instead of": "\n".join(
             f"{shown(entry['value'])} ({entry['set_by']})" for entry in fact["overrode"]
@@ -96,7 +97,3 @@ def _derived(derived: Any) -> str:
         counts = (f"{derived[unit]:,} {unit}" for unit in ("samples", "steps", "tokens"))
         return f", which comes to {', '.join(counts)}"
     return f", which comes to {derived}"
-
-
-def _in_run(fact: dict[str, Any] | None) -> str:
-    return "" if fact is None else f"{shown(fact['value'])} ({fact['set_by']})"

@@ -1,15 +1,11 @@
 """`rampcli phases`: trains on from a checkpoint of a run, in a phase with other settings."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from rampcli.cli.options import AsJson, DryRun, Run
 from rampcli.errors import UsageError
-
-if TYPE_CHECKING:
-    from rampcli.cli.continued_run import ContinuedRun
 
 PHASE = "next"
 """Default name of the new phase."""
@@ -17,26 +13,9 @@ PHASE = "next"
 
 def phases(
     run: Run,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE",
-            help="Settings of the new phase, and `until=POSITION`. What a phase cannot set, such as"
-            " name=NEW, is a setting of the new run.",
-        ),
-    ] = None,
-    begin: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="POSITION",
-            help="Begin after the last checkpoint up to this position: 7.5T tokens, samples:2B or"
-            " steps:10000. Default: the newest.",
-        ),
-    ] = None,
-    phase: Annotated[
-        str, typer.Option("--phase", metavar="NAME", help="Name of the new phase.")
-    ] = PHASE,
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE")] = None,
+    begin: Annotated[str | None, typer.Option("--from", metavar="POSITION")] = None,
+    phase: Annotated[str, typer.Option("--phase", metavar="NAME")] = PHASE,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -44,7 +23,15 @@ def phases(
 
     This is a new run with other settings from there on. It reads the samples that follow. Run the
     same command again to resume it.
+
+    Args:
+        overrides: Settings of the new phase, and `until=POSITION`. What a phase cannot set, such as
+            name=NEW, is a setting of the new run.
+        begin: Begin after the last checkpoint up to this position: 7.5T tokens, samples:2B or
+            steps:10000. Default: the newest.
+        phase: Name of the new phase.
     """
+    from rampcli.cli.console import build_console, say
     from rampcli.cli.continued_run import continue_run
     from rampcli.cli.pretrain import show_or_train
     from rampcli.runs.directory import find_run
@@ -53,7 +40,12 @@ def phases(
         raise UsageError("--json prints the plan of a dry run", remedy="--dry-run --json")
     continued = continue_run(find_run(run), overrides or [], begin=begin, phase=phase)
     if not as_json:
-        _say_where(continued)
+        say(
+            build_console(),
+            f"from step {continued.first.steps:,} of {continued.old.path}, after"
+            f" {continued.first.samples:,} samples and {continued.first.tokens:,} tokens;"
+            f" phase {continued.phase} begins there",
+        )
     if not dry_run:
         continued.link()
     show_or_train(
@@ -62,15 +54,4 @@ def phases(
         dry_run=dry_run,
         one_stage=False,
         as_json=as_json,
-    )
-
-
-def _say_where(continued: "ContinuedRun") -> None:
-    from rampcli.cli.console import build_console, say
-
-    say(
-        build_console(),
-        f"from step {continued.step:,} of {Path(continued.old.path)}, after"
-        f" {continued.first.samples:,} samples and {continued.first.tokens:,} tokens;"
-        f" phase {continued.phase} begins there",
     )

@@ -14,7 +14,6 @@ from rampcli.cli.plan import print_plan
 
 if TYPE_CHECKING:
     from rampcli.planning.run_plan import Resolved
-    from rampcli.runs.manifest import Checkpoint
 
 
 def pretrain(
@@ -54,10 +53,16 @@ def show_or_train(
         resolved = replace(resolved, notes=(*resolved.notes, *notes))
         print_plan(resolved, as_json=as_json)
         if not as_json:
+            from rampcli.cli.console import build_console, say
             from rampcli.cli.jobs import print_scripts
+            from rampcli.launch.start_checks import disk_warnings, refusals
 
-            _print_notes_on_start(resolved, newest)
-
+            refused = [
+                f"a start on this machine would be refused: {error.message}"
+                for error in refusals(resolved, newest)
+            ]
+            notes_on_start = (*refused, *disk_warnings(resolved))
+            say(build_console(), *(f"note: {note}" for note in notes_on_start))
             print_scripts(resolved, one_stage=one_stage, one_phase=one_phase)
     else:
         from rampcli.cli.training import train
@@ -72,15 +77,3 @@ def show_or_train(
             overrides=words,
         )
         raise typer.Exit(outcome.exit_code)
-
-
-def _print_notes_on_start(resolved: "Resolved", newest: "Checkpoint | None") -> None:
-    """Prints why this machine would not start the run, if so, and what may not fit on its disk."""
-    from rampcli.cli.console import build_console, say
-    from rampcli.launch.start_checks import disk_warnings, refusals
-
-    refused = [
-        f"a start on this machine would be refused: {error.message}"
-        for error in refusals(resolved, newest)
-    ]
-    say(build_console(), *(f"note: {note}" for note in (*refused, *disk_warnings(resolved))))

@@ -8,25 +8,24 @@ from typing import Annotated, Any
 import typer
 
 from rampcli.cli.options import AsJson, Overrides
-from rampcli.errors import UsageError, shown, typeable
+from rampcli.errors import Report, UsageError, shown, typeable
 
 TEMPLATE = Path(__file__).with_name("new_recipe.py.txt")
 """The file that `--new` writes, with `$name` for the name of the recipe."""
 
 
 def recipes(
-    recipe: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME", help="Show what this recipe is made of."),
-    ] = None,
+    recipe: Annotated[str | None, typer.Argument(metavar="NAME")] = None,
     overrides: Overrides = None,
-    new: Annotated[
-        str | None,
-        typer.Option("--new", metavar="NAME", help="Write NAME.py, a recipe to start from."),
-    ] = None,
+    new: Annotated[str | None, typer.Option("--new", metavar="NAME")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List recipes, show what one is made of, or write a new one."""
+    """List recipes, show what one is made of, or write a new one.
+
+    Args:
+        recipe: Show what this recipe is made of.
+        new: Write NAME.py, a recipe to start from.
+    """
     if new is not None:
         if recipe is not None or overrides or as_json:
             raise UsageError(
@@ -75,6 +74,7 @@ def _show_recipe(name: str, words: Sequence[str], *, as_json: bool) -> None:
     from rampcli import llm
     from rampcli.cli.console import build_console, say
     from rampcli.cli.recipe_facts import recipe_facts
+    from rampcli.config.reading import join_split_lists
 
     if not llm.is_of_user(name) and name not in llm.recipe_names():
         near = llm.similar_names(name, most=3)
@@ -84,7 +84,8 @@ def _show_recipe(name: str, words: Sequence[str], *, as_json: bool) -> None:
             if near == llm.recipe_names()
             else " or ".join(f"rampcli recipes {one}" for one in near),
         )
-    if (word := _no_setting(words)) is not None:
+    joined = join_split_lists(words, report=Report())
+    if (word := next((one for one in joined if "=" not in one), None)) is not None:
         raise UsageError(
             f"{word!r} is not KEY=VALUE: rampcli recipes takes one recipe, and settings for it",
             remedy=[
@@ -97,15 +98,6 @@ def _show_recipe(name: str, words: Sequence[str], *, as_json: bool) -> None:
         typer.echo(json.dumps(found, indent=1))
     else:
         say(build_console(), _to_text(found))
-
-
-def _no_setting(words: Sequence[str]) -> str | None:
-    """Returns the first word that is neither `KEY=VALUE` nor a part of a list, or None."""
-    from rampcli.config.reading import join_split_lists
-    from rampcli.errors import Report
-
-    joined = join_split_lists(words, report=Report())
-    return next((word for word in joined if "=" not in word), None)
 
 
 def _batch(fact: dict[str, Any]) -> str:
@@ -127,12 +119,14 @@ def _shown_size(found: dict[str, Any]) -> str:
 
 
 def _to_text(found: dict[str, Any]) -> str:
+    from rampcli.batch.quantities import counted
+
     nodes, devices = found["num_nodes"], found["gpus_per_node"]
     rows = {
         "model": _shown_size(found),
         "sequence": f"{found['sequence_length']:,} tokens",
         "batch": f"{_batch(found)} samples",
-        "GPUs": f"{nodes * devices}: {nodes} {'node' if nodes == 1 else 'nodes'} of {devices}",
+        "GPUs": f"{nodes * devices}: {counted(nodes, 'node')} of {devices}",
         "source": found["source"],
     }
     lines = [

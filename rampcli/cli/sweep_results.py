@@ -30,7 +30,8 @@ def print_results(folder: SweepFolder, *, plot: Path | None, as_json: bool) -> N
         DamagedFileError: the list of the runs is damaged.
         UsageError: the picture cannot be written.
     """
-    results = read_results(folder)
+    queues = Queues()
+    results = [_read_result(folder, name, of, queues) for name, of in folder.read().items()]
     branches = find_branches(folder.path)
     # Those of branches are compared with their standard errors, by the command that trains them.
     best = best_of(results) if branches is None else None
@@ -50,16 +51,6 @@ def print_results(folder: SweepFolder, *, plot: Path | None, as_json: bool) -> N
         say(console, f"the losses are compared by:\n  {branches.comparison}")
     if plot is not None:
         say(console, f"wrote {plot}" if drawn else "nothing to plot yet")
-
-
-def read_results(folder: SweepFolder) -> list[SweepResult]:
-    """Returns the results of the runs in a folder, in order.
-
-    Raises:
-        DamagedFileError: the list of the runs is damaged.
-    """
-    queues = Queues()
-    return [_read_result(folder, name, values, queues) for name, values in folder.read().items()]
 
 
 def _read_result(

@@ -21,7 +21,7 @@ from rampcli.cli.composing import (
     keys_of_files,
 )
 from rampcli.cli.console import build_console, say
-from rampcli.cli.training import train
+from rampcli.cli.training import output_closed, train
 from rampcli.config import snapshot
 from rampcli.config.layers import COMMAND_LINE, placed, sources_named, stack_of
 from rampcli.config.phases import refuse_rl
@@ -393,12 +393,7 @@ def _train_at_once(
         with ThreadPoolExecutor(at_once) as pool:
             ended = list(pool.map(train_one, runs))
     except BrokenPipeError as error:
-        closed = RampcliError(
-            "standard output was closed; the runs have saved and stopped",
-            remedy="run the same command to resume; >LOG keeps its output",
-        )
-        closed.exit_code = EXIT_INTERRUPTED
-        raise closed from error
+        raise output_closed("the runs have saved and stopped") from error
     errors = [one for one in ended if isinstance(one, RampcliError)]
     for failure in errors:
         if _ends_all(failure, signals):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from rampcli.batch.quantities import counted
 from rampcli.checkpoint.starting_weights import with_model_of_folder
 from rampcli.cli.composing import resolve_from_checkpoint
 from rampcli.cli.console import build_console, say
@@ -111,8 +112,15 @@ def train(
             signals=signals,
         )
     if progress.output_is_closed:
-        raise _output_closed(outcome)
-    _print_outcome(outcome, console, resolved)
+        raise output_closed(_stopped(outcome))
+    if outcome.status == COMPLETE:
+        _print_complete(outcome, console)
+    elif outcome.status == SUBMITTED:
+        status = f"rampcli status {shlex.quote(str(outcome.run.path))}"
+        facts = (*data_lines(resolved), f"run directory: {visible(str(outcome.run.path))}")
+        say(console, jobs_table(outcome.jobs), *facts, f"follow its progress with:\n  {status}")
+    else:
+        _print_stopped(outcome, console, resolved)
     events = read_events(outcome.run.events)
     profiles = [row for row in events.profiles.values() if row["time"] >= began]
     say(console, *profile_parts(outcome.run.path, profiles))
@@ -155,24 +163,14 @@ def _stopped(outcome: Outcome) -> str:
     return "stopped before there was anything to save"
 
 
-def _output_closed(outcome: Outcome) -> RampcliError:
+def output_closed(stopped: str) -> RampcliError:
+    """Returns the error of a command that has saved and stopped, as nobody reads its output."""
     error = RampcliError(
-        f"standard output was closed; {_stopped(outcome)}",
+        f"standard output was closed; {stopped}",
         remedy="run the same command to resume; >LOG keeps its output",
     )
     error.exit_code = EXIT_INTERRUPTED
     return error
-
-
-def _print_outcome(outcome: Outcome, console: Console, resolved: Resolved) -> None:
-    if outcome.status == COMPLETE:
-        _print_complete(outcome, console)
-    elif outcome.status == SUBMITTED:
-        status = f"rampcli status {shlex.quote(str(outcome.run.path))}"
-        facts = (*data_lines(resolved), f"run directory: {visible(str(outcome.run.path))}")
-        say(console, jobs_table(outcome.jobs), *facts, f"follow its progress with:\n  {status}")
-    else:
-        _print_stopped(outcome, console, resolved)
 
 
 def _print_complete(outcome: Outcome, console: Console) -> None:
@@ -208,22 +206,14 @@ def _print_complete(outcome: Outcome, console: Console) -> None:
         say(console, "This run was already complete; choose another name= to start a new one.")
 
 
-def _phase(outcome: Outcome, resolved: Resolved) -> str:
-    """Returns the phase that comes next, in front of its stage; nothing without phases."""
-    coming = resolved.plan.phase_at(outcome.state["consumed_samples"]).name
-    return "" if coming is None else f"phase {coming}, "
-
-
 def _print_stopped(outcome: Outcome, console: Console, resolved: Resolved) -> None:
     """Prints where a run stopped and how to resume it."""
     coming = outcome.state["next"]
     if outcome.status == STAGE_BOUNDARY:
-        stage, batch, nodes = coming["stage"] + 1, coming["global_batch_size"], coming["num_nodes"]
-        say(
-            console,
-            f"stopped after {_consumed(outcome)}, before {_phase(outcome, resolved)}stage {stage}:"
-            f" batch {batch} on {nodes} node{'s' if nodes > 1 else ''}",
-        )
+        phase = resolved.plan.phase_at(outcome.state["consumed_samples"]).name
+        place = ("" if phase is None else f"phase {phase}, ") + f"stage {coming['stage'] + 1}"
+        world = f"batch {coming['global_batch_size']} on {counted(coming['num_nodes'], 'node')}"
+        say(console, f"stopped after {_consumed(outcome)}, before {place}: {world}")
     else:
         say(console, _stopped(outcome))
     if coming["command"] is None:
