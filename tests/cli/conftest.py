@@ -67,6 +67,24 @@ def succeed(rampcli):
 
 
 @pytest.fixture
+def json_of(succeed):
+    """Runs a command with `--json` that must succeed, and returns what it printed."""
+    return lambda *words: json.loads(succeed(*words, "--json"))
+
+
+@pytest.fixture
+def refuse(rampcli):
+    """Runs a command that must exit with 2 and print nothing, and returns its stderr."""
+
+    def run(*words: str) -> str:
+        ended = rampcli(*words)
+        assert (ended.exit_code, ended.stdout) == (2, "")
+        return ended.stderr
+
+    return run
+
+
+@pytest.fixture
 def nemo_tree(tmp_path):
     """Writes NeMo's tree with two training files, and returns the words that name one of them."""
     folder = tmp_path / "conf" / "training" / "gpt3"
@@ -78,6 +96,6 @@ def nemo_tree(tmp_path):
 
 
 @pytest.fixture
-def stages(succeed):
+def stages(json_of):
     """Returns a function that plans and returns the stages of `--json`."""
-    return lambda *words: json.loads(succeed("plan", *words, "--json"))["stages"]
+    return lambda *words: json_of("plan", *words)["stages"]

@@ -65,7 +65,7 @@ def test_folders_of_hydra_are_those_of_the_run_and_of_the_sweep(rampcli):
     assert "run directory out/typed\n" in typed.stdout
 
 
-def test_multirun_is_the_sweep_and_takes_its_options(rampcli):
+def test_multirun_is_the_sweep_and_takes_its_options(rampcli, refuse):
     words = ("-f", "llama3_tiny", "optim.lr=1e-3,2e-3")
     swept = rampcli("sweep", *words, "--dry-run", "--json").stdout
     for command in ("sweep", "pretrain", "plan"):
@@ -75,22 +75,16 @@ def test_multirun_is_the_sweep_and_takes_its_options(rampcli):
         assert ended.exit_code == 0, ended.stderr
         if json_given:
             assert json.loads(ended.stdout) == json.loads(swept)
-    refused = rampcli("plan", "-m", "--retune", *words)
-    assert (refused.exit_code, "--retune is about one run" in refused.stderr) == (2, True)
+    assert "--retune is about one run" in refuse("plan", "-m", "--retune", *words)
 
 
-def test_a_reference_follows_the_word_of_another_system_and_what_is_retuned(rampcli):
+def test_a_reference_follows_the_word_of_another_system_and_what_is_retuned(json_of):
     words = ("-f", "llama3_tiny", "-cd", ".", "+exp=a")
     spelled = ("data.global_batch_size=32", "model.rampup_batch_size=null")
-    facts = json.loads(
-        rampcli("explain", "trainer.val_every_steps", *words, *spelled, "--json").stdout
-    )
-    assert (facts[0]["value"], facts[0]["set_by"]) == (
-        32,
-        "${model.global_batch_size} (exp/a.yaml:5)",
-    )
-    keys = ("explain", "optim.lr", "optim.min_lr", "--retune", "--json", *words)
-    rate, least = json.loads(rampcli(*keys, "model.global_batch_size=8", *spelled[1:]).stdout)
+    (fact,) = json_of("explain", "trainer.val_every_steps", *words, *spelled)
+    assert (fact["value"], fact["set_by"]) == (32, "${model.global_batch_size} (exp/a.yaml:5)")
+    keys = ("explain", "optim.lr", "optim.min_lr", "--retune", *words)
+    rate, least = json_of(*keys, "model.global_batch_size=8", *spelled[1:])
     assert least["value"] == rate["value"] / 10
 
 
@@ -100,9 +94,8 @@ def test_reinforcement_learning_keeps_the_option_of_a_primary_file(job):
 
 
 @pytest.mark.parametrize("view", ["job", "hydra", "all"])
-def test_a_view_of_wrong_words_is_refused(rampcli, view):
-    ended = rampcli("plan", "-f", "llama3_tiny", "--cfg", view, "optim.lrr=3")
-    assert (ended.exit_code, ended.stdout) == (2, "")
+def test_a_view_of_wrong_words_is_refused(refuse, view):
+    assert "optim.lrr" in refuse("plan", "-f", "llama3_tiny", "--cfg", view, "optim.lrr=3")
 
 
 def test_the_search_path_of_a_word_is_that_of_a_folder(rampcli, folder):
@@ -117,15 +110,15 @@ def test_the_search_path_of_a_word_is_that_of_a_folder(rampcli, folder):
 @pytest.mark.parametrize("is_absolute", [False, True])
 @pytest.mark.parametrize("name", ["more/mine.yaml", "more/mine", "./more/mine.yaml"])
 def test_the_path_of_a_primary_file_is_answered_with_its_folder_and_name(
-    rampcli, folder, name, is_absolute
+    rampcli, refuse, folder, name, is_absolute
 ):
     (folder / "more").mkdir()
     (folder / "mine.yaml").rename(folder / "more" / "mine.yaml")
-    refused = rampcli("plan", "-cn", str(folder / name) if is_absolute else name)
+    refused = refuse("plan", "-cn", str(folder / name) if is_absolute else name)
     own = folder / "more" if is_absolute else "more"
-    assert f"error: {own}/mine.yaml is a path" in refused.stderr
+    assert f"error: {own}/mine.yaml is a path" in refused
     remedy = ("--config-path", str(own), "--config-name", "mine")
-    assert refused.stderr.endswith(f"try:    {' '.join(remedy)}\n")
+    assert refused.endswith(f"try:    {' '.join(remedy)}\n")
     assert rampcli("plan", *remedy).exit_code == 0
 
 
@@ -147,23 +140,21 @@ def test_the_search_path_may_come_from_the_environment(
     assert "run directory runs/far\n" in rampcli("plan", *words, "exp=far").stdout
 
 
-def test_the_search_path_of_a_file_refers_to_its_own_values_and_to_no_others(rampcli, folder):
+def test_the_search_path_of_a_file_refers_to_its_own_values_and_to_no_others(
+    succeed, refuse, folder
+):
     (folder / "more").mkdir()
     file = folder / "here.yaml"
     list_and_folder = "defaults: [config, _self_]\nrun_dir: more\n"
     file.write_text(f"{list_and_folder}hydra: {{searchpath: ['${{run_dir}}']}}\n")
-    shown = rampcli("plan", "-cd", ".", "-cn", "here", "--info", "searchpath")
-    assert shown.stdout.endswith("\nmore\n")
+    here = ("plan", "-cd", ".", "-cn", "here")
+    assert succeed(*here, "--info", "searchpath").endswith("\nmore\n")
     for reference in ("${optim.lrr}", "${optim}", "${oc.env:MY_TOKEN}"):
         file.write_text(f"defaults: [config, _self_]\nhydra: {{searchpath: ['{reference}']}}\n")
-        refused = rampcli("plan", "-cd", ".", "-cn", "here")
-        assert (refused.exit_code, "set by: hydra.searchpath (here.yaml:2)" in refused.stderr) == (
-            2,
-            True,
-        ), reference
+        assert "set by: hydra.searchpath (here.yaml:2)" in refuse(*here), reference
 
 
-def test_a_section_with_its_sources_has_the_lines_of_the_whole(rampcli):
+def test_a_section_with_its_sources_has_the_lines_of_the_whole(rampcli, refuse):
     words = ("-f", "llama3_tiny", "-cd", ".", "+exp=a", "optim.lr=0.5")
     whole = [line.split() for line in rampcli("plan", *words, "--cfg").stdout.splitlines()]
     for section in ("optim", "launch.slurm", "trainer", "_global_"):
@@ -173,11 +164,10 @@ def test_a_section_with_its_sources_has_the_lines_of_the_whole(rampcli):
         assert all(line.split() in whole for line in lines)
     setting = rampcli("plan", *words, "--cfg", "-p", "trainer.val_every_steps").stdout
     assert setting.endswith("\n16  # ${model.global_batch_size} (exp/a.yaml:5)\n")
-    refused = rampcli("plan", *words, "--cfg", "-p", "optimm")
-    assert (refused.exit_code, "has no optimm" in refused.stderr) == (2, True)
+    assert "has no optimm" in refuse("plan", *words, "--cfg", "-p", "optimm")
 
 
-def test_errors_about_the_folder_of_a_sweep_name_the_setting_that_was_written(rampcli, folder):
+def test_errors_about_the_folder_of_a_sweep_name_the_setting_that_was_written(refuse, folder):
     (folder / "both.yaml").write_text(
         "defaults: [config, _self_]\nrun_dir: a\nhydra: {sweep: {dir: b}}\n"
     )
@@ -187,7 +177,5 @@ def test_errors_about_the_folder_of_a_sweep_name_the_setting_that_was_written(ra
         (*recipe, "hydra.sweep.dir=[1]"),
         ("-cd", ".", "-cn", "both"),
     ):
-        refused = rampcli("sweep", *words, "optim.lr=1e-3,2e-3", "--dry-run")
-        assert refused.exit_code == 2
-        assert "hydra.sweep.dir" in refused.stderr
-        assert "hydra.run.dir" not in refused.stderr
+        refused = refuse("sweep", *words, "optim.lr=1e-3,2e-3", "--dry-run")
+        assert ("hydra.sweep.dir" in refused, "hydra.run.dir" in refused) == (True, False)

@@ -187,35 +187,6 @@ def test_what_can_be_shown_is_completed():
     }
 
 
-@pytest.mark.usefixtures("mine")
-def test_completion_imports_no_hydra():
-    program = (
-        "import sys\n"
-        "from rampcli.cli.main import main\n"
-        "sys.argv = ['rampcli', '__complete', 'plan', '-cd', 'mine', 'optim=']\n"
-        "try:\n"
-        "    main()\n"
-        "finally:\n"
-        "    assert not {'hydra', 'omegaconf', 'torch'} & {*sys.modules}\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert "optim=fast" in done.stdout.split(), done.stderr
-
-
-def in_bash(line, *pieces):
-    script = BASH.format(script=SCRIPTS["bash"].read_text())
-    done = subprocess.run(
-        ["bash", "-c", script, "bash", line, *pieces],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    return done.stdout.split()
-
-
 @pytest.mark.usefixtures("on_path")
 @pytest.mark.parametrize(
     ("line", "pieces", "replies"),
@@ -298,29 +269,26 @@ def test_bash_completes_an_option_of_a_nested_group_of_the_users_folder():
     assert in_bash("rampcli plan -cd mine +exp/deep=", *pieces) == ["x"]
 
 
+def words_of(*command):
+    """Returns the words that a program prints."""
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    return done.stdout.split()
+
+
+def in_bash(line, *pieces):
+    return words_of(
+        "bash", "-c", BASH.format(script=SCRIPTS["bash"].read_text()), "bash", line, *pieces
+    )
+
+
 def in_zsh(tmp_path, *words):
     script = ZSH.format(script=SCRIPTS["zsh"].read_text(), dump=tmp_path / "zcompdump")
-    done = subprocess.run(
-        ["zsh", "-f", "-c", script, "zsh", *words],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    return done.stdout.split()
+    return words_of("zsh", "-f", "-c", script, "zsh", *words)
 
 
-def in_fish(tmp_path, *words):  # noqa: ARG001
-    line = " ".join(words)
-    script = f"{SCRIPTS['fish'].read_text()}\ncomplete -C '{line}'\n"
-    done = subprocess.run(
-        ["fish", "--no-config", "-c", script],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    return done.stdout.split()
+def in_fish(_, *words):
+    script = f"{SCRIPTS['fish'].read_text()}\ncomplete -C '{' '.join(words)}'\n"
+    return words_of("fish", "--no-config", "-c", script)
 
 
 IN = {"zsh": in_zsh, "fish": in_fish}
@@ -344,12 +312,5 @@ def test_zsh_and_fish_offer_the_same_completions(shell, words, replies, tmp_path
 
 
 @pytest.mark.parametrize("shell", sorted(SCRIPTS))
-def test_a_script_is_printed_unchanged(shell):
-    done = subprocess.run(
-        [sys.executable, "-m", "rampcli", "completion", shell],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    assert done.stdout == SCRIPTS[shell].read_text()
+def test_a_script_is_printed_unchanged(shell, succeed):
+    assert succeed("completion", shell) == SCRIPTS[shell].read_text()

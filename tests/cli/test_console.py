@@ -3,10 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
-from rampcli import llm
 from rampcli.cli.console import PIPE_WIDTH, build_console, say
-from rampcli.cli.plan import print_plan
-from rampcli.planning.resolve import resolve
 from rampcli.report.tables import build_table
 
 LONG = "/a path/" + "x" * 300
@@ -37,13 +34,3 @@ def test_a_table_that_is_wider_than_the_terminal_is_printed_at_its_full_width(wi
 def test_a_quiet_console_prints_neither_texts_nor_tables(capsys):
     say(build_console(quiet=True), LONG, build_table("a column"))
     assert capsys.readouterr().out == ""
-
-
-def test_a_plan_is_shown_with_its_summary_below(capsys):
-    config = llm.gpt3_5b.pretrain_recipe()
-    config.model.init_from = "nowhere"
-    print_plan(resolve(config))
-    table, _, summary = capsys.readouterr().out.partition("\n\n")
-    assert len(table.splitlines()) == 1 + 8 + 1
-    assert summary.startswith("133,965,568 samples, 75,000 steps")
-    assert summary.endswith("note: model.init_from=nowhere does not exist on this machine\n")

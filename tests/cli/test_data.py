@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -41,10 +39,8 @@ def test_repeating_a_build_says_that_the_corpus_exists(succeed, corpus):
     )
 
 
-def test_json_is_exactly_the_manifest(succeed, corpus, tmp_path):
-    printed = json.loads(
-        succeed("data", "build", corpus, "--output", "corpus", "--tokenizer", "bytes", "--json")
-    )
+def test_json_is_exactly_the_manifest(json_of, corpus, tmp_path):
+    printed = json_of("data", "build", corpus, "--output", "corpus", "--tokenizer", "bytes")
     assert printed.pop("seconds") >= 0
     assert printed == json.loads((tmp_path / "corpus.json").read_text())
 
@@ -61,7 +57,7 @@ def test_bad_records_are_shown_and_listed(succeed, rampcli, corpus, tmp_path):
     assert "skipped 9 bad records: corpus.skipped.jsonl" in printed
 
 
-def test_inspecting_prints_a_corpus_without_control_characters(succeed, corpus):
+def test_inspecting_prints_a_corpus_without_control_characters(succeed, json_of, corpus):
     succeed("data", "build", corpus, "--output", "corpus", "--tokenizer", "bytes")
     printed = succeed("data", "inspect", "corpus", "--verify")
     assert "documents         20\n" in printed
@@ -69,7 +65,7 @@ def test_inspecting_prints_a_corpus_without_control_characters(succeed, corpus):
     assert r"text 0\x1btext 1\x1b" in printed
     assert "\x1b" not in printed
     assert printed.endswith("verified: no faults\n")
-    assert json.loads(succeed("data", "inspect", "corpus", "--json"))["documents"] == 20
+    assert json_of("data", "inspect", "corpus")["documents"] == 20
 
 
 def test_damage_to_a_corpus_is_listed_with_exit_code_1(succeed, rampcli, corpus, tmp_path):
@@ -145,27 +141,3 @@ def test_a_signal_saves_the_build_and_the_same_command_resumes_it(tmp_path, numb
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("resuming after ")
     assert "120 documents" in done.stdout
-
-
-@pytest.mark.parametrize("words", [["data"], ["data", "build"], ["data", "inspect"]])
-def test_help_of_the_data_commands_imports_neither_numpy_nor_tokenizers(words):
-    probe = (
-        "import sys; from rampcli.cli.main import main\n"
-        f"sys.argv = ['rampcli', *{words!r}, '--help']\n"
-        "try: main()\n"
-        "except SystemExit: pass\n"
-        "heavy = ('torch', 'hydra', 'numpy', 'tokenizers', 'rich.progress')\n"
-        "print([name for name in heavy if name in sys.modules], file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
-    assert "Usage: rampcli data" in done.stdout
-    assert done.stderr == "[]\n"
-
-
-def test_a_build_does_not_import_torch(corpus, tmp_path):
-    probe = "import sys, rampcli.cli.data_build; print('torch' in sys.modules)"
-    assert corpus
-    done = subprocess.run(
-        [sys.executable, "-c", probe], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "False\n"

@@ -5,6 +5,8 @@ def test_a_dry_run_prints_the_scripts_and_submits_and_writes_nothing(
     words = ("launch=slurm", "launch.slurm.partition=gpu", "--dry-run")
     printed = succeed("pretrain", "--factory", "gpt3_5b", *words)
     assert printed.count("#!/bin/bash") == printed.count("#SBATCH --partition=gpu") == 8
+    printed = succeed("pretrain", "--factory", "gpt3_5b", *words, "--one-stage")
+    assert printed.count("#!/bin/bash") == printed.count("# ---- ") == 1
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,6 +1,5 @@
 """The commands as users type them. Errors are tested in test_bad_inputs.py."""
 
-import json
 import os
 import subprocess
 import sys
@@ -22,31 +21,16 @@ NODES = {256: 8, 512: 8, 768: 8, 1024: 8, 1280: 10, 1536: 12, 1792: 14, 2048: 16
 """Nodes per batch size of gpt3_5b, from NeMo's documentation."""
 
 
-def process(*words: str, cwd) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run(
-        [sys.executable, "-m", "rampcli", *words],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def test_a_dry_run_prints_the_whole_plan_and_writes_nothing(tmp_path):
-    done = process("pretrain", "--factory", "gpt3_5b", "--dry-run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert dict(map(int, line.split()[1:3]) for line in done.stdout.splitlines()[1:9]) == NODES
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_dry_run_prints_the_plan_and_what_this_machine_lacks(succeed):
-    words = ["--factory", "gpt3_5b", "trainer.max_samples=5M"]
+def test_a_dry_run_prints_the_plan_and_what_this_machine_lacks_and_writes_nothing(
+    succeed, tmp_path
+):
+    words = ["--factory", "gpt3_5b"]
     plan, dry_run = succeed("plan", *words), succeed("pretrain", *words, "--dry-run")
+    assert dict(map(int, line.split()[1:3]) for line in plan.splitlines()[1:9]) == NODES
     assert dry_run.startswith(plan)
     notes = dry_run.removeprefix(plan).splitlines()  # on this machine, which lacks GPUs
     assert all(note.startswith("note: ") for note in notes)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_options_may_come_before_or_after_overrides(succeed):
@@ -85,37 +69,18 @@ def test_command_lines_of_nemos_documents_work_unchanged(words, batch, succeed):
     assert succeed(*words.split(), "--dry-run").splitlines()[1].split()[1] == batch
 
 
-def test_cfg_is_the_configuration_that_a_worker_reads_with_the_source_of_each_value(
-    succeed, tmp_path
-):
-    printed = succeed("pretrain", "--factory", "llama3_tiny", "--cfg", "data.global_batch_size=32")
+def test_cfg_is_yaml_and_what_a_worker_reads_with_the_source_of_each_value(succeed, tmp_path):
+    words = ["data.global_batch_size=32", "optim.eps=0.001", "optim.min_lr=0.0001"]
+    printed = succeed("pretrain", "--factory", "llama3_tiny", "--cfg", *words)
     (tmp_path / "config.yaml").write_text(printed)
-    expected = resolve(
-        apply_overrides(llm.llama3_tiny.pretrain_recipe(), ["data.global_batch_size=32"])
-    ).config
+    expected = resolve(apply_overrides(llm.llama3_tiny.pretrain_recipe(), words)).config
     assert snapshot.read(tmp_path / "config.yaml") == expected
+    assert flatten(yaml.safe_load(printed)) == dict(leaves(expected))
     (line,) = [
         line for line in printed.splitlines() if line.strip().startswith("global_batch_size:")
     ]
     assert (
         "# data.global_batch_size=32 (command line); overrides 16 (batch/llama3_tiny.yaml:" in line
-    )
-
-
-def test_cfg_is_valid_yaml(succeed):
-    numbers = ["model.norm_epsilon=0.001", "optim.eps=0.001"]
-    printed = succeed(
-        "pretrain",
-        "--factory",
-        "gpt3_5b",
-        "--cfg",
-        *numbers,
-        "optim.min_lr=0.0001",
-        "optim.lr=0.001",
-    )
-    words = [*numbers, "optim.min_lr=0.0001", "optim.lr=0.001"]
-    assert flatten(yaml.safe_load(printed)) == dict(
-        leaves(resolve(apply_overrides(llm.gpt3_5b.pretrain_recipe(), words)).config)
     )
 
 
@@ -131,11 +96,19 @@ def test_config_dir_adds_options_to_a_group(succeed, tmp_path):
     ]
 
 
-def test_a_recipe_takes_arguments(succeed):
-    plan = json.loads(
-        succeed("plan", "--factory", "llama3_8b(num_nodes=2, num_gpus_per_node=4)", "--json")
-    )
+def test_a_recipe_takes_arguments(json_of):
+    plan = json_of("plan", "--factory", "llama3_8b(num_nodes=2, num_gpus_per_node=4)")
     assert [(stage["num_nodes"], stage["world_size"]) for stage in plan["stages"]] == [(2, 8)]
+
+
+def test_several_what_ifs_are_compared_in_every_combination(succeed):
+    what_ifs = ("--what-if", "trainer.num_nodes=1,2", "--what-if", "data.micro_batch_size=1,2")
+    rows = succeed("plan", "--factory", "llama3_8b", *what_ifs).splitlines()[1:5]
+    assert [row.split()[:2] for row in rows] == [
+        [f"trainer.num_nodes={nodes}", f"data.micro_batch_size={size}"]
+        for nodes in (1, 2)
+        for size in (1, 2)
+    ]
 
 
 def test_the_version_is_that_of_the_package(succeed):
@@ -186,18 +159,8 @@ def test_a_terminal_without_unicode_still_shows_the_plan(tmp_path):
 def test_a_deleted_working_directory_is_an_error(tmp_path):
     gone = tmp_path / "gone"
     gone.mkdir()
-    command = [
-        "sh",
-        "-c",
-        'rmdir "$0" && exec "$@"',
-        gone,
-        sys.executable,
-        "-m",
-        "rampcli",
-        "plan",
-        "-f",
-        "gpt3_5b",
-    ]
+    plan = (sys.executable, "-m", "rampcli", "plan", "-f", "gpt3_5b")
+    command = ["sh", "-c", 'rmdir "$0" && exec "$@"', gone, *plan]
     ended = subprocess.run(command, cwd=gone, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith("error: the working directory does not exist any more\n")

@@ -32,7 +32,7 @@ def event(kind: str, **facts) -> dict:
     return {"event": kind, "time": 100.0, "step": 0, "consumed_samples": 0, **facts}
 
 
-def shown(act, *, terminal: bool, width: int = 160) -> str:
+def shown(act, *, terminal: bool = False, width: int = 160) -> str:
     config = llm.llama3_tiny.pretrain_recipe()
     config.model.rampup_batch_size, config.trainer.max_samples = [4, 4, 2700], 3600
     console = Console(
@@ -57,7 +57,7 @@ def line_of(act, *, width: int = 160) -> str:
         console.print(progress.picture())
         lines.append(console.file.getvalue())
 
-    shown(draw, terminal=False)
+    shown(draw)
     return lines[0].rstrip("\n")
 
 
@@ -73,7 +73,7 @@ def start(progress, stage: int = 0) -> None:
 
 def test_a_line_shows_stage_batch_samples_loss_throughput_and_the_remaining_time(monkeypatch):
     monkeypatch.setattr("rampcli.cli.progress.PLAIN_EVERY_S", 0.0)
-    printed = shown(lambda progress: steps(progress, 388, 392, 396, 400), terminal=False)
+    printed = shown(lambda progress: steps(progress, 388, 392, 396, 400))
     assert printed.splitlines()[-1] == (
         "stage 1/4 · batch 4 · 400/3,600 samples · loss 2.500 · 12,800 tokens/s"
         " · stage 0:05 left · run 0:32 left"
@@ -103,7 +103,7 @@ def test_the_line_of_a_run_that_stands_still_names_the_rank_that_is_behind():
 @pytest.mark.usefixtures("standing")
 def test_plain_lines_say_once_that_a_run_stands_still(monkeypatch):
     monkeypatch.setattr("rampcli.cli.progress.PLAIN_EVERY_S", 0.0)
-    printed = shown(lambda progress: [progress.on_poll() for _ in range(9)], terminal=False)
+    printed = shown(lambda progress: [progress.on_poll() for _ in range(9)])
     assert printed == (
         "stage 1/4 · no step for 1:35 (steps take 2 s):"
         " rank 1 (process 6 on a) is reading samples; rank 0 waits for it\n"
@@ -132,9 +132,7 @@ def test_the_time_left_counts_the_boundaries_to_come_as_the_last_one_took():
 
 
 def test_plain_progress_lines_are_few_and_have_no_control_characters():
-    output = shown(
-        lambda progress: [progress.on_row(row(4 * step)) for step in range(1, 200)], terminal=False
-    )
+    output = shown(lambda progress: [progress.on_row(row(4 * step)) for step in range(1, 200)])
     assert len(output.splitlines()) == 1
     assert "\x1b" not in output
 
@@ -196,7 +194,7 @@ def test_before_a_step_the_line_says_what_the_run_waits_for():
         steps(progress, 8)
         note()
 
-    shown(act, terminal=False)
+    shown(act)
     assert seen == [
         "preparing",
         "starting processes",
@@ -220,7 +218,7 @@ def test_the_line_of_reinforcement_learning_shows_the_reward():
 def test_a_long_warning_is_one_line():
     reason = "x " * 200
     fault = event("fault", reason=reason)
-    printed = shown(lambda progress: progress.on_event(fault), terminal=False)
+    printed = shown(lambda progress: progress.on_event(fault))
     assert printed == f"warning: {reason}\n"
 
 
@@ -229,7 +227,7 @@ def test_faults_and_validations_are_printed():
         progress.on_event(event("fault", reason="step_00000002 is damaged: x"))
         progress.on_event(event("validation", step=250, loss=2.25, consumed_samples=1000))
 
-    assert shown(act, terminal=False).splitlines() == [
+    assert shown(act).splitlines() == [
         "warning: step_00000002 is damaged: x",
         "validation loss 2.2500 after 1,000 samples",
     ]
@@ -242,9 +240,7 @@ def test_the_losses_of_several_corpora_are_one_line_once_all_are_there():
             facts = {"loss": step / 2, "consumed_samples": 10 * step}
             progress.on_event(event("validation", step=step, corpus=corpus, **facts))
 
-    assert shown(act, terminal=False).splitlines() == [
-        "validation loss wiki 2.0000, code 2.0000 after 40 samples"
-    ]
+    assert shown(act).splitlines() == ["validation loss wiki 2.0000, code 2.0000 after 40 samples"]
 
 
 def test_a_second_run_of_the_same_terminal_prints_plain_lines():
@@ -262,10 +258,7 @@ def test_a_second_run_of_the_same_terminal_prints_plain_lines():
 
 def test_texts_keep_their_lines_and_cannot_control_the_terminal():
     texts = [{"prompt": "def ", "text": "f():\n\treturn\x1b[2J \u202e"}]
-    output = shown(
-        lambda progress: progress.on_event(event("samples", step=1000, texts=texts)),
-        terminal=False,
-    )
+    output = shown(lambda progress: progress.on_event(event("samples", step=1000, texts=texts)))
     assert output.splitlines()[:2] == ["text after step 1,000:", "    def f():"]
     assert "return\\x1b[2J \\u202e" in output
     assert not {"\x1b", "\u202e"} & set(output)

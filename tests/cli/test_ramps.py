@@ -1,4 +1,3 @@
-import json
 import shlex
 
 import pytest
@@ -26,8 +25,8 @@ def test_the_list_has_every_ramp_and_fits_into_80_columns(succeed):
     assert max(map(len, printed)) <= 80
 
 
-def test_json_has_the_documented_facts_of_every_ramp(succeed):
-    listed = json.loads(succeed("ramps", "--json"))
+def test_json_has_the_documented_facts_of_every_ramp(json_of):
+    listed = json_of("ramps")
     assert [one["name"] for one in listed] == list(published_ramps())
     for one in listed:
         assert set(one) == FACTS
@@ -35,13 +34,13 @@ def test_json_has_the_documented_facts_of_every_ramp(succeed):
             None if one["words"] is None else "--factory llama3_tiny" in one["words"]
         )
         assert (one["words"] is None) == (one["stages"] == []) == (one["unpublished"] is not None)
-    assert json.loads(succeed("ramps", "palm_540b", "--json")) in listed
+    assert json_of("ramps", "palm_540b") in listed
 
 
-def test_the_printed_command_plans_the_ramp(succeed):
+def test_the_printed_command_plans_the_ramp(succeed, json_of):
     printed = succeed("ramps", "palm_540b", "--sequence-length", "4096", "--nodes", "2")
     command = printed[printed.index("rampcli plan") :].replace("\\\n", " ")
-    plan = json.loads(succeed(*shlex.split(command)[1:], "--json"))
+    plan = json_of(*shlex.split(command)[1:])
     assert [stage["steps"] for stage in plan["stages"]] == [50_000, 65_000, 140_000]
     assert plan["sequence_length"] == 4096
     assert plan["stages"][0]["num_nodes"] == 2

@@ -22,8 +22,8 @@ def test_every_recipe_has_a_row_that_fits_a_hundred_columns(succeed, monkeypatch
     assert row.split() == cells
 
 
-def test_json_holds_the_facts_of_every_recipe_and_nothing_else_is_printed(succeed):
-    facts = {fact["name"]: fact for fact in json.loads(succeed("recipes", "--json"))}
+def test_json_holds_the_facts_of_every_recipe_and_nothing_else_is_printed(json_of):
+    facts = {fact["name"]: fact for fact in json_of("recipes")}
     assert list(facts) == llm.recipe_names()
     assert facts["llama3_8b"].pop("description").startswith("Pretrains Llama 3 8B ")
     assert facts["llama3_8b"] == {
@@ -39,8 +39,8 @@ def test_json_holds_the_facts_of_every_recipe_and_nothing_else_is_printed(succee
     }
 
 
-def test_a_recipe_is_shown_with_its_options_and_its_own_settings(succeed):
-    found = json.loads(succeed("recipes", "qwen3_14b", "--json"))
+def test_a_recipe_is_shown_with_its_options_and_its_own_settings(succeed, json_of):
+    found = json_of("recipes", "qwen3_14b")
     assert found["options"] == {
         "model": "qwen3_14b",
         "data": "mock",
@@ -69,9 +69,9 @@ def test_a_recipe_is_shown_with_its_options_and_its_own_settings(succeed):
 WORDS = ("model.num_layers=4", "trainer.max_samples=400", "model.rampup_batch_size=[8,8,160]")
 
 
-def test_a_recipe_is_shown_with_the_settings_that_were_typed(succeed):
-    found = json.loads(succeed("recipes", "llama3_tiny", *WORDS, "--json"))
-    plan = json.loads(succeed("plan", "-f", "llama3_tiny", *WORDS, "--json"))
+def test_a_recipe_is_shown_with_the_settings_that_were_typed(succeed, json_of):
+    found = json_of("recipes", "llama3_tiny", *WORDS)
+    plan = json_of("plan", "-f", "llama3_tiny", *WORDS)
     for name in ("parameters", "embedding_parameters"):
         assert found[name] == plan[name]
     assert found["tokens"] == 400 * plan["sequence_length"]
@@ -80,40 +80,40 @@ def test_a_recipe_is_shown_with_the_settings_that_were_typed(succeed):
     (size,) = re.findall(r"^model +(.*)$", printed, re.MULTILINE)
     assert f"\nmodel: {size}\n" in succeed("plan", "-f", "llama3_tiny", *WORDS)
     _, _, *command = shlex.split(printed.splitlines()[-1])
-    assert json.loads(succeed("plan", *command, "--json")) == plan
+    assert json_of("plan", *command) == plan
     assert "\nyour settings\n  model.num_layers=4\n" in printed
 
 
 def test_a_recipe_that_needs_a_file_is_shown_with_its_tokens_once_the_file_is_typed(
-    succeed, tmp_path
+    json_of, tmp_path
 ):
     (tmp_path / "my.txt").write_text("a text" * 1000, encoding="utf-8")
-    without = json.loads(succeed("recipes", "shakespeare_char", "--json"))
-    found = json.loads(succeed("recipes", "shakespeare_char", "data.path=my.txt", "--json"))
+    without = json_of("recipes", "shakespeare_char")
+    found = json_of("recipes", "shakespeare_char", "data.path=my.txt")
     assert (without["vocab_size"], found["vocab_size"]) == (None, 5)
     assert found["parameters"] > without["parameters"]
     assert found["command"] == without["command"].replace("FILE", "my.txt")
 
 
-def test_a_recipe_that_reads_a_file_is_shown_with_the_setting_for_its_path(succeed):
-    found = json.loads(succeed("recipes", "shakespeare_char", "--json"))
+def test_a_recipe_that_reads_a_file_is_shown_with_the_setting_for_its_path(json_of):
+    found = json_of("recipes", "shakespeare_char")
     assert found["command"] == "rampcli pretrain --factory shakespeare_char data.path=FILE"
     assert "data.path" not in found["settings"]
 
 
 @pytest.mark.parametrize("name", llm.recipe_names())
-def test_the_options_and_settings_shown_for_a_recipe_give_its_plan(name, succeed, tmp_path):
+def test_the_options_and_settings_shown_for_a_recipe_give_its_plan(name, json_of, tmp_path):
     pair = json.dumps({"prompt": "4 is ", "response": "even"})
     text = f"{pair}\n" * 100 if name == "fine_tune" else "a text" * 1000
     (tmp_path / "my.txt").write_text(text, encoding="utf-8")
-    found = json.loads(succeed("recipes", name, "--json"))
+    found = json_of("recipes", name)
     options = [f"{group}={option}" for group, option in found["options"].items()]
     settings = [f"{key}={shown(value)}" for key, value in found["settings"].items()]
     path = ["data.path=my.txt"] if "data.path=FILE" in found["command"] else []
     if "model.init_from=FOLDER" in found["command"]:
         path.append(f"model.init_from={write_model(tmp_path / 'model')}")
-    again = json.loads(succeed("plan", "-f", "llama3_tiny", "--json", *options, *settings, *path))
-    recipe = json.loads(succeed("plan", "-f", name, "--json", *path))
+    again = json_of("plan", "-f", "llama3_tiny", *options, *settings, *path)
+    recipe = json_of("plan", "-f", name, *path)
     del again["retuning"]  # beside the other recipe
     assert recipe.pop("retuning") is None
     assert again == recipe

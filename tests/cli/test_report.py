@@ -41,7 +41,7 @@ def test_runs_are_compared_with_the_settings_in_which_they_differ(succeed):
 
 
 @pytest.mark.usefixtures("runs")
-def test_a_report_names_the_profiles_of_a_run(succeed, tmp_path):
+def test_a_report_names_the_profiles_of_a_run(succeed, json_of, tmp_path):
     operator = {"name": "aten::mm", "calls": 21, "self_cpu_s": 0.5}
     RunDirectory(tmp_path / "runs/first").append_event(
         "profile",
@@ -56,13 +56,13 @@ def test_a_report_names_the_profiles_of_a_run(succeed, tmp_path):
     assert lines[-4] == "most expensive operators of steps 10 to 12 on rank 0:"
     assert lines[-2].split() == ["aten::mm", "21", "500.0", "ms"]
     assert lines[-1] == "profile: runs/first/profile/steps_10-12.rank_0.json.gz"
-    facts = json.loads(succeed("report", "first", "--json"))
+    facts = json_of("report", "first")
     assert facts["runs"][0]["profiles"][0]["operators"] == [operator]
 
 
 @pytest.mark.usefixtures("runs")
-def test_json_is_printed_alone_and_a_picture_is_written(succeed, tmp_path):
-    facts = json.loads(succeed("report", "first", "second", "--json", "--plot", "x.svg"))
+def test_json_is_printed_alone_and_a_picture_is_written(json_of, tmp_path):
+    facts = json_of("report", "first", "second", "--plot", "x.svg")
     assert [one["name"] for one in facts["runs"]] == ["first", "second"]
     assert facts["runs"][0]["goodput"] == pytest.approx(61 / 70)
     assert facts["differences"] == {"optim.lr": ["0.006", "0.5"]}
@@ -70,17 +70,8 @@ def test_json_is_printed_alone_and_a_picture_is_written(succeed, tmp_path):
 
 
 @pytest.mark.usefixtures("runs")
-def test_the_live_page_of_runs_is_written_as_one_file(succeed, tmp_path):
-    printed = succeed("compare", "first", "second", "--html", "both.html")
-    assert printed.splitlines()[-1] == "wrote both.html"
-    page = (tmp_path / "both.html").read_text()
-    assert page.startswith("<!doctype html>")
-    assert {"first", "second", "optim.lr"} <= set(page.replace('"', " ").split())
-
-
-@pytest.mark.usefixtures("runs")
 def test_the_size_of_a_model_is_the_same_in_a_report_its_json_its_page_and_the_live_page(
-    succeed, tmp_path
+    succeed, json_of, tmp_path
 ):
     config = tmp_path / "runs/second/config.yaml"
     config.write_text(config.read_text().replace("model:\n", "model:\n  of_tomorrow: 1\n", 1))
@@ -94,7 +85,8 @@ def test_the_size_of_a_model_is_the_same_in_a_report_its_json_its_page_and_the_l
     ):
         printed = succeed("report", name, "--html", "report.html")
         assert f"model: {line}" in printed.splitlines()
-        (reported,) = json.loads(succeed("report", name, "--json"))["runs"]
+        assert printed.endswith("wrote report.html\n")
+        (reported,) = json_of("report", name)["runs"]
         (written,) = data_of((tmp_path / "report.html").read_text())["runs"]
         live = FollowedRun(name, RunDirectory(tmp_path / "runs" / name))
         live.read()

@@ -24,12 +24,17 @@ RL = ("rl", *TINY, *PROMPT_WORDS)
 BATCH = ("batch_size=8", "num_generations=4")
 
 
+def composed(words):
+    """Returns a small run of `rampcli rl`."""
+    return compose_rl(Base(factory="llama3_tiny"), words)
+
+
 @pytest.fixture
-def pairs(succeed):
+def pairs(json_of):
     """Returns the pairs of each stage that `rampcli rl --dry-run --json` prints."""
 
     def run(*words: str) -> list[dict[str, int]]:
-        plan = json.loads(succeed(*RL, *words, "--dry-run", "--json"))
+        plan = json_of(*RL, *words, "--dry-run")
         return [stage["pairs"] for stage in plan["stages"]]
 
     return run
@@ -57,12 +62,8 @@ def test_the_table_shows_prompts_pairs_and_the_whole_product(succeed):
     printed = succeed(*RL, *BATCH, "micro_batch_size=8", "--dry-run")
     header, row = (re.split(r"\s{2,}", line.strip()) for line in printed.splitlines()[:2])
     shown = dict(zip(header, row, strict=False))
-    assert (shown["prompts"], shown["pairs"], shown["micro"], shown["accum"]) == (
-        "8",
-        "32",
-        "8",
-        "2",
-    )
+    columns = ("prompts", "pairs", "micro", "accum")
+    assert [shown[name] for name in columns] == ["8", "32", "8", "2"]
     assert (
         "8 prompts x 4 generations = 32 pairs"
         " = 1 update x 2 micro batches of 8 pairs x 2 data-parallel ranks"
@@ -81,7 +82,7 @@ def test_the_table_shows_prompts_pairs_and_the_whole_product(succeed):
 )
 def test_a_run_has_another_directory_than_pretraining_unless_it_is_given(words, run_dir):
     typed = [*PROMPT_WORDS, *words]
-    assert str(compose_rl(Base(factory="llama3_tiny"), typed).run_dir) == run_dir
+    assert str(composed(typed).run_dir) == run_dir
     # Other commands take the configuration of the same run.
     planned = compose_words(Base(factory="llama3_tiny"), ["rl=grpo", *typed])
     assert str(planned.run_dir) == run_dir
@@ -114,7 +115,7 @@ def test_a_file_that_the_user_chooses_names_the_run(tmp_path):
 
 
 def test_what_the_command_sets_is_attributed_to_it_and_gives_way_to_typed_words():
-    resolved = compose_rl(Base(factory="llama3_tiny"), PROMPT_WORDS)
+    resolved = composed(PROMPT_WORDS)
     assert stack_of(resolved.config).entry("name").place == "rampcli rl"
     assert stack_of(resolved.config).entry("rl.generations_per_prompt").place.startswith("rl/grpo")
 
@@ -142,18 +143,18 @@ def test_a_ramp_of_prompts_resumes_at_its_checkpoint(tmp_path):
     (folder / MANIFEST).write_text(json.dumps(manifest(step=100, consumed_samples=100)))
     words = [*PROMPT_WORDS, "batch_size=8", "model.rampup_batch_size=[1,7,100]"]
     words += ["rampup.node_policy=fixed", "trainer.max_steps=200"]
-    resumed = compose_rl(Base(factory="llama3_tiny"), [*words, f"run_dir={run.path}"])
+    resumed = composed([*words, f"run_dir={run.path}"])
     assert [stage.global_batch_size for stage in resumed.plan.stages] == [8]
     passed, coming = plan_json(resumed)["stages"]
     assert (passed["pairs"], coming["pairs"]["pairs"]) == (None, 128)
     with pytest.raises(UsageError, match="stage 0"):
-        compose_rl(Base(factory="llama3_tiny"), [*words, f"run_dir={tmp_path}/new"])
+        composed([*words, f"run_dir={tmp_path}/new"])
 
 
 def test_notes_count_prompts():
     words = [*PROMPT_WORDS, "rl=grpo", "trainer.max_steps=null", "trainer.max_samples=60"]
     words += ["model.step_batch_size_schedule='samples: 0:16 32:8'", "rl.prompts_per_step=null"]
-    notes = compose_rl(Base(factory="llama3_tiny"), words).plan.notes
+    notes = composed(words).plan.notes
     assert notes == (
         "the batch shrinks, as scheduled: 16 to 8 after 32 prompts",
         "a run ends with a whole step: 64 prompts, not trainer.max_samples=60",
@@ -163,15 +164,15 @@ def test_notes_count_prompts():
 def test_a_step_schedule_in_steps_counts_steps_of_reinforcement_learning_too():
     words = [*PROMPT_WORDS, "rl=grpo", "trainer.max_steps=5", "rl.prompts_per_step=null"]
     words += ["model.step_batch_size_schedule='steps: 0:16 3:8'"]
-    plan = compose_rl(Base(factory="llama3_tiny"), words).plan
+    plan = composed(words).plan
     assert [(stage.global_batch_size, stage.steps) for stage in plan.stages] == [(16, 3), (8, 2)]
 
 
-def test_dialects_print_the_batch_of_four_systems(succeed):
+def test_dialects_print_the_batch_of_four_systems(succeed, json_of):
     printed = succeed(*RL, *BATCH, "--dialects")
     names = ["MaxText", "TRL", "verl", "NeMo-RL"]
     assert re.findall(r"^# (\S.*)$", printed, flags=re.MULTILINE) == names
-    said = json.loads(succeed(*RL, *BATCH, "--dialects", "--json"))
+    said = json_of(*RL, *BATCH, "--dialects")
     assert list(said) == names
     assert "actor_rollout_ref.rollout.n=4" in said["verl"]["words"]
     assert all(" ".join(one["words"]) in printed for one in said.values())

@@ -113,12 +113,10 @@ def test_a_renamed_checkpoint_is_offered_its_name_by_a_command_that_works(rampcl
     assert (ended.exit_code, ended.stderr) == (0, "")
 
 
-def test_a_plan_refuses_a_model_that_lacks_positions(rampcli, tmp_path):
+def test_a_plan_refuses_a_model_that_lacks_positions(refuse, tmp_path):
     write_folders(tmp_path)
     words, message = POSITIONS
-    ended = rampcli("plan", *RUN, *words)
-    assert (ended.exit_code, ended.stdout) == (2, "")
-    assert ended.stderr.startswith(f"error: {message}")
+    assert refuse("plan", *RUN, *words).startswith(f"error: {message}")
 
 
 def test_tensors_that_the_model_does_not_have_are_named_by_a_plan_and_a_dry_run(rampcli, tmp_path):
@@ -130,20 +128,20 @@ def test_tensors_that_the_model_does_not_have_are_named_by_a_plan_and_a_dry_run(
     assert note in json.loads(rampcli("plan", *words, "--json").stdout)["notes"]
 
 
-def test_what_this_machine_lacks_is_noted_by_a_dry_run_and_refused_by_the_start(rampcli, tmp_path):
+def test_what_this_machine_lacks_is_noted_by_a_dry_run_and_refused_by_the_start(
+    succeed, rampcli, tmp_path
+):
     messages = (
         "this run needs 1 GPU (1 node of 1), and this machine has 0",
         f"the disk of {tmp_path} cannot hold one checkpoint: ",
     )
     words = (*RUN[:2], "trainer.accelerator=gpu", "trainer.max_steps=4", *HUGE)
-    dry = rampcli("pretrain", *words, "--dry-run")
-    assert (dry.exit_code, dry.stderr) == (0, "")
+    dry = succeed("pretrain", *words, "--dry-run")
     for message in messages:
-        assert f"note: a start on this machine would be refused: {message}" in dry.stdout
-    refused = rampcli("pretrain", *words)
-    assert (refused.exit_code, messages[0] in refused.stderr) == (2, True)
-    refused = rampcli("pretrain", *RUN, *HUGE)
-    assert (refused.exit_code, messages[1] in refused.stderr) == (2, True)
+        assert f"note: a start on this machine would be refused: {message}" in dry
+    for given, message in zip((words, (*RUN, *HUGE)), messages, strict=True):
+        refused = rampcli("pretrain", *given)
+        assert (refused.exit_code, message in refused.stderr) == (2, True)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -87,7 +87,12 @@ def imported_by(*words: str, folder: Path | None = None) -> tuple[int, set[str]]
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["pretrain", "--help"], ["plan", "--help"], ["--version"]]
+    "words",
+    [
+        ["--version"],
+        *([*command.split(), "--help"] for command in ("", "pretrain", "plan", "data")),
+        *([*command.split(), "--help"] for command in ("data build", "data inspect")),
+    ],
 )
 def test_help_imports_no_slow_module_and_not_rich(words):
     exit_code, loaded = imported_by(*words)
@@ -107,6 +112,7 @@ def test_help_imports_no_slow_module_and_not_rich(words):
         (["ramps"], 0),
         (["ramps", "palm_540b"], 0),
         (["status"], 0),
+        (["__complete", "plan", "-cd", ".", "optim="], 0),
     ],
 )
 def test_a_command_that_only_reads_settings_imports_no_slow_module(words, exit_code, tmp_path):
@@ -134,16 +140,11 @@ def test_estimates_and_sweeps_do_not_import_torch(words):
     assert {"torch", "numpy"} & loaded == set()
 
 
-def test_supervising_does_not_import_torch():
-    probe = (
-        "import sys, rampcli.cli.training, rampcli.cli.tune_search; print('torch' in sys.modules)"
-    )
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", probe], capture_output=True, text=True, check=True
-        ).stdout
-        == "False\n"
-    )
+@pytest.mark.parametrize("module", ["training", "tune_search", "data_build"])
+def test_supervising_and_building_a_corpus_do_not_import_torch(module):
+    probe = f"import sys, rampcli.cli.{module}; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_a_worker_imports_only_what_a_plain_run_needs_and_nearly_all_before_its_turn(

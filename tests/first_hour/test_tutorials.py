@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 
+import nbformat
 import pytest
 
 from doc_examples import ROOT, differs, examples_of
@@ -77,19 +78,9 @@ def test_a_tutorial_can_be_followed_from_an_empty_folder(newcomer, name):
 def test_the_notebook_tutorial_can_be_followed_from_an_empty_folder(newcomer):
     page = (TUTORIALS / "notebook.md").read_text(encoding="utf-8")
     blocks = CELL.findall(page)
-    cells = [
-        {
-            "cell_type": "code",
-            "source": code,
-            "metadata": {},
-            "outputs": [],
-            "execution_count": None,
-        }
-        for code, _ in blocks
-    ]
+    cells = [nbformat.v4.new_code_cell(code) for code, _ in blocks]
     notebook = newcomer.folder / "notebook.ipynb"
-    content = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
-    notebook.write_text(json.dumps(content))
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), notebook)
     path = f"{newcomer.python.parent}:/usr/bin:/bin"
     ended = newcomer.run(newcomer.python, "-c", EXECUTE, PATH=path)
     assert ended.returncode == 0, ended.stderr
