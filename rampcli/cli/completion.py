@@ -58,11 +58,7 @@ def candidates(words: Sequence[str], command: Any) -> list[str]:
         return [name for name in (*options, "--help") if name.startswith(incomplete)]
     if hasattr(command, "commands"):
         return [name for name in command.commands if name.startswith(incomplete)]
-    arguments = [
-        parameter.name
-        for parameter in command.params
-        if parameter.name not in {option.name for option in options.values()}
-    ]
+    arguments = [one.name for one in command.params if one.param_type_name == "argument"]
     if not arguments:
         return []
     number = sum(not word.startswith("-") for word in before)
@@ -152,12 +148,9 @@ def _groups(incomplete: str, among: Sequence[Path]) -> list[str]:
     for name in GroupNames(tuple(inside)):
         group = f"{parent}{slash}{name}"
         found += [f"{group}="] if option_names(group, among) else []
-        found += [f"{group}/"] if {*GroupNames(_below(name, inside))} else []
+        below = tuple(path for one in inside if (path := one / name).is_dir())
+        found += [f"{group}/"] if {*GroupNames(below)} else []
     return [name for name in found if name.startswith(incomplete)]
-
-
-def _below(name: str, inside: Sequence[Path]) -> tuple[Path, ...]:
-    return tuple(path for one in inside if (path := one / name).is_dir())
 
 
 def primaries(incomplete: str, among: Sequence[Path]) -> list[str]:
