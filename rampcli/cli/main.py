@@ -63,8 +63,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 """Functions of the commands by name.
 
-To add a command: a file in `rampcli/cli`, an entry here, and a section of
-`docs/reference/commands.md`.
+To add a command: a file in `rampcli/cli` whose docstring says what its options do, an entry here,
+and a section of `docs/reference/commands.md`.
 """
 for name, function in COMMANDS.items():
     app.command(name)(function)
