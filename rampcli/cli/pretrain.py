@@ -46,34 +46,30 @@ def show_or_train(
     as_json: bool = False,
 ) -> None:
     """Prints the plan of a run, if asked to; otherwise trains, and ends the command."""
-    if dry_run:
-        from rampcli.launch.start_checks import check_files
-
-        newest, notes = check_files(resolved)
-        resolved = replace(resolved, notes=(*resolved.notes, *notes))
-        print_plan(resolved, as_json=as_json)
-        if not as_json:
-            from rampcli.cli.console import build_console, say
-            from rampcli.cli.jobs import print_scripts
-            from rampcli.launch.start_checks import disk_warnings, refusals
-
-            refused = [
-                f"a start on this machine would be refused: {error.message}"
-                for error in refusals(resolved, newest)
-            ]
-            notes_on_start = (*refused, *disk_warnings(resolved))
-            say(build_console(), *(f"note: {note}" for note in notes_on_start))
-            print_scripts(resolved, one_stage=one_stage, one_phase=one_phase)
-    else:
+    if not dry_run:
         from rampcli.cli.training import train
 
         gc.enable()  # a command turns it off, and this one lives long
-        command = ["rampcli", *sys.argv[1:]]
         outcome = train(
             resolved,
             one_stage=one_stage,
             one_phase=one_phase,
-            command=command,
+            command=["rampcli", *sys.argv[1:]],
             overrides=words,
         )
         raise typer.Exit(outcome.exit_code)
+    from rampcli.launch.start_checks import check_files, disk_warnings, refusals
+
+    newest, notes = check_files(resolved)
+    print_plan(replace(resolved, notes=(*resolved.notes, *notes)), as_json=as_json)
+    if as_json:
+        return
+    from rampcli.cli.console import build_console, say
+    from rampcli.cli.jobs import print_scripts
+
+    refused = (
+        f"a start on this machine would be refused: {error.message}"
+        for error in refusals(resolved, newest)
+    )
+    say(build_console(), *(f"note: {note}" for note in (*refused, *disk_warnings(resolved))))
+    print_scripts(resolved, one_stage=one_stage, one_phase=one_phase)
