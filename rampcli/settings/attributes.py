@@ -22,7 +22,7 @@ WORD_SECTIONS = frozenset(
 WORDS = "words"
 """Field of a configuration for words that set none of our keys alone."""
 ERRORS: dict[str, Callable[[str], AttributeError]] = dict.fromkeys(
-    ("unknown", "deleted"), AttributeError
+    ("unknown", "deleted"), lambda key: AttributeError(f"{key} is not an attribute to set")
 )
 """Return the error for a key that does not exist, and for one that would be deleted.
 

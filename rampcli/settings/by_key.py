@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from operator import ge, gt, le, lt
+from pkgutil import resolve_name
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -16,7 +17,7 @@ from rampcli.errors import Assignments, example_of, set_to
 from rampcli.plugins.extensions import ENTRY_POINTS, Extension, find, section_of
 from rampcli.settings.attributes import WORDS
 from rampcli.settings.facts import BATCH, LEARNING, Changes, Facts, any_phase, whole_run
-from rampcli.settings.fields import ROOT, Extensible, Keyed
+from rampcli.settings.fields import Extensible, Keyed
 from rampcli.settings.phase_keys import PHASES, UNTIL, checked_name, key_inside
 from rampcli.words import COMBINED, SPELLINGS, meaning_of
 from rampcli.words.refused import VALUES_ELSEWHERE
@@ -128,10 +129,15 @@ END_OF_PHASE = Setting(
 """`phases.NAME.until`."""
 
 
+def _schema() -> Any:
+    """Returns the class of the whole configuration, whose sections have checks that ask here."""
+    return resolve_name("rampcli.settings.config:Config")
+
+
 @cache
 def settings() -> dict[str, Setting]:
     """Returns every setting by dotted key, in the order of the schema."""
-    return {setting.key: setting for setting in settings_in(ROOT[0], "")}
+    return {setting.key: setting for setting in settings_in(_schema(), "")}
 
 
 @cache
@@ -232,7 +238,7 @@ def _of_extensions() -> dict[str, Facts]:
     """Returns what is true of the settings of extensions, by section with its dot."""
     return {
         f"{field.name}.": field.type.of_extensions
-        for field in dataclasses.fields(ROOT[0])  # type: ignore[arg-type]
+        for field in dataclasses.fields(_schema())
         if isinstance(field.type, type) and issubclass(field.type, Extensible)
     }
 

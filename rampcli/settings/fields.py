@@ -11,8 +11,6 @@ from rampcli.settings.facts import Facts
 __all__ = ["settings_class"]
 T = TypeVar("T")
 S = TypeVar("S", bound=Section)
-ROOT: list[type[Section]] = []
-"""The class of the whole configuration, once it is declared."""
 
 if TYPE_CHECKING:  # mypy takes a class variable of a class with slots for an error
     from dataclasses import dataclass as settings_class
@@ -46,8 +44,6 @@ def keyed(prefix: str) -> Callable[[type[S]], type[S]]:
 
     def with_keys(schema: type[S]) -> type[S]:
         schema._prefix = prefix
-        if not prefix:
-            ROOT.append(schema)
         for one in fields(schema):  # type: ignore[arg-type]
             if get_origin(one.type) is Keyed:
                 slot = schema.__dict__[one.name]
