@@ -10,8 +10,12 @@ from rampcli.settings.optim import OptimConfig, ScheduleConfig
 
 MOST_SHOWN = 10
 """Most stages whose values a line or a cell shows."""
-FORMS = {"lr factor": 3, "beta2": 6, "weight decay": 3}
-"""Columns of a comparison, and the digits of their numbers."""
+COUPLED = {
+    "lr_factor": ("factor of the learning rate", "lr factor", 3),
+    "beta2": ("beta2", "beta2", 6),
+    "weight_decay": ("weight decay", "weight decay", 3),
+}
+"""Figures of a stage: their names in lines and in columns, and the digits of their numbers."""
 MOST_DIGITS = 9
 """Digits in which numbers are compared."""
 
@@ -38,10 +42,13 @@ def _coupled_stages_of(phase: ResolvedPhase) -> list[dict[str, Any]]:
     return rows
 
 
-def _fixed_values(resolved: Resolved) -> list[dict[str, float]]:
-    """Returns the values of each stage that its batch does not change, also of `passed`."""
-    optims = [resolved.of(stage).config.optim for stage in resolved.plan.extents]
-    return [{"beta2": one.beta2, "weight_decay": one.weight_decay} for one in optims]
+def _in_effect(resolved: Resolved, name: str) -> list[float]:
+    """Returns a figure of each stage: that of the settings if its batch does not change it."""
+    stages = zip(coupled_stages(resolved), resolved.plan.extents, strict=True)
+    return [
+        getattr(resolved.of(stage).config.optim, name) if row[name] is None else row[name]
+        for row, stage in stages
+    ]
 
 
 def compared_stages(resolved: Resolved) -> list[dict[str, float | None]]:
@@ -70,27 +77,21 @@ def _digits(value: float) -> float:
 
 def coupling_lines(resolved: Resolved) -> list[str]:
     """Returns a line for each value that follows the batch: what every stage has."""
-    rows, fixed = coupled_stages(resolved), _fixed_values(resolved)
+    rows = coupled_stages(resolved)
     schedules = [phase.config.schedule for phase in resolved.phases]
-    is_scaled = any(one.batch_coupling != "none" or one.lr_factors is not None for one in schedules)
-    lines = []
-    for name, figure, form, is_shown in (
-        ("factor of the learning rate", "lr_factor", ".3g", is_scaled),
-        ("beta2", "beta2", ".6g", any(row["beta2"] is not None for row in rows)),
-        (
-            "weight decay",
-            "weight_decay",
-            ".3g",
-            any(row["weight_decay"] is not None for row in rows),
-        ),
-    ):
-        if is_shown:
-            values = [
-                f"{own[figure] if row[figure] is None else row[figure]:{form}}"
-                for row, own in zip(rows, fixed, strict=True)
-            ]
-            lines.append(f"{name} by stage: {listed(values, most=MOST_SHOWN)}")
-    return lines
+    is_shown = {name: any(row[name] is not None for row in rows) for name in COUPLED}
+    is_shown["lr_factor"] = any(
+        one.batch_coupling != "none" or one.lr_factors is not None for one in schedules
+    )
+    shown = {name: facts for name, facts in COUPLED.items() if is_shown[name]}
+    texts = {
+        name: [f"{value:.{digits}g}" for value in _in_effect(resolved, name)]
+        for name, (_, _, digits) in shown.items()
+    }
+    return [
+        f"{title} by stage: {listed(texts[name], most=MOST_SHOWN)}"
+        for name, (title, _, _) in shown.items()
+    ]
 
 
 def coupling_notes(phase: ResolvedPhase, plan: TrainingPlan) -> Iterator[str]:
@@ -158,7 +159,7 @@ def differing_couplings(plans: Mapping[str, Resolved]) -> dict[str, dict[str, st
     have more digits if need be, and the middle of many stages is left out only if it tells nothing.
     """
     found: dict[str, dict[str, str]] = {plan: {} for plan in plans}
-    for name, digits in FORMS.items():
+    for name, (_, column, digits) in COUPLED.items():
         numbers = {plan: _numbers(resolved, name) for plan, resolved in plans.items()}
         distinct = len(set(numbers.values()))
         if distinct < 2:
@@ -169,17 +170,13 @@ def differing_couplings(plans: Mapping[str, Resolved]) -> dict[str, dict[str, st
             if len(set(texts.values())) == distinct:
                 break
         for plan, text in texts.items():
-            found[plan][name] = text
+            found[plan][column] = text
     return found
 
 
 def _numbers(resolved: Resolved, name: str) -> tuple[float, ...]:
-    """Returns the values of all stages, or one if they are the same."""
-    field = name.replace(" ", "_")
-    values = [
-        _digits(own[field] if row[field] is None else row[field])
-        for row, own in zip(coupled_stages(resolved), _fixed_values(resolved), strict=True)
-    ]
+    """Returns the figures of all stages, or one if they are the same."""
+    values = [_digits(value) for value in _in_effect(resolved, name)]
     return (values[0],) if len(set(values)) == 1 else tuple(values)
 
 

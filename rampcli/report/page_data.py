@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rampcli.errors import printable
+from rampcli.errors import printable, shown
 from rampcli.report.standstill_text import standstill_text
 from rampcli.runs.decimation import RowNumbers, bucket_edges, fill_buckets
 from rampcli.runs.event_kinds import EVALUATED, LOSSES_OF_AVERAGES
@@ -51,7 +51,7 @@ def run_data(run: FollowedRun, view: View) -> dict[str, Any]:
     """Returns everything that a page shows of a run."""
     facts = run.facts
     trains = is_training(run.directory, facts.recorded["status"])
-    places, spans = _Places(run), run.spans
+    places, spans, settings = _Places(run), run.spans, run.settings
     first, end = places.rows_of(view)
     # The speed of a run that does not train, or cannot be read, says nothing about its end.
     is_known = trains and run.damage is None
@@ -62,11 +62,11 @@ def run_data(run: FollowedRun, view: View) -> dict[str, Any]:
         "version": run.version,
         "reading": round(run.progress, 4),
         "damage": run.damage,
-        "unit": run.unit,
-        "parameters": None if run.size is None else run.size.parameters,
-        "embedding_parameters": None if run.size is None else run.size.embeddings,
-        "settings_problem": run.settings_problem,
-        "tokens": facts.tokens(unit=run.unit),
+        "unit": settings.unit,
+        "parameters": settings.parameters,
+        "embedding_parameters": settings.embedding_parameters,
+        "settings_problem": settings.problem,
+        "tokens": facts.tokens(unit=settings.unit),
         "quiet": quiet(run) if trains else None,
         "state": facts.state,
         "end_sample": facts.end_sample,
@@ -77,7 +77,9 @@ def run_data(run: FollowedRun, view: View) -> dict[str, Any]:
         "device": facts.events.device,
         "rows": run.columns.rows,
         "shown": [first, end],
-        "settings": run.settings,
+        "settings": {
+            printable(key): printable(shown(value)) for key, value in settings.values.items()
+        },
         "plan": facts.plan,
         "trained": _trained(run, spans, places),
         "curves": _curves(facts.events, places),
@@ -138,26 +140,22 @@ class _Places:
 
     def of_points(self, points: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
         """Returns the places of events on all axes."""
-        steps = np.array([point["step"] for point in points], dtype=np.float64)
-        samples = np.array([point["samples"] for point in points], dtype=np.float64)
-        times = np.array([point["time"] for point in points], dtype=np.float64)
-        places = {"samples": samples, "steps": steps}
-        tokens = [] if self._counts_responses() else self._planned_tokens(points)
-        places["tokens"] = (
-            self._at_steps("tokens", steps)
-            if len(tokens) < len(points)
-            else np.array(tokens, dtype=np.float64)
+        steps, samples, times = (
+            np.array([point[name] for point in points], dtype=np.float64)
+            for name in ("step", "samples", "time")
         )
-        if "time" in self.run.columns and self.started is not None:
-            places["time"] = times - self.started
-        else:
-            places["time"] = self._at_steps("time", steps)
+        counted = [] if self._counts_responses() else [point["samples"] for point in points]
+        tokens = [found for one in counted if (found := tokens_at(self.plan, one)) is not None]
+        has_tokens = len(tokens) == len(points)
+        places = {
+            "samples": samples,
+            "steps": steps,
+            "tokens": np.array(tokens, float) if has_tokens else self._at_steps("tokens", steps),
+            "time": times - self.started
+            if "time" in self.run.columns and self.started is not None
+            else self._at_steps("time", steps),
+        }
         return {axis: _numbers(places[axis], digits=15) for axis in AXES}
-
-    def _planned_tokens(self, points: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Returns the tokens in the samples of events, without those that are unknown."""
-        found = (tokens_at(self.plan, point["samples"]) for point in points)
-        return [tokens for tokens in found if tokens is not None]
 
     def _at_steps(self, axis: str, steps: NDArray[np.float64]) -> NDArray[np.float64]:
         if self.rows == 0:
@@ -285,7 +283,7 @@ def _spent(run: FollowedRun, spans: Spans, now: float | None) -> dict[str, Any] 
     if run.facts.events.started is None or run.columns.rows == 0:
         return None
     spent = run.facts.time_spent(now=now)
-    seconds = time_parts(spent, run.facts, spans, run.directory, unit=run.unit)
+    seconds = time_parts(spent, run.facts, spans, run.directory, unit=run.settings.unit)
     return {
         "parts": [{"name": name, "s": _number(s)} for name, s in seconds.items()],
         "total_s": _number(spent.elapsed_s),

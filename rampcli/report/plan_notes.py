@@ -38,8 +38,7 @@ def all_notes(resolved: Resolved) -> list[str]:
     """Returns the notes on a plan, on its settings and files, and on what they lead to."""
     return [
         *throughput_notes([resolved]),
-        *_untimed_notes(resolved),
-        *_passed_notes(resolved),
+        *_unplanned_notes(resolved),
         *by_phase(resolved, _policy_notes),
         *resolved.plan.notes,
         *resolved.notes,
@@ -92,45 +91,51 @@ def left_out_notes(plans: Sequence[Resolved], *, asked: Collection[str] = ()) ->
     return [*dict.fromkeys(notes)]
 
 
-def _untimed_notes(resolved: Resolved) -> Iterator[str]:
-    """Yields a note on phases without a throughput, if others have one."""
+def _unplanned_notes(resolved: Resolved) -> Iterator[str]:
+    """Yields notes on phases without a throughput, and on finished stages without nodes."""
+    plan = resolved.plan
     names = [phase.name for phase in resolved.phases if phase.plan.clock is None]
-    if names and resolved.plan.clock is not None:
+    if names and plan.clock is not None:
         yield f"no throughput is known for {phases_named(names)}: the hours are unknown"
-
-
-def _passed_notes(resolved: Resolved) -> Iterator[str]:
-    """Yields a note on finished stages that do not fit the fleet."""
-    if resolved.plan.passed:
+    if plan.passed:
         yield (
-            f"stages 0 to {len(resolved.plan.passed) - 1} are finished and do not fit today's"
-            " nodes, so only their batch and samples are planned"
+            f"stages 0 to {len(plan.passed) - 1} are finished and do not fit today's nodes, so only"
+            " their batch and samples are planned"
         )
 
 
-def _policy_notes(phase: ResolvedPhase) -> list[str]:
-    return [*_assumption_notes(phase), *_stage_notes(phase)]
+def _policy_notes(phase: ResolvedPhase) -> Iterator[str]:
+    """Yields notes on what the node policy cannot weigh, and on the parts of a pipeline."""
+    plan, config = phase.plan, phase.config
+    policy = NODE_POLICIES[config.rampup.node_policy]
+    parts = config.parallel.num_pipeline_microbatches
+    if policy.weighs_restarts and plan.clock is not None:
+        assumed = [str(stage.stage) for stage in plan.stages if _is_assumed(stage, plan)]
+        if assumed:
+            yield (
+                f"{POLICY_KEY}={policy.name} has no throughput for some of the nodes that"
+                f" {_stages_named(assumed)} could have, and assumed that of the nearest known size"
+            )
+    if parts is not None:
+        sizes = sorted({stage.micro_batch_size for stage in plan.stages})
+        samples, shares = (
+            " to ".join(dict.fromkeys(map(str, (ends[0], ends[-1]))))
+            for ends in (sizes, [size // parts for size in sizes])
+        )
+        yield (
+            f"the pipeline splits a rank's micro batch of {samples} samples into {parts} parts of"
+            f" {shares}"
+        )
+    if policy.weighs_restarts and plan.clock is None:
+        yield f"no throughput is known, so {POLICY_KEY}={policy.name} does not weigh restarts"
 
 
-def _missing_notes(phase: ResolvedPhase) -> Iterator[str]:
-    yield from (
-        f"{setting} does not exist on this machine" for setting in missing_here(phase.config)
-    )
+def _missing_notes(phase: ResolvedPhase) -> list[str]:
+    return [f"{setting} does not exist on this machine" for setting in missing_here(phase.config)]
 
 
-def _assumption_notes(phase: ResolvedPhase) -> list[str]:
-    """Returns a note if the node policy weighed stages whose throughput is unknown."""
-    plan, policy = phase.plan, NODE_POLICIES[phase.config.rampup.node_policy]
-    if not policy.weighs_restarts or plan.clock is None:
-        return []
-    assumed = [str(stage.stage) for stage in plan.stages if _is_assumed(stage, plan)]
-    if not assumed:
-        return []
-    stages = f"{'stages' if len(assumed) > 1 else 'stage'} {listed(assumed, most=MOST_SIZES)}"
-    return [
-        f"{POLICY_KEY}={policy.name} has no throughput for some of the nodes that {stages} could"
-        " have, and assumed that of the nearest known size"
-    ]
+def _stages_named(stages: Sequence[str]) -> str:
+    return f"{'stages' if len(stages) > 1 else 'stage'} {listed(stages, most=MOST_SIZES)}"
 
 
 def _is_assumed(stage: StagePlan, plan: PhasePlan) -> bool:
@@ -143,25 +148,6 @@ def _is_assumed(stage: StagePlan, plan: PhasePlan) -> bool:
         is Basis.UNKNOWN
         for n, micro in sizes.items()
     )
-
-
-def _stage_notes(phase: ResolvedPhase) -> Iterator[str]:
-    """Yields notes on parts of a pipeline, and the policy of nodes."""
-    plan, config = phase.plan, phase.config
-    if config.parallel.num_pipeline_microbatches is not None:
-        parts = config.parallel.num_pipeline_microbatches
-        sizes = sorted({stage.micro_batch_size for stage in plan.stages})
-        samples, shares = (
-            " to ".join(dict.fromkeys(map(str, (ends[0], ends[-1]))))
-            for ends in (sizes, [size // parts for size in sizes])
-        )
-        yield (
-            f"the pipeline splits a rank's micro batch of {samples} samples into {parts} parts of"
-            f" {shares}"
-        )
-    policy = NODE_POLICIES[config.rampup.node_policy]
-    if policy.weighs_restarts and plan.clock is None:
-        yield f"no throughput is known, so {POLICY_KEY}={policy.name} does not weigh restarts"
 
 
 def _noise_notes(phase: ResolvedPhase) -> Iterator[str]:
@@ -181,10 +167,9 @@ def _noise_notes(phase: ResolvedPhase) -> Iterator[str]:
         == 1
     ]
     if unmeasured:
-        plural = "s" if len(unmeasured) > 1 else ""
         yield (
-            f"{NOISE_KEY} does not measure stage{plural} {listed(unmeasured, most=MOST_SIZES)}: a"
-            " step needs two micro batches, or two samples without a pipeline"
+            f"{NOISE_KEY} does not measure {_stages_named(unmeasured)}: a step needs two micro"
+            " batches, or two samples without a pipeline"
         )
 
 

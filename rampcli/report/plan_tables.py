@@ -215,12 +215,7 @@ def _cost_columns(resolved: Resolved) -> list[Column]:
 
     return [
         Column(CORPORA, cache(corpora), is_shown=len(plan.phases) > 1),
-        Column(
-            "bubble",
-            lambda stage: f"{plan.of(stage).bubble(stage):.1%}",
-            rank=1,
-            is_shown=plan.is_piped,
-        ),
+        Column("bubble", bubble, rank=1, is_shown=plan.is_piped),
         Column("load", lambda stage: str(loaded(stage)[0]), is_shown=loads),
         Column("hosts", lambda stage: str(loaded(stage)[1]), is_shown=loads),
         Column("hours", lambda stage: hours(stage, 1), totals["hours"], is_shown=is_timed),

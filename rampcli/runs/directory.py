@@ -214,16 +214,13 @@ class RunDirectory(GuardedFolder):
         Raises:
             DamagedFileError: the file is damaged.
         """
-        with suppress(FileNotFoundError):
-            try:
-                state: dict[str, Any] = read_json(self.state, STATE, most_bytes=MAX_STATE_BYTES)
-            except DamagedFileError as error:
-                error.remedies = (
-                    f"delete {self.state}: the run resumes from its checkpoints without it",
-                )
-                raise
-            return state
-        return None
+        try:
+            return _read(self.state, STATE, most_bytes=MAX_STATE_BYTES)
+        except DamagedFileError as error:
+            error.remedies = (
+                f"delete {self.state}: the run resumes from its checkpoints without it",
+            )
+            raise
 
     def read_plan(self) -> dict[str, Any] | None:
         """Returns the content of plan.json, or None if there is none.
@@ -231,12 +228,7 @@ class RunDirectory(GuardedFolder):
         Raises:
             DamagedFileError: the file is damaged.
         """
-        with suppress(FileNotFoundError):
-            plan: dict[str, Any] = read_json(
-                self.path / "plan.json", PLAN, most_bytes=MAX_PLAN_BYTES
-            )
-            return plan
-        return None
+        return _read(self.path / "plan.json", PLAN, most_bytes=MAX_PLAN_BYTES)
 
     def read_columns(self) -> tuple[Metric, ...]:
         """Returns the metrics that observers of the run have declared, now or before a resume.
@@ -244,9 +236,8 @@ class RunDirectory(GuardedFolder):
         Raises:
             DamagedFileError: columns.json is damaged.
         """
-        with suppress(FileNotFoundError):
-            return from_json(read_json(self.columns, COLUMNS_FILE, most_bytes=MAX_STATE_BYTES))
-        return ()
+        content = _read(self.columns, COLUMNS_FILE, most_bytes=MAX_STATE_BYTES)
+        return () if content is None else from_json(content)
 
     def write_columns(self, declared: Sequence[Metric]) -> None:
         """Adds metrics to columns.json. They replace earlier ones that do not fit beside them."""
@@ -322,6 +313,14 @@ class RunDirectory(GuardedFolder):
     def files_aside(self, path: Path) -> list[Path]:
         """Returns where earlier files of this name are, newest first."""
         return list(takewhile(os.path.lexists, _names_aside(path)))[::-1]
+
+
+def _read(path: Path, shape: dict[str, Any], *, most_bytes: int) -> dict[str, Any] | None:
+    """Returns the content of a JSON file, or None if it does not exist."""
+    with suppress(FileNotFoundError):
+        content: dict[str, Any] = read_json(path, shape, most_bytes=most_bytes)
+        return content
+    return None
 
 
 def last_line(error: Exception) -> str:

@@ -130,9 +130,17 @@ class RunEvents:
             case "start":
                 self._start(row)
             case "stop":
-                self._stop(row)
+                self._stops = row["status"] == STAGE_BOUNDARY
+                if row["status"] == "preempted":
+                    text = f"saved and stopped after step {self._step:,}"
+                    self._mark("preempted", row, text, is_logged=True)
             case "stage":
-                self._enter_stage(row)
+                self._note_nodes(row)
+                stage = _count(row, "stage", 0)
+                if stage != self._stage and self._step > 0:
+                    phase = f"phase {row['phase']}, " if "phase" in row else ""
+                    self._mark("stage", row, f"{phase}stage {stage}")
+                self._stage = stage
             case "fault":
                 self._fault = row["reason"]
             case "lost":
@@ -148,9 +156,16 @@ class RunEvents:
                 results = {name: row[name] for name in EVALUATED}
                 self._add_point(self.evaluations, row, **results)
             case "samples":
-                self._show_texts(row)
+                texts = [
+                    {name: cut(one[name]) for name in ("prompt", "text")}
+                    | {"step": self._step, "note": ""}
+                    for one in row["texts"][:MOST_TEXTS]
+                ]
+                self.texts = [*texts, *self.texts][:MOST_TEXTS]
             case "profile":
-                self._keep_profile(row)
+                if len(self.profiles) == MOST_PROFILES:
+                    del self.profiles[next(iter(self.profiles))]
+                self.profiles[*row["steps"], row["rank"]] = row
 
     def _add_point(self, points: list[Point], row: Mapping[str, Any], **values: Any) -> None:
         """Adds a point to a curve. A repeated step replaces its point and drops later ones."""
@@ -170,32 +185,6 @@ class RunEvents:
             reason = self._fault or f"resumed after step {self._step:,}"
             self._mark("restart", row, reason, is_logged=True)
         self._fault, self._stops = None, False
-
-    def _stop(self, row: Mapping[str, Any]) -> None:
-        self._stops = row["status"] == STAGE_BOUNDARY
-        if row["status"] == "preempted":
-            text = f"saved and stopped after step {self._step:,}"
-            self._mark("preempted", row, text, is_logged=True)
-
-    def _enter_stage(self, row: Mapping[str, Any]) -> None:
-        self._note_nodes(row)
-        stage = _count(row, "stage", 0)
-        if stage != self._stage and self._step > 0:
-            phase = f"phase {row['phase']}, " if "phase" in row else ""
-            self._mark("stage", row, f"{phase}stage {stage}")
-        self._stage = stage
-
-    def _show_texts(self, row: Mapping[str, Any]) -> None:
-        texts = [
-            {"step": self._step, "prompt": cut(one["prompt"]), "text": cut(one["text"]), "note": ""}
-            for one in row["texts"][:MOST_TEXTS]
-        ]
-        self.texts = [*texts, *self.texts][:MOST_TEXTS]
-
-    def _keep_profile(self, row: Mapping[str, Any]) -> None:
-        if len(self.profiles) == MOST_PROFILES:
-            del self.profiles[next(iter(self.profiles))]
-        self.profiles[*row["steps"], row["rank"]] = row
 
 
 def _count(row: Mapping[str, Any], name: str, otherwise: int) -> int:

@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rampcli.errors import printable, reason_of, shown
-from rampcli.estimate.model_size import ModelSize
+from rampcli.errors import reason_of
 from rampcli.runs.columns import Columns
 from rampcli.runs.decimation import Blocks, RowNumbers, change_rows
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.events import MOST_TEXTS, EventsFile, cut
 from rampcli.runs.facts import RunFacts
 from rampcli.runs.metrics import CHARTED, PLACES, Metric
-from rampcli.runs.record import read_settings
+from rampcli.runs.record import RunSettings, read_settings
 from rampcli.runs.rows import last_rows
 from rampcli.runs.stages import SPAN_COLUMNS, Spans
 from rampcli.runs.time_left import RECENT_STEPS
@@ -40,10 +39,6 @@ class FollowedRun:
         declared: metrics that observers of the run have declared.
         blocks: summaries of the charted columns.
         facts: its state, its plan, its last rows and its events.
-        settings: settings as text, by dotted key.
-        unit: what the run counts, samples or prompts.
-        size: size of the model, or None if it is unknown.
-        settings_problem: why this version refuses the settings, or None.
         texts: the last responses of reinforcement learning.
         damage: why a file could not be read, or None.
         version: grows whenever a page would show something else. It begins with the time, so that
@@ -56,10 +51,7 @@ class FollowedRun:
     declared: Sequence[Metric] = ()
     blocks: dict[str, Blocks] = field(default_factory=dict)
     facts: RunFacts = field(default_factory=RunFacts)
-    settings: dict[str, str] = field(default_factory=dict)
-    unit: str = "samples"
-    size: ModelSize | None = None
-    settings_problem: str | None = None
+    settings: RunSettings = field(default_factory=RunSettings)
     texts: list[dict[str, Any]] = field(default_factory=list)
     damage: str | None = None
     version: int = field(default_factory=lambda: time.time_ns() // 10**6)
@@ -149,11 +141,7 @@ class FollowedRun:
         return self._seen[path.name][1]
 
     def _read_settings(self) -> None:
-        found = read_settings(self.directory.config)
-        self.settings = {
-            printable(key): printable(shown(value)) for key, value in found.values.items()
-        }
-        self.unit, self.size, self.settings_problem = found.unit, found.size, found.problem
+        self.settings = read_settings(self.directory.config)
 
     def _read_plan(self) -> None:
         self.facts.plan = self.directory.read_plan()

@@ -184,7 +184,8 @@ def consumed_samples(run: RunDirectory) -> int:
     Raises:
         DamagedFileError: as `complete_checkpoints`.
     """
-    return max((checkpoint.consumed_samples for checkpoint in complete_checkpoints(run)), default=0)
+    newest = newest_checkpoint(run)
+    return 0 if newest is None else newest.consumed_samples
 
 
 def remove_old_checkpoints(run: RunDirectory, *, keep_last: int) -> None:

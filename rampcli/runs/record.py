@@ -31,10 +31,20 @@ class RunSettings:
             version. Then `values` is what the file says, and the size is unknown.
     """
 
-    values: dict[str, Any]
-    unit: str
-    size: ModelSize | None
-    problem: str | None
+    values: dict[str, Any] = field(default_factory=dict)
+    unit: str = "samples"
+    size: ModelSize | None = None
+    problem: str | None = None
+
+    @property
+    def parameters(self) -> int | None:
+        """Number of parameters of the model, or None if it is unknown."""
+        return None if self.size is None else self.size.parameters
+
+    @property
+    def embedding_parameters(self) -> int | None:
+        """How many parameters are embeddings, or None if that is unknown."""
+        return None if self.size is None else self.size.embeddings
 
 
 def read_settings(path: Path) -> RunSettings:
@@ -51,10 +61,8 @@ def read_settings(path: Path) -> RunSettings:
     try:
         config = snapshot.config_in(tree, path)
     except RampcliError as error:
-        return RunSettings(values=flatten(tree), unit=unit, size=None, problem=reason_of(error))
-    return RunSettings(
-        values=dict(leaves(config)), unit=unit, size=model_size(config), problem=None
-    )
+        return RunSettings(values=flatten(tree), unit=unit, problem=reason_of(error))
+    return RunSettings(values=dict(leaves(config)), unit=unit, size=model_size(config))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -190,7 +190,10 @@ def end_of_step(path: Path, step: int) -> int:
         low, high = 0, end_of_rows(path)
         while low < high:
             middle = (low + high) // 2
-            begin = low if middle == low else _next_row(file, middle, path)
+            begin = low
+            if middle > low:  # the first line that begins there or later
+                file.seek(middle - 1)
+                begin = middle - 1 + len(_line(file, path))
             if begin < high:
                 file.seek(begin)
                 line = _line(file, path)
@@ -230,12 +233,6 @@ def _lines_backwards(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
         if len(rest) > MAX_ROW_BYTES + LAST_BYTES:
             raise _too_long(path)
         yield from reversed(lines)
-
-
-def _next_row(file: BinaryIO, byte: int, path: Path) -> int:
-    """Returns the first byte from `byte` on, which is above 0, at which a line begins."""
-    file.seek(byte - 1)
-    return byte - 1 + len(_line(file, path))
 
 
 def _line(file: BinaryIO, path: Path) -> bytes:

@@ -229,13 +229,13 @@ def _trained(
     end = None if phase["samples"] is None else phase["first_sample"] + phase["samples"]
     has_ended = end is not None and end <= facts.consumed_samples
     # The next phase may have validated after the same step, on samples of its own.
-    validations = [
-        row
+    newest = {
+        row.get("corpus") or "": row
         for row in events
         if row["event"] == "validation"
         and row.get("phase") == phase["name"]
         and row["consumed_samples"] == end
-    ]
+    }
     return TrainedPhase(
         name=phase["name"],
         sequence_length=phase["sequence_length"],
@@ -246,15 +246,12 @@ def _trained(
         end_token=None if phase["tokens"] is None else phase["first_token"] + phase["tokens"],
         loss=stages[-1].figures["loss"] if stages and has_ended else None,
         validation_losses={
-            column: _by_corpus(validations, column) for column in ("loss", *LOSSES_OF_AVERAGES)
+            column: {
+                corpus: row[column] for corpus, row in newest.items() if row.get(column) is not None
+            }
+            for column in ("loss", *LOSSES_OF_AVERAGES)
         },
     )
-
-
-def _by_corpus(validations: Iterable[Mapping[str, Any]], column: str) -> dict[str, float]:
-    """Returns the newest loss of each corpus."""
-    newest = {row.get("corpus") or "": row.get(column) for row in validations}
-    return {corpus: loss for corpus, loss in newest.items() if loss is not None}
 
 
 def time_parts(

@@ -107,9 +107,14 @@ class RunClock:
         return TimeSpent(parts={part: max(0.0, seconds) for part, seconds in clock.parts.items()})
 
     def _release(self) -> None:
-        """Ends the processes that were killed, then attributes the events since."""
+        """Ends the processes that were killed, after their last step or at the last event.
+
+        Then attributes the events since.
+        """
         held, self.held = self.held, []
-        self._die(at=held[-1]["last_step_at"] if held[-1]["event"] == "lost" else None)
+        if held[-1]["event"] == "lost" and held[-1]["last_step_at"] is not None:
+            self._pass(held[-1]["last_step_at"])
+        self.part, self.died_at = STOPPED, self.at
         for event in held:
             self._hear(event)
 
@@ -131,16 +136,18 @@ class RunClock:
             case "fault":
                 if self.part == STOPPED and not self.has_saved:
                     self.part = RESTARTS  # the supervisor waits, then restarts them
-            case "lost":
-                self._lose(event)
-            case _:
-                self._interrupt(event)
-
-    def _die(self, *, at: float | None) -> None:
-        """Ends processes that were killed, after their last step or at the last event."""
-        if at is not None:
-            self._pass(at)
-        self.part, self.died_at = STOPPED, self.at
+            case "lost":  # steps will be repeated, and one was interrupted
+                last, interrupted_s = event["last_step_at"], 0.0
+                if last is not None and self.died_at is not None:
+                    interrupted_s = max(0.0, self.died_at - last)
+                self._move(event["lost_s"] + interrupted_s, LOST)
+                self.has_lost = True
+            case _ if (interrupts := EVENTS.get(kind, OTHER).interrupts) is not None:
+                column, part = interrupts
+                seconds = number(event.get(column)) or 0.0
+                if part == CHECKPOINTS:
+                    self.stalls.append((time, seconds))
+                self._move(seconds, part)
 
     def _end(self, *, last_step_at: float | None, now: float | None) -> None:
         """Attributes the time after the last event."""
@@ -179,17 +186,6 @@ class RunClock:
         else:
             self._move(max(0.0, self.parts[TRAINING] - self.trained_before_s), LOST)
 
-    def _interrupt(self, event: Mapping[str, Any]) -> None:
-        """Attributes the seconds in which training waited, if the event says how many."""
-        interrupts = EVENTS.get(event["event"], OTHER).interrupts
-        if interrupts is None:
-            return
-        column, part = interrupts
-        seconds = number(event.get(column)) or 0.0
-        if part == CHECKPOINTS:
-            self.stalls.append((event["time"], seconds))
-        self._move(seconds, part)
-
     def _stop(self, event: Mapping[str, Any]) -> None:
         """Attributes the last save, as far as the event `checkpoint` has not done so."""
         first = event["time"] - event["save_s"] - ROUNDING_S
@@ -199,14 +195,6 @@ class RunClock:
         at_boundary = event["status"] == STAGE_BOUNDARY
         self.part = BOUNDARIES if at_boundary else START
         self.begin = BOUNDARIES if at_boundary else RESTARTS
-
-    def _lose(self, event: Mapping[str, Any]) -> None:
-        """Attributes the steps that will be repeated, and the step that was interrupted."""
-        last, interrupted_s = event["last_step_at"], 0.0
-        if last is not None and self.died_at is not None:
-            interrupted_s = max(0.0, self.died_at - last)
-        self._move(event["lost_s"] + interrupted_s, LOST)
-        self.has_lost = True
 
 
 def time_until(events: Iterable[Mapping[str, Any]], moment: float) -> tuple[float, float | None]:

@@ -177,19 +177,15 @@ class Handler(BaseHTTPRequestHandler):
     timeout = REQUEST_S
 
     def do_GET(self) -> None:
-        """Answers GET."""
+        """Answers GET, and HEAD without content."""
         with self.server.answering(self.connection):
-            self._send(self._answer(), with_content=True)
+            self._send(self._answer())
 
-    def do_HEAD(self) -> None:
-        """Answers HEAD."""
-        with self.server.answering(self.connection):
-            self._send(self._answer(), with_content=False)
+    do_HEAD = do_GET
 
     def _refuse_method(self) -> None:
         self.close_connection = True  # the body of the request was not read
-        headers = (("Allow", "GET, HEAD"),)
-        self._send(Reply(HTTPStatus.METHOD_NOT_ALLOWED, headers=headers), with_content=True)
+        self._send(Reply(HTTPStatus.METHOD_NOT_ALLOWED, headers=(("Allow", "GET, HEAD"),)))
 
     do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = _refuse_method
 
@@ -216,18 +212,14 @@ class Handler(BaseHTTPRequestHandler):
             kind, content = self.server.files[path]
             return Reply(HTTPStatus.OK, kind, content)
         if path == "api/runs":
-            return self._list()
+            try:
+                return _json({"runs": self.server.runs.listed()})
+            except OSError as error:
+                return _text(HTTPStatus.INTERNAL_SERVER_ERROR, reason_of(error))
         if path.startswith("api/run/"):
             name = unquote(path.removeprefix("api/run/"), errors="surrogateescape")
             return self._run(name, parts.query)
         return _text(HTTPStatus.NOT_FOUND, "There is no such page.")
-
-    def _list(self) -> Reply:
-        """Answers with facts about all runs."""
-        try:
-            return _json({"runs": self.server.runs.listed()})
-        except OSError as error:
-            return _text(HTTPStatus.INTERNAL_SERVER_ERROR, reason_of(error))
 
     def _run(self, name: str, query: str) -> Reply:
         """Answers with the data of a run."""
@@ -243,7 +235,7 @@ class Handler(BaseHTTPRequestHandler):
             return _text(HTTPStatus.NOT_FOUND, "There is no such run.")
         return _json(found)
 
-    def _send(self, answer: Reply, *, with_content: bool) -> None:
+    def _send(self, answer: Reply) -> None:
         content, headers = answer.content, [*HEADERS.items(), *answer.headers]
         if len(content) >= LEAST_ZIPPED_BYTES and "gzip" in self.headers.get("Accept-Encoding", ""):
             content = gzip.compress(content, compresslevel=3)
@@ -254,7 +246,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", answer.kind)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        if with_content:
+        if self.command != "HEAD":
             self.wfile.write(content)
 
 

@@ -141,7 +141,7 @@ def test_links_in_a_run_are_not_followed(run, tmp_path, name):
     (run.directory.path / name).symlink_to(secret)
     run.read()
     assert "symbolic link" in run.damage
-    assert (run.columns.rows, run.settings, run.facts.events.counts) == (0, {}, {})
+    assert (run.columns.rows, run.settings.values, run.facts.events.counts) == (0, {}, {})
 
 
 def test_a_large_file_is_read_piece_by_piece(run):
@@ -186,7 +186,7 @@ def test_a_damaged_file_does_not_hide_the_others(run):
     for _ in range(2):  # a damaged file is named again though it has not changed
         run.read()
         assert "state.json" in run.damage
-        assert (run.columns.rows, run.settings != {}, run.facts.plan is not None) == (
+        assert (run.columns.rows, run.settings.values != {}, run.facts.plan is not None) == (
             40,
             True,
             True,
