@@ -110,6 +110,18 @@ def test_the_validations_of_averaged_weights_are_a_curve(write):
     assert (curve["x"]["steps"], curve["y"]) == ([2 * STEPS], [2.5])
 
 
+@pytest.mark.parametrize(
+    ("columns", "tiles"),
+    [
+        ({"mfu": 0.4, "peak_memory_bytes": 9}, ["loss", "tokens/s", "MFU", "peak memory"]),
+        ({"reward": None, "solved": 0.5}, ["reward", "solved", "tokens/s"]),
+    ],
+)
+def test_the_summary_has_what_was_measured_and_a_reward_in_place_of_the_loss(write, columns, tiles):
+    data = run_data(write(metrics_row(**columns)), View())
+    assert [tile["name"] for tile in data["tiles"]] == tiles
+
+
 def test_a_histogram_counts_every_step_or_says_that_it_is_slower(write):
     histogram = run_data(write(), View())["histogram"]
     assert sum(histogram["counts"]) + histogram["slower"] == 2 * STEPS

@@ -192,25 +192,21 @@ def test_parts_add_up_to_the_time_from_the_first_event_in_any_order_of_events(st
         assert math.isclose(spent.elapsed_s, last - times[0], rel_tol=1e-9, abs_tol=1e-6)
 
 
-def event(kind, time, **facts):
-    return {"event": kind, "time": time, **facts}
-
-
-STARTED_EVENTS = [event("launch", 100.0), event("start", 110.0, step=0, world_size=2)]
+STARTED_EVENTS = [at(100.0, "launch"), at(110.0, "start", step=0, world_size=2)]
 KILLED = [
     *STARTED_EVENTS,
-    event("launch", 200.0),
-    event("lost", 205.0, step=3, steps=2, lost_s=8.0, last_step_at=150.0),
-    event("start", 208.0, step=3, world_size=4),
+    at(200.0, "launch"),
+    at(205.0, "lost", step=3, steps=2, lost_s=8.0, last_step_at=150.0),
+    at(208.0, "start", step=3, world_size=4),
 ]
 
 
 PREEMPTED_EVENTS = [
     *STARTED_EVENTS,
-    event("stop", 150.0, step=9, status="preempted", save_s=0.0),
-    event("exit", 152.0),
-    event("launch", 300.0),
-    event("start", 310.0, step=9, world_size=2),
+    at(150.0, "stop", step=9, status="preempted", save_s=0.0),
+    at(152.0, "exit"),
+    at(300.0, "launch"),
+    at(310.0, "start", step=9, world_size=2),
 ]
 
 
@@ -233,5 +229,5 @@ def test_later_events_do_not_change_the_time_to_a_moment():
 
 
 def test_device_hours_are_unknown_if_a_start_does_not_say_its_processes():
-    running_s, device_s = time_until([event("launch", 0.0), event("start", 1.0, step=0)], 3.0)
+    running_s, device_s = time_until([at(0.0, "launch"), at(1.0, "start", step=0)], 3.0)
     assert (running_s, device_s) == (3.0, None)
