@@ -107,7 +107,11 @@ def coupling_notes(phase: ResolvedPhase, plan: TrainingPlan) -> Iterator[str]:
         ScheduleConfig.weight_decay_coupling: schedule.weight_decay_coupling,
     }
     chosen = {key: f"{key}={value}" for key, value in couplings.items() if value not in ("none", 0)}
-    sizes = _batch_sizes(plan)
+    # Of all batches, also of those after the end of the run.
+    sizes = {
+        stage.global_batch_size * (1 if plan.has_one_length else plan.of(stage).sequence_length)
+        for stage in plan.ramp.stages
+    }
     if chosen and len(sizes) == 1:
         unit = "" if plan.has_one_length else " tokens"
         change = "changes" if len(chosen) == 1 else "change"
@@ -139,17 +143,6 @@ def coupling_notes(phase: ResolvedPhase, plan: TrainingPlan) -> Iterator[str]:
             " 2505.13738); it sets the weight decay"
             " of Muon's matrices, too"
         )
-
-
-def _batch_sizes(plan: TrainingPlan) -> set[int]:
-    """Returns the sizes of all batches, also of those after the end of the run.
-
-    They are in samples, or in tokens if samples differ in length.
-    """
-    return {
-        stage.global_batch_size * (1 if plan.has_one_length else plan.of(stage).sequence_length)
-        for stage in plan.ramp.stages
-    }
 
 
 def differing_couplings(plans: Mapping[str, Resolved]) -> dict[str, dict[str, str]]:

@@ -7,7 +7,6 @@ from rampcli.batch.ramp import StageExtent
 from rampcli.config.phases import lines_by_phase
 from rampcli.planning.corpus_passes import corpus_passes, describe_passes
 from rampcli.planning.run_plan import Resolved, ResolvedPhase
-from rampcli.settings.config import Config
 from rampcli.settings.data import corpora_of, describe_data
 
 MOST_CORPORA = 3
@@ -55,8 +54,5 @@ def corpora_cell(resolved: Resolved, stage: StageExtent) -> str:
     ]
     more = len(cells) - MOST_CORPORA
     cells = cells[:MOST_CORPORA] + ([f"+{more}"] if more > 0 else [])
-    return ", ".join(cells) or _without_path(config)
-
-
-def _without_path(config: Config) -> str:
-    return config.data.source if config.data.task is None else config.data.task
+    without_path = config.data.source if config.data.task is None else config.data.task
+    return ", ".join(cells) or without_path

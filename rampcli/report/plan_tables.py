@@ -413,17 +413,12 @@ def comparison_table(
 def _cells(resolved: Resolved) -> dict[str, str]:
     """Returns the totals of a plan, or the figures of its last stage, by column."""
     plan = resolved.plan
-    fullest = fullest_stage(resolved)
+    fullest, nodes = fullest_stage(resolved), [str(stage.num_nodes) for stage in plan.stages]
+    if len(nodes) > MOST_NODES_SHOWN:
+        nodes = [nodes[0], "...", nodes[-1]]
     last, shown = plan.stages[-1], [one for one in columns_of(resolved) if one.name in COLUMNS]
     return {column.name: column.total or column.cell(last) for column in shown} | {
-        "nodes": _list_nodes([stage.num_nodes for stage in plan.stages]),
+        "nodes": " ".join(nodes),
         "GPUs": str(plan.largest_world_size),
         "memory": memory_cell(resolved.of(fullest), fullest, limit=True),
     }
-
-
-def _list_nodes(nodes: Sequence[int]) -> str:
-    """Returns the nodes of all stages, or of the first and the last of many."""
-    if len(nodes) > MOST_NODES_SHOWN:
-        return f"{nodes[0]} ... {nodes[-1]}"
-    return " ".join(map(str, nodes))

@@ -41,7 +41,12 @@ def plot_plan(plan: TrainingPlan, path: Path, *, title: str, unit: str = "sample
         sizes = [size * length for size, length in zip(sizes, lengths, strict=True)]
     _draw_batches(batch, sizes, edges, unit)
     batch.set_title(title, fontsize=11, loc="left", parse_math=False)
-    _draw_nodes(nodes, [stage.num_nodes for stage in stages], edges)
+    counts = [stage.num_nodes for stage in stages]
+    nodes.stairs(counts, edges, baseline=0, fill=True, color="0.6")
+    nodes.stairs(counts, edges, baseline=None, color="black", linewidth=1.2)
+    nodes.set_ylim(0, max(counts) * 1.25)
+    nodes.set_ylabel("nodes")
+    nodes.locator_params(axis="y", integer=True, nbins=4)
     if len(plan.phases) > 1:
         names = [str(plan.of(stage).name) for stage in stages]
         _draw_phases(batch, names, edges)
@@ -151,14 +156,6 @@ def _draw_phases(axes: Axes, names: Sequence[str], edges: Sequence[int]) -> None
                 color="0.3",
                 parse_math=False,
             )
-
-
-def _draw_nodes(axes: Axes, counts: Sequence[int], edges: Sequence[int]) -> None:
-    axes.stairs(counts, edges, baseline=0, fill=True, color="0.6")
-    axes.stairs(counts, edges, baseline=None, color="black", linewidth=1.2)
-    axes.set_ylim(0, max(counts) * 1.25)
-    axes.set_ylabel("nodes")
-    axes.locator_params(axis="y", integer=True, nbins=4)
 
 
 def _label(samples: float) -> str:

@@ -199,7 +199,11 @@ def runs_table(reports: Sequence[RunReport]) -> Table:
         "status": lambda one: one.status,
         "continues": lambda one: origin_text(one.facts.events.origin),
         "parameters": lambda one: shorten(one.record.size.parameters) if one.record.size else "-",
-        "tokens per parameter": _tokens_per_parameter,
+        "tokens per parameter": lambda one: (
+            shorten(one.tokens / one.record.parameters)
+            if one.record.parameters and one.tokens is not None
+            else "-"
+        ),
         "consumed": lambda one: f"{one.facts.consumed_samples:,} {one.record.unit}",
         "steps": lambda one: f"{one.facts.step:,}",
         "batch": lambda one: ends([stage.global_batch_size for stage in _trained(one)]),
@@ -280,12 +284,6 @@ def _last_figure(report: RunReport, metric: str) -> float | None:
     """Returns the figure of a metric in the last stage that was trained."""
     stages = _trained(report)
     return stages[-1].figures[metric] if stages else None
-
-
-def _tokens_per_parameter(report: RunReport) -> str:
-    if not report.record.parameters or report.tokens is None:
-        return "-"
-    return shorten(report.tokens / report.record.parameters)
 
 
 def _measured(name: str, report: RunReport) -> str:

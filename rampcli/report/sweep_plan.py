@@ -43,17 +43,6 @@ class SweepRun:
         """Its plan."""
         return self.resolved.plan
 
-    @property
-    def tokens(self) -> int:
-        """Tokens of the whole run."""
-        return self.plan.end_tokens or 0
-
-    @property
-    def hours(self) -> float | None:
-        """Hours of the whole run, or None if they are unknown."""
-        seconds = self.plan.run_s()
-        return None if seconds is None else seconds / 3600
-
     def to_json(self, state: str) -> dict[str, Any]:
         """Returns the run for `--json`, with its state as `rampcli status` shows it."""
         return {
@@ -62,8 +51,8 @@ class SweepRun:
             "state": state,
             "global_batch_sizes": [stage.global_batch_size for stage in self.plan.stages],
             "steps": self.plan.end_step,
-            "tokens": self.tokens,
-            "hours": self.hours,
+            "tokens": self.plan.end_tokens or 0,
+            "hours": None if (seconds := self.plan.run_s()) is None else seconds / 3600,
             "notes": all_notes(self.resolved),
         }
 
@@ -78,7 +67,7 @@ def sweep_plan_table(runs: Sequence[SweepRun], states: Sequence[str]) -> Table:
     columns = {
         "batch": ([_batches(run.plan) for run in runs], ""),
         "steps": _summed([run.plan.end_step or 0 for run in runs], "{:,}".format),
-        "tokens": _summed([run.tokens for run in runs], shorten),
+        "tokens": _summed([plan.end_tokens or 0 for plan in plans], shorten),
         "hours": (
             [plan_totals(plan)["hours"] for plan in plans],
             total_hours(plans, [plan.known_s() for plan in plans]),

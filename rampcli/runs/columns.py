@@ -237,7 +237,10 @@ class Columns:
         """Adds values to a column. Values that are neither numbers nor text count as null."""
         kinds = set(map(type, values)) - {type(None)}
         column, is_text = self._columns.get(name), kinds == {str}
-        if column is None or (is_text and self._is_empty(column)):
+        has_number = column is not None and (
+            column.is_text or not np.isnan(column.values[: self.rows]).all()
+        )
+        if column is None or (is_text and not has_number):
             dtype: Any = object if is_text else np.float64 if name in PLACES else self.dtype
             absent = np.full(self.rows, None if is_text else np.nan, dtype=dtype)
             column = self._columns[name] = MetricColumn(absent, is_whole=self.rows == 0)
@@ -248,10 +251,6 @@ class Columns:
             column.extend(np.array(values, dtype=column.values.dtype), self.rows)
         except OverflowError as error:
             raise DamagedFileError(f"{self.path} is damaged: {name} is too large") from error
-
-    def _is_empty(self, column: MetricColumn) -> bool:
-        """Returns whether a column of numbers holds no number yet."""
-        return not column.is_text and bool(np.isnan(column.values[: self.rows]).all())
 
 
 def _parsed_together(

@@ -36,16 +36,6 @@ class RunSettings:
     size: ModelSize | None = None
     problem: str | None = None
 
-    @property
-    def parameters(self) -> int | None:
-        """Number of parameters of the model, or None if it is unknown."""
-        return None if self.size is None else self.size.parameters
-
-    @property
-    def embedding_parameters(self) -> int | None:
-        """How many parameters are embeddings, or None if that is unknown."""
-        return None if self.size is None else self.size.embeddings
-
 
 def read_settings(path: Path) -> RunSettings:
     """Returns the settings of a run, also if this version refuses them.
