@@ -78,13 +78,14 @@ def test_a_damaged_file_is_named_and_what_was_read_before_stays(run):
         ("responses.jsonl", "{}\n"),
     ],
 )
-def test_each_damaged_file_is_named(run, name, content):
+def test_each_damaged_file_is_named_and_does_not_hide_the_others(run, name, content):
     sound = (run.directory.path / name).read_text() if name != "responses.jsonl" else ""
     (run.directory.path / name).write_text(content)
     for _ in range(2):
         run.read()
         assert name in run.damage
-    assert run.columns.rows == 2 * STEPS
+    shown = run.settings.values != {}, run.facts.plan is not None, run.columns.rows
+    assert shown == (name != "config.yaml", name != "plan.json", 2 * STEPS)
     json.dumps(run_data(run, View()), allow_nan=False)
     (run.directory.path / name).write_text(sound)
     run.read()
@@ -178,16 +179,3 @@ def test_the_last_responses_are_shown_with_control_characters_written_out(run):
     assert run.texts == [
         {"step": 4, "prompt": "2+2=", "text": "4\\x1b[31m\n\\u202e", "note": "reward 1.0"}
     ]
-
-
-def test_a_damaged_file_does_not_hide_the_others(run):
-    (run.directory.path / "state.json").write_text("[")
-    run.directory.events.write_text("{}\n")
-    for _ in range(2):  # a damaged file is named again though it has not changed
-        run.read()
-        assert "state.json" in run.damage
-        assert (run.columns.rows, run.settings.values != {}, run.facts.plan is not None) == (
-            40,
-            True,
-            True,
-        )

@@ -78,47 +78,31 @@ def test_touching_a_lock_follows_no_link_and_needs_no_file(run, tmp_path):
     assert target.stat().st_mtime == NOW
 
 
-def test_the_rank_that_does_something_alone_is_behind_and_the_others_wait(run):
-    beat(run, 0, waits=True)
-    beat(run, 1, doing=READING)
-    assert told(read_ranks(run)) == ([], [1], [0])
+WAITS, READS, SILENT = {"waits": True}, {"doing": READING}, {"at": 0.0}
 
 
-def test_the_rank_that_computes_while_others_wait_is_behind(run):
-    beat(run, 0, waits=True, world_size=3)
-    beat(run, 1, doing=VALIDATING, world_size=3)
-    beat(run, 2, waits=True, world_size=3)
-    assert told(read_ranks(run)) == ([], [1], [0, 2])
-
-
-def test_a_rank_that_computes_waits_for_one_that_is_silent_or_reads(run):
-    beat(run, 0, world_size=4)
-    beat(run, 1, world_size=4, at=0.0)
-    beat(run, 2, world_size=4, waits=True)
-    beat(run, 3, world_size=4, doing=READING)
-    assert told(read_ranks(run)) == ([], [1, 3], [0, 2])
-
-
-def test_no_rank_is_behind_if_all_do_the_same_or_one_makes_progress(run):
-    for facts in ({"doing": READING}, {"doing": COMPUTING}, {"waits": True}):
-        for rank in (0, 1):
-            beat(run, rank, **facts)
-        assert told(read_ranks(run)) == ([], [], [])
-    beat(run, 0, waits=True)
-    beat(run, 1, doing=READING, doing_s=STUCK_S / 2)
-    assert told(read_ranks(run)) == ([], [], [])
-
-
-def test_a_silent_rank_is_named_while_the_others_still_make_progress(run):
-    beat(run, 0, doing_s=1.0)
-    beat(run, 1, at=0.0)
-    assert told(read_ranks(run)) == ([], [1], [])
-
-
-def test_a_rank_without_a_file_has_not_started_and_others_wait_for_it(run):
-    beat(run, 0, world_size=3, waits=True)
-    beat(run, 2, world_size=3, waits=True)
-    assert told(read_ranks(run)) == ([1], [], [0, 2])
+@pytest.mark.parametrize(
+    ("beats", "expected"),
+    [
+        # A rank that does something alone, or computes while others wait, is behind.
+        ([WAITS, READS], ([], [1], [0])),
+        ([WAITS, {"doing": VALIDATING}, WAITS], ([], [1], [0, 2])),
+        # A rank that computes waits for those that are silent or read.
+        ([{}, SILENT, WAITS, READS], ([], [1, 3], [0, 2])),
+        # A silent rank is behind while the others still make progress.
+        ([{"doing_s": 1.0}, SILENT], ([], [1], [])),
+        # A rank without a file has not started.
+        ([WAITS, None, WAITS], ([1], [], [0, 2])),
+        # No rank is behind if all do the same, or one makes progress.
+        *(([facts, facts], ([], [], [])) for facts in ({}, WAITS, READS)),
+        ([WAITS, READS | {"doing_s": STUCK_S / 2}], ([], [], [])),
+    ],
+)
+def test_ranks_that_are_missing_behind_or_waiting_are_told_apart(run, beats, expected):
+    for rank, facts in enumerate(beats):
+        if facts is not None:
+            beat(run, rank, world_size=len(beats), **facts)
+    assert told(read_ranks(run)) == expected
 
 
 def test_ranks_of_an_earlier_start_with_more_ranks_are_left_out(run):
