@@ -9,10 +9,7 @@ from rampcli.batch.pipeline import PIPELINE_SIZE_KEY
 from rampcli.batch.step_schedule import LENGTH_KEY
 from rampcli.errors import UsageError, set_to
 from rampcli.settings.attributes import Section
-from rampcli.settings.facts import (
-    COST,
-    any_phase,
-)
+from rampcli.settings.facts import COST, any_phase
 from rampcli.settings.fields import Keyed, keyed, setting, settings_class
 from rampcli.settings.model import ModelConfig
 from rampcli.settings.trainer import TrainerConfig

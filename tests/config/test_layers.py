@@ -49,11 +49,6 @@ def test_a_value_chosen_by_a_recipe_is_placed_at_the_line_that_composes(composed
     assert precedence_of(composed, "trainer.num_nodes") is Precedence.RECIPE
 
 
-def test_a_value_that_is_not_set_is_a_default(composed):
-    assert place_of(composed, "seed") == "default"
-    assert precedence_of(composed, "seed") is Precedence.SCHEMA
-
-
 def test_a_value_assigned_in_python_is_placed_in_python(recipe):
     recipe.optim.lr = 0.5
     recipe.seed = 5
@@ -135,11 +130,6 @@ def test_a_refused_nan_names_its_line(option):
             config_dir=option("optim/mine", "lr: .nan\n"),
         )
     assert refused.value.set_by == ("optim.lr (optim/mine.yaml:1)",)
-
-
-def test_the_history_of_an_unset_key_is_its_default(composed):
-    assert history_of(composed, "seed") == [("default", "1234")]
-    assert history_of(composed, "rampup.node_policy") == [("default", "nemo")]
 
 
 def test_an_option_overrides_a_value_set_before_it_and_the_history_shows_both(option):
