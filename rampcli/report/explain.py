@@ -158,7 +158,7 @@ def _explain_in_phase(name: str, inside: str, resolved: Resolved) -> Explanation
 
 
 def _explain_largest_batch(key: str, resolved: Resolved) -> Explanation:
-    """Explains a batch that MaxText derives, where the batch is largest."""
+    """Explains a batch that another system derives, where the batch is largest."""
     stage = _largest_stage(resolved.plan)
     phase = resolved.of(stage)
     load, train = phase.samples_to_load(stage), stage.global_batch_size
@@ -179,7 +179,7 @@ def _own_key(key: str) -> str:
     """Returns our key for a spelling. The words of a run with phases are settings of their own.
 
     Raises:
-        UsageError: a word of MaxText, which several settings follow from.
+        UsageError: a word of another system, which several settings follow from.
     """
     if key in FOREIGN and key not in SPELLINGS:
         keys = (GLOBAL_KEY, MICRO_KEY, ACCUMULATE_KEY)

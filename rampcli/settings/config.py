@@ -74,7 +74,7 @@ class Config(Traced):
     """Settings of each phase by its name, see `rampcli.config.phases`. A run may have none, and a
     recipe may set a list, in which each phase has its `name`."""
     words: dict[str, Any] = field(default_factory=dict)
-    """MaxText's words whose meaning depends on other settings, as they were assigned."""
+    """Other systems' words whose meaning depends on other settings, as they were assigned."""
 
 
 ERRORS |= {"unknown": unknown_attribute, "deleted": deleted_attribute}
