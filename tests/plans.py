@@ -75,6 +75,23 @@ def divides(size, nodes, *, micro, fleet):
     return rest == 0 and size % (micro * ranks) == 0
 
 
+def nemo_by_the_rule(sizes, micro, fleet):
+    """Follows the launcher's loop. Where it crashes, a size has no nodes."""
+    by_size, most = {sizes[-1]: fleet.num_nodes}, fleet.num_nodes
+    for size in sizes[-2::-1]:
+        by_size[size] = None
+        for n in range(1, most + 1):
+            ranks = fleet.devices * n // (fleet.parallel.tensor * fleet.parallel.pipeline)
+            if (
+                ranks > 0
+                and size % (micro * ranks) == 0
+                and size % (micro * fleet.devices * n) == 0
+            ):
+                by_size[size] = n
+        most = by_size[size] or most
+    return {size: by_size[size] for size in sizes}
+
+
 def plan(
     rampup,
     target,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oracles import NODE_CASES
-from plans import FLEETS, MICRO, chosen, divides, fleet_of, works_of
+from plans import FLEETS, MICRO, chosen, divides, fleet_of, nemo_by_the_rule, works_of
 from rampcli.batch.node_policies import nemo_schedule
 from rampcli.batch.ramp import RampSchedule
 
@@ -21,23 +21,6 @@ SIZES = st.tuples(
     st.sampled_from([1, 2, 4, 8, 16, 32]), st.integers(1, 12), st.integers(1, 8), st.integers(0, 8)
 ).map(lambda ramp: [ramp[0] * (ramp[1] + index * ramp[2]) for index in range(ramp[3] + 1)])
 """Batch sizes of a ramp, in ascending order."""
-
-
-def nemo_by_the_rule(sizes, micro, fleet):
-    """Follows the launcher's loop. Where it crashes, a size has no nodes."""
-    by_size, most = {sizes[-1]: fleet.num_nodes}, fleet.num_nodes
-    for size in sizes[-2::-1]:
-        by_size[size] = None
-        for n in range(1, most + 1):
-            ranks = fleet.devices * n // (fleet.parallel.tensor * fleet.parallel.pipeline)
-            if (
-                ranks > 0
-                and size % (micro * ranks) == 0
-                and size % (micro * fleet.devices * n) == 0
-            ):
-                by_size[size] = n
-        most = by_size[size] or most
-    return {size: by_size[size] for size in sizes}
 
 
 def from_case(name):

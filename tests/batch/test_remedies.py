@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from plans import fleet_of, plan
+from plans import divides, fleet_of, nemo_by_the_rule, plan
 from rampcli.batch.layout import Layout
 from rampcli.batch.micro_batch import MicroBatchRule
 from rampcli.batch.node_policies import NODE_POLICIES
@@ -162,38 +162,16 @@ def test_the_suggested_increment_is_the_nearest_whose_every_size_fits(run):
 
 
 def best_has_nodes(size, sizes, micro, fleet):  # noqa: ARG001
-    return any(whole(size, n, micro, fleet) for n in range(1, fleet.num_nodes + 1))
+    return any(divides(size, n, micro=micro, fleet=fleet) for n in range(1, fleet.num_nodes + 1))
 
 
 def fixed_has_nodes(size, sizes, micro, fleet):  # noqa: ARG001
-    return whole(size, fleet.num_nodes, micro, fleet)
+    return divides(size, fleet.num_nodes, micro=micro, fleet=fleet)
 
 
 def nemo_has_nodes(size, sizes, micro, fleet):
-    """Follows the launcher's loop, from the largest size down."""
-    nodes = fleet.num_nodes
-    if size == sizes[-1]:
-        return whole(size, nodes, micro, fleet)
-    found = None
-    for below in sizes[-2::-1]:
-        found = None
-        for n in range(1, nodes + 1):
-            ranks = fleet.devices * n // (fleet.parallel.tensor * fleet.parallel.pipeline)
-            if (
-                ranks > 0
-                and below % (micro * ranks) == 0
-                and below % (micro * fleet.devices * n) == 0
-            ):
-                found = n
-        nodes = found or nodes
-        if below == size:
-            break
-    return found is not None and whole(size, found, micro, fleet)
-
-
-def whole(size, nodes, micro, fleet):
-    ranks, rest = divmod(nodes * fleet.devices, fleet.parallel.model_parallel_size)
-    return rest == 0 and size % (micro * ranks) == 0
+    found = nemo_by_the_rule(sizes, micro, fleet)[size]
+    return found is not None and divides(size, found, micro=micro, fleet=fleet)
 
 
 NODES = {"nemo": nemo_has_nodes, "best": best_has_nodes, "fixed": fixed_has_nodes}

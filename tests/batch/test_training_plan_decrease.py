@@ -147,14 +147,6 @@ def test_decreased_stages_count_the_samples_that_they_run_and_are_noted(run):
     assert noted == ([decreased] if decreased else [])
 
 
-def test_without_permission_no_batch_is_decreased():
-    with pytest.raises(
-        UsageError,
-        match=r"batches 6 \(stage 1\) and 10 \(stage 3\) are not multiples of 4",
-    ):
-        plan([4, 2, 60], 12, micro=2, fleet=fleet_of(1, 2))
-
-
 @pytest.mark.parametrize(
     ("settings", "keys"),
     [

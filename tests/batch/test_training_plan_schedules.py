@@ -39,15 +39,20 @@ def test_the_last_size_of_a_step_schedule_is_the_global_batch_size():
     assert refusal.value.remedies == (set_to("model.global_batch_size", 16, None),)
 
 
-def test_every_size_of_a_step_schedule_must_divide_and_the_refusal_is_about_the_schedule():
-    with pytest.raises(UsageError, match=r"batch 6 \(stage 1\) is not a multiple of 4") as refusal:
-        scheduled("0:4 240:6 480:16", micro=2, fleet=fleet_of(1, 2))
-    assert refusal.value.keys[0] == "model.step_batch_size_schedule"
-
-
-def test_a_size_of_a_step_schedule_is_refused_as_a_stage_with_a_remedy():
+@pytest.mark.parametrize(
+    ("text", "run", "problem"),
+    [
+        ("0:4 240:6 480:16", {"micro": 2, "fleet": fleet_of(1, 2)}, "batch 6 (stage 1) is not a"),
+        (
+            "samples: 0:16 1000:128",
+            {"micro": 4, "fleet": fleet_of(9, 2)},
+            "batch 128 (stage 1) does not divide ",
+        ),
+    ],
+)
+def test_a_size_of_a_step_schedule_is_refused_as_a_stage_with_a_remedy(text, run, problem):
     with pytest.raises(UsageError) as refusal:
-        scheduled("samples: 0:16 1000:128", micro=4, fleet=fleet_of(9, 2))
-    assert refusal.value.message.startswith("batch 128 (stage 1) does not divide ")
+        scheduled(text, **run)
+    assert refusal.value.message.startswith(problem)
     assert refusal.value.keys[0] == "model.step_batch_size_schedule"
     assert "model.global_batch_size" not in refusal.value.remedy
