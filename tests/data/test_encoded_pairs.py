@@ -10,8 +10,7 @@ from rampcli.data.corpus import IGNORED
 from rampcli.data.encoded_pairs import ENCODED_AT_ONCE, blocks_of, encode_pairs
 from rampcli.data.sources import open_corpora
 from rampcli.errors import UsageError
-from rampcli.settings.config import Config
-from small_corpora import BYTES, PAIRS, ListedExamples
+from small_corpora import BYTES, PAIRS, ListedExamples, data_config, refusal
 
 LENGTH = 13
 
@@ -96,10 +95,15 @@ def config(tmp_path, name, conversations):
     tokenizer = write_folder(tmp_path, GENERATION[name])
     lines = (json.dumps({"messages": listed(one)}) for one in conversations)
     (tmp_path / "a.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    made = Config()
-    made.data.source, made.data.document_mask, made.data.split = "pairs", True, [1, 0, 0]
-    made.data.path, made.data.sequence_length = str(tmp_path / "a.jsonl"), 200
-    made.data.tokenizer, made.data.response_end = str(tokenizer), ENDS[name]
+    made = data_config(
+        "pairs",
+        path=str(tmp_path / "a.jsonl"),
+        document_mask=True,
+        split=[1, 0, 0],
+        sequence_length=200,
+        tokenizer=str(tokenizer),
+        response_end=ENDS[name],
+    )
     made.model.vocab_size = 400
     return made
 
@@ -161,12 +165,6 @@ def test_no_message_can_end_a_turn_or_begin_another(tmp_path, name):
     ][:5]
     assert len(wanted) > 4
     assert found == [wanted] * 4
-
-
-def refusal(made):
-    with pytest.raises(UsageError) as refused:
-        open_corpora(made)
-    return refused.value
 
 
 def test_a_conversation_that_a_template_cannot_write_is_refused_with_its_line(tmp_path):

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from built_corpora import write_lines
 from rampcli.data.building.build import build
 from rampcli.data.building.options import BuildOptions
 from rampcli.data.indexed import HEADER, bin_of, idx_of, manifest_of, tokenizer_of, write_index
@@ -16,16 +17,9 @@ TEXTS = ["a", "bcd", "efghi\n" * 10, ""]
 
 @pytest.fixture
 def prefix(tmp_path):
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
-    build(
-        BuildOptions(
-            inputs=(tmp_path / "in.jsonl",),
-            output=tmp_path / "corpus",
-            tokenizer="bytes",
-            workers=1,
-        )
-    )
-    return tmp_path / "corpus"
+    source, output = write_lines(tmp_path / "in.jsonl", TEXTS), tmp_path / "corpus"
+    build(BuildOptions(inputs=(source,), output=output, tokenizer="bytes", workers=1))
+    return output
 
 
 def write(prefix, lengths, kind="<u2"):

@@ -18,7 +18,7 @@ from rampcli.errors import UsageError
 from rampcli.models.decoder import Decoder
 from rampcli.settings.config import Config
 from rampcli.settings.model import ModelConfig
-from small_corpora import BYTES, PAIRS, ListedExamples, data_config
+from small_corpora import BYTES, PAIRS, ListedExamples, data_config, refusal
 
 LENGTH = 13
 
@@ -51,12 +51,6 @@ def write(path, pairs):
     lines = (json.dumps({"prompt": prompt, "response": response}) for prompt, response in pairs)
     path.write_text("\n".join(lines), encoding="utf-8")
     return path
-
-
-def refusal(made):
-    with pytest.raises(UsageError) as refused:
-        open_corpora(made)
-    return refused.value
 
 
 @settings(max_examples=60)
@@ -161,14 +155,6 @@ def test_sides_of_a_file_are_separate_corpora_and_prompts_are_the_same_ones(tmp_
         read = [bytes(one).decode() for one in tokens if any(one)]
         assert read == [f"{prompt}x\n" for prompt in wanted]
     assert prompts.format.tokenizer == corpora.tokenizer == byte_tokenizer().to_str()
-
-
-def test_prompts_need_no_responses(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"prompt": "x", "answer": 1}')
-    prompts = open_prompts(config(tmp_path / "a.jsonl"))
-    assert prompts.training[0].fields["answer"] == 1
-    assert prompts.format.encode_prompts(["x"])[0].tolist() == [120]
-    assert "there is no response" in refusal(config(tmp_path / "a.jsonl")).message
 
 
 @pytest.mark.parametrize(("length", "each"), [(18, 1), (35, 1), (36, 2), (100, 5)])

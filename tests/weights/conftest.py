@@ -22,23 +22,30 @@ def trained(build_passes, tmp_path):
     """A run directory with a checkpoint, and the model whose weights it holds."""
 
     def run_of(
-        family: str,
+        family: str = "llama3",
         tokenizer: str | None = None,
         model: ModelConfig | None = None,
         special_tokens: SpecialTokens = NONE_KNOWN,
         *,
         sequence_length: int = 16,
         average_share: float | None = None,
+        weight: float | None = None,
+        task: str | None = None,
     ) -> tuple[Path, Decoder]:
         config = Config(model=model or FAMILIES[family])
         config.data.sequence_length = sequence_length
+        if task is not None:
+            config.data.source, config.data.task, config.data.document_mask = "pairs", task, True
         run = RunDirectory(tmp_path / "run")
         run.path.mkdir()
         run.config.write_text(to_yaml(config))
         passes = build_passes(config)
         torch.manual_seed(0)
         for parameter in passes.parts[0].parameters():
-            torch.nn.init.normal_(parameter, std=0.2)
+            if weight is None:
+                torch.nn.init.normal_(parameter, std=0.2)
+            else:
+                torch.nn.init.constant_(parameter, weight)
         averages = {}
         if average_share is not None:  # of each weight
             weights = passes.parts[0].parameters()

@@ -10,17 +10,14 @@ from tokenizers.models import WordLevel
 
 from models.drawn import draw_decoder
 from models.families import FAMILIES
-from rampcli.checkpoint.save import Checkpoints
-from rampcli.checkpoint.state import TrainingState
-from rampcli.config.snapshot import identity, to_yaml
 from rampcli.data.special_tokens import SpecialTokens
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import DamagedFileError, NoCheckpointError, UsageError, visible
 from rampcli.models import sampler
 from rampcli.models.decoder import Decoder
 from rampcli.models.sampler import Sampling, generate_tokens
-from rampcli.runs.directory import RunDirectory
 from rampcli.settings.config import Config
+from rampcli.settings.model import ModelConfig
 from rampcli.weights.generate import count_new_tokens
 from weights.generating import generate_here
 
@@ -79,7 +76,7 @@ def test_the_text_has_the_requested_length_or_fills_the_context():
 
 
 @pytest.fixture
-def generate(build_passes, tmp_path, capfd):
+def generate(trained, tmp_path, capfd):
     """Runs the program with some options on a tiny model and returns what it printed.
 
     `tokenizer` replaces the byte tokenizer. `weight` is the value of every weight. `ends` are the
@@ -94,35 +91,17 @@ def generate(build_passes, tmp_path, capfd):
         chat_template: str | None = None,
         **options: Any,
     ) -> str:
-        config = Config()
-        if chat_template is not None:
-            config.data.source, config.data.task = "pairs", "sort"
-            config.data.document_mask = True
-        config.model.hidden_size, config.model.ffn_hidden_size, config.data.sequence_length = (
-            16,
-            16,
-            32,
-        )
-        run = RunDirectory(tmp_path)
-        if not run.config.exists():
-            run.config.write_text(to_yaml(config))
-            parts = build_passes(config).parts
-            for parameter in parts[0].parameters() if weight is not None else ():
-                torch.nn.init.constant_(parameter, weight)
-            facts = {"corpus": "", "settings": identity(config)}
+        if not (tmp_path / "run").exists():
             chosen = tokenizer or byte_tokenizer()
-            written = chosen if isinstance(chosen, str) else chosen.to_str()
-            checkpoints = Checkpoints(
-                run,
-                parts,
-                [],
-                keep_last=1,
-                facts=facts,
-                tokenizer=written,
+            trained(
+                tokenizer=chosen if isinstance(chosen, str) else chosen.to_str(),
+                model=ModelConfig(hidden_size=16, ffn_hidden_size=16),
                 special_tokens=SpecialTokens(ends=ends, chat_template=chat_template),
+                sequence_length=32,
+                weight=weight,
+                task=None if chat_template is None else "sort",
             )
-            checkpoints.save(TrainingState(step=2, consumed_samples=8))
-        generate_here(tmp_path, prompt=prompt, **options)
+        generate_here(tmp_path / "run", prompt=prompt, **options)
         return capfd.readouterr().out
 
     return run_program
@@ -132,16 +111,13 @@ def test_the_program_prints_text_or_json_from_the_requested_step(
     generate,
 ):
     told = json.loads(generate(as_json=True, temperature=0))
-    assert (told["step"], told["prompt"], len(told["tokens"])) == (
-        2,
-        "def é",
-        32 - len("def é".encode()),
-    )
+    assert (told["step"], told["prompt"]) == (3, "def é")
+    assert len(told["tokens"]) == 32 - len("def é".encode())
     assert bytes(told["tokens"]).decode(errors="replace") == told["text"]
-    assert generate(step=2, temperature=0) == visible(f"def é{told['text']}\n", keeps="\n\t")
+    assert generate(step=3, temperature=0) == visible(f"def é{told['text']}\n", keeps="\n\t")
     with pytest.raises(NoCheckpointError, match="has no complete checkpoint of step 7") as refused:
         generate(step=7)
-    assert refused.value.remedy == "--step 2"
+    assert refused.value.remedy == "--step 3"
 
 
 @pytest.mark.parametrize("temperature", [math.nan, math.inf, -math.inf, -1, 1e-30, 1e30])
@@ -180,7 +156,7 @@ def test_a_prompt_is_put_as_the_run_was_trained_to_see_it(generate, tmp_path, ca
     assert answered["tokens"] == whole["tokens"] != continued["tokens"]
     shown = generate(temperature=0, prompt="2+2", max_tokens=8)
     assert shown == visible(f"2+2\n{answered['text']}\n", keeps="\n\t")
-    generate_here(tmp_path, prompt="2+2", max_tokens=8)
+    generate_here(tmp_path / "run", prompt="2+2", max_tokens=8)
     assert "chat template of the run; --raw" in capfd.readouterr().err
 
 

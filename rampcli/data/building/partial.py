@@ -183,10 +183,10 @@ SHAPES = {
     "characters": str,
 }
 """Shapes of counts that are not whole numbers, for `rampcli.files.records.check_shape`."""
-Kind = TypeVar("Kind", bound=Counts)
+Counted = TypeVar("Counted", bound=Counts)
 
 
-def read_counts(path: Path, kind: type[Kind], *, inputs: int) -> Kind | None:
+def read_counts(path: Path, kind: type[Counted], *, inputs: int) -> Counted | None:
     """Returns the counts in a file of a build, or None if the file does not exist.
 
     Raises:
@@ -206,7 +206,7 @@ def read_counts(path: Path, kind: type[Kind], *, inputs: int) -> Kind | None:
 
 
 @dataclass(slots=True)
-class Saved(Generic[Kind]):
+class Saved(Generic[Counted]):
     """Counts of a pass over the inputs, and the files whose valid size they tell.
 
     Attributes:
@@ -216,7 +216,7 @@ class Saved(Generic[Kind]):
 
     folder: BuildFolder
     path: Path
-    counts: Kind
+    counts: Counted
     files: dict[Path, BufferedRandom] = field(default_factory=dict, init=False)
     _save_at: float = field(default=0.0, init=False)
 
@@ -256,7 +256,7 @@ class Saved(Generic[Kind]):
             raise
         self.save()
 
-    def advance(self, counts: Kind) -> None:
+    def advance(self, counts: Counted) -> None:
         """Takes the counts after a chunk, and saves them if it is time."""
         self.counts = counts
         if time.monotonic() >= self._save_at:

@@ -4,14 +4,18 @@ import os
 import signal
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
-from contextlib import contextmanager
-from multiprocessing import active_children, get_context
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection, Pipe
+from multiprocessing.context import SpawnProcess
+from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
 from rampcli.data.building.records import Chunk
 from rampcli.errors import RampcliError
-from rampcli.machine.lifeline import die_with
+from rampcli.machine.lifeline import die_with_parent
 
 AHEAD = 2
 """Chunks in progress or waiting, per worker."""
@@ -25,8 +29,26 @@ ENVIRONMENT = {
 }
 """Environment of worker processes: one thread each, and thresholds of malloc in bytes."""
 Result = TypeVar("Result", covariant=True)
-_apply: Callable[[Chunk], Any]
-"""In a worker process: the function that is applied to chunks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """One end of two pipes. The two ends take turns: one sends, and the other answers."""
+
+    incoming: Connection
+    outgoing: Connection
+
+    def close(self) -> None:
+        """Closes this end in this process."""
+        self.incoming.close()
+        self.outgoing.close()
+
+
+def open_channel() -> tuple[Channel, Channel]:
+    """Returns the two ends of a channel. The second one is passed to a process that is started."""
+    # A duplex pipe would be a socket, which takes several times the processor time.
+    (their_incoming, our_outgoing), (our_incoming, their_outgoing) = Pipe(False), Pipe(False)
+    return Channel(our_incoming, our_outgoing), Channel(their_incoming, their_outgoing)
 
 
 class Work(Protocol[Result]):
@@ -65,42 +87,68 @@ def map_in_order(
         if workers == 1:
             apply = work.open()
             yield from ((chunk, apply(chunk)) for chunk in chunks)
-        else:
-            yield from _map_in_processes(chunks, work, workers)
-
-
-def _map_in_processes(
-    chunks: Iterator[Chunk], work: Work[Result], workers: int
-) -> Generator[tuple[Chunk, Result], None, None]:
-    others, waiting = active_children(), deque[tuple[Chunk, Future[Result]]]()
-    # Not fork: the child would inherit the locks of a tokenizer's threads without the threads.
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (work, os.getpid()))
-    try:
-        for chunk in chunks:
-            with _blocking_ctrl_c():  # The first chunk starts the processes.
-                waiting.append((chunk, pool.submit(_work, chunk)))
-            if len(waiting) >= AHEAD * workers:
-                first, future = waiting.popleft()
+            return
+        # Processes end before threads, because a thread may be waiting for its process. Our ends
+        # of the channels are closed last, because threads use them.
+        with (
+            ExitStack() as ends,
+            ThreadPoolExecutor(workers) as threads,
+            _processes(work, workers, ends) as idle,
+        ):
+            waiting: deque[tuple[Chunk, Future[Result]]] = deque()
+            for chunk in chunks:
+                waiting.append((chunk, threads.submit(_apply_in_worker, idle, chunk)))
+                if len(waiting) >= AHEAD * workers:
+                    first, future = waiting.popleft()
+                    yield first, future.result()
+            for first, future in waiting:
                 yield first, future.result()
-        for first, future in waiting:
-            yield first, future.result()
-    except BrokenExecutor as error:
+
+
+@contextmanager
+def _processes(work: Work[Any], count: int, ends: ExitStack) -> Iterator[SimpleQueue[Channel]]:
+    """Runs worker processes during the block; yields the channels of the idle ones.
+
+    Args:
+        ends: closes the channels.
+    """
+    # Not fork: the child would inherit the locks of a tokenizer's threads without the threads.
+    context = get_context("spawn")
+    idle: SimpleQueue[Channel] = SimpleQueue()
+    started: list[SpawnProcess] = []
+    try:
+        for _ in range(count):
+            ours, theirs = open_channel()
+            ends.callback(ours.close)
+            with closing(theirs), _blocking_ctrl_c():  # Ctrl-C is handled by this process alone
+                process = context.Process(target=_work, args=(work, theirs), daemon=True)
+                process.start()
+                started.append(process)
+            idle.put(ours)
+        yield idle
+    finally:
+        for process in started:
+            process.terminate()
+        for process in started:
+            process.join()
+
+
+def _apply_in_worker(idle: SimpleQueue[Channel], chunk: Chunk) -> Any:
+    channel = idle.get()
+    try:
+        channel.outgoing.send(chunk)
+        return channel.incoming.recv()
+    except (EOFError, OSError) as error:
         raise RampcliError(
             "a worker process died: it was killed, or ran out of memory",
             remedy="run the same command to resume, with fewer --workers if memory is short",
         ) from error
-    except BaseException:
-        for process in active_children():
-            if process not in others:
-                process.terminate()
-        raise
     finally:
-        pool.shutdown(cancel_futures=True)
+        idle.put(channel)
 
 
 @contextmanager
 def _blocking_ctrl_c() -> Iterator[None]:
-    """Blocks SIGINT in the block and in processes that it starts: this process alone handles it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -108,12 +156,15 @@ def _blocking_ctrl_c() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _begin(work: Work[Any], parent: int) -> None:
-    global _apply
+def _work(work: Work[Any], channel: Channel) -> None:
+    """Works on chunks in a worker process until the channel is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    die_with(parent)
-    _apply = work.open()
-
-
-def _work(chunk: Chunk) -> Any:
-    return _apply(chunk)
+    die_with_parent()
+    parent = parent_process()
+    if parent is None or os.getppid() != parent.pid:  # the parent died before die_with_parent()
+        os._exit(1)
+    apply = work.open()
+    with suppress(EOFError, ConnectionError):  # the parent closed the channel
+        while True:
+            channel.outgoing.send(apply(channel.incoming.recv()))

@@ -7,7 +7,7 @@ from multiprocessing import active_children
 
 import pytest
 
-from rampcli.data.building.records import Chunk, Cursor
+from rampcli.data.building.records import Chunk, Cursor, Slice
 from rampcli.data.building.workers import map_in_order
 
 
@@ -23,7 +23,8 @@ class Sleeping:
 def test_workers_that_are_busy_end_with_the_pass(workers):
     others = {*active_children()}
     began = time.monotonic()
-    chunks = (Chunk((), Cursor(), seconds) for seconds in (0, 600, 600, 600))
+    longer_than_a_pipe = (Slice(0, "text", 1, bytes(1 << 22)),)
+    chunks = (Chunk(longer_than_a_pipe, Cursor(), seconds) for seconds in (0, 600, 600, 600))
     with closing(map_in_order(chunks, Sleeping(), workers)) as found:
         next(found)
     assert time.monotonic() - began < 300
