@@ -20,6 +20,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
+import ranks
 from models.families import GPT
 from processes import killed_at_the_end
 from rampcli import llm
@@ -128,19 +129,7 @@ def alone():
 @pytest.fixture
 def build_passes(alone):  # noqa: ARG001
     """Builds a model with its initial weights in this process, like a worker."""
-    # Imported here, so that other tests do not wait for it.
-    import torch
-
-    from rampcli.parallel.mesh import build_meshes
-    from rampcli.train.build import build_parts
-    from rampcli.train.passes import Passes
-
-    def build(config: Config) -> Passes:
-        device = torch.device("cpu")
-        meshes = build_meshes(device, config.parallel)
-        return Passes(config, build_parts(config, meshes, device), meshes, device)
-
-    return build
+    return ranks.build_passes
 
 
 @pytest.fixture

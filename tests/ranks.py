@@ -142,6 +142,20 @@ def joined() -> Iterator[tuple[int, int]]:
     dist.destroy_process_group()
 
 
+def build_passes(config: Any) -> Any:
+    """Returns the `Passes` of a model with its initial weights, as a worker on the CPU has them."""
+    # Imported here, so that other tests do not wait for it.
+    import torch
+
+    from rampcli.parallel.mesh import build_meshes
+    from rampcli.train.build import build_parts
+    from rampcli.train.passes import Passes
+
+    device = torch.device("cpu")
+    meshes = build_meshes(device, config.parallel)
+    return Passes(config, build_parts(config, meshes, device), meshes, device)
+
+
 def whole(tensor: Any) -> Any:
     """Returns a tensor with the shards of all ranks."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

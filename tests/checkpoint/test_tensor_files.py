@@ -34,6 +34,11 @@ def whole_shard(name: str, tensor: torch.Tensor) -> Shard:
     return Shard(name, (0,) * tensor.ndim, tensor, tuple(tensor.shape))
 
 
+def read(folder: Path, files: dict[str, dict], *shards: Shard, checks: bool = True) -> None:
+    """Fills shards from files, whose checksums are compared unless `checks` is False."""
+    TensorFiles.open(folder, files).read(shards, to_check=files if checks else ())
+
+
 def grid(name: str, tensor: torch.Tensor, cuts: list[list[int]]) -> list[Shard]:
     """Returns a tensor as shards, cut at the given indices of each dimension."""
     shards = [whole_shard(name, tensor)]
@@ -74,7 +79,7 @@ def test_shards_are_read_from_files_that_are_sharded_differently(cases, tmp_path
     }
     for number, (tensor, _, cuts) in enumerate(cases):
         for shard in grid(str(number), torch.full_like(tensor, -1), cuts):
-            TensorFiles.open(folder, files).read([shard], to_check=files)
+            read(folder, files, shard)
             place = tuple(
                 slice(first, first + size)
                 for first, size in zip(shard.offsets, shard.values.shape, strict=True)
@@ -143,7 +148,7 @@ def test_damage_to_any_byte_is_found(tmp_path):
         for damaged in (content[place] ^ 1, content[place] ^ 0x80):
             (tmp_path / name).write_bytes(content[:place] + bytes([damaged]) + content[place + 1 :])
             with pytest.raises(DamagedFileError):
-                TensorFiles.open(tmp_path, {name: facts}).read([shard], to_check=[name])
+                read(tmp_path, {name: facts}, shard)
 
 
 def written(
@@ -171,7 +176,7 @@ def test_shards_that_do_not_tile_a_tensor_are_refused_before_reading(tmp_path, b
     files = written(tmp_path, [(offsets, torch.ones(size)) for offsets, size in boxes], (10,))
     for first, values in ((0, torch.zeros(10)), (5, torch.zeros(5))):
         with pytest.raises(DamagedFileError, match="are missing or stored twice"):
-            TensorFiles.open(tmp_path, files).read([Shard("weight", (first,), values, (10,))])
+            read(tmp_path, files, Shard("weight", (first,), values, (10,)))
         assert not values.any()
 
 
@@ -181,7 +186,7 @@ def test_shards_that_do_not_tile_a_tensor_are_refused_before_reading(tmp_path, b
 def test_a_tensor_with_another_type_or_number_of_dimensions_is_refused(tmp_path, values):
     files = write_shards(tmp_path, [whole_shard("weight", values)], rank=0)
     with pytest.raises(DamagedFileError):
-        TensorFiles.open(tmp_path, files).read([whole_shard("weight", torch.zeros(10))])
+        read(tmp_path, files, whole_shard("weight", torch.zeros(10)))
 
 
 @given(
@@ -269,14 +274,12 @@ WRONG_HEADERS = {
 def test_an_invalid_header_gives_one_error(tmp_path, header):
     files = saved(tmp_path, header)
     with pytest.raises(DamagedFileError):
-        TensorFiles.open(tmp_path, files).read(
-            [whole_shard("weight", torch.zeros(10))], to_check=list(files)
-        )
+        read(tmp_path, files, whole_shard("weight", torch.zeros(10)))
 
 
 def test_a_valid_handmade_header_is_read(tmp_path):
     values = torch.ones(10)
-    TensorFiles.open(tmp_path, saved(tmp_path, header_of())).read([whole_shard("weight", values)])
+    read(tmp_path, saved(tmp_path, header_of()), whole_shard("weight", values))
     assert not values.any()
 
 
@@ -291,7 +294,7 @@ def test_a_file_that_shrinks_while_it_is_read_gives_one_error(tmp_path, monkeypa
 
     monkeypatch.setattr(os, "preadv", shortening)
     with pytest.raises(DamagedFileError, match="ends too soon"):
-        TensorFiles.open(tmp_path, files).read([whole_shard("weight", torch.zeros(6_000_000))])
+        read(tmp_path, files, whole_shard("weight", torch.zeros(6_000_000)), checks=False)
 
 
 def test_a_link_in_place_of_a_file_to_write_is_not_followed(tmp_path):
@@ -336,9 +339,9 @@ def test_the_next_piece_is_hashed_while_one_is_written_and_does_not_replace_it(
     shard = whole_shard("weight", torch.arange(numbers, dtype=torch.float32))
     files = write_shards(tmp_path, [shard], rank=0)
     monkeypatch.undo()
-    read = whole_shard("weight", torch.zeros(numbers))
-    TensorFiles.open(tmp_path, files).read([read], to_check=list(files))
-    assert torch.equal(read.values, shard.values)
+    found = whole_shard("weight", torch.zeros(numbers))
+    read(tmp_path, files, found)
+    assert torch.equal(found.values, shard.values)
 
 
 @pytest.mark.parametrize("short", [False, True], ids=["refused", "written in part"])
@@ -362,6 +365,6 @@ def test_a_refused_direct_write_falls_back_to_the_page_cache(tmp_path, monkeypat
     files = write_shards(tmp_path, [shard], rank=0)
     monkeypatch.undo()
     assert bool(sizes) is short
-    read = whole_shard("weight", torch.zeros(20, 30))
-    TensorFiles.open(tmp_path, files).read([read], to_check=list(files))
-    assert torch.equal(read.values, shard.values)
+    found = whole_shard("weight", torch.zeros(20, 30))
+    read(tmp_path, files, found)
+    assert torch.equal(found.values, shard.values)

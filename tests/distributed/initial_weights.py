@@ -2,16 +2,13 @@
 
 import hashlib
 
-import torch
 import torch.distributed as dist
 
 from models.families import GPT
-from rampcli.parallel.mesh import build_meshes
 from rampcli.settings.config import Config
 from rampcli.settings.model import ModelConfig
 from rampcli.settings.parallel import ParallelConfig
-from rampcli.train.build import build_parts
-from ranks import joined, whole
+from ranks import build_passes, joined, whole
 
 SHAPE = {
     "num_layers": 2,
@@ -47,10 +44,9 @@ def _hash_on(mesh: tuple[int, int, int], model: ModelConfig) -> dict[str, str]:
     )
     config = Config(model=model, parallel=parallel)
     config.data.sequence_length = 16
-    device = torch.device("cpu")
     hashes = {
         name: hashlib.sha256(whole(parameter).detach().numpy().tobytes()).hexdigest()
-        for part in build_parts(config, build_meshes(device, parallel), device)
+        for part in build_passes(config).parts
         for name, parameter in part.named_parameters()
     }
     everyones: list[dict[str, str]] = [{} for _ in range(dist.get_world_size())]

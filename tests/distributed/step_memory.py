@@ -12,14 +12,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from rampcli.data.loader import MicroBatch
-from rampcli.parallel.mesh import build_meshes
 from rampcli.settings.config import Config
 from rampcli.train.average import WeightAverage
-from rampcli.train.build import build_parts
 from rampcli.train.optimizers import build_optimizers
-from rampcli.train.passes import Passes
 from rampcli.train.step import accumulate_gradient, update_weights
-from ranks import joined
+from ranks import build_passes, joined
 
 CPU = torch.device("cpu")
 
@@ -90,11 +87,10 @@ class Steps:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        meshes = build_meshes(CPU, config.parallel)
-        self.parts = build_parts(config, meshes, CPU)
+        self.passes = build_passes(config)
+        self.parts = self.passes.parts
         self.optimizers = build_optimizers(self.parts, config.optim)
         self.ema = None if config.average.ema is None else WeightAverage(self.parts)
-        self.passes = Passes(config, self.parts, meshes, CPU)
 
     def batch(self, micro_batch_size: int, micro_batches: int) -> list[MicroBatch]:
         """Returns micro batches; two documents in each sample if there is a document mask."""

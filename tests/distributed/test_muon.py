@@ -11,16 +11,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from rampcli.parallel.mesh import build_meshes
 from rampcli.settings import optimizers
 from rampcli.settings.config import Config
 from rampcli.settings.model import ModelConfig
 from rampcli.settings.parallel import ParallelConfig
 from rampcli.train import muon
-from rampcli.train.build import build_parts
 from rampcli.train.optimizers import build_optimizers
 from rampcli.train.step import update_weights
-from ranks import joined, run_ranks, whole
+from ranks import build_passes, joined, run_ranks, whole
 
 MODEL = ModelConfig(
     num_layers=4,
@@ -59,8 +57,7 @@ def _steps_on(parallel: ParallelConfig) -> Steps:
     config = Config(model=MODEL, parallel=parallel)
     config.data.sequence_length = 16
     config.optim.optimizer = "muon"
-    device = torch.device("cpu")
-    parts = build_parts(config, build_meshes(device, parallel), device)
+    parts = build_passes(config).parts
     built = build_optimizers(parts, config.optim)
     matrices = {
         name: weight

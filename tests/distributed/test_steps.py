@@ -18,18 +18,15 @@ from once import make_once
 from rampcli.data.corpus import IGNORED
 from rampcli.data.loader import MicroBatch
 from rampcli.estimate.layer_memory import gradient_bytes
-from rampcli.parallel.mesh import DATA, build_meshes
+from rampcli.parallel.mesh import DATA
 from rampcli.runs.metrics import Metric
 from rampcli.settings.config import Config
 from rampcli.settings.model import ModelConfig
-from rampcli.train.build import build_parts
 from rampcli.train.group_norms import GroupNorms
 from rampcli.train.observers.model_observer import Measurement, ModelInStep, ModelObserver
-from rampcli.train.passes import Passes
 from rampcli.train.step import accumulate_gradient
-from ranks import joined, run_ranks, whole
+from ranks import build_passes, joined, run_ranks, whole
 
-CPU = torch.device("cpu")
 EAGER = partial(torch.compile, backend="aot_eager")
 """Graphs that consist of the operations themselves. C++ for them would take ten seconds."""
 PARTS = ("layers.0", "layers.1", "")
@@ -123,8 +120,8 @@ def take_step(
     for sample in range(8):
         labels[sample, 16 - 2 * sample :] = IGNORED
     with joined(), patch.object(torch, "compile", EAGER):
-        meshes = build_meshes(CPU, config.parallel)
-        passes = Passes(config, build_parts(config, meshes, CPU), meshes, CPU)
+        passes = build_passes(config)
+        meshes = passes.meshes
         ranks = meshes.size(DATA)
         shares = [plane.chunk(ranks)[meshes.rank(DATA)] for plane in (tokens, labels)]
         mine = [share.split(micro_batch_size) for share in shares]

@@ -117,31 +117,18 @@ def saved(tmp_path):
     return save
 
 
+def replaced(weight: torch.Tensor) -> Callable[[dict[str, torch.Tensor]], object]:
+    return lambda tensors: tensors.update({LAYER_WEIGHT: weight})
+
+
 WRONG = {
     "missing": (lambda tensors: tensors.pop(LAYER_WEIGHT), "does not hold"),
-    "one row less": (
-        lambda tensors: tensors.update({LAYER_WEIGHT: tensors[LAYER_WEIGHT][:-1].contiguous()}),
-        "does not fit",
-    ),
-    "one row more": (
-        lambda tensors: tensors.update({LAYER_WEIGHT: torch.zeros(97, 64)}),
-        "does not fit",
-    ),
-    "one column less": (
-        lambda tensors: tensors.update({LAYER_WEIGHT: torch.zeros(96, 63)}),
-        "does not fit",
-    ),
-    "a number": (
-        lambda tensors: tensors.update({LAYER_WEIGHT: torch.tensor(1.0)}),
-        "does not fit",
-    ),
+    "one row less": (replaced(torch.zeros(95, 64)), "does not fit"),
+    "one row more": (replaced(torch.zeros(97, 64)), "does not fit"),
+    "one column less": (replaced(torch.zeros(96, 63)), "does not fit"),
+    "a number": (replaced(torch.tensor(1.0)), "does not fit"),
     **{
-        str(dtype): (
-            lambda tensors, dtype=dtype: tensors.update(
-                {LAYER_WEIGHT: torch.zeros(96, 64, dtype=dtype)}
-            ),
-            "has the unsupported type",
-        )
+        str(dtype): (replaced(torch.zeros(96, 64, dtype=dtype)), "has the unsupported type")
         for dtype in (torch.int64, torch.bool, torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2)
     },
 }

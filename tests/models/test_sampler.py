@@ -44,10 +44,16 @@ def streams_of(prompts: int = len(PROMPTS), generations: int = GENERATIONS) -> n
     return hash_of(7, 0, np.arange(prompts)[:, None], np.arange(generations)).ravel()
 
 
-def respond(model, prompts=PROMPTS, *, generations=GENERATIONS, streams=None, sampling=SAMPLING):
+def respond(model, prompts=PROMPTS, *, generations=GENERATIONS, streams=None, **options):
     streams = streams_of(len(prompts), generations) if streams is None else streams
-    return sample_responses(
-        model, prompts, generations=generations, streams=streams, sampling=sampling
+    options = {"sampling": SAMPLING, **options}
+    return sample_responses(model, prompts, generations=generations, streams=streams, **options)
+
+
+def draw_tokens(model, *, generations=1, sampling=SAMPLING):
+    streams = streams_of(generations=generations)
+    return sample_tokens(
+        model, PROMPTS, generations=generations, sampling=sampling, streams=streams
     )
 
 
@@ -218,11 +224,8 @@ def test_each_prompt_is_read_once_and_ended_responses_are_dropped(llama):
 
 
 def test_tokens_are_yielded_as_they_are_drawn(llama):
-    drawn = sample_tokens(
-        llama, PROMPTS, generations=GENERATIONS, sampling=SAMPLING, streams=streams_of()
-    )
     responses = [[] for _ in streams_of()]
-    for following in drawn:
+    for following in draw_tokens(llama, generations=GENERATIONS):
         for pair, token, has_ended in zip(
             following.pairs, following.tokens, following.has_ended, strict=True
         ):
@@ -234,9 +237,7 @@ def test_tokens_are_yielded_as_they_are_drawn(llama):
 def test_draws_need_no_gradient_and_leave_the_mode_of_the_caller(llama):
     llama.requires_grad_()
     try:
-        for following in sample_tokens(
-            llama, PROMPTS, generations=1, sampling=SAMPLING, streams=streams_of(generations=1)
-        ):
+        for following in draw_tokens(llama):
             assert torch.is_grad_enabled()
             assert not following.log_probs.requires_grad
     finally:
@@ -252,14 +253,7 @@ def test_a_call_between_tokens_can_stop_the_draws(llama):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sample_responses(
-            llama,
-            PROMPTS,
-            generations=1,
-            sampling=SAMPLING,
-            streams=streams_of(generations=1),
-            between=stop_after_four,
-        )
+        respond(llama, generations=1, between=stop_after_four)
     assert len(calls) == 4
 
 
@@ -285,15 +279,7 @@ def test_logits_that_are_not_finite_are_an_error(number, temperature, every, mon
         model, drawn = build("llama3"), []
         put_into_logits(model, number, passes=passes)
         with pytest.raises(DamagedFileError, match="logits are not finite"):
-            drawn.extend(
-                sample_tokens(
-                    model,
-                    PROMPTS,
-                    generations=1,
-                    sampling=sampling,
-                    streams=streams_of(generations=1),
-                )
-            )
+            drawn.extend(draw_tokens(model, sampling=sampling))
         assert len(drawn) == (passes if every == 1 else min(passes, 1) * every)
 
 

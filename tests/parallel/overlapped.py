@@ -25,7 +25,7 @@ from rampcli.settings.parallel import ParallelConfig
 from rampcli.train.build import build_parts, fill_weights
 from rampcli.train.passes import Passes
 from rampcli.train.step import local_gradients
-from ranks import joined
+from ranks import build_passes, joined
 
 CPU = torch.device("cpu")
 SMALL = ModelConfig(
@@ -83,9 +83,7 @@ class NotedWork(dist.Work):
 def small_passes(shards: int) -> Iterator[tuple[Passes, list[MicroBatch]]]:
     config = Config(model=SMALL, parallel=ParallelConfig(data_parallel_shard_size=shards))
     with joined() as (rank, _):
-        meshes = build_meshes(CPU, config.parallel)
-        passes = Passes(config, build_parts(config, meshes, CPU), meshes, CPU)
-        yield passes, batch_of(rank)
+        yield build_passes(config), batch_of(rank)
 
 
 def batch_of(rank: int) -> list[MicroBatch]:

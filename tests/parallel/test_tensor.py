@@ -8,14 +8,12 @@ from models.families import FAMILIES
 from rampcli.data.corpus import IGNORED
 from rampcli.models.decoder import Decoder
 from rampcli.models.loss import token_log_probs
-from rampcli.parallel.mesh import TENSOR, build_meshes
+from rampcli.parallel.mesh import TENSOR
 from rampcli.parallel.tensor import STYLES, loss_over, plan_of, token_log_probs_of_shards
 from rampcli.settings.config import Config
 from rampcli.settings.model import ModelConfig
-from rampcli.train.build import build_parts
-from ranks import joined, run_ranks, whole
+from ranks import build_passes, joined, run_ranks, whole
 
-CPU = torch.device("cpu")
 TEMPERATURE = 0.7
 
 
@@ -38,8 +36,8 @@ def log_probs_and_gradients(tensor_parallel_size: int) -> dict:
         labels[pair, :3] = labels[pair, 16 - 2 * pair :] = IGNORED
     factors = torch.linspace(-1, 2, tokens.numel()).view_as(tokens)
     with joined() as (rank, ranks):
-        meshes = build_meshes(CPU, config.parallel)
-        (model,) = build_parts(config, meshes, CPU)
+        passes = build_passes(config)
+        (model,) = passes.parts
         compute = token_log_probs if tensor_parallel_size == 1 else token_log_probs_of_shards
         model.loss = partial(compute, temperature=TEMPERATURE)
         shares = ranks // tensor_parallel_size
@@ -47,7 +45,7 @@ def log_probs_and_gradients(tensor_parallel_size: int) -> dict:
         tokens, labels, factors = (
             plane.chunk(shares)[share] for plane in (tokens, labels, factors)
         )
-        with loss_over(meshes.data[TENSOR]):
+        with loss_over(passes.meshes.data[TENSOR]):
             found = model(tokens, labels=labels)
             # FSDP divides by the data-parallel ranks.
             (shares * (found[0] * factors).sum()).backward()

@@ -6,14 +6,10 @@ from torch._dynamo.utils import counters
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
-from rampcli.parallel.mesh import build_meshes
 from rampcli.planning.resolve import resolve
-from rampcli.train.build import build_parts
 from rampcli.train.compiling import compile_ahead, compile_passes
-from rampcli.train.passes import Passes
-from ranks import run_ranks
+from ranks import build_passes, run_ranks
 
-CPU = torch.device("cpu")
 CASES = (
     "trainer.compile=true",
     "trainer.compile=true trainer.precision=bf16 data.document_mask=true",  # sharded
@@ -31,8 +27,7 @@ def count_graphs(words: list[str]) -> tuple[int, int]:
     compile_ahead(config, micro_batch_size=split.micro_batch_size, world_size=1)
     ahead = counters["stats"]["unique_graphs"]
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    meshes = build_meshes(CPU, config.parallel)
-    compile_passes(Passes(config, build_parts(config, meshes, CPU), meshes, CPU), config, split)
+    compile_passes(build_passes(config), config, split)
     dist.destroy_process_group()
     return ahead, counters["stats"]["unique_graphs"] - ahead
 

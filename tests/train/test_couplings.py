@@ -7,24 +7,16 @@ import torch
 import torch.nn.functional as F
 
 from rampcli import llm
-from rampcli.config.compose import apply_overrides
 from rampcli.errors import UsageError
-from rampcli.planning.resolve import resolve
-from rampcli.runs.directory import COMPLETE, RunDirectory
+from rampcli.runs.directory import COMPLETE
 from rampcli.runs.rows import read_rows
 from rampcli.train.optimizers import build_optimizers, check_coupled
-from rampcli.train.stopping import StopRequest
-from tiny_runs import TINY
 
-SETTINGS = TINY | {
-    "model.rampup_batch_size": "null",
+SETTINGS = {
     "model.global_batch_size": "null",
     "model.step_batch_size_schedule": "'steps: 0:2 3:6'",
     "trainer.max_samples": "null",
     "trainer.max_steps": "6",
-    "trainer.num_nodes": "1",
-    "trainer.devices": "1",
-    "trainer.val_samples": "0",
     "trainer.gradient_clip_val": "null",
     "rampup.at_boundary": "continue",
     "rampup.micro_batch": "largest",
@@ -41,31 +33,9 @@ BY_HAND = [(2, 3e-3 * 1.25, 0.9 ** (1 / 3), 30 / 3 / 1.25), (6, 3e-3 * 2, 0.9, 3
 """Batch, learning rate, beta2 and weight decay of each stage. Both have three steps."""
 
 
-@pytest.fixture
-def build_trainer(alone, tmp_path):  # noqa: ARG001
-    """Builds a trainer of the run in this process."""
-    # Imported here, so that other tests do not wait for it.
-    from rampcli.launch.run import describe
-    from rampcli.train.observers.boundary import BoundaryCosts
-    from rampcli.worker.assemble import build_trainer
-
-    def build(**changes):
-        settings = SETTINGS | {"run_dir": str(tmp_path / "run")} | changes
-        words = [f"{key}={value}" for key, value in settings.items()]
-        resolved = resolve(apply_overrides(llm.from_factory("llama3_tiny"), words))
-        run = RunDirectory(resolved.run_dir)
-        describe(run, resolved, [])
-        costs = BoundaryCosts(run=run, started=0.0, imported=0.0)
-        return build_trainer(
-            resolved, resolved.phases[0], run, torch.device("cpu"), StopRequest(), costs
-        ), run
-
-    return build
-
-
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_coupled_stages_train_as_a_loop_that_sets_these_values_by_hand(build_trainer, optimizer):
-    trainer, run = build_trainer(**{"optim.optimizer": optimizer})
+    trainer, run = build_trainer(SETTINGS | {"optim.optimizer": optimizer})
     [model] = trainer.passes.parts
     initial = {name: weight.clone() for name, weight in model.state_dict().items()}
     assert trainer.run() == COMPLETE
@@ -111,7 +81,7 @@ def test_coupled_stages_train_as_a_loop_that_sets_these_values_by_hand(build_tra
 
 def test_without_couplings_the_optimiser_keeps_its_values_and_rows_do_not_name_them(build_trainer):
     trainer, run = build_trainer(
-        **{"schedule.beta2_coupling": "none", "schedule.weight_decay_coupling": "none"}
+        SETTINGS | {"schedule.beta2_coupling": "none", "schedule.weight_decay_coupling": "none"}
     )
     assert trainer.run() == COMPLETE
     [adam] = trainer.optimizers

@@ -5,12 +5,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rampcli import llm
 from rampcli.batch.noise_scale import Noise
 from rampcli.checkpoint.state import TrainingState
-from rampcli.config.compose import apply_overrides
 from rampcli.estimate.model_size import flops_per_token
-from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.metrics import NOISE_METRICS, STEP_METRICS
 from rampcli.runs.rows import read_rows
@@ -31,9 +28,8 @@ class NoOperations(TorchDispatchMode):
 
 
 @pytest.fixture
-def resolved():
-    words = [f"trainer.peak_tflops={PEAK_TFLOPS}"]
-    return resolve(apply_overrides(llm.from_factory("llama3_tiny"), words))
+def resolved(planned):
+    return planned("llama3_tiny", f"trainer.peak_tflops={PEAK_TFLOPS}")
 
 
 @pytest.fixture

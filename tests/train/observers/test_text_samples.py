@@ -4,41 +4,27 @@ import signal
 import pytest
 import torch
 
-from rampcli import llm
 from rampcli.checkpoint.state import TrainingState
-from rampcli.config.compose import apply_overrides
 from rampcli.data.special_tokens import SpecialTokens
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import UsageError
-from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.rows import read_rows
 from rampcli.train.observers.text_samples import TextSamples
-from rampcli.train.stopping import STOP_SIGNALS, StopRequest
 from rampcli.train.whole_model import plain_model
 
 STATE = TrainingState(step=4, consumed_samples=16)
 
 
 @pytest.fixture
-def stop():
-    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    stop = StopRequest()
-    stop.listen()
-    yield stop
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-
-
-@pytest.fixture
-def build(build_passes, stop, tmp_path):
+def build(build_passes, planned, stop, tmp_path):
     """Builds the observer of a tiny model, with a run directory of its own."""
 
     def samples(
         tokenizer: str | None = byte_tokenizer().to_str(), ends: tuple[int, ...] = ()
     ) -> TextSamples:
         words = ["generate.prompts=[ROMEO,JULIET]", "generate.max_tokens=5"]
-        resolved = resolve(apply_overrides(llm.from_factory("llama3_tiny"), words))
+        resolved = planned("llama3_tiny", *words)
         passes = build_passes(resolved.config)
         run = RunDirectory(tmp_path)
         return TextSamples(
