@@ -103,6 +103,12 @@ class Command:
         assert code is not None
         return code
 
+    def ends_with(self, exit_code: int) -> tuple[str, str]:
+        """Waits for its end, checks its exit code, and returns what it has printed."""
+        output, errors = self.communicate()
+        assert self.returncode == exit_code, (output, errors)
+        return output, errors
+
     def communicate(self, timeout: float = DEADLINE_S) -> tuple[str, str]:
         """Waits as `wait` does, and returns what the command printed to stdout and stderr."""
         self.wait(timeout)

@@ -108,6 +108,12 @@ class Run:
         """Runs the command, to its end, in a process that has loaded torch."""
         return run_command(self.command(*words)[3:], environment())
 
+    def complete(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Runs the command to its end, as `pretrain` does, and checks that it succeeds."""
+        done = self.pretrain(*words)
+        assert done.returncode == 0, done.stderr
+        return done
+
     def pretrain_from_scratch(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Runs the command, to its end, as a shell does."""
         return subprocess.run(

@@ -74,8 +74,7 @@ def test_each_micro_batch_size_is_compiled_before_its_first_step_and_never_again
     words = ("trainer.compile=true", "rampup.micro_batch=largest", "data.micro_batch_size=8")
     words += ("average.ema=1",)  # which is validated in place of the weights that it follows
     command = run.start(*ramp, *words, prepare=log_graphs)
-    _, errors = command.communicate()
-    assert command.returncode == 0, errors
+    command.ends_with(0)
     assert_same_training(run, alone)
     stages = [event["step"] for event in run.events_of("stage")]
     compilations = run.events_of("compile")
@@ -94,8 +93,7 @@ def test_each_micro_batch_size_is_compiled_before_its_first_step_and_never_again
 
 def test_the_processes_of_a_later_stage_reuse_compiled_code_that_trains_like_other_code(run, cache):
     words = ("trainer.num_nodes=1", "model.rampup_batch_size=[2,6,48]")
-    ended = run.pretrain("trainer.compile=true", *words)
-    assert ended.returncode == 0, ended.stderr
+    run.complete("trainer.compile=true", *words)
     alone = run.beside("alone")
     alone.workers(1, "rampup.at_boundary=continue", *words)
     assert_same_training(run, alone)
@@ -112,8 +110,7 @@ def test_compiled_tensor_ranks_train_as_one_process_does(run):
     alone = run.beside("alone")
     alone.workers(1, *words)
     two = ("trainer.devices=2", "parallel.tensor_parallel_size=2", "trainer.compile=true")
-    ended = run.pretrain(*words, *two)
-    assert ended.returncode == 0, ended.stderr
+    run.complete(*words, *two)
     assert {row["world_size"] for row in run.rows} == {2}
     assert [row["compiles"] for row in run.events_of("load")] == [True]
     assert_same_training(run, alone)
@@ -136,8 +133,7 @@ def test_a_missing_compiler_is_reported(run):
 @pytest.mark.usefixtures("_no_compiler")
 def test_a_run_whose_plan_chose_to_compile_trains_without_a_compiler_and_says_so(run):
     # So slow that the run takes long enough to pay for compilation.
-    ended = run.pretrain("throughput.samples_per_s_per_gpu=0.001", *ONE_PROCESS)
-    assert ended.returncode == 0, ended.stderr
+    ended = run.complete("throughput.samples_per_s_per_gpu=0.001", *ONE_PROCESS)
     reasons = [event["reason"] for event in run.events_of("fault")]
     (reason,) = [one for one in reasons if "compile" in one]
     assert reason.startswith("rank 0 cannot compile layers, so no rank does")

@@ -48,8 +48,7 @@ def test_a_node_that_is_lost_and_returns_changes_only_the_world_size(run, start,
     (tmp_path / "returns").touch()
     wait_until(lambda: world_sizes(run) == [3, 2, 3], supervisor)
     supervisor.terminate()
-    output, errors = supervisor.communicate()
-    assert supervisor.returncode == 75, errors
+    output, _ = supervisor.ends_with(75)
     consumed = run.state["consumed_samples"]
     assert (run.state["status"], f"stopped after {consumed:,} samples" in output) == (
         "preempted",
@@ -78,8 +77,7 @@ def test_ranks_that_do_not_divide_the_batch_wait_with_a_warning(run, start):
     os.kill(children_of(supervisor.pid)[3], signal.SIGKILL)
     wait_until(lambda: world_sizes(run)[-1:] == [2], supervisor)
     supervisor.send_signal(signal.SIGUSR1)
-    _, errors = supervisor.communicate()
-    assert supervisor.returncode == 75, errors
+    supervisor.ends_with(75)
     (spare,) = run.events_of("spare_ranks")
     assert spare["reason"].startswith(
         "1 of 3 ranks waits, and 2 train: model.global_batch_size=4 does not divide into"
@@ -112,8 +110,7 @@ def test_a_run_with_fewer_than_min_nodes_waits_and_then_completes(run, tmp_path)
     wait_until(lambda: world_sizes(run)[-1:] == [2], supervisor)
     os.kill(children_of(supervisor.pid)[0], signal.SIGKILL)
     let_go(7, tmp_path)
-    _, errors = supervisor.communicate()
-    assert supervisor.returncode == 0, errors
+    supervisor.ends_with(0)
     assert (
         "lost node 0 (killed by SIGKILL); the remaining node waits (launch.min_nodes=2);"
         " restarting it in 1 s" in fault(run)

@@ -34,8 +34,7 @@ def test_ctrl_c_saves_and_the_run_resumes_from_there(run):
     supervisor = run.start(*ENDLESS, "trainer.max_samples=8_000_000")
     wait_for_rows(run, 3, supervisor)
     supervisor.send_signal(signal.SIGINT)
-    output, errors = supervisor.communicate()
-    assert supervisor.returncode == 130, errors
+    output, _ = supervisor.ends_with(130)
     assert run.state["status"] == "preempted"
     consumed = run.state["consumed_samples"]
     assert f"stopped after {consumed:,} samples" in output
@@ -43,8 +42,7 @@ def test_ctrl_c_saves_and_the_run_resumes_from_there(run):
     assert [checkpoint.consumed_samples for checkpoint in complete_checkpoints(run.directory)] == [
         consumed
     ]
-    done = run.pretrain(*ENDLESS, f"trainer.max_samples={consumed + 24}")
-    assert done.returncode == 0, done.stderr
+    run.complete(*ENDLESS, f"trainer.max_samples={consumed + 24}")
     assert run.rows[-1]["consumed_samples"] == consumed + 24
     assert_every_sample_is_read_once(run)
 
@@ -57,8 +55,7 @@ def test_a_second_supervisor_is_refused_and_a_terminated_one_saves(run):
     assert (second.returncode, "is in use by another rampcli" in second.stderr) == (2, True)
     assert f"(process {supervisor.pid} on " in second.stderr
     supervisor.terminate()
-    _, errors = supervisor.communicate()
-    assert supervisor.returncode == 75, errors
+    supervisor.ends_with(75)
     assert [checkpoint.consumed_samples for checkpoint in complete_checkpoints(run.directory)] == [
         run.state["consumed_samples"]
     ]
@@ -110,8 +107,7 @@ KILLED = [
 def test_a_run_whose_processes_were_killed_equals_an_undisturbed_run(run, tmp_path):
     """`make stress` kills at random instants."""
     undisturbed = type(run)(tmp_path / "undisturbed")
-    done = undisturbed.pretrain(*KILLED)
-    assert done.returncode == 0, done.stderr
+    undisturbed.complete(*KILLED)
     steps = 3, 11, len(undisturbed.rows)
     prepare = partial(stand_still_before, steps, str(tmp_path))
     supervisor = run.start(*KILLED, prepare=prepare)
@@ -122,8 +118,7 @@ def test_a_run_whose_processes_were_killed_equals_an_undisturbed_run(run, tmp_pa
     wait_for_rows(run, steps[-1] - 1, supervisor)
     supervisor.kill()
     supervisor.wait()
-    resumed = run.pretrain(*KILLED)
-    assert resumed.returncode == 0, resumed.stderr
+    run.complete(*KILLED)
     assert [row["event"] for row in run.events].count("fault") == 2
     assert_killed_run_equals(run, undisturbed)
 
@@ -187,15 +182,13 @@ def test_a_signal_within_an_accumulation_or_a_validation_saves_and_it_is_repeate
         supervisor = run.start(*TWO_STEPS, prepare=stand_still)
         wait_until(lambda: len(list(run.path.glob("within_*"))) == 2, supervisor)
         supervisor.send_signal(number)
-        output, errors = supervisor.communicate()
-        assert supervisor.returncode == 75, errors
+        output, _ = supervisor.ends_with(75)
         assert run.state["consumed_samples"] == 2
         assert "stopped after 2 samples" in output
         assert list(run.validations()) == validated
         for within_rank in run.path.glob("within_*"):
             within_rank.unlink()
-    done = run.pretrain(*TWO_STEPS)
-    assert done.returncode == 0, done.stderr
+    run.complete(*TWO_STEPS)
     assert_every_sample_is_read_once(run)
     undisturbed = run.beside("undisturbed")
     undisturbed.workers(2, "rampup.node_policy=fixed", *TWO_STEPS)
@@ -230,8 +223,7 @@ def test_torchrun_by_hand_trains_as_well_and_runs_at_the_same_time_do_not_distur
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    _, errors = beside.communicate()
-    assert beside.returncode == 0, errors
+    beside.ends_with(0)
     for each in (run, twin):
         assert {row["world_size"] for row in each.rows} == {2}
         assert_same_training(each, undisturbed)

@@ -49,8 +49,7 @@ def test_a_run_on_this_machine_listens_on_loopback_alone(run, words):
     wait_until_saved(run, supervisor)
     addresses = listening_addresses([supervisor.pid, *children_of(supervisor.pid)])
     supervisor.send_signal(signal.SIGTERM)
-    _, errors = supervisor.communicate()
-    assert supervisor.returncode == 75, errors
+    supervisor.ends_with(75)
     assert addresses
     assert all(map(is_loopback, addresses)), addresses
 

@@ -72,8 +72,7 @@ def test_averages_count_tokens_over_phases_whose_samples_differ_in_length(alone)
 
 
 def test_phases_train_on_meshes_of_their_own_as_on_one_process(run, alone):
-    done = run.pretrain(*PHASES, *MESHES)
-    assert done.returncode == 0, done.stderr
+    run.complete(*PHASES, *MESHES)
     assert {row["world_size"] for row in run.rows} == {2}
     assert [row["event"] for row in run.events].count("launch") == 4  # one per mesh
     assert_same_training(run, alone)
@@ -85,8 +84,7 @@ def test_a_run_in_phases_that_stops_after_each_stage_resumes_on_other_processes(
     for stage in range(stages):
         processes = 1 + stage % 2
         words = [f"trainer.num_nodes={processes}", f"data.micro_batch_size={3 - processes}"]
-        done = run.pretrain("--one-stage", *PHASES, *words)
-        assert done.returncode == 0, done.stderr
+        run.complete("--one-stage", *PHASES, *words)
         assert run.rows[-1]["stage"] == stage
         assert run.rows[-1]["world_size"] == processes
     assert run.state["status"] == "complete"

@@ -44,8 +44,7 @@ def test_losing_a_waiting_worker_costs_no_restart(run, start, tmp_path):
     supervisor = start()
     os.kill(wait_for_next_workers(run, supervisor)[1], signal.SIGKILL)
     let_go(LAST, tmp_path)
-    _, errors = supervisor.communicate()
-    assert supervisor.returncode == 0, errors
+    supervisor.ends_with(0)
     assert [
         (row["event"], row["stage"])
         for row in run.events
@@ -65,8 +64,7 @@ def test_waiting_workers_end_with_the_training_ones(run, start, number, exit_cod
     supervisor = start()
     wait_for_next_workers(run, supervisor)
     supervisor.send_signal(number)
-    _, errors = supervisor.communicate()
-    assert supervisor.returncode == exit_code, errors
+    supervisor.ends_with(exit_code)
     wait_until_all_have_ended(run.path)
     assert {row["stage"] for row in run.rows} == {0}
     assert not (run.directory.logs / "stage_1.log").read_text()

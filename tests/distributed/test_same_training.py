@@ -7,8 +7,7 @@ from tiny_runs import assert_same_training
 def test_micro_batches_that_grow_with_the_batch_change_nothing(run, undisturbed):
     """The first stage is trained with one micro batch, the others with the largest of each."""
     words = ["rampup.node_policy=fixed", "rampup.at_boundary=continue"]
-    begun = run.pretrain("--one-stage", "rampup.node_policy=fixed", "trainer.num_nodes=1")
-    assert begun.returncode == 0, begun.stderr
+    run.complete("--one-stage", "rampup.node_policy=fixed", "trainer.num_nodes=1")
     run.workers(2, *words, "rampup.micro_batch=largest", "data.micro_batch_size=3")
     assert {
         (row["global_batch_size"], row["world_size"], row["accumulate_grad_batches"])
@@ -40,8 +39,7 @@ def test_resuming_every_stage_by_hand_with_twice_the_processes_changes_nothing(r
     alone = run.beside("alone")
     alone.workers(1, "rampup.at_boundary=continue", *words)
     for stage, processes in enumerate((1, 2, 4)):
-        done = run.pretrain("--one-stage", *words, f"trainer.num_nodes={processes}")
-        assert done.returncode == 0, done.stderr
+        done = run.complete("--one-stage", *words, f"trainer.num_nodes={processes}")
         assert run.rows[-1]["stage"] == stage
         if stage < 2:
             assert run.state["status"] == "stage_boundary"
@@ -61,11 +59,9 @@ def test_finished_stages_need_not_fit_the_processes_that_resume(run, undisturbed
     assert "batches 2 (stage 0) and 6 (stage 2) are not multiples of 4" in refused.stderr
     for _ in range(3):
         assert run.pretrain("--one-stage", *words, "trainer.num_nodes=1").returncode == 0
-    planned = run.pretrain("--dry-run", *grown)
-    assert planned.returncode == 0, planned.stderr
+    planned = run.complete("--dry-run", *grown)
     assert "note: stages 0 to 2 are finished and do not fit today's nodes" in planned.stdout
-    done = run.pretrain(*grown)
-    assert done.returncode == 0, done.stderr
+    run.complete(*grown)
     assert {row["stage"]: row["world_size"] for row in run.rows} == {0: 1, 1: 1, 2: 1, 3: 4}
     assert [
         stage["num_nodes"] for stage in json.loads((run.path / "plan.json").read_text())["stages"]
@@ -75,11 +71,9 @@ def test_finished_stages_need_not_fit_the_processes_that_resume(run, undisturbed
 
 def test_stages_train_on_listed_nodes_and_a_list_may_change_between_them(run, undisturbed):
     words = ["trainer.num_nodes=2", "data.micro_batch_size=1", "rampup.at_boundary=continue"]
-    begun = run.pretrain("--one-stage", *words, "rampup.nodes=[1,2,1,1]")
-    assert begun.returncode == 0, begun.stderr
+    run.complete("--one-stage", *words, "rampup.nodes=[1,2,1,1]")
     assert run.state["next"]["num_nodes"] == 2
-    done = run.pretrain(*words, "rampup.nodes=[1,2,2,1]")
-    assert done.returncode == 0, done.stderr
+    done = run.complete(*words, "rampup.nodes=[1,2,2,1]")
     assert "note: rampup.nodes changes from [1,2,1,1] to [1,2,2,1] after step" in done.stdout
     assert {row["stage"]: row["world_size"] for row in run.rows} == {0: 1, 1: 2, 2: 2, 3: 1}
     assert_same_training(run, undisturbed)
@@ -98,8 +92,7 @@ def test_a_step_schedule_that_shrinks_trains_the_same_on_any_number_of_processes
     ]
     alone = run.beside("alone")
     alone.workers(1, "rampup.at_boundary=continue", "rampup.node_policy=fixed", *words)
-    done = run.pretrain("rampup.node_policy=best", "trainer.num_nodes=3", *words)
-    assert done.returncode == 0, done.stderr
+    run.complete("rampup.node_policy=best", "trainer.num_nodes=3", *words)
     assert {row["stage"]: (row["global_batch_size"], row["world_size"]) for row in run.rows} == {
         0: (2, 2),
         1: (6, 3),
@@ -111,8 +104,7 @@ def test_a_step_schedule_that_shrinks_trains_the_same_on_any_number_of_processes
 def test_a_ramp_that_continues_grows_in_place_and_restarts_only_for_more_processes(
     run, undisturbed
 ):
-    done = run.pretrain("rampup.at_boundary=continue", "trainer.num_nodes=2")
-    assert done.returncode == 0, done.stderr
+    run.complete("rampup.at_boundary=continue", "trainer.num_nodes=2")
     starts = run.events_of("start")
     assert {event["device_name"] for event in starts} == {processor_name()}
     worlds = [event["world_size"] for event in starts]

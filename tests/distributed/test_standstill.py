@@ -118,8 +118,7 @@ def test_a_stopped_rank_is_named_and_the_run_goes_on_when_it_is_continued(run, t
     send(signal.SIGCONT, [stopped.pid])
     wait_until(lambda: len(run.rows) > steps, supervisor)
     supervisor.send_signal(signal.SIGINT)
-    output, errors = supervisor.communicate()
-    assert supervisor.returncode == 130, (output, errors)
+    supervisor.ends_with(130)
     assert not run.directory.heartbeats.exists()
     undisturbed = train_undisturbed(run, tmp_path)
     assert not undisturbed.directory.heartbeats.exists()
@@ -137,8 +136,7 @@ def test_a_rank_that_stays_stopped_ends_the_wait_of_the_others_and_the_run_is_re
     wait_until(lambda: [row["event"] for row in run.events].count("start") >= 2, supervisor)
     wait_until(lambda: run.rows, supervisor)
     supervisor.send_signal(signal.SIGINT)
-    output, errors = supervisor.communicate()
-    assert supervisor.returncode == 130, (output, errors)
+    output, errors = supervisor.ends_with(130)
     named = "ranks waited 4 s for others, as launch.step_timeout_s allows"
     assert named in output + errors, (output, errors)
     train_undisturbed(run, tmp_path, *words)
@@ -165,8 +163,7 @@ def test_a_rank_that_hangs_in_a_part_of_the_users_is_named_with_what_it_does(
     with (tmp_path / name).open("w"):  # lets rank 1 open the FIFO, and read until this is closed
         (tmp_path / "empty").touch()
         (tmp_path / "empty").rename(tmp_path / name)
-    output, errors = supervisor.communicate()
-    assert supervisor.returncode == 0, (output, errors)
+    supervisor.ends_with(0)
 
 
 def train_on_a_disk_that_hangs(run_dir: str, reads: str) -> None:
@@ -194,8 +191,7 @@ def test_a_rank_that_hangs_before_its_first_step_is_waited_for_as_long_as_a_star
     words = ["data.source=slow", "launch.start_timeout_s=4", "launch.max_restarts=0"]
     command = run.command(*WORDS, *words)[3:]
     supervisor = Command(command, environment() | {"RAMPCLI_EXTENSIONS": str(own)})
-    output, errors = supervisor.communicate()
-    assert supervisor.returncode == 1, (output, errors)
+    _, errors = supervisor.ends_with(1)
     assert "(ranks waited 4 s for others, as launch.start_timeout_s allows" in errors
 
 

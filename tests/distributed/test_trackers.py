@@ -45,8 +45,7 @@ def finish(start):
 
     def finish(*words, prepare=hurry):
         command = start(*words, prepare=prepare)
-        output, errors = command.communicate()
-        assert command.returncode == 0, errors
+        output, _ = command.ends_with(0)
         return output
 
     return finish
