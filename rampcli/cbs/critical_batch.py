@@ -5,7 +5,7 @@ Beyond the critical batch, a larger batch saves few steps or costs loss. It grow
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import attrgetter
 
@@ -71,29 +71,44 @@ def doubling_ramp(
     return RampSchedule(thresholds=tuple(thresholds))
 
 
-def share_beyond(
-    stages: Sequence[StageExtent], measured: Sequence[CriticalBatch], *, end_sample: int
-) -> tuple[float | None, float]:
-    """Returns the shares of a run's samples that are beyond the critical batch, and unknown.
+def samples_beyond(
+    stages: Sequence[StageExtent],
+    measured: Sequence[CriticalBatch],
+    *,
+    first_sample: int = 0,
+    end_sample: int,
+) -> tuple[int, int]:
+    """Returns how many samples are beyond the critical batch, and for how many that is unknown.
 
     A sample is beyond it if the batch of its step is above the measurement that holds there. It is
-    unknown before the first measurement, and where the batch is above a lower bound. The first
-    share is None if all measurements are lower bounds.
+    unknown before the first measurement, and where the batch is above a lower bound.
+
+    Args:
+        stages: those of a run or of a phase, which begins and ends with the given samples.
+        measured: in ascending order of `consumed_samples`.
     """
-    places = sorted(
-        {0, *(stage.first_sample for stage in stages), *(one.consumed_samples for one in measured)}
-    )
+    starts = (*(one.first_sample for one in stages), *(one.consumed_samples for one in measured))
+    places = sorted({first_sample, *(start for start in starts if start > first_sample)})
     beyond = unknown = 0
     for begin, end in zip(places, [*places[1:], end_sample], strict=True):
         samples = max(0, min(end, end_sample) - begin)
         stage = stages[bisect_right(stages, begin, key=attrgetter("first_sample")) - 1]
         critical = critical_batch_at(measured, begin)
-        if critical is None:
+        if critical is None or (
+            critical.is_lower_bound and stage.global_batch_size > critical.samples
+        ):
             unknown += samples
         elif stage.global_batch_size > critical.samples:
-            if critical.is_lower_bound:
-                unknown += samples
-            else:
-                beyond += samples
-    is_known = any(not one.is_lower_bound for one in measured)
-    return beyond / end_sample if is_known else None, unknown / end_sample
+            beyond += samples
+    return beyond, unknown
+
+
+def from_sample(measured: Sequence[CriticalBatch], first_sample: int) -> Sequence[CriticalBatch]:
+    """Returns measurements counted from the first sample of a phase, at which the newest holds."""
+    if first_sample == 0:
+        return measured
+    begun = bisect_right(measured, first_sample, key=attrgetter("consumed_samples"))
+    return [
+        replace(one, consumed_samples=max(0, one.consumed_samples - first_sample))
+        for one in measured[max(0, begun - 1) :]
+    ]

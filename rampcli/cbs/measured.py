@@ -1,6 +1,6 @@
 """What runs have measured about their critical batch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -39,7 +39,7 @@ class NoisePoint:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BranchPoint:
+class BranchedBatch:
     """The critical batch that branches of a checkpoint have found.
 
     Attributes:
@@ -65,21 +65,29 @@ class BranchPoint:
 class Measurements:
     """What runs have measured about the critical batch, each in order of consumed samples."""
 
-    branches: tuple[BranchPoint, ...]
+    branches: tuple[BranchedBatch, ...]
     noise: tuple[NoisePoint, ...]
 
-    def critical(self) -> list[CriticalBatch]:
+    def critical(
+        self, counts: Callable[[Path, int], bool] = lambda _run, _at: True
+    ) -> list[CriticalBatch]:
         """Returns the critical batch as far as it is known.
 
         Branches measure it. Without them, the lower end of the noise scale's interval stands for
         it, as a bound: it is a guide, and what is above it is unknown.
+
+        Args:
+            counts: whether what the step of a run from some sample on has measured counts.
         """
-        if self.branches:
-            return [
-                CriticalBatch(one.consumed_samples, one.critical_batch_size, one.is_lower_bound)
-                for one in self.branches
-            ]
-        return [CriticalBatch(one.consumed_samples, one.low, True) for one in self.noise]
+        return [
+            CriticalBatch(one.consumed_samples, one.critical_batch_size, one.is_lower_bound)
+            for one in self.branches
+            if counts(one.run, one.consumed_samples)
+        ] or [
+            CriticalBatch(one.consumed_samples, one.low, True)
+            for one in self.noise
+            if counts(one.run, one.consumed_samples - 1)
+        ]
 
 
 def read_measurements(runs: Sequence[RunDirectory]) -> Measurements:
@@ -90,7 +98,7 @@ def read_measurements(runs: Sequence[RunDirectory]) -> Measurements:
     """
     by_samples = attrgetter("consumed_samples")
     branches = (
-        BranchPoint(
+        BranchedBatch(
             run=run.path,
             consumed_samples=one["consumed_samples"],
             critical_batch_size=one["critical_batch_size"],

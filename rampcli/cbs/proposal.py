@@ -1,19 +1,20 @@
 """Batches for a run that has measured its critical batch: the proposed one, beside others."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any
 
 from rampcli.batch.node_policies import NODES_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY
 from rampcli.batch.ramp import RAMP_KEY, Threshold
 from rampcli.batch.step_schedule import SCHEDULE_KEY, to_text
-from rampcli.cbs.critical_batch import CriticalBatch, doubling_ramp, share_beyond
+from rampcli.cbs.critical_batch import CriticalBatch, doubling_ramp, from_sample, samples_beyond
 from rampcli.config.compose import apply_overrides
 from rampcli.errors import UsageError, shown
 from rampcli.planning.batch_rules import retunings_of
 from rampcli.planning.resolve import resolve
-from rampcli.planning.run_plan import Resolved
+from rampcli.planning.run_plan import Resolved, ResolvedPhase
 from rampcli.plugins.extensions import OPTIMIZER
 from rampcli.settings.by_key import changes, leaves
 from rampcli.settings.config import Config
@@ -21,6 +22,7 @@ from rampcli.settings.data import DataConfig
 from rampcli.settings.facts import LEARNING, SAMPLES, TENSORS
 from rampcli.settings.optim import ScheduleConfig
 from rampcli.settings.optimizers import OPTIMIZERS
+from rampcli.settings.phase_keys import UNTIL, phase_key
 
 PROPOSE = "rampcli propose"
 AS_IT_IS, SMALL, LARGE = "as it is", "fixed small", "fixed large"
@@ -28,7 +30,7 @@ WITHOUT_RAMP, PROPOSED, SEESAW = "no ramp", "proposed", "Seesaw"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate:
+class Alternative:
     """A batch for the run.
 
     Attributes:
@@ -74,66 +76,155 @@ def _constant(global_batch_size: int) -> tuple[Threshold, ...]:
     return (Threshold(0, global_batch_size),)
 
 
-def plan_candidate(
+Schedule = tuple[tuple[Threshold, ...] | None, ...]
+"""The batches of each phase, from its first sample on. None leaves a phase as it is."""
+
+
+def schedules_by_name(
+    run: Resolved,
+    critical: Sequence[Sequence[CriticalBatch]],
+    *,
+    start: int | None,
+    largest: int | None,
+) -> dict[str, Schedule]:
+    """Returns the batches to compare, phase by phase. A run without named phases is one.
+
+    What needs measurements leaves a phase without any as it is.
+
+    Args:
+        run: whose end is known.
+        critical: what was measured for each phase, in ascending order of `consumed_samples`.
+        start: the first batch in samples. None is the smallest one of the phase.
+        largest: as `largest_batch` takes it.
+
+    Raises:
+        UsageError: `start` or `largest` leave a phase no batch.
+    """
+    smallest = [
+        min(stage.global_batch_size for stage in one.plan.ramp.stages) for one in run.phases
+    ]
+    shortest = min(run.phases, key=lambda one: one.plan.samples or 0)
+    samples, first = shortest.plan.samples or 0, start or max(smallest)
+    if start is not None and start > samples:
+        raise UsageError(
+            f"--start {start} is more than the {samples:,} samples of"
+            f" {'the run' if shortest.plan.name is None else f'phase {shortest.plan.name}'}",
+            remedy=f"--start {min(smallest)}",
+        )
+    if largest is not None and largest < first:
+        raise UsageError(
+            f"--largest {largest} is below the first batch of {first:,}",
+            remedy=f"--largest {first}",
+        )
+    found = []
+    for phase, measured, least in zip(run.phases, critical, smallest, strict=True):
+        begin = start or least
+        most = largest_batch(phase, measured, start=begin, limit=largest)
+        of_phase = from_sample(measured, phase.plan.first.samples)
+        found.append(
+            thresholds_by_name(
+                of_phase, start=begin, largest=most, end_sample=phase.plan.samples or 0
+            )
+        )
+    names = dict.fromkeys(name for one in found for name in one)
+    return {name: tuple(one.get(name) for one in found) for name in names}
+
+
+def plan_alternative(
     name: str,
     words: Sequence[str],
     run: Resolved,
-    measured: Sequence[CriticalBatch],
+    critical: Sequence[Sequence[CriticalBatch]],
     *,
     couplings: Sequence[str] = (),
     is_retuned: bool = True,
-) -> Candidate:
-    """Returns a candidate with its plan, and with the settings that are tied to its batch.
+) -> Alternative:
+    """Returns an alternative with its plan, and with the settings that are tied to its batch.
 
     Args:
         words: overrides of the run's settings. Of several for one setting, the last one applies.
         run: whose settings are those `as_recipe` returns, and whose end is known.
-        measured: in ascending order of `consumed_samples`.
+        critical: what was measured for each phase, in ascending order of `consumed_samples`.
         couplings: overrides that let settings follow a batch that grows.
         is_retuned: whether settings that are tied to the batch follow it.
     """
-    words = _changing({_key_of(word): word for word in words}.values(), run.config)
+    words = _changing({_key_of(word): word for word in words}.values(), run)
     try:
         found = _resolved(run, [*words, *couplings])
         retunings = retunings_of(found, run.config) if is_retuned else ()
+        is_growing = any(len(phase.plan.ramp.thresholds) > 1 for phase in found.phases)
         words += [
-            *(couplings if len(found.plan.ramp.thresholds) > 1 else ()),
+            *(couplings if is_growing else ()),
             *(word for one in retunings for word in one.words()),
         ]
         found = _resolved(run, words)
     except UsageError as error:
-        return Candidate(name=name, words=tuple(words), found=error)
+        return Alternative(name=name, words=tuple(words), found=error)
     end = found.plan.end_sample
     assert end is not None
-    beyond, unknown = share_beyond(found.plan.stages, measured, end_sample=end)
+    counts = [
+        samples_beyond(
+            phase.plan.stages,
+            measured,
+            first_sample=phase.plan.first.samples,
+            end_sample=phase.plan.first.samples + (phase.plan.samples or 0),
+        )
+        for phase, measured in zip(found.phases, critical, strict=False)
+    ]
+    beyond, unknown = map(sum, zip(*counts, strict=True))
+    is_known = any(not one.is_lower_bound for measured in critical for one in measured)
     if dict(leaves(found.config)) == dict(leaves(run.config)):
         words = []
-    return Candidate(name=name, words=tuple(words), found=found, beyond=beyond, unknown=unknown)
+    return Alternative(
+        name=name,
+        words=tuple(words),
+        found=found,
+        beyond=beyond / end if is_known else None,
+        unknown=unknown / end,
+    )
 
 
 def _resolved(run: Resolved, words: Sequence[str]) -> Resolved:
-    stack = apply_overrides(run.config, words, place=PROPOSE)
-    return resolve(stack, read_files=lambda _: run.phases[0].files)
+    return resolve(apply_overrides(run.config, words, place=PROPOSE), read_files=run.files_of)
 
 
-def batch_words(thresholds: Sequence[Threshold], run: Resolved) -> list[str]:
-    """Returns the overrides that give a run these batches and its samples.
+def batch_words(schedule: Schedule, run: Resolved) -> list[str]:
+    """Returns the overrides that give the phases of a run these batches and their samples."""
+    words = []
+    for phase, thresholds in zip(run.phases, schedule, strict=True):
+        if thresholds is not None:
+            words += _in_phase(phase, _batch_settings(thresholds, phase))
+    end = run.plan.end_sample
+    if run.config.phases:
+        if not _changing(words, run):
+            return []
+        end = None
+        for phase in run.phases:
+            assert phase.plan.end is not None
+            words += _in_phase(phase, {UNTIL: f"samples:{phase.plan.end.samples}"})
+    ends = {"trainer.max_steps": None, "trainer.max_tokens": None, "trainer.max_samples": end}
+    return [*words, *(f"{key}={shown(value)}" for key, value in ends.items())]
+
+
+def _batch_settings(thresholds: Sequence[Threshold], phase: ResolvedPhase) -> dict[str, Any]:
+    """Returns the settings that give a phase its batches.
 
     A constant batch has the nodes of the stage with the largest batch up to it.
     """
+    found: dict[str, Any] = {SCHEDULE_KEY: f"'{to_text(thresholds)}'", GLOBAL_KEY: None}
     if len(thresholds) == 1:
-        size = thresholds[0].global_batch_size
-        batch = [f"{GLOBAL_KEY}={size}", f"{SCHEDULE_KEY}=null"]
-        stages = [stage for stage in run.plan.stages if stage.global_batch_size <= size]
-        stage = max(stages or run.plan.stages[:1], key=attrgetter("global_batch_size"))
-        batch.append(f"trainer.num_nodes={stage.num_nodes}")
-    else:
-        batch = [f"{SCHEDULE_KEY}='{to_text(thresholds)}'", f"{GLOBAL_KEY}=null"]
+        size, stages = thresholds[0].global_batch_size, phase.plan.stages
+        fitting = [stage for stage in stages if stage.global_batch_size <= size]
+        stage = max(fitting or stages[:1], key=attrgetter("global_batch_size"))
+        found = {GLOBAL_KEY: size, SCHEDULE_KEY: None, "trainer.num_nodes": stage.num_nodes}
+    return found | dict.fromkeys((RAMP_KEY, ACCUMULATE_KEY, NODES_KEY))
+
+
+def _in_phase(phase: ResolvedPhase, settings: Mapping[str, Any]) -> list[str]:
+    name = phase.plan.name
     return [
-        *batch,
-        *(f"{key}=null" for key in (RAMP_KEY, ACCUMULATE_KEY, NODES_KEY)),
-        *("trainer.max_steps=null", "trainer.max_tokens=null"),
-        f"trainer.max_samples={run.plan.end_sample}",
+        f"{key if name is None else phase_key(name, key)}={shown(value)}"
+        for key, value in settings.items()
     ]
 
 
@@ -141,9 +232,12 @@ def _key_of(word: str) -> str:
     return word.partition("=")[0]
 
 
-def _changing(words: Iterable[str], config: Config) -> list[str]:
-    """Returns the words without those that leave a setting as it is."""
-    values = dict(leaves(config))
+def _changing(words: Iterable[str], run: Resolved) -> list[str]:
+    """Returns the words without those that leave a setting as it is, in a phase or in the run."""
+    values = dict(leaves(run.config))
+    for phase in run.phases:
+        if (name := phase.plan.name) is not None:
+            values = {phase_key(name, key): one for key, one in leaves(phase.config)} | values
     return [word for word in words if word != f"{_key_of(word)}={shown(values[_key_of(word)])}"]
 
 
@@ -167,15 +261,15 @@ def coupling_words(config: Config, exponent: float | None) -> list[str]:
 
 
 def largest_batch(
-    run: Resolved, measured: Sequence[CriticalBatch], *, start: int, limit: int | None
+    phase: ResolvedPhase, measured: Sequence[CriticalBatch], *, start: int, limit: int | None
 ) -> int:
     """Returns the largest batch to compare: the largest doubling of `start` that a limit allows.
 
     Args:
-        limit: in samples. None stands for the largest batch of the run or of the measurements.
+        limit: in samples. None stands for the largest batch of the phase or of the measurements.
     """
     if limit is None:
-        sizes = [stage.global_batch_size for stage in run.plan.ramp.stages]
+        sizes = [stage.global_batch_size for stage in phase.plan.ramp.stages]
         limit = int(max([*sizes, *(one.samples for one in measured)]))
     largest = start
     while 2 * largest <= limit:

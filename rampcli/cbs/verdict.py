@@ -1,15 +1,17 @@
 """The proposal of a batch as tables and lines."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from rampcli.batch.noise_scale import MIN_MEASUREMENTS
-from rampcli.batch.quantities import shorten
+from rampcli.batch.quantities import listed, shorten
 from rampcli.cbs.laws import BATCH_LAWS
 from rampcli.cbs.measured import Measurements
-from rampcli.cbs.proposal import AS_IT_IS, PROPOSED, SMALL, Candidate
+from rampcli.cbs.proposal import AS_IT_IS, PROPOSED, SMALL, Alternative
+from rampcli.config.phases import phases_named
 from rampcli.errors import UsageError
 from rampcli.estimate.model_size import model_size
 from rampcli.planning.run_plan import Resolved
@@ -25,8 +27,16 @@ MUON = (
 )
 
 
-def measurement_table(measurements: Measurements, *, sequence_length: int) -> Table:
-    """Returns what branches have measured, then the noise scales, each in order of samples."""
+def measurement_table(measurements: Measurements, plans: Mapping[Path, Resolved]) -> Table:
+    """Returns what branches have measured, then the noise scales, each in order of samples.
+
+    Args:
+        plans: of the runs that have measured them.
+    """
+
+    def tokens(run: Path, at: int, batch: float) -> str:
+        return shorten(batch * plans[run].at(max(0, at)).plan.sequence_length)
+
     table = build_table(
         "samples", "measured", "batch", "tokens", "interval", "run", left=("measured", "run")
     )
@@ -36,7 +46,7 @@ def measurement_table(measurements: Measurements, *, sequence_length: int) -> Ta
             f"{branch.consumed_samples:,}",
             f"branches, rate x k^{branch.exponent:g}{'' if branch.decays else ', constant'}",
             f"{at_least}{branch.critical_batch_size:,}",
-            f"{at_least}{shorten(branch.critical_batch_size * sequence_length)}",
+            f"{at_least}{tokens(branch.run, branch.consumed_samples, branch.critical_batch_size)}",
             "-",
             branch.run.name,
         )
@@ -48,7 +58,7 @@ def measurement_table(measurements: Measurements, *, sequence_length: int) -> Ta
             f"{one.consumed_samples:,}",
             "noise scale",
             f"{at_least}{shorten(batch)}",
-            f"{at_least}{shorten(batch * sequence_length)}",
+            f"{at_least}{tokens(one.run, one.consumed_samples - 1, batch)}",
             interval,
             one.run.name,
         )
@@ -89,7 +99,7 @@ def laws_of(run: Resolved) -> list[dict[str, Any]]:
     ]
 
 
-def candidate_table(candidates: Sequence[Candidate]) -> Table:
+def candidate_table(candidates: Sequence[Alternative]) -> Table:
     """Returns the plans of the candidates, and how they lie to what was measured."""
     return comparison_table(
         [(one.name, one.found) for one in candidates],
@@ -101,7 +111,7 @@ def candidate_table(candidates: Sequence[Candidate]) -> Table:
 
 
 def verdict_lines(
-    run: Resolved, candidates: Sequence[Candidate], measurements: Measurements
+    run: Resolved, candidates: Sequence[Alternative], measurements: Measurements
 ) -> Iterator[str]:
     """Yields what is proposed and why, and what is uncertain."""
     by_name = {part: one for one in candidates for part in one.name.split(", ")}
@@ -114,10 +124,13 @@ def verdict_lines(
         )
     elif isinstance(proposed.found, UsageError):
         yield f"proposal: none, because its batches do not fit: {proposed.found.message}"
-    elif len(proposed.found.plan.ramp.thresholds) == 1:
-        batch = proposed.found.plan.global_batch_size
+    elif all(len(one.plan.ramp.thresholds) == 1 for one in proposed.found.phases):
+        phases = proposed.found.phases
+        batches = [f"{one.plan.global_batch_size:,} samples" for one in phases]
+        names = [one.plan.name for one in phases if one.plan.name is not None]
+        where = f" in {phases_named(names)}" if names else ""
         yield (
-            f"proposal: no ramp, a fixed batch of {batch:,} samples: "
+            f"proposal: no ramp, a fixed batch of {listed(batches)}{where}: "
             + (
                 "nothing measured reaches twice this batch"
                 if proposed is small
@@ -170,16 +183,21 @@ def verdict_lines(
             yield f"note: {one.name} does not fit: {one.found.message}"
 
 
-def _below(candidate: Candidate, measurements: Measurements) -> int | None:
+def _below(candidate: Alternative, measurements: Measurements) -> int | None:
     """Returns the samples until which the noise scale is wholly below a constant batch, if any."""
     if isinstance(candidate.found, UsageError):
         return None
-    batch = candidate.found.plan.global_batch_size
-    below = [one for one in measurements.noise if one.high is not None and one.high < batch]
+    plan = candidate.found.plan
+    below = [
+        one
+        for one in measurements.noise
+        if one.high is not None
+        and one.high < plan.stage_at(max(0, one.consumed_samples - 1)).global_batch_size
+    ]
     return below[-1].consumed_samples if below else None
 
 
-def _saving(one: Candidate, other: Candidate) -> float | None:
+def _saving(one: Alternative, other: Alternative) -> float | None:
     """Returns the share of the optimiser steps of another candidate that one saves."""
     if isinstance(one.found, UsageError) or isinstance(other.found, UsageError):
         return None

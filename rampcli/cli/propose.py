@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +13,7 @@ from rampcli.errors import UsageError, set_to, typeable, visible
 
 if TYPE_CHECKING:
     from rampcli.cbs.measured import Measurements
-    from rampcli.cbs.proposal import Candidate
+    from rampcli.cbs.proposal import Alternative
     from rampcli.planning.run_plan import Resolved
     from rampcli.runs.directory import RunDirectory
 
@@ -52,9 +53,9 @@ def propose(
 
     found_runs = [find_run(word) for word in runs]
     directories = list({one.path.resolve(): one for one in found_runs}.values())
-    run = _planned(directories)
+    run, plans = _planned(directories)
     measurements = read_measurements(directories)
-    found = _candidates(run, measurements, start=start, largest=largest, exponent=exponent)
+    found = _candidates(run, plans, measurements, start=start, largest=largest, exponent=exponent)
     lines = list(verdict_lines(run, found, measurements))
     commands = {
         one.name: _command(one, directories[0])
@@ -64,8 +65,7 @@ def propose(
     if as_json:
         typer.echo(json.dumps(_to_json(run, measurements, found, lines, commands), indent=1))
         return
-    length = run.plan.sequence_length
-    measured = measurement_table(measurements, sequence_length=length)
+    measured = measurement_table(measurements, plans)
     say(
         build_console(),
         "batches of published laws, as first guesses (in samples and tokens per step):",
@@ -79,39 +79,43 @@ def propose(
     )
 
 
-def _planned(runs: Sequence["RunDirectory"]) -> "Resolved":
-    """Returns the plan of the first run, with the throughput that the runs have measured.
+def _planned(runs: Sequence["RunDirectory"]) -> tuple["Resolved", dict[Path, "Resolved"]]:
+    """Returns the plan of the first run, with the throughput that the runs have measured, and all.
 
     Its settings are those of a recipe, which a proposal changes.
 
     Raises:
         UsageError: the run has no end, or is one of reinforcement learning; or another run had
-            another model or other data.
+            another model or other data in all of its phases.
     """
     from rampcli.cbs.proposal import differing_keys
     from rampcli.cli.composing import with_measured
     from rampcli.config import snapshot
     from rampcli.config.layers import as_recipe, sources_named
-    from rampcli.config.phases import refuse_phases, refuse_rl
+    from rampcli.config.phases import refuse_rl
     from rampcli.planning.run_plan import run_plan
     from rampcli.runs.measured import has_throughput
     from rampcli.settings.trainer import TrainerConfig
 
-    configs = [snapshot.read(run.config) for run in runs]
-    for config in configs:
-        refuse_phases(config, "rampcli propose", remedy="runs without phases")
-    run = run_plan(configs[0])
+    plans = {one.path: run_plan(snapshot.read(one.config)) for one in runs}
+    first, *others = plans
+    run = plans[first]
     refuse_rl(
         run.config,
         "a batch is proposed for pretraining, and this is a run of reinforcement learning",
         remedy="the directory of a run of rampcli pretrain",
     )
-    for other, config in zip(runs[1:], configs[1:], strict=True):
-        if keys := differing_keys(run.config, config):
+    for other in others:
+        differing = [
+            differing_keys(one.config, theirs.config)
+            for one in run.phases
+            for theirs in plans[other].phases
+        ]
+        if all(differing):
+            key = differing[0][0]
             raise UsageError(
-                f"{other.path} measured something else: {keys[0]} is another one than in"
-                f" {runs[0].path}",
-                keys=(keys[0],),
+                f"{other} measured something else: {key} is another one than in {first}",
+                keys=(key,),
                 remedy="runs of the same model on the same data",
             )
     if run.plan.end_sample is None:
@@ -121,19 +125,20 @@ def _planned(runs: Sequence["RunDirectory"]) -> "Resolved":
                 keys=(TrainerConfig.max_samples,),
                 remedy=set_to(TrainerConfig.max_samples, "10M"),
             )
-    if timed := [one.path for one in runs if has_throughput(one.path)]:
+    if timed := [path for path in plans if has_throughput(path)]:
         run = with_measured(run, timed)
-    return run_plan(as_recipe(run.config))
+    return run_plan(as_recipe(run.config)), plans
 
 
 def _candidates(
     run: "Resolved",
+    plans: Mapping[Path, "Resolved"],
     measurements: "Measurements",
     *,
     start: int | None,
     largest: int | None,
     exponent: float | None,
-) -> list["Candidate"]:
+) -> list["Alternative"]:
     """Returns the run as it is, and the batches to compare with it."""
     from rampcli.cbs.proposal import (
         AS_IT_IS,
@@ -141,43 +146,36 @@ def _candidates(
         SMALL,
         batch_words,
         coupling_words,
-        largest_batch,
-        plan_candidate,
-        thresholds_by_name,
+        differing_keys,
+        plan_alternative,
+        schedules_by_name,
     )
     from rampcli.cli.seesaw import growth_of
 
-    end, measured = run.plan.end_sample, measurements.critical()
-    assert end is not None
-    smallest = min(stage.global_batch_size for stage in run.plan.ramp.stages)
-    if start is not None and start > end:
-        raise UsageError(
-            f"--start {start} is more than the {end:,} samples of the run",
-            remedy=f"--start {smallest}",
+    critical = [
+        measurements.critical(
+            lambda path, at, phase=phase: (  # type: ignore[misc]
+                not differing_keys(phase.config, plans[path].at(max(0, at)).config)
+            )
         )
-    start = start or smallest
-    if largest is not None and largest < start:
-        raise UsageError(
-            f"--largest {largest} is below the first batch of {start:,}",
-            remedy=f"--largest {start}",
-        )
-    most = largest_batch(run, measured, start=start, limit=largest)
-    schedules = thresholds_by_name(measured, start=start, largest=most, end_sample=end)
+        for phase in run.phases
+    ]
+    schedules = schedules_by_name(run, critical, start=start, largest=largest)
     names: dict[Any, list[str]] = {}
-    for name, thresholds in schedules.items():
-        names.setdefault(thresholds, []).append(name)
+    for name, schedule in schedules.items():
+        names.setdefault(schedule, []).append(name)
     if exponent is None and measurements.branches:
         exponent = measurements.branches[-1].exponent
     couplings = coupling_words(run.config, exponent)
-    found = [plan_candidate(AS_IT_IS, [], run, measured)]
-    for thresholds, alike in names.items():
-        words, name = batch_words(thresholds, run), ", ".join(alike)
-        one = plan_candidate(name, words, run, measured, couplings=couplings)
+    found = [plan_alternative(AS_IT_IS, [], run, critical)]
+    for schedule, alike in names.items():
+        words, name = batch_words(schedule, run), ", ".join(alike)
+        one = plan_alternative(name, words, run, critical, couplings=couplings)
         if one.words:
             found.append(one)
         else:
             found[0] = replace(found[0], name=f"{found[0].name}, {name}")
-    small = plan_candidate(SMALL, batch_words(schedules[SMALL], run), run, measured)
+    small = plan_alternative(SMALL, batch_words(schedules[SMALL], run), run, critical)
     if not isinstance(small.found, UsageError):
         try:
             stairs = growth_of(small.found, SEESAW_FACTOR).words
@@ -185,11 +183,11 @@ def _candidates(
             found.append(replace(small, name=SEESAW, words=(), found=error))
         else:
             words = [*small.words, *stairs]
-            found.append(plan_candidate(SEESAW, words, run, measured, is_retuned=False))
+            found.append(plan_alternative(SEESAW, words, run, critical, is_retuned=False))
     return found
 
 
-def _command(candidate: "Candidate", run: "RunDirectory") -> str:
+def _command(candidate: "Alternative", run: "RunDirectory") -> str:
     """Returns the command that trains a candidate in a run directory of its own."""
     name = f"{run.path.name}_{candidate.name.rpartition(', ')[2].replace(' ', '_').lower()}"
     words = [f"name={name}", f"run_dir={run.path.parent / name}", *candidate.words]
@@ -200,7 +198,7 @@ def _command(candidate: "Candidate", run: "RunDirectory") -> str:
 def _to_json(
     run: "Resolved",
     measurements: "Measurements",
-    candidates: Sequence["Candidate"],
+    candidates: Sequence["Alternative"],
     lines: Sequence[str],
     commands: Mapping[str, str],
 ) -> dict[str, Any]:

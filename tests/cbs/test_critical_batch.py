@@ -1,15 +1,17 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rampcli.batch.ramp import RampSchedule, Threshold
+from rampcli.batch.ramp import RampSchedule, StageExtent, Threshold
 from rampcli.cbs.critical_batch import (
     CriticalBatch,
     critical_batch_at,
     doubling_ramp,
-    share_beyond,
+    from_sample,
+    samples_beyond,
 )
 
 END = 10_000
+STAGE = {"stage": 0, "samples": 400, "first_step": 0, "steps": 20}
 MEASURED = st.lists(
     st.builds(CriticalBatch, st.integers(0, END - 1), st.floats(1, 5000), st.booleans()),
     max_size=6,
@@ -69,7 +71,7 @@ def test_a_measurement_holds_until_the_next_one():
     assert found == [None, measured[0], measured[0], measured[1], measured[1]]
 
 
-def test_the_shares_beyond_the_critical_batch_and_unknown_are_those_of_the_samples():
+def test_samples_beyond_the_critical_batch_and_unknown_ones_are_counted():
     ramp = RampSchedule(thresholds=(Threshold(0, 10), Threshold(500, 20)))
     measured = [
         CriticalBatch(100, 5),
@@ -79,8 +81,14 @@ def test_the_shares_beyond_the_critical_batch_and_unknown_are_those_of_the_sampl
     ]
     # unknown until 100, beyond until 300, not until 500, then 20 is above 10 until 600, above a
     # lower bound until 800, and beyond until the end.
-    beyond, unknown = share_beyond(ramp.stages, measured, end_sample=1000)
-    assert (beyond, unknown) == (0.5, 0.3)
+    assert samples_beyond(ramp.stages, measured, end_sample=1000) == (500, 300)
+    # A phase from sample 600 on begins with what was measured there, and nothing before counts.
+    stages = [StageExtent(**STAGE | {"first_sample": 600, "global_batch_size": 20})]
+    assert samples_beyond(stages, measured, first_sample=600, end_sample=1000) == (200, 200)
+    assert [(one.consumed_samples, one.samples) for one in from_sample(measured, 700)] == [
+        (0, 15),
+        (100, 15),
+    ]
 
 
 @given(measured=MEASURED, start=st.integers(1, 64))
@@ -90,5 +98,5 @@ def test_a_ramp_by_doubling_is_beyond_no_critical_batch_that_rises(measured, sta
         for i, one in enumerate(measured)
     ]
     ramp = doubling_ramp(rising, start=start, largest=4096, end_sample=END)
-    beyond, _ = share_beyond(ramp.stages, rising, end_sample=END)
+    beyond, _ = samples_beyond(ramp.stages, rising, end_sample=END)
     assert not beyond

@@ -11,7 +11,6 @@ from rampcli.cbs.folder import BranchFolder
 from rampcli.config import snapshot
 from rampcli.files.guarded_folder import replace_file
 from rampcli.runs.directory import RunDirectory
-from recorded_runs import write_run as recorded_run
 from run_files import metrics_row
 
 RUN = (
@@ -28,8 +27,9 @@ def write(tmp_path, planned):
         run = RunDirectory(tmp_path / name)
         run.path.mkdir()
         by_key = {word.partition("=")[0]: word for word in (*RUN, *words)}
-        config = planned("llama3_tiny", *by_key.values(), f"run_dir={name}").config
-        replace_file(run.config, snapshot.to_yaml(config))
+        resolved = planned("llama3_tiny", *by_key.values(), f"run_dir={name}")
+        replace_file(run.config, snapshot.to_yaml(resolved.config))
+        run.write_json(run.path / "plan.json", resolved.plan.to_json())
         for samples, scale in scales:
             columns = {"noise_scale": scale, "noise_scale_low": scale, "noise_scale_high": scale}
             row = metrics_row(
@@ -255,8 +255,44 @@ def test_a_run_without_end_is_refused(write, refused):
     assert "trainer.max_samples" in refused(write([], "trainer.max_samples=null"))
 
 
-def test_no_batch_is_proposed_for_a_run_with_phases(rampcli, tmp_path):
-    run = recorded_run(tmp_path / "a", "phases.a.until=steps:20", "phases.b.until=steps:40")
-    result = rampcli("propose", str(run.path))
-    assert result.exit_code == 2
-    assert "takes a run without phases" in result.stderr
+PHASES = ("phases.a.until=steps:512", "phases.b.until=steps:1024")
+
+
+def test_each_phase_has_a_ramp_by_what_was_measured_with_its_samples(write, propose, succeed):
+    run = write(RISING, *PHASES, "trainer.max_samples=null", "phases.b.data.sequence_length=64")
+    proposal = propose(run)
+    found = candidates(proposal)
+    # What 17 said of samples of 128 tokens says nothing of those of 64, and 40 says nothing of 128.
+    assert stages(found["proposed"]["plan"]) == [(0, 8), (3200, 16), (4096, 8), (4800, 32)]
+    assert stages(found["fixed small"]["plan"]) == [(0, 8), (4096, 8)]
+    assert stages(found["fixed large"]["plan"]) == [(0, 16), (4096, 32)]
+    assert [one["phase"] for one in found["proposed"]["plan"]["stages"]] == ["a", "a", "b", "b"]
+    assert found["proposed"]["unknown"] == found["as it is"]["unknown"]
+    assert found["as it is"]["unknown"] == pytest.approx((1600 + 3200 - 1600 + 704) / 8192)
+    assert proposal["verdict"][0].startswith("proposal: the ramp, ")
+    for one in found.values():
+        if one["command"] is not None:
+            _, _, *words = shlex.split(one["command"])
+            assert stages(json.loads(succeed("plan", *words, "--json"))) == stages(one["plan"])
+
+
+def test_what_was_measured_holds_in_later_phases_with_the_same_samples(write, propose):
+    found = candidates(propose(write(RISING, *PHASES, "trainer.max_samples=null")))
+    assert stages(found["proposed"]["plan"]) == [(0, 8), (3200, 16), (4096, 16), (4800, 32)]
+
+
+def test_a_phase_without_measurements_stays_as_it_is(write, propose):
+    words = ("trainer.max_samples=null", "phases.b.model.global_batch_size=16")
+    run = write(RISING[:2], *PHASES, *words, "phases.b.data.sequence_length=64")
+    found = candidates(propose(run))["proposed"]
+    assert stages(found["plan"]) == [(0, 8), (3200, 16), (4096, 16)]
+    assert not any(word.startswith("phases.b.model") for word in found["words"])
+
+
+def test_a_longer_run_takes_what_a_short_one_measured_in_any_of_its_phases(write, propose, refused):
+    short = write(RISING, "data.sequence_length=64", name="short")
+    long = write([], *PHASES, "trainer.max_samples=null", "phases.b.data.sequence_length=64")
+    found = candidates(propose(long, short))["proposed"]
+    assert stages(found["plan"]) == [(0, 8), (4096, 16), (4800, 32)]
+    other = write(RISING, "data.sequence_length=32", name="other")
+    assert "data.sequence_length is another one" in refused(long, other)
