@@ -9,7 +9,7 @@ from rampcli.batch.node_policies import NODES_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY
 from rampcli.batch.ramp import RAMP_KEY, Threshold
 from rampcli.batch.step_schedule import SCHEDULE_KEY, to_text
-from rampcli.cbs.critical_batch import CriticalBatch, doubling_ramp, from_sample, samples_beyond
+from rampcli.cbs.measured import CriticalBatch, doubling_ramp, from_sample, samples_beyond
 from rampcli.config.compose import apply_overrides
 from rampcli.errors import UsageError, shown
 from rampcli.planning.batch_rules import retunings_of
