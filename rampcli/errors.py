@@ -213,7 +213,7 @@ def as_json(error: RampcliError) -> str:
     return json.dumps({"errors": [one.facts() for one in errors]})
 
 
-class Report:
+class ErrorReport:
     """Collects usage errors, so that a user sees all of them at once."""
 
     def __init__(self, errors: Iterable[UsageError] = ()) -> None:

@@ -18,7 +18,7 @@ from rampcli.batch.ramp import RAMP_KEY, SEMANTICS, SEMANTICS_KEY, RampSchedule,
 from rampcli.batch.run_settings import DECREASE_KEY, BatchSettings
 from rampcli.batch.step_schedule import SCHEDULE_KEY, from_step_schedule
 from rampcli.batch.throughput import Clock, Work
-from rampcli.errors import Report, UsageError, set_to
+from rampcli.errors import ErrorReport, UsageError, set_to
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,7 +168,7 @@ def lay_out(
     Raises:
         UsageError: the settings contradict each other, or a value is out of range.
     """
-    report = Report()
+    report = ErrorReport()
     schedule = None
     largest = batch.global_batch_size
     if batch.step_batch_size_schedule is not None:

@@ -11,7 +11,7 @@ from rampcli.batch.node_policies import DEFAULT_POLICY, NODE_POLICIES, NODES_KEY
 from rampcli.batch.plan import FLEET_KEYS, NUM_NODES_KEY
 from rampcli.batch.quantities import counted, listed
 from rampcli.batch.ramp import RampSchedule
-from rampcli.errors import Assignments, Report, UsageError, set_to, set_together
+from rampcli.errors import Assignments, ErrorReport, UsageError, set_to, set_together
 
 MOST_OFFERED = 32
 """Most stages for which a list is offered. A longer list does not fit into a message."""
@@ -38,7 +38,7 @@ class ListedNodes:
         Raises:
             UsageError: everything that does not fit, with nodes that do.
         """
-        report = Report()
+        report = ErrorReport()
         with report.noting():
             self._check_most()
         with report.noting():

@@ -10,7 +10,7 @@ from rampcli.batch.plan import FLEET_KEYS, check_product
 from rampcli.batch.quantities import counted, listed
 from rampcli.batch.ramp import RampStage
 from rampcli.batch.remedies import suggest_changes, suggest_targets
-from rampcli.errors import Report, UsageError, set_to
+from rampcli.errors import ErrorReport, UsageError, set_to
 
 MOST_SHOWN = 5
 
@@ -34,7 +34,7 @@ def check_fit(
     Raises:
         UsageError: everything that does not fit, with the smallest changes that make it fit.
     """
-    report = Report()
+    report = ErrorReport()
     largest_runs = sizes[-1] in {stage.scheduled_batch_size for stage in stages[finished:]}
     # A step schedule has no target of its own: its largest size is refused as a stage.
     has_target = layout.ramp is not None or len(sizes) == 1

@@ -22,7 +22,7 @@ from rampcli.config.compose import apply_overrides
 from rampcli.config.file_facts import ReadFiles
 from rampcli.config.layers import Layer, Precedence, sources_named
 from rampcli.config.phases import refuse_rl
-from rampcli.errors import Report, UsageError, shown
+from rampcli.errors import ErrorReport, UsageError, shown
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved, ResolvedPhase
 from rampcli.settings.by_key import may_change
@@ -158,7 +158,7 @@ class BranchPoint:
         """
         words = self._words(self._settings(multiple, terms))
         names = {"name": run_dir.name, "run_dir": str(run_dir)}
-        layer = Layer.of(PLACE, Precedence.USER, names, report=Report())
+        layer = Layer.of(PLACE, Precedence.USER, names, report=ErrorReport())
         stack = apply_overrides(self.run.config, words, place=PLACE).above(layer)
         resolved = resolve(
             stack, consumed_samples_in=lambda _: self.consumed_samples, read_files=read_files

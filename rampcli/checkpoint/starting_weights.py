@@ -10,7 +10,7 @@ from rampcli.config import snapshot
 from rampcli.config.layers import Layer, Precedence, Stack, sources_named
 from rampcli.data.chat_template import TOKENIZER_CONFIG_FILE, read_tokenizer_config, tokens_of
 from rampcli.data.special_tokens import tokenizer_path
-from rampcli.errors import Report, UsageError, naming_setting, set_to
+from rampcli.errors import ErrorReport, UsageError, naming_setting, set_to
 from rampcli.files import hub
 from rampcli.files.hub import CONFIG_FILE, TOKENIZER_FILE
 from rampcli.models.huggingface_config import (
@@ -180,7 +180,7 @@ def _model_folder(text: str, *, remedy: str | None = None) -> Path:
     )
 
 
-def with_model_of_folder(stack: Stack, *, report: Report) -> Stack:
+def with_model_of_folder(stack: Stack, *, report: ErrorReport) -> Stack:
     """Adds the settings of the folder in `model.init_from` if `model=from_folder` is chosen.
 
     The folder gives the settings of the model, the tokenizer and, for pairs, the token that ends a
@@ -203,7 +203,7 @@ def takes_model_from_folder(stack: Stack) -> bool:
     return stack.choices.get("model") == FROM_FOLDER
 
 
-def _layers_of(stack: Stack, report: Report) -> list[Layer]:
+def _layers_of(stack: Stack, report: ErrorReport) -> list[Layer]:
     """Returns a layer for each file of the folder that gives settings."""
     given = stack.entry(ModelConfig.init_from).value
     if given is None:

@@ -31,7 +31,7 @@ from rampcli.config.layers import (
 from rampcli.config.phases import phases_named, refuse_rl
 from rampcli.config.reading import group_of, join_split_lists, names_search_path, parse
 from rampcli.config.sweeps import Combination, joined_words, options_of
-from rampcli.errors import Assignments, Report, UsageError, UsageErrors
+from rampcli.errors import Assignments, ErrorReport, UsageError, UsageErrors
 from rampcli.launch.files import read_files
 from rampcli.planning.batch_rules import retunings_of
 from rampcli.planning.resolve import resolve
@@ -57,7 +57,7 @@ def compose_rl(base: Base, words: Sequence[str]) -> Resolved:
     Raises:
         UsageError: all errors together.
     """
-    report = Report()
+    report = ErrorReport()
     rl_words = words_of_rl(base, words)
     stack = lay_over(base, expand_words(words), report=report, rl_words=rl_words)
     if stack.entry(GENERATIONS_KEY).value is None:
@@ -85,7 +85,7 @@ def words_of_rl(base: Base, words: Sequence[str]) -> list[str]:
     """Returns the words that make a run one of reinforcement learning: none if its file does."""
     recipe = (base.factory or "").partition("(")[0].strip()
     if base.factory is None and base.has_start(words):
-        own = apply_overrides(primary_stack(base.primary()), [], report=Report())
+        own = apply_overrides(primary_stack(base.primary()), [], report=ErrorReport())
         if own.entry(GENERATIONS_KEY).value is not None:
             return []
     return [rl_word(recipe, config_dir=base.config_dir)]
@@ -102,7 +102,7 @@ def compose_words(base: Base, words: Sequence[str], *, resumes: bool = False) ->
     Raises:
         UsageError: all errors together.
     """
-    report = Report()
+    report = ErrorReport()
     stack = lay_over(base, words, report=report)
     return (
         resolve_from_checkpoint(stack, report)
@@ -176,7 +176,7 @@ def keys_of_files(base: Base, words: Sequence[str]) -> set[str]:
     choosing: list[list[str]] = [[word for word in words if names_search_path(word)]]
     has_other_keys = False
     for word in words:
-        with Report().noting():
+        with ErrorReport().noting():
             if (group := group_of(word, groups)) is not None:
                 choosing.append(options_of(word, group, base.folders(words)))
             elif find_setting(word.lstrip("+~").partition("=")[0]) is None:
@@ -185,8 +185,8 @@ def keys_of_files(base: Base, words: Sequence[str]) -> set[str]:
     search_path, *options = choosing
     for number in range(max(map(len, options), default=1) if has_other_keys else 0):
         chosen = [one[min(number, len(one) - 1)] for one in options]
-        with Report().noting():
-            found |= further_keys(lay_over(base, [*search_path, *chosen], report=Report()))
+        with ErrorReport().noting():
+            found |= further_keys(lay_over(base, [*search_path, *chosen], report=ErrorReport()))
     return found
 
 
@@ -242,9 +242,9 @@ def folder_of_sweep(base: Base, words: Sequence[str]) -> Path:
         UsageError: there is no such recipe, or its name cannot name a folder.
     """
     _start(base)
-    report = Report()  # errors in words are reported when the runs are composed
+    report = ErrorReport()  # errors in words are reported when the runs are composed
     config = lay_over(base, words, report=report, sweeps=True).config()
-    Report(check_name(config)).close()
+    ErrorReport(check_name(config)).close()
     return Path(config.run_dir or f"runs/{config.name}_sweep")
 
 
@@ -256,7 +256,7 @@ def compose_combination(base: Base, combination: Combination, folder: Path) -> R
     Raises:
         UsageError: all errors together.
     """
-    report = Report()
+    report = ErrorReport()
     stack = lay_over(base, combination.words, report=report, sweeps=True)
     names = {"name": combination.folder, "run_dir": str(folder / combination.folder)}
     layer = Layer.of("sweep", Precedence.USER, names, report=report)
@@ -279,7 +279,7 @@ def lay_over(
     base: Base,
     words: Sequence[str],
     *,
-    report: Report,
+    report: ErrorReport,
     rl_words: Sequence[str] = (),
     sweeps: bool = False,
 ) -> Stack:
@@ -336,7 +336,7 @@ def plan(config: Config) -> Resolved:
     Raises:
         UsageError: all errors together, each with its keys and where their values come from.
     """
-    report = Report()
+    report = ErrorReport()
     stack = edited_stack(config, PYTHON, Precedence.USER, report=report)
     stack = relaid(with_model_of_folder(stack, report=report))
     return resolve(stack, read_files=read_files, report=report)
@@ -381,7 +381,7 @@ def with_measured(resolved: Resolved, paths: Sequence[Path]) -> Resolved:
     return replace(timed, notes=(*timed.notes, *notes))
 
 
-def resolve_from_checkpoint(stack: Stack, report: Report) -> Resolved:
+def resolve_from_checkpoint(stack: Stack, report: ErrorReport) -> Resolved:
     """Resolves the layers of a run that resumes. Stages before its checkpoint are not checked."""
     return resolve(
         stack,

@@ -14,7 +14,7 @@ from rampcli.config.compose import apply_overrides, compose_file
 from rampcli.config.layers import Layer, Precedence, Stack, sources_named
 from rampcli.config.phases import refuse_rl, without_phases
 from rampcli.config.reading import join_split_lists
-from rampcli.errors import ForeignCheckpointError, NoCheckpointError, Report, UsageError
+from rampcli.errors import ErrorReport, ForeignCheckpointError, NoCheckpointError, UsageError
 from rampcli.launch import run as launch
 from rampcli.launch.start_checks import check
 from rampcli.planning.run_plan import Resolved, run_dir_of, run_plan
@@ -79,7 +79,7 @@ def continue_run(
         NoCheckpointError: the run has no such checkpoint.
         ForeignCheckpointError: its checkpoint is not one of the new run.
     """
-    config, report = compose_file(old.config), Report()
+    config, report = compose_file(old.config), ErrorReport()
     trained_with = run_plan(snapshot.read(old.config))
     refuse_rl(config, "reinforcement learning has no phases", remedy="a run of pretraining")
     _check_name(phase, config)

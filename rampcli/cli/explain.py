@@ -8,7 +8,7 @@ import typer
 
 from rampcli.cli.base import Base
 from rampcli.cli.options import AsJson, Retune
-from rampcli.errors import Report, UsageError, shown, visible
+from rampcli.errors import ErrorReport, UsageError, shown, visible
 
 DEFAULT_RECIPE = "llama3_tiny"
 DEFAULT_RL_RECIPE = "sort_digits"
@@ -30,7 +30,7 @@ def explain(
     from rampcli.report.explain import explain_all
     from rampcli.settings.rl import is_rl
 
-    report, found = Report(), []
+    report, found = ErrorReport(), []
     joined = join_split_lists(keys, report=report)
     report.close()
     words = [word for word in joined if "=" in word or word.startswith("~")]

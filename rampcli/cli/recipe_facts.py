@@ -11,7 +11,7 @@ from rampcli.config.compose import apply_overrides
 from rampcli.config.file_facts import FILES, without_files
 from rampcli.config.layers import PLAN, Stack, stack_of
 from rampcli.config.reading import join_split_lists
-from rampcli.errors import Report, typeable
+from rampcli.errors import ErrorReport, typeable
 from rampcli.estimate.model_size import model_size
 from rampcli.launch.files import read_files
 from rampcli.planning.resolve import resolve
@@ -33,10 +33,10 @@ def recipe_facts(name: str, words: Sequence[str] = ()) -> dict[str, Any]:
     Raises:
         UsageError: the recipe cannot be loaded, or the words are wrong; all errors together.
     """
-    report = Report()
+    report = ErrorReport()
     words = join_split_lists(words, report=report)
     config = llm.from_factory(name)
-    required = _required(apply_overrides(config, words, report=Report()))
+    required = _required(apply_overrides(config, words, report=ErrorReport()))
     stack = apply_overrides(config, [*words, *required], report=report)
     if required:  # the files are not known yet
         resolved = resolve(stack, report=report)

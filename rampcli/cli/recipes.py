@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from rampcli.cli.options import AsJson, Overrides
-from rampcli.errors import Report, UsageError, shown, typeable
+from rampcli.errors import ErrorReport, UsageError, shown, typeable
 
 TEMPLATE = Path(__file__).with_name("new_recipe.py.txt")
 """The file that `--new` writes, with `$name` for the name of the recipe."""
@@ -84,7 +84,7 @@ def _show_recipe(name: str, words: Sequence[str], *, as_json: bool) -> None:
             if near == llm.recipe_names()
             else " or ".join(f"rampcli recipes {one}" for one in near),
         )
-    joined = join_split_lists(words, report=Report())
+    joined = join_split_lists(words, report=ErrorReport())
     if (word := next((one for one in joined if "=" not in one), None)) is not None:
         raise UsageError(
             f"{word!r} is not KEY=VALUE: rampcli recipes takes one recipe, and settings for it",

@@ -18,7 +18,7 @@ from rampcli.batch.step_schedule import SCHEDULE_KEY, to_text
 from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import sources_named
 from rampcli.config.phases import PhaseErrors, sets_batch, sets_rate
-from rampcli.errors import Report, UsageError, set_to, shown, typeable
+from rampcli.errors import ErrorReport, UsageError, set_to, shown, typeable
 from rampcli.planning.phase_rates import CONTINUE, RESTART, WARMUP_KEYS, continues_rate
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved, ResolvedPhase
@@ -92,7 +92,7 @@ def growth_of(resolved: Resolved, factor: float) -> Growth:
         _check_run(resolved, factor)
     growth, errors, before = Growth(), PhaseErrors(), None
     for phase in resolved.phases:
-        name, found = phase.plan.name, Report()
+        name, found = phase.plan.name, ErrorReport()
         course = _Course.of(phase, before)
         with found.noting(), sources_named(phase.config):
             stairs = course.stairs(factor)
@@ -107,7 +107,7 @@ def growth_of(resolved: Resolved, factor: float) -> Growth:
         growth.words += course.words(stairs)
         before = course
     if len(growth.notes) == len(resolved.phases):
-        report = Report()
+        report = ErrorReport()
         errors.report_to(report, phases=len(resolved.phases))
         report.close()
     growth.words += _words_of_ends(resolved)

@@ -21,7 +21,7 @@ from rampcli.config.references import (
     is_below,
     resolved,
 )
-from rampcli.errors import Report, shown, visible
+from rampcli.errors import ErrorReport, shown, visible
 from rampcli.report.explain import section_of, with_provenance
 from rampcli.settings.by_key import find_setting, nest, settings
 from rampcli.words import wrapped
@@ -53,7 +53,7 @@ def show(base: Base, words: Sequence[str], *, is_rl: bool, retunes: bool) -> Non
         unchanged = "" if base.package else _unchanged_keys(run.config.stack)
         _print_section(text + unchanged, base.package)
         return
-    report = Report()
+    report = ErrorReport()
     rl_words = words_of_rl(base, words) if is_rl else []
     stack = lay_over(
         base, expand_words(words) if is_rl else words, report=report, rl_words=rl_words

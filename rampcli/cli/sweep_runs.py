@@ -29,9 +29,9 @@ from rampcli.config.reading import join_split_lists
 from rampcli.config.sweeps import Combination, combinations
 from rampcli.errors import (
     EXIT_INTERRUPTED,
+    ErrorReport,
     ForeignCheckpointError,
     RampcliError,
-    Report,
     UsageError,
     set_to,
     shown,
@@ -78,7 +78,7 @@ def compose_sweep(
         UsageError: all errors together; each names the combinations that it belongs to.
         ForeignCheckpointError: the folder holds runs of another configuration.
     """
-    report = Report()
+    report = ErrorReport()
     joined, folder = join_split_lists(words, report=report), SweepFolder(Path())
     with report.noting():
         folder = SweepFolder(folder_of_sweep(base, joined))
@@ -122,7 +122,7 @@ def compose_sweep(
 class _Errors:
     """Collects the errors of all runs. Each names its combinations, unless all runs have it."""
 
-    def __init__(self, report: Report, combinations: Sequence[Combination]) -> None:
+    def __init__(self, report: ErrorReport, combinations: Sequence[Combination]) -> None:
         self.report = report
         self.combinations = combinations
         self.found: dict[str, tuple[UsageError, list[Combination]]] = {}
@@ -130,7 +130,7 @@ class _Errors:
     @contextmanager
     def noting(self, combination: Combination) -> Iterator[None]:
         """Collects usage errors that the block raises about a combination."""
-        raised = Report()
+        raised = ErrorReport()
         with raised.noting():
             yield
         for error in raised.errors:

@@ -14,7 +14,7 @@ from rampcli.cli.jobs import jobs_table
 from rampcli.cli.progress import Progress
 from rampcli.config import snapshot
 from rampcli.config.layers import PYTHON, Precedence, edited_stack, stack_of
-from rampcli.errors import EXIT_INTERRUPTED, RampcliError, Report, UsageError, visible
+from rampcli.errors import EXIT_INTERRUPTED, ErrorReport, RampcliError, UsageError, visible
 from rampcli.launch import run as launch
 from rampcli.launch.observer import Observer
 from rampcli.launch.protocol import SUBMITTED, Outcome, launcher_of
@@ -60,7 +60,7 @@ def run(
             failed.
         Exception: an observer raised it.
     """
-    report = Report()
+    report = ErrorReport()
     stack = edited_stack(config, PYTHON, Precedence.USER, report=report)
     resolved = resolve_from_checkpoint(with_model_of_folder(stack, report=report), report)
     return train(

@@ -23,7 +23,7 @@ from rampcli.config.groups import group_names
 from rampcli.config.layers import placed, sources_named
 from rampcli.config.reading import MOST_VALUES
 from rampcli.config.sweeps import key_as_typed, read_values
-from rampcli.errors import Report, UsageError, UsageErrors, typeable
+from rampcli.errors import ErrorReport, UsageError, UsageErrors, typeable
 from rampcli.planning.retuning import RETUNE
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.couplings import compared_stages, differing_couplings
@@ -240,7 +240,7 @@ def _raise_shared_errors(found: Sequence[Resolved | UsageError]) -> None:
         if isinstance(error, UsageError)
     ]
     if len(each) == len(found):
-        report = Report()
+        report = ErrorReport()
         report.errors = [
             error for text, error in each[0].items() if all(text in other for other in each)
         ]

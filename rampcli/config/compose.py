@@ -51,7 +51,7 @@ from rampcli.config.written import (
     written_values,
 )
 from rampcli.config.yaml_files import HYDRA, leaves_of, read_file
-from rampcli.errors import Report, UsageError, shown
+from rampcli.errors import ErrorReport, UsageError, shown
 from rampcli.files import plain_yaml
 from rampcli.settings.by_key import find_setting, settings
 from rampcli.settings.config import Config
@@ -78,7 +78,7 @@ def compose(*choices: str) -> Config:
     file = Path(frame.f_code.co_filename)
     caller = f"{file.parent.name}/{file.name}"
     place = f"{caller}:{frame.f_lineno}"
-    report, groups = Report(), group_names()
+    report, groups = ErrorReport(), group_names()
     words = parse(choices, groups=groups, place=place, report=report, unique=False)
     options = {
         group: shown(option)
@@ -124,7 +124,7 @@ def compose_file(path: Path) -> Config:
         # The plan decides anew: other settings, or another device, may change what it says.
         if not key.startswith(f"{PLACES}.") and f"{PLACES}.{key}" not in decided
     }
-    report = Report()
+    report = ErrorReport()
     layer = Layer.of(path.name, Precedence.RECIPE, values, report=report)
     report.close()
     return Stack((layer,), choices=layer.entries).config()
@@ -177,7 +177,7 @@ def apply_overrides(
     *,
     config_dir: Path | None = None,
     place: str = COMMAND_LINE,
-    report: Report | None = None,
+    report: ErrorReport | None = None,
 ) -> Stack:
     """Returns the layers of a configuration with a layer of words on top, for `resolve`.
 
@@ -194,7 +194,7 @@ def apply_overrides(
         UsageError: without a report, all errors together: words that are not KEY=VALUE, unknown
             keys or options, values of the wrong type, and files that do not compose.
     """
-    found = report or Report()
+    found = report or ErrorReport()
     if config_dir is not None:
         with found.noting():
             check_folder(config_dir)
@@ -229,7 +229,7 @@ def apply_overrides(
 
 
 def _searching(
-    stack: Stack, words: Sequence[str], config_dir: Path | None, *, place: str, report: Report
+    stack: Stack, words: Sequence[str], config_dir: Path | None, *, place: str, report: ErrorReport
 ) -> Stack:
     """Returns layers whose files are also searched in `--config-dir` and in `hydra.searchpath`."""
     primary = stack.primary
@@ -286,7 +286,7 @@ def with_rl(config: Config, recipe: str) -> Config:
     return relaid(with_own_name(stack)).config()
 
 
-def _exists(key: str, option: Any, among: Sequence[Path], place: str, report: Report) -> bool:
+def _exists(key: str, option: Any, among: Sequence[Path], place: str, report: ErrorReport) -> bool:
     """Returns whether the option that a word chooses exists, and reports it otherwise."""
     group = key.lstrip("+").partition("@")[0]
     before = len(report.errors)
@@ -327,7 +327,7 @@ def _laid(
     *,
     place: str,
     by_user: Collection[str] = (),
-    report: Report,
+    report: ErrorReport,
 ) -> Stack:
     """Returns the layers of the composed files and of the recipe, with words on top.
 
@@ -352,12 +352,12 @@ def _laid(
             place=place,
             chosen=_near(stack),
         )
-        found = Report()
+        found = ErrorReport()
         if foreign := read(written, report=found):
             # References may name what the rules of the format decide.
             written = written.with_defaults(foreign.values())
             if written.found:
-                found = Report()
+                found = ErrorReport()
                 foreign = read(written, report=found)
         report.errors += found.errors
         stack = _with_files(stack, composition, written, foreign, below, above, report)
@@ -385,7 +385,7 @@ def _with_files(
     foreign: ForeignFiles | None,
     below: Layer,
     above: Layer,
-    report: Report,
+    report: ErrorReport,
 ) -> Stack:
     indexes: Collection[int] = () if foreign is None else foreign.indexes
     files = file_layers(
@@ -410,7 +410,7 @@ def relaid(stack: Stack) -> Stack:
     """Resolves references again after a layer was added. Does nothing without references."""
     if not any(map(has_reference, stack.written.values())):
         return stack
-    return _laid(stack, {}, place=COMMAND_LINE, report=Report())
+    return _laid(stack, {}, place=COMMAND_LINE, report=ErrorReport())
 
 
 def _set_by(composition: Composition, choices: Collection[str]) -> set[str]:
@@ -460,7 +460,7 @@ def _word_layer(
     foreign: ForeignFiles | None,
     *,
     place: str,
-    report: Report,
+    report: ErrorReport,
 ) -> Layer:
     values: dict[str, Any] = {}
     deleted: dict[str, Entry] = {}

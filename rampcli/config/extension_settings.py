@@ -9,7 +9,7 @@ from typing import Any
 
 from rampcli.config.layers import DEFAULT, Entry, Layer, Precedence, Stack, sources_named
 from rampcli.config.values import typed
-from rampcli.errors import Remedy, Report, UsageError, set_to, shown
+from rampcli.errors import ErrorReport, Remedy, UsageError, set_to, shown
 from rampcli.plugins.extensions import (
     DATA_SOURCE,
     DECAY_STYLE,
@@ -40,7 +40,7 @@ def built_in_names(key: str) -> list[str]:
     return lists[key] if key in lists else settings()[key].choices
 
 
-def with_extensions(stack: Stack, report: Report) -> Stack:
+def with_extensions(stack: Stack, report: ErrorReport) -> Stack:
     """Checks that the extensions of a run exist, and adds the defaults of their settings."""
     defaults: dict[str, Entry] = {}
     values = stack.values()
@@ -50,7 +50,7 @@ def with_extensions(stack: Stack, report: Report) -> Stack:
                 for setting in settings_of(_existing(key, name)):
                     defaults[setting.key] = Entry(setting.default, DEFAULT)
                     value = values.get(setting.key, setting.default)
-                    Report(check_range(setting, value)).close()
+                    ErrorReport(check_range(setting, value)).close()
     layer = Layer(DEFAULT, Precedence.SCHEMA, defaults)
     for key in values:
         if key not in settings() and key not in FOREIGN and key not in defaults:
@@ -77,7 +77,7 @@ def extension_function(key: str, name: str, section: Extensible) -> Callable[...
     known = {setting.key: setting for setting in settings_of(extension)}
     own = {field: typed(f"{extension.section}{field}", value) for field, value in values.items()}
     for field, value in own.items():
-        Report(check_range(known[f"{extension.section}{field}"], value)).close()
+        ErrorReport(check_range(known[f"{extension.section}{field}"], value)).close()
     return partial(extension.function, settings=extension.settings(**own))
 
 

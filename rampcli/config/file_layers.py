@@ -14,7 +14,7 @@ from rampcli.config.reading import SEARCH_PATH
 from rampcli.config.references import MISSING, Unresolved, above, has_reference
 from rampcli.config.written import Written
 from rampcli.config.yaml_files import HYDRA
-from rampcli.errors import Report, UsageError, example_of, shown
+from rampcli.errors import ErrorReport, UsageError, example_of, shown
 from rampcli.settings.by_key import find_setting, settings
 from rampcli.settings.unknown_keys import unknown_key
 from rampcli.words import SPELLINGS
@@ -28,7 +28,7 @@ def file_layers(
     chosen: Collection[str],
     sweeps: bool,
     leaves_out: Collection[int] = (),
-    report: Report,
+    report: ErrorReport,
 ) -> list[Layer]:
     """Returns the layer of each file, in the order in which they are merged.
 
@@ -102,7 +102,7 @@ def _layer_of(
     *,
     chosen: Collection[str],
     sweeps: bool,
-    report: Report,
+    report: ErrorReport,
 ) -> Layer:
     """Returns the layer of a file: its effective values, and those that were replaced."""
     precedence = Precedence.CONF if file.is_bundled else Precedence.RECIPE
@@ -133,7 +133,7 @@ def _layer_of(
     return Layer(layer.name, precedence, {**replaced, **layer.entries})
 
 
-def _check_spellings(files: Sequence[Layer], report: Report) -> None:
+def _check_spellings(files: Sequence[Layer], report: ErrorReport) -> None:
     """Checks that files that are equally near to the user spell a setting alike, or agree."""
     entries: dict[tuple[Precedence, str], Entry] = {}
     for layer in files:

@@ -16,7 +16,7 @@ from rampcli.config.references import MISSING, has_reference
 from rampcli.config.values import typed
 from rampcli.config.written import Written
 from rampcli.config.yaml_files import read_file
-from rampcli.errors import Report, UsageError, printable, shown
+from rampcli.errors import ErrorReport, UsageError, printable, shown
 from rampcli.files import bundled
 from rampcli.settings.by_key import find_setting, settings
 from rampcli.settings.phase_keys import is_phase, split_phase_key
@@ -181,7 +181,7 @@ def foreign_files(
     before: Mapping[str, Entry],
     place: str,
     chosen: Collection[str],
-    report: Report,
+    report: ErrorReport,
 ) -> ForeignFiles | None:
     """Returns the files of another system in our settings, or None if there are none.
 
@@ -382,7 +382,7 @@ def _layer_of(
     decided: Mapping[str, Decided],
     entries: Mapping[str, Entry],
     precedence: Precedence,
-    report: Report,
+    report: ErrorReport,
     names: Mapping[str, str] | None = None,
 ) -> Layer:
     """Returns the layer of decided settings. Each names their keys that decided it.
@@ -407,7 +407,7 @@ def _layer_of(
     return Layer(form.name, precedence, named)
 
 
-def _option_layer(group: str, option: str, report: Report) -> Layer:
+def _option_layer(group: str, option: str, report: ErrorReport) -> Layer:
     """Returns the layer of a bundled option that a file means, such as its model."""
     name = f"{group}/{option}.yaml"
     leaves = read_file(bundled("conf") / name, name).leaves(group)

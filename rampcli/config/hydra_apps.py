@@ -11,7 +11,7 @@ from typing import Any, Optional
 from rampcli.config.groups import file_of, folders
 from rampcli.config.layers import Entry, Layer, Precedence, Stack
 from rampcli.config.yaml_files import HYDRA, read_file
-from rampcli.errors import Report, UsageError
+from rampcli.errors import ErrorReport, UsageError
 from rampcli.files import bundled
 from rampcli.plugins.extensions import ENTRY_POINTS, names, section_of
 from rampcli.settings.by_key import Setting, flatten, nest, phase_leaves, settings
@@ -41,7 +41,7 @@ def from_hydra(cfg: Any) -> Config:
     tree = _plain(cfg)
     tree.pop(HYDRA, None)
     phases = tree.pop(PHASES, None)
-    report = Report()
+    report = ErrorReport()
     for name in [name for name, one in tree.items() if isinstance(one, Mapping)]:
         if name not in _sections():
             report.errors.append(_no_section(name, tree.pop(name)))
@@ -175,7 +175,7 @@ def _file_layer(name: str, group: str, values: Mapping[str, Any], precedence: Pr
         for key, (line, value) in leaves.items()
         if key in values and values[key] == value
     }
-    report = Report()
+    report = ErrorReport()
     layer = Layer.of(file.name, precedence, kept, report=report)
     report.close()
     return layer

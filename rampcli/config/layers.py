@@ -15,7 +15,7 @@ from typing import Any
 
 from rampcli.config.groups import Primary
 from rampcli.config.values import put, typed
-from rampcli.errors import RampcliError, Remedy, Report, UsageError, UsageErrors, shown
+from rampcli.errors import ErrorReport, RampcliError, Remedy, UsageError, UsageErrors, shown
 from rampcli.settings.attributes import words_assigned
 from rampcli.settings.by_key import is_of_extension, leaves, settings
 from rampcli.settings.config import Config
@@ -114,7 +114,7 @@ class Layer:
         precedence: Precedence,
         values: Mapping[str, Any],
         *,
-        report: Report,
+        report: ErrorReport,
     ) -> "Layer":
         """Types values and returns them as a layer.
 
@@ -405,7 +405,9 @@ def as_recipe(config: Config) -> Config:
     return replace(stack, overrides=layers).config()
 
 
-def edited_stack(config: Config, name: str, precedence: Precedence, *, report: Report) -> Stack:
+def edited_stack(
+    config: Config, name: str, precedence: Precedence, *, report: ErrorReport
+) -> Stack:
     """Returns the stack of a configuration with what was set in Python as a layer on top.
 
     Raises:
@@ -426,7 +428,7 @@ def build(values: Mapping[str, Any], *, place: str) -> Config:
     Raises:
         UsageError: all unknown keys and values of the wrong type together.
     """
-    report = Report()
+    report = ErrorReport()
     layer = Layer.of(place, Precedence.USER, values, report=report)
     report.close()
     return Stack(overrides=(layer,)).config()

@@ -25,7 +25,7 @@ from rampcli.config.layers import (
     sources_named,
     stack_of,
 )
-from rampcli.errors import Remedy, Report, UsageError, set_to, shown
+from rampcli.errors import ErrorReport, Remedy, UsageError, set_to, shown
 from rampcli.settings.by_key import (
     changes,
     changing,
@@ -92,7 +92,7 @@ def without_phases(stack: Stack, names: Collection[str]) -> Stack:
     )
 
 
-def phase_stack(run: Stack, name: str, own: Mapping[str, Entry], *, report: Report) -> Stack:
+def phase_stack(run: Stack, name: str, own: Mapping[str, Entry], *, report: ErrorReport) -> Stack:
     """Returns the layers of a phase: those of the run, and what the phase sets on top.
 
     Args:
@@ -341,7 +341,7 @@ def settings_of_phases(config: Config) -> list[PhaseSettings]:
     stack = stack_of(config)
     run, found = run_stack(stack), list[PhaseSettings]()
     for name, own in phase_entries(stack).items():
-        report = Report()
+        report = ErrorReport()
         one = phase_stack(run, name, own, report=report)
         report.close()
         until = own[UNTIL].value if UNTIL in own else None
@@ -360,7 +360,7 @@ class PhaseErrors:
         for error in errors:
             self.found.setdefault(error.message, []).append((phase, error))
 
-    def report_to(self, report: Report, *, phases: int) -> None:
+    def report_to(self, report: ErrorReport, *, phases: int) -> None:
         """Adds the errors to a report. Those that not all of the phases have name their phase.
 
         What is offered for the error of a phase changes that phase alone, if it may.

@@ -13,7 +13,7 @@ from rampcli.config.groups import nearest_options
 from rampcli.config.layers import placed
 from rampcli.config.references import above, has_reference
 from rampcli.config.values import typed
-from rampcli.errors import Remedy, Report, UsageError, set_to, shown, typeable
+from rampcli.errors import ErrorReport, Remedy, UsageError, set_to, shown, typeable
 from rampcli.settings.by_key import find_setting, flatten, is_mapping, settings
 from rampcli.settings.checks import check_range
 from rampcli.settings.phase_keys import is_phase
@@ -54,7 +54,7 @@ _CONSTANTS = {"null": None, "true": True, "false": False}
 SEARCH_PATH = "hydra.searchpath"
 
 
-def join_split_lists(words: Iterable[str], *, report: Report) -> list[str]:
+def join_split_lists(words: Iterable[str], *, report: ErrorReport) -> list[str]:
     """Joins lists that the shell split at spaces: `key=[256,`, `128,`, `50000000]` become one word.
 
     Mappings are joined too, even if the shell expanded them to `key=a:x`, `key=b:y`. A bracket
@@ -108,7 +108,7 @@ def parse(
     *,
     groups: Collection[str],
     place: str,
-    report: Report,
+    report: ErrorReport,
     unique: bool = True,
     also: Collection[str] = (),
 ) -> dict[str, Any]:

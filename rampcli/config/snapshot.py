@@ -9,7 +9,7 @@ from typing import Any
 from rampcli.batch.plan import GLOBAL_KEY
 from rampcli.config.layers import DEFAULT, Entry, Layer, Precedence, Stack, placed, stack_of
 from rampcli.config.phases import settings_of_phases
-from rampcli.errors import Report, UsageError, printable, shown
+from rampcli.errors import ErrorReport, UsageError, printable, shown
 from rampcli.files import plain_yaml
 from rampcli.settings.by_key import (
     changes,
@@ -114,7 +114,7 @@ def config_in(tree: dict[str, Any], path: Path) -> Config:
     Raises:
         UsageError: settings are unknown, of the wrong type, out of range, or contradict each other.
     """
-    report = Report()
+    report = ErrorReport()
     places = tree.pop(PLACES, {})
     with report.noting(), placed(str(path)):
         _check_places(places)

@@ -22,7 +22,7 @@ from rampcli.config.reading import (
     parse,
 )
 from rampcli.config.values import typed
-from rampcli.errors import Report, UsageError, set_to, shown
+from rampcli.errors import ErrorReport, UsageError, set_to, shown
 from rampcli.settings.by_key import find_setting
 from rampcli.settings.launch import LaunchConfig
 from rampcli.settings.optim import OptimConfig
@@ -83,7 +83,7 @@ def combinations(
     *,
     among: Sequence[Path] = (),
     also: Collection[str] = (),
-    report: Report,
+    report: ErrorReport,
     varied_before: Collection[str] = (),
 ) -> list[Combination]:
     """Returns all combinations of values, as Hydra's BasicSweeper orders them.
@@ -154,7 +154,7 @@ def _values_by_word(
 
 def _value(key: str, word: str, groups: Collection[str]) -> str | None:
     """Returns the value of a word as `shown` writes it, or None if it is wrong."""
-    report = Report()
+    report = ErrorReport()
     read = parse([word], groups=groups, place=COMMAND_LINE, report=report, also=(key,))
     with report.noting():
         if key in read:

@@ -18,7 +18,7 @@ from rampcli.data.indexed import (
     tokenizer_of,
 )
 from rampcli.data.tokenizer import decode, open_tokenizer, vocab_size_of
-from rampcli.errors import Report
+from rampcli.errors import ErrorReport
 from rampcli.files.checksums import sha256
 
 SAMPLE_TOKENS = 200
@@ -107,7 +107,7 @@ def faults_of(prefix: Path) -> list[str]:
     for path in (idx_of(prefix), bin_of(prefix)):
         if not path.exists():
             IndexedFile.open(prefix)  # raises the error that names the missing file
-    report, manifest, tokenizer, file = Report(), None, None, None
+    report, manifest, tokenizer, file = ErrorReport(), None, None, None
     with report.noting():
         manifest = read_manifest(prefix)
     with report.noting():

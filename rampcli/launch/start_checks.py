@@ -18,7 +18,7 @@ from rampcli.checkpoint.starting_weights import (
 )
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named, stack_of
-from rampcli.errors import NoCheckpointError, Report, UsageError, set_to
+from rampcli.errors import ErrorReport, NoCheckpointError, UsageError, set_to
 from rampcli.estimate.model_size import checkpoint_bytes
 from rampcli.files.hub import is_pinned
 from rampcli.launch.doctor.check import format_bytes
@@ -257,7 +257,7 @@ def _newest_checkpoint(
 
 
 def _errors_of(check_here: Callable[[Resolved], None], resolved: Resolved) -> list[UsageError]:
-    report = Report()
+    report = ErrorReport()
     with sources_named(resolved.config), report.noting():
         check_here(resolved)
     return report.errors

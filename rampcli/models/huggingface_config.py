@@ -10,7 +10,7 @@ from rampcli.batch.step_schedule import LENGTH_KEY
 from rampcli.config.layers import build
 from rampcli.errors import (
     DamagedFileError,
-    Report,
+    ErrorReport,
     UsageError,
     reason_of,
     set_to,
@@ -233,7 +233,7 @@ def _checked(model: ModelConfig, path: Path) -> ModelConfig:
         {f"model.{name}": value for name, value in as_settings(model).items()},
         place=str(path),
     )
-    report = Report(check_ranges(config))
+    report = ErrorReport(check_ranges(config))
     if not report.errors:
         report.errors = [*check_heads(config), *check_rotary(config)]
     for error in report.errors:

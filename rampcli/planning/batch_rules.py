@@ -12,7 +12,7 @@ from rampcli.batch.quantities import shorten
 from rampcli.config.layers import Precedence, edited_stack, stack_of
 from rampcli.config.phases import sets_batch, sets_rate
 from rampcli.config.translate import translate, without_alternatives
-from rampcli.errors import Report
+from rampcli.errors import ErrorReport
 from rampcli.estimate.model_size import model_size
 from rampcli.planning.phase_rates import continues_rate
 from rampcli.planning.retuning import RETUNE, Retuning, Rule, TiedSetting
@@ -192,7 +192,7 @@ def _plan_alone(recipe: Config) -> Resolved:
 
     A recipe for fine-tuning has no model of its own, for example.
     """
-    report = Report()
+    report = ErrorReport()
     stack, _ = translate(edited_stack(recipe, "recipe", Precedence.EDITED, report=report))
     report.close()
     return run_plan(without_alternatives(stack).config())

@@ -46,7 +46,7 @@ from rampcli.config.translate import (
     without_alternatives,
 )
 from rampcli.config.values import put
-from rampcli.errors import Remedy, Report, UsageError, set_to
+from rampcli.errors import ErrorReport, Remedy, UsageError, set_to
 from rampcli.planning.choices import with_choices
 from rampcli.planning.run_notes import run_notes
 from rampcli.planning.run_plan import Resolved, run_dir_of, run_plan
@@ -80,7 +80,7 @@ def resolve(
     *,
     consumed_samples_in: Callable[[Path], int] = lambda _: 0,
     read_files: ReadFiles = without_files,
-    report: Report | None = None,
+    report: ErrorReport | None = None,
 ) -> Resolved:
     """Checks a configuration and plans its run. `config` itself is not changed.
 
@@ -94,7 +94,7 @@ def resolve(
     Raises:
         UsageError: all errors together, each with its keys and where their values come from.
     """
-    report = report or Report()
+    report = report or ErrorReport()
     stack = (
         config
         if isinstance(config, Stack)
@@ -135,7 +135,7 @@ def _completed_phases(
     run: Stack,
     entries: Mapping[str, Mapping[str, Entry]],
     read_files: ReadFiles,
-    report: Report,
+    report: ErrorReport,
 ) -> dict[str | None, Completed]:
     """Returns the complete settings of each phase, by name. The run is one without a name.
 
@@ -145,7 +145,7 @@ def _completed_phases(
         report: receives the errors. Each says which phase it is about, unless it is about all.
     """
     errors, completed = PhaseErrors(), dict[str | None, Completed]()
-    reports = {name: Report(report.errors) for name in (*entries,) or (None,)}
+    reports = {name: ErrorReport(report.errors) for name in (*entries,) or (None,)}
     stacks = {
         name: run if name is None else phase_stack(run, name, entries[name], report=found)
         for name, found in reports.items()
@@ -168,11 +168,11 @@ def _settled(run: Stack) -> Stack:
     """Returns the layers of a run in canonical keys, although it is planned by phases alone."""
     with suppress(UsageError):  # words may need what only phases set, where errors are found, too
         run = translate(run)[0]
-    return with_extensions(without_alternatives(run), Report())
+    return with_extensions(without_alternatives(run), ErrorReport())
 
 
 def complete(
-    stack: Stack, read_files: ReadFiles, report: Report, *, tensor: int | None = None
+    stack: Stack, read_files: ReadFiles, report: ErrorReport, *, tensor: int | None = None
 ) -> Completed:
     """Takes the steps from the layers of a configuration to its complete and checked settings.
 
@@ -211,7 +211,7 @@ def _own_value(remedy: Remedy, stack: Stack) -> Remedy:
     return set_to(key, own.value)
 
 
-def _checked(stack: Stack, report: Report) -> Config:
+def _checked(stack: Stack, report: ErrorReport) -> Config:
     """Returns the merged settings, and reports those out of range or contradicting each other.
 
     A setting out of range has its default in the further checks.
@@ -229,7 +229,7 @@ def _checked(stack: Stack, report: Report) -> Config:
 
 
 def _with_files(
-    config: Config, read_files: ReadFiles, report: Report, *, tensor: int | None = None
+    config: Config, read_files: ReadFiles, report: ErrorReport, *, tensor: int | None = None
 ) -> tuple[Config, FileFacts, tuple[str, ...]]:
     """Returns the configuration with numbers for what its files decide, these facts, and notes.
 
@@ -244,7 +244,7 @@ def _with_files(
             stack, notes = with_file_facts(config, facts, tensor=tensor)
             check_named_before(stack, config.stack)
             config = stack.config()
-            Report(check_tensor(config)).close()
+            ErrorReport(check_tensor(config)).close()
     if report.errors and config.model.vocab_size is None:
         ranks = max(1, config.parallel.tensor_parallel_size)
         put(config, ModelConfig.vocab_size, padded(BYTES, tensor=ranks))
@@ -252,7 +252,7 @@ def _with_files(
 
 
 def _planned(
-    config: Config, consumed_samples_in: Callable[[Path], int], report: Report
+    config: Config, consumed_samples_in: Callable[[Path], int], report: ErrorReport
 ) -> Resolved | None:
     """Returns the configuration with its plan, or None if it cannot be planned."""
     # Without a valid number of generations, it is unknown what a batch holds.
@@ -266,15 +266,15 @@ def _planned(
 
 
 @contextmanager
-def _new_errors(report: Report, stack: Stack) -> Iterator[None]:
+def _new_errors(report: ErrorReport, stack: Stack) -> Iterator[None]:
     """Reports the errors of a block, except those that follow from keys known to be wrong."""
-    found = Report()
+    found = ErrorReport()
     with found.noting():
         yield
     _add_new(found.errors, report, stack)
 
 
-def _add_new(errors: Iterable[UsageError], report: Report, stack: Stack) -> None:
+def _add_new(errors: Iterable[UsageError], report: ErrorReport, stack: Stack) -> None:
     """Reports errors, except those that follow from keys known to be wrong."""
     wrong = {key for error in report.errors for key in error.keys}
     for error in errors:

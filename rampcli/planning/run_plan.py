@@ -35,7 +35,7 @@ from rampcli.config.phases import (
     sets_batch,
     settings_of_phases,
 )
-from rampcli.errors import Report, UsageError, set_to
+from rampcli.errors import ErrorReport, UsageError, set_to
 from rampcli.planning.config_plan import pair_settings, plan_config
 from rampcli.planning.phase_rates import rates_of_phases
 from rampcli.planning.reading_start import Readings, ReadingStart
@@ -236,14 +236,14 @@ def run_plan(config: Config, *, consumed_samples: int = 0) -> Resolved:
     with sources_named(config):
         _check_begin(config)
     settings = settings_of_phases(config)
-    report, errors = Report(_misfits(config, settings)), PhaseErrors()
+    report, errors = ErrorReport(_misfits(config, settings)), PhaseErrors()
     planned: list[tuple[PhaseSettings, PhasePlan, ReadingStart]] = []
     first, readings = START, Readings()
     end_of_run = next(iter(_ends_of_run(config).values()), None)
     for number, one in enumerate(settings):
         if _is_reached(end_of_run, first):
             break
-        found, after = Report(), None
+        found, after = ErrorReport(), None
         with found.noting(), sources_named(config), sources_named(one.config):
             is_last = number + 1 == len(settings)
             plan_from = partial(
@@ -331,7 +331,7 @@ def _check_begin(config: Config) -> None:
 
 def _misfits(config: Config, settings: Sequence[PhaseSettings]) -> Iterator[UsageError]:
     """Yields why a run cannot have the phases that it has, whatever their plan."""
-    report = Report()
+    report = ErrorReport()
     with report.noting():
         if is_rl(config):
             refuse_phases(config, "reinforcement learning")
@@ -423,7 +423,7 @@ def check_stages_ahead(config: Config, plan: PhasePlan, consumed_samples: int) -
     Raises:
         UsageError: all that does not fit.
     """
-    report = Report()
+    report = ErrorReport()
     stages = [
         stage
         for stage in plan.stages

@@ -7,7 +7,7 @@ from rampcli.batch.division import divisors
 from rampcli.batch.pipeline import MICROBATCHES_KEY, PIPELINE_SIZE_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY, SHARD_KEY
 from rampcli.batch.training_plan import PhasePlan, StagePlan
-from rampcli.errors import Report, UsageError, set_to, set_together
+from rampcli.errors import ErrorReport, UsageError, set_to, set_together
 from rampcli.settings.config import Config
 from rampcli.settings.parallel import ParallelConfig
 from rampcli.settings.trainer import TrainerConfig
@@ -22,7 +22,7 @@ def check_stages(config: Config, stages: Sequence[StagePlan], phase: PhasePlan) 
     Raises:
         UsageError: all misfits together.
     """
-    report = Report()
+    report = ErrorReport()
     report.errors += _check_shards(config, stages, phase)
     report.errors += _check_pieces(config, stages)
     report.errors += _check_rounds(config, stages, phase)

@@ -13,7 +13,7 @@ from rampcli import llm
 from rampcli.checkpoint.starting_weights import check_starting_weights, with_model_of_folder
 from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.layers import COMMAND_LINE, PYTHON, Precedence, edited_stack
-from rampcli.errors import Report, UsageError
+from rampcli.errors import ErrorReport, UsageError
 from rampcli.files.guarded_folder import write_json
 from rampcli.launch.run import describe
 from rampcli.models.huggingface_config import SHAPE_SETTINGS, to_huggingface
@@ -87,7 +87,7 @@ def folder(tmp_path):
 
 def laid_over(*words, factory="fine_tune"):
     """Returns the layers of a recipe and words, with those of the folder, and the errors."""
-    report = Report()
+    report = ErrorReport()
     stack = apply_overrides(llm.from_factory(factory), [*WORDS, *words], report=report)
     return with_model_of_folder(stack, report=report), report.errors
 
@@ -129,7 +129,7 @@ def test_words_apply_over_the_folder(folder):
 def test_python_sets_the_folder_as_the_command_line_does(folder):
     config = llm.fine_tune.pretrain_recipe()
     config.data.path, config.model.init_from = "my.jsonl", str(folder)
-    report = Report()
+    report = ErrorReport()
     stack = edited_stack(config, PYTHON, Precedence.USER, report=report)
     ours = with_model_of_folder(stack, report=report).values()
     assert report.errors == []

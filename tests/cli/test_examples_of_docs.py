@@ -24,7 +24,7 @@ from rampcli.config.compose import apply_overrides, rl_word
 from rampcli.config.groups import folders
 from rampcli.config.reading import join_split_lists
 from rampcli.config.sweeps import NOT_VARIED, combinations
-from rampcli.errors import Report
+from rampcli.errors import ErrorReport
 from rampcli.settings.config import Config
 from rampcli.words.rl import RL_COMMAND, expand_words
 
@@ -102,7 +102,7 @@ def test_options_and_settings_of_a_command_that_is_not_run_here_exist(example, t
 
 
 def check_settings(options, command):
-    report = Report()
+    report = ErrorReport()
     factory, config_dir = options["factory"], options.get("config_dir")
     folder = None if config_dir is None else Path(config_dir.replace("REPOSITORY", str(ROOT)))
     words = join_split_lists(

@@ -16,7 +16,7 @@ from rampcli.cli.main import app
 from rampcli.config.compose import apply_overrides, rl_word
 from rampcli.config.groups import group_names
 from rampcli.config.reading import join_split_lists
-from rampcli.errors import Report, UsageError, shown
+from rampcli.errors import ErrorReport, UsageError, shown
 from rampcli.planning.resolve import resolve
 from rampcli.settings.by_key import find_setting
 from rampcli.settings.phase_keys import PHASES
@@ -56,7 +56,7 @@ def has_placeholder(offer: dict[str, object]) -> bool:
 
 def errors_of(command: str, factory: str, words: Sequence[str]) -> list[UsageError]:
     """Returns what a command says about its words, as data."""
-    report = Report()
+    report = ErrorReport()
     with report.noting():
         recipe = llm.from_factory(factory)
         words = join_split_lists(words, report=report)

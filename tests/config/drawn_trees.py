@@ -15,7 +15,7 @@ from rampcli.cli.base import Base
 from rampcli.config.compose import apply_overrides, primary_stack
 from rampcli.config.layers import COMMAND_LINE, DEFAULT
 from rampcli.config.values import typed
-from rampcli.errors import Report, UsageError
+from rampcli.errors import ErrorReport, UsageError
 from rampcli.settings.by_key import settings
 from tests.config.drawn_leaves import KEYS, Values, bundled_keys, rendered
 from tests.config.drawn_references import (
@@ -47,7 +47,7 @@ def compose_ours(
     Raises:
         UsageError: the tree does not compose.
     """
-    report = Report()
+    report = ErrorReport()
     base = Base(config_name=config_name or "config", config_dir=folder)
     stack = apply_overrides(primary_stack(base.primary()), words, config_dir=folder, report=report)
     report.close()

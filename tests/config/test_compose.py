@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from rampcli.config.compose import apply_overrides, compose, primary_stack
 from rampcli.config.groups import Primary, group_names, option_names, some_of
 from rampcli.config.values import typed
-from rampcli.errors import Report, UsageError, UsageErrors
+from rampcli.errors import ErrorReport, UsageError, UsageErrors
 from rampcli.files import bundled
 from rampcli.llm import from_factory, recipe_names
 from rampcli.planning.resolve import resolve
@@ -107,7 +107,7 @@ def test_all_errors_are_raised_at_once_or_collected_by_a_report(composed):
     words = ["seed=many", "seeed=5", "data=nothing", "optim.lr=0.25", "model.bias"]
     with pytest.raises(UsageErrors) as refusal:
         apply_overrides(composed, words)
-    report = Report()
+    report = ErrorReport()
     overridden = apply_overrides(composed, words, report=report).config()
     assert [str(error) for error in refusal.value.errors] == [str(error) for error in report.errors]
     assert [error.keys[:1] for error in report.errors] == [("data",), ("seeed",), (), ("seed",)]

@@ -9,7 +9,7 @@ from rampcli.cli.composing import compose_words
 from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.layers import Entry, Layer, Precedence, Stack, stack_of
 from rampcli.config.values import typed
-from rampcli.errors import Report, UsageError, set_to
+from rampcli.errors import ErrorReport, UsageError, set_to
 from rampcli.planning.resolve import resolve
 from rampcli.settings.by_key import foreign_words, leaves, settings
 from rampcli.settings.config import Config
@@ -189,7 +189,7 @@ def test_a_configuration_has_the_values_of_its_stack_and_keeps_it(composed):
 
 
 def test_a_layer_converts_values_to_their_types_and_leaves_wrong_ones_out():
-    report = Report()
+    report = ErrorReport()
     layer = Layer.of(
         "here", Precedence.USER, {"seed": "many", "trainer.max_steps": "2M"}, report=report
     )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rampcli.config.compose import apply_overrides, compose, compose_file
 from rampcli.config.layers import PYTHON, Precedence, edited_stack
 from rampcli.config.phases import phase_entries
-from rampcli.errors import Report, UsageError
+from rampcli.errors import ErrorReport, UsageError
 from rampcli.planning.resolve import resolve
 from tests.config.overrides import refusal_of
 
@@ -27,7 +27,7 @@ def phases_of(stack):
 
 
 def edited(config):
-    return phases_of(edited_stack(config, PYTHON, Precedence.USER, report=Report()))
+    return phases_of(edited_stack(config, PYTHON, Precedence.USER, report=ErrorReport()))
 
 
 def test_null_drops_the_phases_below_it_and_those_beside_it_stay():

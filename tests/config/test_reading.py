@@ -12,19 +12,19 @@ from rampcli.config.groups import group_names
 from rampcli.config.layers import build
 from rampcli.config.reading import is_plain, join_split_lists, parse, quoted, value_of
 from rampcli.config.sweeps import read_values
-from rampcli.errors import Report, UsageError, typeable
+from rampcli.errors import ErrorReport, UsageError, typeable
 from rampcli.settings.by_key import settings
 
 GROUPS = {"model", "optim"}
 
 
 def joined(words):
-    report = Report()
+    report = ErrorReport()
     return join_split_lists(words, report=report), report.errors
 
 
 def parsed(*words, **options):
-    report = Report()
+    report = ErrorReport()
     return parse(words, groups=GROUPS, place="here", report=report, **options), report.errors
 
 
@@ -262,7 +262,7 @@ def test_values_that_cannot_be_listed_are_refused(word):
     ],
 )
 def test_a_mapping_that_the_shell_split_or_expanded_is_one_word(typed):
-    report = Report()
+    report = ErrorReport()
     joined = join_split_lists(typed, report=report)
     report.close()
     values = parse(joined, groups=(), place="x", report=report)
@@ -333,7 +333,7 @@ def test_a_value_with_more_grammar_is_left_to_hydra(value):
     ],
 )
 def test_letters_that_hydra_does_not_know_need_no_quotes(word, value):
-    report = Report()
+    report = ErrorReport()
     key = word.partition("=")[0]
     assert parse([word], groups=(), place="command line", report=report) == {key: value}
     assert report.errors == []
@@ -343,7 +343,7 @@ def test_letters_that_hydra_does_not_know_need_no_quotes(word, value):
     "word", ["name=a'b", "name=a=b", "optim.lr=ü", "data.path=[ü", "data.validation={ü}"]
 )
 def test_signs_with_a_meaning_are_still_refused(word):
-    report = Report()
+    report = ErrorReport()
     parse([word], groups=(), place="command line", report=report)
     assert len(report.errors) == 1
 
@@ -358,7 +358,7 @@ def test_signs_with_a_meaning_are_still_refused(word):
     ],
 )
 def test_a_list_in_another_form_is_answered_with_its_own_values(word):
-    report = Report()
+    report = ErrorReport()
     values = parse([word], groups=(), place="command line", report=report)
     if values:
         with report.noting():

@@ -9,7 +9,7 @@ from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.layers import Layer, Precedence, Stack, build
 from rampcli.config.translate import translate
 from rampcli.config.values import put
-from rampcli.errors import Report, UsageError, UsageErrors
+from rampcli.errors import ErrorReport, UsageError, UsageErrors
 from rampcli.planning.resolve import resolve
 from rampcli.settings.by_key import foreign_words, leaves, settings
 from rampcli.words import COMBINED, FOREIGN, SPELLINGS
@@ -110,7 +110,7 @@ def test_the_value_set_nearest_to_the_user_wins(drawn, edited):
         given.insert(len(given) - (Precedence.USER in drawn), (Precedence.EDITED, TENSOR, edited))
     stack = Stack(
         tuple(
-            Layer.of(name, precedence, {name: value}, report=Report())
+            Layer.of(name, precedence, {name: value}, report=ErrorReport())
             for precedence, name, value in given
         )
     )
@@ -128,7 +128,7 @@ def test_spellings_of_one_source_must_agree(values):
         config = build(values, place="here")
         assert config.parallel.tensor_parallel_size in values.values()
         return
-    report = Report()
+    report = ErrorReport()
     layer = Layer.of("here", Precedence.USER, values, report=report)
     first = next(iter(values))
     for error in report.errors:
@@ -184,7 +184,7 @@ def test_files_that_are_equally_near_must_agree_and_a_nearer_one_wins(composed, 
 @given(drawn=st.dictionaries(st.sampled_from(SIZES), st.integers(1, 9), max_size=6))
 def test_a_key_is_set_only_by_a_used_spelling_of_its_own(drawn):
     used = {word: 10 * list(SPELLINGS.values()).index(SPELLINGS[word]) + 1 for word in drawn}
-    report = Report()
+    report = ErrorReport()
     entries = Layer.of("here", Precedence.USER, used, report=report).entries
     assert report.errors == []
     assert {key for key in entries if key not in FOREIGN} == {SPELLINGS[word] for word in used}

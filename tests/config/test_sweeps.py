@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rampcli.config.reading import MOST_VALUES
 from rampcli.config.sweeps import LONGEST_NAME, Combination, combinations
-from rampcli.errors import Report
+from rampcli.errors import ErrorReport
 
 PARSER = OverridesParser.create()
 KEYS = ("optim.lr", "seed", "data", "model.rampup_batch_size", "trainer.compile", "data.path")
@@ -29,7 +29,7 @@ FORMS = st.one_of(
 
 
 def expand(*words, varied_before=()):
-    report = Report()
+    report = ErrorReport()
     found = combinations(words, report=report, varied_before=varied_before)
     report.close()
     return found
@@ -49,7 +49,7 @@ def read(words):
 def test_the_runs_are_those_of_hydras_own_sweeper_in_its_order(forms):
     words = [f"{key}={text}" for key, text in forms.items()]
     overrides = PARSER.parse_overrides(words)
-    report = Report()
+    report = ErrorReport()
     found = combinations(words, report=report)
     if report.errors:  # nothing varies, two texts are the same value, or there are too many runs
         message = str(report.errors[0])
@@ -104,13 +104,13 @@ def test_a_pattern_lists_the_options_of_a_group():
     ],
 )
 def test_the_number_of_runs_is_limited(words, runs):
-    report = Report()
+    report = ErrorReport()
     found = combinations(words, report=report)
     assert (len(found), len(report.errors)) == ((runs, 0) if runs else (0, 1))
 
 
 def test_values_whose_letters_hydra_does_not_know_are_swept():
-    report = Report()
+    report = ErrorReport()
     found = combinations(["name=ä", "data.path=Bücher,Käse"], report=report)
     assert report.errors == []
     assert [one.words for one in found] == [

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rampcli import llm
 from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.layers import Layer, Precedence, build
-from rampcli.errors import Report, UsageError
+from rampcli.errors import ErrorReport, UsageError
 from rampcli.launch.files import read_files
 from rampcli.planning.resolve import resolve
 from rampcli.settings.by_key import leaves
@@ -335,7 +335,7 @@ def test_a_reference_names_the_batch_in_each_spelling_that_sets_it(
 @pytest.mark.parametrize("word", ["model.rampup_batch_size=null", "~model.rampup_batch_size"])
 def test_null_nearer_to_the_user_ends_the_ramp_of_words_and_beside_them_is_refused(llama, word):
     values = RAMP | {"trainer.num_nodes": 16}
-    file = Layer.of("exp.yaml", Precedence.CHOSEN, values, report=Report())
+    file = Layer.of("exp.yaml", Precedence.CHOSEN, values, report=ErrorReport())
     layers = apply_overrides(llama, []).above(file)
     assert len(resolve(layers).plan.stages) > 1
     (stage,) = resolve(apply_overrides(layers, [word])).plan.stages

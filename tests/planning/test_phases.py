@@ -20,7 +20,7 @@ from rampcli.config.phases import (
     without_farther_ends,
 )
 from rampcli.data.order import Blend
-from rampcli.errors import Report, UsageError
+from rampcli.errors import ErrorReport, UsageError
 from rampcli.llm import llama3_tiny
 from rampcli.planning.out_of_memory import out_of_memory
 from rampcli.planning.resolve import complete, resolve
@@ -289,8 +289,8 @@ def test_what_one_phase_sets_leaves_the_other_as_in_the_run(run_words, name):
             continue
         user, run = phase_entries(stack), without_farther_ends(run_stack(stack), stack)
         for phase in settings_of_phases(resolved.config):
-            layers = phase_stack(run, phase.name, user[phase.name], report=Report())
-            want = dict(leaves(complete(layers, without_files, Report()).config))
+            layers = phase_stack(run, phase.name, user[phase.name], report=ErrorReport())
+            want = dict(leaves(complete(layers, without_files, ErrorReport()).config))
             have = dict(leaves(phase.config))
             chosen = ("trainer.compile", "trainer.accumulate_reduce")
             assert {k: v for k, v in have.items() if v != want[k] and k not in chosen} == {}

@@ -11,7 +11,7 @@ from rampcli import llm
 from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import sources_named
 from rampcli.config.values import put
-from rampcli.errors import Report, UsageError, UsageErrors, shown
+from rampcli.errors import ErrorReport, UsageError, UsageErrors, shown
 from rampcli.planning.resolve import resolve
 from rampcli.settings.by_key import leaves, settings
 from rampcli.settings.config import Config
@@ -262,7 +262,7 @@ def test_all_errors_are_reported_at_once_with_their_places(composed, gpt3_5b_pla
 
 
 def test_earlier_errors_are_raised_with_new_ones_and_their_keys_not_checked_again(composed):
-    report = Report()
+    report = ErrorReport()
     report.errors.append(UsageError("seen before", keys=("model.global_batch_size",)))
     with pytest.raises(UsageErrors) as refused:
         resolve(

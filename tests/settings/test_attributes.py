@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.layers import PYTHON, Precedence, edited_stack
 from rampcli.config.values import put
-from rampcli.errors import Report, UsageError, shown
+from rampcli.errors import ErrorReport, UsageError, shown
 from rampcli.planning.resolve import resolve
 from rampcli.settings.by_key import foreign_words, leaves, settings
 from rampcli.settings.config import Config
@@ -57,7 +57,7 @@ def read(config, key):
 
 
 def layer_of(config):
-    return edited_stack(config, PYTHON, Precedence.USER, report=Report()).overrides[-1]
+    return edited_stack(config, PYTHON, Precedence.USER, report=ErrorReport()).overrides[-1]
 
 
 def refusal_of(stack):
@@ -102,7 +102,7 @@ def test_the_last_assignment_applies_in_whichever_words(data, key):
         assign(recipe, name, value)
     name, value = drawn[-1]
     assert all(read(recipe, each) == value for each in NAMES[key])
-    stack = edited_stack(recipe, PYTHON, Precedence.USER, report=Report())
+    stack = edited_stack(recipe, PYTHON, Precedence.USER, report=ErrorReport())
     assert stack.entry(key).value == dict(leaves(recipe))[key] == value
 
 

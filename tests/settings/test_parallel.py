@@ -12,7 +12,7 @@ from rampcli import llm
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.compose import apply_overrides
 from rampcli.config.values import put
-from rampcli.errors import Report, UsageError, UsageErrors
+from rampcli.errors import ErrorReport, UsageError, UsageErrors
 from rampcli.planning.resolve import resolve
 from rampcli.planning.stage_checks import check_stages
 from rampcli.settings.by_key import settings
@@ -30,7 +30,7 @@ RANKS = st.sampled_from([1, 2, 3, 4, 6, 8])
 
 def refusals(check, *about):
     """Returns all errors of a check."""
-    report = Report()
+    report = ErrorReport()
     with report.noting():
         report.errors += check(*about) or ()
     return report.errors

@@ -1,6 +1,6 @@
 import pytest
 
-from rampcli.errors import Report, UsageError
+from rampcli.errors import ErrorReport, UsageError
 from rampcli.launch.slurm.settings import check_words
 from rampcli.settings.config import Config
 
@@ -8,7 +8,7 @@ from rampcli.settings.config import Config
 def check(*words: str, key: str = "sbatch_args") -> None:
     config = Config(name="mine")
     setattr(config.launch.slurm, key, list(words) if key == "sbatch_args" else words[0])
-    Report(check_words(config)).close()
+    ErrorReport(check_words(config)).close()
 
 
 @pytest.mark.parametrize(
