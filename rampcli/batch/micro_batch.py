@@ -6,7 +6,7 @@ from rampcli.batch.division import divisors
 from rampcli.batch.pipeline import MICROBATCHES_KEY
 from rampcli.batch.plan import (
     MICRO_KEY,
-    SAMPLES,
+    SAMPLE_UNIT,
     BatchPlan,
     BatchUnit,
     ParallelSizes,
@@ -36,7 +36,7 @@ class MicroBatchRule:
     size: int
     varies: bool = False
     updates: int = 1
-    unit: BatchUnit = SAMPLES
+    unit: BatchUnit = SAMPLE_UNIT
     parallel: ParallelSizes = field(default_factory=ParallelSizes)
 
     @property

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from rampcli.batch import position
-from rampcli.batch.plan import MICRO_KEY, SAMPLES, BatchUnit
+from rampcli.batch.plan import MICRO_KEY, SAMPLE_UNIT, BatchUnit
 from rampcli.batch.position import TOKENS, Goal
 from rampcli.batch.ramp import RampSchedule, RampStage
 from rampcli.batch.run_settings import DECREASE_KEY
@@ -23,7 +23,7 @@ def plan_notes(
     ends: Sequence[Goal] | None,
     sequence_length: int,
     *,
-    unit: BatchUnit = SAMPLES,
+    unit: BatchUnit = SAMPLE_UNIT,
 ) -> tuple[str, ...]:
     """Returns notes on what a user may not expect of a plan.
 

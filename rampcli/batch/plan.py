@@ -47,7 +47,7 @@ class BatchUnit:
         return set_to(self.micro_key, size * self.per_micro_unit)
 
 
-SAMPLES = BatchUnit()
+SAMPLE_UNIT = BatchUnit()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -261,7 +261,7 @@ def does_not_divide(
     smallest_share: int,
     updates: int = 1,
     varies: bool = False,
-    unit: BatchUnit = SAMPLES,
+    unit: BatchUnit = SAMPLE_UNIT,
 ) -> UsageError:
     """Returns the error of a batch that does not divide over ranks and micro batches.
 

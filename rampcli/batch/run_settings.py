@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rampcli.batch.micro_batch import FIXED
-from rampcli.batch.plan import SAMPLES, BatchUnit
+from rampcli.batch.plan import SAMPLE_UNIT, BatchUnit
 from rampcli.batch.position import START, STEPS, TOKENS, Goal, Position
 from rampcli.batch.ramp import RampSchedule
 
@@ -45,7 +45,7 @@ class BatchSettings:
     global_batch_size: int | None = None
     micro_batch_size: int | None = None
     accumulate_grad_batches: int | None = None
-    unit: BatchUnit = SAMPLES
+    unit: BatchUnit = SAMPLE_UNIT
     updates: int = 1
     rampup_batch_size: Sequence[int] | None = None
     step_batch_size_schedule: str | None = None

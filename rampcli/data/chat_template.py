@@ -41,7 +41,7 @@ class Message(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ChatLayout:
     """What a chat template writes around messages of certain roles, up to the next response.
 
     Attributes:
@@ -78,14 +78,14 @@ class ChatTemplate:
     source: str
     names: Mapping[str, str]
     place: str = field(compare=False)
-    _layouts: dict[tuple[str, ...], Layout] = field(
+    _layouts: dict[tuple[str, ...], ChatLayout] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     def __post_init__(self) -> None:
         self.layout_of([Message(USER, "")])
 
-    def layout_of(self, messages: Sequence[Message]) -> Layout:
+    def layout_of(self, messages: Sequence[Message]) -> ChatLayout:
         """Returns what the template writes around messages of these roles.
 
         Raises:
@@ -101,7 +101,9 @@ class ChatTemplate:
         for message in plain:
             before, _, rest = rest.partition(message.content)
             around.append(before)
-        layout = Layout((*around, rest), tuple(message.content not in second for message in padded))
+        layout = ChatLayout(
+            (*around, rest), tuple(message.content not in second for message in padded)
+        )
         if any(first.count(message.content) != 1 for message in plain) or [first, second] != [
             "".join(layout.pieces(messages)) for messages in (plain, padded)
         ]:

@@ -29,14 +29,14 @@ def main() -> None:
 
 def _respond(request: dict[str, Any]) -> dict[str, Any]:
     try:
-        return {"texts": render(request["template"], request["variables"])}
+        return {"texts": render_conversations(request["template"], request["variables"])}
     except MemoryError:
         return {"reason": f"it uses more than {MEMORY_GIB} GiB of memory"}
     except Exception as error:  # an expression in the template may raise anything
         return {"reason": reason_of(error)}
 
 
-def render(template: str, variables: list[dict[str, Any]]) -> list[str]:
+def render_conversations(template: str, variables: list[dict[str, Any]]) -> list[str]:
     """Returns the text of a template for each mapping of names to values.
 
     Raises:

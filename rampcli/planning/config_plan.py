@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rampcli.batch.micro_batch import LARGEST, UNLIMITED
 from rampcli.batch.nodes import Fleet
 from rampcli.batch.pairs import PROMPTS_KEY, PairSettings
-from rampcli.batch.plan import GLOBAL_KEY, SAMPLES, ParallelSizes
+from rampcli.batch.plan import GLOBAL_KEY, SAMPLE_UNIT, ParallelSizes
 from rampcli.batch.position import START, Goal, Position
 from rampcli.batch.run_settings import BatchSettings
 from rampcli.batch.throughput import (
@@ -43,7 +43,7 @@ def plan_config(
         number, first, first_stage: as `plan_phase` takes them.
     """
     model, trainer, rampup = config.model, config.trainer, config.rampup
-    unit, updates = SAMPLES, 1
+    unit, updates = SAMPLE_UNIT, 1
     micro_batch_size, micro_batch_rule = config.data.micro_batch_size, str(rampup.micro_batch)
     pairs = pair_settings(config)
     if pairs is not None:

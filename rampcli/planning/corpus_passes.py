@@ -21,7 +21,7 @@ MOST_NOTES = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
+class CorpusOrder:
     """What a run reads of a corpus in one order of its samples.
 
     Attributes:
@@ -55,7 +55,7 @@ class CorpusPasses:
         orders: the orders in which its samples are read. A phase has one.
     """
 
-    orders: tuple[Reading, ...]
+    orders: tuple[CorpusOrder, ...]
 
     @property
     def facts(self) -> CorpusFacts:
@@ -102,8 +102,8 @@ def corpus_passes(resolved: Resolved, consumed_samples: int | None = None) -> li
     Args:
         consumed_samples: samples of the run up to which passes are counted. None counts them all.
     """
-    found: dict[str, list[Reading]] = {}
-    for one in _readings(resolved, consumed_samples):
+    found: dict[str, list[CorpusOrder]] = {}
+    for one in _corpus_orders(resolved, consumed_samples):
         found.setdefault(one.facts.name, []).append(one)
     return [CorpusPasses(orders=tuple(orders)) for orders in found.values()]
 
@@ -117,9 +117,9 @@ def passes_of_phase(resolved: Resolved, phase: ResolvedPhase) -> dict[str, float
     return {one.name: found.get(one.name) for one in phase.files.corpora}
 
 
-def _readings(resolved: Resolved, consumed_samples: int | None) -> Iterator[Reading]:
+def _corpus_orders(resolved: Resolved, consumed_samples: int | None) -> Iterator[CorpusOrder]:
     """Yields the orders in which corpora are read, up to a sample of the run."""
-    found: dict[tuple[int, int], Reading] = {}
+    found: dict[tuple[int, int], CorpusOrder] = {}
     for phase in resolved.phases:
         if consumed_samples is not None and phase.plan.first.samples >= consumed_samples:
             break
@@ -131,7 +131,7 @@ def _readings(resolved: Resolved, consumed_samples: int | None) -> Iterator[Read
             counts = count_by_share([one.share for one in corpora], samples)
         for facts, start, count in zip(corpora, phase.reading.corpora, counts, strict=False):
             if facts.samples:
-                found[start.phase, start.corpus] = Reading(
+                found[start.phase, start.corpus] = CorpusOrder(
                     facts=facts,
                     sequence_length=phase.config.data.sequence_length,
                     samples=None if count is None else start.samples + count,

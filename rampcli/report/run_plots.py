@@ -19,7 +19,7 @@ from rampcli.runs.record import RunRecord
 from rampcli.runs.recorded_phases import has_several_lengths, length_at, tokens_at
 from rampcli.runs.stages import Spans
 
-SAMPLES, TOKENS = "consumed_samples", "consumed_tokens"
+SAMPLES_COLUMN, TOKENS_COLUMN = "consumed_samples", "consumed_tokens"
 """Columns over which runs are drawn."""
 STYLES = ("-", "--", ":", "-.")
 MOST_POINTS = 2000
@@ -69,8 +69,8 @@ def plot_runs(records: Sequence[RunRecord], path: Path) -> None:
         panels[0].set_ylim(bottom=0)
         panels[0].locator_params(axis="y", integer=True)
     panels[2].set_ylim(bottom=0)
-    panels[2].set_xlabel(f"consumed {'tokens' if over == TOKENS else records[0].unit}")
-    if over == TOKENS:
+    panels[2].set_xlabel(f"consumed {'tokens' if over == TOKENS_COLUMN else records[0].unit}")
+    if over == TOKENS_COLUMN:
         panels[0].set_ylabel(f"{panels[0].get_ylabel()}\n(tokens)")
     sample_ticks(panels[2])
     save_figure(figure, path)
@@ -78,9 +78,9 @@ def plot_runs(records: Sequence[RunRecord], path: Path) -> None:
 
 def _axis(records: Sequence[RunRecord]) -> str:
     """Returns the column over which runs are drawn."""
-    has_tokens = all(TOKENS in record.metrics for record in records)
+    has_tokens = all(TOKENS_COLUMN in record.metrics for record in records)
     differs = has_several_lengths(*(record.plan for record in records))
-    return TOKENS if differs and has_tokens else SAMPLES
+    return TOKENS_COLUMN if differs and has_tokens else SAMPLES_COLUMN
 
 
 def _draw_batch(
@@ -91,7 +91,7 @@ def _draw_batch(
     places = _numbers(record, over)
 
     def place(samples: int) -> int:
-        return samples if over == SAMPLES else tokens_at(plan, samples) or 0
+        return samples if over == SAMPLES_COLUMN else tokens_at(plan, samples) or 0
 
     def size(stage: Mapping[str, Any]) -> int:
         return place(stage["first_sample"] + stage["global_batch_size"]) - place(
@@ -105,8 +105,8 @@ def _draw_batch(
         axes.stairs(stairs, edges, baseline=None, color="0.75", linewidth=5, label="planned")
     spans = Spans(record.metrics)
     if len(spans.starts):
-        sizes, samples = spans.global_batch_size, _numbers(record, SAMPLES)
-        if over == TOKENS:
+        sizes, samples = spans.global_batch_size, _numbers(record, SAMPLES_COLUMN)
+        if over == TOKENS_COLUMN:
             ends = zip(samples[spans.starts], sizes, strict=True)
             sizes = np.array([place(int(end)) - place(int(end - one)) for end, one in ends])
         axes.stairs(
@@ -131,8 +131,8 @@ def _draw_noise_scale(
     if not measured.any():
         return False
     samples, scale, low, high = (column[measured] for column in columns)
-    if over == TOKENS:
-        consumed = _numbers(record, SAMPLES)[measured]
+    if over == TOKENS_COLUMN:
+        consumed = _numbers(record, SAMPLES_COLUMN)[measured]
         lengths = np.array([length_at(record.plan, int(one)) or np.nan for one in consumed])
         scale, low, high = scale * lengths, low * lengths, high * lengths
     edges = bucket_edges(0, len(samples), most=MOST_POINTS)

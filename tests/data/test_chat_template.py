@@ -8,8 +8,8 @@ from rampcli.data import chat_template
 from rampcli.data.chat_template import (
     USER,
     ChangedPromptError,
+    ChatLayout,
     ChatTemplate,
-    Layout,
     Message,
     read_chat_template,
 )
@@ -99,7 +99,7 @@ def test_a_file_of_its_own_goes_before_the_configuration(tmp_path):
     names = {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"}
     assert in_config == ChatTemplate(source=CHATML, names=names, place="")
     around = ("<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n")
-    assert in_config.layout_of(ONE) == Layout(around, strips=(False,))
+    assert in_config.layout_of(ONE) == ChatLayout(around, strips=(False,))
     write_folder(tmp_path, LLAMA_3, in_config=False)
     assert read_chat_template(tmp_path).layout_of(ONE).strips == (True,)
 

@@ -19,7 +19,7 @@ from rampcli.launch.run import describe, run
 from rampcli.launch.slurm import chain, commands
 from rampcli.launch.slurm.job import requeue
 from rampcli.launch.slurm.launcher import LAUNCHER
-from rampcli.launch.slurm.scripts import render
+from rampcli.launch.slurm.scripts import render_jobs
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
@@ -35,7 +35,7 @@ def directory(tmp_path) -> RunDirectory:
 def submit(resolved) -> chain.Chain:
     directory = RunDirectory(resolved.run_dir)
     directory.path.mkdir(exist_ok=True)
-    LAUNCHER.submit(directory, render(resolved, directory))
+    LAUNCHER.submit(directory, render_jobs(resolved, directory))
     return chain.read(directory)
 
 
@@ -180,10 +180,10 @@ from pathlib import Path
 from rampcli.planning.resolve import resolve
 from rampcli.config.snapshot import read
 from rampcli.launch.slurm.launcher import LAUNCHER
-from rampcli.launch.slurm.scripts import render
+from rampcli.launch.slurm.scripts import render_jobs
 from rampcli.runs.directory import RunDirectory
 directory = RunDirectory(Path(sys.argv[1]))
-LAUNCHER.submit(directory, render(resolve(read(directory.config)), directory))
+LAUNCHER.submit(directory, render_jobs(resolve(read(directory.config)), directory))
 """
 
 
@@ -375,7 +375,7 @@ def one_job(tiny) -> Resolved:
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_sbatch_reads_an_option_as_it_was_written(cluster, one_job, tmp_path, comment):
     one_job.config.launch.slurm.sbatch_args = [f"--comment={comment}"]
-    (script,) = render(one_job, RunDirectory(one_job.run_dir))
+    (script,) = render_jobs(one_job, RunDirectory(one_job.run_dir))
     (tmp_path / "script").write_text(script.text)
     output = cluster.run(
         "sbatch", "--verbose", "--partition=nowhere", tmp_path / "script", check=False

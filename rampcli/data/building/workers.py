@@ -51,7 +51,7 @@ def open_channel() -> tuple[Channel, Channel]:
     return Channel(our_incoming, our_outgoing), Channel(their_incoming, their_outgoing)
 
 
-class Work(Protocol[Result]):
+class ChunkWork(Protocol[Result]):
     """What to do with each chunk. It can be pickled."""
 
     def open(self) -> Callable[[Chunk], Result]:
@@ -74,7 +74,7 @@ def environment(changes: dict[str, str]) -> Iterator[None]:
 
 
 def map_in_order(
-    chunks: Iterator[Chunk], work: Work[Result], workers: int
+    chunks: Iterator[Chunk], work: ChunkWork[Result], workers: int
 ) -> Generator[tuple[Chunk, Result], None, None]:
     """Yields chunks with their results, in the order of the chunks.
 
@@ -106,7 +106,7 @@ def map_in_order(
 
 
 @contextmanager
-def _processes(work: Work[Any], count: int, ends: ExitStack) -> Iterator[SimpleQueue[Channel]]:
+def _processes(work: ChunkWork[Any], count: int, ends: ExitStack) -> Iterator[SimpleQueue[Channel]]:
     """Runs worker processes during the block; yields the channels of the idle ones.
 
     Args:
@@ -156,7 +156,7 @@ def _blocking_ctrl_c() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _work(work: Work[Any], channel: Channel) -> None:
+def _work(work: ChunkWork[Any], channel: Channel) -> None:
     """Works on chunks in a worker process until the channel is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

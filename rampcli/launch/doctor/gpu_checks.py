@@ -83,7 +83,7 @@ def checks_of(gpus: int) -> list[GpuCheck]:
             )
             for name, mesh in meshes_of(ranks).items()
         ),
-        GpuCheck("memory", check_memory),
+        GpuCheck("memory", check_gpu_memory),
         GpuCheck("kill and resume", check_resuming),
         GpuCheck("speed: 1 GPU", partial(check_speed, ranks=1)),
         *(
@@ -264,7 +264,7 @@ def agreement(rows: Sequence[dict[str, Any]], expected: Sequence[dict[str, Any]]
     return f"differ by {worst['loss']:.1e}, gradient norms by {worst['grad_norm']:.1e}"
 
 
-def check_memory(test: GpuTest) -> str:
+def check_gpu_memory(test: GpuTest) -> str:
     """Compares the memory of steps of a large model with the estimate of its plan."""
     settings, micro = test.large_model(test.ranks)
     settings = {

@@ -82,9 +82,9 @@ class SlurmLauncher(Launcher):
     ) -> list[Job]:
         """Renders the sbatch scripts."""
         # This imports jinja2, which only rendering needs.
-        from rampcli.launch.slurm.scripts import render
+        from rampcli.launch.slurm.scripts import render_jobs
 
-        return render(resolved, directory, consumed_samples=consumed_samples)
+        return render_jobs(resolved, directory, consumed_samples=consumed_samples)
 
     def start(self, launch: Launch, /) -> Outcome:
         """Submits the jobs. The first one starts once all are in the queue."""

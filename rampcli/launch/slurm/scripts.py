@@ -14,8 +14,7 @@ from rampcli.files.guarded_folder import read_file
 from rampcli.launch.protocol import Job
 from rampcli.launch.slurm import SEARCH, SLURM_FOLDER
 from rampcli.launch.slurm.settings import SlurmConfig
-from rampcli.launch.slurm.template import render as render_template
-from rampcli.launch.slurm.template import render_within_limits
+from rampcli.launch.slurm.template import render_template, render_within_limits
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
 
@@ -25,7 +24,9 @@ MOST_TEMPLATE_BYTES = 2**20
 _BUNDLED = Path(__file__).with_name("stage.sbatch.j2")
 
 
-def render(resolved: Resolved, directory: RunDirectory, *, consumed_samples: int = 0) -> list[Job]:
+def render_jobs(
+    resolved: Resolved, directory: RunDirectory, *, consumed_samples: int = 0
+) -> list[Job]:
     """Returns a run's jobs with their scripts, in order.
 
     Args:
@@ -49,7 +50,7 @@ def render(resolved: Resolved, directory: RunDirectory, *, consumed_samples: int
 def render_search(resolved: Resolved, directory: RunDirectory) -> Job:
     """Returns a job, with its script, that runs `rampcli.launch.protocol.SEARCH_PROGRAM`.
 
-    It requests the nodes of the largest stage. Arguments and errors are those of `render`.
+    It requests the nodes of the largest stage. Arguments and errors are those of `render_jobs`.
     """
     (script,) = _render(resolved, directory, [()])
     return script

@@ -22,7 +22,7 @@ OUTPUT_MIB = 4
 _UNUSUAL = re.compile(r"[^\w@%+=:,./ -]")
 
 
-def render(template: str, facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def render_template(template: str, facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Renders a template once for each mapping of names to values.
 
     Returns the `texts`. If the template is invalid, an expression fails, or the texts exceed
@@ -56,7 +56,7 @@ def render(template: str, facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def render_within_limits(template: str, facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Renders a template as `render` does, in a process with limits on its time and memory."""
+    """Calls `render_template` in a process with limits on its time and memory."""
     request = {"template": template, "facts": facts}
     try:
         rendered: dict[str, Any] = ask(__name__, request, cpu_s=CPU_S, wall_s=WALL_S)
@@ -67,7 +67,7 @@ def render_within_limits(template: str, facts: Sequence[Mapping[str, Any]]) -> d
 
 def main() -> None:
     """Renders the template on standard input within limits, and prints the result as JSON."""
-    answer(lambda request: render(**request))
+    answer(lambda request: render_template(**request))
 
 
 def _line_of(error: Exception) -> int | None:

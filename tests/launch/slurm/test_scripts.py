@@ -18,7 +18,7 @@ from rampcli.config.compose import apply_overrides
 from rampcli.errors import UsageError
 from rampcli.launch.protocol import Job
 from rampcli.launch.slurm import template
-from rampcli.launch.slurm.scripts import MOST_TEMPLATE_BYTES, SIGNAL_MARGIN_S, render
+from rampcli.launch.slurm.scripts import MOST_TEMPLATE_BYTES, SIGNAL_MARGIN_S, render_jobs
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 from rampcli.settings.config import Config
@@ -61,7 +61,7 @@ def compose(**settings: str) -> Config:
 
 def scripts(*words: str, consumed_samples: int = 0) -> list[Job]:
     resolved = resolve(compose(**dict(word.split("=", 1) for word in words)))
-    return render(resolved, RunDirectory(resolved.run_dir), consumed_samples=consumed_samples)
+    return render_jobs(resolved, RunDirectory(resolved.run_dir), consumed_samples=consumed_samples)
 
 
 def directives(script: Job) -> list[str]:
@@ -189,7 +189,7 @@ def test_a_run_of_any_name_in_any_folder_starts_only_its_own_command(words):
         config.launch.slurm.modules = [loaded, "plain"]
         config.launch.slurm.environment = [f"WORD={word}"]
         with contextlib.chdir(at):
-            script = render(resolve(config), RunDirectory(Path(config.run_dir)))[0]
+            script = render_jobs(resolve(config), RunDirectory(Path(config.run_dir)))[0]
         run_bash(script.text, folder=folder, path=programs)
         assert recorded(programs / "started") == [
             str(at),
@@ -235,7 +235,7 @@ def test_a_value_is_never_a_command_wherever_a_template_puts_it(tmp_path, word):
         NEXT.join(f"#!/bin/bash\n{line}\necho done >done\n" for line in LINES)
     )
     config.launch.slurm.template = str(tmp_path / "own.j2")
-    script = render(resolve(config), RunDirectory(Path(config.run_dir)))[0]
+    script = render_jobs(resolve(config), RunDirectory(Path(config.run_dir)))[0]
     for number, (line, text) in enumerate(zip(LINES, script.text.split(NEXT), strict=True)):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -364,5 +364,5 @@ def test_a_run_directory_that_slurm_cannot_write_logs_into_is_refused(tmp_path, 
     config = compose()
     config.run_dir = str(tmp_path / name)
     with pytest.raises(UsageError, match="Slurm cannot write logs") as refused:
-        render(resolve(config), RunDirectory(Path(config.run_dir)))
+        render_jobs(resolve(config), RunDirectory(Path(config.run_dir)))
     assert refused.value.keys == ("run_dir",)
