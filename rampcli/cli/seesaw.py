@@ -24,10 +24,10 @@ from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved, ResolvedPhase
 from rampcli.schedule.seesaw import staircase, steps_in_the_limit
 from rampcli.settings.optim import OptimConfig, ScheduleConfig
-from rampcli.settings.phase_keys import UNTIL, phase_key
+from rampcli.settings.phase_keys import UNTIL, phase_key, split_phase_key
 from rampcli.settings.rl import is_rl
 from rampcli.settings.trainer import TrainerConfig
-from rampcli.words import unwrapped
+from rampcli.words import COMBINED, SPELLINGS, unwrapped
 
 
 @dataclass(kw_only=True, slots=True)
@@ -62,8 +62,12 @@ def seesaw(
     steps = resolved.plan.end_step
     words = {word.partition("=")[0]: word for word in growth.words}
     # Phases run in the order in which they are first named, so words keep their places.
-    kept = [words.pop(_key_of(word), word) for word in typed]
-    lines = ["train it with:", "  " + " ".join(map(typeable, (*kept, *words.values())))]
+    kept: dict[str, str] = {}
+    for word in (*typed, *_retuned(resolved)):
+        key, *others = _keys_of(word)
+        if words.keys().isdisjoint(others):
+            kept[key if key in words else word] = words.get(key, word)
+    lines = ["train it with:", "  " + " ".join(map(typeable, (kept | words).values()))]
     if steps and grown.plan.end_step:
         lines.insert(
             0,
@@ -74,8 +78,23 @@ def seesaw(
     return grown, lines
 
 
-def _key_of(word: str) -> str:
-    return unwrapped(word.lstrip("+").partition("=")[0])
+def _retuned(resolved: Resolved) -> Iterator[str]:
+    """Yields overrides with the values that `--retune` has given to settings."""
+    for retuning in resolved.retunings:
+        for one in retuning.settings:
+            if one.state == "applied":
+                yield from one.words()
+
+
+def _keys_of(word: str) -> tuple[str, ...]:
+    """Returns the setting of a word of the command line, and the others that the word decides."""
+    key = unwrapped(word.lstrip("+").partition("=")[0])
+    if (parts := split_phase_key(key)) is not None:
+        name, inside = parts
+        return (phase_key(name, SPELLINGS.get(inside, inside)),)
+    if key in COMBINED:
+        return key, *COMBINED[key].replaces
+    return (SPELLINGS.get(key, key),)
 
 
 def growth_of(resolved: Resolved, factor: float) -> Growth:

@@ -100,7 +100,9 @@ class Retuning:
         heading += f" {self.recipe_batch:,}"
         if self.recipe_length is not None:
             heading += f", whose samples have {self.recipe_length:,} tokens"
-        if "proposed" in states:
+        if self.factor == 1:
+            heading += f"; {RETUNE} keeps what is tied to it:"
+        elif "proposed" in states:
             heading += f"; {RETUNE} would adapt what is tied to it:"
         elif "applied" in states:
             heading += f"; {RETUNE} has adapted what is tied to it:"

@@ -156,7 +156,9 @@ def _batch_columns(resolved: Resolved) -> list[Column]:
 
     batch, samples = ("prompts", "in all") if has_pairs else ("batch", "samples")
     return [
-        Column("phase", lambda stage: resolved.of(stage).name, is_shown=len(plan.phases) > 1),
+        Column(
+            "phase", lambda stage: resolved.of(stage).name, is_shown=bool(resolved.config.phases)
+        ),
         Column("stage", lambda stage: str(stage.stage)),
         Column("length", length, is_shown=not plan.has_one_length),
         Column(batch, lambda stage: str(stage.global_batch_size)),

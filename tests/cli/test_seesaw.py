@@ -57,7 +57,14 @@ RUNS = {
 
 @pytest.mark.parametrize(
     "words",
-    [("llama3_8b", *QUARTER_COSINE), ("gpt3_5b", "model.rampup_batch_size=null"), *RUNS.values()],
+    [
+        ("llama3_8b", *QUARTER_COSINE),
+        ("gpt3_5b", "model.rampup_batch_size=null"),
+        *RUNS.values(),
+        ("llama3_tiny", "model.rampup_batch_size=null", "data.global_batch_size=32"),
+        ("llama3_tiny", "enable_rampup_batch_size=false", "per_device_batch_size=4"),
+        (*TINY, "phases.anneal.data.global_batch_size=24", "training.model.micro_batch_size=2"),
+    ],
     ids=" ".join,
 )
 def test_pasted_words_of_seesaw_give_the_same_stages(succeed, stages, words):
@@ -65,6 +72,16 @@ def test_pasted_words_of_seesaw_give_the_same_stages(succeed, stages, words):
     printed = succeed("plan", "-f", recipe, "--seesaw", *rest)
     line = printed.splitlines()[printed.splitlines().index("train it with:") + 1]
     assert stages("-f", recipe, *shlex.split(line)) == stages("-f", recipe, "--seesaw", *rest)
+
+
+def test_pasted_words_of_seesaw_hold_what_retune_has_adapted(succeed):
+    run = ("plan", "-f", "llama3_8b", "model.global_batch_size=1024")
+    printed = succeed(*run, "--retune", "--seesaw").splitlines()
+    words = shlex.split(printed[printed.index("train it with:") + 1])
+    assert {"optim.lr=0.0004243", "optim.beta2=0.9025"} <= {*words}
+    pasted = json.loads(succeed(*run[:3], *words, "--json"))
+    grown = json.loads(succeed(*run, "--retune", "--seesaw", "--json"))
+    assert pasted["stages"] == grown["stages"]
 
 
 @pytest.mark.parametrize(
