@@ -145,16 +145,21 @@ def plan_alternative(
         words: overrides of the run's settings. Of several for one setting, the last one applies.
         run: whose settings are those `as_recipe` returns, and whose end is known.
         critical: what was measured for each phase, in ascending order of `consumed_samples`.
-        couplings: overrides that let settings follow a batch that grows.
+        couplings: overrides that let settings follow a batch that changes within the run.
         is_retuned: whether settings that are tied to the batch follow it.
     """
     words = _changing({_key_of(word): word for word in words}.values(), run)
     try:
         found = _resolved(run, [*words, *couplings])
-        retunings = retunings_of(found, run.config) if is_retuned else ()
+        batches = {stage.global_batch_size for stage in found.plan.ramp.stages}
         is_growing = any(len(phase.plan.ramp.thresholds) > 1 for phase in found.phases)
+        # Couplings compare tokens. With samples of several lengths, they would also change a phase
+        # whose batch stays.
+        is_coupled = is_growing or found.plan.has_one_length
+        found = found if is_coupled else _resolved(run, words)
+        retunings = retunings_of(found, run.config) if is_retuned else ()
         words += [
-            *(couplings if is_growing else ()),
+            *(couplings if is_coupled and len(batches) > 1 else ()),
             *(word for one in retunings for word in one.words()),
         ]
         found = _resolved(run, words)

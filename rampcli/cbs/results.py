@@ -276,7 +276,7 @@ def branch_lines(result: Mapping[str, Any]) -> list[str]:
     elif phase is not None and samples > left:
         lines.append(
             f"phase {phase} ends after {left:,} more samples; the branches train on with its"
-            f" settings for {samples - left:,}"
+            f" settings for {samples - left:,} (fewer --tokens end in the phase)"
         )
     return [*lines, *(f"note: {note}" for note in result["notes"])]
 

@@ -74,7 +74,7 @@ def law_table(run: Resolved) -> Table:
     for law in laws_of(run):
         table.add_row(
             law["name"],
-            shorten(law["batch_tokens"] / length),
+            shorten(law["batch_tokens"] / length) if run.plan.has_one_length else "-",
             shorten(law["batch_tokens"]),
             "; ".join(law["outside"]) or "within its range",
             law["source"],
@@ -125,18 +125,23 @@ def verdict_lines(
     elif isinstance(proposed.found, UsageError):
         yield f"proposal: none, because its batches do not fit: {proposed.found.message}"
     elif all(len(one.plan.ramp.thresholds) == 1 for one in proposed.found.phases):
-        phases = proposed.found.phases
-        batches = [f"{one.plan.global_batch_size:,} samples" for one in phases]
-        names = [one.plan.name for one in phases if one.plan.name is not None]
-        where = f" in {phases_named(names)}" if names else ""
-        yield (
-            f"proposal: no ramp, a fixed batch of {listed(batches)}{where}: "
-            + (
+        by_batch: dict[str, list[str]] = {}
+        for phase in proposed.found.phases:
+            batch = f"{phase.plan.global_batch_size:,} samples"
+            by_batch.setdefault(batch, []).append(phase.plan.name or "")
+        if len(by_batch) == 1:
+            (batches,) = by_batch
+            reason = (
                 "nothing measured reaches twice this batch"
                 if proposed is small
                 else "the first measurement allows it already"
             )
-        )
+        else:
+            batches = listed(
+                [f"{size} in {phases_named(names)}" for size, names in by_batch.items()]
+            )
+            reason = "that is what was measured for each phase"
+        yield f"proposal: no ramp, a fixed batch of {batches}: {reason}"
     else:
         saved = _saving(proposed, small)
         if saved is not None and saved < LEAST_SAVING:
