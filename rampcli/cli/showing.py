@@ -24,7 +24,7 @@ from rampcli.config.references import (
 from rampcli.errors import ErrorReport, shown, visible
 from rampcli.report.explain import section_of, with_provenance
 from rampcli.settings.by_key import find_setting, nest, settings
-from rampcli.words import wrapped
+from rampcli.words import unwrapped, wrapped
 from rampcli.words.rl import expand_words
 
 WHOLE = "_global_"
@@ -114,7 +114,8 @@ def _job(stack: Stack, *, resolves: bool) -> dict[str, Any]:
             if isinstance(value, Unresolved):
                 raise value.error
             values[key] = value
-    placed, referring = (_placed(one, stack) for one in (values, dict.fromkeys(referred)))
+    hidden = _hidden(stack, resolves=resolves)
+    placed, referring = (_placed(one, stack, hidden) for one in (values, dict.fromkeys(referred)))
     sections = {one for key in placed for one in above(key)}
     defaults = {
         key: one.default
@@ -125,14 +126,27 @@ def _job(stack: Stack, *, resolves: bool) -> dict[str, Any]:
     return nest({**defaults, **placed})
 
 
-def _placed(values: Mapping[str, Any], stack: Stack) -> dict[str, Any]:
+def _hidden(stack: Stack, *, resolves: bool) -> dict[str, Any]:
+    """Returns the values that do not apply, by key in Hydra's tree, see `Composition.hidden`."""
+    composition: Composition | None = stack.composition
+    hidden = {} if composition is None else dict(composition.hidden)
+    for is_wrapped in (True, False) if resolves else ():
+        beside = {unwrapped(key): key for key in hidden if (unwrapped(key) != key) == is_wrapped}
+        values = {**stack.written, **{inside: hidden[key] for inside, key in beside.items()}}
+        for inside, value in resolved(values)[0].items() if beside else ():
+            if isinstance(value, Unresolved):
+                raise value.error
+            hidden |= {beside[inside]: value} if inside in beside else {}
+    return hidden
+
+
+def _placed(values: Mapping[str, Any], stack: Stack, hidden: Mapping[str, Any]) -> dict[str, Any]:
     """Returns composed values by their keys in Hydra's tree.
 
     They are in the section `rampcli.words.WRAPPER`, outside, or in both places.
     """
     composition: Composition | None = stack.composition
     files = () if composition is None else composition.files
-    hidden = {} if composition is None else composition.hidden
     of_files = {key for one in files for key in one.placed}
     sections = {key.split(".")[1] for key in of_files if key.startswith(wrapped(""))}
     placed: dict[str, Any] = {}

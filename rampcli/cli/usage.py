@@ -39,10 +39,10 @@ def _as_setting(error: Any) -> list[str]:
         return []
     from rampcli.settings.by_key import find_setting
     from rampcli.settings.unknown_keys import nearest_keys
-    from rampcli.words.refused import MEANT, known_elsewhere
+    from rampcli.words import refusal_of
 
     name = error.option_name.lstrip("-").replace("-", "_")
-    if meant := known_elsewhere(name, MEANT):
+    if meant := refusal_of(name):
         return list(meant[1])
     return [f"{key}=VALUE" for key in ([name] if find_setting(name) else nearest_keys(name)[:2])]
 

@@ -14,7 +14,7 @@ from typing import Any
 from rampcli.batch.quantities import listed
 from rampcli.errors import UsageError, printable, shown
 from rampcli.settings.by_key import flatten, nest, settings
-from rampcli.words import SPELLINGS, WRAPPER, unwrapped, wrapped
+from rampcli.words import SPELLINGS, unwrapped, wrapped
 from rampcli.words.formats import Unresolved as Unresolved
 
 MISSING = "???"
@@ -243,15 +243,6 @@ def _tree(values: Mapping[str, Any], named: Collection[str]) -> Any:
     from omegaconf import OmegaConf
 
     known = dict(values)
-    if WRAPPER in named:  # as a whole: all sections but those that name it
-        naming = {
-            key.partition(".")[0]
-            for key, value in values.items()
-            for text in _texts(value)
-            if WRAPPER in _parsed(text, key)[0]
-        }
-        sections = {key.partition(".")[0] for key in values} - naming
-        known |= {wrapped(section): f"${{{section}}}" for section in sections}
     for name in named:
         if (inside := unwrapped(name)) != name:
             # The values leave out the section, and references may name it.

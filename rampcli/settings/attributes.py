@@ -6,11 +6,11 @@ values of their own, which are translated once all settings are known (`rampcli.
 A later assignment to a setting applies over them, too.
 """
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields
 from keyword import iskeyword
 from operator import attrgetter
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rampcli.words import COMBINED, DECIDED, FOREIGN, SPELLINGS
@@ -21,13 +21,6 @@ WORD_SECTIONS = frozenset(
 """Sections in which other systems have words: `data`, `train`, `trainer.strategy`, ..."""
 WORDS = "words"
 """Field of a configuration for words that set none of our keys alone."""
-ERRORS: dict[str, Callable[[str], AttributeError]] = dict.fromkeys(
-    ("unknown", "deleted"), lambda key: AttributeError(f"{key} is not an attribute to set")
-)
-"""Return the error for a key that does not exist, and for one that would be deleted.
-
-`rampcli.settings.config`, where all settings are known, sets them.
-"""
 _set = object.__setattr__
 
 
@@ -57,7 +50,7 @@ class Section:
             return _read_word(self, name)
 
         def __delattr__(self, name: str) -> None:
-            raise ERRORS["deleted"](_key(self, name))
+            raise _error("deleted", _key(self, name))
 
 
 class Traced(Section):
@@ -109,7 +102,7 @@ def _read_word(section: Section, name: str) -> Any:
         raise AttributeError(f"{type(section).__name__} has no attribute {name}")
     key, config = _key(section, name), _config_of(section)
     if config is None or key not in FOREIGN | WORD_SECTIONS:
-        raise ERRORS["unknown"](key)
+        raise _error("unknown", key)
     if key in WORD_SECTIONS:
         return WordSection(config, key)
     return attrgetter(SPELLINGS[key])(config) if key in SPELLINGS else config.words.get(key)
@@ -118,7 +111,7 @@ def _read_word(section: Section, name: str) -> Any:
 def _assign_word(section: Section, name: str, value: Any) -> None:
     key, config = _key(section, name), _config_of(section)
     if config is None or key not in FOREIGN:
-        raise ERRORS["unknown"](key) from None
+        raise _error("unknown", key) from None
     if key in COMBINED:
         config.words[key] = value
         return
@@ -164,3 +157,12 @@ def _key(section: Section, name: str) -> str:
 def field_name(name: str) -> str:
     """Returns the name of a field. One that is a Python keyword ends in `_`."""
     return f"{name}_" if iskeyword(name) else name
+
+
+def _error(kind: str, key: str) -> AttributeError:
+    """Returns the error for a key that does not exist, or for one that would be deleted.
+
+    It names other settings, whose sections import this module, so it is imported late.
+    """
+    error: AttributeError = resolve_name(f"rampcli.settings.unknown_keys:{kind}_attribute")(key)
+    return error

@@ -6,7 +6,7 @@ Each setting has a description, a unit and a range; conf/ owns the numbers.
 from dataclasses import field
 from typing import Any, Literal
 
-from rampcli.settings.attributes import ERRORS, Traced
+from rampcli.settings.attributes import Traced
 from rampcli.settings.average import AverageConfig
 from rampcli.settings.data import DataConfig
 from rampcli.settings.facts import NOTHING, SAMPLES, whole_run
@@ -18,7 +18,6 @@ from rampcli.settings.parallel import ParallelConfig
 from rampcli.settings.rampup import RampupConfig
 from rampcli.settings.rl import RLConfig
 from rampcli.settings.trainer import CheckpointConfig, LossConfig, ThroughputConfig, TrainerConfig
-from rampcli.settings.unknown_keys import deleted_attribute, unknown_attribute
 from rampcli.settings.watch import (
     GenerateConfig,
     LoggingConfig,
@@ -75,6 +74,3 @@ class Config(Traced):
     recipe may set a list, in which each phase has its `name`."""
     words: dict[str, Any] = field(default_factory=dict)
     """Other systems' words whose meaning depends on other settings, as they were assigned."""
-
-
-ERRORS |= {"unknown": unknown_attribute, "deleted": deleted_attribute}

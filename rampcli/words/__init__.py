@@ -1,7 +1,4 @@
-"""The door for other systems' words and files: their meaning in ours, and our plan in theirs.
-
-Beyond this package, only names of commands and documentation speak of a system.
-"""
+"""Translates other systems' words and files into our settings, and our plan into their words."""
 
 import re
 from collections.abc import Mapping
@@ -33,6 +30,8 @@ DECIDED = maxtext_mesh.DECIDED | {RAMP_KEY: RAMP_SETTINGS}
 """The words of `COMBINED` that decide a key of ours and no other size."""
 FOREIGN = frozenset({*SPELLINGS, *COMBINED})
 """Every word that is accepted."""
+CHECKS = tuple(check for one in _ALL for check in one.checks)
+"""Functions that refuse words in layers. They are called before words are translated."""
 SETTLING = tuple(settle for one in _ALL for settle in one.settles)
 """Functions that give our keys what words in layers mean, with notes. They are called in turn."""
 DIALECTS = {name: one.write for name, one in SYSTEMS.items() if one.write is not None}
@@ -46,7 +45,7 @@ REFUSED = {
 WRAPPER = nemo.LAUNCHER_GROUP
 """A section that a launcher puts around all settings, and the group whose options are its runs."""
 NO_EXTENSIONS = nemo.OPTIM_SECTIONS
-"""Sections of other systems in ours that look like those of extensions."""
+"""Sections of other systems, such as `optim.sched`, that are not those of an extension."""
 _WRAPPED = re.compile(rf"^([+~]*)({WRAPPER}\.)+")
 
 

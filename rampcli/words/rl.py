@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rampcli.batch.pairs import GENERATIONS_KEY, PAIRS_KEY, PROMPTS_KEY, PairBatch
 from rampcli.batch.plan import GLOBAL_KEY, MICRO_KEY
 from rampcli.errors import UsageError, set_to, shown
-from rampcli.words.translation import L, System, Translation, to_assignments, to_flags
+from rampcli.words.translation import Layers, System, Translation, to_assignments, to_flags
 
 RL_COMMAND = "rampcli rl"
 BARE_WORDS: dict[str, str] = {
@@ -73,8 +73,8 @@ def bare_words(words: Sequence[str]) -> dict[str, str]:
     return {key: word for word, key in BARE_WORDS.items() if word in names}
 
 
-def settle_counts(layers: L) -> tuple[L, tuple[str, ...]]:
-    """Checks that pretraining does not count prompts. Returns the layers, and no notes.
+def check_counts(layers: Layers) -> None:
+    """Checks that pretraining does not count prompts.
 
     Raises:
         UsageError: it does.
@@ -87,7 +87,6 @@ def settle_counts(layers: L) -> tuple[L, tuple[str, ...]]:
             keys=(PROMPTS_KEY,),
             remedy=[f"{set_to(GLOBAL_KEY, batch.value)} in its place", RL_COMMAND],
         )
-    return layers, ()
 
 
 def translate_pairs(
@@ -137,7 +136,7 @@ def translate_pairs(
 
 RL = System(
     spellings={PROMPTS_KEY: GLOBAL_KEY},
-    settles=(settle_counts,),
+    checks=(check_counts,),
     refused={
         "batch_size": (
             f"is a word of `{RL_COMMAND}`",

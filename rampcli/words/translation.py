@@ -218,7 +218,8 @@ class System:
     Attributes:
         spellings: our key for each word that means exactly one of our keys.
         combined: the words whose meaning depends on other settings.
-        decides: our key for each of these that decides one, alone or with others.
+        decides: our key for each combined word that can decide one, alone or with others.
+        checks: functions that refuse words in layers, before any are translated.
         settles: functions that give our keys what words in layers mean, with notes. They are called
             in turn.
         files: how its files of settings are read; None if they are not.
@@ -233,6 +234,7 @@ class System:
     spellings: Mapping[str, str] = field(default_factory=dict)
     combined: Mapping[str, CombinedWord] = field(default_factory=dict)
     decides: Mapping[str, str] = field(default_factory=dict)
+    checks: tuple[Callable[[Any], None], ...] = ()
     settles: tuple[Callable[[Any], tuple[Any, tuple[str, ...]]], ...] = ()
     files: FileFormat | None = None
     write: Callable[[Source], Translation] | None = None

@@ -49,12 +49,6 @@ def test_a_reference_to_a_section_gives_its_keys_and_a_value_beside_it_stays():
     assert resolved(values)[0] == {"a.y": 2, "b.y": 2}
 
 
-def test_the_section_of_a_launcher_is_named_as_a_whole():
-    values = {"copy": "${training}", "model.x": 2, "a.x": "${copy.model.x}"}
-    found, _ = resolved(values)
-    assert (found["copy.model.x"], found["a.x"]) == (2, 2)
-
-
 @pytest.mark.parametrize("name", ["HF_TOKEN", "api_key", "DB_PASSWORD", "client_secret"])
 @pytest.mark.parametrize(
     "text",
