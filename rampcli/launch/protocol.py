@@ -272,7 +272,12 @@ class Launcher(ABC):
             )
 
     def has_jobs(self, _directory: RunDirectory, /) -> bool:
-        """Returns whether the run directory records jobs, without asking the queue."""
+        """Returns whether the run directory records jobs, without asking the queue.
+
+        Raises:
+            DamagedFileError: the record of the jobs is damaged.
+            UsageError: the record is a symbolic link.
+        """
         return False
 
     def jobs(self, _directory: RunDirectory, /) -> list[Job]:
@@ -293,6 +298,9 @@ class Launcher(ABC):
         """Asks the active jobs of a run to save and exit.
 
         Returns all jobs of the run afterwards, or an empty list if none was active.
+
+        Raises:
+            RampcliError: as `jobs`.
         """
         return []
 

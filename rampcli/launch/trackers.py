@@ -31,7 +31,11 @@ PROGRAM = "rampcli.launch.track"
 
 
 def check_packages(names: Sequence[str]) -> None:
-    """Checks that this Python has the packages of built-in trackers, without importing them."""
+    """Checks that this Python has the packages of built-in trackers, without importing them.
+
+    Raises:
+        UsageError: it does not.
+    """
     for name in names:
         package = TRACKERS[name].package if name in TRACKERS else None
         if package is None:

@@ -108,7 +108,7 @@ def pair_settings(config: Config) -> PairSettings | None:
 def _parallel_sizes(config: Config) -> ParallelSizes:
     parallel = config.parallel
     ranks, parts = parallel.pipeline_parallel_size, parallel.num_pipeline_microbatches
-    # `config/checks/rl.py` refuses pipelines, so their micro batches need no further error.
+    # `settings/rl.py` refuses pipelines, so their micro batches need no further error.
     splits_batch = ranks > 1 and pair_settings(config) is None
     return ParallelSizes(
         tensor=parallel.tensor_parallel_size,

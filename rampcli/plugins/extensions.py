@@ -141,14 +141,22 @@ def _entry_points(key: str) -> "Iterable[EntryPoint]":
 
 
 def names(key: str) -> list[str]:
-    """Returns the names of the extensions that a setting can name, sorted."""
+    """Returns the names of the extensions that a setting can name, sorted.
+
+    Raises:
+        UsageError: a module that `RAMPCLI_EXTENSIONS` names cannot be imported.
+    """
     load_trusted()
     of_packages = (point.name for point in _entry_points(key))
     return sorted({*of_packages, *(name for of, name in REGISTERED if of == key)})
 
 
 def load_trusted() -> None:
-    """Imports the files and modules that `RAMPCLI_EXTENSIONS` names."""
+    """Imports the files and modules that `RAMPCLI_EXTENSIONS` names.
+
+    Raises:
+        UsageError: one of them cannot be imported.
+    """
     for source in _trusted():
         load(source)
 

@@ -153,7 +153,7 @@ class RewardProcess:
         Args:
             request: a line, as `rampcli.rl.reward_child` reads it; empty for the first answer.
             deadline_s: how long the answer may take.
-            between: called several times a second.
+            between: called for each pair, and several times a second while one is rewarded.
         """
         unsent, progress_at = memoryview(request), time.monotonic()
         while True:

@@ -70,8 +70,8 @@ class Scorer:
     ) -> list[Score]:
         """Returns the score of each pair, in their order.
 
-        Calls `between` several times a second while a user's function runs. An exception that it
-        raises ends the function.
+        Calls `between` for each pair, and several times a second while a user's function runs. An
+        exception that it raises ends the function.
 
         Raises:
             UsageError: the process of the function had to be started again, and the function can no

@@ -36,8 +36,10 @@ def run_and_exit(main: Callable[[], None]) -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(EXIT_CTRL_C)
     except Exception as error:
-        known = error if isinstance(error, RampcliError) else None
-        if isinstance(error, OSError):
+        known = None
+        if isinstance(error, RampcliError):
+            known = error
+        elif isinstance(error, OSError):
             known = as_rampcli_error(error)
         elif is_out_of_memory(error):
             known = RampcliError(

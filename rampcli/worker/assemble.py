@@ -77,6 +77,9 @@ def naming_out_of_memory(
     Args:
         consumed_samples: returns the samples consumed so far, which tell the stage.
         error_of: returns the error, as `out_of_memory`.
+
+    Raises:
+        OutOfMemoryError: an allocation failed.
     """
     try:
         yield

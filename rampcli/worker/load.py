@@ -122,7 +122,8 @@ def check_same_phase(
 ) -> None:
     """Checks that these processes train the phase of the checkpoint that they have loaded.
 
-    They do not if a newer checkpoint is damaged, and the loaded one is of an earlier phase.
+    Raises:
+        RampcliError: a newer checkpoint is damaged, and the loaded one is of an earlier phase.
     """
     of_state = resolved.at(state.consumed_samples)
     if of_state.plan.number == phase.plan.number:
@@ -139,6 +140,9 @@ def agreed_fingerprints(fingerprints: tuple[str, ...] | None) -> tuple[str, ...]
     """Returns the fingerprints of the corpora after checking that all ranks found the same.
 
     A rank has None if another rank reads for it.
+
+    Raises:
+        RampcliError: the fingerprints differ.
     """
     ranks = gather_from_all_ranks({"fingerprints": fingerprints})
     agreed, *others = {tuple(rank["fingerprints"]) for rank in ranks if rank["fingerprints"]}

@@ -8,6 +8,7 @@ from weights.ending import run_main
     [
         ("pass", 0, ""),
         ("raise DamagedFileError('it is cut')", 5, "error: it is cut\n"),
+        ("raise DamagedFileError('it is cut') from MemoryError()", 5, "error: it is cut\n"),
         ("open('nowhere')", 1, "error: No such file or directory: nowhere\n"),
         ("raise KeyboardInterrupt", 130, ""),
         ("raise MemoryError", 1, "error: not enough memory: MemoryError\n"),

@@ -24,7 +24,7 @@ from rampcli.data.building.partial import (
     move_into_place,
     writing,
 )
-from rampcli.data.building.records import Cursor, Input, Reader, find_inputs
+from rampcli.data.building.records import Cursor, Input, Reader, count_endings, find_inputs
 from rampcli.data.building.vocabulary import SPECIAL_SHOWN, end_of_document, tokenizer_json
 from rampcli.data.building.workers import map_in_order
 from rampcli.data.indexed import (
@@ -39,7 +39,6 @@ from rampcli.data.indexed import (
 from rampcli.errors import UsageError
 from rampcli.files.checksums import sha256
 
-MOST_ENDINGS = 5
 SHOWN_SKIPPED = 5
 TABLES = (".csv", ".tsv")
 
@@ -71,11 +70,9 @@ def build(options: BuildOptions, watcher: Watcher | None = None) -> Built:
     own = [*options.products, options.partial]
     files, others = find_inputs(options.inputs, leave_out=own)
     if others:
-        named = ", ".join(f"{number:,} {ending}" for ending, number in others[:MOST_ENDINGS])
-        named += ", ..." if len(others) > MOST_ENDINGS else ""
         watcher.on_note(
-            f"note: files of other kinds are left out ({named}); a file that is named itself is"
-            " read as text"
+            f"note: files of other kinds are left out ({count_endings(others)}); a file that is"
+            " named itself is read as text"
         )
     settings = _settings(options, files)
     folder = BuildFolder(options.partial)

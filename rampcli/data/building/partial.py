@@ -245,7 +245,10 @@ class Saved(Generic[Counted]):
 
     @contextmanager
     def saving(self) -> Iterator[None]:
-        """Saves the progress of the block regularly, at its end and, if there is any, on errors."""
+        """Saves the progress at the end of the block, and on an error if there is any progress.
+
+        In between, `advance` saves it every `SAVE_EVERY_S` seconds.
+        """
         self._save_at = time.monotonic() + SAVE_EVERY_S
         try:
             yield

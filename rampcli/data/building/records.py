@@ -36,6 +36,7 @@ KINDS: dict[str, Kind] = {
     ".parquet": "parquet",
 }
 COMPRESSIONS = (".gz", ".zst")
+MOST_ENDINGS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ class Chunk:
 
 def find_inputs(
     paths: Sequence[Path], *, leave_out: Iterable[Path] = ()
-) -> tuple[list[Input], list[tuple[str, int]]]:
+) -> tuple[list[Input], Counter[str]]:
     """Finds the named files, and all files with a known suffix below the named folders.
 
     Args:
@@ -143,8 +144,8 @@ def find_inputs(
         leave_out: files and folders that are never taken from a folder.
 
     Returns:
-        The inputs, and how many files below folders are not read, by ending, the most frequent one
-        first. Hidden files and those of `leave_out` do not count.
+        The inputs, and how many files below folders are not read, by ending. Hidden files and those
+        of `leave_out` do not count.
 
     Raises:
         UsageError: a file does not exist, cannot be read or is named twice, or a folder contains
@@ -161,7 +162,13 @@ def find_inputs(
                     remedy="each file once; a folder includes all files below it",
                 )
             found[real] = _input(path)
-    return list(found.values()), others.most_common()
+    return list(found.values()), others
+
+
+def count_endings(others: Counter[str]) -> str:
+    """Returns how many files have each of the most frequent endings: `1 .html, 1 .rst`."""
+    named = ", ".join(f"{count:,} {ending}" for ending, count in others.most_common(MOST_ENDINGS))
+    return named + (", ..." if len(others) > MOST_ENDINGS else "")
 
 
 def _real(path: Path) -> Path:
@@ -186,9 +193,9 @@ def _files_in(folder: Path, left_out: set[Path], others: Counter[str]) -> list[P
                 elif not path.name.startswith("."):
                     others[path.suffix or path.name] += 1
     if not known:
-        endings = ", ".join(KINDS)
+        endings, found = ", ".join(KINDS), f" (it has {count_endings(others)})" if others else ""
         raise UsageError(
-            f"{folder} contains no files to read",
+            f"{folder} contains no files to read{found}",
             remedy=f"files that end in {endings}, also with .gz or .zst; or name the file",
         )
     return sorted(known, key=lambda path: path.relative_to(folder).parts)

@@ -76,6 +76,9 @@ def gpus_needed(config: Config, plan: TrainingPlan) -> int:
     """Returns how many GPUs of this machine the largest stage of a local run uses.
 
     The number is 0 if the run computes on the CPU.
+
+    Raises:
+        UsageError: `trainer.accelerator=gpu`, and this machine has too few GPUs.
     """
     if config.trainer.accelerator == "cpu":
         return 0

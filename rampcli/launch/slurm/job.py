@@ -92,7 +92,11 @@ def _already_trained(
 
 
 def check_progress(directory: RunDirectory) -> None:
-    """Checks that a job saves a step within its time limit, so that it is not requeued for ever."""
+    """Checks that a job saves a step within its time limit, so that it is not requeued for ever.
+
+    Raises:
+        RampcliError: `FRUITLESS_STARTS` starts have saved nothing.
+    """
     starts = 0
     for row in read_rows(directory.events):
         starts = 0 if row["event"] == "checkpoint" else starts + (row["event"] == "launch")

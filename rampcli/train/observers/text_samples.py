@@ -86,7 +86,8 @@ class TextSamples(LoopObserver):
         """
         if state.step == 0 or not self._is_due(state):
             return
-        if not broadcast_from_rank_0(bool(self.run.events_at(state.step, "samples"))):
+        has_texts = self.is_rank_0 and bool(self.run.events_at(state.step, "samples"))
+        if not broadcast_from_rank_0(has_texts):
             self.sample(state)
 
     def after_step(self, state: TrainingState, _step: TakenStep) -> None:
