@@ -63,8 +63,8 @@ FAULTS = {
     ),
     "a pinned buffer used again before its copy is complete": (
         "data/loader.py",
-        "return part.to(device, non_blocking=True)",
-        'return globals().setdefault("_pinned", part.contiguous().pin_memory()).copy_(part)'
+        "part.to(device, non_blocking=True)",
+        'globals().setdefault("_pinned", part.contiguous().pin_memory()).copy_(part)'
         ".to(device, non_blocking=True)",
         DIFFERS,
     ),
