@@ -19,7 +19,7 @@ RAMPCLI = (sys.executable, "-P", "-m", "rampcli")
 
 
 def one_thread(threads: int = 1) -> dict[str, str]:
-    """Returns this environment with so many threads per process."""
+    """Returns this environment with a number of threads per process, one by default."""
     return {**os.environ, "OMP_NUM_THREADS": str(threads)}
 
 
