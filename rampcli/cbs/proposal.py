@@ -1,6 +1,6 @@
 """Batches for a run that has measured its critical batch: the proposed one, beside others."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -198,7 +198,7 @@ def batch_words(schedule: Schedule, run: Resolved) -> list[str]:
     words = []
     for phase, thresholds in zip(run.phases, schedule, strict=True):
         if thresholds is not None:
-            words += _in_phase(phase, _batch_settings(thresholds, phase))
+            words += phase.overrides(_batch_settings(thresholds, phase))
     end = run.plan.end_sample
     if run.config.phases:
         if not _changing(words, run):
@@ -206,7 +206,7 @@ def batch_words(schedule: Schedule, run: Resolved) -> list[str]:
         end = None
         for phase in run.phases:
             assert phase.plan.end is not None
-            words += _in_phase(phase, {UNTIL: f"samples:{phase.plan.end.samples}"})
+            words += phase.overrides({UNTIL: f"samples:{phase.plan.end.samples}"})
     ends = {"trainer.max_steps": None, "trainer.max_tokens": None, "trainer.max_samples": end}
     return [*words, *(f"{key}={shown(value)}" for key, value in ends.items())]
 
@@ -223,14 +223,6 @@ def _batch_settings(thresholds: Sequence[Threshold], phase: ResolvedPhase) -> di
         stage = max(fitting or stages[:1], key=attrgetter("global_batch_size"))
         found = {GLOBAL_KEY: size, SCHEDULE_KEY: None, "trainer.num_nodes": stage.num_nodes}
     return found | dict.fromkeys((RAMP_KEY, ACCUMULATE_KEY, NODES_KEY))
-
-
-def _in_phase(phase: ResolvedPhase, settings: Mapping[str, Any]) -> list[str]:
-    name = phase.plan.name
-    return [
-        f"{key if name is None else phase_key(name, key)}={shown(value)}"
-        for key, value in settings.items()
-    ]
 
 
 def _key_of(word: str) -> str:

@@ -367,8 +367,7 @@ def with_measured(resolved: Resolved, paths: Sequence[Path]) -> Resolved:
     stack, notes = stack_of(resolved.config), list[str]()
     for name, found in zip(phases, measured, strict=True):
         if found.points:
-            key = EFFICIENCY_KEY if name is None else phase_key(name, EFFICIENCY_KEY)
-            word = f"{key}='{to_text(found.points)}'"
+            word = f"{phase_key(name, EFFICIENCY_KEY)}='{to_text(found.points)}'"
             stack = apply_overrides(stack, [word], place=place(found, name))
         elif found.misfit is not None:
             notes.append(f"phase {name} was not measured: {found.misfit}")

@@ -4,7 +4,7 @@ Each phase of a run has stairs of its own. They go on from those of the phase be
 rate goes on and the phase sets no batch.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import sqrt
 from typing import Any
@@ -18,7 +18,7 @@ from rampcli.batch.step_schedule import SCHEDULE_KEY, to_text
 from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import sources_named
 from rampcli.config.phases import PhaseErrors, sets_batch, sets_rate
-from rampcli.errors import ErrorReport, UsageError, set_to, shown, typeable
+from rampcli.errors import ErrorReport, UsageError, set_to, typeable
 from rampcli.planning.phase_rates import CONTINUE, RESTART, WARMUP_KEYS, continues_rate
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved, ResolvedPhase
@@ -63,7 +63,8 @@ def seesaw(
     words = {word.partition("=")[0]: word for word in growth.words}
     # Phases run in the order in which they are first named, so words keep their places.
     kept: dict[str, str] = {}
-    for word in (*typed, *_retuned(resolved)):
+    adapted = [word for one in resolved.retunings for word in one.words("applied")]
+    for word in (*typed, *adapted):
         key, *others = _keys_of(word)
         if words.keys().isdisjoint(others):
             kept[key if key in words else word] = words.get(key, word)
@@ -76,14 +77,6 @@ def seesaw(
             f" {1 - growth.limit_steps / steps:.1%} in the limit of small stairs",
         )
     return grown, lines
-
-
-def _retuned(resolved: Resolved) -> Iterator[str]:
-    """Yields overrides with the values that `--retune` has given to settings."""
-    for retuning in resolved.retunings:
-        for one in retuning.settings:
-            if one.state == "applied":
-                yield from one.words()
 
 
 def _keys_of(word: str) -> tuple[str, ...]:
@@ -235,7 +228,7 @@ class _Course:
         if plan.number > 0:
             goes_on = self.warmup_samples and (rate.first_count or rate.start)
             values[ScheduleConfig.begin] = CONTINUE if goes_on else RESTART
-        return _words(self.phase, values)
+        return self.phase.overrides(values)
 
 
 def _goes_on(phase: ResolvedPhase, before: ResolvedPhase) -> bool:
@@ -256,16 +249,7 @@ def _rate_as_before(phase: ResolvedPhase) -> list[str]:
     if not continues or not phase.own.isdisjoint(WARMUP_KEYS):
         return []
     lr = float(f"{phase.rate.peak:.6g}")
-    return _words(phase, {OptimConfig.lr: lr, ScheduleConfig.begin: RESTART})
-
-
-def _words(phase: ResolvedPhase, values: Mapping[str, Any]) -> list[str]:
-    """Returns the overrides that give a phase some values."""
-    name = phase.plan.name
-    return [
-        f"{key if name is None else phase_key(name, key)}={shown(value)}"
-        for key, value in values.items()
-    ]
+    return phase.overrides({OptimConfig.lr: lr, ScheduleConfig.begin: RESTART})
 
 
 def _words_of_ends(resolved: Resolved) -> Iterator[str]:

@@ -70,10 +70,6 @@ class _Part:
         """Settings that the phase sets itself."""
         return frozenset() if self.phase is None else self.like.own
 
-    def key(self, key: str) -> str:
-        """Returns the key under which a setting is set here."""
-        return key if self.phase is None else phase_key(self.phase, key)
-
     def state(self, rule: Rule) -> str:
         """Returns the state of a tied setting."""
         stack = stack_of(self.config)
@@ -174,7 +170,10 @@ def _retuning(part: _Part, theirs: _Part, recipe: Resolved, changed: Collection[
         settings=tuple(
             TiedSetting(
                 **asdict(rule)
-                | {"key": part.key(rule.key), "sets": rule.sets and part.key(rule.sets)},
+                | {
+                    "key": phase_key(part.phase, rule.key),
+                    "sets": rule.sets and phase_key(part.phase, rule.sets),
+                },
                 state=part.state(rule),
                 recipe=values[rule.key],
                 now=stack.entry(rule.key).value,

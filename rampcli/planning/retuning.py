@@ -88,9 +88,12 @@ class Retuning:
     settings: tuple[TiedSetting, ...]
     factor: float
 
-    def words(self) -> list[str]:
-        """Returns the overrides that apply the rules to what the user has not set."""
-        return [word for one in self.settings if one.state == "proposed" for word in one.words()]
+    def words(self, state: str = "proposed") -> list[str]:
+        """Returns the overrides that apply the rules to the settings in a state.
+
+        Those in the state `proposed` are what the user has not set.
+        """
+        return [word for one in self.settings if one.state == state for word in one.words()]
 
     def lines(self) -> list[str]:
         """Returns a line about the batch, and one for each tied setting."""

@@ -3,7 +3,7 @@
 Commands, workers and jobs all plan here.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from rampcli.config.phases import (
     sets_batch,
     settings_of_phases,
 )
-from rampcli.errors import ErrorReport, UsageError, set_to
+from rampcli.errors import ErrorReport, UsageError, set_to, shown
 from rampcli.planning.config_plan import pair_settings, plan_config
 from rampcli.planning.phase_rates import rates_of_phases
 from rampcli.planning.reading_start import Readings, ReadingStart
@@ -88,6 +88,10 @@ class ResolvedPhase:
     def alone(self) -> TrainingPlan:
         """The plan of a run of this phase alone."""
         return TrainingPlan(phases=(self.plan,))
+
+    def overrides(self, values: Mapping[str, Any]) -> list[str]:
+        """Returns the overrides that give settings these values in the phase, by key."""
+        return [f"{phase_key(self.plan.name, key)}={shown(one)}" for key, one in values.items()]
 
     def couplings(self) -> Couplings:
         """Returns the other values of the optimiser over the phase."""

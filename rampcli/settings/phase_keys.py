@@ -7,9 +7,9 @@ from rampcli.errors import UsageError
 PHASES, UNTIL = "phases", "until"
 
 
-def phase_key(name: str, key: str) -> str:
-    """Returns the key that sets `key` in a phase."""
-    return f"{PHASES}.{name}.{key}"
+def phase_key(name: str | None, key: str) -> str:
+    """Returns the key that sets `key` in a phase: `key` itself in one without a name."""
+    return key if name is None else f"{PHASES}.{name}.{key}"
 
 
 def split_phase_key(key: str) -> tuple[str, str] | None:
