@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ _ONE_AT_A_TIME = threading.RLock()
 """Hydra composes with a state of the whole process."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ComposedFile:
     """A file in the defaults list, in its place.
 
@@ -49,12 +49,12 @@ class ComposedFile:
     package: str
     choice: str | None = None
 
-    @property
+    @cached_property
     def leaves(self) -> Mapping[str, tuple[int, Any]]:
         """The line and the value of each setting, by dotted key without the section `WRAPPER`."""
         return {unwrapped(key): value for key, value in self.placed.items()}
 
-    @property
+    @cached_property
     def placed(self) -> Mapping[str, tuple[int, Any]]:
         """The same, by dotted key in Hydra's tree."""
         return self.file.leaves(self.package)

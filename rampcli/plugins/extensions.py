@@ -11,9 +11,10 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from rampcli.errors import RampcliError, UsageError, printable
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    from importlib.metadata import EntryPoint, EntryPoints
 
 EXTENSIONS_VARIABLE = "RAMPCLI_EXTENSIONS"
 """Environment variable with the files and modules that register extensions, separated by `:`.
@@ -134,8 +135,10 @@ def entry_point(key: str, name: str) -> "EntryPoint | None":
     return next((point for point in _entry_points(key) if point.name == name), None)
 
 
-def _entry_points(key: str) -> "Iterable[EntryPoint]":
-    from importlib.metadata import entry_points  # slow, and needed for unknown names only
+@cache
+def _entry_points(key: str) -> "EntryPoints":
+    """Returns the entry points for a setting. It takes tens of milliseconds to read them."""
+    from importlib.metadata import entry_points
 
     return entry_points(group=ENTRY_POINTS[key])
 
