@@ -27,7 +27,14 @@ from tests.config.drawn_references import (
     packages_of,
     references,
 )
-from tests.config.plain_hydra import MISSING, REFUSALS, compose_plainly, written
+from tests.config.plain_hydra import (
+    MISSING,
+    REFUSALS,
+    config_of,
+    expected_places,
+    values_of,
+    written,
+)
 
 
 def compose_ours(
@@ -87,21 +94,49 @@ class Tree:
         printer.text("\n".join(["", *files, f"--config-name {self.config_name}", *self.words]))
 
 
-def trees() -> st.SearchStrategy[Tree]:
-    """Draws trees that Hydra composes to settings of the schema."""
-    return drafts().filter(is_composed)
+@dataclass(frozen=True, kw_only=True)
+class Composed:
+    """What Hydra and rampcli compose of a tree, by dotted key.
+
+    Attributes:
+        expected: what Hydra composes, as the types of our settings.
+        unresolved: the same as it is written, with references.
+        expected_places: see `expected_places`.
+        values: our settings.
+        places: places of those that are set.
+    """
+
+    tree: Tree
+    expected: Mapping[str, Any]
+    unresolved: Mapping[str, Any]
+    expected_places: Mapping[str, str]
+    values: Mapping[str, Any]
+    places: Mapping[str, str]
 
 
-def is_composed(tree: Tree) -> bool:
-    """Returns whether Hydra composes a tree, and each key is a setting that takes its value."""
-    try:
-        with written(tree.files) as folder:
-            plain = compose_plainly(folder, tree.config_name, tree.words)
-        for key, value in plain.items():
-            typed(key, value)
-    except (*REFUSALS, UsageError):
-        return False
-    return True
+def composed_by_both(tree: Tree) -> Composed | None:
+    """Returns what is composed of a tree, or None if Hydra refuses it or a key is no setting.
+
+    Raises:
+        UsageError: we refuse the tree, and Hydra does not.
+    """
+    where = tree.config_name, tree.words
+    with written(tree.files) as folder:
+        try:
+            config = config_of(folder, *where)
+            plain = values_of(config, resolve=True)
+            expected = {key: typed(key, value) for key, value in plain.items()}
+        except (*REFUSALS, UsageError):
+            return None
+        values, places = compose_ours(folder, *where)
+        return Composed(
+            tree=tree,
+            expected=expected,
+            unresolved=values_of(config, resolve=False),
+            expected_places=expected_places(folder, *where),
+            values=values,
+            places=places,
+        )
 
 
 @st.composite

@@ -15,7 +15,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rampcli.files import bundled
@@ -28,23 +28,51 @@ _ESCAPED = "$<"
 """Stands for `${` in a mark, which would refer to another value."""
 
 
-def compose_plainly(
-    folder: Path, config_name: str | None, words: Sequence[str], *, resolve: bool = True
-) -> dict[str, Any]:
+def compose_plainly(folder: Path, config_name: str | None, words: Sequence[str]) -> dict[str, Any]:
     """Returns what Hydra composes, by dotted key, as it is written: counts may be `50M`.
+
+    References are resolved. Arguments and errors as those of `config_of`.
+    """
+    return values_of(config_of(folder, config_name, words), resolve=True)
+
+
+def config_of(
+    folder: Path, config_name: str | None, words: Sequence[str], *, ours: Path | None = None
+) -> DictConfig:
+    """Returns what Hydra composes.
 
     Args:
         folder: of the user's configs.
         config_name: the primary config in that folder. None: the bundled `config`, with the folder
             on the search path.
         words: of the command line, without options.
-        resolve: whether interpolations are resolved.
+        ours: what stands in place of the bundled folder.
 
     Raises:
-        HydraException: Hydra refuses the tree, or a value is missing. Also OmegaConfBaseException
-            and ValueError.
+        HydraException: Hydra refuses the tree. Also OmegaConfBaseException and ValueError.
     """
-    return _composed(folder, config_name, words, ours=bundled("conf"), resolve=resolve)
+    ours = ours or bundled("conf")
+    main, other = (ours, folder) if config_name is None else (folder, ours)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a primary config without _self_ warns
+        with initialize_config_dir(str(main), version_base="1.3"):
+            # Without the folder that our plugin adds, which has conf/ as it is.
+            search_path = GlobalHydra.instance().config_loader().get_search_path().get_path()
+            search_path[:] = [one for one in search_path if one.provider != "rampcli"]
+            loader = GlobalHydra.instance().config_loader()
+            loader.repository.initialize_sources(loader.get_search_path())
+            return compose(
+                config_name or "config", overrides=[*words, f"hydra.searchpath=[file://{other}]"]
+            )
+
+
+def values_of(config: DictConfig, *, resolve: bool) -> dict[str, Any]:
+    """Returns the values by dotted key, with or without their references resolved.
+
+    Raises:
+        OmegaConfBaseException: a value is missing, or a reference cannot be resolved.
+    """
+    return flatten(OmegaConf.to_container(config, resolve=resolve, throw_on_missing=True))
 
 
 def expected_places(folder: Path, config_name: str | None, words: Sequence[str]) -> dict[str, str]:
@@ -60,37 +88,14 @@ def expected_places(folder: Path, config_name: str | None, words: Sequence[str])
     """
     with tempfile.TemporaryDirectory() as marked:
         _mark_files(folder, Path(marked))
-        plain = _composed(
-            Path(marked),
-            config_name,
-            [_marked_word(word, folder) for word in words],
-            ours=_marked_conf(),
-            resolve=False,
-        )
+        marked_words = [_marked_word(word, folder) for word in words]
+        config = config_of(Path(marked), config_name, marked_words, ours=_marked_conf())
+        plain = values_of(config, resolve=False)
     return {
         key: str(place).replace(_ESCAPED, "${")
         for key, place in plain.items()
         if not isinstance(place, dict)
     }
-
-
-def _composed(
-    folder: Path, config_name: str | None, words: Sequence[str], *, ours: Path, resolve: bool
-) -> dict[str, Any]:
-    main, other = (ours, folder) if config_name is None else (folder, ours)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a primary config without _self_ warns
-        with initialize_config_dir(str(main), version_base="1.3"):
-            # Without the folder that our plugin adds, which has conf/ as it is.
-            search_path = GlobalHydra.instance().config_loader().get_search_path().get_path()
-            search_path[:] = [one for one in search_path if one.provider != "rampcli"]
-            loader = GlobalHydra.instance().config_loader()
-            loader.repository.initialize_sources(loader.get_search_path())
-            config = compose(
-                config_name or "config", overrides=[*words, f"hydra.searchpath=[file://{other}]"]
-            )
-        tree = OmegaConf.to_container(config, resolve=resolve, throw_on_missing=True)
-    return flatten(tree)
 
 
 @cache

@@ -5,19 +5,19 @@ from functools import cache
 from itertools import takewhile
 from pathlib import Path
 
+import pytest
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hypothesis import HealthCheck, Phase, given
+from hypothesis import Phase, given
 from hypothesis import settings as run
 from omegaconf._utils import get_yaml_loader
 
-from rampcli.config.values import typed
 from rampcli.files import bundled
 from rampcli.settings.by_key import settings
-from tests.config.drawn_trees import Tree, compose_ours, drafts, is_composed, trees
-from tests.config.plain_hydra import compose_plainly, expected_places, written
+from tests.config.drawn_trees import Composed, Tree, composed_by_both, drafts
+from tests.config.plain_hydra import written
 
-DRAWN = 150
+DRAWN = 100
 FEATURES = (
     "own primary",
     "interpolated option",
@@ -57,72 +57,53 @@ FEATURES = (
     "++key=",
     "~key",
 )
-drawn = run(max_examples=30, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-
-
-def composed_by_both(tree):
-    """Returns the values of our settings, and those that plain Hydra composes."""
-    with written(tree.files) as folder:
-        values, _ = compose_ours(folder, tree.config_name, tree.words)
-        return values, compose_plainly(folder, tree.config_name, tree.words)
-
-
-@drawn
-@given(trees())
-def test_settings_have_the_values_that_hydra_composes(tree):
-    values, plain = composed_by_both(tree)
-    expected = {key: typed(key, value) for key, value in plain.items()}
-    assert {key: values[key] for key in expected} == expected
-
-
-@drawn
-@given(trees())
-def test_settings_that_hydra_lacks_have_their_defaults(tree):
-    values, plain = composed_by_both(tree)
-    expected = {key: one.default for key, one in settings().items() if key not in plain}
-    assert {key: values[key] for key in expected} == expected
-
-
-@drawn
-@given(trees())
-def test_the_place_of_each_value_is_the_line_or_the_word_that_holds_it(tree):
-    with written(tree.files) as folder:
-        _, places = compose_ours(folder, tree.config_name, tree.words)
-        expected = expected_places(folder, tree.config_name, tree.words)
-    assert {key: places[key] for key in expected} == expected
 
 
 @cache
-def sample() -> list[tuple[Tree, bool]]:
-    """Returns drafts, and whether Hydra composes each."""
+def sample() -> list[tuple[Tree, Composed | None]]:
+    """Returns drafts, and what is composed of each that Hydra takes."""
     found = []
 
     @run(max_examples=DRAWN, derandomize=True, database=None, phases=[Phase.generate])
     @given(drafts())
     def draw(tree):
-        found.append((tree, is_composed(tree)))
+        found.append((tree, composed_by_both(tree)))
 
     draw()
     return found
 
 
-def test_hydra_composes_most_drafts_and_nearly_every_feature_is_among_them():
-    composed = [tree for tree, is_accepted in sample() if is_accepted]
+@pytest.fixture
+def composed() -> list[Composed]:
+    return [one for _, one in sample() if one is not None]
+
+
+def test_hydra_composes_most_drafts_and_nearly_every_feature_is_among_them(composed):
     assert len(composed) >= 0.6 * len(sample())
-    seen = Counter(feature for tree in composed for feature in tree.features)
+    seen = Counter(feature for one in composed for feature in one.tree.features)
     rare = [feature for feature in FEATURES if not seen[feature]]
     assert len(rare) <= len(FEATURES) // 10, rare
 
 
-def test_the_line_at_the_place_of_a_value_holds_it():
-    composed = [tree for tree, is_accepted in sample() if is_accepted]
-    for tree in composed:
-        with written(tree.files) as folder:
-            plain = compose_plainly(folder, tree.config_name, tree.words, resolve=False)
-            places = expected_places(folder, tree.config_name, tree.words)
-            assert places.keys() == {key for key in plain if not isinstance(plain[key], dict)}
-            held = {key: value_at(place, key, folder, tree.words) for key, place in places.items()}
-        assert held == {key: plain[key] for key in places}
+def test_settings_have_the_values_that_hydra_composes_and_else_their_defaults(composed):
+    defaults = {key: one.default for key, one in settings().items()}
+    for one in composed:
+        assert one.values == defaults | one.expected, one.tree
+
+
+def test_the_place_of_each_value_is_the_line_or_the_word_that_holds_it(composed):
+    for one in composed:
+        places = {key: one.places[key] for key in one.expected_places}
+        assert places == one.expected_places, one.tree
+
+
+def test_the_line_at_the_place_of_a_value_holds_it(composed):
+    for one in composed:
+        of_mappings = {key for key, value in one.unresolved.items() if isinstance(value, dict)}
+        assert one.expected_places.keys() == one.unresolved.keys() - of_mappings
+        with written(one.tree.files) as folder:
+            for key, place in one.expected_places.items():
+                assert value_at(place, key, folder, one.tree.words) == one.unresolved[key], one.tree
 
 
 def value_at(place: str, key: str, folder: Path, words: tuple[str, ...]):
