@@ -108,12 +108,15 @@ def _job(stack: Stack, *, resolves: bool) -> dict[str, Any]:
     referred = [key for key, value in written.items() if has_reference(value)]
     # A section that is a reference beside keys of its own can only be written out.
     mixed = [key for key in referred if any(one != key and is_below(one, key) for one in written)]
-    values = {key: value for key, value in written.items() if key not in mixed}
-    for key, value in resolved(written)[0].items() if resolves or mixed else ():
-        if resolves or any(is_below(key, one) for one in mixed):
-            if isinstance(value, Unresolved):
-                raise value.error
-            values[key] = value
+    written_out = referred if resolves else mixed
+    found = resolved(written)[0] if written_out else {}
+    values: dict[str, Any] = {}
+    for key, value in written.items():
+        anew = {one: found[one] for one in found if is_below(one, key)}
+        values |= anew if key in written_out else {key: value}
+    for value in values.values():
+        if isinstance(value, Unresolved):
+            raise value.error
     hidden = _hidden(stack, resolves=resolves)
     placed, referring = (_placed(one, stack, hidden) for one in (values, dict.fromkeys(referred)))
     sections = {one for key in placed for one in above(key)}

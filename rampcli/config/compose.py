@@ -481,7 +481,11 @@ def _word_layer(
             merged = written.values.get(key)
             values[key] = merged if isinstance(value, dict) and merged else value
         else:
-            for name, each in written.values_of(key).items():
+            found = written.values_of(key)
+            if len(found) > 1 and not any(map(find_setting, found)):
+                values[key] = value  # so that a section without settings is one error
+                continue
+            for name, each in found.items():
                 if isinstance(each, Unresolved):
                     with report.noting(), placed(f"{key}={shown(value)} ({place})"):
                         raise each.error

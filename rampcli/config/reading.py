@@ -201,8 +201,9 @@ def _read(word: str, groups: Collection[str], also: Collection[str] = ()) -> dic
     value = _value_in(name, word[len(prefix) :])
     if isinstance(value, dict) and find_setting(name) is None:
         keys = {f"{name}.{inside}": one for inside, one in flatten(value).items()}
+        adds = "" if any(one.startswith(f"{name}.") for one in settings()) else prefix
         for inside in keys:
-            key_of(f"{inside}=", groups, also)
+            key_of(f"{adds}{inside}=", groups, also)
         return keys
     return {name: value}
 

@@ -14,7 +14,7 @@ from typing import Any
 from rampcli.batch.quantities import listed
 from rampcli.errors import UsageError, printable, shown
 from rampcli.settings.by_key import flatten, nest, settings
-from rampcli.words import SPELLINGS, unwrapped, wrapped
+from rampcli.words import SPELLINGS, WRAPPER, unwrapped, wrapped
 from rampcli.words.formats import Unresolved as Unresolved
 
 MISSING = "???"
@@ -54,7 +54,14 @@ To add a resolver of references: an entry here.
 """
 LONGEST, DEEPEST = 100_000, 50
 """Characters that a value with references may come to, and levels of references in references."""
-_LONG = ("is too long, or refers too deeply", "fewer references in each other")
+_LONG = (
+    "is too long, or refers too deeply or in a circle",
+    "fewer references in each other",
+)
+_WHOLE = (
+    f"names {WRAPPER} as a whole, and only the sections in it can be named",
+    f"${{{wrapped('model')}}}, or another section in it",
+)
 _NAMED = re.compile(r"\$\{\s*(\.*[\w.\[\]]+)\s*\}")
 OMEGACONF = ("oc.env", "oc.select", "oc.decode", "oc.dict.keys", "oc.dict.values")
 """Resolvers of OmegaConf that are known."""
@@ -87,9 +94,12 @@ def resolved(values: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]]
         try:
             for text in _texts(value):
                 names, resolvers = _parsed(text, key)
-                needed |= {_absolute(name, key) for name in names}
-                named |= {_absolute(name, key) for name in _SELECTED.findall(text)}
+                absolute = {_absolute(name, key) for name in names}
+                selected = {_absolute(name, key) for name in _SELECTED.findall(text)}
+                needed, named = needed | absolute, named | selected
                 _check_resolvers(resolvers, key)
+                if WRAPPER in absolute | selected and WRAPPER not in values:
+                    raise _wrong(key, shown(value), *_WHOLE)
         except UsageError as error:
             found[key] = Unresolved(shown(value), error)
     for key in _too_long(written):

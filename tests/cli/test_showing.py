@@ -1,5 +1,6 @@
 from shutil import copy
 
+import pytest
 import yaml
 
 from docs.places import ROOT
@@ -20,3 +21,19 @@ def test_a_hidden_value_of_a_launcher_has_its_references_resolved_among_those_of
     names = ("max_position_embeddings", "ffn_hidden_size", "hidden_size")
     assert [shown["model"][name] for name in names] == [77, 99, 128]
     assert [shown["training"]["model"][name] for name in names] == [1024, 1536, 512]
+
+
+@pytest.mark.parametrize("value", ["{hidden_size: '${model.hidden_size}'}", "${model}"])
+@pytest.mark.parametrize("options", [(), ("--resolve",), ("--resolve", "--package", "mine")])
+def test_a_section_of_the_user_is_shown_as_it_is_written_or_with_its_values(
+    succeed, value, options
+):
+    words = ("-f", "llama3_tiny", f"+mine={value}", "seed=${mine.hidden_size}", "--cfg", "job")
+    shown = yaml.safe_load(succeed("plan", *words, *options))
+    mine = shown if "--package" in options else shown["mine"]
+    if options:
+        model = yaml.safe_load(succeed("plan", *words, "--package", "model"))
+        assert mine["hidden_size"] == model["hidden_size"]
+        assert mine.items() <= model.items()
+    else:
+        assert mine == yaml.safe_load(value)
