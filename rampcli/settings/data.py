@@ -63,14 +63,14 @@ SOURCES = {
         about="source of Python's standard library, as bytes",
     ),
     "mock": Source(opens="rampcli.data.sources:open_mock", about="random tokens"),
-    "indexed": Source(
-        opens="rampcli.data.files:open_indexed",
-        paths=(set_to("data.path", "PREFIX", note=", as given to `rampcli data build`"),),
-        takes=("path", "blend", *_HELD_OUT),
-    ),
     "text": Source(
         opens="rampcli.data.files:open_text",
         paths=(set_to("data.path", "FILE"), "a folder"),
+        takes=("path", "blend", *_HELD_OUT),
+    ),
+    "indexed": Source(
+        opens="rampcli.data.files:open_indexed",
+        paths=(set_to("data.path", "PREFIX", note=", as given to `rampcli data build`"),),
         takes=("path", "blend", *_HELD_OUT),
     ),
     "pairs": Source(
