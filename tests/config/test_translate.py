@@ -58,6 +58,30 @@ def test_samples_per_device_give_the_global_batch_and_the_micro_batch_of_a_rank(
     assert stage.accumulate_grad_batches == (accumulate or 1)
 
 
+@pytest.mark.parametrize(
+    ("nodes", "devices", "context", "per_device"),
+    [(1, 8, 1, 0.3), (1, 4, 4, 1.1), (3, 4, 2, 2.26), (1, 1, 1, 0.01), (5, 2, 1, 1.25)],
+)
+def test_a_fraction_of_a_sample_is_refused_and_each_size_that_is_offered_works(
+    nodes, devices, context, per_device
+):
+    world = nodes * devices
+    fleet = {
+        "trainer__num_nodes": nodes,
+        "trainer__devices": devices,
+        "parallel__context_parallel_size": context,
+    }
+    refusal = refusal_of(by_hand(per_device_batch_size=per_device, **fleet))
+    assert f"x {world} devices is " in refusal.message
+    assert refusal.set_by[0] == f"per_device_batch_size={per_device} (Python)"
+    sizes = [float(offer["per_device_batch_size"]) for offer in offers(refusal)]
+    assert sizes == sorted(sizes)
+    assert sizes[-1] > per_device
+    for size in sizes:
+        resolved = resolve(by_hand(per_device_batch_size=size, **fleet))
+        assert resolved.config.model.global_batch_size == size * world
+
+
 def test_samples_per_device_replace_a_batch_from_conf_with_a_note(llama, line_of):
     resolved = resolved_with(llama, "per_device_batch_size=4")
     assert (resolved.config.model.global_batch_size, resolved.config.data.micro_batch_size) == (
@@ -217,6 +241,13 @@ def test_a_ramp_in_maxtexts_words_equals_the_ramp_in_canonical_keys(composed):
     ]
     assert dict(leaves(resolved_with(composed, *words(RAMP)).config)) == dict(
         leaves(resolved_with(composed, *ours).config)
+    )
+
+
+def test_the_target_of_maxtexts_ramp_may_be_given_in_samples_by_a_file(composed):
+    without = {word: value for word, value in RAMP.items() if word != "per_device_batch_size"}
+    assert dict(leaves(resolved_with(composed, *words(without)).config)) == dict(
+        leaves(resolved_with(composed, *words(RAMP)).config)
     )
 
 
