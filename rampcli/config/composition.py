@@ -73,8 +73,9 @@ class Composition:
         files: in the order in which they are merged. The last one that sets a key applies.
         values: the merged values by dotted key, without the section `WRAPPER`. References
             are as they were written.
-        hidden: by key in Hydra's tree, the values that the same key inside or outside of `WRAPPER`
-            hides.
+        hidden: values that do not apply, by key in Hydra's tree. Files may set a key both inside
+            and outside of the section `WRAPPER`, such as `training.seed` and `seed`. The value of
+            the later file applies, and the other one is hidden.
         defaults: the defaults list as Hydra has it, by path, package and parent.
         tree: the lines of the tree of defaults.
         choices: the option of each group.
@@ -336,9 +337,11 @@ def _only_own_nodes() -> Iterator[None]:
 def _merged(
     values: Mapping[str, Any], files: Sequence[ComposedFile]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns values without the section `WRAPPER`, and those that others hide, by key in the tree.
+    """Returns `values` and `hidden` of a `Composition`.
 
-    Of a key in the section and the same key outside, the last file's applies.
+    Args:
+        values: merged by Hydra, by key in its tree.
+        files: in the order in which they are merged.
     """
     last = {key: index for index, one in enumerate(files) for key in one.placed}
     applying = {unwrapped(key): key for key in sorted(values, key=lambda key: last.get(key, -1))}

@@ -166,8 +166,13 @@ class ForeignFiles:
 
 
 def further_names(values: Mapping[str, Any]) -> frozenset[str]:
-    """Returns the names that words may have beside ours: those of composed values, and more of
-    their system's.
+    """Returns the keys that words may set although they are not settings of ours.
+
+    They are the keys of the composed files. If another system has written these, they are also
+    other keys of this system, which the files leave out.
+
+    Args:
+        values: of the composed files, by dotted key.
     """
     form = format_of(values)
     return frozenset({*values, *((*form.neutral, *form.alone) if form else ())})

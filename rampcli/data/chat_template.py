@@ -86,10 +86,14 @@ class ChatTemplate:
         self.layout_of([Message(USER, "")])
 
     def layout_of(self, messages: Sequence[Message]) -> ChatLayout:
-        """Returns what the template writes around messages of these roles.
+        """Returns the text that the template writes around messages with these roles.
+
+        Their contents do not matter: the template is rendered with placeholders, once for each
+        sequence of roles.
 
         Raises:
-            UsageError: the template cannot be used with these roles.
+            UsageError: the template fails or exceeds its limits, or it does not write each
+                placeholder exactly once and unchanged.
         """
         roles = tuple(message.role for message in messages)
         if roles in self._layouts:
@@ -112,10 +116,13 @@ class ChatTemplate:
         return layout
 
     def check(self, conversations: Sequence[Sequence[Message]]) -> None:
-        """Checks that the template leaves messages as they are, and writes the same around them.
+        """Checks that the template writes real conversations as it writes placeholders.
+
+        A template is a program, which may treat some contents in another way. So each conversation
+        is rendered, and compared with its layout filled with its messages.
 
         Raises:
-            ChangedPromptError: it does not in one of the conversations.
+            ChangedPromptError: a conversation is rendered in another way.
             UsageError: as in `layout_of`.
         """
         filled = ["".join(self.layout_of(one).pieces(one)) for one in conversations]

@@ -94,7 +94,18 @@ class Exchange:
         return held
 
     def _gather(self, axis: int, held: Mapping[Coordinates, Tensor]) -> dict[Coordinates, Tensor]:
-        """Returns the stacks of owners with this rank's place along an axis, whole along it."""
+        """Joins shards along an axis that shards, on the ranks whose coordinate the owner has.
+
+        Each rank sends its shards to its peers along the axis: to each peer those of the owners
+        with the peer's coordinate. It joins what it receives.
+
+        Args:
+            held: this rank's shards, by owner.
+
+        Returns:
+            Stacks that the axis does not shard any more, by owner. These owners have this rank's
+            coordinate on the axis.
+        """
         by_peer = self._by_peer(held, axis)
         mine = by_peer[self.me[axis]]
         peers = range(self.sizes[axis])
@@ -107,7 +118,17 @@ class Exchange:
         }
 
     def _scatter(self, axis: int, held: Mapping[Coordinates, Tensor]) -> dict[Coordinates, Tensor]:
-        """Returns this rank's shard along an axis of each stack that a rank on the axis holds."""
+        """Undoes `_gather` along an axis, or copies stacks along an axis that replicates.
+
+        Each rank sends its peers along the axis their shards of the stacks that it holds. If the
+        axis replicates, it sends them whole stacks.
+
+        Args:
+            held: stacks of the owners with this rank's coordinate on the axis.
+
+        Returns:
+            What this rank receives, by owner. These owners have any coordinate on the axis.
+        """
         by_peer = self._by_peer(
             (owner for owner in self.stacks if owner[:axis] == self.me[:axis]), axis
         )

@@ -213,9 +213,12 @@ def train(
 def with_working_compiler(
     phase: ResolvedPhase, run: RunDirectory, reason: str | None
 ) -> ResolvedPhase:
-    """Returns the phase, without compiled layers if `reason` says on any rank that it cannot.
+    """Returns the phase, with `trainer.compile=false` if any rank cannot compile layers.
 
-    Every rank calls this.
+    All ranks call this together, so that they make the same choice. Rank 0 records a warning.
+
+    Args:
+        reason: why this rank cannot compile layers, or None if it can.
     """
     with waiting:
         facts = gather_from_all_ranks({"reason": reason and reason[:MOST_OF_REASON]})
@@ -233,7 +236,10 @@ def with_working_compiler(
 
 
 def faults_of(config: Config, device: torch.device) -> Iterator[str]:
-    """Yields a warning for each reason that this process is slower or larger than its plan."""
+    """Yields warnings about this machine.
+
+    Each names something that makes steps slower, or makes them take more memory, than planned.
+    """
     trainer = config.trainer
     if device.type == "cpu" and trainer.accelerator != "cpu" and (gpus := visible_gpus()):
         yield (
