@@ -1,7 +1,7 @@
-"""A rank that measures for `rampcli doctor --gpu`. Takes the arguments of `rampcli.worker`.
+"""Measures speed on the ranks of `rampcli doctor --gpu`, which `rampcli.worker.speed_rank` starts.
 
-`ORDER` in RUN_DIR says what to measure: the speed of matrix products on each GPU, or the speed
-of all-reduces over all ranks and along each axis of the mesh. Rank 0 writes `ANSWER`.
+`ORDER` in the run directory says what to measure: the speed of matrix products on each GPU, or the
+speed of all-reduces over all ranks and along each axis of the mesh. Rank 0 writes `ANSWER`.
 """
 
 import time
@@ -16,12 +16,11 @@ import torch.distributed as dist
 from rampcli.config import snapshot
 from rampcli.errors import RampcliError
 from rampcli.files.records import POSITIVE, read_json
-from rampcli.launch.doctor.gpu_runs import ANSWER, MEASURE, ORDER
+from rampcli.launch.doctor.gpu_runs import ANSWER, ORDER
 from rampcli.parallel.mesh import CONTEXT, PIPELINE, REPLICATE, SHARD, TENSOR, build_meshes
 from rampcli.parallel.ranks import device_here, gather_from_all_ranks
 from rampcli.runs.directory import RunDirectory
 from rampcli.settings.config import Config
-from rampcli.worker.__main__ import main
 from rampcli.worker.join import join_ranks
 
 ORDER_SHAPE = {"matrix?": POSITIVE, "numbers?": POSITIVE}
@@ -95,7 +94,3 @@ def _best_s(work: Callable[[], float]) -> float:
         work()
         times.append(time.perf_counter() - began)
     return min(times)
-
-
-if __name__ == "__main__":
-    main(lambda: lambda run, *_, **__: measure(run), program=MEASURE)

@@ -140,9 +140,12 @@ def test_estimates_and_sweeps_do_not_import_torch(words):
     assert {"torch", "numpy"} & loaded == set()
 
 
-@pytest.mark.parametrize("module", ["training", "tune_search", "data_build"])
-def test_supervising_and_building_a_corpus_do_not_import_torch(module):
-    probe = f"import sys, rampcli.cli.{module}; print('torch' in sys.modules)"
+@pytest.mark.parametrize(
+    "module",
+    ["cli.training", "cli.tune_search", "cli.data_build", "worker.__main__", "worker.speed_rank"],
+)
+def test_supervising_and_building_a_corpus_and_ranks_that_begin_do_not_import_torch(module):
+    probe = f"import sys, rampcli.{module}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 

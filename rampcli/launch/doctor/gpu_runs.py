@@ -1,7 +1,8 @@
-"""What the checks of `rampcli doctor --gpu` share: processes, sizes, results and their report.
+"""Starts processes for the checks of `rampcli doctor --gpu`, and writes their report.
 
-The processes are `rampcli pretrain`, and ranks that measure. All of them are in one temporary
-folder, and each has a time limit.
+A check trains with `rampcli pretrain`, or starts ranks that measure speed. Their run directories
+and logs are in one temporary folder. A process that exceeds its time limit is killed, and its check
+fails.
 """
 
 import os
@@ -62,7 +63,7 @@ SETTINGS: Settings = {
 
 Muon would enlarge the differences in rounding between devices.
 """
-MEASURE = "rampcli.worker.speed"
+MEASURE = "rampcli.worker.speed_rank"
 """Program of the ranks that measure. It reads `ORDER` and writes `ANSWER`."""
 ORDER, ANSWER = "order.json", "answer.json"
 POLL_S = 0.02
@@ -147,7 +148,17 @@ class Processes:
     def measure(
         self, name: str, settings: Settings, order: dict[str, Any], *, limit_s: float
     ) -> dict[str, Any]:
-        """Starts the ranks of a run with the program `MEASURE`, and returns what they measured.
+        """Measures speed on the ranks that a run with these settings would have.
+
+        The ranks run the program `MEASURE` and do not train.
+
+        Args:
+            name: name of their run directory, in `folder`.
+            settings: laid over `SETTINGS`.
+            order: what to measure, see `rampcli.worker.speed`. Written to the file `ORDER`.
+
+        Returns:
+            The content of the file `ANSWER`.
 
         Raises:
             RampcliError: a rank failed, or they have not ended within `limit_s` seconds. Its notes
