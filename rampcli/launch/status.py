@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rampcli.errors import DamagedFileError, RampcliError, UsageError
+from rampcli.errors import DamagedFileError, RampcliError, UsageError, reason_of
 from rampcli.files.locks import is_held
 from rampcli.launch.protocol import Job, JobPhase, launchers
 from rampcli.launch.run_lock import Holder, holder_of
@@ -81,9 +81,14 @@ class Queues:
         """
         jobs, unknown = list[Job](), None
         for name, launcher in launchers().items():
-            if launcher.has_jobs(directory):
-                found, reason = self._ask(name, directory, holder)
-                jobs, unknown = jobs + found, reason or unknown
+            try:
+                if launcher.has_jobs(directory):
+                    found, reason = self._ask(name, directory, holder)
+                    jobs, unknown = jobs + found, reason or unknown
+            except (DamagedFileError, UsageError):
+                raise
+            except Exception as error:  # everything else is known without this launcher
+                unknown = f"launcher {name}: {reason_of(error)}"
         return tuple(jobs), unknown
 
     def _ask(

@@ -8,6 +8,7 @@ import pytest
 from plans import fleet_of, plan
 from rampcli.errors import DamagedFileError
 from rampcli.files.locks import hold
+from rampcli.launch.protocol import launchers
 from rampcli.launch.status import Queues, read_status
 from rampcli.report.page_data import quiet
 from rampcli.runs.directory import RunDirectory
@@ -252,6 +253,18 @@ def test_a_queue_is_asked_seldom_and_not_again_once_it_has_failed(run, tmp_path,
         assert (job.state, unknown) == (None, None)
         assert all("squeue" in remembered.jobs(each, False)[1] for each in others)
     assert len(asked.read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("method", ["has_jobs", "jobs"])
+def test_a_launcher_that_fails_leaves_the_jobs_unknown_and_nothing_else(run, method, monkeypatch):
+    def fail(*_):
+        raise ValueError("no shelf")
+
+    submit(run)
+    monkeypatch.setattr(launchers()["slurm"], method, fail)
+    status = read_status(run)
+    assert status.jobs_unknown == "launcher slurm: no shelf"
+    assert (status.state, status.facts.step) == ("unknown", 37)
 
 
 def test_a_queue_is_asked_again_once_a_run_starts_or_ends(run, squeue):
