@@ -81,7 +81,7 @@ class Facts:
     not_in_phases: str | None = None
     not_in_rl: NotInRL | None = None
     one_of: str | None = None
-    replaces: Mapping[str, Any] = field(default_factory=dict)
+    replaces: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def unread_by_rl(self, why: str, instead: str | None = None, *, unused: Any = None) -> "Facts":
         """Returns the facts of a setting that only pretraining reads, see `NotInRL`."""

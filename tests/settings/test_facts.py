@@ -21,6 +21,7 @@ def test_each_setting_has_facts_and_says_why_phases_and_reinforcement_learning_l
         assert isinstance(one.facts, Facts), key
         assert one.facts.not_in_phases != ""
         assert one.facts.not_in_rl is None or one.facts.not_in_rl.why
+        assert hash(one.facts) == hash(facts_of(key)), key
 
 
 def test_a_setting_of_a_phase_changes_what_it_changes_in_the_run():
