@@ -377,7 +377,7 @@ def with_measured(resolved: Resolved, paths: Sequence[Path]) -> Resolved:
         places = f"measured in {', '.join(map(str, paths))}"
         stack = apply_overrides(stack, [f"{RESTART_KEY}={restart_s}"], place=places)
     timed = resolve(stack, read_files=resolved.files_of)
-    return replace(timed, notes=(*timed.notes, *notes))
+    return replace(timed, notes=(*timed.notes, *notes), retunings=resolved.retunings)
 
 
 def resolve_from_checkpoint(stack: Stack, report: ErrorReport) -> Resolved:

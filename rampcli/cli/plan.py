@@ -72,7 +72,6 @@ def plan(
             raise typer.Exit(2)
         return
     resolved = compose_beside_recipe(base, words, retunes=retune)
-    retunings = resolved.retunings
     with sources_named(resolved.config):
         notes = check_model_here(resolved.config)
     if measured:
@@ -86,7 +85,7 @@ def plan(
         from rampcli.cli.seesaw import seesaw
 
         resolved, lines = seesaw(resolved, 2.0 if seesaw_factor is None else seesaw_factor, words)
-    resolved = replace(resolved, notes=(*resolved.notes, *notes), retunings=retunings)
+    resolved = replace(resolved, notes=(*resolved.notes, *notes))
     if plot is not None:
         _draw(resolved, plot)
         lines.append(f"wrote {plot}")

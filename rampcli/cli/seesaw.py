@@ -58,7 +58,12 @@ def seesaw(
     growth = growth_of(resolved, factor)
     stack = apply_overrides(resolved.config, growth.words, place="--seesaw")
     grown = resolve(stack, read_files=resolved.files_of)
-    grown = replace(grown, notes=(*grown.notes, *growth.notes))
+    growing = {one.plan.name for one in grown.phases if one.config.schedule.decay_style == "seesaw"}
+    retunings = (  # the learning rate stays that of the batch before it grows
+        replace(one, grows=one.phase in growing if one.phase else bool(growing))
+        for one in resolved.retunings
+    )
+    grown = replace(grown, notes=(*grown.notes, *growth.notes), retunings=tuple(retunings))
     steps = resolved.plan.end_step
     words = {word.partition("=")[0]: word for word in growth.words}
     # Phases run in the order in which they are first named, so words keep their places.

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -65,8 +64,7 @@ def compare(
     def plan_with(combination: Sequence[str]) -> Resolved | UsageError:
         try:
             resolved = compose_beside_recipe(base, [*others, *combination], retunes=retunes)
-            timed = with_measured(resolved, measured) if measured else resolved
-            return replace(timed, retunings=resolved.retunings)
+            return with_measured(resolved, measured) if measured else resolved
         except UsageError as error:
             return error
 

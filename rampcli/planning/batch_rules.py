@@ -60,10 +60,20 @@ class _Part:
     length: int
 
     @property
+    def grows(self) -> bool:
+        """Whether the batch grows in place of a decay, after the one that the settings are for."""
+        return self.like.config.schedule.decay_style == "seesaw"
+
+    @property
+    def samples(self) -> int:
+        """The batch in samples: the last one of a ramp or schedule, or the first one of Seesaw."""
+        plan = self.like.plan
+        return plan.ramp.thresholds[0].global_batch_size if self.grows else plan.global_batch_size
+
+    @property
     def batch(self) -> float:
         """The batch in samples of the run's length."""
-        plan = self.like.plan
-        return plan.global_batch_size * plan.sequence_length / self.length
+        return self.samples * self.like.plan.sequence_length / self.length
 
     @property
     def own(self) -> frozenset[str]:
@@ -164,8 +174,9 @@ def _retuning(part: _Part, theirs: _Part, recipe: Resolved, changed: Collection[
     length = theirs.like.plan.sequence_length
     return Retuning(
         phase=part.phase,
-        batch=part.like.plan.global_batch_size,
-        recipe_batch=theirs.like.plan.global_batch_size,
+        batch=part.samples,
+        grows=part.grows,
+        recipe_batch=theirs.samples,
         recipe_length=None if length == part.like.plan.sequence_length else length,
         settings=tuple(
             TiedSetting(

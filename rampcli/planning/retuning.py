@@ -70,11 +70,13 @@ class TiedSetting(Rule):
 class Retuning:
     """How a batch differs from the recipe's, and the settings that are tied to it.
 
-    The batch is that at the end of a ramp or a schedule.
+    The batch is that at the end of a ramp or a schedule. If it grows in place of a decay (Seesaw),
+    it is the first one, to which the learning rate belongs.
 
     Attributes:
         phase: the phase that has the batch, or None if it is the one of the run.
         batch: samples of the batch.
+        grows: whether it grows in place of a decay.
         recipe_batch: samples of the recipe's batch.
         recipe_length: tokens per sample in the recipe, if they differ from the run's.
         factor: the batch as a multiple of the recipe's. Of a phase whose samples have another
@@ -83,6 +85,7 @@ class Retuning:
 
     phase: str | None
     batch: int
+    grows: bool
     recipe_batch: int
     recipe_length: int | None
     settings: tuple[TiedSetting, ...]
@@ -99,7 +102,8 @@ class Retuning:
         """Returns a line about the batch, and one for each tied setting."""
         states = {one.state for one in self.settings}
         heading = "batch" if self.phase is None else f"batch of phase {self.phase}"
-        heading += f": {self.batch:,} samples, {self.factor:.4g}x the recipe's"
+        grows = " before it grows" if self.grows else ""
+        heading += f": {self.batch:,} samples{grows}, {self.factor:.4g}x the recipe's"
         heading += f" {self.recipe_batch:,}"
         if self.recipe_length is not None:
             heading += f", whose samples have {self.recipe_length:,} tokens"

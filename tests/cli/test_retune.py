@@ -1,6 +1,7 @@
 """The settings that are tied to the batch, in the output of commands."""
 
 import json
+import shlex
 
 import pytest
 
@@ -38,7 +39,8 @@ def test_retuned_values_have_their_place_in_explanations_and_configurations(succ
 
 def test_other_options_keep_what_a_plan_says_about_its_batch(succeed):
     seesaw = succeed("plan", *TWICE, "--retune", "--seesaw")
-    assert "batch: 1,024 samples, 2x the recipe's 512; --retune has adapted" in seesaw
+    heading = "batch: 1,024 samples before it grows, 2x the recipe's 512; --retune has adapted"
+    assert heading in seesaw
     values = ("--what-if", "model.global_batch_size=512,1024")
     note = "note: the batch of 1 plan is not the recipe's"
     assert note + "; rampcli plan" in succeed("plan", "-f", "llama32_1b", *values)
@@ -46,6 +48,14 @@ def test_other_options_keep_what_a_plan_says_about_its_batch(succeed):
     assert note + ", and --retune has adapted what is tied to it" in " ".join(adapted.split())
     rows = json.loads(succeed("plan", "-f", "llama32_1b", *values, "--json"))
     assert [row["plan"]["retuning"] is None for row in rows] == [True, False]
+
+
+def test_settings_are_tied_to_the_first_size_of_a_batch_that_grows_in_place_of_a_decay(succeed):
+    printed = succeed("plan", *TWICE, "--seesaw").splitlines()
+    (heading,) = [line for line in printed if line.startswith("batch: ")]
+    assert heading.startswith("batch: 1,024 samples before it grows, 2x the recipe's 512; --retune")
+    words = shlex.split(printed[printed.index("train it with:") + 1])
+    assert heading in succeed("plan", *TWICE[:2], *words).splitlines()
 
 
 @pytest.mark.parametrize("written", ["[${optim.beta2},1]", "['${optim.beta2}',1]"])

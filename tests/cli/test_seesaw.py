@@ -10,6 +10,7 @@ import pytest
 from rampcli.cli.base import Base
 from rampcli.cli.composing import compose_words
 from rampcli.cli.seesaw import seesaw
+from recorded_runs import write_run
 
 QUARTER_COSINE = ("schedule.decay_style=quarter_cosine", "optim.min_lr=0", "optim.warmup_steps=0")
 
@@ -82,6 +83,13 @@ def test_pasted_words_of_seesaw_hold_what_retune_has_adapted(succeed):
     pasted = json.loads(succeed(*run[:3], *words, "--json"))
     grown = json.loads(succeed(*run, "--retune", "--seesaw", "--json"))
     assert pasted["stages"] == grown["stages"]
+
+
+def test_words_of_seesaw_hold_what_retune_has_adapted_beside_measured_throughput(succeed, tmp_path):
+    run = write_run(tmp_path / "run")
+    words = ("model.rampup_batch_size=null", "model.global_batch_size=32", "--retune", "--seesaw")
+    printed = succeed("plan", "-f", "llama3_tiny", *words, "--measured", str(run.path)).splitlines()
+    assert "optim.beta2=0.9025" in shlex.split(printed[printed.index("train it with:") + 1])
 
 
 @pytest.mark.parametrize(
