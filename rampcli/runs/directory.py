@@ -30,6 +30,10 @@ STAGE_BOUNDARY, COMPLETE, PREEMPTED = "stage_boundary", "complete", "preempted"
 STAGE_IS_OVER = (STAGE_BOUNDARY, COMPLETE)
 RUNS = "runs"
 """Folder of run directories, below the working directory."""
+TUNE_FOLDER = "tune"
+"""Folder of the searches and diagnoses of a run, with the configuration of a search."""
+PHASE_FOLDER = "phase="
+"""Beginning of the name of a folder in `TUNE_FOLDER` for a phase. It is a run directory itself."""
 MAX_OLD_FILES = 10_000
 OWN_NAMES = (
     "config.yaml",
@@ -47,7 +51,7 @@ OWN_NAMES = (
     *LAUNCHERS,
     "trackers",
     "tune.json",
-    "tune",
+    TUNE_FOLDER,
     "cbs",
 )
 MAX_STATE_BYTES = 2**20
@@ -161,6 +165,19 @@ class RunDirectory(GuardedFolder):
     def workers_lock(self) -> Path:
         """Lock shared by the run's workers, and by ranks of its trials, while they live."""
         return self.path / "workers.lock"
+
+    def folder_of_phase(self, phase: str | None) -> "RunDirectory":
+        """Returns the run directory of the searches of a phase; this one without phases."""
+        if phase is None:
+            return self
+        return RunDirectory(self.path / TUNE_FOLDER / f"{PHASE_FOLDER}{phase}")
+
+    @property
+    def whole_run(self) -> "RunDirectory":
+        """The run whose phase this folder is for, see `folder_of_phase`; otherwise this folder."""
+        folder = self.path.parent
+        is_of_phase = folder.name == TUNE_FOLDER and self.path.name.startswith(PHASE_FOLDER)
+        return RunDirectory(folder.parent) if is_of_phase else self
 
     def checkpoint_folder(self, step: int) -> Path:
         """Returns the path of the checkpoint of `step`."""

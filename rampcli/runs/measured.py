@@ -12,7 +12,7 @@ from rampcli.config.layers import PLAN, stack_of
 from rampcli.config.phases import settings_of_phases
 from rampcli.errors import DamagedFileError, UsageError, shown
 from rampcli.files.records import POSITIVE, RATE, read_json
-from rampcli.runs.directory import RunDirectory, existing_run
+from rampcli.runs.directory import PHASE_FOLDER, TUNE_FOLDER, RunDirectory, existing_run
 from rampcli.runs.recorded_phases import phase_of
 from rampcli.runs.rows import read_rows
 from rampcli.settings.by_key import changes, leaves
@@ -23,10 +23,6 @@ from rampcli.settings.trainer import TrainerConfig
 WARM_UP_STEPS = 3
 """Steps at the start of a stage that are not counted, while memory and caches warm up."""
 TUNE_FILE = "tune.json"
-TUNE_FOLDER = "tune"
-"""Folder with the `config.yaml` under which `TUNE_FILE` was measured."""
-PHASE = "phase="
-"""Beginning of the name of a folder in `TUNE_FOLDER` with the search of a phase."""
 TUNE = {
     "device": (str, None),
     "device_name": (str, None),
@@ -226,11 +222,6 @@ def _measured_for(fits: Mapping[Path, Sequence[_Fit]], restart_s: float | None) 
     )
 
 
-def tune_folder(run: Path, *, phase: str) -> Path:
-    """Returns the folder of the search of a phase of a run. It is a run directory itself."""
-    return run / TUNE_FOLDER / f"{PHASE}{phase}"
-
-
 def has_throughput(path: Path) -> bool:
     """Returns whether a run directory or a search has measured the throughput of any size."""
     return any(source.points for source in _sources(path))
@@ -238,7 +229,7 @@ def has_throughput(path: Path) -> bool:
 
 def _sources(path: Path) -> list[_Source]:
     """Returns the measurements of a folder. Those of searches come last."""
-    of_phases = sorted((path / TUNE_FOLDER).glob(f"{PHASE}*"))
+    of_phases = sorted((path / TUNE_FOLDER).glob(f"{PHASE_FOLDER}*"))
     return [*_read_run(path), *(one for each in (path, *of_phases) for one in _read_tune(each))]
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rampcli.files.records import read_json
 from rampcli.runs.decimation import RowNumbers, change_rows
-from rampcli.runs.directory import RunDirectory
+from rampcli.runs.directory import TUNE_FOLDER, RunDirectory
 from rampcli.runs.event_kinds import LOSSES_OF_AVERAGES
 from rampcli.runs.facts import RunFacts
 from rampcli.runs.metrics import LAST_STEPS, STAGE_METRICS, Metric
@@ -275,7 +275,9 @@ def time_parts(
     # Events use the clock of the system, and steps a monotonic one, so they may disagree.
     in_steps_s = min(training_s, spans.sum_of("step_time_s"))
     waiting_s = min(in_steps_s, spans.sum_of("data_time_s"))
-    exchange = 0.0 if not is_parallel else None if is_rl else _exchange_share(facts, directory)
+    exchange = (
+        0.0 if not is_parallel else None if is_rl else _exchange_share(facts, spans, directory)
+    )
     exchange_s = (in_steps_s - waiting_s) * (exchange or 0.0)
     parts = {
         COMPUTING if exchange is not None else COMPUTING_AND_EXCHANGE: (
@@ -289,17 +291,29 @@ def time_parts(
     return {name: seconds for name, seconds in parts.items() if seconds > 0}
 
 
-def _exchange_share(facts: RunFacts, directory: RunDirectory) -> float | None:
+def _exchange_share(facts: RunFacts, spans: Spans, directory: RunDirectory) -> float | None:
     """Returns the share of a step that exchange between ranks takes, without the wait for data.
 
-    The profiled steps of the run tell it, otherwise `rampcli tune --diagnose`. Returns None if
-    neither has measured it. In reinforcement learning it is unknown, because ranks also exchange
-    data while they generate.
+    The profiled steps of the run tell it, otherwise `rampcli tune --diagnose` of each phase that
+    was trained. Returns None if neither has measured it. In reinforcement learning it is unknown,
+    because ranks also exchange data while they generate.
     """
-    measured = [row.get("exchange_share") for row in facts.events.profiles.values()]
-    if all(share is None for share in measured):
-        with suppress(FileNotFoundError):
-            path = directory.path / "tune/diagnose/diagnosis.json"
-            measured = [read_json(path, DIAGNOSIS).get("exchange_share")]
-    shares = [share for share in measured if share is not None]
-    return min(1.0, max(0.0, mean(shares))) if shares else None
+    profiled = [row.get("exchange_share") for row in facts.events.profiles.values()]
+    if shares := [share for share in profiled if share is not None]:
+        return min(1.0, max(0.0, float(mean(shares))))
+    phases = [phase_of(facts.plan, stage) for stage in spans.stage.tolist()]
+    diagnosed = {phase: _diagnosed_share(directory.folder_of_phase(phase)) for phase in {*phases}}
+    by_span = [share for phase in phases if (share := diagnosed[phase]) is not None]
+    if len(by_span) < len(phases):
+        return None
+    _, seconds = spans.seconds("step_time_s")
+    return float(np.average(by_span, weights=seconds if seconds.any() else None))
+
+
+def _diagnosed_share(folder: RunDirectory) -> float | None:
+    """Returns the share of exchange that a diagnosis has found, or None if it is unknown."""
+    with suppress(FileNotFoundError, ValueError):  # a damaged name of a phase is no name of a file
+        path = folder.path / TUNE_FOLDER / "diagnose" / "diagnosis.json"
+        share = read_json(path, DIAGNOSIS).get("exchange_share")
+        return None if share is None else min(1.0, max(0.0, float(share)))
+    return None

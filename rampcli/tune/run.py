@@ -16,8 +16,8 @@ from rampcli.machine.host import available_bytes
 from rampcli.machine.lifeline import catch_stop_signals
 from rampcli.planning.run_plan import Resolved
 from rampcli.planning.stage_memory import device_memory_bytes, usable_bytes
-from rampcli.runs.directory import RunDirectory
-from rampcli.runs.measured import PHASE, TUNE_FILE, TUNE_FOLDER
+from rampcli.runs.directory import TUNE_FOLDER, RunDirectory
+from rampcli.runs.measured import TUNE_FILE
 from rampcli.settings.config import Config
 from rampcli.settings.launch import LaunchConfig
 from rampcli.tune import results
@@ -31,8 +31,8 @@ from rampcli.tune.trial_files import Effort
 def lock_search(run: RunDirectory, *, wait_s: float = WAIT_S) -> Iterator[None]:
     """Locks the run directory of a search. That of a phase is within the run's, locked as well."""
     with ExitStack() as locks:
-        if run.path.name.startswith(PHASE):
-            locks.enter_context(lock_run(RunDirectory(run.path.parents[1]), wait_s=wait_s))
+        if run.whole_run != run:
+            locks.enter_context(lock_run(run.whole_run, wait_s=wait_s))
             RunDirectory(run.path.parent).claim()
         locks.enter_context(lock_run(run, wait_s=wait_s))
         yield

@@ -15,7 +15,7 @@ from rampcli.config.translate import with_decided_references
 from rampcli.errors import UsageError
 from rampcli.planning.run_plan import Resolved, run_plan
 from rampcli.planning.same_batches import micro_batch_settings
-from rampcli.runs.measured import tune_folder
+from rampcli.runs.directory import RunDirectory
 from rampcli.settings.config import Config
 from rampcli.settings.optim import ScheduleConfig
 from rampcli.settings.phase_keys import UNTIL, phase_key
@@ -63,7 +63,7 @@ def run_of_phase(resolved: Resolved, name: str | None) -> Resolved:
             )
     phase = reached[name]
     values = {
-        "run_dir": str(tune_folder(resolved.run_dir, phase=name)),
+        "run_dir": str(RunDirectory(resolved.run_dir).folder_of_phase(name).path),
         TrainerConfig.max_steps: None,
         TrainerConfig.max_tokens: None,
         TrainerConfig.max_samples: phase.plan.samples,

@@ -16,8 +16,7 @@ from rampcli.launch.workers import WorkerLog, Workers, WorkersExit
 from rampcli.machine.host import count_oom_kills
 from rampcli.machine.lifeline import StopSignals
 from rampcli.planning.run_plan import Resolved, run_plan
-from rampcli.runs.directory import BEFORE_THE_START, RunDirectory
-from rampcli.runs.measured import TUNE_FOLDER
+from rampcli.runs.directory import BEFORE_THE_START, TUNE_FOLDER, RunDirectory
 from rampcli.runs.rows import read_rows
 from rampcli.settings.launch import LaunchConfig
 from rampcli.tune.median import FEWEST, Median, median_of
@@ -155,7 +154,7 @@ class Trials:
             RampcliError: the ranks failed for another reason than memory or time.
         """
         # Ranks that are about to end may still hold the memory of a GPU.
-        wait_for_orphans(self.run, self.signals)
+        wait_for_orphans(self.run.whole_run, self.signals)
         trial = self._prepare(candidate)
         log, oom_kills = WorkerLog(trial.log), count_oom_kills()
         workers = self.start(trial, World.planned(candidate.stage), trial.log)

@@ -99,7 +99,7 @@ class TrialDirectory(RunDirectory):
     @property
     def workers_lock(self) -> Path:
         """The run's lock: a run also waits for ranks of trials, whose folder may be removed."""
-        return RunDirectory(self.path.parents[1]).workers_lock
+        return RunDirectory(self.path.parents[1]).whole_run.workers_lock
 
     def stack(self, rank: str) -> Path:
         """Returns the file to which a rank writes what it is doing."""

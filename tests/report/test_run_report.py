@@ -44,8 +44,8 @@ def test_parts_of_a_run_that_took_no_time_have_no_share(run):
     assert [report.share_of(part) for part in report.parts] == [None] * len(report.parts)
 
 
-def diagnose(run, share):
-    folder = run.path / "tune/diagnose"
+def diagnose(run, share, *, phase=None):
+    folder = run.folder_of_phase(phase).path / "tune/diagnose"
     folder.mkdir(parents=True)
     (folder / "diagnosis.json").write_text(json.dumps({"exchange_share": share}))
 
@@ -61,6 +61,20 @@ def test_a_diagnosis_tells_how_much_of_a_step_is_exchange(run, share, exchange):
     parts = parts_of(report_run(read_run(run.path)))
     assert parts.get("exchange") == exchange
     assert ("computing" in parts) == (exchange not in (None, 56))
+
+
+def test_each_phase_has_the_exchange_of_its_own_diagnosis(run):
+    plan = json.loads((run.path / "plan.json").read_text())
+    usual = {"sequence_length": 8, "stages": 1, "samples": None, "steps": None, "tokens": None}
+    begin = dict.fromkeys(("first_sample", "first_step", "first_token"), 0)
+    names = ("short", "long")
+    phases = [{"name": one, "first_stage": k, **usual, **begin} for k, one in enumerate(names)]
+    run.write_json(run.path / "plan.json", plan | {"phases": phases})
+    diagnose(run, 0.5)
+    diagnose(run, 0.25, phase="short")
+    assert "exchange" not in parts_of(report_run(read_run(run.path)))
+    diagnose(run, 0.75, phase="long")
+    assert parts_of(report_run(read_run(run.path)))["exchange"] == (0.25 * 40 + 0.75 * 20) / 60 * 56
 
 
 def test_profiled_steps_of_the_run_itself_tell_more_than_a_diagnosis(run):

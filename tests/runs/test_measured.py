@@ -5,8 +5,8 @@ import pytest
 from rampcli.config import snapshot
 from rampcli.errors import DamagedFileError, UsageError
 from rampcli.files.guarded_folder import replace_file
-from rampcli.runs.directory import RunDirectory
-from rampcli.runs.measured import TUNE_FILE, TUNE_FOLDER, WARM_UP_STEPS, read_measured
+from rampcli.runs.directory import TUNE_FOLDER, RunDirectory
+from rampcli.runs.measured import TUNE_FILE, WARM_UP_STEPS, read_measured
 from run_files import metrics_row
 
 SLOW = [1.0] * WARM_UP_STEPS

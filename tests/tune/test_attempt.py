@@ -24,12 +24,17 @@ from searches import resolved_search
 def attempt(tmp_path, monkeypatch):
     """Tries a size with one rank, which runs a line of shell. Trials may take half a second."""
     monkeypatch.setattr("rampcli.tune.trial.STACKS_S", 0.0)
-    resolved, run = resolved_search(tmp_path / "run"), RunDirectory(tmp_path / "run")
-    run.claim()
+    whole = RunDirectory(tmp_path / "run")
+    resolved = resolved_search(whole.path)
+    whole.claim()
 
-    def run_line(line, *, diagnoses=False):
+    def run_line(line, *, diagnoses=False, phase=None):
+        run = whole.folder_of_phase(phase)
+        run.path.parent.mkdir(exist_ok=True)
+        run.claim()
+
         def start(trial, _world, log):
-            run_line.beside_others.append(is_held(run.workers_lock))
+            run_line.beside_others.append(is_held(whole.workers_lock))
             command = ["sh", "-c", line, str(trial.logs)]
             return Workers([start_process(command, trial, log, {**os.environ})])
 
@@ -62,15 +67,18 @@ def test_ranks_that_do_not_start_end_the_search_and_are_no_sign_of_a_large_size(
         attempt("sleep 600")
 
 
-def test_a_trial_waits_for_ranks_whose_search_or_training_was_killed(attempt, tmp_path):
+@pytest.mark.parametrize("phase", [None, "long"])
+def test_a_trial_waits_for_ranks_whose_search_or_training_was_killed(attempt, tmp_path, phase):
     lock = hold(tmp_path / "run/workers.lock", shared=True)
     threading.Timer(0.3, lock.close).start()
-    attempt("touch $0/stack_0.txt; sleep 600")
+    attempt("touch $0/stack_0.txt; sleep 600", phase=phase)
     assert attempt.beside_others == [False]
 
 
-def test_a_rank_holds_the_lock_of_its_run_until_it_ends(tmp_path):
-    run, trial = RunDirectory(tmp_path / "run"), TrialDirectory(tmp_path / "run/tune/micro_1")
+@pytest.mark.parametrize("phase", [None, "long"])
+def test_a_rank_holds_the_lock_of_its_run_until_it_ends(phase, tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    trial = TrialDirectory(run.folder_of_phase(phase).path / "tune/micro_1")
     trial.logs.mkdir(parents=True)
     command = python_command(RANK, str(trial.path), WAIT)
     rank = start_process(command, trial, trial.log, {**os.environ}, has_input=True)
