@@ -31,6 +31,11 @@ def test_files_have_the_documented_paths(tmp_path):
     assert run.checkpoint_folder(123) == tmp_path / "checkpoints" / "step_00000123"
 
 
+def test_a_folder_of_a_phase_belongs_to_its_run_and_a_run_of_that_name_to_itself(tmp_path):
+    run = RunDirectory(tmp_path / "phase=a")
+    assert run.whole_run == run.folder_of_phase(None) == run.folder_of_phase("b").whole_run == run
+
+
 def test_state_is_read_back_unchanged_and_is_None_before_the_start(run):
     assert run.read_state() is None
     for step in (1, 2):
