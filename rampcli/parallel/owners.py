@@ -94,17 +94,15 @@ class Exchange:
         return held
 
     def _gather(self, axis: int, held: Mapping[Coordinates, Tensor]) -> dict[Coordinates, Tensor]:
-        """Joins shards along an axis that shards, on the ranks whose coordinate the owner has.
+        """Joins the shards of the ranks along an axis, each stack on one of these ranks.
 
-        Each rank sends its shards to its peers along the axis: to each peer those of the owners
-        with the peer's coordinate. It joins what it receives.
+        It is the rank with the owner's coordinate on the axis. After all axes, it is the owner.
 
         Args:
             held: this rank's shards, by owner.
 
         Returns:
-            Stacks that the axis does not shard any more, by owner. These owners have this rank's
-            coordinate on the axis.
+            The stacks that this rank has joined, by owner. The axis does not shard them any more.
         """
         by_peer = self._by_peer(held, axis)
         mine = by_peer[self.me[axis]]
@@ -118,16 +116,15 @@ class Exchange:
         }
 
     def _scatter(self, axis: int, held: Mapping[Coordinates, Tensor]) -> dict[Coordinates, Tensor]:
-        """Undoes `_gather` along an axis, or copies stacks along an axis that replicates.
+        """Gives each rank along an axis its shard of the stacks that one of them holds.
 
-        Each rank sends its peers along the axis their shards of the stacks that it holds. If the
-        axis replicates, it sends them whole stacks.
+        This undoes `_gather`. If the axis replicates, each rank gets a copy of the stack.
 
         Args:
-            held: stacks of the owners with this rank's coordinate on the axis.
+            held: the stacks that this rank holds, by owner.
 
         Returns:
-            What this rank receives, by owner. These owners have any coordinate on the axis.
+            The shards or copies that this rank gets, by owner.
         """
         by_peer = self._by_peer(
             (owner for owner in self.stacks if owner[:axis] == self.me[:axis]), axis
