@@ -216,8 +216,9 @@ class Stack:
 
         `phases=null` drops the phases of the layers below it, and `phases.NAME=null` one of them.
         """
-        histories: dict[str, list[tuple[Precedence, Entry]]] = {}
-        for layer in (_defaults(), *self.composed, *self.overrides):
+        defaults = _defaults()
+        histories = {key: [(defaults.precedence, one)] for key, one in defaults.entries.items()}
+        for layer in (*self.composed, *self.overrides):
             if drops := [*filter(is_phase, layer.entries)]:
                 histories = {k: one for k, one in histories.items() if not is_dropped(k, drops)}
             for key, entry in layer.entries.items():
